@@ -1,0 +1,154 @@
+//! The narrow traits behind which the world lives. Production drivers are in agent-cri and agent-linux,
+//! fakes in agent-sim; both pass the same contract suite (`agent-sim::contract`).
+
+use std::future::Future;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::runtime::config::{ContainerConfig, SandboxConfig};
+use crate::runtime::effect::ImageInfo;
+use crate::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved};
+use crate::runtime::{ContainerId, PodKey, PodUid, SandboxId};
+
+/// What a failure allows: core decides by this, people read the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Class {
+    /// Try again, not sooner than this.
+    Retryable {
+        /// Milliseconds; 0 leaves it to the caller's back-off.
+        after_ms: u64,
+    },
+    /// The object is not there: a success for removals.
+    NotFound,
+    /// The object is there already: adopt it.
+    AlreadyExists,
+    /// Somebody else changed it: look again, then decide.
+    Conflict,
+    /// The request can never succeed as it is.
+    Invalid,
+    /// The driver's peer is down.
+    Unavailable,
+    /// No answer in time: **may or may not have been applied**.
+    DeadlineExceeded,
+}
+
+/// A driver's failure: which operation on which object, its class, and the cause.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} {object}: {message}")]
+pub struct DriverError {
+    /// CRI verb or system call.
+    pub operation: &'static str,
+    /// Pod, container, path.
+    pub object: String,
+    /// What to do about it.
+    pub class: Class,
+    /// The peer's words.
+    pub message: String,
+}
+
+/// `Version` of the runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeVersion {
+    /// For example `containerd`.
+    pub name: String,
+    /// For example `2.1.4`.
+    pub version: String,
+    /// For example `v1`.
+    pub api_version: String,
+}
+
+/// `Status` of the runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeStatus {
+    /// Condition `RuntimeReady`; the message if it is false.
+    pub runtime_ready: Result<(), String>,
+    /// Condition `NetworkReady`; the message if it is false.
+    pub network_ready: Result<(), String>,
+}
+
+/// `RuntimeConfig`: who writes cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CgroupDriver {
+    /// Slices and scopes through systemd.
+    Systemd,
+    /// Directories.
+    Cgroupfs,
+}
+
+/// Everything that one pod has in the runtime, unstamped; the caller adds `as_of`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodObservation {
+    /// Newest attempt first.
+    pub sandboxes: Vec<SandboxObserved>,
+    /// Newest attempt first within a name.
+    pub containers: Vec<ContainerObserved>,
+}
+
+/// CRI RuntimeService, the part that pods need. Every call is bounded by the driver's request timeout
+/// (twice it for `run_sandbox`, plus the grace for `stop_container`) and answers `DeadlineExceeded` after.
+pub trait Runtime: Send + Sync + 'static {
+    /// `Version`.
+    fn version(&self) -> impl Future<Output = Result<RuntimeVersion, DriverError>> + Send;
+    /// `Status`.
+    fn status(&self) -> impl Future<Output = Result<RuntimeStatus, DriverError>> + Send;
+    /// `RuntimeConfig`; `None` if the runtime does not say.
+    fn cgroup_driver(&self) -> impl Future<Output = Result<Option<CgroupDriver>, DriverError>> + Send;
+    /// `ListPodSandbox` + `ListContainers`: every kubelet-made pod the runtime holds.
+    fn list(&self) -> impl Future<Output = Result<Vec<ListedPod>, DriverError>> + Send;
+    /// Filtered lists + a status for each: one pod in full. An unknown pod is an empty observation.
+    fn inspect(&self, uid: &PodUid) -> impl Future<Output = Result<(Option<PodKey>, PodObservation), DriverError>> + Send;
+    /// `RunPodSandbox`; an existing sandbox of the same uid and attempt is answered instead.
+    fn run_sandbox(&self, config: &SandboxConfig) -> impl Future<Output = Result<SandboxId, DriverError>> + Send;
+    /// `StopPodSandbox`; stopping what is gone is a success.
+    fn stop_sandbox(&self, id: &SandboxId) -> impl Future<Output = Result<(), DriverError>> + Send;
+    /// `RemovePodSandbox`; removing what is gone is a success.
+    fn remove_sandbox(&self, id: &SandboxId) -> impl Future<Output = Result<(), DriverError>> + Send;
+    /// `CreateContainer`; an existing container of the same sandbox, name and attempt is answered instead.
+    fn create_container(
+        &self,
+        sandbox: &SandboxId,
+        config: &ContainerConfig,
+        sandbox_config: &SandboxConfig,
+    ) -> impl Future<Output = Result<ContainerId, DriverError>> + Send;
+    /// `StartContainer`.
+    fn start_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
+    /// `StopContainer` with whole seconds of grace; stopping what is gone is a success.
+    fn stop_container(&self, id: &ContainerId, grace_s: u32) -> impl Future<Output = Result<(), DriverError>> + Send;
+    /// `RemoveContainer`; removing what is gone is a success.
+    fn remove_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
+}
+
+/// CRI ImageService.
+pub trait ImageService: Send + Sync + 'static {
+    /// `ImageStatus`; `None` if absent.
+    fn image_status(&self, image: &str) -> impl Future<Output = Result<Option<ImageInfo>, DriverError>> + Send;
+    /// `PullImage`, anonymous. No deadline: drop the future to cancel.
+    fn pull(&self, image: &str) -> impl Future<Output = Result<ImageInfo, DriverError>> + Send;
+    /// `ListImages`.
+    fn list_images(&self) -> impl Future<Output = Result<Vec<ImageInfo>, DriverError>> + Send;
+    /// `RemoveImage`; removing what is gone is a success.
+    fn remove_image(&self, image: &str) -> impl Future<Output = Result<(), DriverError>> + Send;
+}
+
+/// Command execution inside a container (hooks and probes).
+pub trait Exec: Send + Sync + 'static {
+    /// `ExecSync`: exit code and the first bytes of both outputs.
+    fn exec_sync(
+        &self,
+        container: &ContainerId,
+        command: &[String],
+        timeout: Option<Duration>,
+    ) -> impl Future<Output = Result<ExecOutput, DriverError>> + Send;
+}
+
+/// What `ExecSync` answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Exit code of the command.
+    pub exit_code: i32,
+    /// Standard output, as the runtime truncated it.
+    pub stdout: Vec<u8>,
+    /// Standard error, as the runtime truncated it.
+    pub stderr: Vec<u8>,
+}

@@ -1,0 +1,11 @@
+//! agent-core: every decision of the node agent, pure.
+//!
+//! What comes in: events and the time. What goes out: actions, as values. Nothing here does I/O, reads a
+//! clock, spawns or sleeps, so the same code runs in production and in the simulated world (agent-sim).
+//! See docs/architecture.md for the flow and docs/agent.md for the machines.
+#![forbid(unsafe_code)]
+
+pub mod drivers;
+pub mod machine;
+pub mod runtime;
+pub mod time;

@@ -1,0 +1,166 @@
+//! Effects: what a pod worker asks the world to do, as values, and what comes back.
+//!
+//! An effect's names are functions of (pod UID, container, attempt), so that repeating one after a lost
+//! reply is recognised by the runtime. Every effect has a deadline; the zombie fence depends on it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::config::{ContainerConfig, SandboxConfig};
+use super::{ContainerId, ImageId, SandboxId};
+use crate::drivers::Class;
+
+/// What an answer may be worth doing about: see [`Class`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct EffectError {
+    /// What core decides by.
+    pub class: Class,
+    /// What people read; the whole chain is in the log.
+    pub message: String,
+}
+
+/// A container's pull policy (`imagePullPolicy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PullPolicy {
+    /// Pull before every start.
+    Always,
+    /// Pull unless present.
+    IfNotPresent,
+    /// Use what is present or fail.
+    Never,
+}
+
+/// One thing for an executor to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Make `<root>/pods/<uid>` and its log directory (0750 and 0755); idempotent.
+    CreatePodDirs {
+        /// Absolute log directory of the pod.
+        log_directory: String,
+        /// Host paths to create below the pod directory: (absolute path, mode).
+        dirs: Vec<(String, u32)>,
+        /// Files to write below the pod directory: (absolute path, contents, mode), atomically.
+        files: Vec<(String, String, u32)>,
+    },
+    /// Remove `<root>/pods/<uid>` without crossing mounts; idempotent.
+    RemovePodDirs,
+    /// `ImageStatus`.
+    InspectImage {
+        /// Normalised reference.
+        image: String,
+    },
+    /// `PullImage`; no deadline but cancellation.
+    PullImage {
+        /// Normalised reference.
+        image: String,
+    },
+    /// `RunPodSandbox`; if a sandbox of the same (uid, attempt) exists, that one is the answer.
+    RunSandbox {
+        /// What to run.
+        config: Box<SandboxConfig>,
+    },
+    /// `StopPodSandbox`; idempotent.
+    StopSandbox {
+        /// Which.
+        sandbox: SandboxId,
+    },
+    /// `RemovePodSandbox`; idempotent.
+    RemoveSandbox {
+        /// Which.
+        sandbox: SandboxId,
+    },
+    /// `CreateContainer`; if one of the same (uid, name, attempt) exists, that one is the answer.
+    CreateContainer {
+        /// Where.
+        sandbox: SandboxId,
+        /// What to create.
+        config: Box<ContainerConfig>,
+        /// The sandbox's own configuration, which CRI wants again.
+        sandbox_config: Box<SandboxConfig>,
+    },
+    /// `StartContainer`.
+    StartContainer {
+        /// Which.
+        container: ContainerId,
+    },
+    /// `StopContainer`: TERM, wait, KILL; idempotent.
+    StopContainer {
+        /// Which.
+        container: ContainerId,
+        /// Whole seconds of grace; never below 2 (fact 3 of the contract) except for RestartAllContainers.
+        grace_s: u32,
+    },
+    /// `RemoveContainer`; idempotent.
+    RemoveContainer {
+        /// Which.
+        container: ContainerId,
+    },
+    /// Ask for a fresh [`super::observed::PodSnapshot`] of this pod.
+    Inspect,
+}
+
+impl Effect {
+    /// How long the executor may take before it answers `DeadlineExceeded` (contract 7.4a).
+    /// `None`: only cancellation ends it.
+    #[must_use]
+    pub fn timeout(&self, request_timeout: Duration) -> Option<Duration> {
+        match self {
+            Effect::PullImage { .. } => None,
+            Effect::RunSandbox { .. } => Some(request_timeout * 2),
+            Effect::StopContainer { grace_s, .. } => {
+                Some(request_timeout + Duration::from_secs(u64::from(*grace_s)))
+            }
+            _ => Some(request_timeout),
+        }
+    }
+
+    /// Fixed name for logs and traces.
+    #[must_use]
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Effect::CreatePodDirs { .. } => "create_pod_dirs",
+            Effect::RemovePodDirs => "remove_pod_dirs",
+            Effect::InspectImage { .. } => "inspect_image",
+            Effect::PullImage { .. } => "pull_image",
+            Effect::RunSandbox { .. } => "run_sandbox",
+            Effect::StopSandbox { .. } => "stop_sandbox",
+            Effect::RemoveSandbox { .. } => "remove_sandbox",
+            Effect::CreateContainer { .. } => "create_container",
+            Effect::StartContainer { .. } => "start_container",
+            Effect::StopContainer { .. } => "stop_container",
+            Effect::RemoveContainer { .. } => "remove_container",
+            Effect::Inspect => "inspect",
+        }
+    }
+}
+
+/// An image as the runtime holds it (CRI `Image`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageInfo {
+    /// CRI image id.
+    pub id: ImageId,
+    /// Numeric user of the image, if it has one.
+    pub uid: Option<i64>,
+    /// User name of the image, if it has one.
+    pub username: String,
+    /// Size, bytes.
+    pub size_bytes: u64,
+}
+
+/// What a successful effect answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EffectOk {
+    /// Nothing to tell.
+    Done,
+    /// RunSandbox.
+    Sandbox(SandboxId),
+    /// CreateContainer.
+    Container(ContainerId),
+    /// InspectImage: `None` is absent. PullImage: always some.
+    Image(Option<ImageInfo>),
+}
+
+/// An answer; always exactly one for each effect of a living incarnation.
+pub type EffectResult = Result<EffectOk, EffectError>;

@@ -1,0 +1,113 @@
+//! What the runtime says is there, stamped with when it was asked.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ContainerId, PodKey, PodUid, SandboxId};
+use crate::time::{Mono, Wall};
+
+/// CRI `PodSandboxState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SandboxState {
+    /// Its network and namespaces exist.
+    Ready,
+    /// It was stopped or died.
+    NotReady,
+}
+
+/// CRI `ContainerState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContainerState {
+    /// Created, never started.
+    Created,
+    /// Its first process runs.
+    Running,
+    /// Its first process ended.
+    Exited,
+    /// The runtime lost track of it.
+    Unknown,
+}
+
+/// One sandbox, from `ListPodSandbox` + `PodSandboxStatus`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxObserved {
+    /// CRI id.
+    pub id: SandboxId,
+    /// From the CRI metadata.
+    pub attempt: u32,
+    /// Ready or not.
+    pub state: SandboxState,
+    /// Creation time by the runtime's clock.
+    pub created: Wall,
+    /// Pod addresses, the primary first; empty for host network.
+    pub ips: Vec<String>,
+    /// True if the sandbox uses the node's network namespace.
+    pub host_network: bool,
+}
+
+/// One container instance, from `ListContainers` + `ContainerStatus`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerObserved {
+    /// CRI id.
+    pub id: ContainerId,
+    /// The sandbox it lives in.
+    pub sandbox: SandboxId,
+    /// Container name in the pod.
+    pub name: String,
+    /// From the CRI metadata.
+    pub attempt: u32,
+    /// Lifecycle state.
+    pub state: ContainerState,
+    /// Creation time by the runtime's clock.
+    pub created: Wall,
+    /// Start time; `None` if never started.
+    pub started: Option<Wall>,
+    /// End time; `None` while it runs.
+    pub finished: Option<Wall>,
+    /// Exit code; meaningful in `Exited`.
+    pub exit_code: i32,
+    /// `Completed`, `Error`, `OOMKilled`, or the runtime's own word.
+    pub reason: String,
+    /// The runtime's message.
+    pub message: String,
+    /// Image as the runtime names it.
+    pub image: String,
+    /// Digest reference of the image.
+    pub image_ref: String,
+    /// Absolute path of its log file.
+    pub log_path: String,
+    /// Annotations we put on it (`labels::CONTAINER_*`).
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Everything of one pod that the runtime knows, as of a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodSnapshot {
+    /// Name, namespace and UID, from the runtime's labels.
+    pub pod: PodKey,
+    /// Read **before** the question was sent: everything that completed earlier is reflected.
+    pub as_of: Mono,
+    /// Newest attempt first.
+    pub sandboxes: Vec<SandboxObserved>,
+    /// Newest attempt first within a name.
+    pub containers: Vec<ContainerObserved>,
+}
+
+/// One line of a relist: enough to see that a pod changed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ListedPod {
+    /// Name, namespace and UID, from the runtime's labels.
+    pub pod: PodKey,
+    /// Sandbox id, ready.
+    pub sandboxes: BTreeMap<SandboxId, bool>,
+    /// Container id to state, as the CRI enum's number.
+    pub containers: BTreeMap<ContainerId, i32>,
+}
+
+/// What an entry of the CRI event stream (`GetContainerEvents`) points at. It is a hint to look, never a fact.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuntimeHint {
+    /// The pod, where the event named one.
+    pub uid: PodUid,
+}

@@ -1,0 +1,2 @@
+//! CRI client over the unix socket.
+#![forbid(unsafe_code)]

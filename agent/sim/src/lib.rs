@@ -1,0 +1,2 @@
+//! The simulated world: fakes, fault plans, checkers.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Tests over the tree: file sizes, headers, dependency directions.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The image builder and runner.
+#![forbid(unsafe_code)]

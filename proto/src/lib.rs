@@ -1,0 +1,2 @@
+//! The public wire contracts, restated: CRI v1.
+#![forbid(unsafe_code)]

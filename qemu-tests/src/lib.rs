@@ -1,0 +1,2 @@
+//! VM and native harness, cases, benchmarks.
+#![forbid(unsafe_code)]

@@ -1,2 +1,32 @@
-//! The public wire contracts, restated: CRI v1.
+//! The public wire contracts that Orlop speaks, restated in our own `.proto` files, and the code generated from
+//! them: CRI v1 ([`cri::v1`]) as of Kubernetes v1.36, whole.
+//!
+//! In: `proto/**/*.proto`. Out: message types, clients and server traits.
+//! Invariant: every name, number and type is that of the public contract; `tests/facts.rs` compares with the
+//! table in `facts/`, and [`contract`] with the descriptor inside a real runtime's binary.
+
 #![forbid(unsafe_code)]
+
+#[cfg(feature = "contract")]
+pub mod contract;
+
+/// Container Runtime Interface.
+pub mod cri {
+    /// Package `runtime.v1`.
+    #[allow(
+        missing_docs,
+        unreachable_pub,
+        unused_qualifications,
+        clippy::all,
+        clippy::pedantic,
+        clippy::unwrap_used,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss
+    )]
+    pub mod v1 {
+        tonic::include_proto!("runtime.v1");
+
+        /// Serialised `FileDescriptorSet` of the package.
+        pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cri_v1.bin"));
+    }
+}

@@ -1,0 +1,25 @@
+//! Compiles `proto/` without a protoc binary: protox parses, tonic-prost-build generates. The descriptor set is
+//! kept too, so that tests can compare it with a runtime's own (`contract`).
+
+use std::error::Error;
+use std::path::Path;
+
+use prost::Message as _;
+
+const FILES: [&str; 6] = [
+    "runtime/v1/common.proto",
+    "runtime/v1/container.proto",
+    "runtime/v1/image.proto",
+    "runtime/v1/runtime.proto",
+    "runtime/v1/sandbox.proto",
+    "runtime/v1/stats.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let descriptors = protox::compile(FILES, ["proto"])?;
+    let out = std::env::var("OUT_DIR")?;
+    std::fs::write(Path::new(&out).join("cri_v1.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,2 +1,15 @@
-//! Linux as the agent needs it: inotify, clocks, sd_notify, host channel.
+//! agent-linux: the kernel as the agent needs it, each concern a thin driver behind plain functions or a
+//! small trait. Decisions live in agent-core; what is here reads, writes and waits, and names the operation
+//! and the object when that fails. See docs/agent.md.
 #![forbid(unsafe_code)]
+
+pub mod boot_ledger;
+pub mod clock;
+pub mod cri_log;
+pub mod files;
+pub mod host_channel;
+pub mod log_follow;
+pub mod notify;
+pub mod path_watch;
+pub mod process;
+pub mod remove_tree;

@@ -1,0 +1,130 @@
+//! The agent's own process: limits, OOM score, resource use; and the identity of this boot.
+//!
+//! Out: numbers from /proc and getrusage, in bytes and nanoseconds. Text parsers are pure and tested apart.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, UsageWho, getrusage, rlim_t, setrlimit};
+
+use crate::files::FilesError;
+
+/// Sets soft and hard RLIMIT_NOFILE to `files` (configuration: maxOpenFiles).
+///
+/// # Errors
+/// The kernel's reason: raising the hard limit needs CAP_SYS_RESOURCE.
+pub fn set_open_files_limit(files: u64) -> Result<(), io::Error> {
+    setrlimit(Resource::RLIMIT_NOFILE, rlim_t::from(files), rlim_t::from(files)).map_err(io::Error::from)
+}
+
+/// Writes the agent's own OOM score adjustment, -1000 to 1000 (configuration: oomScoreAdj).
+///
+/// # Errors
+/// The write's; lowering needs CAP_SYS_RESOURCE.
+pub fn set_oom_score_adj(adjustment: i32) -> Result<(), FilesError> {
+    let path = Path::new("/proc/self/oom_score_adj");
+    std::fs::write(path, adjustment.to_string()).map_err(FilesError::at("write", path))
+}
+
+/// True if the effective user is root.
+#[must_use]
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// The node's host name as the kernel has it.
+///
+/// # Errors
+/// `gethostname`'s, or a name that is not UTF-8.
+pub fn hostname() -> Result<String, io::Error> {
+    nix::unistd::gethostname()?.into_string().map_err(|name| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{} is not UTF-8", name.display()))
+    })
+}
+
+/// The kernel's random id of this boot: equal ids mean that no reboot lies between.
+///
+/// # Errors
+/// The read's.
+pub fn boot_id() -> Result<String, FilesError> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let text = std::fs::read_to_string(path).map_err(FilesError::at("read", path))?;
+    Ok(text.trim().to_owned())
+}
+
+/// What this process has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Resident memory, bytes, shared pages included.
+    pub resident_bytes: u64,
+    /// Resident memory that is not file-backed, bytes.
+    pub anonymous_bytes: u64,
+    /// User and system time together, of all threads.
+    pub cpu: Duration,
+}
+
+/// Reads the process's own use.
+///
+/// # Errors
+/// Reading or understanding /proc/self/status, or getrusage.
+pub fn usage() -> Result<Usage, FilesError> {
+    let path = Path::new("/proc/self/status");
+    let status = std::fs::read_to_string(path).map_err(FilesError::at("read", path))?;
+    let field = |name: &str| {
+        status_kilobytes(&status, name).ok_or_else(|| {
+            FilesError::at("parse", path)(io::Error::new(io::ErrorKind::InvalidData, format!("no {name}")))
+        })
+    };
+    let usage = getrusage(UsageWho::RUSAGE_SELF)
+        .map_err(|e| FilesError::at("getrusage", Path::new("self"))(e.into()))?;
+    let of = |t: nix::sys::time::TimeVal| {
+        Duration::new(
+            u64::try_from(t.tv_sec()).unwrap_or(0),
+            u32::try_from(t.tv_usec()).unwrap_or(0).saturating_mul(1000),
+        )
+    };
+    Ok(Usage {
+        resident_bytes: field("VmRSS")? * 1024,
+        anonymous_bytes: field("RssAnon")? * 1024,
+        cpu: of(usage.user_time()) + of(usage.system_time()),
+    })
+}
+
+/// The value of `<name>:   <n> kB` in the text of /proc/PID/status.
+fn status_kilobytes(text: &str, name: &str) -> Option<u64> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_fields() {
+        let text = "Name:\tagent\nVmRSS:\t    1832 kB\nVmRSSx:\t 7 kB\nRssAnon:\t  96 kB\n";
+        assert_eq!(status_kilobytes(text, "VmRSS"), Some(1832));
+        assert_eq!(status_kilobytes(text, "RssAnon"), Some(96));
+        assert_eq!(status_kilobytes(text, "VmSwap"), None);
+        assert_eq!(status_kilobytes("VmRSS:\n", "VmRSS"), None);
+    }
+
+    #[test]
+    fn own_use_is_plausible() {
+        let use_ = usage().unwrap();
+        assert!(use_.resident_bytes > 500_000 && use_.resident_bytes < 1 << 34, "{use_:?}");
+        assert!(use_.anonymous_bytes <= use_.resident_bytes, "{use_:?}");
+    }
+
+    #[test]
+    fn boot_id_is_a_uuid_and_stays() {
+        let id = boot_id().unwrap();
+        assert_eq!(id.len(), 36, "{id}");
+        assert_eq!(boot_id().unwrap(), id);
+    }
+}

@@ -1,2 +1,20 @@
-//! VM and native harness, cases, benchmarks.
+//! orlop-e2e: the cases of levels L3, L4n (native node) and L4v (booted VM), the runner, the benchmarks and
+//! `selftest`.
+//!
+//! What comes in: case names, the built image and the built agent. What goes out: a verdict per case, one
+//! closing line, and the artefacts of what failed. Invariants: everything a run makes carries the run's id
+//! and is recorded before it exists ([`run`]), so that Ctrl-C and `clean` remove exactly that.
+//! See docs/testing.md.
 #![forbid(unsafe_code)]
+
+pub mod case;
+pub mod cases;
+pub mod counts;
+pub mod process;
+pub mod resource;
+pub mod run;
+pub mod runner;
+pub mod say;
+pub mod select;
+pub mod selftest;
+pub mod signals;

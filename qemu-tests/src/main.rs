@@ -1,3 +1,107 @@
-//! Entry point.
+//! `orlop-e2e`: command line of the harness. Decides nothing: selects, runs, prints the closing line.
+#![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use orlop_qemu_tests::counts::Counts;
+use orlop_qemu_tests::run::{Run, clean_stale};
+use orlop_qemu_tests::runner::{Options, run_cases};
+use orlop_qemu_tests::{cases, say, select, selftest, signals};
+
+/// Cases on the native node and in booted VMs, benchmarks, and every test there is.
+#[derive(Parser)]
+#[command(name = "orlop-e2e")]
+struct Cli {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Lists the cases with their level and expected duration.
+    List,
+    /// Runs the cases that the patterns name (`boot/*`, `lifecycle/static-pod-add`).
+    Run {
+        /// Names or patterns with `*` and `?`.
+        #[arg(required = true)]
+        patterns: Vec<String>,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Format, lints, all tests, documentation, licences, then all cases.
+    Selftest {
+        #[command(flatten)]
+        how: How,
+    },
+    /// Removes what interrupted runs have left.
+    Clean,
+}
+
+#[derive(clap::Args)]
+struct How {
+    /// Groups of cases at once.
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Repeats a run's random choices.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl How {
+    fn options(&self) -> Options {
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| u64::from(d.subsec_nanos()));
+        Options { jobs: self.jobs, seed: self.seed.unwrap_or(clock) }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(code) => code,
+        Err(e) => {
+            say::line(format!("orlop-e2e: {e:#}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<ExitCode> {
+    match &cli.command {
+        Verb::List => {
+            say::line(select::render_list(&cases::all()).trim_end());
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Run { patterns, how } => {
+            let chosen = select::select(&cases::all(), patterns)
+                .map_err(|p| anyhow::anyhow!("no case is named {p}; `orlop-e2e list` shows them"))?;
+            let options = how.options();
+            counted(|run| run_cases(run, &chosen, options))
+        }
+        Verb::Selftest { how } => {
+            let options = how.options();
+            counted(|run| selftest::run(run, options))
+        }
+        Verb::Clean => {
+            clean_stale()?.iter().for_each(say::line);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// A run with signals watched; whatever it made is removed before the closing line.
+fn counted(work: impl FnOnce(&Arc<Run>) -> Result<Counts>) -> Result<ExitCode> {
+    signals::block()?;
+    clean_stale()?.iter().for_each(say::line);
+    let run = Run::start().context("start a run")?;
+    signals::watch(run.clone())?;
+    let result = work(&run);
+    for problem in run.close() {
+        say::line(format!("left behind: {problem}"));
+    }
+    let counts = result?;
+    say::line(counts.to_string());
+    Ok(if counts.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

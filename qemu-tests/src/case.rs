@@ -1,0 +1,116 @@
+//! What a case is, and what it is given to work with.
+
+use std::any::Any;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::run::Run;
+
+/// Test levels of docs/testing.md that this harness runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Real processes against fakes, or artefacts on disk: no node.
+    L3,
+    /// The native node.
+    L4n,
+    /// A booted VM.
+    L4v,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Level::L3 => "L3",
+            Level::L4n => "L4n",
+            Level::L4v => "L4v",
+        })
+    }
+}
+
+/// One case: a promise of the product, and the code that tries to refute it.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// `area/what`.
+    pub name: &'static str,
+    /// Where it runs.
+    pub level: Level,
+    /// How long it takes on two cores without KVM, seconds.
+    pub expected_s: u64,
+    /// The promise, one line.
+    pub about: &'static str,
+    /// Cases with the same group run one after another and share one fixture ([`CaseContext::shared`]).
+    pub group: Option<&'static str>,
+    /// The code. An error is a failure, except [`Skip`].
+    pub run: fn(&mut CaseContext<'_>) -> Result<()>,
+}
+
+/// The reason why a case cannot be asked on this machine.
+#[derive(Debug)]
+pub struct Skip(pub String);
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
+/// Ends a case as skipped, with the reason.
+///
+/// # Errors
+/// Always: that is its purpose.
+pub fn skip<T>(reason: impl Into<String>) -> Result<T> {
+    Err(anyhow::Error::new(Skip(reason.into())))
+}
+
+/// A fixture that several cases of a group share; the runner drops it after the last one.
+pub type Shared = Option<Box<dyn Any + Send>>;
+
+/// What a case is given.
+pub struct CaseContext<'a> {
+    /// The run it belongs to: ids, recorded resources.
+    pub run: Arc<Run>,
+    /// Where it puts everything a person needs after a failure; removed if the case passes.
+    pub artefacts: PathBuf,
+    /// The group's fixture; `None` until a case makes it.
+    pub shared: &'a mut Shared,
+    /// Seed of everything random in the case; printed with a failure.
+    pub seed: u64,
+}
+
+impl CaseContext<'_> {
+    /// The group's fixture, made by `make` for the first case that asks.
+    ///
+    /// # Errors
+    /// What `make` answers, and a fixture of another type in the same group.
+    pub fn shared_or<T: Any + Send>(
+        &mut self,
+        make: impl FnOnce(&Arc<Run>, &Path) -> Result<T>,
+    ) -> Result<&mut T> {
+        if self.shared.is_none() {
+            *self.shared = Some(Box::new(make(&self.run, &self.artefacts)?));
+        }
+        self.shared
+            .as_mut()
+            .and_then(|s| s.downcast_mut::<T>())
+            .context("the group has a fixture of another type")
+    }
+}
+
+/// Seconds as a person reads them: `8 s`, `1 min 20 s`.
+#[must_use]
+pub fn human(duration: Duration) -> String {
+    let s = duration.as_secs();
+    if s >= 60 {
+        format!("{} min {:02} s", s / 60, s % 60)
+    } else if s >= 10 {
+        format!("{s} s")
+    } else {
+        format!("{:.1} s", duration.as_secs_f64())
+    }
+}

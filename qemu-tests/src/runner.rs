@@ -1,0 +1,213 @@
+//! Runs cases: groups in order, two lanes side by side, one verdict each, artefacts of failures kept.
+//!
+//! What comes in: the selected cases. What goes out: progress lines, [`Counts`]. Invariant: a case that
+//! panics is a failed case, and its guards have run.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::case::{Case, CaseContext, Shared, Skip, human};
+use crate::counts::Counts;
+use crate::run::Run;
+use crate::say;
+
+/// How to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How many groups at once. Two is the most that two cores bear under TCG.
+    pub jobs: usize,
+    /// Seed of everything random; printed with a failure.
+    pub seed: u64,
+}
+
+/// What one case came to.
+enum Verdict {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+struct Report {
+    case: Case,
+    verdict: Verdict,
+    took: Duration,
+}
+
+/// Cases that run one after another: a whole group, or one case without a group. Longest first, so that
+/// no lane is left alone with a long one at the end.
+#[must_use]
+pub fn units(cases: &[Case]) -> Vec<Vec<Case>> {
+    let mut units: Vec<Vec<Case>> = Vec::new();
+    for case in cases {
+        match units.iter_mut().find(|u| case.group.is_some() && u[0].group == case.group) {
+            Some(unit) => unit.push(*case),
+            None => units.push(vec![*case]),
+        }
+    }
+    units.sort_by_key(|u| std::cmp::Reverse(u.iter().map(|c| c.expected_s).sum::<u64>()));
+    units
+}
+
+/// Runs the cases and prints a line for each.
+///
+/// # Errors
+/// If no worker thread can be started.
+pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Counts> {
+    let queue = Arc::new(Mutex::new(VecDeque::from(units(cases))));
+    let (send, reports) = channel::<Report>();
+    let mut workers = Vec::new();
+    for n in 0..options.jobs.clamp(1, 8) {
+        let (queue, send, run) = (queue.clone(), send.clone(), run.clone());
+        let work = move || {
+            while let Some(unit) = next_unit(&queue) {
+                run_unit(&run, &unit, options.seed, &send);
+            }
+        };
+        workers.push(
+            std::thread::Builder::new().name(format!("lane-{n}")).spawn(work).context("start a thread")?,
+        );
+    }
+    drop(send);
+    let mut counts = Counts::default();
+    let mut done = 0;
+    for report in reports {
+        done += 1;
+        counts = counts.plus(show(run, &report, done, cases.len(), options.seed));
+    }
+    for worker in workers {
+        worker.join().map_err(|_| anyhow!("a lane of the runner died"))?;
+    }
+    Ok(counts)
+}
+
+fn next_unit(queue: &Mutex<VecDeque<Vec<Case>>>) -> Option<Vec<Case>> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+}
+
+fn run_unit(run: &Arc<Run>, unit: &[Case], seed: u64, reports: &Sender<Report>) {
+    let mut shared: Shared = None;
+    for case in unit {
+        let start = Instant::now();
+        let verdict = run_case(run, case, &mut shared, seed);
+        let _ = reports.send(Report { case: *case, verdict, took: start.elapsed() });
+    }
+    drop(shared);
+    // What a shared fixture wrote is kept only if one of its cases failed and kept its directory.
+    let _ = fs::remove_dir(run.dir());
+}
+
+fn run_case(run: &Arc<Run>, case: &Case, shared: &mut Shared, seed: u64) -> Verdict {
+    let artefacts = run.dir().join(case.name);
+    if let Err(e) = fs::create_dir_all(&artefacts) {
+        return Verdict::Failed(format!("make {}: {e}", artefacts.display()));
+    }
+    let mut context = CaseContext { run: run.clone(), artefacts: artefacts.clone(), shared, seed };
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| (case.run)(&mut context)));
+    match outcome {
+        Ok(Ok(())) => {
+            remove_artefacts(run, &artefacts);
+            Verdict::Passed
+        }
+        Ok(Err(e)) => match e.downcast_ref::<Skip>() {
+            Some(skip) => {
+                remove_artefacts(run, &artefacts);
+                Verdict::Skipped(skip.0.clone())
+            }
+            None => Verdict::Failed(format!("{e:#}")),
+        },
+        Err(panic) => Verdict::Failed(format!("panicked: {}", panic_text(panic.as_ref()))),
+    }
+}
+
+fn remove_artefacts(run: &Run, artefacts: &Path) {
+    let _ = fs::remove_dir_all(artefacts);
+    if let Some(area) = artefacts.parent().filter(|p| *p != run.dir()) {
+        let _ = fs::remove_dir(area);
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
+        .unwrap_or_else(|| "no message".into())
+}
+
+fn show(run: &Run, report: &Report, done: usize, of: usize, seed: u64) -> Counts {
+    let head = format!("[{done}/{of}] {} ({})", report.case.name, human(report.took));
+    match &report.verdict {
+        Verdict::Passed => {
+            say::line(format!("{head} ok"));
+            Counts::one(true)
+        }
+        Verdict::Skipped(why) => {
+            say::line(format!("{head} skipped: {why}"));
+            Counts::one_skipped()
+        }
+        Verdict::Failed(why) => {
+            say::line(format!("{head} FAILED"));
+            for line in why.lines() {
+                say::line(format!("    {line}"));
+            }
+            say::line(format!(
+                "    seed {seed}, artefacts in {}",
+                run.dir().join(report.case.name).display()
+            ));
+            Counts::one(false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Level, skip};
+
+    fn case(
+        name: &'static str,
+        group: Option<&'static str>,
+        run: fn(&mut CaseContext<'_>) -> Result<()>,
+    ) -> Case {
+        Case { name, level: Level::L3, expected_s: 1, about: "", group, run }
+    }
+
+    #[test]
+    fn groups_stay_together_and_the_longest_comes_first() {
+        let cases =
+            [case("a", None, |_| Ok(())), case("b", Some("g"), |_| Ok(())), case("c", Some("g"), |_| Ok(()))];
+        let names: Vec<Vec<_>> = units(&cases).iter().map(|u| u.iter().map(|c| c.name).collect()).collect();
+        assert_eq!(names, [vec!["b", "c"], vec!["a"]]);
+    }
+
+    #[test]
+    fn every_case_has_a_verdict_and_a_failure_keeps_its_artefacts() {
+        let run = Run::start().unwrap();
+        let cases = [
+            case("t/good", None, |cx| Ok(fs::write(cx.artefacts.join("log"), "x")?)),
+            case("t/bad", None, |cx| {
+                fs::write(cx.artefacts.join("log"), "why")?;
+                anyhow::bail!("refuted")
+            }),
+            case("t/panics", Some("g"), |_| panic!("on purpose")),
+            case("t/shares", Some("g"), |cx| {
+                anyhow::ensure!(*cx.shared_or(|_, _| Ok(7_u32))? == 7);
+                Ok(())
+            }),
+            case("t/absent", None, |_| skip("not here")),
+        ];
+        let counts = run_cases(&run, &cases, Options { jobs: 2, seed: 1 }).unwrap();
+        assert_eq!(counts, Counts { passed: 2, failed: 2, skipped: 1 });
+        assert!(!run.dir().join("t/good").exists());
+        assert_eq!(fs::read_to_string(run.dir().join("t/bad/log")).unwrap(), "why");
+        assert!(run.close().is_empty());
+        fs::remove_dir_all(run.dir()).unwrap();
+    }
+}

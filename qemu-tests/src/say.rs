@@ -1,0 +1,12 @@
+//! Progress for the person who watches: lines on standard output, flushed at once.
+//!
+//! A closed pipe is no error of the run, so write failures are dropped here and nowhere else.
+
+use std::io::Write;
+
+/// Writes one line to standard output.
+pub fn line(text: impl AsRef<str>) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{}", text.as_ref());
+    let _ = out.flush();
+}

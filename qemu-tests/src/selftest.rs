@@ -1,0 +1,145 @@
+//! `selftest`: every check there is, cheapest first, progress as it comes, one closing line.
+//!
+//! Format, lints, tests, documentation, licences, then all cases. A check that is not `cargo test` counts
+//! as one; a tool that is not installed is reported and counts as skipped.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::case::human;
+use crate::counts::{Counts, of_cargo_test};
+use crate::process::stream;
+use crate::run::Run;
+use crate::runner::{Options, run_cases};
+use crate::{cases, say};
+
+/// A check outside the cases.
+struct Check {
+    name: &'static str,
+    /// Arguments to cargo.
+    cargo: &'static [&'static str],
+    /// Its component answers to `cargo <this> --version` if installed; empty: always there.
+    component: &'static str,
+    /// Extra environment.
+    env: &'static [(&'static str, &'static str)],
+    /// Counts come from its output rather than from its status.
+    counted: bool,
+}
+
+const CHECKS: &[Check] = &[
+    Check { name: "fmt", cargo: &["fmt", "--all", "--check"], component: "fmt", env: &[], counted: false },
+    Check {
+        name: "clippy",
+        cargo: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        component: "clippy",
+        env: &[],
+        counted: false,
+    },
+    Check {
+        name: "test",
+        cargo: &["test", "--workspace", "--no-fail-fast"],
+        component: "",
+        env: &[],
+        counted: true,
+    },
+    Check {
+        name: "doc",
+        cargo: &["doc", "--workspace", "--no-deps", "--document-private-items"],
+        component: "",
+        env: &[("RUSTDOCFLAGS", "-D warnings")],
+        counted: false,
+    },
+    Check {
+        name: "deny",
+        cargo: &["deny", "check", "bans", "licenses", "sources"],
+        component: "deny",
+        env: &[],
+        counted: false,
+    },
+];
+
+/// The workspace this harness was built from.
+#[must_use]
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_owned)
+}
+
+/// A cargo command in the workspace.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace()).env("CARGO_TERM_COLOR", "never");
+    command
+}
+
+/// Runs everything; the caller prints the closing line.
+///
+/// # Errors
+/// If a check cannot even be started.
+pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
+    let mut total = Counts::default();
+    for check in CHECKS {
+        let start = Instant::now();
+        say::line(format!("== {} ==", check.name));
+        let counts = run_check(run, check)?;
+        say::line(format!("== {}: {counts} ({}) ==", check.name, human(start.elapsed())));
+        total = total.plus(counts);
+    }
+    let start = Instant::now();
+    say::line("== e2e ==");
+    let counts = run_cases(run, &cases::all(), options)?;
+    say::line(format!("== e2e: {counts} ({}) ==", human(start.elapsed())));
+    Ok(total.plus(counts))
+}
+
+fn run_check(run: &Arc<Run>, check: &Check) -> Result<Counts> {
+    if !check.component.is_empty() && !is_installed(run, check.component)? {
+        say::line(format!("cargo {} is not installed: not checked", check.component));
+        return Ok(Counts::one_skipped());
+    }
+    let mut lines = Vec::new();
+    let mut command = cargo();
+    command.args(check.cargo).envs(check.env.iter().copied());
+    let status = stream(run, &mut command, |line| {
+        if is_progress(line) {
+            say::line(line);
+        }
+        lines.push(line.to_owned());
+    })?;
+    if check.counted {
+        return Ok(of_cargo_test(lines.iter().map(String::as_str), status.success()));
+    }
+    Ok(Counts::one(status.success()))
+}
+
+fn is_installed(run: &Arc<Run>, component: &str) -> Result<bool> {
+    Ok(stream(run, cargo().args([component, "--version"]), |_| {})?.success())
+}
+
+/// What of cargo's output a person wants to see pass by: everything but the passed tests one by one.
+fn is_progress(line: &str) -> bool {
+    let passed = line.starts_with("test ") && line.ends_with("... ok");
+    !(passed || line.is_empty() || line.starts_with("running "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passed_tests_are_not_shown_one_by_one() {
+        assert!(!is_progress("test a::b ... ok"));
+        assert!(is_progress("test a::b ... FAILED"));
+        assert!(is_progress("test result: ok. 1 passed; 0 failed; 0 ignored"));
+        assert!(is_progress("   Compiling x v0.1.0"));
+    }
+
+    #[test]
+    fn the_workspace_is_where_the_lock_file_is() {
+        assert!(workspace().join("Cargo.lock").exists());
+    }
+}

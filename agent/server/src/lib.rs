@@ -1,2 +1,5 @@
-//! The node's HTTP endpoints: healthz on 10248.
+//! agent-server: the node's HTTP endpoints. Now: healthz on 10248; the HTTPS API on 10250 joins it here.
+//! See docs/agent.md and contract chapter 14.
 #![forbid(unsafe_code)]
+
+pub mod healthz;

@@ -161,7 +161,8 @@ impl FakeRuntime {
     }
 
     fn live_in(&self, id: &SandboxId) -> Vec<ContainerId> {
-        let of = |c: &&FakeContainer| c.observed.sandbox == *id && c.observed.state == ContainerState::Running;
+        let of =
+            |c: &&FakeContainer| c.observed.sandbox == *id && c.observed.state == ContainerState::Running;
         self.containers.values().filter(of).map(|c| c.observed.id.clone()).collect()
     }
 
@@ -212,7 +213,10 @@ impl FakeRuntime {
         };
         let home = self.sandboxes.get(&c.observed.sandbox);
         if home.is_none_or(|s| s.observed.state != SandboxState::Ready) {
-            return refuse(Class::Conflict, format!("sandbox {} of container {id} is not ready", c.observed.sandbox));
+            return refuse(
+                Class::Conflict,
+                format!("sandbox {} of container {id} is not ready", c.observed.sandbox),
+            );
         }
         if c.observed.state != ContainerState::Created {
             return refuse(Class::Conflict, format!("container {id} is in {:?} state", c.observed.state));
@@ -254,7 +258,8 @@ impl FakeRuntime {
         sandboxes.sort_by_key(|s| std::cmp::Reverse((s.observed.attempt, s.observed.created)));
         let mut containers: Vec<_> = self.containers.values().filter(|c| c.pod.uid == *uid).collect();
         containers.sort_by_key(|c| std::cmp::Reverse((c.observed.attempt, c.observed.created)));
-        let key = sandboxes.first().map(|s| s.pod.clone()).or_else(|| containers.first().map(|c| c.pod.clone()));
+        let key =
+            sandboxes.first().map(|s| s.pod.clone()).or_else(|| containers.first().map(|c| c.pod.clone()));
         let observation = PodObservation {
             sandboxes: sandboxes.into_iter().map(|s| s.observed.clone()).collect(),
             containers: containers.into_iter().map(|c| c.observed.clone()).collect(),

@@ -67,7 +67,8 @@ mod tests {
     fn plans_differ_and_replay() {
         let plan = |seed| Faults::from_rng(&mut Rng::new(seed));
         assert_eq!(plan(3), plan(3));
-        let distinct: std::collections::BTreeSet<String> = (0..20).map(|s| format!("{:?}", plan(s))).collect();
+        let distinct: std::collections::BTreeSet<String> =
+            (0..20).map(|s| format!("{:?}", plan(s))).collect();
         assert!(distinct.len() > 15);
     }
 }

@@ -5,6 +5,7 @@
 //! See docs/testing.md, level L2.
 #![forbid(unsafe_code)]
 
+pub mod driver;
 pub mod fake_runtime;
 pub mod faults;
 pub mod queue;

@@ -1,0 +1,169 @@
+//! [`FakeRuntime`] behind the driver traits, so that async code and the contract suite can use it.
+//!
+//! Answers are immediate: latency and faults belong to the world, not to this adapter.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent_core::drivers::{
+    CgroupDriver, Class, DriverError, Exec, ExecOutput, ImageService, PodObservation, Runtime, RuntimeStatus,
+    RuntimeVersion,
+};
+use agent_core::runtime::config::{ContainerConfig, SandboxConfig};
+use agent_core::runtime::effect::{Effect, EffectOk, ImageInfo};
+use agent_core::runtime::observed::{ContainerState, ListedPod};
+use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
+use agent_core::time::Now;
+
+use crate::fake_runtime::FakeRuntime;
+
+/// A shared fake runtime with a clock of the test's choice.
+#[derive(Clone)]
+pub struct FakeDriver {
+    /// The runtime; tests reach in to see and to break things.
+    pub runtime: Arc<Mutex<FakeRuntime>>,
+    clock: Arc<dyn Fn() -> Now + Send + Sync>,
+}
+
+impl FakeDriver {
+    /// A driver over `runtime` that reads time from `clock`.
+    pub fn new(runtime: FakeRuntime, clock: impl Fn() -> Now + Send + Sync + 'static) -> Self {
+        FakeDriver { runtime: Arc::new(Mutex::new(runtime)), clock: Arc::new(clock) }
+    }
+
+    /// Runs `f` on the runtime; a poisoned lock (a panicking test) is taken as it is.
+    pub fn with<T>(&self, f: impl FnOnce(&mut FakeRuntime) -> T) -> T {
+        f(&mut self.runtime.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn apply(&self, object: &str, effect: &Effect) -> Result<EffectOk, DriverError> {
+        let now = (self.clock)();
+        self.with(|r| r.apply(now, effect)).map_err(|e| DriverError {
+            operation: effect.verb(),
+            object: object.to_owned(),
+            class: e.class,
+            message: e.message,
+        })
+    }
+}
+
+fn unexpected(effect: &'static str, object: &str) -> DriverError {
+    DriverError {
+        operation: effect,
+        object: object.to_owned(),
+        class: Class::Invalid,
+        message: "the fake runtime answered with another kind of result".to_owned(),
+    }
+}
+
+impl Runtime for FakeDriver {
+    async fn version(&self) -> Result<RuntimeVersion, DriverError> {
+        Ok(RuntimeVersion { name: "fake".into(), version: "1".into(), api_version: "v1".into() })
+    }
+
+    async fn status(&self) -> Result<RuntimeStatus, DriverError> {
+        Ok(RuntimeStatus { runtime_ready: Ok(()), network_ready: Ok(()) })
+    }
+
+    async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, DriverError> {
+        Ok(Some(CgroupDriver::Cgroupfs))
+    }
+
+    async fn list(&self) -> Result<Vec<ListedPod>, DriverError> {
+        Ok(self.with(|r| r.list()))
+    }
+
+    async fn inspect(&self, uid: &PodUid) -> Result<(Option<PodKey>, PodObservation), DriverError> {
+        Ok(self.with(|r| r.observe(uid)))
+    }
+
+    async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId, DriverError> {
+        let object = config.pod.to_string();
+        match self.apply(&object, &Effect::RunSandbox { config: Box::new(config.clone()) })? {
+            EffectOk::Sandbox(id) => Ok(id),
+            _ => Err(unexpected("run_sandbox", &object)),
+        }
+    }
+
+    async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), DriverError> {
+        self.apply(id.as_str(), &Effect::StopSandbox { sandbox: id.clone() }).map(|_| ())
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), DriverError> {
+        self.apply(id.as_str(), &Effect::RemoveSandbox { sandbox: id.clone() }).map(|_| ())
+    }
+
+    async fn create_container(
+        &self,
+        sandbox: &SandboxId,
+        config: &ContainerConfig,
+        sandbox_config: &SandboxConfig,
+    ) -> Result<ContainerId, DriverError> {
+        let effect = Effect::CreateContainer {
+            sandbox: sandbox.clone(),
+            config: Box::new(config.clone()),
+            sandbox_config: Box::new(sandbox_config.clone()),
+        };
+        match self.apply(&config.name, &effect)? {
+            EffectOk::Container(id) => Ok(id),
+            _ => Err(unexpected("create_container", &config.name)),
+        }
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<(), DriverError> {
+        self.apply(id.as_str(), &Effect::StartContainer { container: id.clone() }).map(|_| ())
+    }
+
+    async fn stop_container(&self, id: &ContainerId, grace_s: u32) -> Result<(), DriverError> {
+        self.apply(id.as_str(), &Effect::StopContainer { container: id.clone(), grace_s }).map(|_| ())
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<(), DriverError> {
+        self.apply(id.as_str(), &Effect::RemoveContainer { container: id.clone() }).map(|_| ())
+    }
+}
+
+impl ImageService for FakeDriver {
+    async fn image_status(&self, image: &str) -> Result<Option<ImageInfo>, DriverError> {
+        Ok(self.with(|r| r.images.get(image).cloned()))
+    }
+
+    async fn pull(&self, image: &str) -> Result<ImageInfo, DriverError> {
+        match self.apply(image, &Effect::PullImage { image: image.to_owned() })? {
+            EffectOk::Image(Some(info)) => Ok(info),
+            _ => Err(unexpected("pull_image", image)),
+        }
+    }
+
+    async fn list_images(&self) -> Result<Vec<ImageInfo>, DriverError> {
+        Ok(self.with(|r| r.images.values().cloned().collect()))
+    }
+
+    async fn remove_image(&self, image: &str) -> Result<(), DriverError> {
+        self.with(|r| r.images.remove(image));
+        Ok(())
+    }
+}
+
+impl Exec for FakeDriver {
+    async fn exec_sync(
+        &self,
+        container: &ContainerId,
+        _command: &[String],
+        _timeout: Option<Duration>,
+    ) -> Result<ExecOutput, DriverError> {
+        let running = |r: &mut FakeRuntime| {
+            r.containers.get(container).is_some_and(|c| c.observed.state == ContainerState::Running)
+        };
+        if self.with(running) {
+            Ok(ExecOutput::default())
+        } else {
+            Err(DriverError {
+                operation: "exec_sync",
+                object: container.to_string(),
+                class: Class::NotFound,
+                message: "container is not running".into(),
+            })
+        }
+    }
+}

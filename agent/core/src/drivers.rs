@@ -97,9 +97,15 @@ pub trait Runtime: Send + Sync + 'static {
     /// `ListPodSandbox` + `ListContainers`: every kubelet-made pod the runtime holds.
     fn list(&self) -> impl Future<Output = Result<Vec<ListedPod>, DriverError>> + Send;
     /// Filtered lists + a status for each: one pod in full. An unknown pod is an empty observation.
-    fn inspect(&self, uid: &PodUid) -> impl Future<Output = Result<(Option<PodKey>, PodObservation), DriverError>> + Send;
+    fn inspect(
+        &self,
+        uid: &PodUid,
+    ) -> impl Future<Output = Result<(Option<PodKey>, PodObservation), DriverError>> + Send;
     /// `RunPodSandbox`; an existing sandbox of the same uid and attempt is answered instead.
-    fn run_sandbox(&self, config: &SandboxConfig) -> impl Future<Output = Result<SandboxId, DriverError>> + Send;
+    fn run_sandbox(
+        &self,
+        config: &SandboxConfig,
+    ) -> impl Future<Output = Result<SandboxId, DriverError>> + Send;
     /// `StopPodSandbox`; stopping what is gone is a success.
     fn stop_sandbox(&self, id: &SandboxId) -> impl Future<Output = Result<(), DriverError>> + Send;
     /// `RemovePodSandbox`; removing what is gone is a success.
@@ -114,7 +120,11 @@ pub trait Runtime: Send + Sync + 'static {
     /// `StartContainer`.
     fn start_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
     /// `StopContainer` with whole seconds of grace; stopping what is gone is a success.
-    fn stop_container(&self, id: &ContainerId, grace_s: u32) -> impl Future<Output = Result<(), DriverError>> + Send;
+    fn stop_container(
+        &self,
+        id: &ContainerId,
+        grace_s: u32,
+    ) -> impl Future<Output = Result<(), DriverError>> + Send;
     /// `RemoveContainer`; removing what is gone is a success.
     fn remove_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
 }
@@ -122,7 +132,10 @@ pub trait Runtime: Send + Sync + 'static {
 /// CRI ImageService.
 pub trait ImageService: Send + Sync + 'static {
     /// `ImageStatus`; `None` if absent.
-    fn image_status(&self, image: &str) -> impl Future<Output = Result<Option<ImageInfo>, DriverError>> + Send;
+    fn image_status(
+        &self,
+        image: &str,
+    ) -> impl Future<Output = Result<Option<ImageInfo>, DriverError>> + Send;
     /// `PullImage`, anonymous. No deadline: drop the future to cancel.
     fn pull(&self, image: &str) -> impl Future<Output = Result<ImageInfo, DriverError>> + Send;
     /// `ListImages`.

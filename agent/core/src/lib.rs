@@ -5,7 +5,11 @@
 //! See docs/architecture.md for the flow and docs/agent.md for the machines.
 #![forbid(unsafe_code)]
 
+pub mod container_spec;
 pub mod drivers;
+pub mod images;
 pub mod machine;
+pub mod resources;
 pub mod runtime;
 pub mod time;
+pub mod types;

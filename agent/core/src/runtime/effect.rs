@@ -32,17 +32,41 @@ pub enum PullPolicy {
     Never,
 }
 
+/// What happens to a file that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileWrite {
+    /// Replaced atomically (written aside, then renamed).
+    Replace,
+    /// Left exactly as it is: a container may have written to it.
+    KeepExisting,
+}
+
+/// A file below the pod directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodFile {
+    /// Absolute path.
+    pub path: String,
+    /// The whole contents.
+    pub content: String,
+    /// Permission bits, whatever the umask.
+    pub mode: u32,
+    /// What to do if it exists.
+    pub write: FileWrite,
+}
+
 /// One thing for an executor to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Make `<root>/pods/<uid>` and its log directory (0750 and 0755); idempotent.
+    /// Make directories and files of a pod (`container_spec::{pod_dirs, container_files}` build it): the log
+    /// directory with 0755, then `dirs` in order (an existing one keeps its mode), then `files`. Parents of
+    /// `<root>/pods` are made as needed. Idempotent.
     CreatePodDirs {
         /// Absolute log directory of the pod.
         log_directory: String,
-        /// Host paths to create below the pod directory: (absolute path, mode).
+        /// Host paths to create, the pod directory first: (absolute path, mode whatever the umask).
         dirs: Vec<(String, u32)>,
-        /// Files to write below the pod directory: (absolute path, contents, mode), atomically.
-        files: Vec<(String, String, u32)>,
+        /// Files to write below the pod directory, atomically.
+        files: Vec<PodFile>,
     },
     /// Remove `<root>/pods/<uid>` without crossing mounts; idempotent.
     RemovePodDirs,

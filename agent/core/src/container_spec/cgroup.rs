@@ -1,0 +1,108 @@
+//! Where a pod's cgroup lives (contract 11.1).
+//!
+//! In: UID, QoS class, the node's cgroup settings. Out: the `cgroup_parent` of the sandbox. Invariant: one pod,
+//! one parent, a function of UID and class only. Upstream: pkg/kubelet/cm pod_container_manager.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::context::{CgroupContext, NodeContext};
+use crate::drivers::CgroupDriver;
+use crate::resources::{QosClass, qos_class};
+use crate::types::pod;
+
+/// The pod's `cgroup_parent`: a full slice path for systemd, a directory for cgroupfs. Without
+/// `cgroupsPerQOS` it is the configured root, and empty (the runtime's choice) if there is none.
+#[must_use]
+pub fn cgroup_parent(pod: &Pod, node: &NodeContext) -> String {
+    if !node.cgroup.per_qos {
+        return node.cgroup.root.clone();
+    }
+    let mut components = root_components(&node.cgroup);
+    components.push("kubepods".to_owned());
+    match qos_class(pod) {
+        QosClass::Guaranteed => {}
+        QosClass::Burstable => components.push("burstable".to_owned()),
+        QosClass::BestEffort => components.push("besteffort".to_owned()),
+    }
+    components.push(format!("pod{}", pod::uid(pod)));
+    match node.cgroup.driver {
+        CgroupDriver::Cgroupfs => format!("/{}", components.join("/")),
+        CgroupDriver::Systemd => slice_path(&components),
+    }
+}
+
+fn root_components(cgroup: &CgroupContext) -> Vec<String> {
+    cgroup
+        .root
+        .split('/')
+        .filter(|c| !c.is_empty())
+        .map(|c| c.trim_end_matches(".slice").to_owned())
+        .collect()
+}
+
+/// systemd nests slices by name: `a-b.slice` lies in `a.slice`. Dashes inside a component would add levels.
+fn slice_path(components: &[String]) -> String {
+    let mut path = String::new();
+    let mut name = String::new();
+    for component in components {
+        if !name.is_empty() {
+            name.push('-');
+        }
+        name.push_str(&component.replace('-', "_"));
+        path.push('/');
+        path.push_str(&name);
+        path.push_str(".slice");
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(requests: serde_json::Value, limits: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"uid": "12-ab"},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": requests, "limits": limits}}]}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn table() {
+        let none = json!({});
+        let some = json!({"cpu": "1"});
+        let full = json!({"cpu": "1", "memory": "1Gi"});
+        let guaranteed = pod(full.clone(), full);
+        let burstable = pod(some, none.clone());
+        let best_effort = pod(none.clone(), none);
+        let systemd = NodeContext::new("n");
+        let mut cgroupfs = NodeContext::new("n");
+        cgroupfs.cgroup.driver = CgroupDriver::Cgroupfs;
+        let mut rooted = NodeContext::new("n");
+        rooted.cgroup.root = "/top".into();
+        let mut flat = NodeContext::new("n");
+        flat.cgroup.per_qos = false;
+        let table = [
+            (&guaranteed, &systemd, "/kubepods.slice/kubepods-pod12_ab.slice"),
+            (
+                &burstable,
+                &systemd,
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_ab.slice",
+            ),
+            (
+                &best_effort,
+                &systemd,
+                "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod12_ab.slice",
+            ),
+            (&guaranteed, &cgroupfs, "/kubepods/pod12-ab"),
+            (&burstable, &cgroupfs, "/kubepods/burstable/pod12-ab"),
+            (&best_effort, &cgroupfs, "/kubepods/besteffort/pod12-ab"),
+            (&guaranteed, &rooted, "/top.slice/top-kubepods.slice/top-kubepods-pod12_ab.slice"),
+            (&burstable, &flat, ""),
+        ];
+        for (pod, node, expected) in table {
+            assert_eq!(cgroup_parent(pod, node), expected);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What container_spec must know about the node. The daemon fills it once at start; the parts that change
+//! (addresses, `/etc/resolv.conf`, `/etc/hosts`) are refreshed by replacing the whole value.
+//!
+//! In: KubeletConfiguration and facts about the machine. Out: plain data. Invariant: no decision in core asks
+//! the machine anything, it is all here.
+
+use crate::drivers::CgroupDriver;
+
+/// The node, as pods' configurations depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeContext {
+    /// Name of the Node object.
+    pub node_name: String,
+    /// The node's own addresses, the primary first; `status.hostIP(s)` of the downward API.
+    pub node_ips: Vec<String>,
+    /// `--root-dir`, absolute, without trailing slash.
+    pub root_dir: String,
+    /// `podLogsDir`, absolute, without trailing slash.
+    pub pod_logs_dir: String,
+    /// Who writes cgroups and where.
+    pub cgroup: CgroupContext,
+    /// Names and addresses for pods' `/etc/resolv.conf`.
+    pub dns: DnsContext,
+    /// Text of the node's `/etc/hosts`, for host-network pods.
+    pub host_etc_hosts: String,
+    /// Sizes that limits and scores are computed from.
+    pub machine: MachineContext,
+    /// Node-wide security defaults.
+    pub security: SecurityContext,
+}
+
+/// Where pods' cgroups live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupContext {
+    /// `cgroupDriver`, or what the runtime said.
+    pub driver: CgroupDriver,
+    /// `cgroupsPerQOS`.
+    pub per_qos: bool,
+    /// `cgroupRoot`; empty is the root.
+    pub root: String,
+    /// True on a machine with the unified hierarchy only.
+    pub v2: bool,
+    /// `cpuCFSQuota`.
+    pub cpu_cfs_quota: bool,
+    /// `cpuCFSQuotaPeriod`, microseconds.
+    pub cpu_cfs_quota_period_us: i64,
+    /// `singleProcessOOMKill`: only the process is killed, not its container.
+    pub single_process_oom_kill: bool,
+    /// True if the kernel accounts swap in cgroups (`memory.swap.max` exists).
+    pub swap_controller: bool,
+}
+
+/// What a pod's resolver may be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DnsContext {
+    /// `clusterDNS`.
+    pub cluster_dns: Vec<String>,
+    /// `clusterDomain`; empty for none.
+    pub cluster_domain: String,
+    /// The file named by `resolvConf`, parsed. `None` if `resolvConf` is the empty string.
+    pub host: Option<ResolvConf>,
+}
+
+/// A parsed resolver file (resolv.conf(5)).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResolvConf {
+    /// `nameserver` lines in order.
+    pub nameservers: Vec<String>,
+    /// Domains of the last `search` line.
+    pub searches: Vec<String>,
+    /// Words of the last `options` line.
+    pub options: Vec<String>,
+}
+
+/// Sizes of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachineContext {
+    /// Memory capacity, bytes; the base of `oom_score_adj`.
+    pub memory_capacity_bytes: i64,
+    /// Allocatable CPU, thousandths: what a container without a limit reads as its limit.
+    pub allocatable_cpu_milli: i64,
+    /// Allocatable memory, bytes.
+    pub allocatable_memory_bytes: i64,
+    /// Allocatable scratch space, bytes.
+    pub allocatable_ephemeral_storage_bytes: i64,
+    /// Huge page sizes the kernel offers, as the kernel spells them in cgroup files (`2MB`, `1GB`).
+    pub hugepage_sizes: Vec<String>,
+    /// Paths `/sys/devices/system/cpu/cpuN/thermal_throttle` that exist; they are masked.
+    pub thermal_throttle_paths: Vec<String>,
+}
+
+/// Node-wide security defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SecurityContext {
+    /// `seccompDefault`: containers without a profile run under the runtime's.
+    pub seccomp_default: bool,
+    /// True if the kernel enforces AppArmor.
+    pub apparmor_enabled: bool,
+}
+
+impl NodeContext {
+    /// A node with upstream's defaults, systemd cgroups and no address yet.
+    #[must_use]
+    pub fn new(node_name: impl Into<String>) -> NodeContext {
+        NodeContext {
+            node_name: node_name.into(),
+            node_ips: Vec::new(),
+            root_dir: "/var/lib/kubelet".to_owned(),
+            pod_logs_dir: "/var/log/pods".to_owned(),
+            cgroup: CgroupContext {
+                driver: CgroupDriver::Systemd,
+                per_qos: true,
+                root: String::new(),
+                v2: true,
+                cpu_cfs_quota: true,
+                cpu_cfs_quota_period_us: 100_000,
+                single_process_oom_kill: false,
+                swap_controller: false,
+            },
+            dns: DnsContext::default(),
+            host_etc_hosts: String::new(),
+            machine: MachineContext::default(),
+            security: SecurityContext::default(),
+        }
+    }
+}
+
+impl ResolvConf {
+    /// Parse a resolver file. Unknown lines and comments are skipped; the last `search` and `options` win.
+    #[must_use]
+    pub fn parse(text: &str) -> ResolvConf {
+        let mut conf = ResolvConf::default();
+        for line in text.lines() {
+            let line = line.trim();
+            if line.starts_with(['#', ';']) {
+                continue;
+            }
+            let mut words = line.split_whitespace();
+            let owned = |words: std::str::SplitWhitespace<'_>| words.map(str::to_owned).collect();
+            match words.next() {
+                Some("nameserver") => conf.nameservers.extend(words.next().map(str::to_owned)),
+                // "search ." is what a host with an empty domain writes; "." alone is kept, a trailing dot is not.
+                Some("search") => {
+                    conf.searches = words
+                        .map(|w| if w == "." { w } else { w.trim_end_matches('.') }.to_owned())
+                        .collect();
+                }
+                Some("options") => conf.options = owned(words),
+                _ => {}
+            }
+        }
+        conf
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_resolver_file() {
+        let text = "# made by networkd\n; old comment\nnameserver 192.0.2.1\nnameserver 2001:db8::1 extra\n\
+                    search a.example b.example.\nsearch c.example. .\noptions ndots:2\n options edns0 trust-ad\n\
+                    domain ignored\nnameserver\n";
+        let expected = ResolvConf {
+            nameservers: vec!["192.0.2.1".into(), "2001:db8::1".into()],
+            searches: vec!["c.example".into(), ".".into()],
+            options: vec!["edns0".into(), "trust-ad".into()],
+        };
+        assert_eq!(ResolvConf::parse(text), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "(\\PC|\n){0,200}") {
+            let _ = ResolvConf::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The hash by which a running container is recognised as the one the pod asks for (contract 7.1).
+//!
+//! In: name and image of a container. Out: lower-case hex of FNV-32a. Invariant: the same number as upstream
+//! computes, so that containers survive a change of agent in both directions.
+
+use std::fmt::Write as _;
+
+/// Hash of (name, image), as kept in the annotation `io.kubernetes.container.hash`.
+#[must_use]
+pub fn container_hash(name: &str, image: &str) -> String {
+    // Upstream marshals the map {image, name} to JSON and prints the bytes as a typed slice of decimals.
+    let mut json = String::from("{\"image\":");
+    push_json_string(&mut json, image);
+    json.push_str(",\"name\":");
+    push_json_string(&mut json, name);
+    json.push('}');
+    let bytes: Vec<String> = json.bytes().map(|b| b.to_string()).collect();
+    let printed = format!("([]uint8)[{}]", bytes.join(" "));
+    format!("{:x}", fnv32a(printed.as_bytes()))
+}
+
+/// A JSON string with the escapes that Go's encoder uses by default (HTML-safe).
+fn push_json_string(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c if u32::from(c) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn fnv32a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn same_number_as_upstream() {
+        // The value that upstream's own test of its container hash expects for this name and image.
+        assert_eq!(container_hash("test_container", "foo/image:v1"), "8e45cbd0");
+    }
+
+    #[test]
+    fn only_name_and_image_count_and_both_do() {
+        let base = container_hash("a", "b:1");
+        assert_eq!(base, container_hash("a", "b:1"));
+        assert_ne!(base, container_hash("b", "b:1"));
+        assert_ne!(base, container_hash("a", "b:2"));
+        assert!(base.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)));
+    }
+}

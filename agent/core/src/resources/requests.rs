@@ -1,0 +1,102 @@
+//! Requests and limits of containers and of whole pods, as exact quantities.
+//!
+//! In: `ResourceRequirements`. Out: [`Quantity`]s. A text that does not parse counts as absent: validation has
+//! refused such a pod long before. Pod sums follow upstream: regular containers and sidecars add up, an
+//! ordinary init container counts only where it needs more than all that runs beside it; overhead is added.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+
+use crate::types::{Quantity, pod};
+
+/// Resource name of CPU time.
+pub const CPU: &str = "cpu";
+/// Resource name of memory.
+pub const MEMORY: &str = "memory";
+/// Resource name of node-local scratch space.
+pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+/// Prefix of huge page resources: `hugepages-2Mi`.
+pub const HUGEPAGES_PREFIX: &str = "hugepages-";
+
+type List = BTreeMap<String, ApiQuantity>;
+
+fn get(list: Option<&List>, resource: &str) -> Option<Quantity> {
+    Quantity::parse(&list?.get(resource)?.0).ok()
+}
+
+/// `resources.requests[resource]`.
+#[must_use]
+pub fn request(container: &Container, resource: &str) -> Option<Quantity> {
+    get(container.resources.as_ref()?.requests.as_ref(), resource)
+}
+
+/// `resources.limits[resource]`.
+#[must_use]
+pub fn limit(container: &Container, resource: &str) -> Option<Quantity> {
+    get(container.resources.as_ref()?.limits.as_ref(), resource)
+}
+
+/// What the whole pod asks for at its peak.
+#[must_use]
+pub fn pod_request(pod: &Pod, resource: &str) -> Quantity {
+    peak(pod, resource, request).plus(overhead(pod, resource))
+}
+
+/// What the whole pod is limited to at its peak; zero if nothing limits it. Overhead is added only to a limit.
+#[must_use]
+pub fn pod_limit(pod: &Pod, resource: &str) -> Quantity {
+    let limit = peak(pod, resource, limit);
+    if limit.is_zero() { limit } else { limit.plus(overhead(pod, resource)) }
+}
+
+fn overhead(pod: &Pod, resource: &str) -> Quantity {
+    get(pod::spec(pod).overhead.as_ref(), resource).unwrap_or_default()
+}
+
+fn peak(pod: &Pod, resource: &str, of: impl Fn(&Container, &str) -> Option<Quantity>) -> Quantity {
+    let amount = |c: &Container| of(c, resource).unwrap_or_default();
+    let mut sidecars = Quantity::ZERO;
+    let mut init_peak = Quantity::ZERO;
+    for container in pod::init_containers(pod) {
+        if pod::is_sidecar(container) {
+            sidecars = sidecars.plus(amount(container));
+            init_peak = init_peak.larger(sidecars);
+        } else {
+            init_peak = init_peak.larger(sidecars.plus(amount(container)));
+        }
+    }
+    let running = pod::containers(pod).iter().fold(sidecars, |sum, c| sum.plus(amount(c)));
+    running.larger(init_peak)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(value: serde_json::Value) -> Pod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn sums_follow_what_runs_at_the_same_time() {
+        let pod = pod(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {
+        "overhead": {"cpu": "10m"},
+        "initContainers": [
+            {"name": "first", "resources": {"requests": {"cpu": "900m"}}},
+            {"name": "side", "restartPolicy": "Always", "resources": {"requests": {"cpu": "100m"}}},
+            {"name": "second", "resources": {"requests": {"cpu": "850m"}}},
+        ],
+        "containers": [
+            {"name": "a", "resources": {"requests": {"cpu": "400m"}, "limits": {"memory": "1Mi"}}},
+            {"name": "b", "resources": {"requests": {"cpu": "100m"}}},
+        ]}}));
+        // Running: 400 + 100 + sidecar 100. While `second` runs: 850 + sidecar 100. First alone: 900.
+        assert_eq!(pod_request(&pod, CPU).milli_value(), 960);
+        assert_eq!(pod_limit(&pod, MEMORY).value(), 1024 * 1024);
+        assert_eq!(pod_limit(&pod, CPU), Quantity::ZERO);
+    }
+}

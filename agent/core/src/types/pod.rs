@@ -1,0 +1,145 @@
+//! Reading a pod: identity, container lookup, the questions every part asks (static? host network? sidecar?).
+//!
+//! In: `k8s_openapi` Pod. Out: borrowed values and [`PodKey`]. Upstream: pkg/kubelet/types, pkg/kubelet/container.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::LazyLock;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+
+use crate::runtime::{PodKey, PodUid};
+
+/// Annotation: which source the pod came from (`file`, `http`, `api`).
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// Annotation: when the source first delivered the pod, RFC 3339 with nanoseconds.
+pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
+/// Annotation: hash of a static pod, equal to its UID unless the manifest names one.
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+/// Annotation: on a mirror pod, the hash of the static pod it mirrors.
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// `priorityClassName` of pods that the node cannot live without.
+pub const SYSTEM_NODE_CRITICAL: &str = "system-node-critical";
+
+/// Names one container of a pod. Init and regular containers share one name space, the kind says which list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ContainerRef<'a> {
+    /// From `spec.initContainers` (sidecars included).
+    Init(&'a str),
+    /// From `spec.containers`.
+    Regular(&'a str),
+}
+
+impl<'a> ContainerRef<'a> {
+    /// The container's name.
+    #[must_use]
+    pub fn name(self) -> &'a str {
+        match self {
+            ContainerRef::Init(name) | ContainerRef::Regular(name) => name,
+        }
+    }
+
+    /// The container in `pod`, if it is there.
+    #[must_use]
+    pub fn find(self, pod: &Pod) -> Option<&Container> {
+        let list = match self {
+            ContainerRef::Init(_) => init_containers(pod),
+            ContainerRef::Regular(_) => containers(pod),
+        };
+        list.iter().find(|c| c.name == self.name())
+    }
+}
+
+impl fmt::Display for ContainerRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The pod's spec; an empty one if it has none, which validation refuses earlier.
+#[must_use]
+pub fn spec(pod: &Pod) -> &PodSpec {
+    static EMPTY: LazyLock<PodSpec> = LazyLock::new(PodSpec::default);
+    pod.spec.as_ref().unwrap_or(&EMPTY)
+}
+
+/// `spec.containers`.
+#[must_use]
+pub fn containers(pod: &Pod) -> &[Container] {
+    &spec(pod).containers
+}
+
+/// `spec.initContainers`, in start order.
+#[must_use]
+pub fn init_containers(pod: &Pod) -> &[Container] {
+    spec(pod).init_containers.as_deref().unwrap_or(&[])
+}
+
+/// True for an init container with `restartPolicy: Always`.
+#[must_use]
+pub fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+/// `metadata.name`, empty if absent.
+#[must_use]
+pub fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or("")
+}
+
+/// `metadata.namespace`, empty if absent.
+#[must_use]
+pub fn namespace(pod: &Pod) -> &str {
+    pod.metadata.namespace.as_deref().unwrap_or("")
+}
+
+/// `metadata.uid`, empty if absent.
+#[must_use]
+pub fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or("")
+}
+
+/// Name, namespace and UID together.
+#[must_use]
+pub fn key(pod: &Pod) -> PodKey {
+    PodKey { namespace: namespace(pod).into(), name: name(pod).into(), uid: PodUid::from(uid(pod)) }
+}
+
+/// `name_namespace`, what must be unique among the pods that run at one time.
+#[must_use]
+pub fn full_name(pod: &Pod) -> String {
+    format!("{}_{}", name(pod), namespace(pod))
+}
+
+/// An annotation's value.
+#[must_use]
+pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref().and_then(|a| a.get(key)).map(String::as_str)
+}
+
+/// Labels, empty if absent.
+#[must_use]
+pub fn labels(pod: &Pod) -> &BTreeMap<String, String> {
+    static EMPTY: BTreeMap<String, String> = BTreeMap::new();
+    pod.metadata.labels.as_ref().unwrap_or(&EMPTY)
+}
+
+/// Annotations, empty if absent.
+#[must_use]
+pub fn annotations(pod: &Pod) -> &BTreeMap<String, String> {
+    static EMPTY: BTreeMap<String, String> = BTreeMap::new();
+    pod.metadata.annotations.as_ref().unwrap_or(&EMPTY)
+}
+
+/// True if the pod comes from this node (file or http), not from the API.
+#[must_use]
+pub fn is_static(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_SOURCE).is_some_and(|s| s != "api")
+}
+
+/// `spec.hostNetwork`.
+#[must_use]
+pub fn host_network(pod: &Pod) -> bool {
+    spec(pod).host_network == Some(true)
+}

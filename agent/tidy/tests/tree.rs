@@ -1,0 +1,92 @@
+//! The rules of agent-tidy over this tree. A breach fails with file, line and what to do.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use agent_tidy::tree::SourceFile;
+use agent_tidy::{Finding, crates, layout, manifest, text, tree};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn files() -> Vec<SourceFile> {
+    let files = tree::read(&root()).expect("the tree can be read");
+    assert!(files.iter().any(|f| f.path == "agent/tidy/tests/tree.rs"), "this is not the repository");
+    files
+}
+
+fn check(findings: Vec<Finding>) {
+    let (fail, warn): (Vec<_>, Vec<_>) = findings.into_iter().partition(|f| f.fails);
+    for finding in &warn {
+        eprintln!("warning: {finding}");
+    }
+    let list: Vec<String> = fail.iter().map(ToString::to_string).collect();
+    assert!(list.is_empty(), "{} breaches:\n{}", list.len(), list.join("\n"));
+}
+
+#[test]
+fn file_sizes() {
+    check(layout::sizes(&files()));
+}
+
+#[test]
+fn headers() {
+    check(layout::headers(&files()));
+}
+
+#[test]
+fn top_level_entries() {
+    check(layout::top_level(&files()));
+}
+
+#[test]
+fn forbidden_words_and_paths() {
+    check(text::forbidden(&files()));
+}
+
+#[test]
+fn ignored_tests_say_why() {
+    check(text::ignored_tests(&files()));
+}
+
+#[test]
+fn nothing_sleeps() {
+    check(text::sleeps(&files()));
+}
+
+#[test]
+fn tasks_have_owners() {
+    check(text::spawns(&files()));
+}
+
+#[test]
+fn unsafe_code_is_where_it_may_be() {
+    check(text::forbids_unsafe(&files()));
+}
+
+#[test]
+fn dependencies_have_reasons_and_one_version() {
+    let files = files();
+    let root = files.iter().find(|f| f.path == "Cargo.toml").expect("the workspace has a manifest");
+    check(manifest::reasons(root));
+    check(manifest::inherited(&files));
+}
+
+#[test]
+fn dependency_directions() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--no-deps", "--format-version", "1", "--manifest-path"])
+        .arg(root().join("Cargo.toml"))
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    check(crates::directions(&String::from_utf8_lossy(&output.stdout)).expect("metadata is JSON"));
+}
+
+#[test]
+fn crates_are_documented() {
+    let files = files();
+    let page = files.iter().find(|f| f.path == "docs/architecture.md").expect("the page exists");
+    check(crates::documented(page.text.as_deref().unwrap_or_default()));
+}

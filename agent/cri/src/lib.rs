@@ -1,2 +1,31 @@
-//! CRI client over the unix socket.
+//! The CRI client: everything that touches the container runtime's socket.
+//!
+//! In: the endpoint (`unix:///…`), and agent-core's configurations and ids. Out: [`CriClient`], which implements
+//! [`agent_core::drivers::Runtime`], [`agent_core::drivers::ImageService`] and [`agent_core::drivers::Exec`], and
+//! the event stream ([`CriClient::events`]).
+//!
+//! Invariants (contract chapter 7.4a):
+//! - Every call has a deadline, sent along with it, except `PullImage` and `ExecSync` without a timeout.
+//! - A failure after which the call may have been applied is `DeadlineExceeded`, never anything weaker.
+//! - Creating is idempotent: a name that is taken is looked up by labels and attempt, and answered.
+//! - A failure is logged here, once, and the same words at most once a minute; callers need not log it again.
+//!
+//! Upstream's counterpart is the package cri-client.
+
 #![forbid(unsafe_code)]
+
+mod client;
+mod connect;
+pub mod convert;
+mod error;
+mod error_log;
+mod events;
+mod exec;
+mod existing;
+mod image;
+mod observe;
+mod runtime;
+
+pub use client::CriClient;
+pub use error::CriError;
+pub use events::{RelistReason, RuntimeSignal};

@@ -1,0 +1,209 @@
+//! [`CriClient`]: the connection, the deadline around every call, and the log of failures.
+//!
+//! In: requests as CRI messages from the trait implementations beside this file. Out: responses, or a
+//! [`CallError`] that has been logged. Invariant: no call without a deadline except where `None` is passed.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent_core::drivers::{Class, DriverError};
+use orlop_proto::cri::v1::image_service_client::ImageServiceClient;
+use orlop_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
+use orlop_proto::cri::v1::{VersionRequest, VersionResponse};
+use tokio::time::{Instant, timeout};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+
+use crate::connect::{self, Backoff};
+use crate::error::{CallError, CriError};
+use crate::error_log::ErrorLog;
+
+/// Largest answer that is read, bytes.
+const RECEIVE_MAX: usize = 16 << 20;
+/// What the kubelet says of itself in `Version`, and what the runtime must repeat in the field `version`.
+pub(crate) const KUBELET_API_VERSION: &str = "0.1.0";
+
+/// A client of one container runtime; clones share the connection.
+#[derive(Clone)]
+pub struct CriClient {
+    runtime: RuntimeServiceClient<Channel>,
+    image: ImageServiceClient<Channel>,
+    request_timeout: Duration,
+    endpoint: Arc<str>,
+    // Held for a moment only, never across an await.
+    log: Arc<Mutex<ErrorLog>>,
+}
+
+impl fmt::Debug for CriClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CriClient")
+            .field("endpoint", &self.endpoint)
+            .field("request_timeout", &self.request_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is being called, for deadlines, errors and logs.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    /// CRI verb.
+    pub(crate) operation: &'static str,
+    /// Pod, container or image.
+    pub(crate) object: &'a str,
+    /// `None` waits for ever.
+    pub(crate) deadline: Option<Duration>,
+}
+
+impl CriClient {
+    /// Connects to `unix:///…` and checks that the runtime speaks CRI v1. A runtime that does not answer yet is
+    /// tried again with back-off for up to `request_timeout` (`runtimeRequestTimeout`, also the deadline of
+    /// ordinary calls later on).
+    ///
+    /// # Errors
+    /// [`CriError`]: endpoint not understood, no answer in time, or another CRI version.
+    pub async fn connect(endpoint: &str, request_timeout: Duration) -> Result<CriClient, CriError> {
+        let path = connect::socket_path(endpoint)?;
+        let channel = connect::channel(&path);
+        let client = CriClient {
+            runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(RECEIVE_MAX),
+            image: ImageServiceClient::new(channel).max_decoding_message_size(RECEIVE_MAX),
+            request_timeout,
+            endpoint: Arc::from(endpoint),
+            log: Arc::default(),
+        };
+        let version = client.await_version().await?;
+        check_version(endpoint, &version)?;
+        tracing::info!(
+            endpoint,
+            runtime = version.runtime_name,
+            version = version.runtime_version,
+            "container runtime connected"
+        );
+        Ok(client)
+    }
+
+    /// Deadline of ordinary calls.
+    #[must_use]
+    pub fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    /// An ordinary call's description.
+    pub(crate) fn ordinary<'a>(&self, operation: &'static str, object: &'a str) -> Call<'a> {
+        Call { operation, object, deadline: Some(self.request_timeout) }
+    }
+
+    /// Calls RuntimeService.
+    pub(crate) async fn runtime<Q, A, F>(
+        &self,
+        call: Call<'_>,
+        request: Q,
+        send: impl FnOnce(RuntimeServiceClient<Channel>, Request<Q>) -> F,
+    ) -> Result<A, CallError>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        self.run(call, send(self.runtime.clone(), prepare(call, request))).await
+    }
+
+    /// Calls ImageService.
+    pub(crate) async fn image<Q, A, F>(
+        &self,
+        call: Call<'_>,
+        request: Q,
+        send: impl FnOnce(ImageServiceClient<Channel>, Request<Q>) -> F,
+    ) -> Result<A, CallError>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        self.run(call, send(self.image.clone(), prepare(call, request))).await
+    }
+
+    /// Logs a failure unless the same words were logged within a minute.
+    pub(crate) fn log_failure(&self, error: &DriverError) {
+        let words = error.to_string();
+        let admitted =
+            self.log.lock().unwrap_or_else(PoisonError::into_inner).admit(std::time::Instant::now(), &words);
+        if let Some(left_out) = admitted {
+            tracing::warn!(
+                operation = error.operation,
+                object = error.object,
+                class = ?error.class,
+                error = error.message,
+                left_out,
+                "CRI call failed"
+            );
+        }
+    }
+
+    async fn run<A>(
+        &self,
+        call: Call<'_>,
+        answer: impl Future<Output = Result<Response<A>, Status>>,
+    ) -> Result<A, CallError> {
+        let outcome = match call.deadline {
+            None => answer.await,
+            Some(deadline) => match timeout(deadline, answer).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    let error = CallError::deadline(call.operation, call.object, deadline);
+                    self.log_failure(&error.driver);
+                    return Err(error);
+                }
+            },
+        };
+        outcome.map(Response::into_inner).map_err(|status| {
+            let error = CallError::status(call.operation, call.object, &status);
+            // Expected answers: races with removal, features a runtime does not have.
+            if !matches!(error.code, Code::NotFound | Code::Unimplemented) && !error.name_is_taken() {
+                self.log_failure(&error.driver);
+            }
+            error
+        })
+    }
+
+    async fn await_version(&self) -> Result<VersionResponse, CriError> {
+        let start = Instant::now();
+        let mut backoff = Backoff::default();
+        loop {
+            let request = VersionRequest { version: KUBELET_API_VERSION.to_owned() };
+            let left = self.request_timeout.saturating_sub(start.elapsed());
+            let call = Call { operation: "Version", object: &self.endpoint, deadline: Some(left) };
+            let failure =
+                match self.runtime(call, request, |mut c, r| async move { c.version(r).await }).await {
+                    Ok(version) => return Ok(version),
+                    Err(error) => error.driver,
+                };
+            backoff.failed(Instant::now(), ());
+            let waited = start.elapsed() + backoff.delay();
+            if waited >= self.request_timeout || failure.class == Class::Invalid {
+                return Err(CriError::NoAnswer {
+                    endpoint: self.endpoint.to_string(),
+                    waited_ms: start.elapsed().as_millis(),
+                    last: failure.to_string(),
+                });
+            }
+            // A runtime that is down announces nothing when it comes up; this is the back-off of the contract.
+            tokio::time::sleep(backoff.delay()).await;
+        }
+    }
+}
+
+fn prepare<Q>(call: Call<'_>, request: Q) -> Request<Q> {
+    let mut request = Request::new(request);
+    if let Some(deadline) = call.deadline {
+        // Tells the runtime when to give up, should we die while it works.
+        request.set_timeout(deadline);
+    }
+    request
+}
+
+fn check_version(endpoint: &str, version: &VersionResponse) -> Result<(), CriError> {
+    if version.version == KUBELET_API_VERSION {
+        return Ok(());
+    }
+    let found = version.version.clone();
+    Err(CriError::Version { endpoint: endpoint.to_owned(), found, wanted: KUBELET_API_VERSION })
+}

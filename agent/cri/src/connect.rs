@@ -1,0 +1,152 @@
+//! The way to the runtime: endpoint, connection, back-off (contract chapter 7.4a).
+//!
+//! In: `unix:///path`. Out: a channel that connects when it is used, and again after it broke.
+//! Invariant: after a failed attempt the next one is made only when the back-off (100 ms doubling to 3 s) has
+//! passed; calls in between fail at once with the reason, so that no caller waits for a runtime that is down.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::error::CriError;
+
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(3);
+/// An attempt gets at least this long.
+const ATTEMPT_MAX: Duration = Duration::from_secs(5);
+
+/// No connection: whatever was asked was not sent.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("connect to {}: {reason}", path.display())]
+pub(crate) struct ConnectFailed {
+    path: PathBuf,
+    reason: String,
+}
+
+/// The socket's path in an endpoint: `unix:///run/x.sock`, `unix:/run/x.sock` or the bare absolute path.
+pub(crate) fn socket_path(endpoint: &str) -> Result<PathBuf, CriError> {
+    let rest =
+        endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
+    if rest.starts_with('/') && rest.len() > 1 {
+        Ok(PathBuf::from(rest))
+    } else {
+        Err(CriError::Endpoint { endpoint: endpoint.to_owned() })
+    }
+}
+
+/// A channel to the socket; connects at first use. Needs a tokio runtime around it.
+pub(crate) fn channel(path: &Path) -> Channel {
+    let connector = Arc::new(Connector { path: path.to_owned(), backoff: Mutex::default() });
+    // The authority is not used on a unix socket, but gRPC servers refuse an odd one.
+    Endpoint::from_static("http://localhost")
+        .connect_with_connector_lazy(tower::service_fn(move |_| Arc::clone(&connector).connect()))
+}
+
+struct Connector {
+    path: PathBuf,
+    // Held for a moment only, never across an await.
+    backoff: Mutex<Backoff<ConnectFailed>>,
+}
+
+impl Connector {
+    async fn connect(self: Arc<Self>) -> Result<TokioIo<UnixStream>, ConnectFailed> {
+        let lock = || self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(failure) = lock().too_early(Instant::now()) {
+            return Err(failure);
+        }
+        let result = match tokio::time::timeout(ATTEMPT_MAX, UnixStream::connect(&self.path)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no connection within {} s", ATTEMPT_MAX.as_secs())),
+        };
+        match result {
+            Ok(stream) => {
+                lock().succeeded();
+                Ok(TokioIo::new(stream))
+            }
+            Err(reason) => {
+                let failure = ConnectFailed { path: self.path.clone(), reason };
+                lock().failed(Instant::now(), failure.clone());
+                Err(failure)
+            }
+        }
+    }
+}
+
+/// When the next attempt may be made.
+#[derive(Debug)]
+pub(crate) struct Backoff<E> {
+    failures: u32,
+    last: Option<(Instant, E)>,
+}
+
+impl<E> Default for Backoff<E> {
+    fn default() -> Self {
+        Backoff { failures: 0, last: None }
+    }
+}
+
+impl<E: Clone> Backoff<E> {
+    /// The failure that is still being backed off from.
+    pub(crate) fn too_early(&self, now: Instant) -> Option<E> {
+        let (failed, error) = self.last.as_ref()?;
+        (now < *failed + self.delay()).then(|| error.clone())
+    }
+
+    /// An attempt worked.
+    pub(crate) fn succeeded(&mut self) {
+        *self = Backoff::default();
+    }
+
+    /// An attempt failed.
+    pub(crate) fn failed(&mut self, now: Instant, error: E) {
+        self.failures = self.failures.saturating_add(1);
+        self.last = Some((now, error));
+    }
+
+    /// Time from the last failure to the next attempt.
+    pub(crate) fn delay(&self) -> Duration {
+        match self.failures {
+            0 => Duration::ZERO,
+            n => BACKOFF_MAX.min(BACKOFF_FIRST * 2u32.saturating_pow((n - 1).min(16))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints() {
+        for good in ["unix:///run/containerd/containerd.sock", "unix:/run/containerd/containerd.sock"] {
+            assert_eq!(socket_path(good).unwrap(), Path::new("/run/containerd/containerd.sock"));
+        }
+        assert_eq!(socket_path("/run/x").unwrap(), Path::new("/run/x"));
+        for bad in ["", "/", "run/x", "unix://", "unix://run/x", "tcp://1.2.3.4:5", "npipe:////./pipe/x"] {
+            let message = socket_path(bad).unwrap_err().to_string();
+            assert!(message.contains("unix:///"), "{message}");
+        }
+    }
+
+    #[test]
+    fn backoff_doubles_to_three_seconds_and_resets() {
+        let (mut backoff, start) = (Backoff::default(), Instant::now());
+        assert_eq!(backoff.too_early(start), None);
+        let mut delays = Vec::new();
+        for _ in 0..8 {
+            backoff.failed(start, "down");
+            delays.push(u64::try_from(backoff.delay().as_millis()).unwrap());
+        }
+        assert_eq!(delays, [100, 200, 400, 800, 1600, 3000, 3000, 3000]);
+        assert_eq!(backoff.too_early(start + Duration::from_millis(2999)), Some("down"));
+        assert_eq!(backoff.too_early(start + Duration::from_millis(3000)), None);
+        backoff.succeeded();
+        assert_eq!(backoff.delay(), Duration::ZERO);
+    }
+}

@@ -1,0 +1,146 @@
+//! The CRI event stream as hints for pleg (contract chapter 9, upstream: evented PLEG).
+//!
+//! ```text
+//! GetContainerEvents ──► driver future ──► mpsc (64) ──► pleg
+//! ```
+//! In: the runtime's event stream. Out: [`RuntimeSignal`]s. An event is only a reason to look.
+//! Invariants: whenever events may have been missed, a `Relist` follows before the next hint; a slow reader slows
+//! the stream down instead of losing hints; the driver ends when the receiver is gone or the runtime has no events.
+
+use agent_core::drivers::DriverError;
+use agent_core::runtime::PodUid;
+use agent_core::runtime::observed::RuntimeHint;
+use orlop_proto::cri::v1;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::CriClient;
+use crate::client::Call;
+use crate::connect::Backoff;
+use crate::convert::observed;
+use crate::error::CallError;
+
+/// Hints waiting for pleg. Small: the runtime has its own queue, and a hint repeated is a hint.
+const SIGNALS_MAX: usize = 64;
+
+/// What pleg hears of the runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeSignal {
+    /// Something happened to this pod: inspect it.
+    Hint(RuntimeHint),
+    /// Hints may be missing: list everything.
+    Relist(RelistReason),
+    /// The runtime has no event stream: only relisting shows changes. Nothing follows.
+    Unsupported,
+}
+
+/// Why hints may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelistReason {
+    /// The stream is up, for the first time or again: what happened before is unknown.
+    Established,
+    /// The stream broke: relist on the clock until it is up again.
+    Lost,
+    /// An event named no pod.
+    Unnamed,
+}
+
+/// How a stream ended.
+enum End {
+    ReceiverGone,
+    Unsupported,
+    Broken,
+}
+
+impl CriClient {
+    /// The signals, and the future that produces them: spawn it beside the reader. It ends by itself when the
+    /// receiver is dropped, and can be dropped at any time.
+    pub fn events(&self) -> (mpsc::Receiver<RuntimeSignal>, impl Future<Output = ()> + Send + use<>) {
+        let (signals, receiver) = mpsc::channel(SIGNALS_MAX);
+        (receiver, self.clone().drive_events(signals))
+    }
+
+    async fn drive_events(self, signals: mpsc::Sender<RuntimeSignal>) {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.one_stream(&signals, &mut backoff).await {
+                End::ReceiverGone => return,
+                End::Unsupported => {
+                    // The receiver may be gone; then nobody wants to know.
+                    let _ = signals.send(RuntimeSignal::Unsupported).await;
+                    return;
+                }
+                End::Broken => {}
+            }
+            backoff.failed(Instant::now(), ());
+            tokio::select! {
+                // Both arms are cancel-safe: neither carries anything.
+                () = tokio::time::sleep(backoff.delay()) => {}
+                () = signals.closed() => return,
+            }
+        }
+    }
+
+    async fn one_stream(&self, signals: &mpsc::Sender<RuntimeSignal>, backoff: &mut Backoff<()>) -> End {
+        let call = Call { operation: "GetContainerEvents", object: "all", deadline: None };
+        let request = v1::GetEventsRequest {};
+        let answer = self.runtime(call, request, |mut c, r| async move { c.get_container_events(r).await });
+        let mut stream = tokio::select! {
+            // A dropped call is reset on the wire; nothing was read from it.
+            answer = answer => match answer {
+                Ok(stream) => stream,
+                Err(error) if error.code == Code::Unimplemented => return End::Unsupported,
+                Err(_) => return End::Broken,
+            },
+            () = signals.closed() => return End::ReceiverGone,
+        };
+        if signals.send(RuntimeSignal::Relist(RelistReason::Established)).await.is_err() {
+            return End::ReceiverGone;
+        }
+        loop {
+            let event = tokio::select! {
+                // `message` keeps a partly read message in the stream when it is dropped.
+                event = stream.message() => event,
+                () = signals.closed() => return End::ReceiverGone,
+            };
+            let signal = match event {
+                Ok(Some(event)) => {
+                    backoff.succeeded();
+                    signal(&event)
+                }
+                Ok(None) => RuntimeSignal::Relist(RelistReason::Lost),
+                Err(status) if status.code() == Code::Unimplemented => return End::Unsupported,
+                Err(status) => {
+                    let error: DriverError = CallError::status("GetContainerEvents", "all", &status).into();
+                    self.log_failure(&error);
+                    RuntimeSignal::Relist(RelistReason::Lost)
+                }
+            };
+            let lost = signal == RuntimeSignal::Relist(RelistReason::Lost);
+            if signals.send(signal).await.is_err() {
+                return End::ReceiverGone;
+            }
+            if lost {
+                return End::Broken;
+            }
+        }
+    }
+}
+
+/// The pod of an event: from its sandbox, or from the labels of one of its containers.
+fn signal(event: &v1::ContainerEventResponse) -> RuntimeSignal {
+    let from_metadata = event
+        .pod_sandbox_status
+        .as_ref()
+        .and_then(|s| s.metadata.as_ref())
+        .map(|m| m.uid.as_str())
+        .filter(|uid| !uid.is_empty())
+        .map(PodUid::from);
+    let from_labels =
+        || event.containers_statuses.iter().find_map(|c| observed::pod_key(&c.labels)).map(|k| k.uid);
+    match from_metadata.or_else(from_labels) {
+        Some(uid) => RuntimeSignal::Hint(RuntimeHint { uid }),
+        None => RuntimeSignal::Relist(RelistReason::Unnamed),
+    }
+}

@@ -1,0 +1,56 @@
+//! [`ImageService`] over CRI ImageService. Pulling has no deadline: dropping the future cancels it.
+
+use agent_core::drivers::{Class, DriverError, ImageService};
+use agent_core::runtime::effect::ImageInfo;
+use orlop_proto::cri::v1;
+use tonic::Code;
+
+use crate::CriClient;
+use crate::client::Call;
+use crate::convert::observed;
+use crate::error::CallError;
+
+fn spec(image: &str) -> Option<v1::ImageSpec> {
+    Some(v1::ImageSpec { image: image.to_owned(), ..Default::default() })
+}
+
+impl ImageService for CriClient {
+    async fn image_status(&self, image: &str) -> Result<Option<ImageInfo>, DriverError> {
+        let request = v1::ImageStatusRequest { image: spec(image), verbose: false };
+        let call = self.ordinary("ImageStatus", image);
+        match self.image(call, request, |mut c, r| async move { c.image_status(r).await }).await {
+            Ok(answer) => Ok(answer.image.map(observed::image)),
+            Err(error) if error.code == Code::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn pull(&self, image: &str) -> Result<ImageInfo, DriverError> {
+        let request = v1::PullImageRequest { image: spec(image), auth: None, sandbox_config: None };
+        let call = Call { operation: "PullImage", object: image, deadline: None };
+        let pulled = self.image(call, request, |mut c, r| async move { c.pull_image(r).await }).await?;
+        self.image_status(&pulled.image_ref).await?.ok_or_else(|| {
+            let message = format!("pulled as {:?}, which is gone again; pull it once more", pulled.image_ref);
+            let error = CallError::unusable("PullImage", image, Class::Retryable { after_ms: 0 }, message);
+            self.log_failure(&error.driver);
+            error.into()
+        })
+    }
+
+    async fn list_images(&self) -> Result<Vec<ImageInfo>, DriverError> {
+        let call = self.ordinary("ListImages", "all");
+        let request = v1::ListImagesRequest { filter: None };
+        let answer = self.image(call, request, |mut c, r| async move { c.list_images(r).await }).await?;
+        Ok(answer.images.into_iter().map(observed::image).collect())
+    }
+
+    async fn remove_image(&self, image: &str) -> Result<(), DriverError> {
+        let request = v1::RemoveImageRequest { image: spec(image) };
+        let call = self.ordinary("RemoveImage", image);
+        match self.image(call, request, |mut c, r| async move { c.remove_image(r).await }).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.code == Code::NotFound => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

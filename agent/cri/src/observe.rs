@@ -1,0 +1,138 @@
+//! Looking: the relist over all pods, and one pod in full.
+//!
+//! In: nothing or a pod UID. Out: [`ListedPod`]s or a [`PodObservation`].
+//! Invariants: objects without the kubelet's labels do not exist for us; an object that vanishes between list and
+//! status is left out; any other failure fails the whole observation, so that absence is never made up.
+
+use std::collections::BTreeMap;
+
+use agent_core::drivers::{DriverError, PodObservation};
+use agent_core::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved, SandboxState};
+use agent_core::runtime::{PodKey, PodUid};
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use orlop_proto::cri::v1;
+use tonic::Code;
+
+use crate::CriClient;
+use crate::convert::observed;
+use crate::error::CallError;
+use crate::existing::pod_selector;
+
+/// Status calls under way at once for one pod.
+const STATUS_CALLS_MAX: usize = 8;
+
+impl CriClient {
+    pub(crate) async fn list_pods(&self) -> Result<Vec<ListedPod>, DriverError> {
+        let (sandboxes, containers) =
+            futures_util::try_join!(self.list_sandboxes(None), self.list_containers(None))?;
+        Ok(group(sandboxes, containers))
+    }
+
+    pub(crate) async fn inspect_pod(
+        &self,
+        uid: &PodUid,
+    ) -> Result<(Option<PodKey>, PodObservation), DriverError> {
+        let (sandboxes, containers) =
+            futures_util::try_join!(self.list_sandboxes(Some(uid)), self.list_containers(Some(uid)))?;
+        let key = sandboxes
+            .iter()
+            .map(|s| &s.labels)
+            .chain(containers.iter().map(|c| &c.labels))
+            .find_map(observed::pod_key);
+        let (mut sandboxes, mut containers) = futures_util::try_join!(
+            gather(sandboxes.into_iter().map(|s| self.sandbox_status(s.id))),
+            gather(containers.into_iter().map(|c| self.container_status(c.id, c.pod_sandbox_id))),
+        )?;
+        sandboxes.sort_by(|a, b| (b.attempt, b.created, &b.id).cmp(&(a.attempt, a.created, &a.id)));
+        containers.sort_by(|a, b| {
+            a.name
+                .cmp(&b.name)
+                .then_with(|| (b.attempt, b.created, &b.id).cmp(&(a.attempt, a.created, &a.id)))
+        });
+        Ok((key, PodObservation { sandboxes, containers }))
+    }
+
+    pub(crate) async fn list_sandboxes(
+        &self,
+        uid: Option<&PodUid>,
+    ) -> Result<Vec<v1::PodSandbox>, CallError> {
+        let filter = v1::PodSandboxFilter { label_selector: pod_selector(uid), ..Default::default() };
+        let request = v1::ListPodSandboxRequest { filter: Some(filter) };
+        let call = self.ordinary("ListPodSandbox", uid.map_or("all", PodUid::as_str));
+        let answer =
+            self.runtime(call, request, |mut c, r| async move { c.list_pod_sandbox(r).await }).await?;
+        Ok(answer.items)
+    }
+
+    pub(crate) async fn list_containers(
+        &self,
+        uid: Option<&PodUid>,
+    ) -> Result<Vec<v1::Container>, CallError> {
+        let filter = v1::ContainerFilter { label_selector: pod_selector(uid), ..Default::default() };
+        let request = v1::ListContainersRequest { filter: Some(filter) };
+        let call = self.ordinary("ListContainers", uid.map_or("all", PodUid::as_str));
+        let answer =
+            self.runtime(call, request, |mut c, r| async move { c.list_containers(r).await }).await?;
+        Ok(answer.containers)
+    }
+
+    async fn sandbox_status(&self, id: String) -> Result<Option<SandboxObserved>, CallError> {
+        let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.clone(), verbose: false };
+        let call = self.ordinary("PodSandboxStatus", &id);
+        let answer =
+            self.runtime(call, request, |mut c, r| async move { c.pod_sandbox_status(r).await }).await;
+        Ok(unless_gone(answer)?.and_then(|a| a.status).map(observed::sandbox))
+    }
+
+    async fn container_status(
+        &self,
+        id: String,
+        sandbox_id: String,
+    ) -> Result<Option<ContainerObserved>, CallError> {
+        let request = v1::ContainerStatusRequest { container_id: id.clone(), verbose: false };
+        let call = self.ordinary("ContainerStatus", &id);
+        let answer = self.runtime(call, request, |mut c, r| async move { c.container_status(r).await }).await;
+        Ok(unless_gone(answer)?.and_then(|a| a.status).map(|s| observed::container(&sandbox_id, s)))
+    }
+}
+
+fn unless_gone<A>(answer: Result<A, CallError>) -> Result<Option<A>, CallError> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.code == Code::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Runs the calls, a few at once; stops at the first failure.
+async fn gather<T>(
+    calls: impl Iterator<Item = impl Future<Output = Result<Option<T>, CallError>>>,
+) -> Result<Vec<T>, CallError> {
+    let mut answers = stream::iter(calls).buffer_unordered(STATUS_CALLS_MAX);
+    let mut found = Vec::new();
+    while let Some(answer) = answers.next().await {
+        found.extend(answer?);
+    }
+    Ok(found)
+}
+
+/// Lists joined by pod UID, in order of UID.
+fn group(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> Vec<ListedPod> {
+    let mut pods: BTreeMap<PodUid, ListedPod> = BTreeMap::new();
+    let empty = |pod| ListedPod { pod, sandboxes: BTreeMap::new(), containers: BTreeMap::new() };
+    for s in sandboxes {
+        if let Some(key) = observed::pod_key(&s.labels) {
+            let pod = pods.entry(key.uid.clone()).or_insert_with(|| empty(key));
+            let ready = observed::sandbox_state(s.state) == SandboxState::Ready;
+            pod.sandboxes.insert(s.id.into(), ready);
+        }
+    }
+    for c in containers {
+        if let Some(key) = observed::pod_key(&c.labels) {
+            let pod = pods.entry(key.uid.clone()).or_insert_with(|| empty(key));
+            pod.containers.insert(c.id.into(), c.state);
+        }
+    }
+    pods.into_values().collect()
+}

@@ -10,6 +10,7 @@
 pub mod case;
 pub mod cases;
 pub mod counts;
+pub mod native;
 pub mod process;
 pub mod resource;
 pub mod run;

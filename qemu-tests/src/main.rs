@@ -1,6 +1,7 @@
 //! `orlop-e2e`: command line of the harness. Decides nothing: selects, runs, prints the closing line.
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use clap::{Parser, Subcommand};
 use orlop_qemu_tests::counts::Counts;
 use orlop_qemu_tests::run::{Run, clean_stale};
 use orlop_qemu_tests::runner::{Options, run_cases};
-use orlop_qemu_tests::{cases, say, select, selftest, signals};
+use orlop_qemu_tests::{cases, native, say, select, selftest, signals};
 
 /// Cases on the native node and in booted VMs, benchmarks, and every test there is.
 #[derive(Parser)]
@@ -37,6 +38,15 @@ enum Verb {
         #[command(flatten)]
         how: How,
     },
+    /// First steps of a native node: joins the cgroups, enters new namespaces (used by the harness itself).
+    #[command(hide = true)]
+    NodeLaunch {
+        /// The node's cgroups.
+        cgroups: Vec<PathBuf>,
+    },
+    /// First process of a native node (used by the harness itself).
+    #[command(hide = true)]
+    NodeSupervisor,
     /// Removes what interrupted runs have left.
     Clean,
 }
@@ -84,6 +94,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             let options = how.options();
             counted(|run| selftest::run(run, options))
         }
+        Verb::NodeLaunch { cgroups } => native::supervisor::launch(cgroups).map(|()| ExitCode::SUCCESS),
+        Verb::NodeSupervisor => native::supervisor::main().map(|()| ExitCode::SUCCESS),
         Verb::Clean => {
             clean_stale()?.iter().for_each(say::line);
             Ok(ExitCode::SUCCESS)

@@ -1,0 +1,18 @@
+//! The native node (level L4n): the image's own root in private namespaces, real containerd, runc and CNI,
+//! the agent, without a VM.
+//!
+//! What comes in: a root (erofs or a directory), the agent's binary. What goes out: [`node::NativeNode`].
+//! Invariants: everything of a node lives in one PID, mount, network and cgroup namespace whose first process
+//! is [`supervisor`]; when that ends the kernel ends everything else. On the host there remain only the
+//! recorded cgroups and directories. See docs/testing.md, level L4n.
+
+pub mod cgroups;
+pub mod config;
+pub mod cri;
+pub mod images;
+pub mod mounts;
+pub mod node;
+pub mod protocol;
+pub mod registry;
+pub mod root;
+pub mod supervisor;

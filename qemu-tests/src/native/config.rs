@@ -1,0 +1,81 @@
+//! Configuration files of a native node: containerd, CNI, agent. Pure.
+
+use super::registry::HOST;
+
+/// Where the agent looks for static pods.
+pub const MANIFESTS: &str = "/var/lib/orlop/kubernetes/manifests";
+
+/// containerd's socket inside the node.
+pub const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
+
+/// The node's name: suffix of every static pod.
+pub const NODE_NAME: &str = "native";
+
+/// containerd 2 configuration: no AppArmor, no lowering of oom_score_adj (it needs CAP_SYS_RESOURCE), the
+/// cgroupfs driver.
+#[must_use]
+pub fn containerd(sandbox_image: &str, runtime: &str) -> String {
+    format!(
+        r#"version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+
+[grpc]
+  address = "{CRI_SOCKET}"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{sandbox_image}"
+[plugins."io.containerd.cri.v1.images".registry]
+  config_path = "/run/e2e/certs.d"
+
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+        BinaryName = "{runtime}"
+        SystemdCgroup = false
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    conf_dir = "/var/lib/orlop/cni/net.d"
+"#
+    )
+}
+
+/// containerd's `hosts.toml` for the node's registry: plain HTTP.
+#[must_use]
+pub fn registry_hosts() -> String {
+    format!(
+        "server = \"http://{HOST}\"\n\n[host.\"http://{HOST}\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
+    )
+}
+
+/// Bridge network, as `orlop-init bringup` writes it for a standalone node but without masquerading: the
+/// node has no way out.
+#[must_use]
+pub fn cni() -> String {
+    r#"{"cniVersion":"1.0.0","name":"e2e","plugins":[{"type":"bridge","bridge":"cni0","isGateway":true,
+"ipMasq":false,"hairpinMode":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/16"}]],
+"routes":[{"dst":"0.0.0.0/0"}]}}]}
+"#
+    .to_owned()
+}
+
+/// KubeletConfiguration for a machine that may have cgroup v1 only.
+#[must_use]
+pub fn kubelet() -> String {
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\n\
+         kind: KubeletConfiguration\n\
+         staticPodPath: {MANIFESTS}\n\
+         containerRuntimeEndpoint: unix://{CRI_SOCKET}\n\
+         cgroupDriver: cgroupfs\n\
+         cgroupsPerQOS: false\n\
+         enforceNodeAllocatable: []\n\
+         failCgroupV1: false\n\
+         failSwapOn: false\n\
+         maxPods: 200\n"
+    )
+}

@@ -1,0 +1,431 @@
+//! A native node in the harness's hands: start, agent up and down, manifests, what the runtime holds.
+//!
+//! Invariant: dropping it ends the supervisor, and with it every process and mount of the node; the cgroups
+//! and directories left on the host are then removed by their recorded names.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::cri::{Cri, View};
+use super::protocol::{Event, NodeSpec, Request, RootSource};
+use super::{cgroups, config, images, mounts, root};
+use crate::process::Guarded;
+use crate::resource::Resource;
+use crate::run::Run;
+
+/// Nodes of this process so far: two of them never share a name.
+static NODES: AtomicU32 = AtomicU32::new(0);
+
+const AGENT: &str = "agent";
+const CONTAINERD: &str = "containerd";
+
+/// A running node.
+pub struct NativeNode {
+    run: Arc<Run>,
+    // Dropped before the resources below are removed: see Drop.
+    supervisor: Option<Guarded>,
+    requests: Option<ChildStdin>,
+    events: Receiver<Event>,
+    /// Events that were read while waiting for another.
+    unseen: Vec<Event>,
+    pid: i32,
+    work: PathBuf,
+    logs: PathBuf,
+    leftovers: Vec<Resource>,
+    cri: Cri,
+}
+
+/// Builds the agent and answers where it is: beside this program, in the same profile.
+///
+/// # Errors
+/// If it does not build.
+pub fn build_agent(run: &Arc<Run>, release: bool) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("find this program")?;
+    let profile_dir = own.parent().context("this program is in no directory")?;
+    let is_release = release || profile_dir.ends_with("release");
+    let mut cargo = crate::selftest::cargo();
+    cargo.args(["build", "--quiet", "--package", "orlop-agent"]);
+    if is_release {
+        cargo.arg("--release");
+    }
+    crate::process::must(run, &mut cargo).context("build the agent")?;
+    let target = profile_dir.parent().context("no target directory")?;
+    // Unit tests run from `deps`.
+    let target =
+        if profile_dir.ends_with("deps") { target.parent().context("no target directory")? } else { target };
+    let agent = target.join(if is_release { "release" } else { "debug" }).join("orlop-agent");
+    anyhow::ensure!(agent.exists(), "{} was not built", agent.display());
+    Ok(agent)
+}
+
+impl NativeNode {
+    /// Starts a node with containerd answering; no agent yet. Its logs go below `artefacts`.
+    ///
+    /// # Errors
+    /// What is missing on this machine, or which step failed.
+    pub fn start(run: &Arc<Run>, artefacts: &Path, agent: PathBuf) -> Result<NativeNode> {
+        anyhow::ensure!(
+            nix::unistd::geteuid().is_root(),
+            "a native node needs root (namespaces, mounts, cgroups)"
+        );
+        let number = NODES.fetch_add(1, Ordering::Relaxed);
+        let work = run.dir().join(format!("node{number}-{}", run.id()));
+        let mut leftovers = vec![Resource::Dir { path: work.clone() }];
+        run.record(leftovers[0].clone())?;
+        fs::create_dir_all(&work).with_context(|| format!("make {}", work.display()))?;
+        let logs = artefacts.join("log");
+        fs::create_dir_all(&logs)?;
+        let registry = work.join("registry");
+        images::make_registry(run, &registry)?;
+        let mut groups = Vec::new();
+        for (_, dir) in cgroups::child_dirs(&format!("orlop-{}-{number}", run.id()))? {
+            let resource = Resource::Cgroup { path: dir.clone() };
+            run.record(resource.clone())?;
+            leftovers.push(resource);
+            cgroups::make(&dir)?;
+            groups.push(dir);
+        }
+        let spec = NodeSpec { root: root::find()?, work: work.clone(), logs: logs.clone(), registry, agent };
+        let (supervisor, requests, events) = spawn_supervisor(run, &groups, &spec)?;
+        let cri = Cri::new(Path::new("/nonexistent"))?;
+        let mut node = NativeNode {
+            run: run.clone(),
+            supervisor: Some(supervisor),
+            requests: Some(requests),
+            events,
+            unseen: Vec::new(),
+            pid: 0,
+            work,
+            logs,
+            leftovers,
+            cri,
+        };
+        node.pid = node.event(Duration::from_secs(30), "the node's namespaces", |e| match e {
+            Event::Ready { pid } => Some(*pid),
+            _ => None,
+        })?;
+        node.cri = Cri::new(&node.inside(config::CRI_SOCKET))?;
+        node.write_configuration(&spec.root)?;
+        node.start_containerd()?;
+        Ok(node)
+    }
+
+    /// A path of the node as the host reaches it.
+    #[must_use]
+    pub fn inside(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.pid))
+    }
+
+    /// The runtime of the node.
+    #[must_use]
+    pub fn cri(&self) -> &Cri {
+        &self.cri
+    }
+
+    /// Host directory that is the node's /var/log.
+    #[must_use]
+    pub fn logs(&self) -> &Path {
+        &self.logs
+    }
+
+    fn write_configuration(&self, source: &RootSource) -> Result<()> {
+        let has_seed = self.inside("/usr/share/orlop/containerd-seed").is_dir();
+        let pause = if has_seed { "localhost/orlop/pause:1".into() } else { images::stand_in_pause() };
+        anyhow::ensure!(
+            has_seed || matches!(source, RootSource::Dir(_)),
+            "the image has no /usr/share/orlop/containerd-seed: no sandbox can start"
+        );
+        let runtime = root::oci_runtime(&self.inside("/"));
+        let hosts = format!("/run/e2e/certs.d/{}", super::registry::HOST);
+        fs::create_dir_all(self.inside(&hosts)).with_context(|| format!("make {hosts} in the node"))?;
+        let hosts = format!("{hosts}/hosts.toml");
+        for (path, text) in [
+            (hosts.as_str(), config::registry_hosts()),
+            ("/run/e2e/containerd.toml", config::containerd(&pause, &runtime)),
+            ("/var/lib/orlop/cni/net.d/10-e2e.conflist", config::cni()),
+            ("/run/e2e/kubelet.yaml", config::kubelet()),
+        ] {
+            fs::write(self.inside(path), text).with_context(|| format!("write {path} in the node"))?;
+        }
+        Ok(())
+    }
+
+    /// Starts containerd and waits until it says that it is ready.
+    ///
+    /// # Errors
+    /// If it ends or stays silent.
+    pub fn start_containerd(&mut self) -> Result<()> {
+        let argv = ["/usr/bin/containerd", "--config", "/run/e2e/containerd.toml"];
+        self.start_program(CONTAINERD, &argv)?;
+        self.await_ready(CONTAINERD, Duration::from_secs(60))
+    }
+
+    /// Ends containerd; containers live on by design.
+    ///
+    /// # Errors
+    /// If it does not end within ten seconds.
+    pub fn kill_containerd(&mut self) -> Result<()> {
+        self.signal(CONTAINERD, nix::libc::SIGKILL)?;
+        self.await_exit(CONTAINERD).map(|_| ())
+    }
+
+    /// Starts the agent; does not wait for anything.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_agent(&mut self) -> Result<()> {
+        let hostname = format!("--hostname-override={}", config::NODE_NAME);
+        self.start_program(AGENT, &[mounts::AGENT, "--config", "/run/e2e/kubelet.yaml", &hostname])
+    }
+
+    /// Starts the agent and waits for its READY notification.
+    ///
+    /// # Errors
+    /// If it ends or stays silent.
+    pub fn start_agent_ready(&mut self) -> Result<()> {
+        self.start_agent()?;
+        self.await_ready(AGENT, Duration::from_secs(30))
+    }
+
+    /// kill -9, and waits for the end.
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn kill_agent(&mut self) -> Result<()> {
+        self.signal(AGENT, nix::libc::SIGKILL)?;
+        self.await_exit(AGENT).map(|_| ())
+    }
+
+    /// SIGTERM; answers the exit status.
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn stop_agent(&mut self) -> Result<i32> {
+        self.signal(AGENT, nix::libc::SIGTERM)?;
+        self.await_exit(AGENT)
+    }
+
+    /// The agent's process id on the host.
+    ///
+    /// # Errors
+    /// If none runs.
+    pub fn agent_pid(&self) -> Result<i32> {
+        find_child(self.pid, "orlop-agent").context("no agent runs in the node")
+    }
+
+    /// containerd's process id on the host.
+    ///
+    /// # Errors
+    /// If none runs.
+    pub fn containerd_pid(&self) -> Result<i32> {
+        find_child(self.pid, "containerd").context("no containerd runs in the node")
+    }
+
+    /// Puts a manifest into the static pod directory, whole or not at all.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_manifest(&self, file: &str, text: &str) -> Result<()> {
+        let dir = self.manifests();
+        let temporary = dir.join(format!(".{file}.new"));
+        fs::write(&temporary, text).with_context(|| format!("write {}", temporary.display()))?;
+        fs::rename(&temporary, dir.join(file)).with_context(|| format!("rename to {file}"))
+    }
+
+    /// Takes a manifest away.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn remove_manifest(&self, file: &str) -> Result<()> {
+        fs::remove_file(self.manifests().join(file)).with_context(|| format!("remove manifest {file}"))
+    }
+
+    /// The static pod directory as the host reaches it.
+    #[must_use]
+    pub fn manifests(&self) -> PathBuf {
+        self.inside(config::MANIFESTS)
+    }
+
+    /// Waits for the runtime's lists; see [`Cri::wait`].
+    ///
+    /// # Errors
+    /// At the deadline, with what is there instead and the agent's last lines.
+    pub fn wait<T>(&self, limit_s: u64, what: &str, look: impl FnMut(&View) -> Option<T>) -> Result<T> {
+        self.cri.wait(Duration::from_secs(limit_s), what, look).map_err(|e| {
+            let log = fs::read_to_string(self.logs.join("agent.log")).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(12)..].join("\n");
+            e.context(format!("the agent's last lines:\n{tail}\n"))
+        })
+    }
+
+    /// Body of a GET on the node's loopback.
+    ///
+    /// # Errors
+    /// If nothing answers with status 200.
+    pub fn http_get(&self, port: u16, path: &str) -> Result<String> {
+        let pid = self.pid;
+        let path = path.to_owned();
+        // A network namespace belongs to a thread, so a thread goes there and ends there.
+        std::thread::spawn(move || get_in_namespace(pid, port, &path))
+            .join()
+            .unwrap_or_else(|_| bail!("the request's thread died"))
+    }
+
+    fn start_program(&mut self, name: &str, argv: &[&str]) -> Result<()> {
+        let argv = argv.iter().map(|a| (*a).to_owned()).collect();
+        let env = BTreeMap::from([("RUST_BACKTRACE".to_owned(), "1".to_owned())]);
+        // What its predecessor said is no news about this one.
+        self.unseen.retain(|e| !is_about(e, name));
+        self.request(&Request::Start { name: name.into(), argv, env })?;
+        self.event(Duration::from_secs(10), &format!("{name} to start"), |e| {
+            matches!(e, Event::Started { name: n, .. } if n == name).then_some(())
+        })
+    }
+
+    fn signal(&mut self, name: &str, signal: i32) -> Result<()> {
+        self.request(&Request::Signal { name: name.into(), signal })
+    }
+
+    fn await_exit(&mut self, name: &str) -> Result<i32> {
+        self.event(Duration::from_secs(20), &format!("{name} to end"), |e| match e {
+            Event::Exited { name: n, status } if n == name => Some(*status),
+            _ => None,
+        })
+    }
+
+    /// Waits for the agent's READY notification after [`NativeNode::start_agent`].
+    ///
+    /// # Errors
+    /// If it ends or stays silent.
+    pub fn await_agent_ready(&mut self) -> Result<()> {
+        self.await_ready(AGENT, Duration::from_secs(30))
+    }
+
+    fn await_ready(&mut self, name: &str, limit: Duration) -> Result<()> {
+        let log = self.logs.join(format!("{name}.log"));
+        let ended =
+            self.event(limit, &format!("{name} to be ready (its log: {})", log.display()), |e| match e {
+                Event::Notified { name: n, text } if n == name && text.lines().any(|l| l == "READY=1") => {
+                    Some(None)
+                }
+                Event::Exited { name: n, status } if n == name => Some(Some(*status)),
+                _ => None,
+            })?;
+        match ended {
+            None => Ok(()),
+            Some(status) => {
+                let text = fs::read_to_string(&log).unwrap_or_default();
+                let lines: Vec<&str> = text.lines().collect();
+                bail!("{name} ended with {status}:\n{}", lines[lines.len().saturating_sub(12)..].join("\n"))
+            }
+        }
+    }
+
+    fn request(&mut self, request: &Request) -> Result<()> {
+        let input = self.requests.as_mut().context("the node is being stopped")?;
+        writeln!(input, "{}", serde_json::to_string(request)?).context("the node's supervisor is gone")
+    }
+
+    /// The first event, seen or to come, for which `pick` has an answer.
+    fn event<T>(&mut self, limit: Duration, what: &str, pick: impl Fn(&Event) -> Option<T>) -> Result<T> {
+        if let Some(at) = self.unseen.iter().position(|e| pick(e).is_some()) {
+            return pick(&self.unseen.remove(at)).context("picked above");
+        }
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Event::Failed { message }) => bail!("waiting for {what}: {message}"),
+                Ok(event) => match pick(&event) {
+                    Some(found) => return Ok(found),
+                    None => self.unseen.push(event),
+                },
+                Err(RecvTimeoutError::Timeout) => bail!("waited {} s for {what}", limit.as_secs()),
+                Err(RecvTimeoutError::Disconnected) => bail!("the node ended while waiting for {what}"),
+            }
+        }
+    }
+}
+
+impl Drop for NativeNode {
+    fn drop(&mut self) {
+        self.requests = None;
+        self.supervisor = None;
+        for leftover in self.leftovers.iter().rev() {
+            if let Err(e) = leftover.remove(self.run.id()) {
+                crate::say::line(format!("left behind: {e:#}"));
+            }
+        }
+        debug_assert!(!self.work.exists() || std::thread::panicking(), "the node's directory is gone");
+    }
+}
+
+fn is_about(event: &Event, program: &str) -> bool {
+    match event {
+        Event::Started { name, .. } | Event::Exited { name, .. } | Event::Notified { name, .. } => {
+            name == program
+        }
+        Event::Ready { .. } | Event::Failed { .. } => false,
+    }
+}
+
+fn spawn_supervisor(
+    run: &Arc<Run>,
+    groups: &[PathBuf],
+    spec: &NodeSpec,
+) -> Result<(Guarded, ChildStdin, Receiver<Event>)> {
+    let own = std::env::current_exe().context("find this program")?;
+    let errors = fs::File::create(spec.logs.join("supervisor.log")).context("make the supervisor's log")?;
+    let mut command = Command::new(own);
+    command.arg("node-launch").args(groups).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+    let mut guarded = Guarded::spawn(run, &mut command)?;
+    let mut input = guarded.child.stdin.take().context("the supervisor has no input")?;
+    let output = guarded.child.stdout.take().context("the supervisor has no output")?;
+    writeln!(input, "{}", serde_json::to_string(spec)?).context("send the node's layout")?;
+    let (send, events) = channel();
+    let read = move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            let event = serde_json::from_str(&line)
+                .unwrap_or_else(|e| Event::Failed { message: format!("supervisor said {line:?}: {e}") });
+            if send.send(event).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("node-events".into()).spawn(read).context("start a thread")?;
+    Ok((guarded, input, events))
+}
+
+fn find_child(parent: i32, comm: &str) -> Option<i32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    children
+        .split_whitespace()
+        .filter_map(|p| p.parse().ok())
+        .find(|pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim() == comm))
+}
+
+fn get_in_namespace(pid: i32, port: u16, path: &str) -> Result<String> {
+    let namespace =
+        fs::File::open(format!("/proc/{pid}/ns/net")).context("open the node's network namespace")?;
+    nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).context("enter the node's network")?;
+    let mut stream =
+        TcpStream::connect(("127.0.0.1", port)).with_context(|| format!("connect to port {port}"))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("read the answer")?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
+    let status = head.lines().next().unwrap_or_default();
+    anyhow::ensure!(status.contains(" 200 "), "GET {path}: {status}: {body}");
+    Ok(body.to_owned())
+}

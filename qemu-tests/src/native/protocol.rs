@@ -1,0 +1,91 @@
+//! What the harness and a node's supervisor say to each other: one JSON object per line, requests on the
+//! supervisor's standard input, events on its standard output. End of input ends the node.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// How a node is laid out; the first line the supervisor reads.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeSpec {
+    /// The read-only root.
+    pub root: RootSource,
+    /// Scratch directory of this node on a real file system; everything below is the node's.
+    pub work: PathBuf,
+    /// Bound on the node's /var/log: outlives the node.
+    pub logs: PathBuf,
+    /// Directory with the OCI blobs the node's registry serves.
+    pub registry: PathBuf,
+    /// The agent's binary on the host.
+    pub agent: PathBuf,
+}
+
+/// Where a node's root comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RootSource {
+    /// The image's slot A.
+    Erofs(PathBuf),
+    /// An unpacked tree.
+    Dir(PathBuf),
+}
+
+/// Harness to supervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Request {
+    /// Start a program; answered by `Started`. Its output goes to `/var/log/<name>.log`, appended.
+    Start {
+        /// Unique among what runs.
+        name: String,
+        /// Program and arguments.
+        argv: Vec<String>,
+        /// Added to a clean environment; `NOTIFY_SOCKET` is set by the supervisor.
+        env: BTreeMap<String, String>,
+    },
+    /// Send a signal to a started program.
+    Signal {
+        /// Its name.
+        name: String,
+        /// Signal number.
+        signal: i32,
+    },
+}
+
+/// Supervisor to harness.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// Mounts, network and registry stand.
+    Ready {
+        /// The supervisor's process id on the host.
+        pid: i32,
+    },
+    /// A program runs.
+    Started {
+        /// Its name.
+        name: String,
+        /// Its process id inside the node.
+        pid: i32,
+    },
+    /// A program ended.
+    Exited {
+        /// Its name.
+        name: String,
+        /// Exit code, or 128 + signal.
+        status: i32,
+    },
+    /// A program notified its supervisor (`sd_notify`): the datagram's text.
+    Notified {
+        /// Its name.
+        name: String,
+        /// For example `READY=1`.
+        text: String,
+    },
+    /// A request failed.
+    Failed {
+        /// What, and why.
+        message: String,
+    },
+}

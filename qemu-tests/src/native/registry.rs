@@ -1,0 +1,144 @@
+//! The node's image registry: the pull half of the OCI distribution protocol over HTTP on loopback.
+//!
+//! What comes in: a directory with `tags/<name with slashes as dashes>@<tag>` (holding a digest) and
+//! `blobs/sha256/<hex>`. What goes out: manifests and blobs to containerd, which treats 127.0.0.1 as plain
+//! HTTP. Invariant: nothing outside the directory is ever read.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+
+/// Host part of the names of its images.
+pub const HOST: &str = "127.0.0.1:5000";
+
+/// What a request path asks for. Pure.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// `/v2/`: is this a registry?
+    Base,
+    /// A blob or a manifest by digest (hex part).
+    Blob(String),
+    /// A manifest by the name of its tag file.
+    Tag(String),
+    /// Anything else.
+    Unknown,
+}
+
+/// Understands a request path.
+#[must_use]
+pub fn parse_path(path: &str) -> Wanted {
+    let Some(rest) = path.strip_prefix("/v2/") else { return Wanted::Unknown };
+    let rest = rest.split('?').next().unwrap_or(rest);
+    if rest.is_empty() {
+        return Wanted::Base;
+    }
+    for kind in ["/manifests/", "/blobs/"] {
+        let Some((name, reference)) = rest.split_once(kind) else { continue };
+        if let Some(hex) = reference.strip_prefix("sha256:") {
+            let valid = hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit());
+            return if valid { Wanted::Blob(hex.to_owned()) } else { Wanted::Unknown };
+        }
+        if kind == "/manifests/" {
+            return match tag_file(name, reference) {
+                Some(file) => Wanted::Tag(file),
+                None => Wanted::Unknown,
+            };
+        }
+    }
+    Wanted::Unknown
+}
+
+/// Name of the file that holds a tag's digest; `None` if the name could leave the directory.
+#[must_use]
+pub fn tag_file(name: &str, tag: &str) -> Option<String> {
+    let safe =
+        |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b));
+    (safe(name) && safe(tag) && !tag.contains('/')).then(|| format!("{}@{tag}", name.replace('/', "-")))
+}
+
+/// Serves `dir` on [`HOST`] from threads of its own, for as long as the process lives.
+///
+/// # Errors
+/// If the address is taken.
+pub fn serve(dir: &Path) -> Result<()> {
+    let listener = TcpListener::bind(HOST).with_context(|| format!("listen on {HOST}"))?;
+    let dir: Arc<PathBuf> = Arc::new(dir.to_owned());
+    let accept = move || {
+        for stream in listener.incoming().flatten() {
+            let dir = dir.clone();
+            let answer = move || {
+                // A client that goes away in the middle is its own problem.
+                let _ = answer(stream, &dir);
+            };
+            let _ = std::thread::Builder::new().name("registry".into()).spawn(answer);
+        }
+    };
+    std::thread::Builder::new().name("registry".into()).spawn(accept).context("start a thread")?;
+    Ok(())
+}
+
+fn answer(stream: TcpStream, dir: &Path) -> Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut request = String::new();
+    reader.read_line(&mut request)?;
+    let mut header = String::new();
+    while reader.read_line(&mut header)? > 2 {
+        header.clear();
+    }
+    let mut words = request.split_whitespace();
+    let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    let (status, kind, digest, body) = find(dir, path);
+    let mut stream = stream;
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{digest}Connection: close\r\n\r\n",
+        body.len()
+    )?;
+    if method != "HEAD" {
+        stream.write_all(&body)?;
+    }
+    Ok(())
+}
+
+fn find(dir: &Path, path: &str) -> (&'static str, &'static str, String, Vec<u8>) {
+    let missing = ("404 Not Found", "application/json", String::new(), b"{}".to_vec());
+    let hex = match parse_path(path) {
+        Wanted::Base => return ("200 OK", "application/json", String::new(), b"{}".to_vec()),
+        Wanted::Unknown => return missing,
+        Wanted::Blob(hex) => hex,
+        Wanted::Tag(file) => match fs::read_to_string(dir.join("tags").join(file)) {
+            Ok(hex) => hex.trim().to_owned(),
+            Err(_) => return missing,
+        },
+    };
+    let Ok(body) = fs::read(dir.join("blobs/sha256").join(&hex)) else { return missing };
+    let is_manifest = path.contains("/manifests/");
+    let kind =
+        if is_manifest { "application/vnd.oci.image.manifest.v1+json" } else { "application/octet-stream" };
+    ("200 OK", kind, format!("Docker-Content-Digest: sha256:{hex}\r\n"), body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths() {
+        let hex = "a".repeat(64);
+        for (path, want) in [
+            ("/v2/", Wanted::Base),
+            ("/v2/e2e/busybox/manifests/1", Wanted::Tag("e2e-busybox@1".into())),
+            (&format!("/v2/e2e/busybox/manifests/sha256:{hex}?ns=x"), Wanted::Blob(hex.clone())),
+            (&format!("/v2/e2e/busybox/blobs/sha256:{hex}"), Wanted::Blob(hex.clone())),
+            ("/v2/e2e/busybox/blobs/sha256:../../etc/passwd", Wanted::Unknown),
+            ("/v2/x/manifests/../../../etc/passwd", Wanted::Unknown),
+            ("/etc/passwd", Wanted::Unknown),
+        ] {
+            assert_eq!(parse_path(path), want, "{path}");
+        }
+    }
+}

@@ -96,6 +96,8 @@ pub struct SecurityContext {
     pub seccomp_default: bool,
     /// True if the kernel enforces AppArmor.
     pub apparmor_enabled: bool,
+    /// True if the kernel enforces SELinux: what the node makes for a pod is relabelled.
+    pub selinux_enabled: bool,
 }
 
 impl NodeContext {

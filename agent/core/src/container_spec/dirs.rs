@@ -16,6 +16,8 @@ use crate::types::{ContainerRef, pod};
 const DIR_MODE: u32 = 0o750;
 /// emptyDir is for every user of the pod.
 const EMPTY_DIR_MODE: u32 = 0o777;
+/// Log readers run as other users.
+const LOG_DIR_MODE: u32 = 0o755;
 /// A container may run as any user and must be able to write its last words.
 const TERMINATION_LOG_MODE: u32 = 0o666;
 
@@ -66,7 +68,7 @@ pub fn pod_dirs(pod: &Pod, node: &NodeContext) -> Effect {
     Effect::CreatePodDirs { log_directory: log_directory(pod, node), dirs, files: Vec::new() }
 }
 
-/// What must exist before one container instance is created: its directory, its termination message file
+/// What must exist before one container instance is created: its directory, its log directory, its termination message file
 /// (kept if it is there already) and, once the pod has addresses, the managed hosts file.
 #[must_use]
 pub fn container_files(
@@ -81,6 +83,7 @@ pub fn container_files(
         (root.clone(), DIR_MODE),
         (format!("{root}/containers"), DIR_MODE),
         (format!("{root}/containers/{}", container.name()), DIR_MODE),
+        (format!("{}/{}", log_directory(pod, node), container.name()), LOG_DIR_MODE),
     ];
     let mut files = Vec::new();
     let message_path = container.find(pod).and_then(|c| c.termination_message_path.as_deref());

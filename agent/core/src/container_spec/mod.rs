@@ -1,21 +1,32 @@
 //! container_spec: a pod becomes what the runtime is told. Contract chapters 7.1 and 7.5 to 7.11.
 //!
 //! In: a defaulted, validated pod ([`crate::pod_source`]), the attempt, and the node ([`NodeContext`]).
-//! Out: [`SandboxConfig`], [`ContainerConfig`], the directories and files to make first ([`pod_dirs`],
+//! Out: sandbox and container configurations, the directories and files to make first ([`pod_dirs`],
 //! [`container_files`]), or a [`SpecError`] with the waiting reason that people see.
-//! Invariants: pure and deterministic; a field that is not carried out is listed by [`unsupported`], never
+//! Invariants: pure and deterministic; a field that is not carried out is listed by `unsupported`, never
 //! dropped silently. Upstream: pkg/kubelet/kuberuntime, kubelet_pods.go.
 
 pub mod cgroup;
+pub mod container;
 pub mod context;
 pub mod dirs;
+pub mod dns;
+pub mod downward;
+pub mod env;
+pub mod expansion;
 pub mod hash;
 pub mod hosts;
+pub mod linux;
+pub mod mounts;
+pub mod sandbox;
+pub mod security;
 
 pub use cgroup::cgroup_parent;
+pub use container::container_config;
 pub use context::NodeContext;
 pub use dirs::{container_files, pod_dirs};
 pub use hash::container_hash;
+pub use sandbox::sandbox_config;
 
 /// Why a sandbox or container cannot be configured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,0 +1,87 @@
+//! One container's configuration (contract 7.6).
+//!
+//! In: pod, which container, its attempt, the resolved image, the pod's addresses, the node.
+//! Out: [`ContainerConfig`]. Invariant: the same inputs give the same configuration, so a repeated CreateContainer
+//! finds what the first one made. Upstream: kuberuntime_container.go generateContainerConfig.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::SpecError;
+use super::context::NodeContext;
+use super::env::{EnvSources, environment};
+use super::hash::container_hash;
+use super::linux::container_resources;
+use super::mounts::mounts;
+use super::sandbox::identity_labels;
+use super::security::container_security;
+use crate::runtime::config::ContainerConfig;
+use crate::runtime::effect::ImageInfo;
+use crate::runtime::labels;
+use crate::types::{ContainerRef, pod};
+
+/// Configuration of instance `attempt` of one container.
+///
+/// # Errors
+/// What the pod asks for cannot be resolved; the reason and message are for the container's status.
+pub fn container_config(
+    pod: &Pod,
+    container: ContainerRef<'_>,
+    attempt: u32,
+    image: &ImageInfo,
+    pod_ips: &[String],
+    node: &NodeContext,
+) -> Result<ContainerConfig, SpecError> {
+    let spec = container.find(pod).ok_or_else(|| {
+        SpecError::container(format!("pod {} has no container {:?}", pod::key(pod), container.name()))
+    })?;
+    let environment = environment(spec, EnvSources { pod, container, pod_ips, node })?;
+    let mut container_labels = identity_labels(pod);
+    container_labels.insert(labels::CONTAINER_NAME.to_owned(), spec.name.clone());
+    Ok(ContainerConfig {
+        name: spec.name.clone(),
+        attempt,
+        image: image.id.clone(),
+        user_specified_image: spec.image.clone().unwrap_or_default(),
+        command: environment.expand_all(spec.command.as_ref()),
+        args: environment.expand_all(spec.args.as_ref()),
+        working_dir: spec.working_dir.clone().unwrap_or_default(),
+        envs: environment.into_vars(),
+        mounts: mounts(pod, container, attempt, pod_ips, node)?,
+        labels: container_labels,
+        annotations: annotations(pod, spec, attempt),
+        log_path: format!("{}/{attempt}.log", spec.name),
+        stdin: spec.stdin == Some(true),
+        stdin_once: spec.stdin_once == Some(true),
+        tty: spec.tty == Some(true),
+        resources: container_resources(pod, spec, node),
+        security: container_security(pod, spec, image, node)?,
+    })
+}
+
+/// What a later agent must know about the container even if the pod is gone.
+fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<String, String> {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let hash = container_hash(&container.name, container.image.as_deref().unwrap_or(""));
+    let mut map = BTreeMap::from([
+        (labels::CONTAINER_HASH.to_owned(), hash),
+        (labels::CONTAINER_RESTART_COUNT.to_owned(), attempt.to_string()),
+        (labels::TERMINATION_MESSAGE_PATH.to_owned(), text(&container.termination_message_path)),
+        (labels::TERMINATION_MESSAGE_POLICY.to_owned(), text(&container.termination_message_policy)),
+    ]);
+    let mut put = |key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            map.insert(key.to_owned(), value);
+        }
+    };
+    let grace = pod::spec(pod).termination_grace_period_seconds;
+    put(labels::TERMINATION_GRACE_PERIOD, grace.map(|s| s.to_string()));
+    let deletion_grace = pod.metadata.deletion_grace_period_seconds;
+    put(labels::DELETION_GRACE_PERIOD, deletion_grace.map(|s| s.to_string()));
+    let ports = container.ports.as_ref().filter(|ports| !ports.is_empty());
+    put(labels::CONTAINER_PORTS, ports.and_then(|ports| serde_json::to_string(ports).ok()));
+    let pre_stop = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref());
+    put(labels::PRE_STOP_HANDLER, pre_stop.and_then(|hook| serde_json::to_string(hook).ok()));
+    map
+}

@@ -1,0 +1,252 @@
+//! The pod's resolver configuration (contract 7.8).
+//!
+//! In: `dnsPolicy`, `dnsConfig`, the node's [`DnsContext`]. Out: [`DnsConfig`] and what to warn about.
+//! Invariants: at most 3 servers, 32 search domains, 2048 characters of them. Upstream: pkg/kubelet/network/dns.
+
+use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
+
+use super::context::{DnsContext, NodeContext};
+use crate::runtime::config::DnsConfig;
+use crate::types::pod;
+
+const SERVERS_MAX: usize = 3;
+const SEARCHES_MAX: usize = 32;
+const SEARCH_CHARS_MAX: usize = 2048;
+const DOMAIN_CHARS_MAX: usize = 253;
+
+/// Something people should know about the pod's resolver: an event of type Warning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsWarning {
+    /// `MissingClusterDNS` or `DNSConfigForming`.
+    pub reason: &'static str,
+    /// The event's message.
+    pub message: String,
+}
+
+enum Base {
+    None,
+    Cluster,
+    Host,
+}
+
+/// The resolver configuration of `pod`.
+#[must_use]
+pub fn pod_dns(pod: &Pod, node: &NodeContext) -> (DnsConfig, Vec<DnsWarning>) {
+    let mut warnings = Vec::new();
+    let dns = &node.dns;
+    let mut config = match base(pod) {
+        Base::None => DnsConfig::default(),
+        Base::Cluster if !dns.cluster_dns.is_empty() => cluster(pod, dns),
+        Base::Cluster => {
+            warnings.push(DnsWarning {
+                reason: "MissingClusterDNS",
+                message: format!(
+                    "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+                     \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
+                    pod::key(pod).to_string()
+                ),
+            });
+            host(node)
+        }
+        Base::Host => host(node),
+    };
+    if let Some(own) = &pod::spec(pod).dns_config {
+        append(&mut config, own);
+    }
+    fit(&mut config, &mut warnings);
+    (config, warnings)
+}
+
+fn base(pod: &Pod) -> Base {
+    match pod::spec(pod).dns_policy.as_deref() {
+        Some("None") => Base::None,
+        Some("Default") => Base::Host,
+        Some("ClusterFirstWithHostNet") => Base::Cluster,
+        _ if pod::host_network(pod) => Base::Host,
+        _ => Base::Cluster,
+    }
+}
+
+fn cluster(pod: &Pod, dns: &DnsContext) -> DnsConfig {
+    let mut searches = Vec::new();
+    let domain = &dns.cluster_domain;
+    if !domain.is_empty() {
+        push_new(&mut searches, &format!("{}.svc.{domain}", pod::namespace(pod)));
+        push_new(&mut searches, &format!("svc.{domain}"));
+        push_new(&mut searches, domain);
+    }
+    for search in dns.host.iter().flat_map(|host| &host.searches) {
+        push_new(&mut searches, search);
+    }
+    DnsConfig { servers: dns.cluster_dns.clone(), searches, options: vec!["ndots:5".to_owned()] }
+}
+
+fn host(node: &NodeContext) -> DnsConfig {
+    if let Some(host) = &node.dns.host {
+        return DnsConfig {
+            servers: host.nameservers.clone(),
+            searches: host.searches.clone(),
+            options: host.options.clone(),
+        };
+    }
+    // `resolvConf: ""` means no lookups: a loopback server that nothing listens on, one for each family.
+    let mut servers = Vec::new();
+    for ip in &node.node_ips {
+        push_new(&mut servers, if ip.contains(':') { "::1" } else { "127.0.0.1" });
+    }
+    if servers.is_empty() {
+        servers.push("127.0.0.1".to_owned());
+    }
+    DnsConfig { servers, searches: vec![".".to_owned()], options: Vec::new() }
+}
+
+fn append(config: &mut DnsConfig, own: &PodDNSConfig) {
+    for server in own.nameservers.iter().flatten() {
+        push_new(&mut config.servers, server);
+    }
+    for search in own.searches.iter().flatten() {
+        push_new(&mut config.searches, search);
+    }
+    for option in own.options.iter().flatten() {
+        let Some(name) = option.name.as_deref().filter(|n| !n.is_empty()) else { continue };
+        let text = match option.value.as_deref().filter(|v| !v.is_empty()) {
+            Some(value) => format!("{name}:{value}"),
+            None => name.to_owned(),
+        };
+        let same_name = |o: &&mut String| o.split(':').next() == Some(name);
+        match config.options.iter_mut().find(same_name) {
+            Some(slot) => *slot = text,
+            None => config.options.push(text),
+        }
+    }
+}
+
+fn fit(config: &mut DnsConfig, warnings: &mut Vec<DnsWarning>) {
+    let mut warn = |message: String| warnings.push(DnsWarning { reason: "DNSConfigForming", message });
+    if config.servers.len() > SERVERS_MAX {
+        config.servers.truncate(SERVERS_MAX);
+        let line = config.servers.join(" ");
+        warn(format!(
+            "Nameserver limits were exceeded, some nameservers have been omitted, \
+             the applied nameserver line is: {line}"
+        ));
+    }
+    let before = config.searches.len();
+    config.searches.retain(|domain| domain.len() <= DOMAIN_CHARS_MAX);
+    config.searches.truncate(SEARCHES_MAX);
+    let length = |searches: &[String]| searches.iter().map(|s| s.len() + 1).sum::<usize>().saturating_sub(1);
+    while length(&config.searches) > SEARCH_CHARS_MAX {
+        config.searches.pop();
+    }
+    if config.searches.len() < before {
+        let line = config.searches.join(" ");
+        warn(format!(
+            "Search Line limits were exceeded, some search paths have been omitted, \
+             the applied search line is: {line}"
+        ));
+    }
+}
+
+fn push_new(list: &mut Vec<String>, item: &str) {
+    if !list.iter().any(|known| known == item) {
+        list.push(item.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::context::ResolvConf;
+    use super::*;
+
+    fn node() -> NodeContext {
+        let mut node = NodeContext::new("n");
+        node.dns = DnsContext {
+            cluster_dns: vec!["10.96.0.10".into()],
+            cluster_domain: "cluster.local".into(),
+            host: Some(ResolvConf::parse(
+                "nameserver 192.0.2.1\nsearch lan svc.cluster.local\noptions edns0\n",
+            )),
+        };
+        node
+    }
+
+    fn dns(spec: Value, node: &NodeContext) -> (DnsConfig, Vec<DnsWarning>) {
+        let pod: Pod = serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}))
+        .unwrap();
+        pod_dns(&pod, node)
+    }
+
+    fn config(servers: &[&str], searches: &[&str], options: &[&str]) -> DnsConfig {
+        let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
+        DnsConfig { servers: owned(servers), searches: owned(searches), options: owned(options) }
+    }
+
+    #[test]
+    fn policies() {
+        let cluster = config(
+            &["10.96.0.10"],
+            &["ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "lan"],
+            &["ndots:5"],
+        );
+        let host = config(&["192.0.2.1"], &["lan", "svc.cluster.local"], &["edns0"]);
+        let table = [
+            (json!({"dnsPolicy": "ClusterFirst"}), cluster.clone()),
+            (json!({"dnsPolicy": "ClusterFirst", "hostNetwork": true}), host.clone()),
+            (json!({"dnsPolicy": "ClusterFirstWithHostNet", "hostNetwork": true}), cluster),
+            (json!({"dnsPolicy": "Default"}), host),
+            (
+                json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.9"]}}),
+                config(&["192.0.2.9"], &[], &[]),
+            ),
+        ];
+        for (spec, expected) in table {
+            assert_eq!(dns(spec.clone(), &node()), (expected, vec![]), "{spec}");
+        }
+    }
+
+    #[test]
+    fn own_configuration_is_appended_and_options_replaced_by_name() {
+        let spec = json!({"dnsPolicy": "ClusterFirst", "dnsConfig": {
+            "nameservers": ["10.96.0.10", "192.0.2.9"], "searches": ["extra"],
+            "options": [{"name": "ndots", "value": "2"}, {"name": "rotate"}]}});
+        let (config, warnings) = dns(spec, &node());
+        assert_eq!(config.servers, ["10.96.0.10", "192.0.2.9"]);
+        assert_eq!(config.searches.last().unwrap(), "extra");
+        assert_eq!(config.options, ["ndots:2", "rotate"]);
+        assert_eq!(warnings, []);
+    }
+
+    #[test]
+    fn without_cluster_dns_the_host_answers_and_a_warning_says_so() {
+        let mut node = node();
+        node.dns.cluster_dns.clear();
+        let (config, warnings) = dns(json!({}), &node);
+        assert_eq!(config.servers, ["192.0.2.1"]);
+        assert_eq!(warnings[0].reason, "MissingClusterDNS");
+        node.dns.host = None;
+        node.node_ips = vec!["192.0.2.7".into(), "2001:db8::7".into()];
+        assert_eq!(
+            dns(json!({"dnsPolicy": "Default"}), &node).0,
+            self::config(&["127.0.0.1", "::1"], &["."], &[])
+        );
+    }
+
+    #[test]
+    fn limits() {
+        let many: Vec<String> = (0..40).map(|i| format!("{i}-{}", "x".repeat(100))).collect();
+        let spec = json!({"dnsPolicy": "None", "dnsConfig": {
+            "nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"], "searches": many}});
+        let (config, warnings) = dns(spec, &node());
+        assert_eq!(config.servers.len(), 3);
+        assert!(
+            config.searches.join(" ").len() <= 2048 && config.searches.len() == 19,
+            "{}",
+            config.searches.len()
+        );
+        let reasons: Vec<_> = warnings.iter().map(|w| w.reason).collect();
+        assert_eq!(reasons, ["DNSConfigForming", "DNSConfigForming"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! Requests and limits become kernel numbers: CRI `LinuxContainerResources` (contract 7.9).
+//!
+//! In: container, pod, node. Out: [`LinuxResources`]. Invariants: shares 2 to 262144; a quota of at least 1 ms;
+//! `oom_score_adj` orders Guaranteed before Burstable before BestEffort. Upstream: kuberuntime_container_linux.go,
+//! pkg/kubelet/qos.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::context::NodeContext;
+use crate::resources::requests::{CPU, HUGEPAGES_PREFIX, MEMORY, limit, pod_limit, pod_request, request};
+use crate::resources::{QosClass, qos_class};
+use crate::runtime::config::LinuxResources;
+use crate::types::{Quantity, pod};
+
+const SHARES_MIN: i64 = 2;
+const SHARES_MAX: i64 = 262_144;
+const QUOTA_MIN_US: i64 = 1000;
+const OOM_GUARANTEED: i64 = -997;
+const OOM_BEST_EFFORT: i64 = 1000;
+/// Room kept for what the node itself cannot lose.
+const OOM_BURSTABLE_MIN: i64 = 1000 + OOM_GUARANTEED;
+const OOM_BURSTABLE_MAX: i64 = OOM_BEST_EFFORT - 1;
+
+/// CPU weight of `milli` thousandths of a core.
+#[must_use]
+pub fn cpu_shares(milli: i64) -> i64 {
+    milli.saturating_mul(1024).saturating_div(1000).clamp(SHARES_MIN, SHARES_MAX)
+}
+
+/// CFS quota in microseconds for a limit of `milli` thousandths of a core; 0 for no limit.
+#[must_use]
+pub fn cpu_quota_us(milli: i64, period_us: i64) -> i64 {
+    if milli <= 0 { 0 } else { (milli.saturating_mul(period_us) / 1000).max(QUOTA_MIN_US) }
+}
+
+/// Everything the runtime is told about one container's resources.
+#[must_use]
+pub fn container_resources(pod: &Pod, container: &Container, node: &NodeContext) -> LinuxResources {
+    let cpu_request = request(container, CPU);
+    let cpu_limit = limit(container, CPU).unwrap_or_default();
+    let memory_limit = limit(container, MEMORY).unwrap_or_default();
+    let mut resources = cpu_and_memory(cpu_request, cpu_limit, memory_limit, node);
+    resources.oom_score_adj = oom_score_adj(pod, container, node.machine.memory_capacity_bytes);
+    resources.hugepage_limits = hugepage_limits(container, &node.machine.hugepage_sizes);
+    if node.cgroup.v2 {
+        if !node.cgroup.single_process_oom_kill {
+            resources.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
+        }
+        if node.cgroup.swap_controller {
+            // memorySwap.swapBehavior NoSwap, the only behaviour so far.
+            resources.unified.insert("memory.swap.max".to_owned(), "0".to_owned());
+        }
+    } else if resources.memory_limit_bytes > 0 {
+        // cgroup v1 counts memory plus swap: the same number leaves no swap.
+        resources.memory_swap_limit_bytes = resources.memory_limit_bytes;
+    }
+    resources
+}
+
+/// The sum of the pod's containers, for runtimes that size a sandbox by it.
+#[must_use]
+pub fn sandbox_resources(pod: &Pod, node: &NodeContext) -> LinuxResources {
+    let cpu_request = Some(pod_request(pod, CPU)).filter(|q| !q.is_zero());
+    cpu_and_memory(cpu_request, pod_limit(pod, CPU), pod_limit(pod, MEMORY), node)
+}
+
+fn cpu_and_memory(
+    cpu_request: Option<Quantity>,
+    cpu_limit: Quantity,
+    memory_limit: Quantity,
+    node: &NodeContext,
+) -> LinuxResources {
+    let weighed = cpu_request.unwrap_or(cpu_limit);
+    let mut resources = LinuxResources {
+        cpu_shares: cpu_shares(weighed.milli_value()),
+        memory_limit_bytes: memory_limit.value(),
+        ..LinuxResources::default()
+    };
+    if node.cgroup.cpu_cfs_quota {
+        let period = node.cgroup.cpu_cfs_quota_period_us;
+        resources.cpu_quota_us = cpu_quota_us(cpu_limit.milli_value(), period);
+        resources.cpu_period_us = period;
+    }
+    resources
+}
+
+/// `oom_score_adj` of a container; `capacity` is the machine's memory in bytes.
+#[must_use]
+pub fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
+    let node_critical = pod::spec(pod).priority_class_name.as_deref() == Some(pod::SYSTEM_NODE_CRITICAL);
+    match qos_class(pod) {
+        _ if node_critical => OOM_GUARANTEED,
+        QosClass::Guaranteed => OOM_GUARANTEED,
+        QosClass::BestEffort => OOM_BEST_EFFORT,
+        QosClass::Burstable => {
+            let mut score = score_of(memory_request(container), capacity);
+            if pod::is_sidecar(container) {
+                // A sidecar must not be the victim before the container it serves.
+                let smallest = pod::containers(pod).iter().map(memory_request).min().unwrap_or(0);
+                score = score.min(score_of(smallest, capacity));
+            }
+            score.clamp(OOM_BURSTABLE_MIN, OOM_BURSTABLE_MAX)
+        }
+    }
+}
+
+fn memory_request(container: &Container) -> i64 {
+    request(container, MEMORY).unwrap_or_default().value()
+}
+
+fn score_of(request: i64, capacity: i64) -> i64 {
+    // Widened: 1000 times a large request does not fit 64 bits.
+    let share = i128::from(request) * 1000 / i128::from(capacity.max(1));
+    1000 - i64::try_from(share.clamp(0, 2000)).expect("clamped to a small range")
+}
+
+/// A limit for every page size of the kernel: what is not asked for is forbidden.
+fn hugepage_limits(container: &Container, sizes: &[String]) -> BTreeMap<String, u64> {
+    let mut limits: BTreeMap<String, u64> = sizes.iter().map(|size| (size.clone(), 0)).collect();
+    let asked = container.resources.as_ref().and_then(|r| r.limits.as_ref());
+    for (name, quantity) in asked.into_iter().flatten() {
+        let Some(size) = name.strip_prefix(HUGEPAGES_PREFIX).and_then(kernel_page_size) else { continue };
+        let bytes = Quantity::parse(&quantity.0).unwrap_or_default().value();
+        limits.insert(size, u64::try_from(bytes).unwrap_or(0));
+    }
+    limits
+}
+
+/// `2Mi` becomes `2MB`, as cgroup files spell it.
+#[must_use]
+pub fn kernel_page_size(size: &str) -> Option<String> {
+    let bytes = Quantity::parse(size).ok()?.value();
+    let units = [(1i64 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
+    let (unit, name) = units.into_iter().find(|(unit, _)| bytes >= *unit && bytes % unit == 0)?;
+    Some(format!("{}{name}", bytes / unit))
+}
+
+#[cfg(test)]
+mod tests;

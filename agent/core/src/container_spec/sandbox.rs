@@ -1,0 +1,122 @@
+//! The sandbox's configuration (contract 7.5).
+//!
+//! In: pod, attempt, node. Out: [`SandboxConfig`]. Upstream: kuberuntime_sandbox.go.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{ContainerPort, Pod};
+
+use super::SpecError;
+use super::cgroup::cgroup_parent;
+use super::context::NodeContext;
+use super::dirs::log_directory;
+use super::dns::pod_dns;
+use super::hosts::sandbox_hostname;
+use super::linux::sandbox_resources;
+use super::security::sandbox_security;
+use crate::runtime::config::{PortMapping, Protocol, SandboxConfig};
+use crate::runtime::labels;
+use crate::types::pod;
+
+/// Configuration of the pod's sandbox number `attempt`.
+///
+/// # Errors
+/// A host name that the kernel cannot hold.
+pub fn sandbox_config(pod: &Pod, attempt: u32, node: &NodeContext) -> Result<SandboxConfig, SpecError> {
+    let (dns, _warnings) = pod_dns(pod, node);
+    let mut pod_labels = pod::labels(pod).clone();
+    pod_labels.extend(identity_labels(pod));
+    Ok(SandboxConfig {
+        pod: pod::key(pod),
+        attempt,
+        hostname: sandbox_hostname(pod, node)?,
+        log_directory: log_directory(pod, node),
+        dns: Some(dns),
+        port_mappings: port_mappings(pod),
+        labels: pod_labels,
+        annotations: pod::annotations(pod).clone(),
+        runtime_handler: String::new(),
+        cgroup_parent: cgroup_parent(pod, node),
+        sysctls: sysctls(pod),
+        security: sandbox_security(pod),
+        resources: sandbox_resources(pod, node),
+    })
+}
+
+/// The labels by which a restarted agent finds what belongs to a pod.
+pub(super) fn identity_labels(pod: &Pod) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (labels::POD_NAME.to_owned(), pod::name(pod).to_owned()),
+        (labels::POD_NAMESPACE.to_owned(), pod::namespace(pod).to_owned()),
+        (labels::POD_UID.to_owned(), pod::uid(pod).to_owned()),
+    ])
+}
+
+/// Ports with a host port, of every container that runs for long; none on the host's own network.
+fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
+    if pod::host_network(pod) {
+        return Vec::new();
+    }
+    let sidecars = pod::init_containers(pod).iter().filter(|c| pod::is_sidecar(c));
+    let containers = sidecars.chain(pod::containers(pod));
+    containers.flat_map(|c| c.ports.as_deref().unwrap_or(&[])).filter_map(port_mapping).collect()
+}
+
+fn port_mapping(port: &ContainerPort) -> Option<PortMapping> {
+    let host_port = u16::try_from(port.host_port?).ok().filter(|p| *p > 0)?;
+    Some(PortMapping {
+        protocol: match port.protocol.as_deref() {
+            Some("UDP") => Protocol::Udp,
+            Some("SCTP") => Protocol::Sctp,
+            _ => Protocol::Tcp,
+        },
+        container_port: u16::try_from(port.container_port).ok()?,
+        host_port,
+        host_ip: port.host_ip.clone().unwrap_or_default(),
+    })
+}
+
+fn sysctls(pod: &Pod) -> BTreeMap<String, String> {
+    let list = pod::spec(pod).security_context.as_ref().and_then(|c| c.sysctls.as_deref()).unwrap_or(&[]);
+    list.iter().map(|s| (normal_sysctl(&s.name), s.value.clone())).collect()
+}
+
+/// `net/ipv4/conf/eth0.1/x` becomes `net.ipv4.conf.eth0/1.x`: whichever separator comes first is the separator.
+#[must_use]
+pub fn normal_sysctl(name: &str) -> String {
+    let first = name.find(['.', '/']);
+    match first.and_then(|at| name.as_bytes().get(at)) {
+        Some(b'/') => name
+            .chars()
+            .map(|c| {
+                if c == '/' {
+                    '.'
+                } else if c == '.' {
+                    '/'
+                } else {
+                    c
+                }
+            })
+            .collect(),
+        _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::normal_sysctl;
+
+    #[test]
+    fn sysctl_names() {
+        let table = [
+            ("net.ipv4.tcp_syncookies", "net.ipv4.tcp_syncookies"),
+            ("net/ipv4/tcp_syncookies", "net.ipv4.tcp_syncookies"),
+            ("net/ipv4/conf/eth0.1/x", "net.ipv4.conf.eth0/1.x"),
+            ("net.ipv4.conf.eth0/1.x", "net.ipv4.conf.eth0/1.x"),
+            ("plain", "plain"),
+        ];
+        for (name, expected) in table {
+            assert_eq!(normal_sysctl(name), expected);
+        }
+    }
+}

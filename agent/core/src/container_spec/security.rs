@@ -1,0 +1,218 @@
+//! Security contexts of sandboxes and containers (contract 7.10, 7.6).
+//!
+//! In: pod and container security contexts, the image's user. Out: [`SandboxSecurity`], [`ContainerSecurity`].
+//! Invariants: a container's own field wins over the pod's; `runAsNonRoot` is proven before anything is created;
+//! the sandbox always runs under the runtime's seccomp profile. Upstream: pkg/securitycontext, kuberuntime.
+
+use k8s_openapi::api::core::v1::{
+    AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
+};
+
+use super::SpecError;
+use super::context::NodeContext;
+use crate::runtime::config::{
+    ContainerSecurity, NamespaceMode, Namespaces, SandboxSecurity, SecurityProfile, SelinuxOption,
+    SupplementalGroupsPolicy,
+};
+use crate::runtime::effect::ImageInfo;
+use crate::types::pod;
+
+const MASKED_PATHS: [&str; 12] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Prefix of the AppArmor annotation from before the API had a field.
+const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+fn pod_context(pod: &Pod) -> Option<&PodSecurityContext> {
+    pod::spec(pod).security_context.as_ref()
+}
+
+/// Which namespaces the pod shares with the node and among its containers.
+#[must_use]
+pub fn namespaces(pod: &Pod) -> Namespaces {
+    let spec = pod::spec(pod);
+    let node_or_pod =
+        |host: Option<bool>| if host == Some(true) { NamespaceMode::Node } else { NamespaceMode::Pod };
+    let pid = if spec.host_pid == Some(true) {
+        NamespaceMode::Node
+    } else if spec.share_process_namespace == Some(true) {
+        NamespaceMode::Pod
+    } else {
+        NamespaceMode::Container
+    };
+    Namespaces { network: node_or_pod(spec.host_network), pid, ipc: node_or_pod(spec.host_ipc) }
+}
+
+/// True if the container runs privileged.
+#[must_use]
+pub fn is_privileged(container: &Container) -> bool {
+    container.security_context.as_ref().and_then(|c| c.privileged) == Some(true)
+}
+
+/// Security of the sandbox itself.
+#[must_use]
+pub fn sandbox_security(pod: &Pod) -> SandboxSecurity {
+    let context = pod_context(pod);
+    let mut containers = pod::containers(pod).iter().chain(pod::init_containers(pod));
+    SandboxSecurity {
+        namespaces: namespaces(pod),
+        run_as_user: context.and_then(|c| c.run_as_user),
+        run_as_group: context.and_then(|c| c.run_as_group),
+        supplemental_groups: supplemental_groups(context),
+        supplemental_groups_policy: groups_policy(context),
+        privileged: containers.any(is_privileged),
+        seccomp: Some(SecurityProfile::RuntimeDefault),
+        selinux: context.and_then(|c| c.se_linux_options.as_ref()).map(selinux),
+    }
+}
+
+/// Security of one container.
+///
+/// # Errors
+/// `runAsNonRoot` that cannot be proven.
+pub fn container_security(
+    pod: &Pod,
+    container: &Container,
+    image: &ImageInfo,
+    node: &NodeContext,
+) -> Result<ContainerSecurity, SpecError> {
+    let for_pod = pod_context(pod);
+    let own = container.security_context.as_ref();
+    verify_non_root(pod, container, image)?;
+    let run_as_user = own.and_then(|c| c.run_as_user).or_else(|| for_pod.and_then(|c| c.run_as_user));
+    // Without a user of the pod's the image decides; an image without one runs as root.
+    let (user, username) = match run_as_user {
+        Some(user) => (Some(user), String::new()),
+        None if image.uid.is_none() && !image.username.is_empty() => (None, image.username.clone()),
+        None => (Some(image.uid.unwrap_or(0)), String::new()),
+    };
+    let capabilities = own.and_then(|c| c.capabilities.as_ref());
+    let mut masked_paths: Vec<String> = MASKED_PATHS.map(str::to_owned).into();
+    masked_paths.extend(node.machine.thermal_throttle_paths.iter().cloned());
+    let selinux_options = own
+        .and_then(|c| c.se_linux_options.as_ref())
+        .or_else(|| for_pod.and_then(|c| c.se_linux_options.as_ref()));
+    Ok(ContainerSecurity {
+        add_capabilities: capabilities.and_then(|c| c.add.clone()).unwrap_or_default(),
+        drop_capabilities: capabilities.and_then(|c| c.drop.clone()).unwrap_or_default(),
+        privileged: is_privileged(container),
+        namespaces: namespaces(pod),
+        run_as_user: user,
+        run_as_group: own.and_then(|c| c.run_as_group).or_else(|| for_pod.and_then(|c| c.run_as_group)),
+        run_as_username: username,
+        readonly_rootfs: own.and_then(|c| c.read_only_root_filesystem) == Some(true),
+        supplemental_groups: supplemental_groups(for_pod),
+        supplemental_groups_policy: groups_policy(for_pod),
+        no_new_privs: own.and_then(|c| c.allow_privilege_escalation) == Some(false),
+        masked_paths,
+        readonly_paths: READONLY_PATHS.map(str::to_owned).into(),
+        seccomp: Some(seccomp(for_pod, own, node)),
+        apparmor: apparmor(pod, container),
+        selinux: selinux_options.map(selinux),
+    })
+}
+
+fn supplemental_groups(context: Option<&PodSecurityContext>) -> Vec<i64> {
+    let fs_group = context.and_then(|c| c.fs_group);
+    let more = context.and_then(|c| c.supplemental_groups.as_deref()).unwrap_or(&[]);
+    fs_group.into_iter().chain(more.iter().copied()).collect()
+}
+
+fn groups_policy(context: Option<&PodSecurityContext>) -> SupplementalGroupsPolicy {
+    match context.and_then(|c| c.supplemental_groups_policy.as_deref()) {
+        Some("Strict") => SupplementalGroupsPolicy::Strict,
+        _ => SupplementalGroupsPolicy::Merge,
+    }
+}
+
+fn selinux(options: &SELinuxOptions) -> SelinuxOption {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    SelinuxOption {
+        user: text(&options.user),
+        role: text(&options.role),
+        type_: text(&options.type_),
+        level: text(&options.level),
+    }
+}
+
+fn seccomp(
+    for_pod: Option<&PodSecurityContext>,
+    own: Option<&SecurityContext>,
+    node: &NodeContext,
+) -> SecurityProfile {
+    let profile: Option<&SeccompProfile> = own
+        .and_then(|c| c.seccomp_profile.as_ref())
+        .or_else(|| for_pod.and_then(|c| c.seccomp_profile.as_ref()));
+    match profile {
+        None if node.security.seccomp_default => SecurityProfile::RuntimeDefault,
+        None => SecurityProfile::Unconfined,
+        Some(profile) => match profile.type_.as_str() {
+            "RuntimeDefault" => SecurityProfile::RuntimeDefault,
+            "Localhost" => {
+                let name = profile.localhost_profile.as_deref().unwrap_or("");
+                SecurityProfile::Localhost(format!("{}/seccomp/{name}", node.root_dir))
+            }
+            _ => SecurityProfile::Unconfined,
+        },
+    }
+}
+
+/// Container field, then pod field, then the old annotation.
+#[must_use]
+pub fn apparmor(pod: &Pod, container: &Container) -> Option<SecurityProfile> {
+    let own = container.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
+    let profile = own.or_else(|| pod_context(pod).and_then(|c| c.app_armor_profile.as_ref()));
+    if let Some(AppArmorProfile { localhost_profile, type_ }) = profile {
+        return Some(match type_.as_str() {
+            "RuntimeDefault" => SecurityProfile::RuntimeDefault,
+            "Localhost" => SecurityProfile::Localhost(localhost_profile.clone().unwrap_or_default()),
+            _ => SecurityProfile::Unconfined,
+        });
+    }
+    match pod::annotation(pod, &format!("{APPARMOR_ANNOTATION}{}", container.name))? {
+        "runtime/default" => Some(SecurityProfile::RuntimeDefault),
+        "unconfined" => Some(SecurityProfile::Unconfined),
+        text => Some(SecurityProfile::Localhost(text.strip_prefix("localhost/")?.to_owned())),
+    }
+}
+
+fn verify_non_root(pod: &Pod, container: &Container, image: &ImageInfo) -> Result<(), SpecError> {
+    let for_pod = pod_context(pod);
+    let own = container.security_context.as_ref();
+    let wanted = own.and_then(|c| c.run_as_non_root).or_else(|| for_pod.and_then(|c| c.run_as_non_root));
+    if wanted != Some(true) {
+        return Ok(());
+    }
+    let suffix = format!("(pod: \"{}\", container: {})", pod::key(pod), container.name);
+    let user = own.and_then(|c| c.run_as_user).or_else(|| for_pod.and_then(|c| c.run_as_user));
+    let problem = match (user, image.uid) {
+        (Some(0), _) => "container's runAsUser breaks non-root policy".to_owned(),
+        (Some(_), _) => return Ok(()),
+        (None, Some(0)) => "container has runAsNonRoot and image will run as root".to_owned(),
+        (None, Some(_)) => return Ok(()),
+        (None, None) if image.username.is_empty() => {
+            "container has runAsNonRoot and image will run as root".to_owned()
+        }
+        (None, None) => format!(
+            "container has runAsNonRoot and image has non-numeric user ({}), cannot verify user is non-root",
+            image.username
+        ),
+    };
+    Err(SpecError::container(format!("{problem} {suffix}")))
+}
+
+#[cfg(test)]
+mod tests;

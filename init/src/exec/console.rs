@@ -1,0 +1,57 @@
+//! Lines for people: kmsg (which the kernel shows on every console) and, if it would not, the console itself.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+
+/// How urgent a line is; the kernel's log levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// A person must act. Shown on the console unless it is silenced altogether.
+    Error,
+    /// For the log.
+    Info,
+}
+
+/// Where lines go.
+#[derive(Debug, Default)]
+pub struct Console {
+    tag: &'static str,
+    kmsg: Option<File>,
+    tty: Option<File>,
+}
+
+impl Console {
+    /// Opens what is there; call it again once /dev and /proc are mounted. `tag` names the speaker.
+    #[must_use]
+    pub fn open(tag: &'static str) -> Console {
+        let write = |path| OpenOptions::new().write(true).open(path).ok();
+        // Kernel default: ten lines in five seconds from user space, then silence. A boot says more than that.
+        let _ = std::fs::write("/proc/sys/kernel/printk_devkmsg", "on\n");
+        let kmsg = write("/dev/kmsg");
+        let shown = kmsg.is_some() && console_loglevel() > 3;
+        Console { tag, kmsg, tty: if shown { None } else { write("/dev/console") } }
+    }
+
+    /// One line. Errors also reach the console when the kernel's own console level would swallow them.
+    pub fn say(&mut self, level: Level, text: &str) {
+        let number = match level {
+            Level::Error => 3,
+            Level::Info => 6,
+        };
+        let text = text.replace('\n', " ");
+        if let Some(kmsg) = &mut self.kmsg {
+            // One write is one record; a record that does not fit is refused, so it is cut.
+            let mut line = format!("<{number}>{}: {text}", self.tag);
+            line.truncate(line.floor_char_boundary(900));
+            let _ = kmsg.write_all(line.as_bytes());
+        }
+        if let (Some(tty), Level::Error) = (&mut self.tty, level) {
+            let _ = tty.write_all(format!("{}: {text}\r\n", self.tag).as_bytes());
+        }
+    }
+}
+
+fn console_loglevel() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/printk").unwrap_or_default();
+    text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}

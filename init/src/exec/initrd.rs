@@ -1,0 +1,234 @@
+//! The initrd stage: runs the phases in order and hands over to systemd.
+//!
+//! Every phase is stamped. A failed phase stops the boot or lets it go on degraded, as `plan::phase` says.
+
+use super::clock::boottime_ms;
+use super::devices::{Uevents, scan};
+use super::error::{InitError, chain};
+use super::report::Report;
+use super::steps::{apply_all, load_modules};
+use super::{handover, machine_id, state, stop, verity};
+use crate::plan::cmdline::{self, BootArgs};
+use crate::plan::disk::{Choice, Disk, Slot, choose};
+use crate::plan::guid::Guid;
+use crate::plan::mounts::{self, SYSROOT};
+use crate::plan::phase::{OnFailure, Phase};
+use crate::plan::step::Step;
+use crate::plan::{disk, modules};
+use crate::sys::block;
+use std::convert::Infallible;
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+
+/// How long the root's disk is awaited, milliseconds. Slow controllers need tens of seconds; a machine under
+/// emulation needs a few.
+const DISK_DEADLINE_MS: u64 = 60_000;
+/// Written if /var is volatile: units that would write state have `ConditionPathExists=!` on it.
+const DEGRADED: &str = "/run/orlop/degraded";
+
+/// A boot on its way.
+struct Boot {
+    report: Report,
+    other_slot: Option<bool>,
+}
+
+/// A boot that has to end: where and why.
+struct Stopped(Phase, String);
+
+/// Boots. Never returns.
+pub fn run() -> ! {
+    let mut boot = Boot { report: Report::new("init", "orlop-init"), other_slot: None };
+    boot.report.stamp("kernel", None, &kernel_version(), true);
+    let Err(Stopped(phase, why)) = boot.phases();
+    stop::stop(&mut boot.report, phase, boot.other_slot, &why)
+}
+
+impl Boot {
+    fn phases(&mut self) -> Result<Infallible, Stopped> {
+        let args = self.vital(Phase::ApiFilesystems, api_filesystems)?;
+        self.report.reopen_console();
+        self.tolerated(Phase::Modules, |_| load());
+        let (disk, slot) = self.vital(Phase::Disk, |b| find_disk(b, &args))?;
+        self.other_slot = Some(slot.other_slot);
+        let opened = self.vital(Phase::Verity, |_| {
+            let opened = verity::open(args.roothash, &disk, &slot)?;
+            let detail = format!("{} root hash {}", opened.partition, args.roothash);
+            Ok((opened, detail))
+        })?;
+        self.vital(Phase::Root, |_| {
+            apply_all(&mounts::root(&opened.device))?;
+            let bytes = verity::check_programs(&opened, SYSROOT)?;
+            Ok(((), format!("erofs, {} KiB of programs checked", bytes / 1024)))
+        })?;
+        self.tolerated(Phase::State, |b| b.state(&disk.name));
+        self.tolerated(Phase::MachineId, |_| machine_id());
+        self.tolerated(Phase::Cgroup, |_| {
+            apply_all(&mounts::cgroup2())?;
+            let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+            Ok(controllers.trim_end().to_string())
+        });
+        self.hand_over()
+    }
+
+    /// A phase without which the boot ends.
+    fn vital<T>(
+        &mut self,
+        phase: Phase,
+        work: impl FnOnce(&mut Boot) -> Result<(T, String), InitError>,
+    ) -> Result<T, Stopped> {
+        assert_eq!(phase.on_failure(), OnFailure::Stop);
+        let started = boottime_ms();
+        match work(self) {
+            Ok((value, detail)) => {
+                self.report.stamp(phase.name(), Some(started), &detail, true);
+                Ok(value)
+            }
+            Err(e) => {
+                let why = chain(&e);
+                self.report.stamp(phase.name(), Some(started), &why, false);
+                Err(Stopped(phase, why))
+            }
+        }
+    }
+
+    /// A phase without which the boot goes on, degraded.
+    fn tolerated(&mut self, phase: Phase, work: impl FnOnce(&mut Boot) -> Result<String, InitError>) {
+        assert_eq!(phase.on_failure(), OnFailure::GoOn);
+        let started = boottime_ms();
+        match work(self) {
+            Ok(detail) => self.report.stamp(phase.name(), Some(started), &detail, true),
+            Err(e) => {
+                let why = chain(&e);
+                self.report.problem(&format!("{}: {why}", phase.name()));
+                self.report.stamp(phase.name(), Some(started), &why, false);
+            }
+        }
+    }
+
+    fn state(&mut self, disk: &str) -> Result<String, InitError> {
+        match state::open(disk) {
+            Ok(mounted) => {
+                for warning in &mounted.warnings {
+                    self.report.problem(warning);
+                }
+                Ok(mounted.detail)
+            }
+            Err(e) => {
+                let why = format!("{}; /var is volatile in this boot and no pod is started", chain(&e));
+                state::open_volatile()?;
+                let content = format!("{why}\n").into_bytes();
+                apply_all(&[Step::WriteFile { path: DEGRADED.into(), mode: 0o644, content }])?;
+                Err(InitError::Refused(why))
+            }
+        }
+    }
+
+    fn hand_over(&mut self) -> Result<Infallible, Stopped> {
+        let started = boottime_ms();
+        let stopped = |e: &InitError| Stopped(Phase::Handover, chain(e));
+        handover::switch_root().map_err(|e| stopped(&e))?;
+        // /run is at its place again in the new root: the ledger's path holds.
+        self.report.stamp(Phase::Handover.name(), Some(started), "", true);
+        self.report.flush();
+        handover::execute().map_err(|e| stopped(&e))
+    }
+}
+
+fn kernel_version() -> String {
+    nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn api_filesystems(_: &mut Boot) -> Result<(BootArgs, String), InitError> {
+    apply_all(&mounts::api_filesystems())?;
+    let path = "/proc/cmdline";
+    let text = fs::read_to_string(path).map_err(|source| InitError::File {
+        action: "read",
+        path: path.into(),
+        source,
+    })?;
+    Ok((cmdline::parse(&text)?, String::new()))
+}
+
+fn load() -> Result<String, InitError> {
+    let path = "/etc/orlop/modules";
+    let detail = match fs::read_to_string(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => "no list: all built in".into(),
+        Err(source) => return Err(InitError::File { action: "read", path: path.into(), source }),
+        Ok(list) => match load_modules(&modules::plan(&list)) {
+            (loaded, missing) if missing.is_empty() => format!("{loaded} loaded"),
+            (loaded, missing) => format!("{loaded} loaded, without {}", missing.join(", ")),
+        },
+    };
+    apply_all(&mounts::firmware())?;
+    Ok(detail)
+}
+
+fn find_disk(boot: &mut Boot, args: &BootArgs) -> Result<((Disk, Slot), String), InitError> {
+    let deadline = boottime_ms() + DISK_DEADLINE_MS;
+    let uevents = Uevents::subscribe()?;
+    let esp = booted_esp();
+    loop {
+        let mut disks = scan();
+        let why = match choose(&args.roothash, &disks, esp) {
+            Choice::Use(slot) => {
+                let disk = disks.swap_remove(slot.disk);
+                let detail = format!("/dev/{} of {} MiB", disk.name, disk.bytes >> 20);
+                return Ok(((disk, slot), detail));
+            }
+            Choice::AddPartitions { disk, missing } => {
+                add_partitions(boot, &disks[disk], &missing);
+                format!("the kernel shows no partition {} of /dev/{}", missing[0].number, disks[disk].name)
+            }
+            Choice::Wait { why } => why,
+        };
+        if !uevents.wait_block(deadline)? {
+            return Err(InitError::NoDisk { seconds: DISK_DEADLINE_MS / 1000, why });
+        }
+    }
+}
+
+/// The kernel scans a new disk before it announces it; partitions it has not made by then are ones it will not
+/// make by itself (a damaged primary table). Adding one raises the uevent that the caller waits for.
+fn add_partitions(boot: &mut Boot, disk: &Disk, missing: &[crate::plan::gpt::Partition]) {
+    let path = format!("/dev/{}", disk.name);
+    boot.report.problem(&format!("the primary partition table of {path} is damaged; using its backup"));
+    for partition in missing {
+        let added = OpenOptions::new().read(true).open(&path).map_err(|e| e.to_string());
+        let added = added.and_then(|f| block::add_partition(&f, partition).map_err(|e| e.to_string()));
+        if let Err(e) = added {
+            boot.report.info(&format!("cannot add partition {} of {path}: {e}", partition.number));
+        }
+    }
+}
+
+/// PARTUUID of the ESP that the firmware booted from, as systemd-boot leaves it in an EFI variable:
+/// four bytes of attributes, then UTF-16.
+fn booted_esp() -> Option<Guid> {
+    let name = "LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+    let bytes = fs::read(Path::new("/sys/firmware/efi/efivars").join(name)).ok()?;
+    disk::parse_loader_partuuid(&bytes)
+}
+
+fn machine_id() -> Result<String, InitError> {
+    let (id, new, failed) = match machine_id::persistent(Path::new("/sysroot/var/lib/orlop")) {
+        Ok((id, new)) => (id, new, None),
+        Err(e) => {
+            let fail = |source| InitError::File {
+                action: "read",
+                path: "/proc/sys/kernel/random/uuid".into(),
+                source,
+            };
+            (machine_id::random().map_err(fail)?, true, Some(e))
+        }
+    };
+    let run = "/run/machine-id".to_string();
+    let content = format!("{id}\n").into_bytes();
+    apply_all(&[
+        Step::WriteFile { path: run.clone(), mode: 0o444, content },
+        Step::Bind { from: run, to: "/sysroot/etc/machine-id".into() },
+    ])?;
+    match failed {
+        Some(e) => Err(InitError::Refused(format!("this boot has a machine id of its own: {}", chain(&e)))),
+        None => Ok(format!("{id}{}", if new { ", new" } else { "" })),
+    }
+}

@@ -1,0 +1,48 @@
+//! The executor: fetches facts for `plan`, carries out its steps, stamps each phase in the ledger.
+//!
+//! Thin on purpose: what it decides by itself is only how long to wait for the kernel.
+
+pub mod clock;
+pub mod console;
+pub mod devices;
+pub mod error;
+pub mod handover;
+pub mod host_channel;
+pub mod initrd;
+pub mod ledger;
+pub mod machine_id;
+pub mod report;
+pub mod state;
+pub mod steps;
+pub mod stop;
+pub mod verity;
+
+use console::{Console, Level};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// What the binary does, given its arguments.
+#[must_use]
+pub fn main(args: Vec<String>) -> ExitCode {
+    if nix::unistd::getpid().as_raw() == 1 && handover::root_is_initramfs() {
+        panic_reboots();
+        initrd::run();
+    }
+    match args.first().map(String::as_str) {
+        Some("ledger") => ledger::print(),
+        _ => {
+            let _ = writeln!(std::io::stderr(), "usage: orlop-init ledger (PID 1 of an initramfs boots)");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A panic of PID 1 is a defect; it must not look like a hang. The kernel's own panic would follow from the
+/// abort, but without `panic=` on the command line it would wait for ever.
+fn panic_reboots() {
+    std::panic::set_hook(Box::new(|info| {
+        let text = format!("defect in init: {info}; nothing was changed on disk; rebooting in 10 s");
+        Console::open("orlop-init").say(Level::Error, &text);
+        stop::reboot_after(10);
+    }));
+}

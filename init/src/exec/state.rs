@@ -1,0 +1,184 @@
+//! The state partition: facts for `plan::state`, then repart, fsck, mount, grow. Nothing here formats.
+
+use super::devices::{read_at, scan};
+use super::error::{InitError, chain};
+use super::steps::{apply, apply_all};
+use crate::plan::disk::Disk;
+use crate::plan::ext4;
+use crate::plan::gpt::Partition;
+use crate::plan::mounts::{self, SYSROOT};
+use crate::plan::state::{FULL_BELOW, Facts, Plan, free_start, partition_name, plan};
+use crate::plan::step::Step;
+use crate::sys::{block, child};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::statvfs::statvfs;
+use std::fs::File;
+use std::process::Output;
+
+const VAR: &str = "/sysroot/var";
+const REPART: &str = "/usr/bin/systemd-repart";
+const FSCK: &str = "/usr/sbin/fsck.ext4";
+
+/// A mounted state partition.
+#[derive(Debug)]
+pub struct Mounted {
+    /// For the ledger.
+    pub detail: String,
+    /// What a person must know although it is mounted.
+    pub warnings: Vec<String>,
+}
+
+/// Finds or makes the state partition on the disk called `name` and mounts it on /sysroot/var.
+///
+/// # Errors
+/// It cannot be used; nothing on it was changed.
+pub fn open(name: &str) -> Result<Mounted, InitError> {
+    let disk = rescan(name)?;
+    let mut warnings = Vec::new();
+    let made = match decide(&disk) {
+        Plan::Refuse { problem } => return Err(InitError::Refused(problem)),
+        Plan::Create => {
+            repart(&disk)?;
+            true
+        }
+        Plan::Use { grow_partition, .. } => {
+            if grow_partition && let Err(e) = repart(&disk) {
+                warnings.push(format!("the state partition keeps its size: {}", chain(&e)));
+            }
+            false
+        }
+    };
+    // Repart has changed the table; decide again on what is there now.
+    let disk = rescan(name)?;
+    match decide(&disk) {
+        Plan::Use { partition, check, .. } => mount(&disk, &partition, check, made, warnings),
+        Plan::Refuse { problem } => Err(InitError::Refused(problem)),
+        Plan::Create => Err(InitError::Refused(format!(
+            "{REPART} ran but made no state partition on /dev/{name}; check /usr/lib/repart.d in the image and the \
+             disk's size"
+        ))),
+    }
+}
+
+fn rescan(name: &str) -> Result<Disk, InitError> {
+    let gone = || InitError::Refused(format!("disk /dev/{name} has disappeared"));
+    scan().into_iter().find(|d| d.name == name).ok_or_else(gone)
+}
+
+fn decide(disk: &Disk) -> Plan {
+    let superblock = |device: &str, offset: u64| {
+        let bytes = read_at(device, offset + ext4::SUPERBLOCK_OFFSET, ext4::SUPERBLOCK_BYTES).ok()?;
+        ext4::parse(&bytes)
+    };
+    let whole = format!("/dev/{}", disk.name);
+    // Both by offset into the disk: the kernel's view of partitions may lag behind the table.
+    let state_superblock = disk.state().and_then(|p| superblock(&whole, p.start));
+    let leftover = free_start(disk).and_then(|start| superblock(&whole, start));
+    plan(&Facts { disk, state_superblock, leftover })
+}
+
+/// Grows or makes the partition. The seed is random: a partition's UUID must not repeat on every node.
+fn repart(disk: &Disk) -> Result<(), InitError> {
+    let device = format!("/dev/{}", disk.name);
+    run(
+        REPART,
+        &["--dry-run=no", "--empty=refuse", "--seed=random", "--no-pager", "--no-legend", &device],
+        |_| false,
+    )
+}
+
+fn fsck(device: &str) -> Result<(), InitError> {
+    // 1 is "errors corrected". -p repairs only what is safe without asking.
+    run(FSCK, &["-p", device], |code| code == 1)
+}
+
+fn run(program: &str, args: &[&str], also_fine: impl Fn(i32) -> bool) -> Result<(), InitError> {
+    let binds = mounts::tool_chroot();
+    apply_all(&binds)?;
+    let result = child::run_in_root(SYSROOT, program, args);
+    for step in binds.iter().rev() {
+        if let Step::Bind { to, .. } = step {
+            // Still busy would show when the hand-over moves the real mounts there.
+            let _ = umount2(to.as_str(), MntFlags::MNT_DETACH);
+        }
+    }
+    let failed = |status: String, said| InitError::Program { program: program.into(), status, said };
+    let output = result.map_err(|e| failed("not started".into(), e.to_string()))?;
+    if output.status.success() || output.status.code().is_some_and(also_fine) {
+        return Ok(());
+    }
+    Err(failed(output.status.to_string(), last_words(&output)))
+}
+
+/// The last lines of what a program said, on one line.
+fn last_words(output: &Output) -> String {
+    let text = [output.stdout.as_slice(), output.stderr.as_slice()].map(String::from_utf8_lossy).concat();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    lines[lines.len().saturating_sub(3)..].join("; ")
+}
+
+fn mount(
+    disk: &Disk,
+    partition: &Partition,
+    check: bool,
+    made: bool,
+    mut warnings: Vec<String>,
+) -> Result<Mounted, InitError> {
+    let device = format!("/dev/{}", partition_name(&disk.name, partition.number));
+    let unusable = |e: &InitError| {
+        InitError::Refused(format!(
+            "state partition {device} cannot be mounted; no data was wiped. Look at it with `e2fsck -n {device}`: {}",
+            chain(e)
+        ))
+    };
+    if check {
+        warnings.push(format!("the file system on {device} is marked as faulty; {FSCK} -p looks at it"));
+        fsck(&device).map_err(|e| unusable(&e))?;
+    }
+    let steps = mounts::state(&device);
+    if let Err(first) = apply_all(&steps) {
+        // Not marked, and yet unmountable: one repair of what is safe to repair, one more attempt.
+        fsck(&device).map_err(|e| unusable(&e))?;
+        apply_all(&steps).map_err(|e| unusable(&e))?;
+        warnings.push(format!("{device} was repaired by {FSCK} -p after: {}", chain(&first)));
+    }
+    grow_file_system(disk, partition, &mut warnings);
+    let free = statvfs(VAR).map_or(u64::MAX, |s| s.blocks_available().saturating_mul(s.fragment_size()));
+    if free < FULL_BELOW {
+        warnings.push(format!(
+            "state partition {device} is full ({} KiB free): pods will not start until space is freed; nothing was \
+             deleted",
+            free / 1024
+        ));
+    }
+    let verb = if made { "made" } else { "kept" };
+    let detail = format!("{device}, {verb}, {} MiB of {} MiB free", free >> 20, partition.length >> 20);
+    Ok(Mounted { detail, warnings })
+}
+
+fn grow_file_system(disk: &Disk, partition: &Partition, warnings: &mut Vec<String>) {
+    let whole = format!("/dev/{}", disk.name);
+    let offset = partition.start + ext4::SUPERBLOCK_OFFSET;
+    let superblock = read_at(&whole, offset, ext4::SUPERBLOCK_BYTES).ok().and_then(|b| ext4::parse(&b));
+    let Some(sb) = superblock else { return };
+    // Less than a block group is not worth the write.
+    if partition.length.saturating_sub(sb.bytes) < 128 << 20 {
+        return;
+    }
+    let blocks = partition.length / u64::from(sb.block);
+    let grown = File::open(VAR).map_err(|e| e.to_string());
+    let grown = grown.and_then(|f| block::ext4_resize(&f, blocks).map_err(|e| e.to_string()));
+    if let Err(e) = grown {
+        warnings.push(format!("the state file system keeps its size of {} MiB: {e}", sb.bytes >> 20));
+    }
+}
+
+/// The stand-in: a /var that is lost at power-off, so that the node can be looked at.
+///
+/// # Errors
+/// Not even that could be mounted.
+pub fn open_volatile() -> Result<(), InitError> {
+    mounts::volatile_state()
+        .iter()
+        .try_for_each(|step| apply(step).map_err(|source| InitError::Step { step: step.describe(), source }))
+}

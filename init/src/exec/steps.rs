@@ -1,0 +1,142 @@
+//! Carries out one `Step`. No decisions but these: what exists already is fine, what is optional may be absent.
+
+use super::error::InitError;
+use crate::plan::modules;
+use crate::plan::step::{Mount, Step};
+use nix::errno::Errno;
+use nix::kmod::{ModuleInitFlags, finit_module};
+use nix::mount::{MsFlags, mount};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// `MODULE_INIT_COMPRESSED_FILE` of linux/module.h, not yet in nix.
+const MODULE_INIT_COMPRESSED_FILE: u32 = 4;
+
+/// Applies all steps in order.
+///
+/// # Errors
+/// The first step that failed.
+pub fn apply_all(steps: &[Step]) -> Result<(), InitError> {
+    steps
+        .iter()
+        .try_for_each(|step| apply(step).map_err(|source| InitError::Step { step: step.describe(), source }))
+}
+
+/// Applies one step.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn apply(step: &Step) -> io::Result<()> {
+    match step {
+        Step::MakeDir(path) => fs::create_dir_all(path),
+        Step::WriteFile { path, mode, content } => write_file(path, *mode, content),
+        Step::Mount(m) => mount_one(m),
+        Step::Bind { from, to } => flags_mount(from, to, MsFlags::MS_BIND),
+        Step::Move { from, to } => flags_mount(from, to, MsFlags::MS_MOVE),
+        Step::LoadModule { path, compressed } => load_module(path, *compressed),
+    }
+}
+
+fn flags_mount(from: &str, to: &str, flags: MsFlags) -> io::Result<()> {
+    Ok(mount(Some(from), to, None::<&str>, flags, None::<&str>)?)
+}
+
+/// Written beside and renamed, so that no reader sees half of it.
+fn write_file(path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+    if let Some((dir, _)) = path.rsplit_once('/').filter(|(dir, _)| !dir.is_empty()) {
+        fs::create_dir_all(dir)?;
+    }
+    let temporary = format!("{path}.new");
+    match fs::remove_file(&temporary) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+    file.write_all(content)?;
+    fs::rename(&temporary, path)
+}
+
+fn mount_one(m: &Mount) -> io::Result<()> {
+    let made = match fs::metadata(&m.target) {
+        Ok(_) => Ok(()),
+        Err(_) => fs::create_dir_all(&m.target),
+    };
+    if made.is_err() && m.optional {
+        return Ok(());
+    }
+    made?;
+    let data = Some(m.data.as_str()).filter(|d| !d.is_empty());
+    match mount(Some(m.source.as_str()), m.target.as_str(), Some(m.fstype), m.flags, data) {
+        Err(Errno::EBUSY) if already_mounted(m) => Ok(()),
+        Err(Errno::ENODEV | Errno::ENOENT | Errno::EOPNOTSUPP) if m.optional => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// The kernel mounts devtmpfs by itself with CONFIG_DEVTMPFS_MOUNT and says EBUSY to a second one.
+fn already_mounted(m: &Mount) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts.lines().any(|line| {
+        let mut fields = line.split(' ').skip(1);
+        fields.next() == Some(m.target.as_str()) && fields.next() == Some(m.fstype)
+    })
+}
+
+fn load_module(path: &str, compressed: bool) -> io::Result<()> {
+    let file = File::open(path)?;
+    let flags = if compressed { MODULE_INIT_COMPRESSED_FILE } else { 0 };
+    match finit_module(&file, c"", ModuleInitFlags::from_bits_retain(flags)) {
+        Err(Errno::EEXIST) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Loads the list; returns how many were loaded and a note for each that was not (absent, no such device):
+/// none of them is fatal, because the phase that needs one says so with its own object.
+#[must_use]
+pub fn load_modules(steps: &[Step]) -> (usize, Vec<String>) {
+    let mut missing = Vec::new();
+    for step in steps {
+        if let (Step::LoadModule { path, .. }, Err(e)) = (step, apply(step)) {
+            missing.push(format!("{} ({e})", modules::name(path)));
+        }
+    }
+    (steps.len() - missing.len(), missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn files_are_replaced_whole_with_their_mode() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("a/b/secret").to_string_lossy().into_owned();
+        for content in [&b"one"[..], b"two"] {
+            let step = Step::WriteFile { path: path.clone(), mode: 0o600, content: content.to_vec() };
+            apply(&step).expect("written");
+            assert_eq!(fs::read(&path).expect("file"), content);
+        }
+        let mode = fs::metadata(&path).expect("file").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        assert_eq!(fs::read_dir(dir.path().join("a/b")).expect("dir").count(), 1);
+    }
+
+    #[test]
+    fn a_missing_module_is_a_note() {
+        let steps = modules::plan("/nonexistent/dm-verity.ko");
+        let (loaded, missing) = load_modules(&steps);
+        assert_eq!(loaded, 0);
+        assert!(missing[0].starts_with("dm-verity (No such file"), "{missing:?}");
+    }
+
+    #[test]
+    fn a_failed_step_names_itself() {
+        let steps = [Step::Bind { from: "/nonexistent".into(), to: "/nonexistent2".into() }];
+        let error = apply_all(&steps).map_err(|e| super::super::error::chain(&e));
+        let text = error.expect_err("cannot work");
+        assert!(text.starts_with("cannot bind /nonexistent on /nonexistent2: "), "{text}");
+    }
+}

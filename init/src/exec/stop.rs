@@ -1,0 +1,45 @@
+//! The end of a boot that cannot go on: one line, sync, then reboot or stay as `plan::failure` says.
+
+use super::report::Report;
+use crate::plan::failure::{Verdict, closing, verdict};
+use crate::plan::phase::Phase;
+use nix::errno::Errno;
+use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::unistd::sync;
+
+/// How often a staying machine repeats itself: somebody may attach a console late.
+const REPEAT_S: i64 = 60;
+
+/// Never returns.
+pub fn stop(report: &mut Report, phase: Phase, other_slot: Option<bool>, why: &str) -> ! {
+    let verdict = verdict(phase, other_slot);
+    let line = format!("boot failed in {}: {why}; {}", phase.name(), closing(verdict));
+    report.problem(&line);
+    report.flush();
+    sync();
+    if let Verdict::Reboot { after_s } = verdict {
+        reboot_after(i64::from(after_s));
+    }
+    loop {
+        wait(REPEAT_S);
+        report.line(&line);
+    }
+}
+
+/// Waits, syncs and reboots; returns only if the kernel refuses.
+pub fn reboot_after(seconds: i64) {
+    wait(seconds);
+    sync();
+    let _ = reboot(RebootMode::RB_AUTOBOOT);
+}
+
+/// Waits on a timer. There is no event to wait for: this is the time a person has to read.
+fn wait(seconds: i64) {
+    let Ok(timer) = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC) else { return };
+    let expiration = Expiration::OneShot(TimeSpec::new(seconds, 0));
+    if timer.set(expiration, TimerSetTimeFlags::empty()).is_ok() {
+        while timer.wait() == Err(Errno::EINTR) {}
+    }
+}

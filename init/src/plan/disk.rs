@@ -1,0 +1,253 @@
+//! Which disk and which partitions this boot uses: disks with their tables in, a choice out.
+//!
+//! The root hash chooses: root and hash partition carry its halves as PARTUUIDs (discoverable partitions
+//! specification). Device names, labels and order of discovery never decide what is mounted as root.
+
+use super::cmdline::RootHash;
+use super::gpt::{GptError, Partition, Table};
+use super::guid::{Guid, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_VAR};
+
+/// Label of the state partition.
+pub const STATE_LABEL: &str = "orlop-state";
+/// Label of a slot that holds nothing.
+pub const EMPTY_LABEL: &str = "_empty";
+
+/// A whole disk as found in /sys/class/block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Kernel name, `vda`.
+    pub name: String,
+    /// Size, bytes.
+    pub bytes: u64,
+    /// Logical sector, bytes.
+    pub sector: u32,
+    /// Its partition table.
+    pub table: Result<Table, GptError>,
+    /// Partitions for which the kernel has a device: number and `major:minor`.
+    pub nodes: Vec<(u32, (u64, u64))>,
+}
+
+impl Disk {
+    fn find(&self, partuuid: Guid) -> Option<&Partition> {
+        self.table.as_ref().ok()?.partitions.iter().find(|p| p.partuuid == partuuid)
+    }
+
+    /// `major:minor` of a partition, if the kernel has a device for it.
+    #[must_use]
+    pub fn node(&self, number: u32) -> Option<(u64, u64)> {
+        self.nodes.iter().find(|(n, _)| *n == number).map(|(_, dev)| *dev)
+    }
+
+    /// The state partition: by type and label, so that another system's /var is never taken for ours.
+    #[must_use]
+    pub fn state(&self) -> Option<&Partition> {
+        let table = self.table.as_ref().ok()?;
+        table.partitions.iter().find(|p| p.type_guid == TYPE_VAR && p.label == STATE_LABEL)
+    }
+
+    /// Another root slot with content: what the boot loader could try instead.
+    #[must_use]
+    pub fn other_slot(&self, root: Guid) -> Option<&Partition> {
+        let table = self.table.as_ref().ok()?;
+        table
+            .partitions
+            .iter()
+            .find(|p| p.type_guid == TYPE_ROOT && p.partuuid != root && p.label != EMPTY_LABEL)
+    }
+}
+
+/// The partitions of this boot's slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Index into the disks.
+    pub disk: usize,
+    /// Root partition.
+    pub root: Partition,
+    /// Hash partition.
+    pub hash: Partition,
+    /// Another slot has content, so a reboot can help.
+    pub other_slot: bool,
+}
+
+/// What to do next about the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Both partitions are there and have devices.
+    Use(Slot),
+    /// The table is right but the kernel has not made these partitions (it does not use backup tables).
+    AddPartitions {
+        /// Index into the disks.
+        disk: usize,
+        /// Those without a device.
+        missing: Vec<Partition>,
+    },
+    /// Not there yet; `why` is what the deadline's message says.
+    Wait {
+        /// What has been seen instead.
+        why: String,
+    },
+}
+
+/// Chooses. `booted_esp` is the PARTUUID of the ESP the firmware started from, if the loader told it: it
+/// decides between identical disks.
+#[must_use]
+pub fn choose(root: &RootHash, disks: &[Disk], booted_esp: Option<Guid>) -> Choice {
+    let wanted = (root.root_partuuid(), root.verity_partuuid());
+    let mut found: Vec<(usize, &Disk)> = disks
+        .iter()
+        .enumerate()
+        .filter(|(_, d)| d.find(wanted.0).is_some() && d.find(wanted.1).is_some())
+        .collect();
+    found.sort_by_key(|(_, d)| (booted_esp.is_none_or(|esp| d.find(esp).is_none()), d.name.clone()));
+    let Some((index, disk)) = found.first().copied() else {
+        return Choice::Wait { why: explain(root, disks) };
+    };
+    let (Some(data), Some(hash)) = (disk.find(wanted.0), disk.find(wanted.1)) else {
+        return Choice::Wait { why: explain(root, disks) };
+    };
+    let missing: Vec<Partition> =
+        [data, hash].into_iter().filter(|p| disk.node(p.number).is_none()).cloned().collect();
+    if !missing.is_empty() {
+        return Choice::AddPartitions { disk: index, missing };
+    }
+    let other_slot = disk.other_slot(wanted.0).is_some();
+    Choice::Use(Slot { disk: index, root: data.clone(), hash: hash.clone(), other_slot })
+}
+
+/// One line on why no disk fits: what a person needs in order to tell a missing driver from a missing disk
+/// from a wrong image.
+fn explain(root: &RootHash, disks: &[Disk]) -> String {
+    let (data, hash) = (root.root_partuuid(), root.verity_partuuid());
+    if disks.is_empty() {
+        return "the kernel has found no disk at all".into();
+    }
+    let seen: Vec<String> = disks
+        .iter()
+        .map(|d| match &d.table {
+            Err(e) => format!("{}: {e}", d.name),
+            Ok(t) => {
+                let count = |ty| t.partitions.iter().filter(|p| p.type_guid == ty).count();
+                let has = |u| if d.find(u).is_some() { "found" } else { "missing" };
+                format!(
+                    "{}: {} root and {} hash partitions, root {}, hash {}",
+                    d.name,
+                    count(TYPE_ROOT),
+                    count(TYPE_ROOT_VERITY),
+                    has(data),
+                    has(hash)
+                )
+            }
+        })
+        .collect();
+    format!("no disk has root PARTUUID {data} and hash PARTUUID {hash} ({})", seen.join("; "))
+}
+
+/// The loader's EFI variable: four bytes of attributes, then UTF-16.
+#[must_use]
+pub fn parse_loader_partuuid(bytes: &[u8]) -> Option<Guid> {
+    let units =
+        bytes.get(4..)?.chunks_exact(2).map(|c| u16::from_le_bytes([c[0], c[1]])).take_while(|u| *u != 0);
+    Guid::parse(&char::decode_utf16(units).map(|c| c.unwrap_or(' ')).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gpt::Copy;
+    use super::*;
+
+    fn hash() -> RootHash {
+        RootHash::parse(&format!("{}{}", "11".repeat(16), "22".repeat(16))).expect("64 digits")
+    }
+
+    fn part(number: u32, type_guid: Guid, partuuid: u128, label: &str) -> Partition {
+        let partuuid = Guid::from_u128(partuuid);
+        Partition { number, type_guid, partuuid, label: label.into(), start: 1 << 20, length: 1 << 20 }
+    }
+
+    fn disk(name: &str, esp: u128) -> Disk {
+        let partitions = vec![
+            part(1, super::super::guid::TYPE_ESP, esp, "esp"),
+            part(2, TYPE_ROOT, 0x1111_1111_1111_1111_1111_1111_1111_1111, "orlop_1"),
+            part(3, TYPE_ROOT_VERITY, 0x2222_2222_2222_2222_2222_2222_2222_2222, "orlop_1_verity"),
+            part(4, TYPE_ROOT, 0x44, EMPTY_LABEL),
+            part(5, TYPE_ROOT_VERITY, 0x55, EMPTY_LABEL),
+            part(6, TYPE_VAR, 0x66, "someone-else"),
+        ];
+        Disk {
+            name: name.into(),
+            bytes: 1 << 30,
+            sector: 512,
+            table: Ok(Table { disk: Guid::default(), copy: Copy::Primary, partitions }),
+            nodes: (1..=6).map(|n| (n, (254, u64::from(n)))).collect(),
+        }
+    }
+
+    fn edit(d: &mut Disk, f: impl FnOnce(&mut Vec<Partition>)) {
+        if let Ok(t) = &mut d.table {
+            f(&mut t.partitions);
+        }
+    }
+
+    #[test]
+    fn root_hash_chooses() {
+        let Choice::Use(slot) = choose(&hash(), &[disk("vda", 1)], None) else { panic!("usable") };
+        assert_eq!((slot.disk, slot.root.number, slot.hash.number, slot.other_slot), (0, 2, 3, false));
+        let mut updated = disk("vda", 1);
+        edit(&mut updated, |p| p[3].label = "orlop_2".into());
+        let Choice::Use(slot) = choose(&hash(), &[updated], None) else { panic!("usable") };
+        assert!(slot.other_slot);
+    }
+
+    #[test]
+    fn of_two_clones_the_booted_one_wins_else_the_first_by_name() {
+        let disks = [disk("vdb", 7), disk("vda", 8)];
+        for (esp, want) in [(Some(7), 0), (Some(8), 1), (None, 1), (Some(99), 1)] {
+            let Choice::Use(slot) = choose(&hash(), &disks, esp.map(Guid::from_u128)) else {
+                panic!("usable")
+            };
+            assert_eq!(slot.disk, want, "{esp:?}");
+        }
+    }
+
+    #[test]
+    fn partitions_the_kernel_missed_are_added() {
+        let mut d = disk("vda", 1);
+        d.nodes.retain(|(n, _)| *n != 3);
+        let Choice::AddPartitions { disk: 0, missing } = choose(&hash(), &[d], None) else { panic!("adds") };
+        assert_eq!(missing.iter().map(|p| p.number).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn waiting_says_what_was_seen() {
+        let why = |disks: &[Disk]| match choose(&hash(), disks, None) {
+            Choice::Wait { why } => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(why(&[]).contains("no disk at all"));
+        let mut d = disk("vda", 1);
+        edit(&mut d, |p| p.retain(|p| p.number != 3));
+        assert!(why(&[d]).contains("vda: 2 root and 1 hash partitions, root found, hash missing"));
+        let mut d = disk("sda", 1);
+        d.table = Err(GptError::None);
+        assert!(why(&[d]).contains("sda: it has no GUID partition table"));
+    }
+
+    #[test]
+    fn state_needs_type_and_label() {
+        let mut d = disk("vda", 1);
+        assert_eq!(d.state(), None);
+        edit(&mut d, |p| p[5].label = STATE_LABEL.into());
+        assert_eq!(d.state().map(|p| p.number), Some(6));
+        edit(&mut d, |p| p[5].type_guid = TYPE_ROOT);
+        assert_eq!(d.state(), None);
+    }
+
+    #[test]
+    fn loader_variable() {
+        let mut bytes = vec![6, 0, 0, 0];
+        bytes.extend("4D21B016-B534-45C2-A9FB-5C16E091FD2D\0".encode_utf16().flat_map(u16::to_le_bytes));
+        assert_eq!(parse_loader_partuuid(&bytes), Some(TYPE_VAR));
+        assert_eq!(parse_loader_partuuid(&bytes[..20]), None);
+        assert_eq!(parse_loader_partuuid(&[]), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! GUID partition tables: sectors in, a checked table out.
+//!
+//! The primary header is used if its checksums hold, else the backup at the end of the device. The kernel
+//! does not fall back by itself, so init reads the table on its own and hands the kernel partitions it missed.
+//! Any input gives a table or an error; no length from disk is used before it is bounded.
+
+use super::guid::Guid;
+use super::{le_u32, le_u64};
+
+/// Largest partition entry array that is read, bytes (the usual one has 16 KiB).
+const ENTRIES_BYTES_MAX: u64 = 1 << 20;
+
+/// Which of the two headers the table came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copy {
+    /// Sector 1.
+    Primary,
+    /// The device's last sector; the primary is damaged.
+    Backup,
+}
+
+/// One used entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// From 1, as in `/dev/vda1`.
+    pub number: u32,
+    /// Partition type GUID.
+    pub type_guid: Guid,
+    /// PARTUUID.
+    pub partuuid: Guid,
+    /// PARTLABEL.
+    pub label: String,
+    /// Start, bytes from the start of the device.
+    pub start: u64,
+    /// Length, bytes.
+    pub length: u64,
+}
+
+/// A table whose checksums hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Disk GUID.
+    pub disk: Guid,
+    /// Which header it came from.
+    pub copy: Copy,
+    /// In order of number.
+    pub partitions: Vec<Partition>,
+}
+
+/// Why there is no table.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum GptError {
+    /// Sector could not be read.
+    #[error("cannot read its partition table")]
+    Unreadable,
+    /// No signature at either place.
+    #[error("it has no GUID partition table")]
+    None,
+    /// A signature, but neither copy's checksums hold.
+    #[error("both copies of its partition table are damaged (primary: {primary}; backup: {backup})")]
+    Damaged {
+        /// What is wrong with the first copy.
+        primary: &'static str,
+        /// What is wrong with the second copy.
+        backup: &'static str,
+    },
+}
+
+/// CRC-32 as GPT uses it (reflected, polynomial 0xEDB88320).
+#[must_use]
+pub fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = !0u32;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
+        }
+    }
+    !crc
+}
+
+/// Reads the table of a device of `device_bytes` with logical sectors of `sector` bytes.
+/// `read(offset, length)` returns exactly that many bytes, or `None` if the device cannot give them.
+///
+/// # Errors
+/// No table, or none whose checksums hold.
+pub fn read_table(
+    device_bytes: u64,
+    sector: u32,
+    mut read: impl FnMut(u64, usize) -> Option<Vec<u8>>,
+) -> Result<Table, GptError> {
+    let sector = u64::from(sector.clamp(512, 1 << 16));
+    let sectors = device_bytes / sector;
+    if sectors < 6 {
+        return Err(GptError::None);
+    }
+    let primary = match read_copy(1, Copy::Primary, sectors, sector, &mut read) {
+        Ok(table) => return Ok(table),
+        Err(why) => why,
+    };
+    match read_copy(sectors - 1, Copy::Backup, sectors, sector, &mut read) {
+        Ok(table) => Ok(table),
+        Err(backup) => Err(match (primary, backup) {
+            (Bad::Unreadable, Bad::Unreadable | Bad::NoSignature) => GptError::Unreadable,
+            (Bad::NoSignature, Bad::NoSignature | Bad::Unreadable) => GptError::None,
+            (primary, backup) => GptError::Damaged { primary: primary.text(), backup: backup.text() },
+        }),
+    }
+}
+
+enum Bad {
+    Unreadable,
+    NoSignature,
+    Invalid(&'static str),
+}
+
+impl Bad {
+    fn text(&self) -> &'static str {
+        match self {
+            Bad::Unreadable => "unreadable",
+            Bad::NoSignature => "no signature",
+            Bad::Invalid(why) => why,
+        }
+    }
+}
+
+fn read_copy(
+    lba: u64,
+    copy: Copy,
+    sectors: u64,
+    sector: u64,
+    read: &mut impl FnMut(u64, usize) -> Option<Vec<u8>>,
+) -> Result<Table, Bad> {
+    let header = read(lba * sector, usize::try_from(sector).unwrap_or(512)).ok_or(Bad::Unreadable)?;
+    let h = Header::parse(&header, lba, sectors)?;
+    let bytes = u64::from(h.entry_count) * u64::from(h.entry_size);
+    if bytes == 0 || bytes > ENTRIES_BYTES_MAX || h.entries_lba >= sectors {
+        return Err(Bad::Invalid("entry array out of bounds"));
+    }
+    let length = usize::try_from(bytes).map_err(|_| Bad::Invalid("entry array out of bounds"))?;
+    let entries = read(h.entries_lba * sector, length).ok_or(Bad::Unreadable)?;
+    if crc32(&entries) != h.entries_crc {
+        return Err(Bad::Invalid("entry checksum wrong"));
+    }
+    let size = usize::try_from(h.entry_size).map_err(|_| Bad::Invalid("entry size"))?;
+    let mut partitions = Vec::new();
+    for (number, entry) in (1u32..).zip(entries.chunks_exact(size)) {
+        if let Some(p) = parse_entry(number, entry, sectors, sector)? {
+            partitions.push(p);
+        }
+    }
+    Ok(Table { disk: h.disk, copy, partitions })
+}
+
+struct Header {
+    disk: Guid,
+    entries_lba: u64,
+    entry_count: u32,
+    entry_size: u32,
+    entries_crc: u32,
+}
+
+impl Header {
+    fn parse(bytes: &[u8], lba: u64, sectors: u64) -> Result<Header, Bad> {
+        if bytes.get(..8) != Some(b"EFI PART") {
+            return Err(Bad::NoSignature);
+        }
+        let short = Bad::Invalid("header too short");
+        let size = le_u32(bytes, 12).and_then(|s| usize::try_from(s).ok()).unwrap_or(0);
+        if size < 92 || size > bytes.len() {
+            return Err(short);
+        }
+        let mut copy = bytes[..size].to_vec();
+        copy[16..20].fill(0);
+        if le_u32(bytes, 16) != Some(crc32(&copy)) {
+            return Err(Bad::Invalid("header checksum wrong"));
+        }
+        if le_u64(bytes, 24) != Some(lba) {
+            return Err(Bad::Invalid("header is not where it says"));
+        }
+        let (first, last) = (le_u64(bytes, 40), le_u64(bytes, 48));
+        if first > last || last >= Some(sectors) {
+            return Err(Bad::Invalid("usable range beyond the device"));
+        }
+        let header = (|| {
+            Some(Header {
+                disk: Guid::from_disk(bytes.get(56..72)?)?,
+                entries_lba: le_u64(bytes, 72)?,
+                entry_count: le_u32(bytes, 80)?,
+                entry_size: le_u32(bytes, 84)?,
+                entries_crc: le_u32(bytes, 88)?,
+            })
+        })()
+        .ok_or(short)?;
+        if header.entry_size < 128 || !header.entry_size.is_multiple_of(8) {
+            return Err(Bad::Invalid("entry size"));
+        }
+        Ok(header)
+    }
+}
+
+fn parse_entry(number: u32, entry: &[u8], sectors: u64, sector: u64) -> Result<Option<Partition>, Bad> {
+    let short = || Bad::Invalid("entry too short");
+    let type_guid = Guid::from_disk(entry).ok_or_else(short)?;
+    if type_guid.is_nil() {
+        return Ok(None);
+    }
+    let partuuid = entry.get(16..).and_then(Guid::from_disk).ok_or_else(short)?;
+    let first = le_u64(entry, 32).ok_or_else(short)?;
+    let last = le_u64(entry, 40).ok_or_else(short)?;
+    if first > last || last >= sectors {
+        return Err(Bad::Invalid("partition beyond the device"));
+    }
+    let name = entry.get(56..128).ok_or_else(short)?;
+    let units = name.chunks_exact(2).map(|c| u16::from_le_bytes([c[0], c[1]])).take_while(|u| *u != 0);
+    let label: String = char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect();
+    Ok(Some(Partition {
+        number,
+        type_guid,
+        partuuid,
+        label,
+        start: first * sector,
+        length: (last - first + 1) * sector,
+    }))
+}
+
+#[cfg(test)]
+#[path = "gpt_tests.rs"]
+mod tests;

@@ -1,0 +1,95 @@
+//! GUIDs as GPT and the discoverable partitions specification use them.
+//!
+//! Kept in text order (the order of the hex digits a person reads), because partition UUIDs derived from a
+//! root hash are defined in that order; on disk the first three fields are little-endian.
+
+use std::fmt;
+
+/// A GUID in text order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Guid(pub [u8; 16]);
+
+/// Partition type of an EFI system partition.
+pub const TYPE_ESP: Guid = Guid::from_u128(0xc12a_7328_f81f_11d2_ba4b_00a0_c93e_c93b);
+/// Partition type of a root file system, x86-64.
+pub const TYPE_ROOT: Guid = Guid::from_u128(0x4f68_bce3_e8cd_4db1_96e7_fbca_f984_b709);
+/// Partition type of the dm-verity hash tree of a root file system, x86-64.
+pub const TYPE_ROOT_VERITY: Guid = Guid::from_u128(0x2c73_57ed_ebd2_46d9_aec1_23d4_37ec_2bf5);
+/// Partition type of `/var`, where Orlop keeps its state.
+pub const TYPE_VAR: Guid = Guid::from_u128(0x4d21_b016_b534_45c2_a9fb_5c16_e091_fd2d);
+
+impl Guid {
+    /// From the digits as written, `0xc12a7328f81f11d2ba4b00a0c93ec93b`.
+    #[must_use]
+    pub const fn from_u128(digits: u128) -> Guid {
+        Guid(digits.to_be_bytes())
+    }
+
+    /// From the mixed-endian form of a GPT.
+    #[must_use]
+    pub fn from_disk(bytes: &[u8]) -> Option<Guid> {
+        let mut b: [u8; 16] = bytes.get(..16)?.try_into().ok()?;
+        b[0..4].reverse();
+        b[4..6].reverse();
+        b[6..8].reverse();
+        Some(Guid(b))
+    }
+
+    /// From text with or without hyphens, either case.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Guid> {
+        let digits: String = text.chars().filter(|c| *c != '-').collect();
+        if digits.len() != 32 || !digits.is_ascii() {
+            return None;
+        }
+        u128::from_str_radix(&digits, 16).ok().map(Guid::from_u128)
+    }
+
+    /// All zero: an unused partition entry.
+    #[must_use]
+    pub fn is_nil(self) -> bool {
+        self.0 == [0; 16]
+    }
+}
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, b) in self.0.iter().enumerate() {
+            if matches!(i, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{b:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disk_form_is_mixed_endian() {
+        // The ESP type as it stands in a real partition table.
+        let disk =
+            [0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b];
+        assert_eq!(Guid::from_disk(&disk), Some(TYPE_ESP));
+        assert_eq!(TYPE_ESP.to_string(), "c12a7328-f81f-11d2-ba4b-00a0c93ec93b");
+        assert_eq!(Guid::from_disk(&disk[..15]), None);
+    }
+
+    #[test]
+    fn text_forms() {
+        assert_eq!(Guid::parse("4D21B016-b534-45c2-a9fb-5c16e091fd2d"), Some(TYPE_VAR));
+        assert_eq!(Guid::parse("4d21b016b53445c2a9fb5c16e091fd2d"), Some(TYPE_VAR));
+        for bad in ["", "4d21b016", "zz21b016b53445c2a9fb5c16e091fd2d", "+d21b016b53445c2a9fb5c16e091fd2dd"] {
+            assert_eq!(Guid::parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Every decision of init, pure: text, bytes and facts in, steps and verdicts as values out.
+//!
+//! Nothing here opens a file, asks the time or logs; the executor (`exec`) fetches facts, hands them in and
+//! carries out what comes back. Input read from disk, firmware or the command line is hostile: no parser here
+//! panics or allocates by a length it has not checked. docs/boot.md is the contract.
+
+pub mod cmdline;
+pub mod disk;
+pub mod ext4;
+pub mod failure;
+pub mod gpt;
+pub mod guid;
+pub mod modules;
+pub mod mounts;
+pub mod phase;
+pub mod state;
+pub mod step;
+pub mod uevent;
+pub mod verity;
+
+/// Little-endian field at `at`, or `None` past the end: how every on-disk structure here is read.
+pub(crate) fn le_u16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
+}
+
+/// Little-endian 32-bit field at `at`.
+pub(crate) fn le_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+/// Little-endian 64-bit field at `at`.
+pub(crate) fn le_u64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}

@@ -1,0 +1,125 @@
+//! The fixed mounts: API file systems before the root is known, the root, cgroup v2, the hand-over.
+
+use super::step::{Mount, Step};
+use nix::mount::MsFlags;
+
+/// Where the new root is put together.
+pub const SYSROOT: &str = "/sysroot";
+
+fn mount(source: &str, target: &str, fstype: &'static str, flags: MsFlags, data: &str) -> Mount {
+    Mount { source: source.into(), target: target.into(), fstype, flags, data: data.into(), optional: false }
+}
+
+/// /proc, /sys, /dev, /run and what lies below them, with the flags systemd expects to find.
+#[must_use]
+pub fn api_filesystems() -> Vec<Step> {
+    let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let dev = MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME;
+    let run = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_STRICTATIME;
+    vec![
+        Step::Mount(mount("proc", "/proc", "proc", strict, "")),
+        Step::Mount(mount("sysfs", "/sys", "sysfs", strict, "")),
+        Step::Mount(mount("devtmpfs", "/dev", "devtmpfs", dev, "mode=0755")),
+        Step::Mount(mount("tmpfs", "/run", "tmpfs", run, "mode=0755,size=20%,nr_inodes=800k")),
+        Step::MakeDir("/run/orlop".into()),
+    ]
+}
+
+/// EFI variables, after the modules: efivarfs may be one. A BIOS machine has none.
+#[must_use]
+pub fn firmware() -> Vec<Step> {
+    let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let efivars = mount("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", strict, "");
+    vec![Step::Mount(Mount { optional: true, ..efivars })]
+}
+
+/// The verified root.
+#[must_use]
+pub fn root(device: &str) -> Vec<Step> {
+    // No device nodes and no set-uid programs come from the image; containers' files live below /var.
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NODEV | MsFlags::MS_NOSUID;
+    vec![Step::Mount(mount(device, SYSROOT, "erofs", flags, ""))]
+}
+
+/// The state partition. Neither nodev nor nosuid: both would be inherited by the binds that the agent makes
+/// for pods (block volumes, emptyDir) and break them.
+#[must_use]
+pub fn state(device: &str) -> Vec<Step> {
+    let data = "errors=remount-ro";
+    vec![Step::Mount(mount(device, "/sysroot/var", "ext4", MsFlags::MS_RELATIME, data))]
+}
+
+/// A /var that is lost at power-off, when the state partition cannot be used.
+#[must_use]
+pub fn volatile_state() -> Vec<Step> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    vec![Step::Mount(mount("orlop-volatile", "/sysroot/var", "tmpfs", flags, "mode=0755,size=20%"))]
+}
+
+/// cgroup v2, before systemd would do it, so that the options are ours.
+#[must_use]
+pub fn cgroup2() -> Vec<Step> {
+    let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    vec![Step::Mount(Mount {
+        data: "nsdelegate,memory_recursiveprot".into(),
+        ..mount("cgroup2", "/sys/fs/cgroup", "cgroup2", strict, "")
+    })]
+}
+
+/// The mounts that go along into the new root.
+#[must_use]
+pub fn handover() -> Vec<Step> {
+    ["/dev", "/proc", "/sys", "/run"]
+        .into_iter()
+        .map(|from| Step::Move { from: from.into(), to: format!("{SYSROOT}{from}") })
+        .collect()
+}
+
+/// What a program of the verified root needs when it runs from the initrd in a chroot.
+#[must_use]
+pub fn tool_chroot() -> Vec<Step> {
+    ["/dev", "/proc", "/sys", "/run"]
+        .into_iter()
+        .map(|from| Step::Bind { from: from.into(), to: format!("{SYSROOT}{from}") })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_mounted_below_what_exists_by_then() {
+        let mut mounted = vec![String::from("/")];
+        for step in api_filesystems() {
+            let target = match step {
+                Step::Mount(m) => m.target,
+                Step::MakeDir(d) => d,
+                other => panic!("{other:?}"),
+            };
+            let above = mounted.iter().filter(|m| target.starts_with(m.as_str())).count();
+            assert!(above >= 1, "{target}");
+            mounted.push(target);
+        }
+        assert_eq!(mounted.len(), 6);
+    }
+
+    #[test]
+    fn root_is_read_only_and_state_is_not_nodev() {
+        let flags = |steps: Vec<Step>| match &steps[0] {
+            Step::Mount(m) => m.flags,
+            other => panic!("{other:?}"),
+        };
+        assert!(flags(root("/dev/dm-0")).contains(MsFlags::MS_RDONLY | MsFlags::MS_NODEV));
+        assert!(
+            !flags(state("/dev/vda6"))
+                .intersects(MsFlags::MS_NODEV | MsFlags::MS_NOSUID | MsFlags::MS_RDONLY)
+        );
+    }
+
+    #[test]
+    fn cgroup_options() {
+        let Step::Mount(m) = &cgroup2()[0] else { panic!("one mount") };
+        assert_eq!((m.fstype, m.data.as_str()), ("cgroup2", "nsdelegate,memory_recursiveprot"));
+    }
+}

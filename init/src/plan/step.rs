@@ -1,0 +1,74 @@
+//! Steps as data: everything init does to the machine that is more than reading.
+
+use nix::mount::MsFlags;
+
+/// One thing to do. Paths are absolute in the initrd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A directory and its parents.
+    MakeDir(String),
+    /// A file with this content, mode in octal.
+    WriteFile {
+        /// Where.
+        path: String,
+        /// Permission bits.
+        mode: u32,
+        /// Content.
+        content: Vec<u8>,
+    },
+    /// Mount a file system (the target is made first).
+    Mount(Mount),
+    /// Bind one path on another that exists.
+    Bind {
+        /// What.
+        from: String,
+        /// Where.
+        to: String,
+    },
+    /// Move a mount.
+    Move {
+        /// From.
+        from: String,
+        /// To.
+        to: String,
+    },
+    /// Load a kernel module from a file.
+    LoadModule {
+        /// File.
+        path: String,
+        /// The kernel has to decompress it.
+        compressed: bool,
+    },
+}
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Device or name.
+    pub source: String,
+    /// Mount point.
+    pub target: String,
+    /// File system type.
+    pub fstype: &'static str,
+    /// Flags.
+    pub flags: MsFlags,
+    /// Options of the file system.
+    pub data: String,
+    /// The kernel may not have this file system (efivarfs on a BIOS machine): then nothing happens.
+    pub optional: bool,
+}
+
+impl Step {
+    /// For messages: what is done to which object.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Step::MakeDir(path) => format!("make directory {path}"),
+            Step::WriteFile { path, .. } => format!("write {path}"),
+            Step::Mount(m) => format!("mount {} ({}) on {}", m.source, m.fstype, m.target),
+            Step::Bind { from, to } => format!("bind {from} on {to}"),
+            Step::Move { from, to } => format!("move mount {from} to {to}"),
+            Step::LoadModule { path, .. } => format!("load module {path}"),
+        }
+    }
+}

@@ -2,10 +2,32 @@
 
 use crate::case::Case;
 
+pub mod lifecycle;
+pub mod lifecycle_crash;
+pub mod lifecycle_time;
 pub mod runtime_control;
 
 /// Every case, in the order of `list`.
 #[must_use]
 pub fn all() -> Vec<Case> {
-    [runtime_control::CASES].concat()
+    [runtime_control::CASES, lifecycle::CASES, lifecycle_time::CASES, lifecycle_crash::CASES].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_carry_an_area() {
+        let cases = all();
+        let names: BTreeSet<_> = cases.iter().map(|c| c.name).collect();
+        assert_eq!(names.len(), cases.len());
+        let areas = ["boot/", "join/", "lifecycle/", "api/", "volumes/", "shutdown/", "defence/"];
+        for case in cases {
+            assert!(areas.iter().any(|a| case.name.starts_with(a)), "{}", case.name);
+            assert!(case.expected_s > 0 && !case.about.is_empty(), "{}", case.name);
+        }
+    }
 }

@@ -13,6 +13,7 @@ pub mod counts;
 pub mod native;
 pub mod process;
 pub mod resource;
+pub mod rng;
 pub mod run;
 pub mod runner;
 pub mod say;

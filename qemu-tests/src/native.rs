@@ -12,6 +12,7 @@ pub mod cri;
 pub mod images;
 pub mod mounts;
 pub mod node;
+pub mod pods;
 pub mod protocol;
 pub mod registry;
 pub mod root;

@@ -269,6 +269,22 @@ impl NativeNode {
         })
     }
 
+    /// Lets the node go on for a while; what it says meanwhile is kept.
+    ///
+    /// # Errors
+    /// If the node fails or ends.
+    pub fn pass(&mut self, moment: Duration) -> Result<()> {
+        let until = Instant::now() + moment;
+        loop {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Event::Failed { message }) => bail!("the node's supervisor: {message}"),
+                Ok(event) => self.unseen.push(event),
+                Err(RecvTimeoutError::Timeout) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => bail!("the node ended"),
+            }
+        }
+    }
+
     /// Body of a GET on the node's loopback.
     ///
     /// # Errors

@@ -1,0 +1,136 @@
+//! The agent killed, the runtime restarted: what runs goes on running, what was asked meanwhile is done.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::lifecycle::{await_gone, ready_node, run_pod};
+use crate::case::{Case, CaseContext, Level};
+use crate::native::cri::View;
+use crate::native::node::NativeNode;
+use crate::native::pods::Pod;
+use crate::rng::Rng;
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "lifecycle/agent-killed-50",
+        level: Level::L4n,
+        expected_s: 60,
+        about: "kill -9 of the agent at 50 random moments: no container restarted, none left behind",
+        group: None,
+        run: agent_killed,
+    },
+    Case {
+        name: "lifecycle/containerd-restart",
+        level: Level::L4n,
+        expected_s: 10,
+        about: "containerd is killed and comes back: pods run on, and what was asked meanwhile is done",
+        group: None,
+        run: containerd_restart,
+    },
+];
+
+const KILLS: u32 = 50;
+const STABLE: u32 = 4;
+const FLEETING: u32 = 6;
+
+fn stable(n: u32) -> Pod {
+    Pod::staying(&format!("stable{n}"))
+}
+
+fn fleeting(n: u32) -> Pod {
+    Pod::staying(&format!("fleeting{n}"))
+}
+
+/// What must never be seen, whatever the agent is doing: two live containers of one pod, a second attempt.
+fn check(view: &View, ids: &BTreeMap<String, String>) -> Result<()> {
+    for (pod, id) in ids {
+        let running = view.running(pod);
+        ensure!(
+            running.len() == 1 && running[0].id == *id,
+            "{pod} was to run on as {id}; instead:\n{}",
+            view.describe()
+        );
+    }
+    for container in &view.containers {
+        let attempt = container.metadata.as_ref().map_or(0, |m| m.attempt);
+        ensure!(attempt == 0, "a container was restarted:\n{}", view.describe());
+    }
+    for n in 0..FLEETING {
+        let name = fleeting(n).full_name();
+        ensure!(view.running(&name).len() <= 1, "{name} runs twice:\n{}", view.describe());
+    }
+    Ok(())
+}
+
+fn agent_killed(cx: &mut CaseContext<'_>) -> Result<()> {
+    let mut node = ready_node(cx)?;
+    let mut rng = Rng::new(cx.seed);
+    let mut ids = BTreeMap::new();
+    for n in 0..STABLE {
+        ids.insert(stable(n).full_name(), run_pod(&node, &stable(n))?);
+    }
+    let mut wanted = [false; FLEETING as usize];
+    for _ in 0..KILLS {
+        // One or two pods come or go, then the agent dies somewhere in what it makes of that.
+        for _ in 0..=rng.below(2) {
+            toggle(&node, &mut wanted, rng.below(FLEETING))?;
+        }
+        node.pass(Duration::from_millis(u64::from(rng.below(400))))?;
+        node.kill_agent()?;
+        check(&node.cri().view()?, &ids)?;
+        if rng.below(4) == 0 {
+            // What changes while nobody watches must be seen too.
+            toggle(&node, &mut wanted, rng.below(FLEETING))?;
+        }
+        node.start_agent()?;
+    }
+    node.await_agent_ready()?;
+    for (n, wanted) in (0..FLEETING).zip(wanted) {
+        let name = fleeting(n).full_name();
+        if wanted {
+            node.wait(60, &format!("{name} to run"), |v| v.one_running(&name))?;
+        } else {
+            await_gone(&node, 60, &name)?;
+        }
+    }
+    let left = STABLE as usize + wanted.iter().filter(|w| **w).count();
+    let view = node.wait(60, "nothing but the wanted pods", |v| {
+        (v.containers.len() == left && v.sandboxes.len() == left).then(|| v.clone())
+    })?;
+    check(&view, &ids)
+}
+
+fn toggle(node: &NativeNode, wanted: &mut [bool; FLEETING as usize], n: u32) -> Result<()> {
+    let pod = fleeting(n);
+    let wanted = &mut wanted[n as usize];
+    *wanted = !*wanted;
+    if *wanted {
+        node.write_manifest(&pod.file(), &pod.manifest())
+    } else {
+        node.remove_manifest(&pod.file())
+    }
+}
+
+fn containerd_restart(cx: &mut CaseContext<'_>) -> Result<()> {
+    let mut node = ready_node(cx)?;
+    let stays = run_pod(&node, &Pod::staying("stays"))?;
+    let goes = Pod::staying("goes");
+    run_pod(&node, &goes)?;
+    let agent = node.agent_pid()?;
+    node.kill_containerd()?;
+    // Asked while nobody can do it.
+    node.write_manifest("comes.yaml", &Pod::staying("comes").manifest())?;
+    node.remove_manifest(&goes.file())?;
+    ensure!(node.http_get(10248, "/healthz")?.trim() == "ok", "healthz while the runtime is down");
+    node.start_containerd()?;
+    node.wait(60, "the pod asked for meanwhile", |v| v.one_running("comes-native"))?;
+    await_gone(&node, 60, "goes-native")?;
+    let view = node.cri().view()?;
+    ensure!(view.one_running("stays-native") == Some(stays), "the pod was restarted:\n{}", view.describe());
+    ensure!(node.agent_pid()? == agent, "the agent did not have to be restarted");
+    run_pod(&node, &Pod::staying("after"))?;
+    Ok(())
+}

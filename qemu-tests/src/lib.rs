@@ -20,3 +20,4 @@ pub mod say;
 pub mod select;
 pub mod selftest;
 pub mod signals;
+pub mod vm;

@@ -1,0 +1,18 @@
+//! A booted VM (level L4v): QEMU with the image's disk, driven over sockets.
+//!
+//! ```text
+//! QEMU ── serial 0 (console) ─────► lines, serial.log
+//!      ── host channel ───────────► ledger entries, pod output, problems (readiness)
+//!      ◄─ serial 1 (debug shell) ─► commands, test profile only
+//!      ◄─ QMP ────────────────────► reset, power down, quit
+//! ```
+//! Invariants: the harness listens on every socket before QEMU starts, so nothing is lost; every wait has an
+//! event and a deadline; the disk under test is a copy-on-write layer, the built image is never written.
+//! See docs/testing.md, level L4v.
+
+pub mod command;
+pub mod disk;
+pub mod feed;
+pub mod machine;
+pub mod qmp;
+pub mod shell;

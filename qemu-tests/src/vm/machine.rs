@@ -1,0 +1,213 @@
+//! One VM: started, watched, reset, ended.
+//!
+//! Readiness is what the guest says on the host channel; what it says is kept, so a case asks for a phase
+//! whether it is past or to come. Dropping the VM ends QEMU.
+
+use std::fs::{self, File};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use orlop_config::ledger::{Entry, HostMessage};
+
+use super::command::{SOCKETS, Spec, arguments};
+use super::feed::Feed;
+use super::qmp::Qmp;
+use super::shell::Shell;
+use crate::process::Guarded;
+use crate::run::Run;
+
+static VMS: AtomicU32 = AtomicU32::new(0);
+
+/// A running VM.
+pub struct Vm {
+    /// Its QMP connection.
+    pub qmp: Qmp,
+    /// Its console.
+    pub console: Feed,
+    host: Feed,
+    shell: Shell,
+    shell_is_up: bool,
+    qemu: Guarded,
+    /// Position in the host channel from which messages belong to the current boot.
+    boot_from: usize,
+}
+
+/// A short directory of its own for a VM's sockets.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn socket_dir(run: &Run) -> Result<PathBuf> {
+    let dir = run.sockets().join(format!("vm{}", VMS.fetch_add(1, Ordering::Relaxed)));
+    fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+    Ok(dir)
+}
+
+impl Vm {
+    /// Starts QEMU; logs go to `artefacts`.
+    ///
+    /// # Errors
+    /// If QEMU does not start: its own words.
+    pub fn start(run: &Arc<Run>, artefacts: &Path, spec: &Spec) -> Result<Vm> {
+        let mut listeners = Vec::new();
+        for name in SOCKETS {
+            let path = spec.sockets.join(name);
+            listeners
+                .push(UnixListener::bind(&path).with_context(|| format!("listen on {}", path.display()))?);
+        }
+        let log = artefacts.join("qemu.log");
+        let errors = File::create(&log).with_context(|| format!("make {}", log.display()))?;
+        let mut command = Command::new("qemu-system-x86_64");
+        command.args(arguments(spec)).stdin(Stdio::null()).stdout(errors.try_clone()?).stderr(errors);
+        let mut qemu = Guarded::spawn(run, &mut command)?;
+        let mut streams = Vec::new();
+        for listener in &listeners {
+            match accept(listener, &mut qemu)? {
+                Some(stream) => streams.push(stream),
+                None => bail!("QEMU ended at once: {}", fs::read_to_string(&log).unwrap_or_default()),
+            }
+        }
+        let [console, shell, host, qmp] = <[UnixStream; 4]>::try_from(streams)
+            .map_err(|s| anyhow::anyhow!("{} of {} sockets were connected", s.len(), SOCKETS.len()))?;
+        let feed = |name: &str, stream: &UnixStream| -> Result<Feed> {
+            let path = artefacts.join(format!("{name}.log"));
+            let log = File::options()
+                .create(true)
+                .append(true)
+                .open(&path)
+                .with_context(|| format!("open {}", path.display()))?;
+            Feed::read(name, stream.try_clone()?, log)
+        };
+        let shell_feed = feed("shell", &shell)?;
+        Ok(Vm {
+            console: feed("serial", &console)?,
+            host: feed("host-channel", &host)?,
+            shell: Shell::new(shell, shell_feed),
+            shell_is_up: false,
+            qmp: Qmp::new(qmp)?,
+            qemu,
+            boot_from: 0,
+        })
+    }
+
+    /// Waits for a ledger phase of the current boot (`agent.ready`); answers its entry.
+    ///
+    /// # Errors
+    /// At the deadline: what came last, there and on the console.
+    pub fn await_phase(&self, phase: &str, limit_s: u64) -> Result<Entry> {
+        self.await_message(&format!("the phase {phase}"), limit_s, |m| match m {
+            HostMessage::Ledger(e) if e.phase == phase => Some(e),
+            _ => None,
+        })
+    }
+
+    /// Waits for a message of the current boot on the host channel.
+    ///
+    /// # Errors
+    /// At the deadline: what came last, there and on the console.
+    pub fn await_message<T>(
+        &self,
+        what: &str,
+        limit_s: u64,
+        mut pick: impl FnMut(HostMessage) -> Option<T>,
+    ) -> Result<T> {
+        self.host
+            .wait(self.boot_from, Duration::from_secs(limit_s), what, |line| {
+                serde_json::from_str(line).ok().and_then(&mut pick)
+            })
+            .map(|(_, found)| found)
+            .map_err(|e| {
+                let console = self.console.since(self.console.len().saturating_sub(15)).join("\n");
+                anyhow::anyhow!("{e:#}\nconsole:\n{console}")
+            })
+    }
+
+    /// Messages of the current boot so far.
+    #[must_use]
+    pub fn messages(&self) -> Vec<HostMessage> {
+        self.host.since(self.boot_from).iter().filter_map(|l| serde_json::from_str(l).ok()).collect()
+    }
+
+    /// Waits for a line on the console.
+    ///
+    /// # Errors
+    /// At the deadline: the last lines.
+    pub fn await_console(&self, limit_s: u64, what: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
+        self.console
+            .wait(0, Duration::from_secs(limit_s), what, |l| wanted(l).then(|| l.to_owned()))
+            .map(|(_, line)| line)
+    }
+
+    /// The debug shell; the first use waits for it to answer.
+    ///
+    /// # Errors
+    /// If it stays silent for a minute.
+    pub fn shell(&mut self) -> Result<&mut Shell> {
+        if !self.shell_is_up {
+            self.shell.rouse(Duration::from_secs(60))?;
+            self.shell_is_up = true;
+        }
+        Ok(&mut self.shell)
+    }
+
+    /// Cuts in as the reset button does: the guest has no say. What comes from now on is the next boot's.
+    ///
+    /// # Errors
+    /// QEMU's.
+    pub fn reset(&mut self) -> Result<()> {
+        self.qmp.forget_events();
+        // Stopped first: nothing of the old boot can come after the mark.
+        self.qmp.execute("stop")?;
+        self.boot_from = self.host.len();
+        self.shell_is_up = false;
+        self.qmp.execute("system_reset")?;
+        self.qmp.execute("cont")?;
+        self.qmp.await_event("RESET", Duration::from_secs(10))
+    }
+
+    /// Presses the power button and waits for QEMU's end.
+    ///
+    /// # Errors
+    /// If the guest does not power off.
+    pub fn power_down(mut self, limit_s: u64) -> Result<()> {
+        self.qmp.execute("system_powerdown")?;
+        match self.qemu.wait(Duration::from_secs(limit_s))? {
+            Some(_) => Ok(()),
+            None => bail!(
+                "the guest did not power off within {limit_s} s:\n{}",
+                self.console.since(self.console.len().saturating_sub(15)).join("\n")
+            ),
+        }
+    }
+
+    /// Waits for QEMU's own end.
+    ///
+    /// # Errors
+    /// If it goes on.
+    pub fn await_end(&mut self, limit_s: u64) -> Result<()> {
+        anyhow::ensure!(
+            self.qemu.wait(Duration::from_secs(limit_s))?.is_some(),
+            "QEMU still runs after {limit_s} s"
+        );
+        Ok(())
+    }
+}
+
+/// Accepts QEMU's connection; `None` if QEMU ends first.
+fn accept(listener: &UnixListener, qemu: &mut Guarded) -> Result<Option<UnixStream>> {
+    use std::os::fd::AsFd;
+    let ended = crate::process::pidfd(qemu.pid())?;
+    let mut fds =
+        [PollFd::new(listener.as_fd(), PollFlags::POLLIN), PollFd::new(ended.as_fd(), PollFlags::POLLIN)];
+    let ready = poll(&mut fds, PollTimeout::from(30_000_u16)).context("poll")?;
+    anyhow::ensure!(ready > 0, "QEMU did not connect its sockets within 30 s");
+    if fds[0].revents().is_some_and(|r| r.contains(PollFlags::POLLIN)) {
+        return Ok(Some(listener.accept().context("accept QEMU's connection")?.0));
+    }
+    Ok(None)
+}

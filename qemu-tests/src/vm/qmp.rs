@@ -1,0 +1,114 @@
+//! QEMU's machine protocol: one JSON object per line, commands answered in order, events in between.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+/// A connection past its greeting.
+pub struct Qmp {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+    /// Events read while waiting for an answer.
+    events: Vec<String>,
+}
+
+impl Qmp {
+    /// Reads the greeting and leaves capabilities negotiation.
+    ///
+    /// # Errors
+    /// If the peer does not speak QMP.
+    pub fn new(stream: UnixStream) -> Result<Qmp> {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).context("set a time limit")?;
+        let mut qmp = Qmp { reader: BufReader::new(stream.try_clone()?), writer: stream, events: Vec::new() };
+        let greeting = qmp.read()?;
+        anyhow::ensure!(greeting.get("QMP").is_some(), "no QMP greeting: {greeting}");
+        qmp.execute("qmp_capabilities")?;
+        Ok(qmp)
+    }
+
+    fn read(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        let n = self.reader.read_line(&mut line).context("read from QMP")?;
+        anyhow::ensure!(n > 0, "QEMU closed QMP");
+        serde_json::from_str(&line).with_context(|| format!("QMP said {line:?}"))
+    }
+
+    /// Runs a command without arguments.
+    ///
+    /// # Errors
+    /// QEMU's error, or silence for 30 s.
+    pub fn execute(&mut self, command: &str) -> Result<Value> {
+        writeln!(self.writer, "{}", json!({ "execute": command })).context("write to QMP")?;
+        loop {
+            let answer = self.read()?;
+            if let Some(event) = answer.get("event").and_then(Value::as_str) {
+                self.events.push(event.to_owned());
+            } else if let Some(value) = answer.get("return") {
+                return Ok(value.clone());
+            } else {
+                bail!("QMP {command}: {}", answer.get("error").unwrap_or(&answer));
+            }
+        }
+    }
+
+    /// Waits for an event (`RESET`, `SHUTDOWN`), or takes one that came already.
+    ///
+    /// # Errors
+    /// If it does not come within `limit`.
+    pub fn await_event(&mut self, name: &str, limit: Duration) -> Result<()> {
+        if let Some(at) = self.events.iter().position(|e| e == name) {
+            self.events.remove(at);
+            return Ok(());
+        }
+        let deadline = std::time::Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            anyhow::ensure!(!left.is_zero(), "waited {} s for the event {name}", limit.as_secs());
+            self.writer.set_read_timeout(Some(left)).context("set a time limit")?;
+            let event = self.read().with_context(|| format!("waiting for the event {name}"))?;
+            match event.get("event").and_then(Value::as_str) {
+                Some(e) if e == name => return Ok(()),
+                Some(e) => self.events.push(e.to_owned()),
+                None => {}
+            }
+        }
+    }
+
+    /// Forgets events so far.
+    pub fn forget_events(&mut self) {
+        self.events.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_told_from_events() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let fake = std::thread::spawn(move || {
+            let mut reader = BufReader::new(theirs.try_clone().unwrap());
+            let mut theirs = theirs;
+            writeln!(theirs, r#"{{"QMP": {{"version": {{}}}}}}"#).unwrap();
+            let mut line = String::new();
+            for answer in [
+                "{\"return\": {}}\n",
+                "{\"event\": \"RESET\"}\n{\"return\": {\"status\": \"running\"}}\n",
+                "{\"error\": {\"desc\": \"no\"}}\n",
+            ] {
+                line.clear();
+                reader.read_line(&mut line).unwrap();
+                theirs.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let mut qmp = Qmp::new(ours).unwrap();
+        assert_eq!(qmp.execute("query-status").unwrap()["status"], "running");
+        assert!(qmp.execute("bogus").unwrap_err().to_string().contains("no"));
+        qmp.await_event("RESET", Duration::from_secs(1)).unwrap();
+        fake.join().unwrap();
+    }
+}

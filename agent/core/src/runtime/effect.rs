@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::config::{ContainerConfig, SandboxConfig};
+use super::observed::PodSnapshot;
 use super::{ContainerId, ImageId, SandboxId};
 use crate::drivers::Class;
 
@@ -121,7 +122,7 @@ pub enum Effect {
         /// Which.
         container: ContainerId,
     },
-    /// Ask for a fresh [`super::observed::PodSnapshot`] of this pod.
+    /// Ask for a fresh [`PodSnapshot`] of this pod; the answer is [`EffectOk::Snapshot`].
     Inspect,
 }
 
@@ -184,6 +185,8 @@ pub enum EffectOk {
     Container(ContainerId),
     /// InspectImage: `None` is absent. PullImage: always some.
     Image(Option<ImageInfo>),
+    /// Inspect.
+    Snapshot(Box<PodSnapshot>),
 }
 
 /// An answer; always exactly one for each effect of a living incarnation.

@@ -1,0 +1,161 @@
+//! What PLEG knows of each pod: how it was last seen, and whether it has to be looked at.
+//!
+//! In: hints, lists, snapshots. Out: which pods to inspect when, whether a snapshot is news. Invariants: an
+//! older answer never replaces a newer one; a pod that is gone and has been reported gone is forgotten.
+
+use std::collections::BTreeMap;
+
+use crate::runtime::observed::{ContainerState, ListedPod, PodSnapshot, SandboxState};
+use crate::runtime::{PodKey, PodUid};
+use crate::time::Mono;
+
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    /// As last seen; `None` before the first inspection.
+    seen: Option<ListedPod>,
+    /// When the question was asked whose answer `seen` is.
+    as_of: Mono,
+    look: Look,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Look {
+    #[default]
+    Idle,
+    /// Inspect at `due`; only an answer to a question asked after `hinted` settles it.
+    Due { hinted: Mono, due: Mono },
+    /// Being inspected; `again`: hinted meanwhile.
+    Asked { again: Option<Mono> },
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Book {
+    entries: BTreeMap<PodUid, Entry>,
+}
+
+impl Book {
+    pub(super) fn hint(&mut self, uid: &PodUid, now: Mono, due: Mono) {
+        let entry = self.entries.entry(uid.clone()).or_default();
+        entry.look = match entry.look {
+            Look::Idle => Look::Due { hinted: now, due },
+            Look::Due { due: earlier, .. } => Look::Due { hinted: now, due: earlier.min(due) },
+            Look::Asked { .. } => Look::Asked { again: Some(now) },
+        };
+    }
+
+    /// Marks every pod that differs from what was last seen; true if there is one.
+    pub(super) fn compare(&mut self, as_of: Mono, listed: Vec<ListedPod>, now: Mono) -> bool {
+        let mut listed: BTreeMap<PodUid, ListedPod> =
+            listed.into_iter().map(|p| (p.pod.uid.clone(), p)).collect();
+        let mut changed = Vec::new();
+        for (uid, entry) in &self.entries {
+            let now_listed = listed.remove(uid);
+            if as_of > entry.as_of && entry.seen.as_ref() != now_listed.as_ref() {
+                changed.push(uid.clone());
+            }
+        }
+        changed.extend(listed.into_keys());
+        for uid in &changed {
+            self.hint(uid, now, now);
+        }
+        !changed.is_empty()
+    }
+
+    /// Takes a snapshot; true if it is news.
+    pub(super) fn inspected(&mut self, snapshot: &PodSnapshot, now: Mono) -> bool {
+        let uid = snapshot.pod.uid.clone();
+        let entry = self.entries.entry(uid.clone()).or_default();
+        entry.look = match entry.look {
+            Look::Due { hinted, .. } if hinted < snapshot.as_of => Look::Idle,
+            Look::Asked { again: Some(hinted) } if hinted >= snapshot.as_of => Look::Due { hinted, due: now },
+            Look::Asked { .. } => Look::Idle,
+            other => other,
+        };
+        if entry.as_of > snapshot.as_of {
+            return false;
+        }
+        entry.as_of = snapshot.as_of;
+        let seen = as_listed(snapshot);
+        let gone = seen.sandboxes.is_empty() && seen.containers.is_empty();
+        let news = entry.seen.as_ref() != Some(&seen) && !(gone && entry.seen.is_none());
+        entry.seen = Some(seen).filter(|_| !gone);
+        if gone && entry.look == Look::Idle {
+            self.entries.remove(&uid);
+        }
+        news
+    }
+
+    pub(super) fn failed(&mut self, uid: &PodUid, now: Mono, retry: Mono) {
+        if let Some(entry) = self.entries.get_mut(uid) {
+            entry.look = Look::Due { hinted: now, due: retry };
+        }
+    }
+
+    /// Takes the pods to inspect now, within the bound on what is in flight.
+    pub(super) fn due(&mut self, now: Mono, max: usize) -> Vec<PodUid> {
+        let mut room = max.saturating_sub(self.asked());
+        let mut out = Vec::new();
+        for (uid, entry) in &mut self.entries {
+            if let Look::Due { due, .. } = entry.look
+                && due <= now
+                && room > 0
+            {
+                entry.look = Look::Asked { again: None };
+                room -= 1;
+                out.push(uid.clone());
+            }
+        }
+        out
+    }
+
+    /// When the next pod is to be inspected; none while the bound is reached (an answer will come).
+    pub(super) fn next_due(&self, max: usize) -> Option<Mono> {
+        if self.asked() >= max {
+            return None;
+        }
+        let due = |e: &Entry| match e.look {
+            Look::Due { due, .. } => Some(due),
+            Look::Idle | Look::Asked { .. } => None,
+        };
+        self.entries.values().filter_map(due).min()
+    }
+
+    fn asked(&self) -> usize {
+        self.entries.values().filter(|e| matches!(e.look, Look::Asked { .. })).count()
+    }
+
+    pub(super) fn pending(&self) -> usize {
+        self.entries.values().filter(|e| e.look != Look::Idle).count()
+    }
+
+    pub(super) fn pods(&self) -> impl Iterator<Item = (&PodKey, bool)> {
+        let live = |p: &ListedPod| {
+            p.sandboxes.values().any(|ready| *ready)
+                || p.containers.values().any(|s| *s == number(ContainerState::Running))
+        };
+        self.entries.values().filter_map(|e| e.seen.as_ref()).map(move |p| (&p.pod, live(p)))
+    }
+}
+
+/// A snapshot in the form of a relist's line, so that the two compare.
+fn as_listed(snapshot: &PodSnapshot) -> ListedPod {
+    ListedPod {
+        pod: snapshot.pod.clone(),
+        sandboxes: snapshot
+            .sandboxes
+            .iter()
+            .map(|s| (s.id.clone(), s.state == SandboxState::Ready))
+            .collect(),
+        containers: snapshot.containers.iter().map(|c| (c.id.clone(), number(c.state))).collect(),
+    }
+}
+
+/// The number of the CRI enum `ContainerState`.
+fn number(state: ContainerState) -> i32 {
+    match state {
+        ContainerState::Created => 0,
+        ContainerState::Running => 1,
+        ContainerState::Exited => 2,
+        ContainerState::Unknown => 3,
+    }
+}

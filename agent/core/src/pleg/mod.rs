@@ -1,0 +1,253 @@
+//! PLEG: which pods changed in the runtime, from the event stream first, from relists as a backstop.
+//!
+//! # For the shell
+//! Feed it [`PlegEvent::StreamUp`]/[`PlegEvent::StreamDown`], each stream entry as [`PlegEvent::Hint`], the
+//! answers to its actions, and [`PlegEvent::Tick`] at the deadline. Carry out [`PlegAction::Relist`] (one in
+//! flight at most) and [`PlegAction::Inspect`] (at most [`Config::inspects_max`] in flight, one for each pod);
+//! hand [`PlegAction::Changed`] to the pod's worker, or, if there is none, to whoever looks for orphans.
+//! A snapshot that a pod worker got itself (`Effect::Inspect`) is given to it as [`PlegEvent::Inspected`]
+//! too: it answers hints that arrived before it was asked for, and saves asking twice.
+//!
+//! Invariants: a hint is never a fact, it only makes us look; hints of one pod coalesce; what was lost with
+//! the stream is found by the relist that follows; memory is bounded by the pods that exist.
+//! Upstream: pkg/kubelet/pleg, generic and evented in one (contract chapter 9).
+
+mod book;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::machine::{Machine, Outbox};
+use crate::runtime::observed::{ListedPod, PodSnapshot, RuntimeHint};
+use crate::runtime::{PodKey, PodUid};
+use crate::time::{Mono, Now};
+
+use book::Book;
+
+/// Periods and bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Relist period while the stream is up: a backstop.
+    pub backstop: Duration,
+    /// Relist period while the stream is down and things change.
+    pub relist_min: Duration,
+    /// It doubles up to this while nothing changes.
+    pub relist_max: Duration,
+    /// Hints of one pod are collected this long before it is inspected.
+    pub gather: Duration,
+    /// Inspections in flight.
+    pub inspects_max: usize,
+    /// Without a successful relist for this long beyond its period PLEG is unhealthy.
+    pub unhealthy_after: Duration,
+}
+
+impl Default for Config {
+    /// 300 s; 1 s to 10 s; 20 ms; 16; 3 m.
+    fn default() -> Self {
+        Config {
+            backstop: Duration::from_secs(300),
+            relist_min: Duration::from_secs(1),
+            relist_max: Duration::from_secs(10),
+            gather: Duration::from_millis(20),
+            inspects_max: 16,
+            unhealthy_after: Duration::from_secs(180),
+        }
+    }
+}
+
+/// What PLEG reacts to.
+#[derive(Clone, Debug)]
+pub enum PlegEvent {
+    /// The CRI event stream is connected.
+    StreamUp,
+    /// It is lost, or the runtime has none.
+    StreamDown,
+    /// It said something about a pod.
+    Hint(RuntimeHint),
+    /// The answer to [`PlegAction::Relist`].
+    Listed {
+        /// Read before the question was sent.
+        as_of: Mono,
+        /// Every pod of the runtime, or why not.
+        result: Result<Vec<ListedPod>, String>,
+    },
+    /// The answer to [`PlegAction::Inspect`], or a snapshot that somebody else got.
+    Inspected(Arc<PodSnapshot>),
+    /// [`PlegAction::Inspect`] failed.
+    InspectFailed {
+        /// Which pod.
+        uid: PodUid,
+    },
+    /// The deadline came.
+    Tick,
+}
+
+/// What PLEG asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PlegAction {
+    /// List every pod; answer [`PlegEvent::Listed`].
+    Relist,
+    /// Inspect one pod; answer [`PlegEvent::Inspected`] or [`PlegEvent::InspectFailed`].
+    Inspect {
+        /// Which pod.
+        uid: PodUid,
+    },
+    /// The pod is now like this in the runtime.
+    Changed(Arc<PodSnapshot>),
+}
+
+/// The relist in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listing {
+    Idle,
+    Asked,
+    /// It was asked for too early: another one must follow.
+    Again,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Pleg {
+    config: Config,
+    book: Book,
+    stream_up: bool,
+    listing: Listing,
+    next_relist: Mono,
+    period: Duration,
+    last_listed: Option<Mono>,
+}
+
+impl Pleg {
+    /// Nothing known, stream down: the first tick relists.
+    #[must_use]
+    pub fn new(config: Config) -> Pleg {
+        Pleg {
+            period: config.relist_min,
+            config,
+            book: Book::default(),
+            stream_up: false,
+            listing: Listing::Idle,
+            next_relist: Mono(0),
+            last_listed: None,
+        }
+    }
+
+    /// Healthy, or upstream's sentence about why not.
+    ///
+    /// # Errors
+    /// The reason, for node conditions and health checks.
+    pub fn health(&self, now: Mono) -> Result<(), String> {
+        let Some(last) = self.last_listed else { return Err("pleg has yet to be successful".to_owned()) };
+        let ago = now.since(last);
+        let period = if self.stream_up { self.config.backstop } else { self.period };
+        if ago <= self.config.unhealthy_after + period {
+            return Ok(());
+        }
+        let (secs, limit) = (ago.as_secs(), self.config.unhealthy_after.as_secs());
+        Err(format!(
+            "PLEG is not healthy: pleg was last seen active {}m{}s ago; threshold is {}m{}s",
+            secs / 60,
+            secs % 60,
+            limit / 60,
+            limit % 60
+        ))
+    }
+
+    /// True once everything the runtime holds has been listed: before that, nothing is an orphan.
+    #[must_use]
+    pub fn has_listed(&self) -> bool {
+        self.last_listed.is_some()
+    }
+
+    /// Every pod that the runtime was last known to hold, and whether anything of it may run.
+    pub fn pods(&self) -> impl Iterator<Item = (&PodKey, bool)> {
+        self.book.pods()
+    }
+
+    /// How many pods are waiting to be inspected or being inspected (checker BOUNDED).
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.book.pending()
+    }
+
+    fn listed(&mut self, as_of: Mono, result: Result<Vec<ListedPod>, String>, now: Mono) {
+        let again = self.listing == Listing::Again;
+        self.listing = Listing::Idle;
+        let changed = match result {
+            Ok(pods) => {
+                self.last_listed = Some(now);
+                self.book.compare(as_of, pods, now)
+            }
+            Err(_) => false,
+        };
+        let succeeded = self.last_listed == Some(now);
+        self.period = if changed { self.config.relist_min } else { self.longer() };
+        let period = if self.stream_up && succeeded { self.config.backstop } else { self.period };
+        self.next_relist = if again { now } else { now.after(period) };
+    }
+
+    /// What happened before now may have been lost with the stream: list, again if a list is under way.
+    fn relist_now(&mut self, now: Mono) {
+        match self.listing {
+            Listing::Idle => self.next_relist = now,
+            Listing::Asked | Listing::Again => self.listing = Listing::Again,
+        }
+    }
+
+    fn longer(&self) -> Duration {
+        self.period.saturating_mul(2).min(self.config.relist_max)
+    }
+
+    fn advance(&mut self, now: Mono, out: &mut Outbox<PlegAction>) {
+        if self.listing == Listing::Idle && self.next_relist <= now {
+            self.listing = Listing::Asked;
+            out.push(PlegAction::Relist);
+        }
+        for uid in self.book.due(now, self.config.inspects_max) {
+            out.push(PlegAction::Inspect { uid });
+        }
+    }
+}
+
+impl Machine for Pleg {
+    type Event = PlegEvent;
+    type Action = PlegAction;
+
+    fn step(&mut self, now: Now, event: PlegEvent, out: &mut Outbox<PlegAction>) {
+        let now = now.mono;
+        match event {
+            PlegEvent::StreamUp => {
+                self.stream_up = true;
+                self.relist_now(now);
+            }
+            PlegEvent::StreamDown => {
+                if self.stream_up {
+                    self.period = self.config.relist_min;
+                    self.relist_now(now);
+                }
+                self.stream_up = false;
+            }
+            PlegEvent::Hint(hint) => self.book.hint(&hint.uid, now, now.after(self.config.gather)),
+            PlegEvent::Listed { as_of, result } => self.listed(as_of, result, now),
+            PlegEvent::Inspected(snapshot) => {
+                if self.book.inspected(&snapshot, now) {
+                    out.push(PlegAction::Changed(snapshot));
+                }
+            }
+            PlegEvent::InspectFailed { uid } => {
+                self.book.failed(&uid, now, now.after(self.config.relist_min));
+            }
+            PlegEvent::Tick => {}
+        }
+        self.advance(now, out);
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        let relist = (self.listing == Listing::Idle).then_some(self.next_relist);
+        let inspect = self.book.next_due(self.config.inspects_max);
+        [relist, inspect].into_iter().flatten().min()
+    }
+}

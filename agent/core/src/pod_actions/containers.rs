@@ -1,0 +1,350 @@
+//! Containers of a pod whose sandbox is good: init order, sidecars, restart policies, changed definitions.
+//!
+//! In: [`Inputs`] and the sandbox. Out: kills, starts and waits appended to the plan. Invariants: init
+//! containers start one after another and never again once a regular container exists in the sandbox; a
+//! container with a live instance is never in `start`. Upstream: computeInitContainerActions,
+//! ShouldContainerBeRestarted (contract 7.1 rules 5 and 6, container restart rules of 7.3).
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::view::{Slot, SlotKind, newest, newest_in, next_attempt, slots};
+use super::{Inputs, Kill, PodActions, SandboxPlan, Start, Waiting};
+use crate::restart;
+use crate::runtime::observed::{ContainerObserved, ContainerState};
+use crate::runtime::{SandboxId, labels};
+use crate::types::pod;
+
+/// How a container that is not live ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Exit code 0.
+    Succeeded,
+    /// Anything else, with its exit code.
+    Failed(i32),
+}
+
+/// How the instance ended; `None` while it is live or was never started.
+#[must_use]
+pub fn ended(c: &ContainerObserved) -> Option<Ended> {
+    match c.state {
+        ContainerState::Exited if c.exit_code == 0 && c.reason != "OOMKilled" => Some(Ended::Succeeded),
+        ContainerState::Exited => Some(Ended::Failed(c.exit_code)),
+        ContainerState::Created | ContainerState::Running | ContainerState::Unknown => None,
+    }
+}
+
+/// Whether the policy brings a container back that ended like this: its own rules first, then its own
+/// policy, then the pod's (`Always` unless set). Regular init containers restart on failure only.
+#[must_use]
+pub fn restarts(p: &Pod, slot: &Slot, container: &Container, how: Ended) -> bool {
+    let exit_code = match how {
+        Ended::Succeeded => 0,
+        Ended::Failed(code) => code,
+    };
+    if let Some(true) = rule_restarts(container, exit_code) {
+        return slot.kind != SlotKind::Init || how != Ended::Succeeded;
+    }
+    let pod_policy = pod::spec(p).restart_policy.as_deref().unwrap_or("Always");
+    let policy = container.restart_policy.as_deref().unwrap_or(pod_policy);
+    match (policy, how) {
+        ("Never", _) | ("OnFailure", Ended::Succeeded) => false,
+        (_, Ended::Succeeded) => slot.kind != SlotKind::Init,
+        _ => true,
+    }
+}
+
+fn rule_restarts(container: &Container, exit_code: i32) -> Option<bool> {
+    let rules = container.restart_policy_rules.as_ref()?;
+    let matching = rules.iter().find(|rule| {
+        rule.exit_codes.as_ref().is_some_and(|codes| {
+            let listed = codes.values.as_ref().is_some_and(|v| v.contains(&exit_code));
+            match codes.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                _ => false,
+            }
+        })
+    })?;
+    // RestartAllContainers is not done yet: the container alone comes back, and the worker says so.
+    Some(matches!(matching.action.as_str(), "Restart" | "RestartAllContainers"))
+}
+
+/// Whether the slot should have an instance that runs or will run, seen from its newest instance.
+pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&ContainerObserved>) -> bool {
+    let Some(container) = slot.spec(inputs.pod) else { return false };
+    match seen {
+        None => true,
+        Some(c) => match ended(c) {
+            Some(how) => replaced(inputs, c) || restarts(inputs.pod, slot, container, how),
+            None if c.state == ContainerState::Created => true,
+            // Live now, but its sandbox goes: it will have failed when the new one is ready.
+            None => restarts(inputs.pod, slot, container, Ended::Failed(137)),
+        },
+    }
+}
+
+fn replaced(inputs: &Inputs<'_>, c: &ContainerObserved) -> bool {
+    inputs.replaced.contains(&c.id) && pod::spec(inputs.pod).restart_policy.as_deref() != Some("Never")
+}
+
+/// Appends what the containers need in the sandbox `home`.
+pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {
+    stop_strays(inputs, home, actions);
+    let all = slots(inputs.pod);
+    let initialized = all
+        .iter()
+        .any(|s| s.kind == SlotKind::Regular && newest_in(inputs.snapshot, &s.name, home).is_some());
+    match init_plan(inputs, home, &all, initialized, actions) {
+        Init::Wait => return,
+        Init::Failed => {
+            stop_all(inputs, actions);
+            return;
+        }
+        Init::Done => {}
+    }
+    for slot in all.iter().filter(|s| s.kind == SlotKind::Regular) {
+        regular(inputs, home, slot, actions);
+    }
+    if !keeps_anything(inputs, home, &all, actions) {
+        stop_all(inputs, actions);
+    }
+}
+
+/// Nothing is left to run: the whole pod goes down.
+fn stop_all(inputs: &Inputs<'_>, actions: &mut PodActions) {
+    actions.start.clear();
+    actions.waiting.clear();
+    actions.kill.clear();
+    actions.sandbox = SandboxPlan::Stop;
+    super::clear_out(inputs, actions);
+}
+
+/// Live instances that are not the newest, live in another sandbox, or have no specification any more.
+fn stop_strays(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {
+    for c in inputs.snapshot.containers.iter().filter(|c| super::is_live(c.state)) {
+        let is_newest = newest(inputs.snapshot, &c.name).is_some_and(|n| n.id == c.id);
+        let slot = Slot::of(inputs.pod, &c.name);
+        if !is_newest || c.sandbox != *home || slot.spec(inputs.pod).is_none() {
+            let message = format!("Stopping container {}", c.name);
+            actions.kill.push(Kill { slot, id: c.id.clone(), message, replace: false });
+        }
+    }
+}
+
+enum Init {
+    Done,
+    Wait,
+    Failed,
+}
+
+fn init_plan(
+    inputs: &Inputs<'_>,
+    home: &SandboxId,
+    all: &[Slot],
+    initialized: bool,
+    actions: &mut PodActions,
+) -> Init {
+    let inits: Vec<&Slot> = all.iter().filter(|s| s.kind != SlotKind::Regular).collect();
+    let reached = inits.iter().rposition(|s| newest_in(inputs.snapshot, &s.name, home).is_some());
+    for (i, slot) in inits.iter().enumerate() {
+        let here = newest_in(inputs.snapshot, &slot.name, home);
+        if slot.kind == SlotKind::Sidecar {
+            let up = sidecar(inputs, home, slot, actions);
+            if !up && !initialized {
+                return Init::Wait;
+            }
+            continue;
+        }
+        // A later one exists, so this one is done even if its record is gone.
+        let passed = initialized || (here.is_none() && reached.is_some_and(|r| r > i));
+        if passed {
+            continue;
+        }
+        match here.map(|c| (c, ended(c))) {
+            Some((_, Some(Ended::Succeeded))) => {}
+            Some((c, Some(how @ Ended::Failed(_)))) => {
+                let container = slot.spec(inputs.pod);
+                if container.is_some_and(|spec| restarts(inputs.pod, slot, spec, how)) {
+                    restart_later_or_now(inputs, slot, c, actions);
+                    return Init::Wait;
+                }
+                return Init::Failed;
+            }
+            Some((c, None)) => {
+                match c.state {
+                    ContainerState::Unknown => kill(slot, c, "", false, actions),
+                    ContainerState::Created => adopt_created(inputs, home, slot, c, actions),
+                    _ => {}
+                }
+                return Init::Wait;
+            }
+            None => {
+                start_fresh(inputs, slot, actions);
+                return Init::Wait;
+            }
+        }
+    }
+    Init::Done
+}
+
+/// Brings a sidecar to its state; true if it is up (so the next init container may start).
+fn sidecar(inputs: &Inputs<'_>, home: &SandboxId, slot: &Slot, actions: &mut PodActions) -> bool {
+    let Some(c) = newest(inputs.snapshot, &slot.name) else {
+        start_fresh(inputs, slot, actions);
+        return false;
+    };
+    if c.sandbox == *home && c.state == ContainerState::Running && !changed(inputs, slot, c) {
+        return true;
+    }
+    settle(inputs, home, slot, c, actions);
+    false
+}
+
+fn regular(inputs: &Inputs<'_>, home: &SandboxId, slot: &Slot, actions: &mut PodActions) {
+    match newest(inputs.snapshot, &slot.name) {
+        None => start_fresh(inputs, slot, actions),
+        Some(c) => settle(inputs, home, slot, c, actions),
+    }
+}
+
+/// A sidecar or regular container that has an instance.
+fn settle(
+    inputs: &Inputs<'_>,
+    home: &SandboxId,
+    slot: &Slot,
+    c: &ContainerObserved,
+    actions: &mut PodActions,
+) {
+    match c.state {
+        ContainerState::Running if c.sandbox != *home => {} // a stray, stopped already
+        ContainerState::Running if changed(inputs, slot, c) => {
+            let text = format!("Container {} definition changed", slot.name);
+            kill(slot, c, &text, wants_instance(inputs, slot, Some(c)), actions);
+        }
+        ContainerState::Running => {}
+        ContainerState::Unknown => {
+            if c.sandbox == *home {
+                kill(slot, c, "", true, actions);
+            }
+        }
+        ContainerState::Created => adopt_created(inputs, home, slot, c, actions),
+        ContainerState::Exited => {
+            if wants_instance(inputs, slot, Some(c)) {
+                restart_later_or_now(inputs, slot, c, actions);
+            }
+        }
+    }
+}
+
+/// Created but never started: start it if it is what we want where we want it; otherwise it must be gone
+/// before a successor exists.
+fn adopt_created(
+    inputs: &Inputs<'_>,
+    home: &SandboxId,
+    slot: &Slot,
+    c: &ContainerObserved,
+    actions: &mut PodActions,
+) {
+    if c.sandbox == *home && !changed(inputs, slot, c) && !live_elsewhere(inputs, slot, c) {
+        actions.start.push(Start {
+            slot: slot.clone(),
+            attempt: c.attempt,
+            created: Some(c.id.clone()),
+            previous_end: None,
+        });
+    } else {
+        actions.remove.push((c.name.clone(), c.id.clone()));
+    }
+}
+
+/// Any other instance of the same container that is live, or could still be started by a late call.
+fn live_elsewhere(inputs: &Inputs<'_>, slot: &Slot, newest: &ContainerObserved) -> bool {
+    inputs.snapshot.containers.iter().any(|o| {
+        o.name == slot.name
+            && o.id != newest.id
+            && (super::is_live(o.state) || o.state == ContainerState::Created)
+    })
+}
+
+fn start_fresh(inputs: &Inputs<'_>, slot: &Slot, actions: &mut PodActions) {
+    let attempt = next_attempt(inputs.snapshot, &slot.name);
+    let previous_end = newest(inputs.snapshot, &slot.name).and_then(|c| c.finished);
+    if let Some(c) = newest(inputs.snapshot, &slot.name) {
+        // An init container of an earlier sandbox: its end does not count as a crash, but it must be down.
+        if super::is_live(c.state) {
+            return;
+        }
+        if c.state == ContainerState::Created {
+            actions.remove.push((c.name.clone(), c.id.clone()));
+            return;
+        }
+    }
+    actions.start.push(Start { slot: slot.clone(), attempt, created: None, previous_end });
+}
+
+fn restart_later_or_now(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved, actions: &mut PodActions) {
+    if live_elsewhere(inputs, slot, c) {
+        for o in inputs.snapshot.containers.iter().filter(|o| o.name == slot.name && o.id != c.id) {
+            if o.state == ContainerState::Created {
+                actions.remove.push((o.name.clone(), o.id.clone()));
+            }
+        }
+        return;
+    }
+    let key = back_off_key(inputs.pod, slot);
+    if let Some((until, delay)) = inputs.back_off.wait(&key, &c.id, inputs.now) {
+        actions.waiting.push(Waiting { slot: slot.clone(), instance: c.id.clone(), until, delay });
+        return;
+    }
+    actions.start.push(Start {
+        slot: slot.clone(),
+        attempt: c.attempt.saturating_add(1),
+        created: None,
+        previous_end: c.finished.or(Some(c.created)),
+    });
+}
+
+fn kill(slot: &Slot, c: &ContainerObserved, why: &str, replace: bool, actions: &mut PodActions) {
+    let message = match (why, replace) {
+        ("", _) => format!("Stopping container {}", slot.name),
+        (text, true) => format!("{text}, will be restarted"),
+        (text, false) => text.to_owned(),
+    };
+    actions.kill.push(Kill { slot: slot.clone(), id: c.id.clone(), message, replace });
+}
+
+/// The definition changed if name and image hash differently; a container without our annotation counts as
+/// unchanged (somebody else's tool made it).
+fn changed(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved) -> bool {
+    let Some(spec) = slot.spec(inputs.pod) else { return false };
+    let wanted = (inputs.hash)(&slot.name, spec.image.as_deref().unwrap_or(""));
+    c.annotations.get(labels::CONTAINER_HASH).is_some_and(|have| *have != wanted)
+}
+
+fn keeps_anything(inputs: &Inputs<'_>, home: &SandboxId, all: &[Slot], actions: &PodActions) -> bool {
+    let coming =
+        |s: &Slot| actions.start.iter().any(|x| x.slot == *s) || actions.waiting.iter().any(|x| x.slot == *s);
+    let up = |s: &Slot| {
+        newest(inputs.snapshot, &s.name).is_some_and(|c| {
+            (super::is_live(c.state) && c.sandbox == *home) || c.state == ContainerState::Created
+        })
+    };
+    // Sidecars do not keep a pod alive.
+    all.iter().filter(|s| s.kind == SlotKind::Regular).any(|s| coming(s) || up(s))
+        || actions.kill.iter().any(|k| k.replace)
+}
+
+/// A container's resources as stable text, for the back-off key.
+#[must_use]
+fn resources_text(container: &Container) -> String {
+    container.resources.as_ref().and_then(|r| serde_json::to_string(r).ok()).unwrap_or_default()
+}
+
+/// The crash-loop key of a slot (contract 7.3).
+#[must_use]
+pub fn back_off_key(p: &Pod, slot: &Slot) -> String {
+    let (image, resources) = slot
+        .spec(p)
+        .map_or_else(Default::default, |c| (c.image.clone().unwrap_or_default(), resources_text(c)));
+    restart::key(pod::uid(p), &slot.name, &image, &resources)
+}

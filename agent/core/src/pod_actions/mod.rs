@@ -1,0 +1,227 @@
+//! Desired × observed → what to do: the plan for one pod, recomputed from scratch whenever anything changed.
+//!
+//! In: the pod, a snapshot of the runtime, the crash-loop state, the time. Out: [`PodActions`], a value. The
+//! pod worker decides what of it may be done now (freshness, fences, one effect at a time). Invariants: a
+//! container is never started while an earlier instance of it may still live; a sandbox is never created
+//! while another one is ready; a world that is as desired gives an empty plan.
+//! Upstream: pkg/kubelet/kuberuntime computePodActions (contract 7.1).
+
+mod containers;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::restart::BackOff;
+use crate::runtime::observed::{
+    ContainerObserved, ContainerState, PodSnapshot, SandboxObserved, SandboxState,
+};
+use crate::runtime::{ContainerId, SandboxId};
+use crate::time::{Mono, Wall};
+use crate::types::pod;
+
+pub use containers::{Ended, back_off_key, ended, restarts};
+pub use view::{Slot, SlotKind, is_live, newest, newest_in, next_attempt, slots};
+
+/// What a plan is computed from.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The desired pod.
+    pub pod: &'a Pod,
+    /// The runtime, as observed.
+    pub snapshot: &'a PodSnapshot,
+    /// Crash-loop state, with every ended instance already reported to it.
+    pub back_off: &'a BackOff,
+    /// Instances that were killed in order to be replaced: they restart unless the policy is Never.
+    pub replaced: &'a BTreeSet<ContainerId>,
+    /// `container_spec::container_hash`.
+    pub hash: &'a dyn Fn(&str, &str) -> String,
+    /// Now.
+    pub now: Mono,
+}
+
+/// What should happen to the pod's sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SandboxPlan {
+    /// Use this one.
+    Keep(SandboxId),
+    /// Stop what is there, then run a new one with this attempt.
+    Create {
+        /// Newest attempt + 1, 0 for the first.
+        attempt: u32,
+        /// True if one existed before (event `SandboxChanged`).
+        replaces: bool,
+    },
+    /// Nothing left to run: stop what is there, make nothing.
+    Stop,
+}
+
+/// A container to bring up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Which.
+    pub slot: Slot,
+    /// Attempt of the instance (its restart count).
+    pub attempt: u32,
+    /// An instance that was created but never started: start it, create nothing.
+    pub created: Option<ContainerId>,
+    /// When the previous instance ended, if there was one: a restart, counted by the back-off.
+    pub previous_end: Option<Wall>,
+}
+
+/// A running container to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kill {
+    /// Which.
+    pub slot: Slot,
+    /// Which instance.
+    pub id: ContainerId,
+    /// Text of the `Killing` event.
+    pub message: String,
+    /// It is to come back (definition changed).
+    pub replace: bool,
+}
+
+/// A container that should run but has to wait for its back-off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Which.
+    pub slot: Slot,
+    /// The ended instance.
+    pub instance: ContainerId,
+    /// Until when.
+    pub until: Mono,
+    /// The whole delay, for the message.
+    pub delay: Duration,
+}
+
+/// The plan. Empty vectors and `SandboxPlan::Keep` mean that the world is as desired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodActions {
+    /// The sandbox.
+    pub sandbox: SandboxPlan,
+    /// Live containers to stop: all of them when the sandbox is to go.
+    pub kill: Vec<Kill>,
+    /// Containers to start, in order.
+    pub start: Vec<Start>,
+    /// Containers that wait for their crash-loop back-off.
+    pub waiting: Vec<Waiting>,
+    /// Dead instances nobody needs: all but the newest of each container, and created ones in the way of
+    /// their successor. (container name, id).
+    pub remove: Vec<(String, ContainerId)>,
+    /// Old sandboxes without containers.
+    pub remove_sandboxes: Vec<SandboxId>,
+}
+
+/// The plan for a pod that should run.
+#[must_use]
+pub fn compute(inputs: &Inputs<'_>) -> PodActions {
+    let plan = sandbox_plan(inputs);
+    let mut actions = PodActions {
+        sandbox: plan,
+        kill: Vec::new(),
+        start: Vec::new(),
+        waiting: Vec::new(),
+        remove: Vec::new(),
+        remove_sandboxes: Vec::new(),
+    };
+    match actions.sandbox.clone() {
+        SandboxPlan::Keep(home) => containers::plan(inputs, &home, &mut actions),
+        SandboxPlan::Create { .. } | SandboxPlan::Stop => clear_out(inputs, &mut actions),
+    }
+    retire(inputs, &mut actions);
+    actions
+}
+
+/// The newest sandbox, by attempt and then by age.
+#[must_use]
+pub fn newest_sandbox(snapshot: &PodSnapshot) -> Option<&SandboxObserved> {
+    snapshot.sandboxes.iter().max_by_key(|s| (s.attempt, s.created))
+}
+
+fn sandbox_plan(inputs: &Inputs<'_>) -> SandboxPlan {
+    let ready = inputs.snapshot.sandboxes.iter().filter(|s| s.state == SandboxState::Ready).count();
+    let Some(newest) = newest_sandbox(inputs.snapshot) else { return create_or_stop(inputs, 0, false) };
+    let host_network = pod::host_network(inputs.pod);
+    let usable = ready == 1
+        && newest.state == SandboxState::Ready
+        && newest.host_network == host_network
+        && (host_network || newest.ips.iter().any(|ip| !ip.is_empty()));
+    if usable {
+        return SandboxPlan::Keep(newest.id.clone());
+    }
+    create_or_stop(inputs, newest.attempt.saturating_add(1), true)
+}
+
+/// A sandbox is (re)created only if something is to run in it (rule 3 of contract 7.1).
+fn create_or_stop(inputs: &Inputs<'_>, attempt: u32, replaces: bool) -> SandboxPlan {
+    let never = pod::spec(inputs.pod).restart_policy.as_deref() == Some("Never");
+    let all_slots = slots(inputs.pod);
+    let existed = all_slots.iter().any(|s| newest(inputs.snapshot, &s.name).is_some());
+    let restartable = all_slots
+        .iter()
+        .filter(|s| s.kind == SlotKind::Regular)
+        .any(|s| containers::wants_instance(inputs, s, newest(inputs.snapshot, &s.name)));
+    let pod_runs_once = never && replaces && existed && !has_own_policy(inputs.pod);
+    if pod_runs_once || (existed && !restartable) {
+        SandboxPlan::Stop
+    } else {
+        SandboxPlan::Create { attempt, replaces }
+    }
+}
+
+fn has_own_policy(p: &Pod) -> bool {
+    pod::containers(p).iter().any(|c| c.restart_policy.is_some() || c.restart_policy_rules.is_some())
+}
+
+/// Everything must be down before a sandbox goes: live ones stopped, never-started ones removed (a late
+/// start of one of them would make a second live instance).
+fn clear_out(inputs: &Inputs<'_>, actions: &mut PodActions) {
+    for c in inputs.snapshot.containers.iter().filter(|c| is_live(c.state)) {
+        let slot = Slot::of(inputs.pod, &c.name);
+        let message = format!("Stopping container {}", c.name);
+        actions.kill.push(Kill { slot, id: c.id.clone(), message, replace: false });
+    }
+    for c in &inputs.snapshot.containers {
+        if c.state == ContainerState::Created {
+            actions.remove.push((c.name.clone(), c.id.clone()));
+        }
+    }
+}
+
+/// Dead instances that a newer dead instance of the same container supersedes. The newest one stays, for its
+/// logs and its exit code.
+#[must_use]
+pub fn superseded(snapshot: &PodSnapshot) -> Vec<ContainerId> {
+    let dead = |c: &&ContainerObserved| !is_live(c.state);
+    let newer = |c: &ContainerObserved, o: &ContainerObserved| {
+        o.name == c.name && (o.attempt, o.created) > (c.attempt, c.created)
+    };
+    let all = || snapshot.containers.iter().filter(dead);
+    all().filter(|c| all().any(|o| newer(c, o))).map(|c| c.id.clone()).collect()
+}
+
+/// Retention: superseded instances go unless they are just being dealt with; a sandbox stays while it is the
+/// newest or has containers.
+fn retire(inputs: &Inputs<'_>, actions: &mut PodActions) {
+    let snapshot = inputs.snapshot;
+    for id in superseded(snapshot) {
+        let planned = actions.start.iter().any(|s| s.created.as_ref() == Some(&id))
+            || actions.remove.iter().any(|(_, known)| *known == id);
+        if let Some(c) = snapshot.containers.iter().find(|c| c.id == id && !planned) {
+            actions.remove.push((c.name.clone(), id));
+        }
+    }
+    let Some(newest) = newest_sandbox(snapshot) else { return };
+    for s in &snapshot.sandboxes {
+        let used = snapshot.containers.iter().any(|c| c.sandbox == s.id);
+        if s.id != newest.id && s.state == SandboxState::NotReady && !used {
+            actions.remove_sandboxes.push(s.id.clone());
+        }
+    }
+}

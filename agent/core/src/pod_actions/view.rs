@@ -1,0 +1,102 @@
+//! Reading a pod and a snapshot together: the pod's container slots, the newest instance of each.
+//!
+//! In: pod and snapshot. Out: borrowed instances. Invariant: the order of a snapshot's vectors is not
+//! trusted; newest is the highest attempt, then the latest creation.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use crate::runtime::SandboxId;
+use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use crate::types::pod;
+use crate::types::pod::ContainerRef;
+
+/// Which list a container is in, and how it behaves there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SlotKind {
+    /// Runs to completion before the next one starts.
+    Init,
+    /// Init container with `restartPolicy: Always`.
+    Sidecar,
+    /// From `spec.containers`.
+    Regular,
+}
+
+/// One container of a pod's specification.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Slot {
+    /// Which list.
+    pub kind: SlotKind,
+    /// Position in its list.
+    pub index: usize,
+    /// Container name.
+    pub name: String,
+}
+
+impl Slot {
+    /// The slot of a container name; a name the pod does not have reads as a regular one past the end.
+    #[must_use]
+    pub fn of(p: &Pod, name: &str) -> Slot {
+        let past_the_end = || Slot { kind: SlotKind::Regular, index: usize::MAX, name: name.to_owned() };
+        slots(p).into_iter().find(|s| s.name == name).unwrap_or_else(past_the_end)
+    }
+
+    /// How `container_spec` names it.
+    #[must_use]
+    pub fn container_ref(&self) -> ContainerRef<'_> {
+        match self.kind {
+            SlotKind::Init | SlotKind::Sidecar => ContainerRef::Init(&self.name),
+            SlotKind::Regular => ContainerRef::Regular(&self.name),
+        }
+    }
+
+    /// The specification of the container.
+    #[must_use]
+    pub fn spec<'a>(&self, p: &'a Pod) -> Option<&'a Container> {
+        self.container_ref().find(p)
+    }
+}
+
+/// Every container of the pod: init containers in order, then regular ones in order.
+#[must_use]
+pub fn slots(p: &Pod) -> Vec<Slot> {
+    let init = pod::init_containers(p).iter().enumerate().map(|(index, c)| Slot {
+        kind: if pod::is_sidecar(c) { SlotKind::Sidecar } else { SlotKind::Init },
+        index,
+        name: c.name.clone(),
+    });
+    let regular = pod::containers(p).iter().enumerate().map(|(index, c)| Slot {
+        kind: SlotKind::Regular,
+        index,
+        name: c.name.clone(),
+    });
+    init.chain(regular).collect()
+}
+
+/// True while the first process may run.
+#[must_use]
+pub fn is_live(state: ContainerState) -> bool {
+    matches!(state, ContainerState::Running | ContainerState::Unknown)
+}
+
+/// The newest instance of a container in any sandbox.
+#[must_use]
+pub fn newest<'a>(snapshot: &'a PodSnapshot, name: &str) -> Option<&'a ContainerObserved> {
+    snapshot.containers.iter().filter(|c| c.name == name).max_by_key(|c| (c.attempt, c.created))
+}
+
+/// The newest instance of a container in one sandbox.
+#[must_use]
+pub fn newest_in<'a>(
+    snapshot: &'a PodSnapshot,
+    name: &str,
+    sandbox: &SandboxId,
+) -> Option<&'a ContainerObserved> {
+    let here = |c: &&ContainerObserved| c.name == name && c.sandbox == *sandbox;
+    snapshot.containers.iter().filter(here).max_by_key(|c| (c.attempt, c.created))
+}
+
+/// The attempt that the next instance of a container gets: 0 for the first, else newest + 1.
+#[must_use]
+pub fn next_attempt(snapshot: &PodSnapshot, name: &str) -> u32 {
+    newest(snapshot, name).map_or(0, |c| c.attempt.saturating_add(1))
+}

@@ -1,0 +1,163 @@
+//! What goes into a pod worker and what comes out, as plain data.
+//!
+//! In: [`PodEvent`]. Out: [`PodAction`]. The shell routes by pod UID. Invariant: nothing here borrows, so
+//! events and actions can be queued, replayed and written to a trace.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde::{Deserialize, Serialize};
+
+use super::specs::PodSpecs;
+use crate::machine::EffectId;
+use crate::restart;
+use crate::runtime::PodKey;
+use crate::runtime::effect::{Effect, EffectResult};
+use crate::runtime::observed::PodSnapshot;
+use crate::time::{Mono, Wall};
+
+/// Why a pod is taken down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KillReason {
+    /// Its source does not have it any more.
+    Removed,
+    /// `metadata.deletionTimestamp` is set.
+    Deleted,
+    /// It runs, and no source has it (grace 1 s).
+    Orphan,
+    /// Its containers ended and none comes back.
+    Ended,
+    /// `spec.activeDeadlineSeconds` passed.
+    DeadlineExceeded,
+    /// The node refuses or ends it: admission, eviction, preemption. Becomes `status.reason` and `.message`.
+    Failed {
+        /// For example `Evicted`, `OutOfcpu`, `Preempting`.
+        reason: String,
+        /// For people.
+        message: String,
+    },
+}
+
+impl KillReason {
+    /// True if nothing of the pod is to be left on the node; otherwise its dead containers and its
+    /// directories are kept until it is removed.
+    #[must_use]
+    pub fn removes(&self) -> bool {
+        matches!(self, KillReason::Removed | KillReason::Deleted | KillReason::Orphan)
+    }
+}
+
+/// What a pod worker reacts to.
+#[derive(Clone, Debug)]
+pub enum PodEvent {
+    /// The pod as it should be; the first one starts it, later ones replace it.
+    Desired(Arc<Pod>),
+    /// Take it down. A later kill can only shorten the grace, never undo.
+    Kill {
+        /// Why.
+        reason: KillReason,
+        /// Overrides the pod's own grace, seconds.
+        grace_s: Option<u32>,
+    },
+    /// What the runtime has of this pod (from PLEG, or the answer to [`Effect::Inspect`]).
+    Observed(Arc<PodSnapshot>),
+    /// The answer to an effect or to a [`PodAction::Persist`]; exactly one each.
+    EffectDone {
+        /// As issued.
+        id: EffectId,
+        /// Read after the effect was over.
+        completed_at: Mono,
+        /// The answer.
+        result: EffectResult,
+    },
+    /// Whether the node's network is ready, `Err` with the runtime's words. Latest wins; ready until told.
+    Network(Result<(), String>),
+    /// The deadline came.
+    Tick,
+}
+
+/// What a pod worker asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PodAction {
+    /// Do this, answer [`PodEvent::EffectDone`].
+    Effect {
+        /// To be sent back.
+        id: EffectId,
+        /// What.
+        effect: Effect,
+        /// No call for it may be sent or still be in progress after this; `None` for pulls.
+        deadline: Option<Mono>,
+    },
+    /// Nobody waits for this effect any more: drop the call, answer `DeadlineExceeded` (or its real answer).
+    /// A shell that cannot cancel may ignore it.
+    Cancel(EffectId),
+    /// Write this durably, then answer [`PodEvent::EffectDone`] with `Done`. Replaces an earlier record.
+    Persist {
+        /// To be sent back.
+        id: EffectId,
+        /// What to write; it goes away with [`Effect::RemovePodDirs`].
+        record: TerminatingRecord,
+    },
+    /// The status changed.
+    PublishStatus(Box<PodStatus>),
+    /// Something to record as a Kubernetes event.
+    Event(EventFact),
+    /// Nothing of the pod is left; drop the worker.
+    Finished {
+        /// The pod was desired again meanwhile: start a new worker for it.
+        desired_again: bool,
+    },
+}
+
+/// What must survive a crash of the agent during termination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminatingRecord {
+    /// Which pod.
+    pub pod: PodKey,
+    /// Why.
+    pub reason: KillReason,
+    /// Effective grace, seconds.
+    pub grace_s: u32,
+    /// When termination began.
+    pub since: Wall,
+    /// Whether everything of the pod is to go.
+    pub remove: bool,
+}
+
+/// Severity of a Kubernetes event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EventKind {
+    /// For information.
+    Normal,
+    /// Something went wrong.
+    Warning,
+}
+
+/// A Kubernetes event about the pod, without the bookkeeping of the API object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventFact {
+    /// Severity.
+    pub kind: EventKind,
+    /// Contract chapter 16.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// The container it is about (`involvedObject.fieldPath`).
+    pub container: Option<String>,
+}
+
+/// What all pod workers of a node share.
+#[derive(Clone, Debug)]
+pub struct WorkerContext {
+    /// Builds runtime configurations from pods.
+    pub specs: Arc<dyn PodSpecs>,
+    /// `runtimeRequestTimeout`.
+    pub request_timeout: Duration,
+    /// Crash-loop back-off: 10 s to `maxContainerRestartPeriod`.
+    pub crash_loop: restart::Policy,
+    /// Scheme of container ids, for example `containerd`.
+    pub runtime_name: String,
+    /// The node's addresses, the primary first.
+    pub host_ips: Vec<String>,
+}

@@ -1,0 +1,213 @@
+//! What a pod worker has in every state: identity, ledger, newest snapshot, last published status, timer.
+//!
+//! In: calls of the states' code. Out: actions. Invariants: the timer is recomputed in every step and is
+//! always later than now; a snapshot older than the one held is dropped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use super::api::{EventFact, EventKind, PodAction, WorkerContext};
+use super::ledger::{Flight, Ledger, Purpose, Target};
+use crate::machine::{EffectId, Outbox};
+use crate::pod_actions::newest_sandbox;
+use crate::runtime::effect::Effect;
+use crate::runtime::observed::{PodSnapshot, SandboxObserved, SandboxState};
+use crate::runtime::{PodKey, SandboxId};
+use crate::status::{self, StatusInputs, Verdict, WaitingReason};
+use crate::time::{Mono, Now, Wall};
+
+#[derive(Clone, Debug)]
+pub(super) struct Base {
+    pub(super) key: PodKey,
+    pub(super) ctx: Arc<WorkerContext>,
+    pub(super) ledger: Ledger,
+    pub(super) snapshot: Option<Arc<PodSnapshot>>,
+    pub(super) published: Option<PodStatus>,
+    pub(super) network: Result<(), String>,
+    /// Sandboxes this incarnation has stopped.
+    pub(super) stopped: Vec<SandboxId>,
+    pub(super) start_time: Option<Wall>,
+    pub(super) wake: Option<Mono>,
+    /// A decision waits for a snapshot later than this.
+    wanted_after: Option<Mono>,
+}
+
+impl Base {
+    pub(super) fn new(key: PodKey, ctx: Arc<WorkerContext>, fence_until: Mono) -> Base {
+        Base {
+            key,
+            ctx,
+            ledger: Ledger::new(fence_until),
+            snapshot: None,
+            published: None,
+            network: Ok(()),
+            stopped: Vec::new(),
+            start_time: None,
+            wake: None,
+            wanted_after: None,
+        }
+    }
+
+    /// Begins a pass: the timer and the wish for a snapshot are decided anew.
+    pub(super) fn begin_pass(&mut self) {
+        self.wake = None;
+        self.wanted_after = None;
+    }
+
+    /// Ends a pass: asks for the snapshot that decisions waited for.
+    pub(super) fn end_pass(&mut self, now: Now, out: &mut Outbox<PodAction>) {
+        let Some(after) = self.wanted_after else { return };
+        if self.ledger.busy(&Target::Observe) {
+            return;
+        }
+        if now.mono <= after {
+            self.wake_at(Mono(after.0.saturating_add(1)), now);
+            return;
+        }
+        if let Some(held) = self.ledger.held_until(&Target::Observe, now.mono) {
+            self.wake_at(held, now);
+            return;
+        }
+        self.issue(now, Target::Observe, Purpose::Inspect, Effect::Inspect, out);
+    }
+
+    pub(super) fn wake_at(&mut self, at: Mono, now: Now) {
+        let at = at.max(Mono(now.mono.0.saturating_add(1)));
+        self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
+    }
+
+    /// A decision needs a snapshot asked for after `after`.
+    pub(super) fn want_snapshot_after(&mut self, after: Mono) {
+        self.wanted_after = Some(self.wanted_after.map_or(after, |w| w.max(after)));
+    }
+
+    pub(super) fn issue(
+        &mut self,
+        now: Now,
+        target: Target,
+        purpose: Purpose,
+        effect: Effect,
+        out: &mut Outbox<PodAction>,
+    ) -> EffectId {
+        let deadline = effect.timeout(self.ctx.request_timeout).map(|t| now.mono.after(t));
+        let id = self.ledger.open(Flight { target, purpose, issued: now.mono, deadline, cancelled: false });
+        out.push(PodAction::Effect { id, effect, deadline });
+        id
+    }
+
+    /// `target` may be acted on now: nothing in flight, the snapshot is later than the last effect on it, and
+    /// no back-off holds it. If not, arranges to be woken when that changes.
+    pub(super) fn may_act(&mut self, target: &Target, now: Now) -> bool {
+        if self.ledger.busy(target) {
+            return false;
+        }
+        let as_of = self.as_of();
+        if !self.ledger.fresh(target, as_of) {
+            self.want_snapshot_after(self.ledger.known_after());
+            return false;
+        }
+        if let Some(held) = self.ledger.held_until(target, now.mono) {
+            self.wake_at(held, now);
+            return false;
+        }
+        true
+    }
+
+    /// The snapshot's silence means absence if it was asked for after `after`. If not, arranges to look.
+    pub(super) fn may_conclude_absence(&mut self, after: Mono, now: Now) -> bool {
+        if self.as_of() > after || (after == Mono(0) && self.snapshot.is_some()) {
+            return true;
+        }
+        if now.mono > after {
+            self.want_snapshot_after(after);
+        } else {
+            self.wake_at(Mono(after.0.saturating_add(1)), now);
+        }
+        false
+    }
+
+    pub(super) fn as_of(&self) -> Mono {
+        self.snapshot.as_ref().map_or(Mono(0), |s| s.as_of)
+    }
+
+    /// Takes a snapshot unless a later one is there already.
+    pub(super) fn absorb(&mut self, snapshot: Arc<PodSnapshot>) {
+        if snapshot.pod.uid != self.key.uid {
+            return;
+        }
+        if self.snapshot.as_ref().is_none_or(|have| have.as_of < snapshot.as_of) {
+            self.stopped.retain(|id| snapshot.sandboxes.iter().any(|s| s.id == *id));
+            self.snapshot = Some(snapshot);
+        }
+    }
+
+    /// True if the sandbox still holds anything that `StopSandbox` releases.
+    pub(super) fn needs_stop(&self, s: &SandboxObserved) -> bool {
+        let network_up = !s.host_network && s.ips.iter().any(|ip| !ip.is_empty());
+        s.state == SandboxState::Ready || (network_up && !self.stopped.contains(&s.id))
+    }
+
+    pub(super) fn pod_ips(&self) -> Vec<String> {
+        self.snapshot.as_deref().and_then(newest_sandbox).map(|s| s.ips.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn event(
+        &self,
+        kind: EventKind,
+        reason: &'static str,
+        message: impl Into<String>,
+        container: Option<&str>,
+        out: &mut Outbox<PodAction>,
+    ) {
+        let container = container.map(str::to_owned);
+        out.push(PodAction::Event(EventFact { kind, reason, message: message.into(), container }));
+    }
+
+    /// When the node took the pod up: from the API, else from its oldest sandbox, else now.
+    pub(super) fn start_time(&mut self, pod: &Pod, now: Now) -> Wall {
+        if let Some(t) = self.start_time {
+            return t;
+        }
+        let known = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+        let from_api = known.and_then(|t| i64::try_from(t.0.as_nanosecond()).ok()).map(Wall);
+        let oldest = self.snapshot.as_ref().and_then(|s| s.sandboxes.iter().map(|s| s.created).min());
+        let chosen = from_api.or(oldest).unwrap_or(now.wall);
+        if self.snapshot.is_some() {
+            self.start_time = Some(chosen);
+        }
+        chosen
+    }
+
+    pub(super) fn status(
+        &mut self,
+        pod: &Pod,
+        waiting: &BTreeMap<String, WaitingReason>,
+        verdict: Option<&Verdict>,
+        terminating: bool,
+        now: Now,
+    ) -> PodStatus {
+        let start_time = self.start_time(pod, now);
+        status::generate(&StatusInputs {
+            pod,
+            snapshot: self.snapshot.as_deref(),
+            waiting,
+            previous: self.published.as_ref(),
+            terminating,
+            verdict,
+            host_ips: &self.ctx.host_ips,
+            runtime_name: &self.ctx.runtime_name,
+            start_time,
+            now: now.wall,
+        })
+    }
+
+    /// Publishes a status if it differs from the last one.
+    pub(super) fn publish(&mut self, status: PodStatus, out: &mut Outbox<PodAction>) {
+        if self.published.as_ref() != Some(&status) {
+            self.published = Some(status.clone());
+            out.push(PodAction::PublishStatus(Box::new(status)));
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What is in flight, and what a snapshot may be believed about.
+//!
+//! In: effects issued and their answers, snapshots' stamps. Out: yes or no. Invariants: at most one mutating
+//! effect in flight per target; a snapshot says something about a target only if it was asked for after the
+//! last effect on the target was over; **absence** counts only if it was asked for after every call that may
+//! still create the thing has passed its deadline (zombie fence), those of earlier incarnations included.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::machine::EffectId;
+use crate::restart;
+use crate::runtime::effect::EffectError;
+use crate::runtime::{ContainerId, SandboxId};
+use crate::time::Mono;
+
+/// What effects of one pod act on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    /// The pod's directories.
+    Dirs,
+    /// The terminating record.
+    Record,
+    /// The pod's sandboxes, all of them.
+    Sandbox,
+    /// All instances of one container.
+    Container(String),
+    /// Nothing: looking.
+    Observe,
+}
+
+/// What an effect was for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Inspect,
+    CreateDirs,
+    ContainerFiles,
+    RemoveDirs,
+    Persist,
+    InspectImage,
+    PullImage,
+    RunSandbox,
+    StopSandbox(SandboxId),
+    RemoveSandbox(SandboxId),
+    Create,
+    Start,
+    Stop { id: ContainerId, grace_s: u32 },
+    Remove(ContainerId),
+}
+
+impl Purpose {
+    /// True if it changes what a snapshot shows.
+    fn mutates(&self) -> bool {
+        !matches!(
+            self,
+            Purpose::Inspect
+                | Purpose::CreateDirs
+                | Purpose::ContainerFiles
+                | Purpose::RemoveDirs
+                | Purpose::Persist
+                | Purpose::InspectImage
+                | Purpose::PullImage
+        )
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Flight {
+    pub(super) target: Target,
+    pub(super) purpose: Purpose,
+    pub(super) issued: Mono,
+    pub(super) deadline: Option<Mono>,
+    pub(super) cancelled: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Settled {
+    /// A snapshot must be later to say anything about the target.
+    known_after: Mono,
+    /// A snapshot must be later for its silence to mean absence.
+    absent_after: Mono,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Retry {
+    failures: u32,
+    not_before: Mono,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ledger {
+    flights: BTreeMap<EffectId, Flight>,
+    settled: BTreeMap<Target, Settled>,
+    retries: BTreeMap<Target, Retry>,
+    fence: Mono,
+    next_id: u64,
+}
+
+impl Ledger {
+    pub(super) fn new(fence_until: Mono) -> Ledger {
+        Ledger { fence: fence_until, ..Ledger::default() }
+    }
+
+    pub(super) fn open(&mut self, flight: Flight) -> EffectId {
+        let id = EffectId(self.next_id);
+        self.next_id += 1;
+        debug_assert!(!self.busy(&flight.target), "one effect in flight per target: {flight:?}");
+        self.flights.insert(id, flight);
+        id
+    }
+
+    /// Ends a flight; `None` if the id is not in flight (an answer to an earlier incarnation, or a second one).
+    pub(super) fn close(&mut self, id: EffectId, completed_at: Mono, unknown: bool) -> Option<Flight> {
+        let flight = self.flights.remove(&id)?;
+        if flight.purpose.mutates() {
+            let s = self.settled.entry(flight.target.clone()).or_default();
+            s.known_after = s.known_after.max(completed_at);
+            let over = if unknown { flight.deadline.unwrap_or(completed_at) } else { completed_at };
+            s.absent_after = s.absent_after.max(over).max(completed_at);
+        }
+        Some(flight)
+    }
+
+    pub(super) fn busy(&self, target: &Target) -> bool {
+        self.flights.values().any(|f| f.target == *target)
+    }
+
+    /// Some container effect is in flight.
+    pub(super) fn any_container_busy(&self) -> bool {
+        self.flights.values().any(|f| matches!(f.target, Target::Container(_)))
+    }
+
+    pub(super) fn flights_mut(&mut self) -> impl Iterator<Item = (&EffectId, &mut Flight)> {
+        self.flights.iter_mut()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// A snapshot stamped `as_of` is the truth about `target`.
+    pub(super) fn fresh(&self, target: &Target, as_of: Mono) -> bool {
+        !self.busy(target) && self.settled.get(target).is_none_or(|s| as_of > s.known_after)
+    }
+
+    /// Every target that has been acted on is settled and older than the snapshot.
+    pub(super) fn all_fresh(&self, as_of: Mono) -> bool {
+        !self.flights.values().any(|f| f.purpose.mutates())
+            && self.settled.values().all(|s| as_of > s.known_after)
+    }
+
+    /// From when on a snapshot's silence about `target` means absence.
+    pub(super) fn absent_after(&self, target: &Target) -> Mono {
+        self.settled.get(target).map_or(Mono(0), |s| s.absent_after).max(self.fence)
+    }
+
+    /// The same for everything of the pod.
+    pub(super) fn all_absent_after(&self) -> Mono {
+        self.settled.values().map(|s| s.absent_after).max().unwrap_or_default().max(self.fence)
+    }
+
+    /// The stamp that the next snapshot must exceed to be news about everything.
+    pub(super) fn known_after(&self) -> Mono {
+        self.settled.values().map(|s| s.known_after).max().unwrap_or_default()
+    }
+
+    /// When `target` may be tried again, if not at `now`.
+    pub(super) fn held_until(&self, target: &Target, now: Mono) -> Option<Mono> {
+        self.retries.get(target).map(|r| r.not_before).filter(|t| now < *t)
+    }
+
+    pub(super) fn succeeded(&mut self, target: &Target) {
+        self.retries.remove(target);
+    }
+
+    /// Notes a failure; the next try waits. `unknown`: the peer did not answer, and the world will be looked
+    /// at before anything is repeated, so the wait starts small.
+    pub(super) fn failed(
+        &mut self,
+        target: &Target,
+        seed: &str,
+        now: Mono,
+        error: &EffectError,
+        unknown: bool,
+    ) {
+        use crate::drivers::Class;
+        let r = self.retries.entry(target.clone()).or_default();
+        r.failures = r.failures.saturating_add(1);
+        let doubled = |base_ms: u64, max_ms: u64| {
+            let factor = 1u64.checked_shl(r.failures.saturating_sub(1).min(20)).unwrap_or(u64::MAX);
+            Duration::from_millis(base_ms.saturating_mul(factor).min(max_ms))
+        };
+        let base = match target {
+            Target::Observe => doubled(100, 5_000),
+            _ if unknown => doubled(1_000, 10_000),
+            _ => restart::REQUEUE,
+        };
+        let wait = restart::jittered(base, seed, u64::from(r.failures));
+        let asked = match error.class {
+            Class::Retryable { after_ms } => Duration::from_millis(after_ms),
+            _ => Duration::ZERO,
+        };
+        r.not_before = now.after(wait.max(asked));
+    }
+
+    /// Lets a target that failed be tried at `at` already.
+    pub(super) fn release(&mut self, target: &Target, at: Mono) {
+        self.retries.entry(target.clone()).or_default().not_before = at;
+    }
+
+    /// Holds a target back without a failure (a start that ends itself, a missing precondition).
+    pub(super) fn hold(&mut self, target: &Target, until: Mono) {
+        let r = self.retries.entry(target.clone()).or_default();
+        r.not_before = r.not_before.max(until);
+    }
+}

@@ -1,0 +1,366 @@
+//! The pod worker: the whole life of one pod on this node, as one state machine.
+//!
+//! # For the shell
+//! One [`PodWorker`] for each pod UID that is desired or that the runtime still has.
+//! 1. `PodWorker::new(key, context, fence_until)`; after a crash with a record on disk, [`PodWorker::resume`].
+//!    `fence_until` is when every call that an earlier incarnation may have sent for this pod is over
+//!    (`Mono(0)` if there was none: first start since boot, or the pod has no directory yet).
+//! 2. Feed it: [`PodEvent::Desired`] from the pod manager; [`PodEvent::Kill`] when the pod left its source,
+//!    or with [`KillReason::Orphan`] when the runtime has it and nobody else; [`PodEvent::Observed`] from
+//!    PLEG; [`PodEvent::Network`]; [`PodEvent::Tick`] at [`Machine::deadline`].
+//! 3. Carry out its actions in order. Every [`PodAction::Effect`] and [`PodAction::Persist`] is answered by
+//!    exactly one [`PodEvent::EffectDone`]. [`Effect::Inspect`] is answered with
+//!    [`EffectOk::Snapshot`], whose `as_of` is read before the first question is sent; `completed_at` is read
+//!    after the call is over. A call must not outlive the effect's `deadline`: send it with what is left
+//!    until then, and answer `DeadlineExceeded` if that is nothing.
+//! 4. On [`PodAction::Finished`] drop the worker; if `desired_again`, make a new one for the pod.
+//!
+//! A pod that ended by itself stays in `Terminated` (its dead containers and its directories are kept) until
+//! it is removed: the worker must live on, so that the pod is not started again.
+//!
+//! # Rules (docs/agent.md)
+//! Level-triggered and stamped; at most one mutating effect in flight per container name and for the
+//! sandboxes; unknown outcomes are looked at, never assumed; silence counts as absence only behind the
+//! fence; the grace only shrinks; no state is ever left backwards. Upstream: pkg/kubelet/pod_workers.go.
+
+mod api;
+mod base;
+mod ledger;
+mod specs;
+mod start;
+mod state;
+mod sync;
+mod terminate;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+pub use api::{EventFact, EventKind, KillReason, PodAction, PodEvent, TerminatingRecord, WorkerContext};
+pub use specs::{PodSpecs, SpecFailure};
+pub use sync::RESTART_BACK_OFF;
+
+use base::Base;
+use ledger::{Flight, Purpose};
+use state::{Cleanup, Record, State, Syncing, Terminated, Terminating};
+
+use crate::drivers::Class;
+use crate::machine::{EffectId, Machine, Outbox};
+use crate::runtime::PodKey;
+use crate::runtime::effect::{EffectError, EffectOk, EffectResult};
+use crate::status::{Phase, WaitingReason};
+use crate::time::{Mono, Now};
+
+#[cfg(doc)]
+use crate::runtime::effect::Effect;
+
+/// What terminating keeps of syncing: the pod, and what its containers waited for.
+type LastSync = (Arc<Pod>, BTreeMap<String, WaitingReason>);
+
+/// The life of one pod.
+#[derive(Clone, Debug)]
+pub struct PodWorker {
+    base: Base,
+    state: State,
+}
+
+impl PodWorker {
+    /// A worker for a pod about which nothing is known yet.
+    #[must_use]
+    pub fn new(key: PodKey, context: Arc<WorkerContext>, fence_until: Mono) -> PodWorker {
+        PodWorker { base: Base::new(key, context, fence_until), state: State::Pending }
+    }
+
+    /// A worker for a pod whose termination had begun before the agent was restarted.
+    #[must_use]
+    pub fn resume(
+        record: &TerminatingRecord,
+        context: Arc<WorkerContext>,
+        fence_until: Mono,
+        now: Now,
+    ) -> PodWorker {
+        let elapsed = u64::try_from(now.wall.since(record.since).as_nanos()).unwrap_or(u64::MAX);
+        let terminating = Terminating {
+            pod: None,
+            reason: record.reason.clone(),
+            grace_s: record.grace_s,
+            since: Mono(now.mono.0.saturating_sub(elapsed)),
+            remove: record.remove,
+            desired_again: false,
+            record: Record::Written,
+            told: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+        };
+        let base = Base::new(record.pod.clone(), context, fence_until);
+        PodWorker { base, state: State::Terminating(terminating) }
+    }
+
+    /// Which pod.
+    #[must_use]
+    pub fn key(&self) -> &PodKey {
+        &self.base.key
+    }
+
+    /// `pending`, `syncing`, `terminating`, `terminated` or `finished`.
+    #[must_use]
+    pub fn state_name(&self) -> &'static str {
+        match &self.state {
+            State::Pending => "pending",
+            State::Syncing(_) => "syncing",
+            State::Terminating(_) => "terminating",
+            State::Terminated(_) => "terminated",
+            State::Finished => "finished",
+        }
+    }
+
+    /// The pod is over and nothing of it runs.
+    #[must_use]
+    pub fn is_terminated(&self) -> bool {
+        matches!(self.state, State::Terminated(_) | State::Finished)
+    }
+
+    /// The last published status.
+    #[must_use]
+    pub fn status(&self) -> Option<&PodStatus> {
+        self.base.published.as_ref()
+    }
+
+    /// Effects that have not been answered yet (checker BOUNDED).
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.base.ledger.in_flight()
+    }
+
+    fn desired(&mut self, pod: Arc<Pod>, now: Now, out: &mut Outbox<PodAction>) {
+        if pod.metadata.uid.as_deref() != Some(self.base.key.uid.as_str()) {
+            return;
+        }
+        let deleted = pod.metadata.deletion_timestamp.is_some();
+        let over = pod.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal);
+        match &mut self.state {
+            State::Pending => {
+                let syncing = Syncing::new(pod, self.base.ctx.crash_loop);
+                sync::tell_unsupported(&syncing, &self.base, out);
+                self.state = State::Syncing(Box::new(syncing));
+                if !deleted && over.is_some() {
+                    self.kill(KillReason::Ended, None, now);
+                }
+            }
+            State::Syncing(s) => s.pod = pod,
+            State::Terminating(t) => {
+                t.desired_again |= t.remove && !deleted;
+                t.pod = Some(pod);
+            }
+            State::Terminated(t) => {
+                t.desired_again |= t.cleanup == Cleanup::Removing && !deleted;
+                t.pod = Some(pod);
+            }
+            State::Finished => {}
+        }
+        if deleted {
+            self.kill(KillReason::Deleted, None, now);
+        }
+    }
+
+    fn kill(&mut self, reason: KillReason, grace_s: Option<u32>, now: Now) {
+        let remove = reason.removes();
+        match &mut self.state {
+            State::Pending => self.begin_terminating(reason, grace_s, None, now),
+            State::Syncing(s) => {
+                let from = Some((s.pod.clone(), std::mem::take(&mut s.waiting)));
+                self.begin_terminating(reason, grace_s, from, now);
+            }
+            State::Terminating(t) => {
+                t.remove |= remove;
+                t.desired_again &= !remove;
+                if reason != KillReason::Ended {
+                    t.grace_s = t.grace_s.min(terminate::effective_grace(t.pod.as_deref(), grace_s));
+                }
+            }
+            State::Terminated(t) => {
+                if remove {
+                    t.cleanup = Cleanup::Removing;
+                    t.desired_again = false;
+                }
+            }
+            State::Finished => {}
+        }
+    }
+
+    fn begin_terminating(
+        &mut self,
+        reason: KillReason,
+        grace_s: Option<u32>,
+        from: Option<LastSync>,
+        now: Now,
+    ) {
+        let (pod, waiting) = from.map_or_else(Default::default, |(pod, waiting)| (Some(pod), waiting));
+        self.state = State::Terminating(Terminating {
+            grace_s: terminate::effective_grace(pod.as_deref(), grace_s),
+            remove: reason.removes(),
+            pod,
+            reason,
+            since: now.mono,
+            desired_again: false,
+            record: Record::Needed,
+            told: BTreeSet::new(),
+            waiting,
+        });
+    }
+
+    fn effect_done(
+        &mut self,
+        (id, completed_at): (EffectId, Mono),
+        result: EffectResult,
+        now: Now,
+        out: &mut Outbox<PodAction>,
+    ) {
+        let unknown = result.as_ref().err().is_some_and(is_unknown);
+        let Some(flight) = self.base.ledger.close(id, completed_at, unknown) else { return };
+        let result = forgive(&flight, result);
+        match &result {
+            Ok(_) => self.base.ledger.succeeded(&flight.target),
+            Err(_) if flight.cancelled => {}
+            Err(e) => {
+                let seed = format!("{}/{:?}", self.base.key.uid, flight.target);
+                self.base.ledger.failed(&flight.target, &seed, now.mono, e, unknown);
+            }
+        }
+        self.note(&flight, &result, out);
+        match &mut self.state {
+            State::Syncing(s) => start::answered(s, &mut self.base, &flight, result, now, out),
+            State::Terminating(t) if flight.purpose == Purpose::Persist => {
+                // A record that cannot be written must not keep a pod alive: a full disk is a reason to
+                // evict. What is lost is the grace already spent, if the agent crashes as well.
+                t.record = Record::Written;
+            }
+            State::Terminated(t) if flight.purpose == Purpose::RemoveDirs && result.is_ok() => {
+                let desired_again = t.desired_again;
+                self.state = State::Finished;
+                out.push(PodAction::Finished { desired_again });
+            }
+            _ => {}
+        }
+    }
+
+    /// What an answer means in every state.
+    fn note(&mut self, flight: &Flight, result: &EffectResult, out: &mut Outbox<PodAction>) {
+        let b = &mut self.base;
+        match (&flight.purpose, result) {
+            (Purpose::Inspect, Ok(EffectOk::Snapshot(s))) => b.absorb(Arc::from(s.clone())),
+            (Purpose::StopSandbox(id), Ok(_)) => b.stopped.push(id.clone()),
+            (Purpose::CreateDirs, Ok(_)) => {
+                if let State::Syncing(s) = &mut self.state {
+                    s.dirs_made = true;
+                }
+            }
+            (Purpose::RunSandbox, Err(e)) => {
+                let text = format!("Failed to create pod sandbox: {}", e.message);
+                b.event(EventKind::Warning, "FailedCreatePodSandBox", text, None, out);
+            }
+            (Purpose::CreateDirs, Err(e)) => {
+                let text = format!("error making pod data directories: {}", e.message);
+                b.event(EventKind::Warning, "Failed", text, None, out);
+            }
+            (Purpose::Stop { .. } | Purpose::StopSandbox(_), Err(e)) if !flight.cancelled => {
+                let text = format!("error killing pod: {}", e.message);
+                b.event(EventKind::Warning, "FailedKillPod", text, None, out);
+            }
+            _ => {}
+        }
+    }
+
+    fn advance(&mut self, now: Now, out: &mut Outbox<PodAction>) {
+        self.base.begin_pass();
+        // Each round either changes the state, which happens at most four times in a life, or ends.
+        loop {
+            let b = &mut self.base;
+            match &mut self.state {
+                State::Pending | State::Finished => break,
+                State::Syncing(s) => match sync::advance(s, b, now, out) {
+                    Some(reason) => self.kill(reason, None, now),
+                    None => {
+                        let status = b.status(&s.pod, &s.waiting, None, false, now);
+                        if b.snapshot.is_some() {
+                            b.publish(status, out);
+                        }
+                        break;
+                    }
+                },
+                State::Terminating(t) => {
+                    let down = terminate::advance(t, b, now, out);
+                    if b.snapshot.is_some() {
+                        terminate::publish(t, b, now, out);
+                    }
+                    if !down {
+                        break;
+                    }
+                    self.state = State::Terminated(Terminated {
+                        pod: t.pod.clone(),
+                        reason: t.reason.clone(),
+                        cleanup: if t.remove { Cleanup::Removing } else { Cleanup::Kept },
+                        desired_again: t.desired_again,
+                        waiting: std::mem::take(&mut t.waiting),
+                    });
+                }
+                State::Terminated(t) => {
+                    terminate::publish_final(t, b, now, out);
+                    terminate::clean_up(t, b, now, out);
+                    break;
+                }
+            }
+        }
+        self.base.end_pass(now, out);
+    }
+}
+
+impl Machine for PodWorker {
+    type Event = PodEvent;
+    type Action = PodAction;
+
+    fn step(&mut self, now: Now, event: PodEvent, out: &mut Outbox<PodAction>) {
+        match event {
+            PodEvent::Desired(pod) => self.desired(pod, now, out),
+            PodEvent::Kill { reason, grace_s } => self.kill(reason, grace_s, now),
+            PodEvent::Observed(snapshot) => self.base.absorb(snapshot),
+            PodEvent::EffectDone { id, completed_at, result } => {
+                self.effect_done((id, completed_at), result, now, out);
+            }
+            PodEvent::Network(state) => self.base.network = state,
+            PodEvent::Tick => {}
+        }
+        self.advance(now, out);
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.base.wake
+    }
+}
+
+/// No answer: it may have been applied, or may still be.
+fn is_unknown(e: &EffectError) -> bool {
+    matches!(e.class, Class::Unavailable | Class::DeadlineExceeded)
+}
+
+/// Stopping or removing what is not there has succeeded.
+fn forgive(flight: &Flight, result: EffectResult) -> EffectResult {
+    let gone_is_fine = matches!(
+        flight.purpose,
+        Purpose::Stop { .. } | Purpose::Remove(_) | Purpose::StopSandbox(_) | Purpose::RemoveSandbox(_)
+    );
+    match result {
+        Err(e) if gone_is_fine && e.class == Class::NotFound => Ok(EffectOk::Done),
+        other => other,
+    }
+}
+
+/// Longest time for which the answer to any effect but a pull can be outstanding.
+#[must_use]
+pub fn longest_call(request_timeout: Duration, longest_grace: Duration) -> Duration {
+    (request_timeout * 2).max(request_timeout + longest_grace)
+}

@@ -1,0 +1,331 @@
+//! Bringing up one container: image present or pulled, files, create, start.
+//!
+//! In: a [`Start`] of the plan, then the answers of its effects one by one. Out: the next effect, events, a
+//! waiting reason on failure. Invariants: one chain at a time in a pod; the restart is counted by the
+//! back-off once; a chain whose container changed meanwhile is given up. Upstream: startContainer,
+//! image manager (contract 7.2, 7.4).
+
+use super::api::{EventKind, PodAction};
+use super::base::Base;
+use super::ledger::{Flight, Purpose, Target};
+use super::state::{Chain, Syncing};
+use super::sync::RESTART_BACK_OFF;
+use crate::images::{self, PullDecision};
+use crate::machine::Outbox;
+use crate::pod_actions::{PodActions, Start, back_off_key};
+use crate::restart;
+use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
+use crate::runtime::{ContainerId, SandboxId};
+use crate::status::WaitingReason;
+use crate::time::{Mono, Now};
+
+/// Begins the first start of the plan that may begin, unless one is under way.
+pub(super) fn begin_next(
+    s: &mut Syncing,
+    b: &mut Base,
+    home: &SandboxId,
+    actions: &PodActions,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    for start in &actions.start {
+        if s.chain.is_some() {
+            return;
+        }
+        let target = Target::Container(start.slot.name.clone());
+        if !b.may_act(&target, now) {
+            continue;
+        }
+        let fence = b.ledger.absent_after(&target);
+        if start.created.is_none() && !b.may_conclude_absence(fence, now) {
+            continue;
+        }
+        let Some(sandbox_attempt) = sandbox_attempt(b, home) else { return };
+        begin(s, b, start, (home.clone(), sandbox_attempt), now, out);
+    }
+}
+
+fn sandbox_attempt(b: &Base, home: &SandboxId) -> Option<u32> {
+    let snapshot = b.snapshot.as_ref()?;
+    snapshot.sandboxes.iter().find(|x| x.id == *home).map(|x| x.attempt)
+}
+
+fn begin(
+    s: &mut Syncing,
+    b: &mut Base,
+    start: &Start,
+    (sandbox, sandbox_attempt): (SandboxId, u32),
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let Some(spec) = start.slot.spec(&s.pod) else { return };
+    let written = spec.image.clone().unwrap_or_default();
+    let image = match images::normalize(&written) {
+        Ok(image) => image,
+        Err(e) => {
+            let text = format!("Failed to apply default image tag \"{written}\": {e}");
+            b.event(EventKind::Warning, "InspectFailed", text.clone(), Some(&start.slot.name), out);
+            fail(s, b, &start.slot.name, "InvalidImageName", text, now, out);
+            return;
+        }
+    };
+    s.chain = Some(Chain { start: start.clone(), sandbox, sandbox_attempt, image, found: None });
+    match &start.created {
+        Some(id) => issue_start(s, b, id.clone(), now, out),
+        None => step(s, b, Purpose::InspectImage, now, out),
+    }
+}
+
+/// Issues the chain's next effect that needs nothing but the chain.
+fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<PodAction>) {
+    let Some(chain) = &s.chain else { return };
+    let image = chain.image.clone();
+    let effect = match purpose {
+        Purpose::PullImage => Effect::PullImage { image },
+        Purpose::ContainerFiles => {
+            let slot = &chain.start.slot;
+            b.ctx.specs.container_files(&s.pod, slot.container_ref(), chain.start.attempt, &b.pod_ips())
+        }
+        _ => Effect::InspectImage { image },
+    };
+    b.issue(now, Target::Container(chain.start.slot.name.clone()), purpose, effect, out);
+}
+
+fn issue_start(s: &Syncing, b: &mut Base, container: ContainerId, now: Now, out: &mut Outbox<PodAction>) {
+    let Some(chain) = &s.chain else { return };
+    let target = Target::Container(chain.start.slot.name.clone());
+    b.issue(now, target, Purpose::Start, Effect::StartContainer { container }, out);
+}
+
+/// An effect of a container's chain was answered.
+pub(super) fn answered(
+    s: &mut Syncing,
+    b: &mut Base,
+    flight: &Flight,
+    result: EffectResult,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let Some(chain) = s.chain.clone() else { return };
+    let name = chain.start.slot.name.clone();
+    if flight.target != Target::Container(name.clone()) {
+        return;
+    }
+    if given_up(s, &chain) {
+        s.chain = None;
+        return;
+    }
+    match (&flight.purpose, result) {
+        (Purpose::InspectImage, Ok(EffectOk::Image(found))) => inspected(s, b, &chain, found, now, out),
+        (Purpose::PullImage, Ok(EffectOk::Image(Some(found)))) => {
+            let took = go_duration(now.mono.since(flight.issued));
+            let text = format!(
+                "Successfully pulled image \"{}\" in {took} ({took} including waiting). Image size: {} bytes.",
+                chain.image, found.size_bytes
+            );
+            b.event(EventKind::Normal, "Pulled", text, Some(&name), out);
+            s.images.succeeded(&chain.image);
+            image_ready(s, b, found, now, out);
+        }
+        (Purpose::ContainerFiles, Ok(_)) => create(s, b, &chain, now, out),
+        (Purpose::Create, Ok(EffectOk::Container(id))) => {
+            b.event(EventKind::Normal, "Created", "Container created", Some(&name), out);
+            issue_start(s, b, id, now, out);
+        }
+        (Purpose::Start, Ok(_)) => {
+            b.event(EventKind::Normal, "Started", "Container started", Some(&name), out);
+            s.chain = None;
+        }
+        (purpose, Err(e)) => failed(s, b, &chain, purpose, &e, now, out),
+        (purpose, Ok(other)) => {
+            let e = EffectError {
+                class: crate::drivers::Class::Invalid,
+                message: format!("unexpected answer to {purpose:?}: {other:?}"),
+            };
+            failed(s, b, &chain, purpose, &e, now, out);
+        }
+    }
+}
+
+/// The container's image was changed, or the container removed, while its chain was under way.
+fn given_up(s: &Syncing, chain: &Chain) -> bool {
+    let now_wanted = chain.start.slot.spec(&s.pod).and_then(|c| c.image.as_deref());
+    now_wanted.and_then(|i| images::normalize(i).ok()).as_deref() != Some(chain.image.as_str())
+}
+
+fn inspected(
+    s: &mut Syncing,
+    b: &mut Base,
+    chain: &Chain,
+    found: Option<ImageInfo>,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let name = &chain.start.slot.name;
+    let Some(spec) = chain.start.slot.spec(&s.pod) else { return };
+    match (images::pull_decision(images::pull_policy(spec), found.is_some()), found) {
+        (PullDecision::UsePresent, Some(info)) => {
+            let text = format!(
+                "Container image \"{}\" already present on machine and can be accessed by the pod",
+                chain.image
+            );
+            b.event(EventKind::Normal, "Pulled", text, Some(name), out);
+            image_ready(s, b, info, now, out);
+        }
+        (PullDecision::NeverPull, _) => {
+            let text =
+                format!("Container image \"{}\" is not present with pull policy of Never", chain.image);
+            b.event(EventKind::Warning, "ErrImageNeverPull", text.clone(), Some(name), out);
+            fail(s, b, name, "ErrImageNeverPull", text, now, out);
+        }
+        _ => match s.images.wait(&chain.image, now.mono) {
+            Some(due) => back_off_pull(s, b, chain, due, now, out),
+            None => {
+                let text = format!("Pulling image \"{}\"", chain.image);
+                b.event(EventKind::Normal, "Pulling", text, Some(name), out);
+                step(s, b, Purpose::PullImage, now, out);
+            }
+        },
+    }
+}
+
+fn back_off_pull(
+    s: &mut Syncing,
+    b: &mut Base,
+    chain: &Chain,
+    due: Mono,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let name = &chain.start.slot.name;
+    let text = format!("Back-off pulling image \"{}\"", chain.image);
+    b.event(EventKind::Normal, "BackOff", text.clone(), Some(name), out);
+    let cause = s.waiting.get(name).filter(|w| !w.message.starts_with("Back-off")).cloned();
+    let message = match (cause, s.waiting.get(name)) {
+        (Some(w), _) if w.reason != "CrashLoopBackOff" => format!("{text}: {}: {}", w.reason, w.message),
+        (_, Some(w)) if w.reason == "ImagePullBackOff" => w.message.clone(),
+        _ => text,
+    };
+    s.waiting.insert(name.clone(), WaitingReason { reason: "ImagePullBackOff".to_owned(), message });
+    b.ledger.hold(&Target::Container(name.clone()), due);
+    b.wake_at(due, now);
+    s.chain = None;
+}
+
+fn image_ready(s: &mut Syncing, b: &mut Base, found: ImageInfo, now: Now, out: &mut Outbox<PodAction>) {
+    if let Some(chain) = &mut s.chain {
+        chain.found = Some(found);
+    }
+    step(s, b, Purpose::ContainerFiles, now, out);
+}
+
+fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out: &mut Outbox<PodAction>) {
+    let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
+    let Some(image) = &chain.found else { return };
+    let specs = b.ctx.specs.clone();
+    let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|sandbox| {
+        let c = specs.container(&s.pod, slot.container_ref(), attempt, image, &b.pod_ips())?;
+        Ok((sandbox, c))
+    });
+    let (sandbox_config, mut config) = match built {
+        Ok(both) => both,
+        Err(e) => {
+            b.event(EventKind::Warning, "Failed", format!("Error: {}", e.message), Some(&slot.name), out);
+            fail(s, b, &slot.name, e.reason, e.message, now, out);
+            return;
+        }
+    };
+    if let Some(delay) = count_restart(s, chain, now) {
+        config.annotations.insert(RESTART_BACK_OFF.to_owned(), delay.as_secs().to_string());
+    }
+    let effect = Effect::CreateContainer {
+        sandbox: chain.sandbox.clone(),
+        config: Box::new(config),
+        sandbox_config: Box::new(sandbox_config),
+    };
+    b.issue(now, Target::Container(slot.name.clone()), Purpose::Create, effect, out);
+}
+
+/// Counts the restart once for each attempt, however often its creation has to be repeated.
+fn count_restart(s: &mut Syncing, chain: &Chain, now: Now) -> Option<std::time::Duration> {
+    let ended = chain.start.previous_end?;
+    let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
+    let key = back_off_key(&s.pod, slot);
+    if s.counted.insert(slot.name.clone(), attempt) == Some(attempt) {
+        return s.back_off.delay(&key);
+    }
+    Some(s.back_off.restarted(&key, ended, now.wall))
+}
+
+fn failed(
+    s: &mut Syncing,
+    b: &mut Base,
+    chain: &Chain,
+    purpose: &Purpose,
+    e: &EffectError,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let name = chain.start.slot.name.as_str();
+    let (reason, text) = match purpose {
+        Purpose::InspectImage => {
+            let text = format!("Failed to inspect image \"{}\": {}", chain.image, e.message);
+            b.event(EventKind::Warning, "InspectFailed", text.clone(), Some(name), out);
+            ("ImageInspectError", text)
+        }
+        Purpose::PullImage => {
+            let text = format!("Failed to pull image \"{}\": {}", chain.image, e.message);
+            b.event(EventKind::Warning, "Failed", text, Some(name), out);
+            let due = s.images.failed(&chain.image, now.mono);
+            // A short while as ErrImagePull, then the status says that it is backing off until when.
+            let look = now.mono.after(std::time::Duration::from_secs(2)).min(due);
+            b.ledger.release(&Target::Container(name.to_owned()), look);
+            (pull_reason(&e.message), e.message.clone())
+        }
+        Purpose::ContainerFiles => {
+            let text = format!("error making container files: {}", e.message);
+            ("CreateContainerConfigError", text)
+        }
+        Purpose::Create => ("CreateContainerError", e.message.clone()),
+        _ => ("RunContainerError", e.message.clone()),
+    };
+    let shown = if *purpose == Purpose::PullImage { reason } else { text.as_str() };
+    b.event(EventKind::Warning, "Failed", format!("Error: {shown}"), Some(name), out);
+    s.waiting.insert(name.to_owned(), WaitingReason { reason: reason.to_owned(), message: text });
+    s.chain = None;
+}
+
+/// Runtimes put the kind of a pull failure in front of their message.
+fn pull_reason(message: &str) -> &'static str {
+    ["RegistryUnavailable", "SignatureValidationFailed"]
+        .into_iter()
+        .find(|known| message.contains(known))
+        .unwrap_or("ErrImagePull")
+}
+
+/// The chain ends by our own judgement, without a failed effect: say why, try again later.
+fn fail(
+    s: &mut Syncing,
+    b: &mut Base,
+    name: &str,
+    reason: &str,
+    message: String,
+    now: Now,
+    _out: &mut Outbox<PodAction>,
+) {
+    s.waiting.insert(name.to_owned(), WaitingReason { reason: reason.to_owned(), message });
+    let seed = format!("{}/{name}", b.key.uid);
+    let until = now.mono.after(restart::jittered(restart::REQUEUE, &seed, now.mono.0));
+    b.ledger.hold(&Target::Container(name.to_owned()), until);
+    b.wake_at(until, now);
+    s.chain = None;
+}
+
+/// A duration as Go prints it, to the millisecond.
+fn go_duration(d: std::time::Duration) -> String {
+    if d.as_secs() == 0 {
+        format!("{}ms", d.as_millis())
+    } else {
+        format!("{}.{:03}s", d.as_secs(), d.subsec_millis())
+    }
+}

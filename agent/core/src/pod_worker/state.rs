@@ -1,0 +1,136 @@
+//! The states of a pod worker; each carries only what is legal in it.
+//!
+//! ```text
+//! Pending ──desired──► Syncing ──kill, deleted, ended──► Terminating ──all down──► Terminated ──gone──► Finished
+//!    └──────────────────────kill, orphan─────────────────────▲
+//! ```
+//! No arrow leads back. Upstream: podWorkers' sync, terminating, terminated work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::api::KillReason;
+use crate::pod_actions::Start;
+use crate::restart::{BackOff, ImageBackOff, Policy};
+use crate::runtime::effect::ImageInfo;
+use crate::runtime::{ContainerId, SandboxId};
+use crate::status::{Verdict, WaitingReason};
+use crate::time::Mono;
+
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// Not told yet what the pod is.
+    Pending,
+    /// Brought to its desired state, and kept there.
+    Syncing(Box<Syncing>),
+    /// Nothing is started any more; containers are being stopped.
+    Terminating(Terminating),
+    /// Nothing runs any more; what is left is removed or kept.
+    Terminated(Terminated),
+    /// Nothing is left.
+    Finished,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Syncing {
+    pub(super) pod: Arc<Pod>,
+    /// This incarnation has made the pod's directories.
+    pub(super) dirs_made: bool,
+    /// The container that is being brought up: one at a time, in order.
+    pub(super) chain: Option<Chain>,
+    pub(super) back_off: BackOff,
+    pub(super) images: ImageBackOff,
+    pub(super) waiting: BTreeMap<String, WaitingReason>,
+    /// Instances killed in order to be replaced.
+    pub(super) replaced: BTreeSet<ContainerId>,
+    /// Restarts that the back-off has counted: container name to attempt.
+    pub(super) counted: BTreeMap<String, u32>,
+    /// Events that are told once.
+    pub(super) told: BTreeSet<String>,
+}
+
+impl Syncing {
+    pub(super) fn new(pod: Arc<Pod>, policy: Policy) -> Syncing {
+        Syncing {
+            pod,
+            dirs_made: false,
+            chain: None,
+            back_off: BackOff::new(policy),
+            images: ImageBackOff::default(),
+            waiting: BTreeMap::new(),
+            replaced: BTreeSet::new(),
+            counted: BTreeMap::new(),
+            told: BTreeSet::new(),
+        }
+    }
+}
+
+/// Bringing up one container: image, create, start.
+#[derive(Clone, Debug)]
+pub(super) struct Chain {
+    pub(super) start: Start,
+    pub(super) sandbox: SandboxId,
+    pub(super) sandbox_attempt: u32,
+    /// The image as normalised when the chain began.
+    pub(super) image: String,
+    pub(super) found: Option<ImageInfo>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Terminating {
+    /// Unknown for orphans.
+    pub(super) pod: Option<Arc<Pod>>,
+    pub(super) reason: KillReason,
+    pub(super) grace_s: u32,
+    pub(super) since: Mono,
+    /// Everything is to go, not only to stop.
+    pub(super) remove: bool,
+    pub(super) desired_again: bool,
+    pub(super) record: Record,
+    /// Containers whose `Killing` event was told.
+    pub(super) told: BTreeSet<ContainerId>,
+    /// What containers were waiting for when termination began.
+    pub(super) waiting: BTreeMap<String, WaitingReason>,
+}
+
+/// The terminating record: written before the first stop depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    Needed,
+    Writing,
+    Written,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Terminated {
+    pub(super) pod: Option<Arc<Pod>>,
+    pub(super) reason: KillReason,
+    pub(super) cleanup: Cleanup,
+    pub(super) desired_again: bool,
+    pub(super) waiting: BTreeMap<String, WaitingReason>,
+}
+
+/// What is left of a terminated pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cleanup {
+    /// Dead containers and directories stay until the pod is removed from its source.
+    Kept,
+    /// Containers and sandboxes are being removed, then the directories.
+    Removing,
+}
+
+/// The decided phase and message that a reason stands for.
+pub(super) fn verdict(reason: &KillReason) -> Option<Verdict> {
+    let text = |reason: &str, message: &str| {
+        Some(Verdict { reason: reason.to_owned(), message: message.to_owned() })
+    };
+    match reason {
+        KillReason::Failed { reason, message } => text(reason, message),
+        KillReason::DeadlineExceeded => {
+            text("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+        }
+        KillReason::Removed | KillReason::Deleted | KillReason::Orphan | KillReason::Ended => None,
+    }
+}

@@ -1,0 +1,341 @@
+//! Syncing: carry out the plan of [`pod_actions`], as far as it may be done now.
+//!
+//! In: the plan and the ledger. Out: effects, events, waiting reasons; or the decision to terminate.
+//! Invariants: stops before starts; nothing is created on silence that may be a zombie's; containers come up
+//! one at a time in order. Upstream: SyncPod (contract 6.3, 7.2).
+
+use std::collections::BTreeSet;
+
+use super::api::{EventKind, KillReason, PodAction};
+use super::base::Base;
+use super::ledger::{Purpose, Target};
+use super::start;
+use super::state::Syncing;
+use crate::machine::Outbox;
+use crate::pod_actions::{self, Inputs, PodActions, SandboxPlan, SlotKind};
+use crate::restart;
+use crate::runtime::effect::Effect;
+use crate::runtime::observed::{ContainerState, PodSnapshot, SandboxState};
+use crate::status::{Phase, WaitingReason};
+use crate::time::{Mono, Now};
+use crate::types::pod;
+
+/// Annotation on containers: the crash-loop delay in seconds that was in force when the instance was made.
+/// With it a restarted agent continues the series instead of starting it over.
+pub const RESTART_BACK_OFF: &str = "io.orlop.container.restartBackOffSeconds";
+
+/// One pass. `Some` if the pod must be terminated instead.
+pub(super) fn advance(
+    s: &mut Syncing,
+    b: &mut Base,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) -> Option<KillReason> {
+    let Some(snapshot) = b.snapshot.clone() else {
+        b.want_snapshot_after(Mono(0));
+        return None;
+    };
+    digest(s, &snapshot, now);
+    if past_active_deadline(s, b, now) {
+        let text = "Pod was active on the node longer than the specified deadline";
+        b.event(EventKind::Normal, "DeadlineExceeded", text, None, out);
+        return Some(KillReason::DeadlineExceeded);
+    }
+    let actions = plan(s, b, &snapshot, now);
+    note_waiting(s, b, &actions, &snapshot, now, out);
+    if s.chain.is_none() && b.ledger.all_fresh(snapshot.as_of) {
+        let status = b.status(&s.pod, &s.waiting, None, false, now);
+        if status.phase.as_deref().and_then(Phase::terminal).is_some() {
+            return Some(KillReason::Ended);
+        }
+    }
+    if b.ledger.known_after() >= snapshot.as_of {
+        b.want_snapshot_after(b.ledger.known_after());
+    }
+    stop_containers(s, b, &actions, now, out);
+    remove_dead(b, &actions, now, out);
+    match &actions.sandbox {
+        SandboxPlan::Keep(home) => {
+            remove_sandboxes(b, &actions, now, out);
+            if b.ledger.fresh(&Target::Sandbox, snapshot.as_of) {
+                start::begin_next(s, b, home, &actions, now, out);
+            }
+        }
+        SandboxPlan::Create { attempt, replaces } => {
+            replace_sandbox(s, b, *attempt, *replaces, now, out);
+        }
+        SandboxPlan::Stop => {
+            stop_sandboxes(b, &snapshot, now, out);
+        }
+    }
+    None
+}
+
+fn plan(s: &Syncing, b: &Base, snapshot: &PodSnapshot, now: Now) -> PodActions {
+    let specs = b.ctx.specs.clone();
+    pod_actions::compute(&Inputs {
+        pod: &s.pod,
+        snapshot,
+        back_off: &s.back_off,
+        replaced: &s.replaced,
+        hash: &|name, image| specs.container_hash(name, image),
+        now: now.mono,
+    })
+}
+
+/// Tells the back-off what ended, taking over what an earlier incarnation left in annotations.
+fn digest(s: &mut Syncing, snapshot: &PodSnapshot, now: Now) {
+    let slots = pod_actions::slots(&s.pod);
+    let keys: BTreeSet<String> = slots.iter().map(|slot| pod_actions::back_off_key(&s.pod, slot)).collect();
+    s.back_off.retain(|k| keys.contains(k));
+    s.replaced.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
+    for slot in &slots {
+        let Some(c) = pod_actions::newest(snapshot, &slot.name) else { continue };
+        let key = pod_actions::back_off_key(&s.pod, slot);
+        let noted = c.annotations.get(RESTART_BACK_OFF).and_then(|t| t.parse::<u64>().ok());
+        if let Some(seconds) = noted {
+            s.back_off.restore(&key, std::time::Duration::from_secs(seconds), c.created);
+        }
+        match c.state {
+            ContainerState::Running => {
+                s.waiting.remove(&slot.name);
+            }
+            // Its successor has been counted already: this instance has done its waiting.
+            ContainerState::Exited if s.counted.get(&slot.name) == Some(&c.attempt.saturating_add(1)) => {}
+            ContainerState::Exited => {
+                s.back_off.observe_exit(&key, &c.id, c.finished.unwrap_or(c.created), now);
+            }
+            ContainerState::Created | ContainerState::Unknown => {}
+        }
+    }
+}
+
+fn past_active_deadline(s: &Syncing, b: &mut Base, now: Now) -> bool {
+    let Some(seconds) = pod::spec(&s.pod).active_deadline_seconds else { return false };
+    let allowed = std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let used = now.wall.since(b.start_time(&s.pod.clone(), now));
+    if used >= allowed {
+        return true;
+    }
+    b.wake_at(now.mono.after(allowed.saturating_sub(used)), now);
+    false
+}
+
+/// Crash-loop waits: reason in the status, one event for each ended instance, a timer.
+fn note_waiting(
+    s: &mut Syncing,
+    b: &mut Base,
+    actions: &PodActions,
+    snapshot: &PodSnapshot,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    for w in &actions.waiting {
+        b.wake_at(w.until, now);
+        let (name, key) = (&w.slot.name, b.key.clone());
+        let delay = go_seconds(w.delay.as_secs());
+        let message = format!("back-off {delay} restarting failed container={name} pod={key}");
+        s.waiting.insert(name.clone(), WaitingReason { reason: "CrashLoopBackOff".to_owned(), message });
+        if s.told.insert(format!("back-off {}", w.instance)) {
+            let text = format!("Back-off restarting failed container {name} in pod {key}");
+            b.event(EventKind::Warning, "BackOff", text, Some(name), out);
+        }
+    }
+    // What was told about instances that are gone need not be remembered.
+    s.told.retain(|t| {
+        let id = t.rsplit(' ').next().unwrap_or("");
+        !t.starts_with("back-off ") || snapshot.containers.iter().any(|c| c.id.as_str() == id)
+    });
+}
+
+/// Seconds as Go prints a duration: `40s`, `2m40s`, `1h0m0s`.
+fn go_seconds(total: u64) -> String {
+    let (h, m, s) = (total / 3600, total / 60 % 60, total % 60);
+    match (h, m) {
+        (0, 0) => format!("{s}s"),
+        (0, _) => format!("{m}m{s}s"),
+        _ => format!("{h}h{m}m{s}s"),
+    }
+}
+
+fn stop_containers(
+    s: &mut Syncing,
+    b: &mut Base,
+    actions: &PodActions,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let grace =
+        pod::spec(&s.pod).termination_grace_period_seconds.unwrap_or(super::terminate::DEFAULT_GRACE_S);
+    let grace_s = u32::try_from(grace).unwrap_or(0).max(super::terminate::MINIMUM_STOP_GRACE_S);
+    for kill in &actions.kill {
+        let target = Target::Container(kill.slot.name.clone());
+        if !b.may_act(&target, now) {
+            continue;
+        }
+        if kill.replace {
+            s.replaced.insert(kill.id.clone());
+        }
+        if s.told.insert(format!("killing {}", kill.id)) {
+            b.event(EventKind::Normal, "Killing", kill.message.clone(), Some(&kill.slot.name), out);
+        }
+        let purpose = Purpose::Stop { id: kill.id.clone(), grace_s };
+        b.issue(now, target, purpose, Effect::StopContainer { container: kill.id.clone(), grace_s }, out);
+    }
+}
+
+fn remove_dead(b: &mut Base, actions: &PodActions, now: Now, out: &mut Outbox<PodAction>) {
+    for (name, id) in &actions.remove {
+        let target = Target::Container(name.clone());
+        if b.may_act(&target, now) {
+            let effect = Effect::RemoveContainer { container: id.clone() };
+            b.issue(now, target, Purpose::Remove(id.clone()), effect, out);
+        }
+    }
+}
+
+fn remove_sandboxes(b: &mut Base, actions: &PodActions, now: Now, out: &mut Outbox<PodAction>) {
+    let Some(id) = actions.remove_sandboxes.first() else { return };
+    if b.may_act(&Target::Sandbox, now) {
+        discard_sandbox(b, id, now, out);
+    }
+}
+
+/// Removes a sandbox: stopped first, because removal wants its network gone.
+pub(super) fn discard_sandbox(
+    b: &mut Base,
+    id: &crate::runtime::SandboxId,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let sandbox = id.clone();
+    let (purpose, effect) = if b.stopped.contains(id) {
+        (Purpose::RemoveSandbox(id.clone()), Effect::RemoveSandbox { sandbox })
+    } else {
+        (Purpose::StopSandbox(id.clone()), Effect::StopSandbox { sandbox })
+    };
+    b.issue(now, Target::Sandbox, purpose, effect, out);
+}
+
+/// Stops what is ready once no container can be running; true when nothing is left to stop.
+pub(super) fn stop_sandboxes(
+    b: &mut Base,
+    snapshot: &PodSnapshot,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) -> bool {
+    let up = |state| pod_actions::is_live(state) || state == ContainerState::Created;
+    if b.ledger.any_container_busy() || snapshot.containers.iter().any(|c| up(c.state)) {
+        return false;
+    }
+    if !b.ledger.all_fresh(snapshot.as_of) {
+        b.want_snapshot_after(b.ledger.known_after());
+        return false;
+    }
+    let Some(next) = snapshot.sandboxes.iter().find(|s| b.needs_stop(s)) else { return true };
+    if b.may_act(&Target::Sandbox, now) {
+        let id = next.id.clone();
+        let effect = Effect::StopSandbox { sandbox: id.clone() };
+        b.issue(now, Target::Sandbox, Purpose::StopSandbox(id), effect, out);
+    }
+    false
+}
+
+fn replace_sandbox(
+    s: &mut Syncing,
+    b: &mut Base,
+    attempt: u32,
+    replaces: bool,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let Some(snapshot) = b.snapshot.clone() else { return };
+    if replaces && s.told.insert(format!("sandbox {attempt}")) {
+        let text = "Pod sandbox changed, it will be killed and re-created.";
+        b.event(EventKind::Normal, "SandboxChanged", text, None, out);
+    }
+    if !stop_sandboxes(b, &snapshot, now, out) || !network_ready(s, b, now, out) || !dirs_made(s, b, now, out)
+    {
+        return;
+    }
+    if !b.may_act(&Target::Sandbox, now) || !b.may_conclude_absence(b.ledger.all_absent_after(), now) {
+        return;
+    }
+    debug_assert!(snapshot.sandboxes.iter().all(|x| x.state == SandboxState::NotReady));
+    match b.ctx.specs.sandbox(&s.pod, attempt) {
+        Ok(config) => {
+            let effect = Effect::RunSandbox { config: Box::new(config) };
+            b.issue(now, Target::Sandbox, Purpose::RunSandbox, effect, out);
+        }
+        Err(e) => {
+            let text = format!("Failed to create pod sandbox: {}", e.message);
+            b.event(EventKind::Warning, "FailedCreatePodSandBox", text, None, out);
+            let until = now.mono.after(restart::jittered(restart::REQUEUE, b.key.uid.as_str(), now.mono.0));
+            b.ledger.hold(&Target::Sandbox, until);
+            b.wake_at(until, now);
+        }
+    }
+}
+
+fn network_ready(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    let Err(why) = b.network.clone() else { return true };
+    if pod::host_network(&s.pod) {
+        return true;
+    }
+    if s.told.insert(format!("network {why}")) {
+        b.event(EventKind::Warning, "NetworkNotReady", format!("network is not ready: {why}"), None, out);
+    }
+    let second = std::time::Duration::from_secs(1);
+    b.wake_at(now.mono.after(restart::jittered(second, b.key.uid.as_str(), now.mono.0)), now);
+    false
+}
+
+fn dirs_made(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    if s.dirs_made || b.ledger.busy(&Target::Dirs) {
+        return s.dirs_made;
+    }
+    if let Some(held) = b.ledger.held_until(&Target::Dirs, now.mono) {
+        b.wake_at(held, now);
+        return false;
+    }
+    let effect = b.ctx.specs.pod_dirs(&s.pod);
+    b.issue(now, Target::Dirs, Purpose::CreateDirs, effect, out);
+    false
+}
+
+/// What this pod asks for and this node does not do yet; told once, as events.
+pub(super) fn tell_unsupported(s: &Syncing, b: &Base, out: &mut Outbox<PodAction>) {
+    for slot in pod_actions::slots(&s.pod) {
+        let Some(c) = slot.spec(&s.pod) else { continue };
+        let hooks = c.lifecycle.as_ref();
+        let rules = c.restart_policy_rules.iter().flatten();
+        let asked = [
+            (c.liveness_probe.is_some(), "livenessProbe is not run"),
+            (
+                c.readiness_probe.is_some(),
+                "readinessProbe is not run, the container counts as ready while it runs",
+            ),
+            (
+                c.startup_probe.is_some(),
+                "startupProbe is not run, the container counts as started when it runs",
+            ),
+            (hooks.is_some_and(|h| h.post_start.is_some()), "postStart hook is not run"),
+            (hooks.is_some_and(|h| h.pre_stop.is_some()), "preStop hook is not run"),
+            (
+                rules.clone().any(|r| r.action == "RestartAllContainers"),
+                "RestartAllContainers restarts this container only",
+            ),
+        ];
+        for (_, what) in asked.iter().filter(|(asked, _)| *asked) {
+            let text = format!("Container {}: {what} by this version of the node", slot.name);
+            b.event(EventKind::Warning, "UnsupportedFeature", text, Some(&slot.name), out);
+        }
+    }
+    if pod::spec(&s.pod).ephemeral_containers.as_ref().is_some_and(|e| !e.is_empty()) {
+        let text = "Ephemeral containers are not started by this version of the node";
+        b.event(EventKind::Warning, "UnsupportedFeature", text, None, out);
+    }
+    debug_assert!(
+        pod_actions::slots(&s.pod).iter().all(|x| x.kind != SlotKind::Regular || x.index < usize::MAX)
+    );
+}

@@ -1,0 +1,218 @@
+//! Terminating and terminated: stop everything in order, then remove what is not to be kept.
+//!
+//! In: snapshots and the grace. Out: stops, removals, the final status. Invariants: the terminating record is
+//! durable before the first stop; regular containers stop before sidecars, sidecars in reverse order; the
+//! grace only shrinks; the final status goes out only when nothing can be running any more.
+//! Upstream: SyncTerminatingPod, SyncTerminatedPod, killContainersWithSyncResult (contract 6.3, 7.11).
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::api::{EventKind, PodAction, TerminatingRecord};
+use super::base::Base;
+use super::ledger::{Flight, Purpose, Target};
+use super::state::{Cleanup, Record, Terminated, Terminating, verdict};
+use super::sync::{discard_sandbox, stop_sandboxes};
+use crate::machine::Outbox;
+use crate::pod_actions::{self, Slot, SlotKind};
+use crate::runtime::effect::Effect;
+use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use crate::time::{Mono, Now, Wall};
+use crate::types::pod;
+
+/// Grace of a pod that does not say one; the API server fills it in.
+pub(super) const DEFAULT_GRACE_S: i64 = 30;
+/// What a `StopContainer` gets at least (contract fact 3).
+pub(super) const MINIMUM_STOP_GRACE_S: u32 = 2;
+/// A pod's own floor.
+const MINIMUM_POD_GRACE_S: u32 = 1;
+
+/// The grace a pod gets: the least of its deletion grace, the override and its specification; an orphan 1 s.
+pub(super) fn effective_grace(p: Option<&Pod>, override_s: Option<u32>) -> u32 {
+    let own = p.map_or(i64::from(MINIMUM_POD_GRACE_S), |p| {
+        let spec = pod::spec(p).termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_S);
+        p.metadata.deletion_grace_period_seconds.unwrap_or(spec)
+    });
+    let own = u32::try_from(own.max(0)).unwrap_or(u32::MAX);
+    override_s.map_or(own, |o| o.min(own)).max(MINIMUM_POD_GRACE_S)
+}
+
+/// One pass of terminating. True when nothing of the pod runs or can come to run.
+pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    drop_what_nobody_wants(b, t.grace_s, out);
+    let Some(snapshot) = b.snapshot.clone() else {
+        b.want_snapshot_after(Mono(0));
+        return false;
+    };
+    let live = snapshot.containers.iter().any(|c| pod_actions::is_live(c.state));
+    if live && t.record != Record::Written {
+        write_record(t, b, now, out);
+    } else if live {
+        stop_stage(t, b, &snapshot, now, out);
+    }
+    remove_created(b, &snapshot, now, out);
+    if !stop_sandboxes(b, &snapshot, now, out) {
+        if b.ledger.known_after() >= snapshot.as_of {
+            b.want_snapshot_after(b.ledger.known_after());
+        }
+        return false;
+    }
+    b.may_conclude_absence(b.ledger.all_absent_after(), now)
+}
+
+/// Pulls are cancelled; stops that were given more time than is left now are cancelled and repeated.
+fn drop_what_nobody_wants(b: &mut Base, grace_s: u32, out: &mut Outbox<PodAction>) {
+    for (id, flight) in b.ledger.flights_mut().filter(|(_, f)| !f.cancelled) {
+        let unwanted = match &flight.purpose {
+            Purpose::PullImage => true,
+            Purpose::Stop { grace_s: given, .. } => *given > grace_s.max(MINIMUM_STOP_GRACE_S),
+            _ => false,
+        };
+        if unwanted {
+            flight.cancelled = true;
+            out.push(PodAction::Cancel(*id));
+        }
+    }
+}
+
+fn write_record(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
+    if t.record == Record::Writing {
+        return;
+    }
+    t.record = Record::Writing;
+    let elapsed = i64::try_from(now.mono.since(t.since).as_nanos()).unwrap_or(i64::MAX);
+    let record = TerminatingRecord {
+        pod: b.key.clone(),
+        reason: t.reason.clone(),
+        grace_s: t.grace_s,
+        since: Wall(now.wall.0.saturating_sub(elapsed)),
+        remove: t.remove,
+    };
+    let flight = Flight {
+        target: Target::Record,
+        purpose: Purpose::Persist,
+        issued: now.mono,
+        deadline: None,
+        cancelled: false,
+    };
+    let id = b.ledger.open(flight);
+    out.push(PodAction::Persist { id, record });
+}
+
+/// Stops what may be stopped now: first everything that is no sidecar, then the last sidecar that is live.
+fn stop_stage(
+    t: &mut Terminating,
+    b: &mut Base,
+    snapshot: &PodSnapshot,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let slot_of = |c: &ContainerObserved| t.pod.as_deref().map(|p| Slot::of(p, &c.name));
+    let is_sidecar = |c: &ContainerObserved| slot_of(c).is_some_and(|s| s.kind == SlotKind::Sidecar);
+    let live = || snapshot.containers.iter().filter(|c| pod_actions::is_live(c.state));
+    let mut stage: Vec<&ContainerObserved> = live().filter(|c| !is_sidecar(c)).collect();
+    if stage.is_empty() {
+        stage.extend(live().max_by_key(|c| slot_of(c).map(|s| s.index)));
+    }
+    let grace_s = remaining(t, now);
+    for c in stage {
+        let target = Target::Container(c.name.clone());
+        if !b.may_act(&target, now) {
+            continue;
+        }
+        if t.told.insert(c.id.clone()) {
+            let text = format!("Stopping container {}", c.name);
+            b.event(EventKind::Normal, "Killing", text, Some(&c.name), out);
+        }
+        let purpose = Purpose::Stop { id: c.id.clone(), grace_s };
+        b.issue(now, target, purpose, Effect::StopContainer { container: c.id.clone(), grace_s }, out);
+    }
+}
+
+/// What is left of the grace, in whole seconds rounded up, never below what a stop gets at least.
+fn remaining(t: &Terminating, now: Now) -> u32 {
+    let left = Duration::from_secs(u64::from(t.grace_s)).saturating_sub(now.mono.since(t.since));
+    let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+    u32::try_from(seconds).unwrap_or(u32::MAX).max(MINIMUM_STOP_GRACE_S)
+}
+
+/// A container that was created and never started cannot be stopped, and a late start must not find it.
+fn remove_created(b: &mut Base, snapshot: &PodSnapshot, now: Now, out: &mut Outbox<PodAction>) {
+    for c in snapshot.containers.iter().filter(|c| c.state == ContainerState::Created) {
+        remove(b, c, now, out);
+    }
+}
+
+fn remove(b: &mut Base, c: &ContainerObserved, now: Now, out: &mut Outbox<PodAction>) {
+    let target = Target::Container(c.name.clone());
+    if b.may_act(&target, now) {
+        let effect = Effect::RemoveContainer { container: c.id.clone() };
+        b.issue(now, target, Purpose::Remove(c.id.clone()), effect, out);
+    }
+}
+
+/// One pass of terminated. True when nothing is left at all.
+pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    let Some(snapshot) = b.snapshot.clone() else {
+        b.want_snapshot_after(Mono(0));
+        return false;
+    };
+    if b.ledger.known_after() >= snapshot.as_of {
+        b.want_snapshot_after(b.ledger.known_after());
+    }
+    match t.cleanup {
+        Cleanup::Kept => {
+            for id in pod_actions::superseded(&snapshot) {
+                if let Some(c) = snapshot.containers.iter().find(|c| c.id == id) {
+                    remove(b, c, now, out);
+                }
+            }
+            false
+        }
+        Cleanup::Removing => remove_all(b, &snapshot, now, out),
+    }
+}
+
+fn remove_all(b: &mut Base, snapshot: &PodSnapshot, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    for c in &snapshot.containers {
+        remove(b, c, now, out);
+    }
+    if !snapshot.containers.is_empty() || b.ledger.any_container_busy() {
+        return false;
+    }
+    if let Some(s) = snapshot.sandboxes.first() {
+        if b.may_act(&Target::Sandbox, now) {
+            discard_sandbox(b, &s.id, now, out);
+        }
+        return false;
+    }
+    if !b.ledger.all_fresh(snapshot.as_of) || !b.may_conclude_absence(b.ledger.all_absent_after(), now) {
+        return false;
+    }
+    if b.ledger.busy(&Target::Dirs) {
+        return false;
+    }
+    if let Some(held) = b.ledger.held_until(&Target::Dirs, now.mono) {
+        b.wake_at(held, now);
+        return false;
+    }
+    b.issue(now, Target::Dirs, Purpose::RemoveDirs, Effect::RemovePodDirs, out);
+    false
+}
+
+/// Publishes the status of a pod on its way out, if there is a pod to speak of.
+pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
+    if let Some(p) = t.pod.clone() {
+        let status = b.status(&p, &t.waiting, verdict(&t.reason).as_ref(), true, now);
+        b.publish(status, out);
+    }
+}
+
+/// Publishes the status of a pod that is over; nothing new is learned from containers that were removed.
+pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
+    if let Some(p) = t.pod.clone() {
+        let status = b.status(&p, &t.waiting, verdict(&t.reason).as_ref(), true, now);
+        b.publish(status, out);
+    }
+}

@@ -1,0 +1,510 @@
+//! A world small enough to be cloned at every choice: one worker, one runtime, a queue of calls.
+//!
+//! In: effects of the worker. Out: answers, applied in virtual time. Zombies of dead incarnations stay and
+//! may be applied until their deadline. agent-sim has the real simulated world; this one is for tables and
+//! for exhaustive search.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::drivers::Class;
+use crate::machine::{EffectId, Machine, Outbox};
+use crate::pod_worker::{
+    EventFact, KillReason, PodAction, PodEvent, PodSpecs, PodWorker, SpecFailure, TerminatingRecord,
+    WorkerContext,
+};
+use crate::restart;
+use crate::runtime::config::{
+    ContainerConfig, ContainerSecurity, LinuxResources, SandboxConfig, SandboxSecurity,
+};
+use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
+use crate::runtime::observed::{
+    ContainerObserved, ContainerState, PodSnapshot, SandboxObserved, SandboxState,
+};
+use crate::runtime::{ContainerId, ImageId, PodKey, SandboxId, labels};
+use crate::time::{Mono, Now, Wall};
+use crate::types::{ContainerRef, pod};
+
+/// Specifications without anything but names.
+#[derive(Debug)]
+pub(super) struct TinySpecs;
+
+impl PodSpecs for TinySpecs {
+    fn sandbox(&self, p: &Pod, attempt: u32) -> Result<SandboxConfig, SpecFailure> {
+        Ok(SandboxConfig {
+            pod: pod::key(p),
+            attempt,
+            hostname: String::new(),
+            log_directory: String::new(),
+            dns: None,
+            port_mappings: Vec::new(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            runtime_handler: String::new(),
+            cgroup_parent: String::new(),
+            sysctls: BTreeMap::new(),
+            security: SandboxSecurity::default(),
+            resources: LinuxResources::default(),
+        })
+    }
+
+    fn container(
+        &self,
+        p: &Pod,
+        container: ContainerRef<'_>,
+        attempt: u32,
+        image: &ImageInfo,
+        pod_ips: &[String],
+    ) -> Result<ContainerConfig, SpecFailure> {
+        let spec = container.find(p).expect("the worker asks for containers of the pod");
+        assert!(!pod_ips.is_empty(), "a container is made when the pod has an address");
+        if spec.working_dir.as_deref() == Some("bad") {
+            return Err(SpecFailure {
+                reason: "CreateContainerConfigError",
+                message: "bad working dir".to_owned(),
+            });
+        }
+        let image_name = spec.image.clone().unwrap_or_default();
+        let annotations = BTreeMap::from([(
+            labels::CONTAINER_HASH.to_owned(),
+            self.container_hash(container.name(), &image_name),
+        )]);
+        Ok(ContainerConfig {
+            name: container.name().to_owned(),
+            attempt,
+            image: image.id.clone(),
+            user_specified_image: image_name,
+            command: Vec::new(),
+            args: Vec::new(),
+            working_dir: String::new(),
+            envs: Vec::new(),
+            mounts: Vec::new(),
+            labels: BTreeMap::new(),
+            annotations,
+            log_path: String::new(),
+            stdin: false,
+            stdin_once: false,
+            tty: false,
+            resources: LinuxResources::default(),
+            security: ContainerSecurity::default(),
+        })
+    }
+
+    fn container_hash(&self, name: &str, image: &str) -> String {
+        format!("{name}@{image}")
+    }
+
+    fn pod_dirs(&self, _: &Pod) -> Effect {
+        Effect::CreatePodDirs { log_directory: "/logs".to_owned(), dirs: Vec::new(), files: Vec::new() }
+    }
+
+    fn container_files(&self, _: &Pod, _: ContainerRef<'_>, _: u32, _: &[String]) -> Effect {
+        Effect::CreatePodDirs { log_directory: "/logs".to_owned(), dirs: Vec::new(), files: Vec::new() }
+    }
+}
+
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(super) fn context() -> Arc<WorkerContext> {
+    Arc::new(WorkerContext {
+        specs: Arc::new(TinySpecs),
+        request_timeout: REQUEST_TIMEOUT,
+        crash_loop: restart::Policy::default(),
+        runtime_name: "tiny".to_owned(),
+        host_ips: vec!["192.0.2.1".to_owned()],
+    })
+}
+
+/// A pod from JSON of its spec.
+pub(super) fn make_pod(spec: serde_json::Value) -> Arc<Pod> {
+    let whole = serde_json::json!({
+        "metadata": {"name": "p", "namespace": "default", "uid": "u1"},
+        "spec": spec,
+    });
+    Arc::new(serde_json::from_value(whole).expect("a pod"))
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Runtime {
+    pub(super) sandboxes: BTreeMap<SandboxId, SandboxObserved>,
+    pub(super) containers: BTreeMap<ContainerId, ContainerObserved>,
+    /// Verbs that fail from now on, with their error.
+    pub(super) refuse: BTreeMap<&'static str, EffectError>,
+    pub(super) absent_images: Vec<String>,
+    next: u64,
+}
+
+fn error(class: Class, message: &str) -> EffectResult {
+    Err(EffectError { class, message: message.to_owned() })
+}
+
+fn image_info(reference: &str) -> ImageInfo {
+    ImageInfo {
+        id: ImageId::from(format!("id:{reference}")),
+        uid: None,
+        username: String::new(),
+        size_bytes: 7,
+    }
+}
+
+impl Runtime {
+    pub(super) fn apply(&mut self, wall: Wall, effect: &Effect) -> EffectResult {
+        if let Some(e) = self.refuse.get(effect.verb()) {
+            return Err(e.clone());
+        }
+        match effect {
+            Effect::InspectImage { image } => {
+                let found = (!self.absent_images.contains(image)).then(|| image_info(image));
+                Ok(EffectOk::Image(found))
+            }
+            Effect::PullImage { image } => {
+                self.absent_images.retain(|i| i != image);
+                Ok(EffectOk::Image(Some(image_info(image))))
+            }
+            Effect::RunSandbox { config } => Ok(EffectOk::Sandbox(self.run(wall, config.attempt))),
+            Effect::StopSandbox { sandbox } => {
+                self.stop_sandbox(wall, sandbox);
+                Ok(EffectOk::Done)
+            }
+            Effect::RemoveSandbox { sandbox } => {
+                self.stop_sandbox(wall, sandbox);
+                self.containers.retain(|_, c| c.sandbox != *sandbox);
+                self.sandboxes.remove(sandbox);
+                Ok(EffectOk::Done)
+            }
+            Effect::CreateContainer { sandbox, config, .. } => self.create(wall, sandbox, config),
+            Effect::StartContainer { container } => self.start(wall, container),
+            Effect::StopContainer { container, .. } => {
+                self.exit(wall, container, 143);
+                Ok(EffectOk::Done)
+            }
+            Effect::RemoveContainer { container } => {
+                self.containers.remove(container);
+                Ok(EffectOk::Done)
+            }
+            Effect::CreatePodDirs { .. } | Effect::RemovePodDirs | Effect::Inspect => Ok(EffectOk::Done),
+        }
+    }
+
+    fn run(&mut self, wall: Wall, attempt: u32) -> SandboxId {
+        if let Some(s) = self.sandboxes.values().find(|s| s.attempt == attempt) {
+            return s.id.clone();
+        }
+        self.next += 1;
+        let id = SandboxId::from(format!("s{}", self.next));
+        let s = SandboxObserved {
+            id: id.clone(),
+            attempt,
+            state: SandboxState::Ready,
+            created: wall,
+            ips: vec!["10.0.0.9".to_owned()],
+            host_network: false,
+        };
+        self.sandboxes.insert(id.clone(), s);
+        id
+    }
+
+    pub(super) fn stop_sandbox(&mut self, wall: Wall, id: &SandboxId) {
+        for c in self.containers.values_mut().filter(|c| c.sandbox == *id) {
+            end(wall, c, 137);
+        }
+        if let Some(s) = self.sandboxes.get_mut(id) {
+            s.state = SandboxState::NotReady;
+            s.ips.clear();
+        }
+    }
+
+    fn create(&mut self, wall: Wall, sandbox: &SandboxId, config: &ContainerConfig) -> EffectResult {
+        if self.sandboxes.get(sandbox).is_none_or(|s| s.state != SandboxState::Ready) {
+            return error(Class::NotFound, "no such sandbox");
+        }
+        let same = |c: &&ContainerObserved| {
+            c.sandbox == *sandbox && c.name == config.name && c.attempt == config.attempt
+        };
+        if let Some(c) = self.containers.values().find(same) {
+            return Ok(EffectOk::Container(c.id.clone()));
+        }
+        self.next += 1;
+        let id = ContainerId::from(format!("c{}", self.next));
+        let c = ContainerObserved {
+            id: id.clone(),
+            sandbox: sandbox.clone(),
+            name: config.name.clone(),
+            attempt: config.attempt,
+            state: ContainerState::Created,
+            created: wall,
+            started: None,
+            finished: None,
+            exit_code: 0,
+            reason: String::new(),
+            message: String::new(),
+            image: config.user_specified_image.clone(),
+            image_ref: config.image.to_string(),
+            log_path: String::new(),
+            annotations: config.annotations.clone(),
+        };
+        self.containers.insert(id.clone(), c);
+        Ok(EffectOk::Container(id))
+    }
+
+    fn start(&mut self, wall: Wall, id: &ContainerId) -> EffectResult {
+        let Some(c) = self.containers.get_mut(id) else { return error(Class::NotFound, "no such container") };
+        if c.state != ContainerState::Created {
+            return error(Class::Conflict, "container is not in created state");
+        }
+        c.state = ContainerState::Running;
+        c.started = Some(wall);
+        Ok(EffectOk::Done)
+    }
+
+    pub(super) fn exit(&mut self, wall: Wall, id: &ContainerId, code: i32) {
+        if let Some(c) = self.containers.get_mut(id) {
+            end(wall, c, code);
+        }
+    }
+
+    pub(super) fn running(&self, name: &str) -> Vec<ContainerId> {
+        let live = |c: &&ContainerObserved| c.name == name && c.state == ContainerState::Running;
+        self.containers.values().filter(live).map(|c| c.id.clone()).collect()
+    }
+}
+
+fn end(wall: Wall, c: &mut ContainerObserved, code: i32) {
+    if c.state == ContainerState::Running {
+        c.state = ContainerState::Exited;
+        c.finished = Some(wall);
+        c.exit_code = code;
+        c.reason = if code == 0 { "Completed" } else { "Error" }.to_owned();
+    }
+}
+
+/// A call on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) effect: Effect,
+    pub(super) deadline: Option<Mono>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    pub(super) now: Mono,
+    pub(super) runtime: Runtime,
+    pub(super) worker: PodWorker,
+    pub(super) pending: BTreeMap<EffectId, Call>,
+    pub(super) zombies: Vec<Call>,
+    pub(super) record: Option<TerminatingRecord>,
+    pub(super) dirs: bool,
+    pub(super) events: Vec<EventFact>,
+    pub(super) statuses: Vec<PodStatus>,
+    /// Mutating verbs in the order applied, with their object.
+    pub(super) applied: Vec<String>,
+    pub(super) cancelled: Vec<EffectId>,
+    pub(super) finished: Option<bool>,
+}
+
+pub(super) const SECOND: u64 = 1_000_000_000;
+
+impl World {
+    pub(super) fn new() -> World {
+        let key = PodKey { namespace: "default".into(), name: "p".into(), uid: "u1".into() };
+        World {
+            now: Mono(SECOND),
+            runtime: Runtime::default(),
+            worker: PodWorker::new(key, context(), Mono(0)),
+            pending: BTreeMap::new(),
+            zombies: Vec::new(),
+            record: None,
+            dirs: false,
+            events: Vec::new(),
+            statuses: Vec::new(),
+            applied: Vec::new(),
+            cancelled: Vec::new(),
+            finished: None,
+        }
+    }
+
+    /// A world whose worker was given the pod and has done all it can.
+    pub(super) fn with(p: &Arc<Pod>) -> World {
+        let mut w = World::new();
+        w.desire(p);
+        w.settle();
+        w
+    }
+
+    pub(super) fn now(&self) -> Now {
+        Now { mono: self.now, wall: self.wall() }
+    }
+
+    pub(super) fn wall(&self) -> Wall {
+        Wall(i64::try_from(self.now.0).expect("small times") + 1_700_000_000_000_000_000)
+    }
+
+    pub(super) fn desire(&mut self, p: &Arc<Pod>) {
+        self.step(PodEvent::Desired(p.clone()));
+    }
+
+    pub(super) fn kill(&mut self, reason: KillReason, grace_s: Option<u32>) {
+        self.step(PodEvent::Kill { reason, grace_s });
+    }
+
+    pub(super) fn step(&mut self, event: PodEvent) {
+        self.now.0 += 1_000_000;
+        let mut out = Outbox::new();
+        let now = self.now();
+        self.worker.step(now, event, &mut out);
+        for action in out.drain() {
+            match action {
+                PodAction::Effect { id, effect, deadline } => {
+                    self.pending.insert(id, Call { effect, deadline });
+                }
+                PodAction::Persist { id, record } => {
+                    self.record = Some(record);
+                    self.pending.insert(id, Call { effect: Effect::Inspect, deadline: None });
+                    self.answer_persist(id);
+                }
+                PodAction::Cancel(id) => self.cancelled.push(id),
+                PodAction::PublishStatus(s) => self.statuses.push(*s),
+                PodAction::Event(e) => self.events.push(e),
+                PodAction::Finished { desired_again } => self.finished = Some(desired_again),
+            }
+        }
+    }
+
+    fn answer_persist(&mut self, id: EffectId) {
+        self.pending.remove(&id);
+        let completed_at = self.now;
+        self.step(PodEvent::EffectDone { id, completed_at, result: Ok(EffectOk::Done) });
+    }
+
+    /// Applies a call to the world.
+    pub(super) fn apply(&mut self, effect: &Effect) -> EffectResult {
+        self.now.0 += 1_000_000;
+        let wall = self.wall();
+        if *effect == Effect::Inspect {
+            let snapshot = self.snapshot();
+            self.now.0 += 1_000_000;
+            return Ok(EffectOk::Snapshot(Box::new(snapshot)));
+        }
+        match effect {
+            Effect::CreatePodDirs { .. } => self.dirs = true,
+            Effect::RemovePodDirs => (self.dirs, self.record) = (false, None),
+            _ => {}
+        }
+        let result = self.runtime.apply(wall, effect);
+        if result.is_ok() {
+            self.applied.push(describe(effect));
+        }
+        result
+    }
+
+    pub(super) fn snapshot(&self) -> PodSnapshot {
+        let mut sandboxes: Vec<_> = self.runtime.sandboxes.values().cloned().collect();
+        sandboxes.sort_by_key(|s| std::cmp::Reverse(s.attempt));
+        PodSnapshot {
+            pod: self.worker.key().clone(),
+            as_of: self.now,
+            sandboxes,
+            containers: self.runtime.containers.values().cloned().collect(),
+        }
+    }
+
+    /// Performs one pending call and processes its answer.
+    pub(super) fn perform(&mut self, id: EffectId) {
+        let Some(call) = self.pending.remove(&id) else { return };
+        let result = self.apply(&call.effect);
+        self.answer(id, result);
+    }
+
+    pub(super) fn answer(&mut self, id: EffectId, result: EffectResult) {
+        self.pending.remove(&id);
+        self.now.0 += 1_000_000;
+        let completed_at = self.now;
+        self.step(PodEvent::EffectDone { id, completed_at, result });
+    }
+
+    /// Performs calls until none is pending; passes due timers.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..2_000 {
+            if let Some(id) = self.pending.keys().next().copied() {
+                self.perform(id);
+            } else if self.worker.deadline().is_some_and(|d| d <= self.now) {
+                self.step(PodEvent::Tick);
+            } else {
+                return;
+            }
+        }
+        panic!("the worker does not come to rest: {:?}", self.applied);
+    }
+
+    /// Lets time pass, timer by timer.
+    pub(super) fn wait(&mut self, d: Duration) {
+        let end = self.now.after(d);
+        self.settle();
+        while let Some(due) = self.worker.deadline().filter(|t| *t <= end) {
+            self.now = self.now.max(due);
+            self.step(PodEvent::Tick);
+            self.settle();
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// PLEG noticed something.
+    pub(super) fn observe(&mut self) {
+        self.now.0 += 1_000_000;
+        let snapshot = Arc::new(self.snapshot());
+        self.step(PodEvent::Observed(snapshot));
+        self.settle();
+    }
+
+    pub(super) fn exit(&mut self, name: &str, code: i32) {
+        let wall = self.wall();
+        for id in self.runtime.running(name) {
+            self.runtime.exit(wall, &id, code);
+        }
+        self.observe();
+    }
+
+    /// Kills the agent; its calls become zombies. The next incarnation starts with `fence_until`.
+    pub(super) fn crash(&mut self, fence_until: Mono) {
+        let calls = std::mem::take(&mut self.pending).into_values();
+        self.zombies.extend(calls.filter(|c| c.effect != Effect::Inspect));
+        let key = self.worker.key().clone();
+        self.worker = match self.record.clone() {
+            Some(record) => PodWorker::resume(&record, context(), fence_until, self.now()),
+            None => PodWorker::new(key, context(), fence_until),
+        };
+    }
+
+    pub(super) fn phase(&self) -> &str {
+        self.statuses.last().and_then(|s| s.phase.as_deref()).unwrap_or("")
+    }
+
+    pub(super) fn waiting_reason(&self, name: &str) -> String {
+        let all = self.statuses.last().and_then(|s| s.container_statuses.clone()).unwrap_or_default();
+        let found = all.into_iter().find(|c| c.name == name).and_then(|c| c.state).and_then(|s| s.waiting);
+        found.and_then(|w| w.reason).unwrap_or_default()
+    }
+
+    pub(super) fn told(&self, reason: &str) -> Vec<String> {
+        self.events.iter().filter(|e| e.reason == reason).map(|e| e.message.clone()).collect()
+    }
+
+    pub(super) fn count(&self, verb: &str) -> usize {
+        self.applied.iter().filter(|a| a.split(' ').next() == Some(verb)).count()
+    }
+}
+
+fn describe(effect: &Effect) -> String {
+    let object = match effect {
+        Effect::RunSandbox { config } => format!("/{}", config.attempt),
+        Effect::StopSandbox { sandbox } | Effect::RemoveSandbox { sandbox } => sandbox.to_string(),
+        Effect::CreateContainer { config, .. } => format!("{}/{}", config.name, config.attempt),
+        Effect::StartContainer { container } | Effect::RemoveContainer { container } => container.to_string(),
+        Effect::StopContainer { container, grace_s } => format!("{container} {grace_s}"),
+        _ => String::new(),
+    };
+    format!("{} {object}", effect.verb()).trim_end().to_owned()
+}

@@ -1,0 +1,165 @@
+//! Pod conditions that the node writes (contract 6.6); conditions of other owners are carried over.
+//!
+//! In: inputs and the generated container statuses. Out: conditions, whose transition time changes only
+//! with their status. Upstream: pkg/kubelet/status/generate.go.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
+
+use super::{Phase, StatusInputs, api_time};
+use crate::pod_actions::newest_sandbox;
+use crate::runtime::observed::SandboxState;
+use crate::types::pod;
+
+const OWNED: [&str; 5] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+
+struct Finding {
+    truth: bool,
+    reason: &'static str,
+    message: String,
+}
+
+impl Finding {
+    fn yes() -> Finding {
+        Finding { truth: true, reason: "", message: String::new() }
+    }
+
+    fn no(reason: &'static str, message: String) -> Finding {
+        Finding { truth: false, reason, message }
+    }
+}
+
+/// All conditions of the pod, the node's own first.
+pub(super) fn conditions(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> Vec<PodCondition> {
+    let containers_ready = containers_ready(inputs, phase, status);
+    let findings = [
+        Finding { truth: sandbox_ready(inputs), reason: "", message: String::new() },
+        initialized(inputs, phase, status),
+        ready(inputs, &containers_ready),
+        containers_ready,
+        Finding::yes(),
+    ];
+    let mut out: Vec<PodCondition> =
+        OWNED.iter().zip(findings).map(|(name, finding)| condition(inputs, name, finding)).collect();
+    let foreign = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    out.extend(foreign.into_iter().flatten().filter(|c| !OWNED.contains(&c.type_.as_str())).cloned());
+    out
+}
+
+fn condition(inputs: &StatusInputs<'_>, name: &str, finding: Finding) -> PodCondition {
+    let status = if finding.truth { "True" } else { "False" };
+    let before = [inputs.previous, inputs.pod.status.as_ref()]
+        .into_iter()
+        .flatten()
+        .filter_map(|s| s.conditions.as_ref())
+        .find_map(|all| all.iter().find(|c| c.type_ == name));
+    let kept = before.filter(|c| c.status == status).and_then(|c| c.last_transition_time.clone());
+    PodCondition {
+        type_: name.to_owned(),
+        status: status.to_owned(),
+        reason: Some(finding.reason.to_owned()).filter(|r| !r.is_empty()),
+        message: Some(finding.message).filter(|m| !m.is_empty()),
+        last_transition_time: kept.or_else(|| api_time(inputs.now)),
+        observed_generation: inputs.pod.metadata.generation,
+        last_probe_time: None,
+    }
+}
+
+fn sandbox_ready(inputs: &StatusInputs<'_>) -> bool {
+    inputs.snapshot.and_then(newest_sandbox).is_some_and(|s| {
+        s.state == SandboxState::Ready && (pod::host_network(inputs.pod) || !s.ips.is_empty())
+    })
+}
+
+fn bracketed(names: &[&str]) -> String {
+    format!("[{}]", names.join(" "))
+}
+
+fn initialized(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> Finding {
+    if phase == Phase::Succeeded {
+        return Finding { truth: true, reason: "PodCompleted", message: String::new() };
+    }
+    let started = |s: &ContainerStatus| {
+        let s = s.state.as_ref();
+        s.is_some_and(|x| x.running.is_some() || x.terminated.is_some())
+    };
+    if status.container_statuses.iter().flatten().any(started) {
+        return Finding::yes();
+    }
+    let statuses = status.init_container_statuses.as_deref().unwrap_or(&[]);
+    let complete = |name: &str, sidecar: bool| {
+        statuses
+            .iter()
+            .find(|s| s.name == name)
+            .is_some_and(|s| if sidecar { s.started == Some(true) } else { s.ready })
+    };
+    let incomplete: Vec<&str> = pod::init_containers(inputs.pod)
+        .iter()
+        .filter(|c| !complete(&c.name, pod::is_sidecar(c)))
+        .map(|c| c.name.as_str())
+        .collect();
+    if incomplete.is_empty() {
+        return Finding::yes();
+    }
+    let message = format!("containers with incomplete status: {}", bracketed(&incomplete));
+    Finding::no("ContainersNotInitialized", message)
+}
+
+fn containers_ready(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> Finding {
+    match phase {
+        Phase::Succeeded => return Finding::no("PodCompleted", String::new()),
+        Phase::Failed => return Finding::no("PodFailed", String::new()),
+        Phase::Pending | Phase::Running => {}
+    }
+    let all = || {
+        let init = status.init_container_statuses.iter().flatten();
+        init.chain(status.container_statuses.iter().flatten())
+    };
+    let sidecars = pod::init_containers(inputs.pod).iter().filter(|c| pod::is_sidecar(c));
+    let wanted = sidecars.chain(pod::containers(inputs.pod));
+    let (mut unknown, mut unready) = (Vec::new(), Vec::new());
+    for c in wanted {
+        match all().find(|s| s.name == c.name) {
+            None => unknown.push(c.name.as_str()),
+            Some(s) if !s.ready => unready.push(c.name.as_str()),
+            Some(_) => {}
+        }
+    }
+    let mut parts = Vec::new();
+    if !unknown.is_empty() {
+        parts.push(format!("containers with unknown status: {}", bracketed(&unknown)));
+    }
+    if !unready.is_empty() {
+        parts.push(format!("containers with unready status: {}", bracketed(&unready)));
+    }
+    if parts.is_empty() { Finding::yes() } else { Finding::no("ContainersNotReady", parts.join(", ")) }
+}
+
+fn ready(inputs: &StatusInputs<'_>, containers: &Finding) -> Finding {
+    if !containers.truth {
+        return Finding::no(containers.reason, containers.message.clone());
+    }
+    let given = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or(&[]);
+    let gates = pod::spec(inputs.pod).readiness_gates.as_deref().unwrap_or(&[]);
+    let problems: Vec<String> = gates
+        .iter()
+        .filter_map(|gate| {
+            let name = &gate.condition_type;
+            match given.iter().find(|c| c.type_ == *name) {
+                None => {
+                    Some(format!("corresponding condition of pod readiness gate \"{name}\" does not exist."))
+                }
+                Some(c) if c.status != "True" => Some(format!(
+                    "the status of pod readiness gate \"{name}\" is not \"True\", but {}",
+                    c.status
+                )),
+                Some(_) => None,
+            }
+        })
+        .collect();
+    if problems.is_empty() {
+        Finding::yes()
+    } else {
+        Finding::no("ReadinessGatesNotReady", problems.join(", "))
+    }
+}

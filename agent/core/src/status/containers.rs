@@ -1,0 +1,251 @@
+//! Container statuses (contract 6.7) as far as the runtime and the previous status know.
+//!
+//! In: inputs. Out: [`Statuses`], regular ones ordered by name, init ones in specification order.
+//! Invariants: only the two newest instances are shown; a restart count never falls; what ran and cannot be
+//! found any more is reported as lost, never as fresh. Upstream: convertToAPIContainerStatuses.
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated,
+    ContainerStateWaiting, ContainerStatus, PodStatus,
+};
+
+use super::{StatusInputs, api_time};
+use crate::pod_actions::{Slot, SlotKind, ended, restarts, slots};
+use crate::runtime::labels;
+use crate::runtime::observed::{ContainerObserved, ContainerState};
+use crate::time::Wall;
+use crate::types::pod;
+
+const LOST: &str = "ContainerStatusUnknown";
+const LOST_TERMINATED: &str = "The container could not be located when the pod was terminated";
+const LOST_DELETED: &str =
+    "The container could not be located when the pod was deleted.  The container used to be Running";
+const INIT_LOST: &str = "Unable to get init container status from container runtime and pod has been \
+                         initialized, treat it as exited normally";
+
+/// The statuses of both lists.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Statuses {
+    /// Of `spec.initContainers`, in order.
+    pub init: Vec<ContainerStatus>,
+    /// Of `spec.containers`, by name.
+    pub regular: Vec<ContainerStatus>,
+}
+
+/// All container statuses of the pod.
+pub(super) fn statuses(inputs: &StatusInputs<'_>) -> Statuses {
+    let mut out = Statuses::default();
+    let initialized = pod::containers(inputs.pod).iter().any(|c| !instances(inputs, &c.name).is_empty());
+    for slot in slots(inputs.pod) {
+        let Some(spec) = slot.spec(inputs.pod) else { continue };
+        let status = one(inputs, &slot, spec, initialized);
+        match slot.kind {
+            SlotKind::Regular => out.regular.push(status),
+            SlotKind::Init | SlotKind::Sidecar => out.init.push(status),
+        }
+    }
+    out.regular.sort_by(|a, b| a.name.cmp(&b.name));
+    out
+}
+
+fn instances<'a>(inputs: &StatusInputs<'a>, name: &str) -> Vec<&'a ContainerObserved> {
+    let mut found: Vec<&ContainerObserved> =
+        inputs.snapshot.iter().flat_map(|s| &s.containers).filter(|c| c.name == name).collect();
+    found.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created)));
+    found
+}
+
+fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bool) -> ContainerStatus {
+    let found = instances(inputs, &slot.name);
+    let before = previous(inputs, slot);
+    let mut status = match found.first() {
+        Some(newest) => observed(inputs, slot, spec, newest),
+        None => absent(inputs, slot, spec, before, initialized),
+    };
+    if let Some(older) = found.get(1) {
+        status.last_state = Some(state_of(inputs, older));
+    } else if status.last_state.is_none() {
+        // The runtime may have dropped the older instance; what was known of it stays known.
+        status.last_state =
+            before.filter(|b| b.restart_count == status.restart_count).and_then(|b| b.last_state.clone());
+    }
+    if let Some(b) = before {
+        status.restart_count = status.restart_count.max(b.restart_count);
+    }
+    waiting_to_restart(inputs, slot, spec, found.first().copied(), &mut status);
+    status
+}
+
+fn previous<'a>(inputs: &StatusInputs<'a>, slot: &Slot) -> Option<&'a ContainerStatus> {
+    let list = |s: &'a PodStatus| match slot.kind {
+        SlotKind::Regular => s.container_statuses.as_ref(),
+        SlotKind::Init | SlotKind::Sidecar => s.init_container_statuses.as_ref(),
+    };
+    [inputs.previous, inputs.pod.status.as_ref()]
+        .into_iter()
+        .flatten()
+        .filter_map(list)
+        .find_map(|all| all.iter().find(|s| s.name == slot.name))
+}
+
+fn observed(
+    inputs: &StatusInputs<'_>,
+    slot: &Slot,
+    spec: &Container,
+    newest: &ContainerObserved,
+) -> ContainerStatus {
+    let running = newest.state == ContainerState::Running;
+    // Without probes a running container is started and ready (contract chapter 8).
+    let ready = match slot.kind {
+        SlotKind::Init => newest.state == ContainerState::Exited && newest.exit_code == 0,
+        SlotKind::Sidecar | SlotKind::Regular => running,
+    };
+    let annotated =
+        newest.annotations.get(labels::CONTAINER_RESTART_COUNT).and_then(|t| t.parse::<i32>().ok());
+    let from_attempt = i32::try_from(newest.attempt).unwrap_or(i32::MAX);
+    ContainerStatus {
+        name: slot.name.clone(),
+        image: if newest.image.is_empty() {
+            spec.image.clone().unwrap_or_default()
+        } else {
+            newest.image.clone()
+        },
+        image_id: newest.image_ref.clone(),
+        container_id: Some(container_id(inputs, newest)),
+        restart_count: annotated.unwrap_or(from_attempt),
+        ready,
+        started: Some(running),
+        state: Some(state_of(inputs, newest)),
+        ..ContainerStatus::default()
+    }
+}
+
+fn container_id(inputs: &StatusInputs<'_>, c: &ContainerObserved) -> String {
+    format!("{}://{}", inputs.runtime_name, c.id)
+}
+
+fn state_of(inputs: &StatusInputs<'_>, c: &ContainerObserved) -> ApiState {
+    match c.state {
+        ContainerState::Running => ApiState {
+            running: Some(ContainerStateRunning { started_at: c.started.and_then(api_time) }),
+            ..ApiState::default()
+        },
+        ContainerState::Exited => ApiState { terminated: Some(terminated(inputs, c)), ..ApiState::default() },
+        ContainerState::Created => waiting(inputs, &c.name),
+        ContainerState::Unknown => {
+            ApiState { terminated: Some(lost(c.started, c.finished, LOST_TERMINATED)), ..ApiState::default() }
+        }
+    }
+}
+
+fn terminated(inputs: &StatusInputs<'_>, c: &ContainerObserved) -> ContainerStateTerminated {
+    let fallback = if c.exit_code == 0 { "Completed" } else { "Error" };
+    ContainerStateTerminated {
+        container_id: Some(container_id(inputs, c)),
+        exit_code: c.exit_code,
+        signal: None,
+        reason: Some(if c.reason.is_empty() { fallback.to_owned() } else { c.reason.clone() }),
+        message: Some(c.message.clone()).filter(|m| !m.is_empty()),
+        started_at: c.started.and_then(api_time),
+        finished_at: c.finished.and_then(api_time),
+    }
+}
+
+fn lost(started: Option<Wall>, finished: Option<Wall>, message: &str) -> ContainerStateTerminated {
+    ContainerStateTerminated {
+        exit_code: 137,
+        reason: Some(LOST.to_owned()),
+        message: Some(message.to_owned()),
+        started_at: started.and_then(api_time),
+        finished_at: finished.and_then(api_time),
+        ..ContainerStateTerminated::default()
+    }
+}
+
+/// The waiting state: a known reason, else the default one.
+fn waiting(inputs: &StatusInputs<'_>, name: &str) -> ApiState {
+    let known = inputs.waiting.get(name);
+    let default =
+        if pod::init_containers(inputs.pod).is_empty() { "ContainerCreating" } else { "PodInitializing" };
+    ApiState {
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(known.map_or(default, |w| &w.reason).to_owned()),
+            message: known.map(|w| w.message.clone()).filter(|m| !m.is_empty()),
+        }),
+        ..ApiState::default()
+    }
+}
+
+fn absent(
+    inputs: &StatusInputs<'_>,
+    slot: &Slot,
+    spec: &Container,
+    before: Option<&ContainerStatus>,
+    initialized: bool,
+) -> ContainerStatus {
+    let mut status = ContainerStatus {
+        name: slot.name.clone(),
+        image: spec.image.clone().unwrap_or_default(),
+        started: Some(false),
+        state: Some(waiting(inputs, &slot.name)),
+        restart_count: before.map_or(0, |b| b.restart_count),
+        ..ContainerStatus::default()
+    };
+    if slot.kind == SlotKind::Init && initialized {
+        status.ready = true;
+        let message = Some(INIT_LOST.to_owned());
+        let done = ContainerStateTerminated {
+            reason: Some("Completed".to_owned()),
+            message,
+            ..ContainerStateTerminated::default()
+        };
+        status.state = Some(ApiState { terminated: Some(done), ..ApiState::default() });
+        return status;
+    }
+    let Some(b) = before else { return status };
+    let state = b.state.as_ref();
+    if let Some(over) = state.and_then(|s| s.terminated.clone()) {
+        // Known to have ended; nobody removed that knowledge by removing the container.
+        status.image_id.clone_from(&b.image_id);
+        status.container_id.clone_from(&b.container_id);
+        status.ready = b.ready && slot.kind == SlotKind::Init;
+        status.state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
+        status.last_state.clone_from(&b.last_state);
+    } else if state.is_some_and(|s| s.running.is_some()) {
+        went_missing(inputs, &mut status);
+    }
+    status
+}
+
+/// It ran when last seen, and the runtime does not know it any more.
+fn went_missing(inputs: &StatusInputs<'_>, status: &mut ContainerStatus) {
+    if inputs.terminating {
+        let over = lost(None, Some(inputs.now), LOST_TERMINATED);
+        status.state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
+    } else {
+        let over = lost(None, Some(inputs.now), LOST_DELETED);
+        status.last_state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
+        status.restart_count = status.restart_count.saturating_add(1);
+    }
+}
+
+/// An ended container that comes back is waiting, with its end as the last state.
+fn waiting_to_restart(
+    inputs: &StatusInputs<'_>,
+    slot: &Slot,
+    spec: &Container,
+    newest: Option<&ContainerObserved>,
+    status: &mut ContainerStatus,
+) {
+    if inputs.terminating || !inputs.waiting.contains_key(&slot.name) {
+        return;
+    }
+    let Some(how) = newest.and_then(ended) else { return };
+    if !restarts(inputs.pod, slot, spec, how) {
+        return;
+    }
+    if let Some(state) = status.state.take_if(|s| s.terminated.is_some()) {
+        status.last_state = Some(state);
+    }
+    status.state = Some(waiting(inputs, &slot.name));
+}

@@ -1,0 +1,149 @@
+//! A pod's status as the API knows it, from what is desired, what is observed and what failed.
+//!
+//! In: [`StatusInputs`]. Out: `PodStatus`. Pure: the same inputs give the same status, and the timestamps of
+//! conditions that did not change are taken from the previous one. Invariants: a terminal phase never
+//! reverts; it is withheld while a container may still run; `restartCount` never falls.
+//! Upstream: pkg/kubelet/kubelet_pods.go, pkg/kubelet/status (contract 6.5 to 6.8).
+
+mod conditions;
+mod containers;
+mod phase;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::pod_actions::newest_sandbox;
+use crate::runtime::observed::PodSnapshot;
+use crate::time::Wall;
+use crate::types::pod;
+
+pub use phase::{Phase, phase};
+
+/// Why a container is not running, as its waiting state says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingReason {
+    /// For example `CrashLoopBackOff`.
+    pub reason: String,
+    /// Detailed error.
+    pub message: String,
+}
+
+/// A phase that was decided about the pod, not computed from its containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// For example `Evicted`, `DeadlineExceeded`, `OutOfcpu`.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+/// What a status is generated from.
+#[derive(Clone, Copy)]
+pub struct StatusInputs<'a> {
+    /// The pod as desired; its own `status` is what the API last had.
+    pub pod: &'a Pod,
+    /// The runtime; `None` before the first observation.
+    pub snapshot: Option<&'a PodSnapshot>,
+    /// Waiting reasons by container name.
+    pub waiting: &'a BTreeMap<String, WaitingReason>,
+    /// The status generated before this one.
+    pub previous: Option<&'a PodStatus>,
+    /// No container of the pod will be started again.
+    pub terminating: bool,
+    /// Decided failure, if any.
+    pub verdict: Option<&'a Verdict>,
+    /// The node's addresses, the primary first.
+    pub host_ips: &'a [String],
+    /// Scheme of container ids, for example `containerd`.
+    pub runtime_name: &'a str,
+    /// When the node first took the pod up.
+    pub start_time: Wall,
+    /// Now.
+    pub now: Wall,
+}
+
+/// A wall time as the API writes it: whole seconds.
+#[must_use]
+pub fn api_time(wall: Wall) -> Option<Time> {
+    jiff::Timestamp::from_second(wall.0.div_euclid(1_000_000_000)).ok().map(Time)
+}
+
+/// Generates the status.
+#[must_use]
+pub fn generate(inputs: &StatusInputs<'_>) -> PodStatus {
+    let containers = containers::statuses(inputs);
+    let (phase, reason, message) = decide_phase(inputs, &containers);
+    let mut status = PodStatus {
+        phase: Some(phase.as_str().to_owned()),
+        reason,
+        message,
+        observed_generation: inputs.pod.metadata.generation,
+        start_time: api_time(inputs.start_time),
+        qos_class: Some(qos_class(inputs.pod)),
+        init_container_statuses: some_unless_empty(containers.init),
+        container_statuses: some_unless_empty(containers.regular),
+        ..PodStatus::default()
+    };
+    addresses(inputs, &mut status);
+    status.conditions = Some(conditions::conditions(inputs, phase, &status));
+    status
+}
+
+fn some_unless_empty<T>(v: Vec<T>) -> Option<Vec<T>> {
+    if v.is_empty() { None } else { Some(v) }
+}
+
+fn qos_class(p: &Pod) -> String {
+    crate::resources::qos_class(p).to_string()
+}
+
+/// The API's or the previous terminal phase wins, then a verdict, then the containers; a terminal phase is
+/// withheld while something may still run.
+fn decide_phase(
+    inputs: &StatusInputs<'_>,
+    containers: &containers::Statuses,
+) -> (Phase, Option<String>, Option<String>) {
+    let known = [inputs.previous, inputs.pod.status.as_ref()];
+    for status in known.into_iter().flatten() {
+        if let Some(p) = status.phase.as_deref().and_then(Phase::terminal) {
+            return (p, status.reason.clone(), status.message.clone());
+        }
+    }
+    let computed = match inputs.verdict {
+        Some(v) => (Phase::Failed, Some(v.reason.clone()), Some(v.message.clone())),
+        None => (phase(inputs.pod, containers, inputs.terminating), None, None),
+    };
+    if !computed.0.is_terminal() || !may_run(inputs.snapshot) {
+        return computed;
+    }
+    let before = inputs.previous.and_then(|s| s.phase.as_deref()).and_then(Phase::parse);
+    (before.unwrap_or(Phase::Pending), None, None)
+}
+
+fn may_run(snapshot: Option<&PodSnapshot>) -> bool {
+    snapshot.is_some_and(|s| s.containers.iter().any(|c| crate::pod_actions::is_live(c.state)))
+}
+
+fn addresses(inputs: &StatusInputs<'_>, status: &mut PodStatus) {
+    if let Some(first) = inputs.host_ips.first() {
+        status.host_ip = Some(first.clone());
+        status.host_ips = Some(inputs.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect());
+    }
+    let observed = inputs.snapshot.and_then(newest_sandbox).map(|s| s.ips.clone()).unwrap_or_default();
+    let ips = if pod::host_network(inputs.pod) {
+        inputs.host_ips.to_vec()
+    } else if observed.is_empty() {
+        // A sandbox that was stopped has lost its addresses; the status keeps them.
+        let kept = inputs.previous.or(inputs.pod.status.as_ref()).and_then(|s| s.pod_ips.clone());
+        kept.unwrap_or_default().into_iter().map(|ip| ip.ip).collect()
+    } else {
+        observed
+    };
+    status.pod_ip = ips.first().cloned();
+    status.pod_ips = some_unless_empty(ips.into_iter().map(|ip| PodIP { ip }).collect());
+}

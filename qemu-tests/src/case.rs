@@ -71,12 +71,17 @@ pub fn skip<T>(reason: impl Into<String>) -> Result<T> {
 /// A fixture that several cases of a group share; the runner drops it after the last one.
 pub type Shared = Option<Box<dyn Any + Send>>;
 
+/// Stands for a fixture that could not be made.
+struct Broken;
+
 /// What a case is given.
 pub struct CaseContext<'a> {
     /// The run it belongs to: ids, recorded resources.
     pub run: Arc<Run>,
     /// Where it puts everything a person needs after a failure; removed if the case passes.
     pub artefacts: PathBuf,
+    /// The same for the group's fixture; removed if all cases of the group pass.
+    pub shared_artefacts: PathBuf,
     /// The group's fixture; `None` until a case makes it.
     pub shared: &'a mut Shared,
     /// Seed of everything random in the case; printed with a failure.
@@ -87,13 +92,26 @@ impl CaseContext<'_> {
     /// The group's fixture, made by `make` for the first case that asks.
     ///
     /// # Errors
-    /// What `make` answers, and a fixture of another type in the same group.
+    /// What `make` answers, now or for an earlier case of the group (it is not tried again), and a fixture of
+    /// another type in the same group.
     pub fn shared_or<T: Any + Send>(
         &mut self,
         make: impl FnOnce(&Arc<Run>, &Path) -> Result<T>,
     ) -> Result<&mut T> {
         if self.shared.is_none() {
-            *self.shared = Some(Box::new(make(&self.run, &self.artefacts)?));
+            std::fs::create_dir_all(&self.shared_artefacts)
+                .with_context(|| format!("make {}", self.shared_artefacts.display()))?;
+            match make(&self.run, &self.shared_artefacts) {
+                Ok(fixture) => *self.shared = Some(Box::new(fixture)),
+                Err(e) => {
+                    *self.shared = Some(Box::new(Broken));
+                    let dir = self.shared_artefacts.display();
+                    return Err(e.context(format!("the group's fixture (its artefacts: {dir})")));
+                }
+            }
+        }
+        if self.shared.as_ref().is_some_and(|s| s.is::<Broken>()) {
+            anyhow::bail!("the group's fixture could not be made: see the group's first failure");
         }
         self.shared
             .as_mut()

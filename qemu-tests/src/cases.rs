@@ -2,6 +2,8 @@
 
 use crate::case::Case;
 
+pub mod boot;
+pub mod boot_refused;
 pub mod lifecycle;
 pub mod lifecycle_crash;
 pub mod lifecycle_time;
@@ -10,7 +12,15 @@ pub mod runtime_control;
 /// Every case, in the order of `list`.
 #[must_use]
 pub fn all() -> Vec<Case> {
-    [runtime_control::CASES, lifecycle::CASES, lifecycle_time::CASES, lifecycle_crash::CASES].concat()
+    [
+        boot::CASES,
+        boot_refused::CASES,
+        runtime_control::CASES,
+        lifecycle::CASES,
+        lifecycle_time::CASES,
+        lifecycle_crash::CASES,
+    ]
+    .concat()
 }
 
 #[cfg(test)]

@@ -146,6 +146,7 @@ impl Run {
         if problems.is_empty() {
             // The record is only needed for what is left; artefacts of failures stay beside it.
             let _ = fs::remove_file(self.dir.join(RECORD));
+            let _ = fs::remove_dir(self.dir.join("groups"));
             let _ = fs::remove_dir(&self.dir);
         }
         problems

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -93,14 +93,22 @@ fn next_unit(queue: &Mutex<VecDeque<Vec<Case>>>) -> Option<Vec<Case>> {
 
 fn run_unit(run: &Arc<Run>, unit: &[Case], seed: u64, reports: &Sender<Report>) {
     let mut shared: Shared = None;
+    let mut failed = false;
     for case in unit {
         let start = Instant::now();
         let verdict = run_case(run, case, &mut shared, seed);
+        failed |= matches!(verdict, Verdict::Failed(_));
         let _ = reports.send(Report { case: *case, verdict, took: start.elapsed() });
     }
     drop(shared);
-    // What a shared fixture wrote is kept only if one of its cases failed and kept its directory.
-    let _ = fs::remove_dir(run.dir());
+    if let Some(group) = unit[0].group.filter(|_| !failed) {
+        let _ = fs::remove_dir_all(shared_artefacts(run, group));
+    }
+}
+
+/// Where a group's fixture keeps its logs.
+fn shared_artefacts(run: &Run, group: &str) -> PathBuf {
+    run.dir().join("groups").join(group)
 }
 
 fn run_case(run: &Arc<Run>, case: &Case, shared: &mut Shared, seed: u64) -> Verdict {
@@ -108,7 +116,9 @@ fn run_case(run: &Arc<Run>, case: &Case, shared: &mut Shared, seed: u64) -> Verd
     if let Err(e) = fs::create_dir_all(&artefacts) {
         return Verdict::Failed(format!("make {}: {e}", artefacts.display()));
     }
-    let mut context = CaseContext { run: run.clone(), artefacts: artefacts.clone(), shared, seed };
+    let shared_artefacts = shared_artefacts(run, case.group.unwrap_or(case.name));
+    let mut context =
+        CaseContext { run: run.clone(), artefacts: artefacts.clone(), shared_artefacts, shared, seed };
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| (case.run)(&mut context)));
     match outcome {
         Ok(Ok(())) => {

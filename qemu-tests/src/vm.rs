@@ -7,12 +7,14 @@
 //!      ◄─ QMP ────────────────────► reset, power down, quit
 //! ```
 //! Invariants: the harness listens on every socket before QEMU starts, so nothing is lost; every wait has an
-//! event and a deadline; the disk under test is a copy-on-write layer, the built image is never written.
+//! event and a deadline; the disk under test is a copy, the built image is never written.
 //! See docs/testing.md, level L4v.
 
+pub mod accelerator;
 pub mod command;
 pub mod disk;
 pub mod feed;
+pub mod lab;
 pub mod machine;
 pub mod qmp;
 pub mod shell;

@@ -1,12 +1,14 @@
-//! Disks of a VM: copy-on-write layers over the built image, and damage done to them on purpose.
+//! Disks of a VM: sparse copies of the built image, and damage done to them on purpose.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
 
 use crate::process::must;
 use crate::run::Run;
@@ -14,6 +16,8 @@ use crate::run::Run;
 /// One partition of a GPT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
+    /// Its number, from 1.
+    pub number: usize,
     /// Its name.
     pub label: String,
     /// First byte.
@@ -52,6 +56,7 @@ pub fn parse_gpt(head: &[u8]) -> Option<Vec<Partition>> {
             entry.get(56..128)?.chunks(2).map(|c| u16::from_le_bytes([c[0], c[1]])).take_while(|u| *u != 0);
         let label = char::decode_utf16(units).map(|c| c.unwrap_or('?')).collect();
         found.push(Partition {
+            number: n + 1,
             label,
             start: first * SECTOR,
             length: (last + 1).checked_sub(first)? * SECTOR,
@@ -72,46 +77,58 @@ pub fn partitions(raw: &Path) -> Result<Vec<Partition>> {
     parse_gpt(&head).with_context(|| format!("{} has no GPT", raw.display()))
 }
 
-/// Makes a copy-on-write layer over `base` with `gib` GiB.
+/// Makes a VM's own disk: a sparse copy of the built image, grown to `gib` GiB.
 ///
 /// # Errors
-/// If qemu-img fails.
-pub fn overlay(run: &Arc<Run>, base: &Path, layer: &Path, gib: u32) -> Result<()> {
-    let mut command = Command::new("qemu-img");
-    command
-        .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
-        .arg(base)
-        .arg(layer)
-        .arg(format!("{gib}G"));
-    must(run, &mut command).map(|_| ())
+/// If it cannot be copied.
+pub fn copy(run: &Arc<Run>, base: &Path, disk: &Path, gib: u64) -> Result<()> {
+    must(run, Command::new("cp").args(["--sparse=always", "--reflink=auto"]).arg(base).arg(disk))?;
+    let file = File::options().write(true).open(disk).with_context(|| format!("open {}", disk.display()))?;
+    file.set_len(gib << 30).with_context(|| format!("grow {}", disk.display()))
 }
 
-/// Writes `length` bytes of `pattern` at `offset` of a layer.
+/// Inverts every bit of `length` bytes at `offset`; done twice it is undone.
 ///
 /// # Errors
-/// If qemu-io fails.
-pub fn damage(run: &Arc<Run>, layer: &Path, offset: u64, length: u64, pattern: u8) -> Result<()> {
-    let mut command = Command::new("qemu-io");
-    command.args(["-f", "qcow2", "-c", &format!("write -q -P {pattern} {offset} {length}")]).arg(layer);
-    must(run, &mut command).map(|_| ())
+/// If the disk cannot be read or written.
+pub fn invert(disk: &Path, offset: u64, length: usize) -> Result<()> {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(disk)
+        .with_context(|| format!("open {}", disk.display()))?;
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, offset).with_context(|| format!("read {}", disk.display()))?;
+    bytes.iter_mut().for_each(|b| *b = !*b);
+    file.write_all_at(&bytes, offset).with_context(|| format!("write {}", disk.display()))
 }
 
-/// Reads the first `length` bytes at `offset` of a layer, as the guest would see them.
+/// SHA-256 of `length` bytes at `offset`.
 ///
 /// # Errors
-/// If qemu-img fails.
-pub fn read(run: &Arc<Run>, layer: &Path, offset: u64, length: u64, scratch: &Path) -> Result<Vec<u8>> {
-    let mut command = Command::new("qemu-img");
-    command
-        .args(["dd", "-f", "qcow2", "-O", "raw", "bs=4096"])
-        .arg(format!("skip={}", offset / 4096))
-        .arg(format!("count={}", (offset + length).div_ceil(4096)))
-        .arg(format!("if={}", layer.display()))
-        .arg(format!("of={}", scratch.display()));
-    must(run, &mut command)?;
-    let bytes = std::fs::read(scratch).with_context(|| format!("read {}", scratch.display()))?;
-    let from = usize::try_from(offset % 4096)?;
-    Ok(bytes.get(from..from + usize::try_from(length)?).context("the disk is shorter than that")?.to_vec())
+/// If the disk is shorter.
+pub fn digest(disk: &Path, offset: u64, length: u64) -> Result<String> {
+    let mut file = File::open(disk).with_context(|| format!("open {}", disk.display()))?;
+    file.seek(SeekFrom::Start(offset))?;
+    let mut hash = Sha256::new();
+    let mut left = length;
+    let mut chunk = vec![0; 1 << 20];
+    while left > 0 {
+        let n = usize::try_from(left.min(chunk.len() as u64))?;
+        file.read_exact(&mut chunk[..n]).with_context(|| format!("read {}", disk.display()))?;
+        hash.update(&chunk[..n]);
+        left -= n as u64;
+    }
+    Ok(hex::encode(hash.finalize()))
+}
+
+/// Deletes the entry of a partition (both copies of the table); its content stays.
+///
+/// # Errors
+/// If sfdisk fails.
+pub fn delete_partition(run: &Arc<Run>, disk: &Path, number: usize) -> Result<()> {
+    must(run, Command::new("sfdisk").args(["--quiet", "--delete"]).arg(disk).arg(number.to_string()))
+        .map(|_| ())
 }
 
 #[cfg(test)]
@@ -132,6 +149,22 @@ mod tests {
     }
 
     #[test]
+    fn damage_changes_what_it_names_and_can_be_undone() {
+        let path = std::env::temp_dir().join(format!("orlop-disk-{}", std::process::id()));
+        std::fs::write(&path, vec![7_u8; 8192]).unwrap();
+        let (first, second) = (digest(&path, 0, 4096).unwrap(), digest(&path, 4096, 4096).unwrap());
+        invert(&path, 5000, 2).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes[4999..5003], [7, !7, !7, 7]);
+        assert_eq!(digest(&path, 0, 4096).unwrap(), first);
+        assert_ne!(digest(&path, 4096, 4096).unwrap(), second);
+        invert(&path, 5000, 2).unwrap();
+        assert_eq!(digest(&path, 4096, 4096).unwrap(), second);
+        assert!(digest(&path, 4096, 8192).is_err());
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn a_partition_table_is_read() {
         let mut head = vec![0_u8; 1 << 20];
         head[512..520].copy_from_slice(b"EFI PART");
@@ -141,8 +174,8 @@ mod tests {
         head[1024..1152].copy_from_slice(&entry("esp", 2048, 4095));
         head[1152 + 128..1152 + 256].copy_from_slice(&entry("orlop_1", 4096, 4096));
         let found = parse_gpt(&head).unwrap();
-        assert_eq!(found[0], Partition { label: "esp".into(), start: 1 << 20, length: 1 << 20 });
-        assert_eq!(found[1], Partition { label: "orlop_1".into(), start: 2 << 20, length: 512 });
+        assert_eq!(found[0], Partition { number: 1, label: "esp".into(), start: 1 << 20, length: 1 << 20 });
+        assert_eq!(found[1], Partition { number: 3, label: "orlop_1".into(), start: 2 << 20, length: 512 });
         assert_eq!(found.len(), 2);
         assert_eq!(parse_gpt(&head[1024..]), None);
     }

@@ -1,0 +1,276 @@
+//! One VM from its first boot on: the ledger, the verified root, cgroups, a reset, a second boot, a full disk.
+//! The cases share the VM and build on one another in this order; each can also run alone.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use orlop_config::ledger::{Entry, HostMessage};
+
+use crate::case::{Case, CaseContext, Level};
+use crate::run::Run;
+use crate::say;
+use crate::vm::lab::{Firmware, Lab};
+use crate::vm::machine::Vm;
+
+const GROUP: Option<&str> = Some("vm");
+
+const fn case(
+    name: &'static str,
+    expected_s: u64,
+    about: &'static str,
+    run: fn(&mut CaseContext<'_>) -> Result<()>,
+) -> Case {
+    Case { name, level: Level::L4v, expected_s, about, group: GROUP, run }
+}
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[
+    case(
+        "boot/ledger",
+        45,
+        "every phase is stamped in order, the sample pod runs, its output arrives",
+        ledger,
+    ),
+    case(
+        "boot/verity-root",
+        2,
+        "PID 1 is systemd, / is a dm-verity erofs that cannot be made writable",
+        verity_root,
+    ),
+    case("boot/cgroup2", 2, "cgroup v2 only, all its controllers delegated", cgroup2),
+    case("boot/power-reset", 45, "reset while running: the pod is back, by itself", power_reset),
+    case(
+        "boot/second-boot",
+        50,
+        "powered off and on: machine-id and the containers' images are kept",
+        second_boot,
+    ),
+    case(
+        "boot/state-full",
+        50,
+        "a full state partition is reported, the node comes up, nothing is wiped",
+        state_full,
+    ),
+];
+
+/// How long a boot to the running pod may take under TCG on a busy machine, seconds.
+pub(super) const BOOT_LIMIT_S: u64 = 240;
+
+/// A standalone node with the sample pod, whose output goes to the host channel.
+pub(super) fn config_with_pod() -> String {
+    "apiVersion: orlop/v1alpha1\n\
+     kind: NodeConfig\n\
+     console:\n  podOutput: true\n\
+     staticPods:\n\
+     - apiVersion: v1\n  kind: Pod\n  metadata:\n    name: hello\n    namespace: default\n  spec:\n\
+     \x20   terminationGracePeriodSeconds: 2\n    containers:\n    - name: hello\n\
+     \x20     image: localhost/orlop/hello:1\n      imagePullPolicy: Never\n"
+        .to_owned()
+}
+
+/// The VM that the group shares.
+struct Node {
+    // Dropped first: the disk goes after QEMU.
+    vm: Option<Vm>,
+    lab: Lab,
+}
+
+impl Node {
+    fn start(run: &Arc<Run>, artefacts: &Path) -> Result<Node> {
+        let lab = Lab::new(run, artefacts)?;
+        let vm = lab.boot(Firmware::Direct, Some(&config_with_pod()))?;
+        vm.await_phase("pod.running", BOOT_LIMIT_S)?;
+        Ok(Node { vm: Some(vm), lab })
+    }
+
+    fn vm(&mut self) -> Result<&mut Vm> {
+        self.vm.as_mut().context("the VM is off: an earlier case of the group failed")
+    }
+
+    fn must(&mut self, command: &str) -> Result<String> {
+        self.vm()?.shell()?.must(command)
+    }
+}
+
+fn node<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Node> {
+    cx.shared_or(Node::start)
+}
+
+/// One line per entry, times in seconds.
+pub(super) fn render(entries: &[Entry]) -> Vec<String> {
+    let seconds = |ms: u64| format!("{}.{:03}", ms / 1000, ms % 1000);
+    entries
+        .iter()
+        .map(|e| {
+            let took = e.took_ms.map_or(String::new(), |t| format!(" (took {})", seconds(t)));
+            format!("{:>8}  {}{took} {}", seconds(e.at_ms), e.phase, e.detail)
+        })
+        .collect()
+}
+
+fn entries(vm: &Vm) -> Vec<Entry> {
+    vm.messages()
+        .into_iter()
+        .filter_map(|m| match m {
+            HostMessage::Ledger(e) => Some(e),
+            _ => None,
+        })
+        .collect()
+}
+
+const INIT_PHASES: [&str; 10] = [
+    "init.api-filesystems",
+    "init.modules",
+    "init.disk",
+    "init.verity",
+    "init.root",
+    "init.state",
+    "init.machine-id",
+    "init.cgroup",
+    "init.configuration",
+    "init.handover",
+];
+
+fn ledger(cx: &mut CaseContext<'_>) -> Result<()> {
+    let node = node(cx)?;
+    let line = node.vm()?.await_message("the pod's output", 60, |m| match m {
+        HostMessage::PodOutput { pod, line, .. } => Some((pod, line)),
+        _ => None,
+    })?;
+    ensure!(line.0.starts_with("default/hello") && !line.1.is_empty(), "pod output {line:?}");
+    let seen = entries(node.vm()?);
+    for line in render(&seen) {
+        say::line(format!("  {line}"));
+    }
+    let position =
+        |phase: &str| seen.iter().position(|e| e.phase == phase).with_context(|| format!("no {phase}"));
+    let milestones = ["kernel"].into_iter().chain(INIT_PHASES).chain([
+        "containerd.ready",
+        "agent.started",
+        "agent.ready",
+        "pod.running",
+    ]);
+    let mut last = 0;
+    for phase in milestones {
+        let entry = &seen[position(phase)?];
+        ensure!(entry.ok, "{phase} failed: {}", entry.detail);
+        ensure!(
+            entry.at_ms >= last,
+            "{phase} at {} ms comes before its predecessor at {last} ms",
+            entry.at_ms
+        );
+        last = entry.at_ms;
+    }
+    position("systemd.started")?;
+    ensure!(seen.iter().any(|e| e.phase.starts_with("bringup.")), "no bringup step is stamped");
+    let problems: Vec<_> =
+        node.vm()?.messages().into_iter().filter(|m| matches!(m, HostMessage::Problem { .. })).collect();
+    ensure!(problems.is_empty(), "problems: {problems:?}");
+    // The file says the same as the channel.
+    let file = orlop_config::ledger::Ledger::parse(&node.must("cat /run/orlop/boot.json")?)
+        .context("parse boot.json")?;
+    for entry in &seen {
+        ensure!(file.entries.iter().any(|e| e.phase == entry.phase), "{} is not in boot.json", entry.phase);
+    }
+    Ok(())
+}
+
+fn verity_root(cx: &mut CaseContext<'_>) -> Result<()> {
+    let node = node(cx)?;
+    let name = node.must("cat /proc/1/comm")?;
+    ensure!(name.trim() == "systemd", "PID 1 is {name}");
+    let mounts = node.must("cat /proc/mounts")?;
+    let root = mounts.lines().find(|l| l.split(' ').nth(1) == Some("/")).context("no / in /proc/mounts")?;
+    let mut words = root.split(' ');
+    let (device, kind, options) =
+        (words.next().unwrap_or(""), words.nth(1).unwrap_or(""), words.next().unwrap_or(""));
+    ensure!(kind == "erofs" && options.split(',').any(|o| o == "ro"), "root: {root}");
+    let uuid = node.must(&format!("cat /sys/class/block/$(basename $(readlink -f {device}))/dm/uuid"))?;
+    ensure!(uuid.contains("VERITY"), "the root's device {device} is {uuid:?}");
+    for attempt in ["mount -o remount,rw /", "touch /x", "touch /usr/bin/x", "rm /usr/bin/orlop-agent"] {
+        let output = node.vm()?.shell()?.run(attempt, std::time::Duration::from_secs(30))?;
+        ensure!(output.status != 0, "`{attempt}` succeeded: {}", output.text);
+    }
+    Ok(())
+}
+
+fn cgroup2(cx: &mut CaseContext<'_>) -> Result<()> {
+    let node = node(cx)?;
+    let mounts = node.must("cat /proc/mounts")?;
+    let cgroups: Vec<&str> = mounts.lines().filter(|l| l.contains(" cgroup")).collect();
+    let [only] = cgroups.as_slice() else { anyhow::bail!("cgroup mounts: {cgroups:?}") };
+    for part in [" /sys/fs/cgroup cgroup2 ", "nsdelegate", "memory_recursiveprot"] {
+        ensure!(only.contains(part), "{part} is not in {only}");
+    }
+    let words = |text: String| {
+        let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        words.sort();
+        words
+    };
+    let there = words(node.must("cat /sys/fs/cgroup/cgroup.controllers")?);
+    for needed in ["cpu", "cpuset", "io", "memory", "pids"] {
+        ensure!(there.iter().any(|c| c == needed), "no controller {needed}: {there:?}");
+    }
+    let delegated = words(node.must("cat /sys/fs/cgroup/cgroup.subtree_control")?);
+    ensure!(there == delegated, "there are {there:?}, delegated are {delegated:?}");
+    // And as far as the pods: what the agent's and the runtime's own groups may hand on.
+    for unit in ["orlop-agent.service", "containerd.service"] {
+        let inside = words(node.must(&format!("cat /sys/fs/cgroup/system.slice/{unit}/cgroup.controllers"))?);
+        ensure!(there == inside, "{unit} has {inside:?} of {there:?}");
+    }
+    Ok(())
+}
+
+fn power_reset(cx: &mut CaseContext<'_>) -> Result<()> {
+    let node = node(cx)?;
+    let vm = node.vm()?;
+    vm.reset()?;
+    let entry = vm.await_phase("pod.running", BOOT_LIMIT_S).context("after the reset")?;
+    say::line(format!("  pod running {:.1} s after the reset boot's kernel", entry.at_ms as f64 / 1000.0));
+    vm.await_message("the pod's output after the reset", 60, |m| match m {
+        HostMessage::PodOutput { pod, .. } if pod.starts_with("default/hello") => Some(()),
+        _ => None,
+    })
+}
+
+fn second_boot(cx: &mut CaseContext<'_>) -> Result<()> {
+    let node = node(cx)?;
+    let id = node.must("cat /etc/machine-id")?;
+    ensure!(id.trim().len() == 32 && id.trim().bytes().all(|b| b.is_ascii_hexdigit()), "machine-id {id:?}");
+    let blobs = "ls /var/lib/containerd/io.containerd.content.v1.content/blobs/sha256 | sort";
+    let images = node.must(blobs)?;
+    ensure!(!images.trim().is_empty(), "no images in containerd's store");
+    node.must("echo kept > /var/lib/orlop-e2e-marker && sync")?;
+    node.vm.take().context("the VM is off")?.power_down(120)?;
+    let vm = node.lab.boot(Firmware::Direct, Some(&config_with_pod()))?;
+    vm.await_phase("pod.running", BOOT_LIMIT_S).context("at the second boot")?;
+    node.vm = Some(vm);
+    ensure!(node.must("cat /etc/machine-id")? == id, "another machine-id");
+    ensure!(node.must(blobs)? == images, "other images");
+    ensure!(node.must("cat /var/lib/orlop-e2e-marker")?.trim() == "kept", "the state partition was not kept");
+    Ok(())
+}
+
+fn state_full(cx: &mut CaseContext<'_>) -> Result<()> {
+    let node = node(cx)?;
+    node.must("echo precious > /var/precious && sync")?;
+    // All that root can take, in one file and then to the last block.
+    let fill = "fallocate -l $(($(stat -f -c '%f*%S' /var))) /var/filler || true; \
+                dd if=/dev/zero of=/var/filler2 bs=64k 2>/dev/null || true; sync; stat -f -c %f /var";
+    let free = node.vm()?.shell()?.run(fill, std::time::Duration::from_secs(240))?;
+    say::line(format!("  free blocks after filling: {}", free.text.trim()));
+    let vm = node.vm()?;
+    vm.reset()?;
+    let problem = vm.await_message("a word about the full state partition", BOOT_LIMIT_S, |m| match m {
+        HostMessage::Problem { source, message } if message.contains("full") => {
+            Some(format!("{source}: {message}"))
+        }
+        _ => None,
+    })?;
+    say::line(format!("  {problem}"));
+    vm.await_phase("agent.ready", BOOT_LIMIT_S).context("with a full state partition")?;
+    ensure!(node.must("cat /var/precious")?.trim() == "precious", "data was lost");
+    node.must("rm -f /var/filler /var/filler2 && sync")?;
+    Ok(())
+}

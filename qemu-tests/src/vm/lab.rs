@@ -1,0 +1,178 @@
+//! What a VM case needs around the VM: the built image, a disk of its own, a configuration, boots.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+
+use super::accelerator;
+use super::command::{Boot, Disk, Spec};
+use super::disk::{self, Partition};
+use super::machine::{Vm, socket_dir};
+use crate::resource::Resource;
+use crate::run::{Run, cache_dir};
+
+/// Where the guest finds its configuration in fw_cfg.
+const FW_CFG_CONFIG: &str = "opt/org.orlop/config";
+
+/// Size of a test VM's disk, GiB.
+const DISK_GIB: u64 = 4;
+
+/// The build output of a profile.
+#[derive(Clone, Debug)]
+pub struct Image {
+    dir: PathBuf,
+}
+
+impl Image {
+    /// The test profile's output.
+    ///
+    /// # Errors
+    /// If it was not built.
+    pub fn test() -> Result<Image> {
+        let dir = cache_dir().join("image/test");
+        let image = Image { dir };
+        for file in ["orlop.raw", "vmlinuz", "initrd", "cmdline"] {
+            let path = image.path(file);
+            anyhow::ensure!(
+                path.exists(),
+                "{} is missing: build it with `cargo run -p orlop-image -- build --profile test`",
+                path.display()
+            );
+        }
+        Ok(image)
+    }
+
+    /// A file of the output.
+    #[must_use]
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+
+    fn direct(&self) -> Result<Boot> {
+        let cmdline = self.path("cmdline");
+        let text = fs::read_to_string(&cmdline).with_context(|| format!("read {}", cmdline.display()))?;
+        Ok(Boot::Direct {
+            kernel: self.path("vmlinuz"),
+            initrd: self.path("initrd"),
+            cmdline: text.trim().to_owned(),
+        })
+    }
+}
+
+/// A disk and the VMs that are booted from it, one after another.
+pub struct Lab {
+    run: Arc<Run>,
+    image: Image,
+    dir: PathBuf,
+    artefacts: PathBuf,
+    accelerator: String,
+}
+
+/// Kernel source of a boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Firmware {
+    /// Kernel handed over by QEMU.
+    Direct,
+    /// OVMF and the boot loader on the disk.
+    Uefi,
+}
+
+impl Lab {
+    /// A fresh disk from the test image.
+    ///
+    /// # Errors
+    /// If the image was not built, or the disk cannot be copied.
+    pub fn new(run: &Arc<Run>, artefacts: &Path) -> Result<Lab> {
+        let image = Image::test()?;
+        let dir = run.dir().join(format!(
+            "vm-{}-{}",
+            run.id(),
+            artefacts.file_name().unwrap_or_default().display()
+        ));
+        run.record(Resource::Dir { path: dir.clone() })?;
+        fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+        let accelerator = accelerator::probe(run)?;
+        let lab = Lab { run: run.clone(), image, dir, artefacts: artefacts.to_owned(), accelerator };
+        disk::copy(run, &lab.image.path("orlop.raw"), &lab.disk(), DISK_GIB)?;
+        Ok(lab)
+    }
+
+    /// The disk; only to be touched while no VM runs.
+    #[must_use]
+    pub fn disk(&self) -> PathBuf {
+        self.dir.join("disk.raw")
+    }
+
+    /// The run it belongs to.
+    #[must_use]
+    pub fn run(&self) -> &Arc<Run> {
+        &self.run
+    }
+
+    /// The first partition whose label starts with `label`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn partition(&self, label: &str) -> Result<Partition> {
+        disk::partitions(&self.disk())?
+            .into_iter()
+            .find(|p| p.label.starts_with(label))
+            .with_context(|| format!("no partition is labelled {label}"))
+    }
+
+    /// Boots; `config` is a NodeConfig handed over in fw_cfg.
+    ///
+    /// # Errors
+    /// If QEMU does not start.
+    pub fn boot(&self, firmware: Firmware, config: Option<&str>) -> Result<Vm> {
+        let boot = match firmware {
+            Firmware::Direct => self.image.direct()?,
+            Firmware::Uefi => self.uefi()?,
+        };
+        let mut fw_cfg = Vec::new();
+        if let Some(text) = config {
+            let file = self.dir.join("node-config.yaml");
+            fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+            fw_cfg.push((FW_CFG_CONFIG.to_owned(), file));
+        }
+        let spec = Spec {
+            accelerator: self.accelerator.clone(),
+            memory_mib: 1024,
+            boot,
+            disks: vec![Disk { file: self.disk(), format: "raw" }],
+            fw_cfg,
+            sockets: socket_dir(&self.run)?,
+            no_reboot: false,
+        };
+        Vm::start(&self.run, &self.artefacts, &spec)
+    }
+
+    fn uefi(&self) -> Result<Boot> {
+        let find = |names: &[&str]| {
+            names
+                .iter()
+                .flat_map(|n| {
+                    [Path::new("/usr/share/OVMF").join(n), Path::new("/usr/share/edk2/x64").join(n)]
+                })
+                .find(|p| p.exists())
+                .with_context(|| format!("no {} on this machine: install ovmf", names[0]))
+        };
+        let vars = self.dir.join("vars.fd");
+        if !vars.exists() {
+            fs::copy(find(&["OVMF_VARS_4M.fd", "OVMF_VARS.fd"])?, &vars)
+                .context("copy the firmware's variables")?;
+        }
+        Ok(Boot::Uefi { code: find(&["OVMF_CODE_4M.fd", "OVMF_CODE.fd"])?, vars })
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let resource = Resource::Dir { path: self.dir.clone() };
+        if let Err(e) = resource.remove(self.run.id()) {
+            crate::say::line(format!("left behind: {e:#}"));
+        }
+    }
+}

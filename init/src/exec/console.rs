@@ -43,6 +43,8 @@ impl Console {
             // One write is one record; a record that does not fit is refused, so it is cut.
             let mut line = format!("<{number}>{}: {text}", self.tag);
             line.truncate(line.floor_char_boundary(900));
+            // Without it the kernel keeps the record open for a continuation and does not show it yet.
+            line.push('\n');
             let _ = kmsg.write_all(line.as_bytes());
         }
         if let (Some(tty), Level::Error) = (&mut self.tty, level) {

@@ -78,7 +78,7 @@ pub enum Choice {
     AddPartitions {
         /// Index into the disks.
         disk: usize,
-        /// Those without a device.
+        /// All without a device, not only the root's: state and ESP are wanted too.
         missing: Vec<Partition>,
     },
     /// Not there yet; `why` is what the deadline's message says.
@@ -105,9 +105,9 @@ pub fn choose(root: &RootHash, disks: &[Disk], booted_esp: Option<Guid>) -> Choi
     let (Some(data), Some(hash)) = (disk.find(wanted.0), disk.find(wanted.1)) else {
         return Choice::Wait { why: explain(root, disks) };
     };
-    let missing: Vec<Partition> =
-        [data, hash].into_iter().filter(|p| disk.node(p.number).is_none()).cloned().collect();
-    if !missing.is_empty() {
+    if [data, hash].into_iter().any(|p| disk.node(p.number).is_none()) {
+        let all = disk.table.as_ref().map(|t| t.partitions.as_slice()).unwrap_or_default();
+        let missing = all.iter().filter(|p| disk.node(p.number).is_none()).cloned().collect();
         return Choice::AddPartitions { disk: index, missing };
     }
     let other_slot = disk.other_slot(wanted.0).is_some();
@@ -212,9 +212,9 @@ mod tests {
     #[test]
     fn partitions_the_kernel_missed_are_added() {
         let mut d = disk("vda", 1);
-        d.nodes.retain(|(n, _)| *n != 3);
+        d.nodes.retain(|(n, _)| ![3, 6].contains(n));
         let Choice::AddPartitions { disk: 0, missing } = choose(&hash(), &[d], None) else { panic!("adds") };
-        assert_eq!(missing.iter().map(|p| p.number).collect::<Vec<_>>(), [3]);
+        assert_eq!(missing.iter().map(|p| p.number).collect::<Vec<_>>(), [3, 6]);
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! carries out what comes back. Input read from disk, firmware or the command line is hostile: no parser here
 //! panics or allocates by a length it has not checked. docs/boot.md is the contract.
 
+pub mod base64;
 pub mod cmdline;
+pub mod cri_version;
 pub mod disk;
 pub mod ext4;
 pub mod failure;
@@ -13,10 +15,13 @@ pub mod guid;
 pub mod modules;
 pub mod mounts;
 pub mod phase;
+pub mod smbios;
+pub mod source;
 pub mod state;
 pub mod step;
 pub mod uevent;
 pub mod verity;
+pub mod volume;
 
 /// Little-endian field at `at`, or `None` past the end: how every on-disk structure here is read.
 pub(crate) fn le_u16(bytes: &[u8], at: usize) -> Option<u16> {

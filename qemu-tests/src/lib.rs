@@ -7,6 +7,7 @@
 //! See docs/testing.md.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod case;
 pub mod cases;
 pub mod counts;

@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 use orlop_qemu_tests::counts::Counts;
 use orlop_qemu_tests::run::{Run, clean_stale};
 use orlop_qemu_tests::runner::{Options, run_cases};
-use orlop_qemu_tests::{cases, native, say, select, selftest, signals};
+use orlop_qemu_tests::{bench, cases, native, say, select, selftest, signals};
 
 /// Cases on the native node and in booted VMs, benchmarks, and every test there is.
 #[derive(Parser)]
@@ -38,6 +38,11 @@ enum Verb {
         #[command(flatten)]
         how: How,
     },
+    /// Measures; prints figures and judges nothing.
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
     /// First steps of a native node: joins the cgroups, enters new namespaces (used by the harness itself).
     #[command(hide = true)]
     NodeLaunch {
@@ -49,6 +54,24 @@ enum Verb {
     NodeSupervisor,
     /// Removes what interrupted runs have left.
     Clean,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// The boot ledger beside a stock Debian 13 in the same QEMU.
+    Boot {
+        /// How often.
+        #[arg(long, default_value_t = 1)]
+        times: u32,
+    },
+    /// The agent's memory and CPU time on the native node.
+    Native {
+        /// Static pods of the second measurement.
+        #[arg(long, default_value_t = 100)]
+        pods: u32,
+    },
+    /// Sizes of the build output.
+    Size,
 }
 
 #[derive(clap::Args)]
@@ -88,12 +111,20 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             let chosen = select::select(&cases::all(), patterns)
                 .map_err(|p| anyhow::anyhow!("no case is named {p}; `orlop-e2e list` shows them"))?;
             let options = how.options();
-            counted(|run| run_cases(run, &chosen, options))
+            counted(|run| run_cases(run, &chosen, options).map(Some))
         }
         Verb::Selftest { how } => {
             let options = how.options();
-            counted(|run| selftest::run(run, options))
+            counted(|run| selftest::run(run, options).map(Some))
         }
+        Verb::Bench { what } => counted(|run| {
+            match what {
+                Bench::Boot { times } => bench::boot::run(run, *times)?,
+                Bench::Native { pods } => bench::native::run(run, *pods)?,
+                Bench::Size => bench::size::run(run)?,
+            }
+            Ok(None)
+        }),
         Verb::NodeLaunch { cgroups } => native::supervisor::launch(cgroups).map(|()| ExitCode::SUCCESS),
         Verb::NodeSupervisor => native::supervisor::main().map(|()| ExitCode::SUCCESS),
         Verb::Clean => {
@@ -103,8 +134,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
     }
 }
 
-/// A run with signals watched; whatever it made is removed before the closing line.
-fn counted(work: impl FnOnce(&Arc<Run>) -> Result<Counts>) -> Result<ExitCode> {
+/// A run with signals watched; whatever it made is removed before the closing line (if there are counts).
+fn counted(work: impl FnOnce(&Arc<Run>) -> Result<Option<Counts>>) -> Result<ExitCode> {
     signals::block()?;
     clean_stale()?.iter().for_each(say::line);
     let run = Run::start().context("start a run")?;
@@ -113,7 +144,7 @@ fn counted(work: impl FnOnce(&Arc<Run>) -> Result<Counts>) -> Result<ExitCode> {
     for problem in run.close() {
         say::line(format!("left behind: {problem}"));
     }
-    let counts = result?;
+    let Some(counts) = result? else { return Ok(ExitCode::SUCCESS) };
     say::line(counts.to_string());
     Ok(if counts.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -58,7 +58,7 @@ pub const CASES: &[Case] = &[
 pub(super) const BOOT_LIMIT_S: u64 = 240;
 
 /// A standalone node with the sample pod, whose output goes to the host channel.
-pub(super) fn config_with_pod() -> String {
+pub(crate) fn config_with_pod() -> String {
     "apiVersion: orlop/v1alpha1\n\
      kind: NodeConfig\n\
      console:\n  podOutput: true\n\
@@ -98,7 +98,7 @@ fn node<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Node> {
 }
 
 /// One line per entry, times in seconds.
-pub(super) fn render(entries: &[Entry]) -> Vec<String> {
+pub(crate) fn render(entries: &[Entry]) -> Vec<String> {
     let seconds = |ms: u64| format!("{}.{:03}", ms / 1000, ms % 1000);
     entries
         .iter()

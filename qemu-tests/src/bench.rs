@@ -1,0 +1,6 @@
+//! Benchmarks: figures printed with the command that made them, never asserted.
+
+pub mod boot;
+pub mod native;
+pub mod size;
+pub mod stock;

@@ -1,0 +1,83 @@
+//! `bench boot`: the image's boot ledger beside a stock Debian 13, one after the other in the same QEMU.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use orlop_config::ledger::HostMessage;
+
+use super::stock::{self, MARK};
+use crate::cases::boot::{config_with_pod, render};
+use crate::run::Run;
+use crate::say;
+use crate::vm::accelerator;
+use crate::vm::command::{Boot, Disk, Spec};
+use crate::vm::disk;
+use crate::vm::lab::{Firmware, Lab};
+use crate::vm::machine::{Vm, socket_dir};
+
+const LIMIT_S: u64 = 600;
+
+/// Boots stock once and ours twice (on a fresh disk, then again on it), `times` times.
+///
+/// # Errors
+/// If one of them does not come up.
+pub fn run(run: &Arc<Run>, times: u32) -> Result<()> {
+    let stock = stock::build(run)?;
+    let artefacts = run.dir().join("bench-boot");
+    fs::create_dir_all(&artefacts)?;
+    say::line(format!("accelerator {}, 2 CPUs, 1024 MiB", accelerator::probe(run)?));
+    for n in 1..=times {
+        let up = debian(run, &artefacts, &stock)?;
+        say::line(format!("stock Debian 13, boot {n}: {up}"));
+        ours(run, &artefacts, n)?;
+    }
+    fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
+}
+
+fn ours(run: &Arc<Run>, artefacts: &Path, n: u32) -> Result<()> {
+    let lab = Lab::new(run, artefacts)?;
+    for which in ["first", "second"] {
+        let vm = lab.boot(Firmware::Direct, Some(&config_with_pod()))?;
+        let running = vm.await_phase("pod.running", LIMIT_S)?;
+        say::line(format!("Orlop, run {n}, {which} boot: kernel to pod running {} ms", running.at_ms));
+        let entries: Vec<_> = vm
+            .messages()
+            .into_iter()
+            .filter_map(|m| match m {
+                HostMessage::Ledger(e) => Some(e),
+                _ => None,
+            })
+            .collect();
+        for line in render(&entries) {
+            say::line(format!("  {line}"));
+        }
+        vm.power_down(LIMIT_S)?;
+    }
+    Ok(())
+}
+
+fn debian(run: &Arc<Run>, artefacts: &Path, stock: &stock::Stock) -> Result<String> {
+    let own = run.sockets().join("stock.raw");
+    disk::copy(run, &stock.disk, &own, 3)?;
+    let spec = Spec {
+        accelerator: accelerator::probe(run)?,
+        memory_mib: 1024,
+        boot: Boot::Direct {
+            kernel: stock.kernel.clone(),
+            initrd: stock.initrd.clone(),
+            cmdline: "root=/dev/vda rw console=ttyS0 systemd.firstboot=no".into(),
+        },
+        disks: vec![Disk { file: own.clone(), format: "raw" }],
+        fw_cfg: Vec::new(),
+        sockets: socket_dir(run)?,
+        no_reboot: true,
+    };
+    let vm = Vm::start(run, artefacts, &spec)?;
+    let line =
+        vm.await_console(LIMIT_S, "stock Debian's report", |l| l.contains(MARK) && l.contains(" at "))?;
+    drop(vm);
+    fs::remove_file(&own).context("remove the stock disk's copy")?;
+    Ok(line.split_once(MARK).map_or(line.clone(), |(_, figures)| figures.trim().to_owned()))
+}

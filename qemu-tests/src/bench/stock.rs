@@ -1,0 +1,97 @@
+//! The yardstick of `bench boot`: Debian 13 as its packages make it, booted in the same QEMU.
+//!
+//! What goes out: a cached disk with ext4, its kernel and initrd. Only one unit is added, which writes
+//! `systemd-analyze time` to the console when the start is finished.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+
+use crate::process::must;
+use crate::resource::Resource;
+use crate::run::{Run, cache_dir};
+use crate::say;
+
+/// Printed before the figures.
+pub const MARK: &str = "E2E-STOCK-UP";
+
+const UNIT: &str = "[Unit]\nDescription=Report the start\nAfter=multi-user.target\n\
+    [Service]\nType=oneshot\nStandardOutput=tty\nTTYPath=/dev/ttyS0\n\
+    ExecStart=/bin/sh -c 'systemctl is-system-running --wait >/dev/null; \
+    echo; echo E2E-STOCK-UP $(systemd-analyze time | tr \"\\\\n\" \" \") at $(cut -d\" \" -f1 /proc/uptime)'\n\
+    [Install]\nWantedBy=graphical.target multi-user.target\n";
+
+/// Disk, kernel and initrd.
+#[derive(Clone, Debug)]
+pub struct Stock {
+    /// Raw disk that is one ext4 file system.
+    pub disk: PathBuf,
+    /// Debian's kernel.
+    pub kernel: PathBuf,
+    /// Debian's initrd.
+    pub initrd: PathBuf,
+}
+
+/// Builds it once; later runs take it from the cache.
+///
+/// # Errors
+/// If mmdebstrap is not installed or cannot reach the archive.
+pub fn build(run: &Arc<Run>) -> Result<Stock> {
+    let dir = cache_dir().join("bench/debian-13");
+    let stock =
+        Stock { disk: dir.join("root.raw"), kernel: dir.join("vmlinuz"), initrd: dir.join("initrd.img") };
+    if dir.join("complete").exists() {
+        return Ok(stock);
+    }
+    say::line("building a stock Debian 13 (once; about two minutes)");
+    let work = run.dir().join(format!("stock-{}", run.id()));
+    run.record(Resource::Dir { path: work.clone() })?;
+    let tree = work.join("tree");
+    fs::create_dir_all(&tree)?;
+    fs::create_dir_all(&dir)?;
+    debootstrap(run, &tree)?;
+    furnish(run, &tree)?;
+    for (file, prefix) in [(&stock.kernel, "vmlinuz-"), (&stock.initrd, "initrd.img-")] {
+        fs::copy(newest(&tree.join("boot"), prefix)?, file).with_context(|| format!("copy {prefix}*"))?;
+    }
+    let mut mkfs = Command::new("mkfs.ext4");
+    mkfs.args(["-q", "-F", "-L", "stock", "-d"]).arg(&tree).arg(&stock.disk).arg("3G");
+    must(run, &mut mkfs)?;
+    Resource::Dir { path: work }.remove(run.id())?;
+    fs::write(dir.join("complete"), "").context("mark the stock disk as complete")?;
+    Ok(stock)
+}
+
+fn debootstrap(run: &Arc<Run>, tree: &Path) -> Result<()> {
+    let mut command = Command::new("mmdebstrap");
+    command
+        // What `Priority: standard` of an ordinary installation brings is left out: it only makes it slower.
+        .args(["--variant=important", "--include=systemd-sysv,dbus,linux-image-amd64,initramfs-tools"])
+        // A mirror's snapshot may be older than this machine's clock allows.
+        .arg("--aptopt=Acquire::Check-Valid-Until \"false\"")
+        .args(["trixie"])
+        .arg(tree);
+    must(run, &mut command).map(|_| ()).context("mmdebstrap (package mmdebstrap)")
+}
+
+fn furnish(run: &Arc<Run>, tree: &Path) -> Result<()> {
+    fs::write(tree.join("etc/fstab"), "/dev/vda / ext4 defaults 0 1\n")?;
+    fs::write(tree.join("etc/hostname"), "stock\n")?;
+    fs::write(tree.join("etc/systemd/system/e2e-report.service"), UNIT)?;
+    let mut enable = Command::new("chroot");
+    must(run, enable.arg(tree).args(["systemctl", "enable", "e2e-report.service"])).map(|_| ())
+}
+
+fn newest(dir: &Path, prefix: &str) -> Result<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(dir)
+        .with_context(|| format!("read {}", dir.display()))?
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(prefix)))
+        .collect();
+    found.sort();
+    found.pop().with_context(|| format!("no {prefix}* in {}", dir.display()))
+}

@@ -11,6 +11,7 @@ pub mod images;
 pub mod machine;
 pub mod pleg;
 pub mod pod_actions;
+pub mod pod_source;
 pub mod pod_worker;
 pub mod resources;
 pub mod restart;

@@ -1,0 +1,220 @@
+//! Manifest bytes become one typed pod.
+//!
+//! In: bytes of a YAML or JSON manifest. Out: [`Decoded`]: the pod, the raw value it came from (for the UID) and
+//! the fields that the API does not have. Invariants: total on any input; the same bytes give the same result;
+//! duplicate keys are refused; scalars follow YAML 1.1 as Kubernetes tools do (`yes` is true, `0644` is octal).
+//! Upstream: pkg/kubelet/config/common.go.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
+
+use super::ManifestError;
+
+/// Largest manifest, bytes.
+pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
+/// Deepest nesting; a pod needs about fifteen levels.
+const DEPTH_MAX: usize = 64;
+
+/// A decoded manifest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// As written, nothing filled in.
+    pub pod: Pod,
+    /// The document, without its status.
+    pub raw: Value,
+    /// Paths of fields that a v1 Pod does not have; they are ignored, people should be told.
+    pub unknown_fields: Vec<String>,
+}
+
+/// Decode one pod.
+///
+/// # Errors
+/// [`ManifestError`], never a panic.
+pub fn decode(bytes: &[u8]) -> Result<Decoded, ManifestError> {
+    if bytes.len() > MAX_MANIFEST_BYTES {
+        return Err(ManifestError::TooLarge);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|e| ManifestError::NotText { offset: e.valid_up_to() })?;
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: DEPTH_MAX },
+        legacy_octal_numbers: true,
+        with_snippet: false,
+    };
+    let mut raw: Value = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|e| ManifestError::Syntax(syntax_message(&e.to_string())))?;
+    check_kind(&raw)?;
+    if let Some(object) = raw.as_object_mut() {
+        object.remove("status");
+    }
+    quantities_to_text(&mut raw);
+    let pod: Pod = serde_path_to_error::deserialize(&raw)
+        .map_err(|e| ManifestError::Type { path: e.path().to_string(), message: e.inner().to_string() })?;
+    let unknown_fields = unknown_fields(&raw, &pod);
+    Ok(Decoded { pod, raw, unknown_fields })
+}
+
+/// The parser's advice on how to call it is of no use to whoever wrote the manifest.
+fn syntax_message(message: &str) -> String {
+    message.replace(", set DuplicateKeyPolicy in Options if acceptable", "").replace(
+        "; use from_str_multiple or from_str_multiple_with_options",
+        ", only one Pod to a file is allowed",
+    )
+}
+
+fn check_kind(raw: &Value) -> Result<(), ManifestError> {
+    let found = |text: String| Err(ManifestError::NotAPod(text));
+    let object = match raw {
+        Value::Object(object) => object,
+        Value::Null => return found("an empty document".to_owned()),
+        _ => return found("a document that is no mapping".to_owned()),
+    };
+    let field = |name: &str| match object.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        Some(_) | None => String::new(),
+    };
+    match (field("apiVersion").as_str(), field("kind").as_str()) {
+        ("v1", "Pod") => Ok(()),
+        (version, kind) => found(format!("apiVersion: {version:?}, kind: {kind:?}")),
+    }
+}
+
+/// `cpu: 1` is as good as `cpu: "1"`: the API accepts numbers where it says quantity.
+fn quantities_to_text(raw: &mut Value) {
+    let Some(spec) = raw.get_mut("spec") else { return };
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        for container in items(spec, list) {
+            resources_to_text(container);
+            for var in items(container, "env") {
+                if let Some(divisor) = var.pointer_mut("/valueFrom/resourceFieldRef/divisor") {
+                    number_to_text(divisor);
+                }
+            }
+        }
+    }
+    resources_to_text(spec);
+    map_to_text(spec.get_mut("overhead"));
+    for volume in items(spec, "volumes") {
+        if let Some(size) = volume.pointer_mut("/emptyDir/sizeLimit") {
+            number_to_text(size);
+        }
+    }
+}
+
+fn items<'v>(object: &'v mut Value, list: &str) -> std::slice::IterMut<'v, Value> {
+    object.get_mut(list).and_then(Value::as_array_mut).map(|l| l.iter_mut()).unwrap_or_default()
+}
+
+fn resources_to_text(object: &mut Value) {
+    map_to_text(object.pointer_mut("/resources/limits"));
+    map_to_text(object.pointer_mut("/resources/requests"));
+}
+
+fn map_to_text(map: Option<&mut Value>) {
+    for value in map.and_then(Value::as_object_mut).into_iter().flat_map(|m| m.values_mut()) {
+        number_to_text(value);
+    }
+}
+
+fn number_to_text(value: &mut Value) {
+    if let Value::Number(number) = value {
+        *value = Value::String(number.to_string());
+    }
+}
+
+/// Paths that were written but are not in the typed pod.
+fn unknown_fields(raw: &Value, pod: &Pod) -> Vec<String> {
+    let mut unknown = Vec::new();
+    if let Ok(known) = serde_json::to_value(pod) {
+        compare(raw, &known, "", &mut unknown);
+    }
+    unknown.sort();
+    unknown
+}
+
+fn compare(raw: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
+    match (raw, known) {
+        (Value::Object(raw), Value::Object(known)) => {
+            for (key, value) in raw.iter().filter(|(_, value)| !value.is_null()) {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match known.get(key) {
+                    Some(known) => compare(value, known, &path, unknown),
+                    None => unknown.push(path),
+                }
+            }
+        }
+        (Value::Array(raw), Value::Array(known)) => {
+            for (index, (raw, known)) in raw.iter().zip(known).enumerate() {
+                compare(raw, known, &format!("{path}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n";
+
+    fn error(text: &str) -> String {
+        decode(text.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn yaml_and_json_say_the_same() {
+        let yaml = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  hostNetwork: yes\n  containers:\n  - name: c\n    \
+                    image: i\n    resources: {limits: {cpu: 1, memory: 0.5}}\nstatus: {phase: Running}\n";
+        let json = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"},"spec":{"containers":[
+            {"image":"i","name":"c","resources":{"limits":{"memory":"0.5","cpu":"1"}}}],"hostNetwork":true}}"#;
+        let (yaml, json) = (decode(yaml.as_bytes()).unwrap(), decode(json.as_bytes()).unwrap());
+        assert_eq!(yaml, json);
+        assert_eq!(yaml.unknown_fields, Vec::<String>::new());
+    }
+
+    #[test]
+    fn unknown_fields_are_named_and_ignored() {
+        let text = format!(
+            "{POD}extra: 1\nspec:\n  containers:\n  - {{name: c, image: i, imagePullPolcy: Never}}\n"
+        );
+        let decoded = decode(text.as_bytes()).unwrap();
+        assert_eq!(decoded.unknown_fields, ["extra", "spec.containers[0].imagePullPolcy"]);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let table = [
+            (String::new(), "found an empty document"),
+            ("[1]".to_owned(), "found a document that is no mapping"),
+            ("kind: Pod".to_owned(), "found apiVersion: \"\", kind: \"Pod\""),
+            ("apiVersion: v1\nkind: List\nitems: []".to_owned(), "found apiVersion: \"v1\", kind: \"List\""),
+            (format!("{POD}kind: Pod\n"), "duplicate mapping key: kind at line 4, column 1"),
+            (format!("{POD}---\n{POD}"), "only one Pod to a file is allowed"),
+            (format!("{POD}spec: {{containers: {{}}}}"), "spec.containers: invalid type: map"),
+            (format!("{POD}spec: {{hostNetwork: 1}}"), "spec.hostNetwork: invalid type: integer"),
+            ("a: [".to_owned(), "neither YAML nor JSON"),
+        ];
+        for (text, expected) in table {
+            let error = error(&text);
+            assert!(error.contains(expected), "{text:?}: {error}");
+        }
+        assert_eq!(decode(b"a: \xff"), Err(ManifestError::NotText { offset: 3 }));
+        assert_eq!(decode(&vec![b' '; MAX_MANIFEST_BYTES + 1]), Err(ManifestError::TooLarge));
+        assert!(error(&"[".repeat(100_000)).contains("neither YAML nor JSON"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered_the_same_twice(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(decode(&bytes), decode(&bytes));
+        }
+
+        #[test]
+        fn any_text_below_a_pod_head_is_answered(tail in "([a-z]{1,5}: |[\\[\\]{}&*!|>'\"\n -]|\\PC){0,80}") {
+            let text = format!("{POD}{tail}");
+            prop_assert_eq!(decode(text.as_bytes()), decode(text.as_bytes()));
+        }
+    }
+}

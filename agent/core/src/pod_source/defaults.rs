@@ -1,0 +1,136 @@
+//! What the API server would fill into a pod, filled in for static pods.
+//!
+//! In: a decoded pod. Out: the same pod with defaults. Invariant: idempotent; a field that is set stays.
+//! Upstream: pkg/apis/core/v1/defaults.go.
+
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, Volume};
+
+use crate::images;
+
+/// Priority of `system-cluster-critical`; `system-node-critical` lies above it.
+const CLUSTER_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
+
+/// Fill in defaults.
+pub fn apply(pod: &mut Pod) {
+    let Some(spec) = pod.spec.as_mut() else { return };
+    let text = |field: &mut Option<String>, value: &str| {
+        if field.as_deref().unwrap_or("").is_empty() {
+            *field = Some(value.to_owned());
+        }
+    };
+    text(&mut spec.restart_policy, "Always");
+    text(&mut spec.dns_policy, "ClusterFirst");
+    text(&mut spec.scheduler_name, "default-scheduler");
+    spec.termination_grace_period_seconds.get_or_insert(30);
+    spec.enable_service_links.get_or_insert(true);
+    spec.security_context.get_or_insert_with(PodSecurityContext::default);
+    if spec.priority.is_none() {
+        spec.priority = match spec.priority_class_name.as_deref() {
+            Some("system-node-critical") => Some(NODE_CRITICAL_PRIORITY),
+            Some("system-cluster-critical") => Some(CLUSTER_CRITICAL_PRIORITY),
+            _ => Some(0),
+        };
+    }
+    volumes(spec);
+    let host_network = spec.host_network == Some(true);
+    let init = spec.init_containers.iter_mut().flatten();
+    for container in init.chain(spec.containers.iter_mut()) {
+        container_defaults(container, host_network);
+    }
+}
+
+/// A volume without a source is an emptyDir.
+fn volumes(spec: &mut PodSpec) {
+    for volume in spec.volumes.iter_mut().flatten() {
+        let bare = Volume { name: volume.name.clone(), ..Volume::default() };
+        if *volume == bare {
+            volume.empty_dir = Some(EmptyDirVolumeSource::default());
+        }
+    }
+}
+
+fn container_defaults(container: &mut Container, host_network: bool) {
+    if container.image_pull_policy.as_deref().unwrap_or("").is_empty() {
+        let policy = images::default_pull_policy(container.image.as_deref().unwrap_or(""));
+        container.image_pull_policy = Some(images::policy_name(policy).to_owned());
+    }
+    let text = |field: &mut Option<String>, value: &str| {
+        if field.as_deref().unwrap_or("").is_empty() {
+            *field = Some(value.to_owned());
+        }
+    };
+    text(&mut container.termination_message_path, "/dev/termination-log");
+    text(&mut container.termination_message_policy, "File");
+    for port in container.ports.iter_mut().flatten() {
+        text(&mut port.protocol, "TCP");
+        if host_network && port.host_port.unwrap_or(0) == 0 {
+            port.host_port = Some(port.container_port);
+        }
+    }
+    for var in container.env.iter_mut().flatten() {
+        if let Some(field) = var.value_from.as_mut().and_then(|from| from.field_ref.as_mut()) {
+            text(&mut field.api_version, "v1");
+        }
+    }
+    if let Some(resources) = container.resources.as_mut() {
+        // Who limits without asking asks for the limit.
+        for (name, limit) in resources.limits.iter().flatten() {
+            let requests = resources.requests.get_or_insert_default();
+            requests.entry(name.clone()).or_insert_with(|| limit.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn defaulted(spec: Value) -> Value {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
+        let mut pod: Pod = serde_json::from_value(pod).unwrap();
+        apply(&mut pod);
+        let once = pod.clone();
+        apply(&mut pod);
+        assert_eq!(once, pod, "idempotent");
+        serde_json::to_value(pod).unwrap()["spec"].take()
+    }
+
+    #[test]
+    fn an_empty_pod() {
+        let spec =
+            defaulted(json!({"containers": [{"name": "c", "image": "i"}], "volumes": [{"name": "v"}]}));
+        let expected = json!({
+            "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always",
+                "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}],
+            "dnsPolicy": "ClusterFirst", "enableServiceLinks": true, "priority": 0, "restartPolicy": "Always",
+            "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30,
+            "volumes": [{"name": "v", "emptyDir": {}}]});
+        assert_eq!(spec, expected);
+    }
+
+    #[test]
+    fn what_is_set_stays_and_limits_become_requests() {
+        let spec = defaulted(json!({
+            "hostNetwork": true, "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+            "priorityClassName": "system-node-critical",
+            "volumes": [{"name": "v", "hostPath": {"path": "/x"}}],
+            "initContainers": [{"name": "i", "image": "i:1"}],
+            "containers": [{"name": "c", "image": "i:1",
+                "ports": [{"containerPort": 80}, {"containerPort": 81, "hostPort": 82, "protocol": "UDP"}],
+                "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+                "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}}]}));
+        assert_eq!(spec["restartPolicy"], "Never");
+        assert_eq!(spec["terminationGracePeriodSeconds"], 0);
+        assert_eq!(spec["priority"], 2_000_001_000);
+        assert!(spec["volumes"][0].get("emptyDir").is_none());
+        assert_eq!(spec["initContainers"][0]["imagePullPolicy"], "IfNotPresent");
+        let container = &spec["containers"][0];
+        assert_eq!(container["resources"]["requests"], json!({"cpu": "500m", "memory": "1Gi"}));
+        assert_eq!(container["ports"][0], json!({"containerPort": 80, "hostPort": 80, "protocol": "TCP"}));
+        assert_eq!(container["ports"][1], json!({"containerPort": 81, "hostPort": 82, "protocol": "UDP"}));
+        assert_eq!(container["env"][0]["valueFrom"]["fieldRef"]["apiVersion"], "v1");
+    }
+}

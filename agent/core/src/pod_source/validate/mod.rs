@@ -1,0 +1,34 @@
+//! Is this pod one that the API server would take?
+//!
+//! In: a defaulted pod with its identity. Out: every mistake, with the path of its field. Invariants: a pod
+//! without mistakes has names that are safe as path elements, quantities that parse, and mounts whose volumes
+//! exist; later code relies on it. Upstream: pkg/apis/core/validation.
+
+mod container;
+mod names;
+mod pod;
+mod security;
+mod volumes;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::field_error::{Errors, FieldError};
+
+/// All mistakes of `pod`, in the order of its fields.
+#[must_use]
+pub fn validate(pod: &Pod) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    pod::metadata(&pod.metadata, &mut errors);
+    match &pod.spec {
+        None => errors.required("spec", ""),
+        Some(spec) => {
+            pod::spec(spec, &mut errors);
+            volumes::volumes(spec, &mut errors);
+            container::containers(spec, &mut errors);
+        }
+    }
+    errors.into_list()
+}
+
+#[cfg(test)]
+mod tests;

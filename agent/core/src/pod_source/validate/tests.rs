@@ -1,0 +1,267 @@
+//! One table: a change to a good pod, and the mistake it must give.
+
+use serde_json::{Value, json};
+
+use super::validate;
+use crate::pod_source::defaults;
+
+fn good() -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "web-node", "namespace": "default", "uid": "u-1"},
+        "spec": {
+            "volumes": [{"name": "v", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/srv"}}],
+            "initContainers": [{"name": "init", "image": "i"}],
+            "containers": [{"name": "c", "image": "i", "securityContext": {},
+                "ports": [{"name": "http", "containerPort": 80, "hostPort": 8080}],
+                "env": [{"name": "A", "value": "x"}],
+                "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1"}},
+                "volumeMounts": [{"name": "v", "mountPath": "/tmp"}]}]}})
+}
+
+fn mistakes(pod: Value) -> Vec<String> {
+    let mut pod = serde_json::from_value(pod).unwrap();
+    defaults::apply(&mut pod);
+    validate(&pod).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_good_pod_has_no_mistakes() {
+    assert_eq!(mistakes(good()), Vec::<String>::new());
+}
+
+/// Sets `pointer` (creating the last key) to `value` in a good pod.
+fn changed(pointer: &str, value: Value) -> Value {
+    let mut pod = good();
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    let parent = pod.pointer_mut(parent).unwrap_or_else(|| panic!("{pointer}"));
+    match parent {
+        Value::Array(list) => list[key.parse::<usize>().unwrap()] = value,
+        other => other[key] = value,
+    }
+    pod
+}
+
+#[test]
+fn pod_level_mistakes() {
+    let table = [
+        ("/metadata/name", json!(""), "metadata.name: Required value"),
+        ("/metadata/name", json!("Web"), "metadata.name: Invalid value: \"Web\""),
+        ("/metadata/namespace", json!("a.b"), "metadata.namespace: Invalid value"),
+        ("/metadata/uid", json!("../x"), "metadata.uid: Invalid value: \"../x\""),
+        ("/metadata/labels", json!({"-": "x"}), "metadata.labels: Invalid value: \"-\""),
+        ("/metadata/labels", json!({"a": "-"}), "metadata.labels: Invalid value: \"-\""),
+        ("/metadata/annotations", json!({"a b": "x"}), "metadata.annotations: Invalid value: \"a b\""),
+        ("/metadata/annotations", json!({"a": "x".repeat(262_145)}), "at most 262144 bytes"),
+        ("/spec/containers", json!([]), "spec.containers: Required value"),
+        (
+            "/spec/restartPolicy",
+            json!("Sometimes"),
+            "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\"",
+        ),
+        ("/spec/dnsPolicy", json!("x"), "spec.dnsPolicy: Unsupported value"),
+        ("/spec/dnsPolicy", json!("None"), "spec.dnsConfig.nameservers: Required value"),
+        (
+            "/spec/dnsConfig",
+            json!({"nameservers": ["x"]}),
+            "spec.dnsConfig.nameservers[0]: Invalid value: \"x\"",
+        ),
+        ("/spec/dnsConfig", json!({"nameservers": ["::1", "::2", "::3", "::4"]}), "more than 3"),
+        ("/spec/dnsConfig", json!({"searches": ["-"]}), "spec.dnsConfig.searches[0]"),
+        ("/spec/dnsConfig", json!({"options": [{"value": "1"}]}), "spec.dnsConfig.options[0]: Required"),
+        (
+            "/spec/terminationGracePeriodSeconds",
+            json!(-1),
+            "spec.terminationGracePeriodSeconds: Invalid value: \"-1\"",
+        ),
+        ("/spec/activeDeadlineSeconds", json!(0), "spec.activeDeadlineSeconds"),
+        ("/spec/hostname", json!("a.b"), "spec.hostname"),
+        ("/spec/subdomain", json!("A"), "spec.subdomain"),
+        ("/spec/hostnameOverride", json!("a..b"), "spec.hostnameOverride: Invalid"),
+        ("/spec/hostAliases", json!([{"ip": "x", "hostnames": ["A"]}]), "spec.hostAliases[0].ip"),
+        ("/spec/os", json!({"name": "plan9"}), "spec.os.name"),
+        ("/spec/tolerations", json!([{"effect": "No"}]), "spec.tolerations[0].effect"),
+        (
+            "/spec/securityContext",
+            json!({"runAsUser": -1}),
+            "spec.securityContext.runAsUser: Invalid value: \"-1\"",
+        ),
+        (
+            "/spec/securityContext",
+            json!({"supplementalGroups": [4_294_967_296_i64]}),
+            "supplementalGroups[0]",
+        ),
+        (
+            "/spec/securityContext",
+            json!({"seccompProfile": {"type": "Localhost"}}),
+            "localhostProfile: Required",
+        ),
+        (
+            "/spec/securityContext",
+            json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "../x"}}),
+            "must not contain '..'",
+        ),
+        (
+            "/spec/securityContext",
+            json!({"sysctls": [{"name": "a..b", "value": ""}]}),
+            "sysctls[0].name: Invalid",
+        ),
+        (
+            "/spec/securityContext",
+            json!({"sysctls": [{"name": "a.b", "value": ""}, {"name": "a/b", "value": ""}]}),
+            "sysctls[1].name: Duplicate",
+        ),
+        ("/spec/volumes/0", json!({"name": ""}), "spec.volumes[0].name: Required"),
+        ("/spec/volumes/0", json!({"name": "../v"}), "spec.volumes[0].name: Invalid"),
+        (
+            "/spec/volumes/1",
+            json!({"name": "v", "emptyDir": {}}),
+            "spec.volumes[1].name: Duplicate value: \"v\"",
+        ),
+        (
+            "/spec/volumes/1",
+            json!({"name": "h", "emptyDir": {}, "hostPath": {"path": "/x"}}),
+            "more than 1 volume type",
+        ),
+        ("/spec/volumes/1", json!({"name": "h", "hostPath": {"path": "/a/../b"}}), "hostPath.path: Invalid"),
+        (
+            "/spec/volumes/1",
+            json!({"name": "h", "hostPath": {"path": "/a", "type": "x"}}),
+            "hostPath.type: Unsupported",
+        ),
+        ("/spec/volumes/0", json!({"name": "v", "emptyDir": {"sizeLimit": "x"}}), "emptyDir.sizeLimit"),
+        (
+            "/spec/volumes/0",
+            json!({"name": "v", "emptyDir": {"medium": "Tape"}}),
+            "emptyDir.medium: Unsupported",
+        ),
+    ];
+    for (pointer, value, expected) in table {
+        let mistakes = mistakes(changed(pointer, value.clone()));
+        assert!(mistakes.iter().any(|m| m.contains(expected)), "{pointer} = {value}: {mistakes:?}");
+    }
+}
+
+#[test]
+fn container_mistakes() {
+    let long_port = json!([{"containerPort": 80}, {"containerPort": 70_000}]);
+    let table = [
+        ("name", json!(""), "spec.containers[0].name: Required value"),
+        ("name", json!("a_b"), "spec.containers[0].name: Invalid value"),
+        ("name", json!("init"), "spec.initContainers[0].name: Duplicate value: \"init\""),
+        ("image", json!(""), "spec.containers[0].image: Required value"),
+        ("image", json!(" i"), "spec.containers[0].image: Invalid value: \" i\""),
+        ("imagePullPolicy", json!("x"), "imagePullPolicy: Unsupported value"),
+        ("terminationMessagePolicy", json!("x"), "terminationMessagePolicy: Unsupported value"),
+        ("restartPolicy", json!("x"), "restartPolicy: Unsupported value"),
+        ("ports", long_port, "ports[1].containerPort: Invalid value: \"70000\""),
+        (
+            "ports",
+            json!([{"containerPort": 80, "hostPort": 1}, {"containerPort": 81, "hostPort": 1}]),
+            "ports[1].hostPort: Duplicate",
+        ),
+        (
+            "ports",
+            json!([{"name": "a", "containerPort": 80}, {"name": "a", "containerPort": 81}]),
+            "ports[1].name: Duplicate",
+        ),
+        ("ports", json!([{"name": "A", "containerPort": 80}]), "ports[0].name: Invalid"),
+        ("ports", json!([{"containerPort": 80, "protocol": "tcp"}]), "ports[0].protocol: Unsupported"),
+        ("ports", json!([{"containerPort": 80, "hostPort": 80, "hostIP": "x"}]), "ports[0].hostIP"),
+        ("env", json!([{"name": ""}]), "env[0].name: Required"),
+        ("env", json!([{"name": "A=B"}]), "env[0].name: Invalid"),
+        (
+            "env",
+            json!([{"name": "A", "valueFrom": {}}]),
+            "env[0].valueFrom: Invalid value: \"\": must specify exactly one source",
+        ),
+        (
+            "env",
+            json!([{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
+            "may not be specified when",
+        ),
+        (
+            "env",
+            json!([{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.phase"}}}]),
+            "fieldRef.fieldPath: Invalid",
+        ),
+        (
+            "env",
+            json!([{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.x"}}}]),
+            "resourceFieldRef.resource: Invalid",
+        ),
+        (
+            "env",
+            json!([{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "2"}}}]),
+            "divisor: Invalid",
+        ),
+        ("resources", json!({"limits": {"cpu": "x"}}), "resources.limits[cpu]: Invalid"),
+        ("resources", json!({"limits": {"cpu": "-1"}}), "resources.limits[cpu]: Invalid value: \"-1\""),
+        ("resources", json!({"limits": {"gpu": "1"}}), "resources.limits[gpu]: Invalid value: \"gpu\""),
+        ("resources", json!({"limits": {"x.io/gpu": "0.5"}}), "must be an integer"),
+        (
+            "resources",
+            json!({"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}),
+            "requests[cpu]: Invalid value: \"2\": must be less",
+        ),
+        ("resources", json!({"requests": {"hugepages-2Mi": "2Mi"}}), "limits[hugepages-2Mi]: Required"),
+        (
+            "volumeMounts",
+            json!([{"name": "none", "mountPath": "/x"}]),
+            "volumeMounts[0].name: Not found: \"none\"",
+        ),
+        (
+            "volumeMounts",
+            json!([{"name": "v", "mountPath": "/x"}, {"name": "v", "mountPath": "/x"}]),
+            "must be unique",
+        ),
+        ("volumeMounts", json!([{"name": "v", "mountPath": "/x:/y"}]), "must not contain ':'"),
+        (
+            "volumeMounts",
+            json!([{"name": "v", "mountPath": "/x", "mountPropagation": "Bidirectional"}]),
+            "only to privileged",
+        ),
+        ("volumeMounts", json!([{"name": "v", "mountPath": "/x", "subPath": "../y"}]), "subPath: Invalid"),
+        ("securityContext", json!({"runAsGroup": -1}), "securityContext.runAsGroup"),
+        (
+            "securityContext",
+            json!({"privileged": true, "allowPrivilegeEscalation": false}),
+            "cannot be false",
+        ),
+        (
+            "securityContext",
+            json!({"allowPrivilegeEscalation": false, "capabilities": {"add": ["SYS_ADMIN"]}}),
+            "SYS_ADMIN",
+        ),
+        ("securityContext", json!({"procMount": "x"}), "procMount: Unsupported"),
+    ];
+    for (field, value, expected) in table {
+        let mistakes = mistakes(changed(&format!("/spec/containers/0/{field}"), value.clone()));
+        assert!(mistakes.iter().any(|m| m.contains(expected)), "{field} = {value}: {mistakes:?}");
+    }
+}
+
+#[test]
+fn host_network_ports_must_match() {
+    let mut pod = good();
+    pod["spec"]["hostNetwork"] = json!(true);
+    assert!(mistakes(pod)[0].contains("must match `containerPort`"));
+}
+
+#[test]
+fn init_containers_may_reuse_host_ports_but_sidecars_may_not() {
+    let init = |policy: Value| {
+        let mut pod = good();
+        pod["spec"]["initContainers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 8080}]);
+        pod["spec"]["initContainers"][0]["restartPolicy"] = policy;
+        mistakes(pod)
+    };
+    assert_eq!(init(Value::Null), Vec::<String>::new());
+    assert!(init(json!("Always"))[0].contains("spec.initContainers[0].ports[0].hostPort: Duplicate"));
+}
+
+#[test]
+fn a_pod_without_spec_is_told_so() {
+    let pod =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "b", "uid": "c"}});
+    assert_eq!(mistakes(pod), ["spec: Required value"]);
+}

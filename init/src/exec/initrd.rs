@@ -7,7 +7,7 @@ use super::devices::{Uevents, scan};
 use super::error::{InitError, chain};
 use super::report::Report;
 use super::steps::{apply_all, load_modules};
-use super::{handover, machine_id, state, stop, verity};
+use super::{DEGRADED, handover, machine_id, state, stop, verity};
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::disk::{Choice, Disk, Slot, choose};
 use crate::plan::guid::Guid;
@@ -23,8 +23,6 @@ use std::path::Path;
 /// How long the root's disk is awaited, milliseconds. Slow controllers need tens of seconds; a machine under
 /// emulation needs a few.
 const DISK_DEADLINE_MS: u64 = 60_000;
-/// Written if /var is volatile: units that would write state have `ConditionPathExists=!` on it.
-const DEGRADED: &str = "/run/orlop/degraded";
 
 /// A boot on its way.
 struct Boot {

@@ -2,6 +2,7 @@
 //!
 //! Thin on purpose: what it decides by itself is only how long to wait for the kernel.
 
+pub mod bringup;
 pub mod clock;
 pub mod console;
 pub mod devices;
@@ -12,14 +13,33 @@ pub mod initrd;
 pub mod ledger;
 pub mod machine_id;
 pub mod report;
+pub mod runtime;
+pub mod seed;
+pub mod settings;
+pub mod sources;
 pub mod state;
 pub mod steps;
 pub mod stop;
+pub mod tree;
 pub mod verity;
 
 use console::{Console, Level};
+use report::Report;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
+
+/// Written by init if /var is volatile in this boot: the reason, one line.
+pub const DEGRADED: &str = "/run/orlop/degraded";
+
+/// Stamps `systemd.started` at the first of our units that runs, whichever it is.
+fn systemd_started(report: &mut Report) {
+    let stamped = ledger::read(Path::new("/run/orlop/boot.json"))
+        .is_ok_and(|l| l.entries.iter().any(|e| e.phase == "systemd.started"));
+    if !stamped {
+        report.stamp("systemd.started", None, "first unit of the node", true);
+    }
+}
 
 /// What the binary does, given its arguments.
 #[must_use]
@@ -29,9 +49,14 @@ pub fn main(args: Vec<String>) -> ExitCode {
         initrd::run();
     }
     match args.first().map(String::as_str) {
+        Some("seed") => seed::main(),
+        Some("bringup") => bringup::main(),
         Some("ledger") => ledger::print(),
         _ => {
-            let _ = writeln!(std::io::stderr(), "usage: orlop-init ledger (PID 1 of an initramfs boots)");
+            let _ = writeln!(
+                std::io::stderr(),
+                "usage: orlop-init seed|bringup|ledger (PID 1 of an initramfs boots)"
+            );
             ExitCode::from(2)
         }
     }

@@ -15,6 +15,8 @@ pub mod guid;
 pub mod modules;
 pub mod mounts;
 pub mod phase;
+pub mod promises;
+pub mod settings;
 pub mod smbios;
 pub mod source;
 pub mod state;

@@ -3,3 +3,4 @@
 pub mod block;
 pub mod child;
 pub mod dm;
+pub mod xattr;

@@ -1,0 +1,146 @@
+//! `orlop-init seed`: containerd's directory of a first boot, copied from the verified root.
+//!
+//! Runs before containerd. The copy is made beside its place and renamed when it is on disk, so that a power
+//! cut leaves either no directory or a whole one; one that exists is never touched.
+
+use super::clock::boottime_ms;
+use super::error::{InitError, chain};
+use super::report::Report;
+use super::tree::{self, Copied};
+use super::{DEGRADED, systemd_started};
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+const SEED: &str = "/usr/share/orlop/containerd-seed";
+const TARGET: &str = "/var/lib/containerd";
+/// In the seed: a name for its content.
+const STAMP: &str = ".orlop-seed";
+
+/// Runs the subcommand.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut report = Report::new("bringup", "orlop-init");
+    systemd_started(&mut report);
+    if Path::new(DEGRADED).exists() {
+        report.info("no containerd state is seeded: /var is volatile in this boot");
+        return ExitCode::SUCCESS;
+    }
+    let started = boottime_ms();
+    let (detail, ok) = match seed(Path::new(SEED), Path::new(TARGET)) {
+        Ok(Seeded::Kept) => ("kept".to_string(), true),
+        Ok(Seeded::NoSeed) => ("the image has none".to_string(), true),
+        Ok(Seeded::Copied(c)) => (format!("{} files, {} KiB", c.files, c.bytes / 1024), true),
+        Err(e) => {
+            let why = format!("baked-in images cannot be unpacked to {TARGET}: {}", chain(&e));
+            report.problem(&why);
+            (why, false)
+        }
+    };
+    report.stamp("bringup.seed", Some(started), &detail, ok);
+    report.flush();
+    if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Are the images that this root bakes in those in containerd's store? The seed carries a stamp; so does what
+/// was copied from it.
+///
+/// # Errors
+/// They are another root's.
+pub fn check() -> Result<String, InitError> {
+    compare(&Path::new(SEED).join(STAMP), &Path::new(TARGET).join(STAMP))
+}
+
+fn compare(ours: &Path, theirs: &Path) -> Result<String, InitError> {
+    let read = |path: &Path| match fs::read_to_string(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some).map_err(|source| {
+            let path = path.display().to_string();
+            InitError::File { action: "read", path, source }
+        }),
+    };
+    match (read(ours)?, read(theirs)?) {
+        (None, _) => Ok("the image has none".into()),
+        (Some(a), Some(b)) if a == b => Ok("present".into()),
+        _ => Err(InitError::Refused(format!(
+            "containerd's store was made by another version of the image, so its images may lack those baked into \
+             this one; import them from /usr/share/orlop/images, or delete {TARGET} to start afresh"
+        ))),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Seeded {
+    /// containerd has state already.
+    Kept,
+    /// This image bakes nothing in.
+    NoSeed,
+    /// First boot.
+    Copied(Copied),
+}
+
+fn seed(seed: &Path, target: &Path) -> Result<Seeded, tree::TreeError> {
+    let fail = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| tree::TreeError { path, source }
+    };
+    let occupied = fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some());
+    if occupied {
+        return Ok(Seeded::Kept);
+    }
+    if !seed.is_dir() {
+        return Ok(Seeded::NoSeed);
+    }
+    let parent = target.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(parent).map_err(fail(parent))?;
+    let temporary = parent.join(".containerd.seed");
+    match fs::remove_dir_all(&temporary) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(&temporary)(e)),
+        _ => {}
+    }
+    let copied = tree::copy(seed, &temporary)?;
+    let dir = File::open(parent).map_err(fail(parent))?;
+    nix::unistd::syncfs(&dir).map_err(|e| fail(parent)(e.into()))?;
+    // Replaces an empty directory, and nothing else.
+    fs::rename(&temporary, target).map_err(fail(target))?;
+    dir.sync_all().map_err(fail(parent))?;
+    Ok(Seeded::Copied(copied))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeded_once_then_kept() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (from, to) = (dir.path().join("seed"), dir.path().join("lib/containerd"));
+        assert_eq!(seed(&from, &to).expect("nothing to do"), Seeded::NoSeed);
+        fs::create_dir_all(from.join("blobs"))
+            .and_then(|()| fs::write(from.join("blobs/x"), "abc"))
+            .expect("seed");
+        // A run that lost power in the middle, and the empty directory systemd makes for the service.
+        fs::create_dir_all(dir.path().join("lib/.containerd.seed/half")).expect("fixture");
+        fs::create_dir_all(&to).expect("fixture");
+        assert_eq!(seed(&from, &to).expect("copied"), Seeded::Copied(Copied { files: 1, bytes: 3 }));
+        assert_eq!(fs::read_to_string(to.join("blobs/x")).expect("file"), "abc");
+        assert_eq!(fs::read_dir(dir.path().join("lib")).expect("dir").count(), 1);
+        fs::write(to.join("blobs/x"), "changed").expect("pod's data");
+        assert_eq!(seed(&from, &to).expect("kept"), Seeded::Kept);
+        assert_eq!(fs::read_to_string(to.join("blobs/x")).expect("file"), "changed");
+    }
+
+    #[test]
+    fn another_image_s_store_is_noticed() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+        assert_eq!(compare(&ours, &theirs).expect("fine"), "the image has none");
+        fs::write(&ours, "sha256:1\n").expect("fixture");
+        assert!(compare(&ours, &theirs).is_err());
+        fs::write(&theirs, "sha256:1\n").expect("fixture");
+        assert_eq!(compare(&ours, &theirs).expect("fine"), "present");
+        fs::write(&theirs, "sha256:2\n").expect("fixture");
+        assert!(compare(&ours, &theirs).is_err());
+    }
+}

@@ -1,0 +1,85 @@
+//! Applies the kernel settings and modules of the node's configuration, and says which were refused.
+//!
+//! init wrote both lists in systemd's own formats and places; systemd-sysctl may have applied the first by now.
+
+use super::error::InitError;
+use crate::plan::settings::{Setting, in_force, modules, settings};
+use std::fs;
+use std::io;
+use std::process::{Command, Stdio};
+
+/// Written by init.
+pub const SYSCTL: &str = "/run/sysctl.d/90-orlop.conf";
+/// Written by init.
+pub const MODULES: &str = "/run/modules-load.d/90-orlop.conf";
+
+/// What became of them.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// For the ledger.
+    pub detail: String,
+    /// One line per refused module or setting.
+    pub problems: Vec<String>,
+}
+
+/// Loads the modules, then writes the settings (some exist only once their module is loaded).
+///
+/// # Errors
+/// A list is there but cannot be read.
+pub fn run() -> Result<Outcome, InitError> {
+    let mut outcome = Outcome::default();
+    let wanted_modules = modules(&read(MODULES)?);
+    for module in &wanted_modules {
+        if let Err(why) = load(module) {
+            outcome.problems.push(format!("module {module} of the configuration is not loaded: {why}"));
+        }
+    }
+    let wanted_settings = settings(&read(SYSCTL)?);
+    for setting in &wanted_settings {
+        if let Err(e) = put(setting) {
+            outcome
+                .problems
+                .push(format!("sysctl {} of the configuration is not {}: {e}", setting.name, setting.value));
+        }
+    }
+    outcome.detail = format!("{} modules, {} settings", wanted_modules.len(), wanted_settings.len());
+    Ok(outcome)
+}
+
+fn read(path: &str) -> Result<String, InitError> {
+    match fs::read_to_string(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        other => other.map_err(|source| InitError::File { action: "read", path: path.into(), source }),
+    }
+}
+
+fn load(module: &str) -> Result<(), String> {
+    let mut command = Command::new("/usr/sbin/modprobe");
+    command.args(["--", module]).stdin(Stdio::null());
+    let output = command.output().map_err(|e| format!("modprobe does not start: {e}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).trim().to_string())
+}
+
+fn put(setting: &Setting) -> io::Result<()> {
+    if fs::read_to_string(&setting.path).is_ok_and(|found| in_force(&found, &setting.value)) {
+        return Ok(());
+    }
+    fs::write(&setting.path, format!("{}\n", setting.value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_setting_says_why() {
+        let setting =
+            |path: &str, value: &str| Setting { name: "x".into(), path: path.into(), value: value.into() };
+        assert!(put(&setting("/proc/sys/kernel/nonexistent", "1")).is_err());
+        let ostype = "/proc/sys/kernel/ostype";
+        assert!(put(&setting(ostype, "Linux")).is_ok(), "in force already: nothing is written");
+    }
+}

@@ -1,0 +1,219 @@
+//! Collects the first-boot configuration: every source is looked at, read whole and bounded, and handed on as
+//! text. A source that is there but cannot be read is a problem with its name; one that is absent is normal.
+
+use super::error::chain;
+use super::steps::apply;
+use crate::plan::cmdline::BootArgs;
+use crate::plan::disk::Disk;
+use crate::plan::guid::{Guid, TYPE_ESP};
+use crate::plan::source::{BYTES_MAX, Document, Kind, drive_file, is_node_config};
+use crate::plan::state::partition_name;
+use crate::plan::step::{Mount, Step};
+use crate::plan::{base64, smbios, volume};
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+use nix::mount::{MntFlags, MsFlags, umount2};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const IMAGE: &str = "/sysroot/usr/share/orlop/node-config.yaml";
+const FW_CFG: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/org.orlop/config/raw";
+const DMI: &str = "/sys/firmware/dmi/tables/DMI";
+const CREDENTIAL: &str = "orlop.config";
+const ESP_FILE: &str = "orlop/node-config.yaml";
+/// Where a volume is mounted while it is read.
+const MOUNT_POINT: &str = "/run/orlop/volume";
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// In rising precedence.
+    pub documents: Vec<Document>,
+    /// Sources that are there but unusable.
+    pub problems: Vec<String>,
+}
+
+/// Collects all sources. `esp` is the PARTUUID of the ESP that was booted from, if known.
+#[must_use]
+pub fn collect(disk: &Disk, esp: Option<Guid>, args: &BootArgs) -> Found {
+    let mut found = Found::default();
+    found.file(Kind::Image, "image:/usr/share/orlop/node-config.yaml", Path::new(IMAGE));
+    found.esp(disk, esp);
+    found.drives(disk);
+    found.file(Kind::FwCfg, "fw_cfg:opt/org.orlop/config", Path::new(FW_CFG));
+    found.smbios();
+    found.cmdline(args);
+    found
+}
+
+impl Found {
+    fn document(&mut self, kind: Kind, origin: &str, bytes: Vec<u8>) {
+        match String::from_utf8(bytes) {
+            Ok(text) => self.documents.push(Document { kind, origin: origin.into(), text }),
+            Err(e) => {
+                self.problems.push(format!("configuration from {origin} is not UTF-8 text: {e}; ignored"))
+            }
+        }
+    }
+
+    fn file(&mut self, kind: Kind, origin: &str, path: &Path) {
+        match read(path) {
+            Ok(bytes) => self.document(kind, origin, bytes),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => self.problems.push(format!("configuration from {origin} cannot be read: {e}; ignored")),
+        }
+    }
+
+    fn esp(&mut self, disk: &Disk, esp: Option<Guid>) {
+        let Ok(table) = &disk.table else { return };
+        let all = table.partitions.iter().filter(|p| p.type_guid == TYPE_ESP);
+        let Some(partition) = all.min_by_key(|p| (Some(p.partuuid) != esp, p.number)) else { return };
+        let device = format!("/dev/{}", partition_name(&disk.name, partition.number));
+        let origin = format!("ESP {device}:/{ESP_FILE}");
+        self.on_volume(&device, "vfat", &origin, |found, root| {
+            found.file(Kind::Esp, &origin, &root.join(ESP_FILE))
+        });
+    }
+
+    /// Every block device but the system's own disk.
+    fn drives(&mut self, own: &Disk) {
+        let mut names: Vec<String> = fs::read_dir("/sys/class/block")
+            .map(|d| d.flatten().filter_map(|e| e.file_name().into_string().ok()).collect())
+            .unwrap_or_default();
+        names.retain(|n| {
+            !["loop", "ram", "zram", "dm-", "fd"].iter().any(|p| n.starts_with(p))
+                && !is_part_of(n, &own.name)
+        });
+        names.sort();
+        for name in names {
+            let device = format!("/dev/{name}");
+            let Some(volume) = probe(&device) else { continue };
+            let Some(file) = drive_file(&volume.label) else { continue };
+            let origin = format!("drive {device} ({}):/{file}", volume.label);
+            self.on_volume(&device, volume.fstype, &origin, |found, root| {
+                let before = found.documents.len();
+                found.file(Kind::Drive, &origin, &root.join(file));
+                // Another system's user data is not ours to judge.
+                if found
+                    .documents
+                    .last()
+                    .is_some_and(|d| found.documents.len() > before && !is_node_config(&d.text))
+                {
+                    found.documents.pop();
+                }
+            });
+        }
+    }
+
+    fn on_volume(
+        &mut self,
+        device: &str,
+        fstype: &'static str,
+        origin: &str,
+        work: impl FnOnce(&mut Found, &Path),
+    ) {
+        let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        let (source, target) = (device.to_string(), MOUNT_POINT.to_string());
+        let mount = Mount { source, target, fstype, flags, data: String::new(), optional: false };
+        if let Err(e) = apply(&Step::Mount(mount)) {
+            self.problems.push(format!("configuration from {origin} cannot be looked for: {}", chain(&e)));
+            return;
+        }
+        work(self, Path::new(MOUNT_POINT));
+        let _ = umount2(MOUNT_POINT, MntFlags::MNT_DETACH);
+        let _ = fs::remove_dir(MOUNT_POINT);
+    }
+
+    fn smbios(&mut self) {
+        let Ok(table) = fs::read(DMI) else { return };
+        let origin = "smbios:type 11 orlop.config";
+        match smbios::credential(&table, CREDENTIAL) {
+            None => {}
+            Some(smbios::Credential::Value(bytes)) => self.document(Kind::Smbios, origin, bytes),
+            Some(smbios::Credential::BadBase64) => {
+                self.problems.push(format!("configuration from {origin} is not base64; ignored"));
+            }
+        }
+    }
+
+    fn cmdline(&mut self, args: &BootArgs) {
+        let origin = "cmdline:orlop.config";
+        for text in &args.configs {
+            match base64::decode(text) {
+                Some(bytes) => self.document(Kind::Cmdline, origin, bytes),
+                None => self.problems.push(format!("configuration from {origin} is not base64; ignored")),
+            }
+        }
+    }
+}
+
+fn is_part_of(name: &str, disk: &str) -> bool {
+    name.strip_prefix(disk)
+        .is_some_and(|rest| rest.trim_start_matches('p').bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Reads as much of the beginning as there is.
+fn probe(device: &str) -> Option<volume::Volume> {
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(device).ok()?;
+    let mut bytes = Vec::new();
+    file.take(volume::PROBE_BYTES as u64).read_to_end(&mut bytes).ok()?;
+    volume::probe(&bytes)
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_bounded_and_regular() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("f");
+        let mut found = Found::default();
+        found.file(Kind::Esp, "ESP", &path);
+        assert!(found.documents.is_empty() && found.problems.is_empty());
+        fs::write(&path, b"kind: NodeConfig").expect("fixture");
+        found.file(Kind::Esp, "ESP", &path);
+        assert_eq!(found.documents[0].text, "kind: NodeConfig");
+        fs::write(&path, vec![b'x'; 1 << 20 | 1]).expect("fixture");
+        found.file(Kind::Esp, "ESP", &path);
+        fs::write(&path, [0xff, 0xfe]).expect("fixture");
+        found.file(Kind::Esp, "ESP", &path);
+        found.file(Kind::Esp, "ESP", dir.path());
+        let want = ["larger than 1 MiB", "not UTF-8", "not a regular file"];
+        assert_eq!(found.problems.len(), want.len());
+        for (problem, want) in found.problems.iter().zip(want) {
+            assert!(problem.contains(want), "{problem}");
+        }
+    }
+
+    #[test]
+    fn command_line_documents() {
+        let roothash = crate::plan::cmdline::RootHash([0; 32]);
+        let args =
+            BootArgs { roothash, configs: vec!["a2luZDogTm9kZUNvbmZpZw==".into(), "%".into()], sets: vec![] };
+        let mut found = Found::default();
+        found.cmdline(&args);
+        assert_eq!(found.documents[0].text, "kind: NodeConfig");
+        assert_eq!(found.problems.len(), 1);
+    }
+
+    #[test]
+    fn own_partitions() {
+        assert!(is_part_of("vda3", "vda") && is_part_of("vda", "vda") && is_part_of("nvme0n1p2", "nvme0n1"));
+        assert!(!is_part_of("vdb1", "vda") && !is_part_of("vdaa", "vda"));
+    }
+}

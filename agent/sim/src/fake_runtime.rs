@@ -151,12 +151,10 @@ impl FakeRuntime {
     }
 
     fn stop_sandbox(&mut self, now: Now, id: &SandboxId) {
-        let live: Vec<ContainerId> = self.live_in(id);
-        for container in live {
-            self.exit(now, &container, 137, "Error");
-        }
+        self.sandbox_dies(now, id);
         if let Some(s) = self.sandboxes.get_mut(id) {
-            s.observed.state = SandboxState::NotReady;
+            // Its network namespace is gone, and with it the addresses.
+            s.observed.ips.clear();
         }
     }
 
@@ -238,9 +236,15 @@ impl FakeRuntime {
         }
     }
 
-    /// The sandbox's own process died: not ready, and its containers with it.
+    /// The sandbox's own process died: not ready, and its containers with it; its network is still to be
+    /// released by `StopPodSandbox`.
     pub fn sandbox_dies(&mut self, now: Now, id: &SandboxId) {
-        self.stop_sandbox(now, id);
+        for container in self.live_in(id) {
+            self.exit(now, &container, 137, "Error");
+        }
+        if let Some(s) = self.sandboxes.get_mut(id) {
+            s.observed.state = SandboxState::NotReady;
+        }
     }
 
     /// A reboot: nothing runs any more, metadata stays (containerd keeps it on disk).

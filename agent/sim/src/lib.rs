@@ -1,12 +1,18 @@
 //! agent-sim: the simulated world. One thread, virtual time, a seed; the same seed gives the same trace.
 //!
 //! The node's machines run here against [`fake_runtime`] with faults, crashes and reboots injected
-//! ([`faults`]), while checkers watch every step. A failure prints its seed; the seed is the replay.
-//! See docs/testing.md, level L2.
+//! ([`faults`]), while checkers watch every step ([`checks`]). A failure prints its seed; the seed is the
+//! replay. See docs/testing.md, level L2.
 #![forbid(unsafe_code)]
 
+mod apply;
+pub mod checks;
 pub mod driver;
 pub mod fake_runtime;
 pub mod faults;
+pub mod node;
 pub mod queue;
 pub mod rng;
+pub mod scenario;
+pub mod trace;
+pub mod world;

@@ -1,0 +1,137 @@
+//! What happens when a call reaches the runtime or the disk.
+//!
+//! In: a call. Out: the changed world and, unless the reply is lost or the agent dies first, its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::pleg::PlegEvent;
+use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
+use agent_core::runtime::observed::{ContainerState, PodSnapshot};
+use agent_core::runtime::{ContainerId, PodKey, PodUid};
+
+use crate::fake_runtime::key;
+use crate::node::Defect;
+use crate::world::{Answer, Ask, Call, Event, World, answered_effect};
+
+impl World {
+    pub(crate) fn apply(&mut self, call: Call) {
+        let mut extra = Duration::ZERO;
+        let answer = match &call.ask {
+            Ask::Effect { key, effect, .. } => {
+                let (result, takes) = self.apply_effect(&key.clone(), &effect.clone(), &call);
+                extra = takes;
+                Answer::Worker(result)
+            }
+            Ask::Persist { record, .. } => {
+                self.disk.records.insert(record.pod.uid.clone(), record.clone());
+                answered_effect(EffectOk::Done)
+            }
+            Ask::Inspect(uid) => {
+                let who = key("unknown", uid.as_str());
+                let snapshot = self.runtime.snapshot(&who, call.issued);
+                Answer::Pleg(PlegEvent::Inspected(Arc::new(snapshot)))
+            }
+            Ask::Relist => {
+                let result = Ok(self.runtime.list());
+                Answer::Pleg(PlegEvent::Listed { as_of: call.issued, result })
+            }
+        };
+        self.look();
+        if call.ask.mutates() && call.incarnation == self.incarnation {
+            if self.rng.chance(self.faults.crash_before_ack) {
+                self.crash();
+                return;
+            }
+            if self.rng.chance(self.faults.reply_lost) {
+                self.time_out(call);
+                return;
+            }
+        }
+        let back = self.queue.now().after(extra + Duration::from_millis(self.rng.between(1, 5)));
+        if call.deadline.is_some_and(|d| back > d) {
+            self.time_out(call);
+        } else {
+            self.queue.at(back, Event::Answer(call, Box::new(answer)));
+        }
+    }
+
+    /// The result, and how long after now it is known.
+    fn apply_effect(&mut self, key: &PodKey, effect: &Effect, call: &Call) -> (EffectResult, Duration) {
+        let now = self.now();
+        match effect {
+            Effect::CreatePodDirs { .. } => {
+                self.disk.dirs.insert(key.uid.clone());
+                return (Ok(EffectOk::Done), Duration::ZERO);
+            }
+            Effect::RemovePodDirs => {
+                self.disk.dirs.remove(&key.uid);
+                self.disk.records.remove(&key.uid);
+                return (Ok(EffectOk::Done), Duration::ZERO);
+            }
+            Effect::Inspect => {
+                let snapshot: PodSnapshot = self.runtime.snapshot(key, call.issued);
+                return (Ok(EffectOk::Snapshot(Box::new(snapshot))), Duration::ZERO);
+            }
+            Effect::StopContainer { container, grace_s } => return self.stop(container, *grace_s),
+            _ => {}
+        }
+        let result = self.runtime.apply(now, effect);
+        if result.is_ok() {
+            self.after_effect(effect, &result, &key.uid);
+        }
+        (result, Duration::ZERO)
+    }
+
+    fn after_effect(&mut self, effect: &Effect, result: &EffectResult, uid: &PodUid) {
+        if let Effect::StartContainer { container } = effect {
+            self.look();
+            self.schedule_exit(container);
+            if self.defect == Some(Defect::StartsTwice) {
+                self.rogue_instance(container);
+            }
+        }
+        if !matches!(result, Ok(EffectOk::Image(_))) {
+            self.hint(uid);
+        }
+    }
+
+    fn schedule_exit(&mut self, id: &ContainerId) {
+        let exits = self.runtime.containers.get(id).and_then(|c| c.program.exits);
+        if let Some((after_ms, code)) = exits {
+            self.queue.after(Duration::from_millis(after_ms), Event::Exit { container: id.clone(), code });
+        }
+    }
+
+    /// TERM now, KILL when the grace is over; the answer comes when the process is gone.
+    fn stop(&mut self, id: &ContainerId, grace_s: u32) -> (EffectResult, Duration) {
+        let Some(c) = self.runtime.containers.get(id) else { return (Ok(EffectOk::Done), Duration::ZERO) };
+        if c.observed.state != ContainerState::Running {
+            return (Ok(EffectOk::Done), Duration::ZERO);
+        }
+        let grace_ms = u64::from(grace_s) * 1000;
+        let (after_ms, code) = match c.program.term_ms {
+            Some(ms) if ms < grace_ms => (ms, 143),
+            _ => (grace_ms, 137),
+        };
+        let wait = Duration::from_millis(after_ms);
+        self.queue.after(wait, Event::Exit { container: id.clone(), code });
+        (Ok(EffectOk::Done), wait + Duration::from_millis(1))
+    }
+
+    /// A broken agent's extra instance beside or after `id`.
+    pub(crate) fn rogue_instance(&mut self, id: &ContainerId) {
+        let now = self.now();
+        let Some(c) = self.runtime.containers.get(id).cloned() else { return };
+        let mut twin = c.clone();
+        twin.observed.id = ContainerId::from(format!("{id}x"));
+        twin.observed.attempt += 1;
+        twin.observed.state = ContainerState::Running;
+        twin.observed.started = Some(now.wall);
+        twin.observed.finished = None;
+        let new = twin.observed.id.clone();
+        self.runtime.containers.insert(new.clone(), twin);
+        self.look();
+        self.schedule_exit(&new);
+    }
+}

@@ -1,0 +1,154 @@
+//! The invariants of `agent_core::checkers`, fed from the simulated world.
+//!
+//! In: the runtime after every event (compared with how it was), what the agent asks for and says. Out: the
+//! first violation. Invariant: it looks at the world, never into the machines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use agent_core::checkers::{self, Invariant, TraceEvent};
+use agent_core::runtime::effect::Effect;
+use agent_core::runtime::observed::{ContainerState, SandboxState};
+use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
+use agent_core::time::Mono;
+
+use crate::fake_runtime::FakeRuntime;
+use crate::trace::brief;
+
+/// Which promise was broken, and how.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{invariant}: {detail}")]
+pub struct Violation {
+    /// For example `ONE-LIVE`.
+    pub invariant: &'static str,
+    /// On which object, what was seen.
+    pub detail: String,
+}
+
+/// Calls, timers and hints that may wait at once: a few for each pod.
+const AGENDA_MAX: usize = 2_000;
+/// Effects that one pod worker may have in flight: one for each container, the sandboxes, the record, a look.
+const IN_FLIGHT_MAX: usize = 8;
+
+/// The observers and what they were shown last.
+pub struct Checks {
+    invariants: Vec<Box<dyn Invariant>>,
+    violation: Option<Violation>,
+    sandboxes: BTreeMap<SandboxId, SandboxState>,
+    containers: BTreeMap<ContainerId, ContainerState>,
+    finished: BTreeSet<PodUid>,
+}
+
+impl fmt::Debug for Checks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checks").field("violation", &self.violation).finish_non_exhaustive()
+    }
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Checks {
+            invariants: checkers::all(),
+            violation: None,
+            sandboxes: BTreeMap::new(),
+            containers: BTreeMap::new(),
+            finished: BTreeSet::new(),
+        }
+    }
+}
+
+impl Checks {
+    /// The first broken invariant, if any.
+    ///
+    /// # Errors
+    /// That invariant.
+    pub fn verdict(&self) -> Result<(), Violation> {
+        self.violation.clone().map_or(Ok(()), Err)
+    }
+
+    /// Shows one event to every observer.
+    pub fn note(&mut self, at: Mono, event: &TraceEvent) {
+        if let Err(v) = checkers::observe_all(&mut self.invariants, at, event) {
+            self.report(v.invariant, v.message);
+        }
+    }
+
+    /// A broken promise that only the scenario can see (liveness, leaks).
+    pub fn report(&mut self, invariant: &'static str, detail: String) {
+        self.violation.get_or_insert(Violation { invariant, detail });
+    }
+
+    /// Compares the runtime with how it was.
+    pub fn world(&mut self, at: Mono, runtime: &FakeRuntime) {
+        for event in self.changes(runtime) {
+            self.note(at, &event);
+        }
+        self.sandboxes = runtime.sandboxes.iter().map(|(id, s)| (id.clone(), s.observed.state)).collect();
+        self.containers = runtime.containers.iter().map(|(id, c)| (id.clone(), c.observed.state)).collect();
+    }
+
+    fn changes(&self, runtime: &FakeRuntime) -> Vec<TraceEvent> {
+        let mut events = Vec::new();
+        for (id, c) in &runtime.containers {
+            let before = self.containers.get(id);
+            if before.is_none() {
+                let (pod, name) = (c.pod.uid.clone(), c.observed.name.clone());
+                let attempt = c.observed.attempt;
+                events.push(TraceEvent::ContainerCreated { pod, name, attempt, id: id.clone() });
+            }
+            if before == Some(&c.observed.state) {
+                continue;
+            }
+            match c.observed.state {
+                ContainerState::Running => events.push(TraceEvent::ContainerStarted { id: id.clone() }),
+                ContainerState::Exited => events.push(TraceEvent::ContainerExited { id: id.clone() }),
+                ContainerState::Created | ContainerState::Unknown => {}
+            }
+        }
+        for (id, s) in &runtime.sandboxes {
+            let (id, pod, attempt) = (id.clone(), s.pod.uid.clone(), s.observed.attempt);
+            match (self.sandboxes.get(&id), s.observed.state) {
+                (Some(before), after) if *before == after => {}
+                (_, SandboxState::Ready) => events.push(TraceEvent::SandboxReady { pod, id, attempt }),
+                (_, SandboxState::NotReady) => events.push(TraceEvent::SandboxStopped { id }),
+            }
+        }
+        let gone = self.containers.keys().filter(|id| !runtime.containers.contains_key(*id));
+        events.extend(gone.map(|id| TraceEvent::ContainerRemoved { id: id.clone() }));
+        let gone = self.sandboxes.keys().filter(|id| !runtime.sandboxes.contains_key(*id));
+        events.extend(gone.map(|id| TraceEvent::SandboxRemoved { id: id.clone() }));
+        events
+    }
+
+    /// The agent asked for an effect.
+    pub fn issued(&mut self, at: Mono, key: &PodKey, effect: &Effect) {
+        let (pod, verb, object) = (key.uid.clone(), effect.verb(), brief(effect));
+        self.note(at, &TraceEvent::EffectIssued { pod, verb, object });
+    }
+
+    /// A worker's state after a step, and how much it has in flight.
+    pub fn worker(&mut self, at: Mono, uid: &PodUid, state: &'static str, in_flight: usize) {
+        let pod = uid.clone();
+        if self.finished.remove(uid) {
+            self.note(at, &TraceEvent::PodForgotten { pod: pod.clone() });
+        }
+        self.note(at, &TraceEvent::WorkerState { pod, state });
+        if state == "finished" {
+            self.finished.insert(uid.clone());
+        }
+        let name = "effects in flight of one pod";
+        self.note(at, &TraceEvent::Gauge { name, value: in_flight, limit: IN_FLIGHT_MAX });
+    }
+
+    /// A status was published.
+    pub fn status(&mut self, at: Mono, key: &PodKey, phase: Option<&str>) {
+        let phase = phase.unwrap_or_default().to_owned();
+        self.note(at, &TraceEvent::StatusPublished { pod: key.uid.clone(), phase });
+    }
+
+    /// What waits in the world on the agent's behalf.
+    pub fn agenda(&mut self, at: Mono, waiting: usize) {
+        let name = "calls, timers and hints waiting";
+        self.note(at, &TraceEvent::Gauge { name, value: waiting, limit: AGENDA_MAX });
+    }
+}

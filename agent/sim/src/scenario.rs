@@ -1,0 +1,242 @@
+//! One simulated run: warm-up, storm, heal, quiescence, liveness, a restart that nobody notices, delete all,
+//! leak check. A failure names its seed and the last events; the seed replays it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::container_spec::NodeContext;
+use agent_core::pod_worker::WorkerContext;
+use agent_core::restart;
+use agent_core::runtime::PodUid;
+use agent_core::runtime::observed::ContainerState;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use crate::checks::Violation;
+use crate::fake_runtime::{Program, image};
+use crate::faults::Faults;
+use crate::node::{Defect, key_of};
+use crate::rng::Rng;
+use crate::world::World;
+
+/// A run that ended well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What it was started from.
+    pub seed: u64,
+    /// Hash of the whole trace.
+    pub hash: u64,
+    /// Events and requests.
+    pub steps: u64,
+    /// How often the agent died.
+    pub crashes: u32,
+}
+
+/// A run that did not.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What replays it.
+    pub seed: u64,
+    /// The first broken promise.
+    pub violation: Violation,
+    /// The last events.
+    pub tail: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { seed, violation, tail } = self;
+        write!(
+            f,
+            "{tail}\n\nseed {seed}: {violation}\nreplay: ORLOP_SIM_SEED={seed} cargo test -p agent-sim replay"
+        )
+    }
+}
+
+fn context() -> Arc<WorkerContext> {
+    Arc::new(WorkerContext {
+        specs: Arc::new(NodeContext::new("node")),
+        request_timeout: Duration::from_secs(120),
+        crash_loop: restart::Policy::default(),
+        runtime_name: "fake".to_owned(),
+        host_ips: vec!["192.0.2.1".to_owned()],
+    })
+}
+
+/// Runs one seed from beginning to end.
+///
+/// # Errors
+/// The first broken invariant, with the tail of the trace.
+pub fn run(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    let mut rng = Rng::new(seed);
+    let faults = Faults::from_rng(&mut rng);
+    let mut world = World::new(rng.next_u64(), Faults::default(), context(), defect);
+    let mut story = Story { rng, pods: 0 };
+    match story.tell(&mut world, faults) {
+        Ok(()) => {
+            let (hash, steps) = (world.trace.hash(), world.trace.steps());
+            Ok(Report { seed, hash, steps, crashes: world.incarnation })
+        }
+        Err(violation) => Err(Failure { seed, violation, tail: world.trace.tail() }),
+    }
+}
+
+struct Story {
+    rng: Rng,
+    pods: u32,
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+impl Story {
+    fn tell(&mut self, world: &mut World, faults: Faults) -> Result<(), Violation> {
+        for i in 0..6 {
+            let reference = format!("docker.io/library/image{i}:1");
+            let store = if i < 4 { &mut world.runtime.images } else { &mut world.runtime.registry };
+            store.insert(reference.clone(), image(&reference));
+        }
+        for _ in 0..self.rng.between(1, 4) {
+            self.add(world);
+        }
+        world.run_for(MINUTE)?;
+        world.faults = faults;
+        self.storm(world)?;
+        world.faults = Faults::default();
+        heal(world);
+        // Longest fence (4 min), longest back-off (5 min), and time to act on both.
+        world.run_for(MINUTE * 25)?;
+        live(world)?;
+        world.crash_at_rest();
+        world.run_for(MINUTE * 12)?;
+        let all: Vec<PodUid> = world.disk.manifests.keys().cloned().collect();
+        for uid in all {
+            world.user_removes(&uid);
+        }
+        world.run_for(MINUTE * 12)?;
+        leaks(world)
+    }
+
+    fn storm(&mut self, world: &mut World) -> Result<(), Violation> {
+        for _ in 0..self.rng.between(5, 40) {
+            let uids: Vec<PodUid> = world.disk.manifests.keys().cloned().collect();
+            match self.rng.below(10) {
+                0..=2 => self.add(world),
+                3..=4 => {
+                    if let Some(uid) = self.rng.pick(&uids).cloned() {
+                        world.user_removes(&uid);
+                    }
+                }
+                5 => {
+                    // Removed, and the very same pod back at once.
+                    if let Some(uid) = self.rng.pick(&uids).cloned()
+                        && let Some(pod) = world.disk.manifests.get(&uid).cloned()
+                    {
+                        world.user_removes(&uid);
+                        world.run_for(Duration::from_millis(self.rng.below(3_000)))?;
+                        world.user_adds(&pod);
+                    }
+                }
+                6 => world.crash(),
+                _ => {}
+            }
+            world.run_for(Duration::from_millis(self.rng.between(50, 40_000)))?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, world: &mut World) {
+        self.pods += 1;
+        let name = format!("pod{}-node", self.pods);
+        let policy = ["Always", "OnFailure", "Never"][usize::try_from(self.rng.below(3)).unwrap_or(0)];
+        let init = self.rng.below(3).saturating_sub(1);
+        let number = self.pods;
+        let mut containers = |kind: &str, n: u64, rng: &mut Rng| -> Vec<serde_json::Value> {
+            let one = |i: u64| {
+                let cname = format!("{kind}{i}-{number}");
+                world.runtime.programs.insert(cname.clone(), program(kind, rng));
+                json!({
+                    "name": cname, "image": format!("docker.io/library/image{}:1", rng.below(6)),
+                    "imagePullPolicy": "IfNotPresent",
+                    "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+                })
+            };
+            (0..n).map(one).collect()
+        };
+        let n = self.rng.between(1, 3);
+        let init = containers("init", init, &mut self.rng);
+        let regular = containers("app", n, &mut self.rng);
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{}", self.pods) },
+            "spec": {
+                "restartPolicy": policy, "terminationGracePeriodSeconds": self.rng.below(40),
+                "dnsPolicy": "Default", "initContainers": init, "containers": regular, "nodeName": "node",
+            },
+        });
+        let pod = serde_json::from_value::<Pod>(pod).expect("the literal above is a pod");
+        world.user_adds(&Arc::new(pod));
+    }
+}
+
+fn program(kind: &str, rng: &mut Rng) -> Program {
+    let term_ms = (!rng.chance(150)).then(|| rng.below(4_000));
+    let code = if rng.chance(500) { 0 } else { 1 };
+    let exits = if kind == "init" {
+        Some((rng.below(3_000), i32::from(rng.chance(200))))
+    } else {
+        rng.chance(300).then(|| (rng.below(30_000), code))
+    };
+    Program { exits, term_ms }
+}
+
+/// From now on every new process behaves.
+fn heal(world: &mut World) {
+    for (name, program) in &mut world.runtime.programs {
+        program.exits = name.starts_with("init").then_some((100, 0));
+    }
+}
+
+/// After heal: what should run runs, what ended stays ended.
+fn live(world: &mut World) -> Result<(), Violation> {
+    let pods: Vec<Arc<Pod>> = world.disk.manifests.values().cloned().collect();
+    for pod in pods {
+        let key = key_of(&pod);
+        let worker = world.node.as_ref().and_then(|n| n.workers().get(&key.uid));
+        let phase = worker.and_then(|w| w.status()).and_then(|s| s.phase.clone()).unwrap_or_default();
+        let spec = pod.spec.clone().unwrap_or_default();
+        let always = spec.restart_policy.as_deref() == Some("Always");
+        let running = |name: &str| {
+            world.runtime.containers.values().any(|c| {
+                c.pod.uid == key.uid && c.observed.name == name && c.observed.state == ContainerState::Running
+            })
+        };
+        let fine = match phase.as_str() {
+            "Running" if always => spec.containers.iter().all(|c| running(&c.name)),
+            "Running" => spec.containers.iter().any(|c| running(&c.name)),
+            "Succeeded" | "Failed" => !always,
+            _ => false,
+        };
+        if !fine {
+            world.checks.report("LIVENESS", format!("{key} is {phase:?} long after everything healed"));
+        }
+    }
+    world.checks.verdict()
+}
+
+/// After everything was deleted: nothing is left.
+fn leaks(world: &mut World) -> Result<(), Violation> {
+    let left = [
+        ("workers", world.node.as_ref().map_or(0, |n| n.workers().len())),
+        ("sandboxes", world.runtime.sandboxes.len()),
+        ("containers", world.runtime.containers.len()),
+        ("pod directories", world.disk.dirs.len()),
+        ("terminating records", world.disk.records.len()),
+    ];
+    for (what, n) in left {
+        if n > 0 {
+            world.checks.report("LEAK", format!("{n} {what} left after every pod was deleted"));
+        }
+    }
+    world.checks.verdict()
+}

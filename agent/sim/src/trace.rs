@@ -1,0 +1,110 @@
+//! The trace of a run: a hash over every event, and the last of them in words.
+//!
+//! Two runs of one seed must have the same hash, or something in the machines depends on more than
+//! (state, event, now).
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+
+use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
+use agent_core::runtime::observed::{ContainerObserved, PodSnapshot};
+use agent_core::time::Mono;
+
+const TAIL: usize = 400;
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
+/// Hash and tail.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    hash: u64,
+    steps: u64,
+    tail: VecDeque<String>,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Trace { hash: FNV_OFFSET, steps: 0, tail: VecDeque::new() }
+    }
+}
+
+impl Trace {
+    /// Adds one event.
+    pub fn note(&mut self, at: Mono, what: &impl Debug) {
+        let line = format!("{:>10.3} {what:?}", Duration::seconds(at));
+        for byte in line.bytes() {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+        }
+        self.steps += 1;
+        if self.tail.len() == TAIL {
+            self.tail.pop_front();
+        }
+        self.tail.push_back(line.chars().take(400).collect());
+    }
+
+    /// FNV-1a over all lines.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// How many events there were.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The last events, oldest first.
+    #[must_use]
+    pub fn tail(&self) -> String {
+        self.tail.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// An effect in a few words; what it carries is a function of the pod and adds nothing.
+#[must_use]
+pub fn brief(effect: &Effect) -> String {
+    let verb = effect.verb();
+    match effect {
+        Effect::RunSandbox { config } => format!("{verb}/{}", config.attempt),
+        Effect::StopSandbox { sandbox } | Effect::RemoveSandbox { sandbox } => format!("{verb} {sandbox}"),
+        Effect::CreateContainer { sandbox, config, .. } => {
+            format!("{verb} {}/{} in {sandbox}", config.name, config.attempt)
+        }
+        Effect::StartContainer { container } | Effect::RemoveContainer { container } => {
+            format!("{verb} {container}")
+        }
+        Effect::StopContainer { container, grace_s } => format!("{verb} {container} grace {grace_s}s"),
+        Effect::InspectImage { image } | Effect::PullImage { image } => format!("{verb} {image}"),
+        _ => verb.to_owned(),
+    }
+}
+
+/// An answer in a few words.
+#[must_use]
+pub fn brief_result(result: &EffectResult) -> String {
+    match result {
+        Ok(EffectOk::Snapshot(s)) => brief_snapshot(s),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A snapshot in a few words.
+#[must_use]
+pub fn brief_snapshot(s: &PodSnapshot) -> String {
+    let sandboxes: Vec<String> =
+        s.sandboxes.iter().map(|s| format!("{}/{}:{:?}", s.id, s.attempt, s.state)).collect();
+    let one = |c: &ContainerObserved| format!("{}/{}={}:{:?}", c.name, c.attempt, c.id, c.state);
+    let containers: Vec<String> = s.containers.iter().map(one).collect();
+    format!("as of {:.3}: [{}] [{}]", Duration::seconds(s.as_of), sandboxes.join(" "), containers.join(" "))
+}
+
+/// Nanoseconds as seconds for people.
+struct Duration;
+
+impl Duration {
+    #[allow(clippy::cast_precision_loss)] // for people
+    fn seconds(at: Mono) -> f64 {
+        at.0 as f64 / 1e9
+    }
+}

@@ -2,4 +2,23 @@
 //! provenance), and the formats of the boot ledger and the host channel. Pure: text in, values out.
 #![forbid(unsafe_code)]
 
+pub mod duration;
+pub mod field;
+pub mod formats;
+pub mod kubelet;
 pub mod ledger;
+pub mod merge;
+pub mod node;
+pub mod path;
+pub mod problem;
+pub mod quantity;
+#[cfg(feature = "schema")]
+pub mod schema;
+pub mod yaml;
+
+#[cfg(test)]
+mod testing;
+
+pub use duration::Duration;
+pub use problem::{ConfigError, Problem};
+pub use quantity::Quantity;

@@ -1,0 +1,178 @@
+//! NodeConfig `orlop/v1alpha1`: everything a node is told at first boot.
+//!
+//! `Default` is the configuration of a node that was told nothing: DHCP on every wired interface, standalone,
+//! static pods from /etc/kubernetes/manifests. Contract: docs/configuration.md.
+
+use super::scalar::Scalar;
+use super::secret::Secret;
+use crate::field::{Describe, Kind, config_struct};
+use crate::kubelet::KubeletConfiguration;
+use crate::kubelet::nested::Taint;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// `apiVersion` of the document.
+pub const API_VERSION: &str = "orlop/v1alpha1";
+/// `kind` of the document.
+pub const KIND: &str = "NodeConfig";
+
+config_struct! {
+    /// The first-boot configuration.
+    pub struct NodeConfig {
+        /// Always `orlop/v1alpha1`.
+        api_version: String = API_VERSION.to_owned(), "apiVersion";
+        /// Always `NodeConfig`.
+        kind: String = KIND.to_owned(), "kind";
+        /// The node itself.
+        node: Node = Node::default(), "node";
+        /// Addresses and routes.
+        network: Network = Network::default(), "network";
+        /// Clock.
+        time: Time = Time::default(), "time";
+        /// Where images come from.
+        registries: Registries = Registries::default(), "registries";
+        /// Kernel settings and modules.
+        kernel: Kernel = Kernel::default(), "kernel";
+        /// Labels of the Node object at registration.
+        labels: BTreeMap<String, String> = BTreeMap::new(), "labels";
+        /// Taints of the Node object at registration.
+        taints: Vec<Taint> = Vec::new(), "taints";
+        /// Any fields of KubeletConfiguration, laid over the appliance's defaults.
+        kubelet: KubeletPatch = KubeletPatch::default(), "kubelet";
+        /// The cluster to join; none: a standalone node.
+        join: Option<Join> = None, "join";
+        /// Pods the node runs by itself.
+        static_pods: Vec<StaticPod> = Vec::new(), "staticPods";
+        /// The console.
+        console: Console = Console::default(), "console";
+    }
+}
+
+config_struct! {
+    /// The node itself.
+    pub struct Node {
+        /// Host name and node name, a DNS name; empty: from DHCP's or the machine id.
+        name: String = String::new(), "name";
+    }
+}
+
+config_struct! {
+    /// Addresses and routes.
+    pub struct Network {
+        /// Interfaces in order of matching; the first whose name matches counts.
+        interfaces: Vec<Interface> = vec![Interface::default()], "interfaces";
+    }
+}
+
+config_struct! {
+    /// One interface, or all whose name matches.
+    pub struct Interface {
+        /// Name patterns as shells have them, spaces between; not with `macAddress`.
+        name: String = "en* eth*".to_owned(), "name";
+        /// MAC address, instead of a name.
+        mac_address: Option<String> = None, "macAddress";
+        /// Ask DHCP for an address; none: yes, unless there are addresses.
+        dhcp: Option<bool> = None, "dhcp";
+        /// Addresses with prefix length.
+        addresses: Vec<String> = Vec::new(), "addresses";
+        /// Default route.
+        gateway: Option<String> = None, "gateway";
+        /// Default route of the other address family.
+        gateway6: Option<String> = None, "gateway6";
+        /// DNS servers.
+        dns: Vec<String> = Vec::new(), "dns";
+        /// DNS search domains.
+        search: Vec<String> = Vec::new(), "search";
+        /// Largest packet, bytes.
+        mtu: Option<i32> = None, "mtu", range(576, 65535);
+    }
+}
+
+config_struct! {
+    /// Clock.
+    pub struct Time {
+        /// NTP servers, names or addresses; empty: what DHCP names.
+        servers: Vec<String> = Vec::new(), "servers";
+    }
+}
+
+config_struct! {
+    /// Where images come from.
+    pub struct Registries {
+        /// Registry host (`docker.io`, `_default` for all others) to its mirrors.
+        mirrors: BTreeMap<String, Mirrors> = BTreeMap::new(), "mirrors";
+    }
+}
+
+config_struct! {
+    /// Mirrors of one registry.
+    pub struct Mirrors {
+        /// URLs, tried in order.
+        endpoints: Vec<String> = Vec::new(), "endpoints", required;
+        /// Never ask the registry itself.
+        skip_fallback: bool = false, "skipFallback";
+        /// The URL's path replaces the registry's `/v2`.
+        override_path: bool = false, "overridePath";
+    }
+}
+
+config_struct! {
+    /// Kernel settings and modules.
+    pub struct Kernel {
+        /// Name (`net.ipv4.ip_forward`) to value.
+        sysctls: BTreeMap<String, Scalar> = BTreeMap::new(), "sysctls";
+        /// Modules to load.
+        modules: Vec<String> = Vec::new(), "modules";
+    }
+}
+
+config_struct! {
+    /// The cluster to join.
+    pub struct Join {
+        /// URL of the API server.
+        server: String = String::new(), "server";
+        /// First-boot token, `abcdef.0123456789abcdef`; secret.
+        token: Option<Secret> = None, "token", secret;
+        /// CA certificates that sign the API server's, PEM in base64.
+        ca_data: Option<String> = None, "caData";
+        /// Hashes of CA public keys, `sha256:<64 hex digits>`.
+        ca_cert_hashes: Vec<String> = Vec::new(), "caCertHashes";
+    }
+}
+
+config_struct! {
+    /// A pod the node runs by itself.
+    pub struct StaticPod {
+        /// Name of its manifest file, a DNS label.
+        name: String = String::new(), "name", required;
+        /// The Pod, as text or as a map.
+        manifest: Manifest = Manifest::default(), "manifest", required;
+    }
+}
+
+config_struct! {
+    /// The console.
+    pub struct Console {
+        /// Show what pods write.
+        pod_output: bool = false, "podOutput";
+    }
+}
+
+/// A Pod document, as text or as a map.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Manifest(pub Value);
+
+impl Describe for Manifest {
+    const KIND: &'static Kind = &Kind::Manifest;
+}
+
+/// Some fields of a KubeletConfiguration, checked against its shape.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KubeletPatch(pub Map<String, Value>);
+
+impl Describe for KubeletPatch {
+    const KIND: &'static Kind = KubeletConfiguration::KIND;
+}

@@ -109,11 +109,16 @@ impl Boot {
                 for warning in &mounted.warnings {
                     self.report.problem(warning);
                 }
+                // On a full partition some of these fail; that it is full has been said.
+                if let Err(e) = apply_all(&mounts::var_layout()) {
+                    self.report.problem(&chain(&e));
+                }
                 Ok(mounted.detail)
             }
             Err(e) => {
                 let why = format!("{}; /var is volatile in this boot and no pod is started", chain(&e));
                 state::open_volatile()?;
+                apply_all(&mounts::var_layout())?;
                 let content = format!("{why}\n").into_bytes();
                 apply_all(&[Step::WriteFile { path: DEGRADED.into(), mode: 0o644, content }])?;
                 Err(InitError::Refused(why))

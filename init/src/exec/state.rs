@@ -7,7 +7,7 @@ use crate::plan::disk::Disk;
 use crate::plan::ext4;
 use crate::plan::gpt::Partition;
 use crate::plan::mounts::{self, SYSROOT};
-use crate::plan::state::{FULL_BELOW, Facts, Plan, free_start, partition_name, plan};
+use crate::plan::state::{COPY_OFFSET, FULL_BELOW, Facts, Plan, free_start, partition_name, plan};
 use crate::plan::step::Step;
 use crate::sys::{block, child};
 use nix::mount::{MntFlags, umount2};
@@ -66,15 +66,14 @@ fn rescan(name: &str) -> Result<Disk, InitError> {
 }
 
 fn decide(disk: &Disk) -> Plan {
-    let superblock = |device: &str, offset: u64| {
-        let bytes = read_at(device, offset + ext4::SUPERBLOCK_OFFSET, ext4::SUPERBLOCK_BYTES).ok()?;
-        ext4::parse(&bytes)
-    };
+    // By offset into the disk: the kernel's view of partitions may lag behind the table.
     let whole = format!("/dev/{}", disk.name);
-    // Both by offset into the disk: the kernel's view of partitions may lag behind the table.
-    let state_superblock = disk.state().and_then(|p| superblock(&whole, p.start));
-    let leftover = free_start(disk).and_then(|start| superblock(&whole, start));
-    plan(&Facts { disk, state_superblock, leftover })
+    let superblock = |offset: u64| ext4::parse(&read_at(&whole, offset, ext4::SUPERBLOCK_BYTES).ok()?);
+    let state_superblock = disk.state().and_then(|p| superblock(p.start + ext4::SUPERBLOCK_OFFSET));
+    let free = free_start(disk);
+    let leftover = free.and_then(|start| superblock(start + ext4::SUPERBLOCK_OFFSET));
+    let leftover_copy = free.is_some_and(|start| superblock(start + COPY_OFFSET).is_some());
+    plan(&Facts { disk, state_superblock, leftover, leftover_copy })
 }
 
 /// Grows or makes the partition. The seed is random: a partition's UUID must not repeat on every node.

@@ -6,9 +6,9 @@ use crate::plan::step::{Mount, Step};
 use nix::errno::Errno;
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 
 /// `MODULE_INIT_COMPRESSED_FILE` of linux/module.h, not yet in nix.
 const MODULE_INIT_COMPRESSED_FILE: u32 = 4;
@@ -30,6 +30,18 @@ pub fn apply_all(steps: &[Step]) -> Result<(), InitError> {
 pub fn apply(step: &Step) -> io::Result<()> {
     match step {
         Step::MakeDir(path) => fs::create_dir_all(path),
+        Step::MakeStickyDir(path) => {
+            fs::create_dir_all(path)?;
+            fs::set_permissions(path, Permissions::from_mode(0o1777))
+        }
+        Step::MakeLink { path, target } => match symlink(target, path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other,
+        },
+        Step::RemoveFile(path) => match fs::remove_file(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        },
         Step::WriteFile { path, mode, content } => write_file(path, *mode, content),
         Step::Mount(m) => mount_one(m),
         Step::Bind { from, to } => flags_mount(from, to, MsFlags::MS_BIND),
@@ -108,7 +120,6 @@ pub fn load_modules(steps: &[Step]) -> (usize, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn files_are_replaced_whole_with_their_mode() {

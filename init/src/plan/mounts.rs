@@ -49,6 +49,30 @@ pub fn state(device: &str) -> Vec<Step> {
     vec![Step::Mount(mount(device, "/sysroot/var", "ext4", MsFlags::MS_RELATIME, data))]
 }
 
+/// Directories of a /var that has just been made or was never complete: what the image's links point to, and
+/// what services expect. Those that exist are left as they are.
+#[must_use]
+pub fn var_layout() -> Vec<Step> {
+    [
+        "cache",
+        "lib/orlop/cni/bin",
+        "lib/orlop/cni/net.d",
+        "lib/orlop/containerd/certs.d",
+        "lib/orlop/kubernetes/manifests",
+        "log/containers",
+        "log/journal",
+        "log/pods",
+        "spool",
+    ]
+    .into_iter()
+    .map(|dir| Step::MakeDir(format!("{SYSROOT}/var/{dir}")))
+    .chain([
+        Step::MakeStickyDir(format!("{SYSROOT}/var/tmp")),
+        Step::MakeLink { path: format!("{SYSROOT}/var/run"), target: "/run".into() },
+    ])
+    .collect()
+}
+
 /// A /var that is lost at power-off, when the state partition cannot be used.
 #[must_use]
 pub fn volatile_state() -> Vec<Step> {

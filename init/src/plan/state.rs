@@ -15,6 +15,10 @@ const GRAIN: u64 = 4096;
 /// Kept free at the end of a disk for the backup table, bytes (33 sectors of 4096 at most, rounded up).
 const TAIL: u64 = 1 << 20;
 
+/// Where mkfs.ext4 puts the first copy of the superblock of a file system with 4 KiB blocks, bytes from its
+/// start (the copy stands at the very beginning of its block group).
+pub const COPY_OFFSET: u64 = 32_768 * 4096;
+
 /// Below this much free space the node is told to be full, bytes.
 pub const FULL_BELOW: u64 = 32 << 20;
 
@@ -27,6 +31,8 @@ pub struct Facts<'a> {
     pub state_superblock: Option<Superblock>,
     /// Superblock found where a new state partition would start, see `free_start`.
     pub leftover: Option<Superblock>,
+    /// No superblock there, but its first copy where mkfs puts it: a file system whose beginning was lost.
+    pub leftover_copy: bool,
 }
 
 /// What to do.
@@ -100,6 +106,13 @@ fn absent(facts: &Facts<'_>) -> Plan {
                 sb.label, sb.uuid
             ),
         },
+        None if facts.leftover_copy => Plan::Refuse {
+            problem: format!(
+                "partition \"{STATE_LABEL}\" is missing from /dev/{disk}, but the remains of an ext4 file system \
+                 stand where it would be made; nothing was changed. Restore the partition entry, or erase that \
+                 file system to start afresh"
+            ),
+        },
         _ => Plan::Create,
     }
 }
@@ -142,7 +155,7 @@ mod tests {
     }
 
     fn decide(disk: &Disk, state: Option<Superblock>, leftover: Option<Superblock>) -> Plan {
-        plan(&Facts { disk, state_superblock: state, leftover })
+        plan(&Facts { disk, state_superblock: state, leftover, leftover_copy: false })
     }
 
     #[test]
@@ -153,6 +166,8 @@ mod tests {
         assert_eq!(decide(&d, None, Some(superblock(MIB, false, false))), Plan::Create);
         let Plan::Refuse { problem } = decide(&d, None, Some(superblock(MIB, true, false))) else { panic!() };
         assert!(problem.contains("missing from /dev/vda") && problem.contains("nothing was changed"));
+        let lost = Facts { disk: &d, state_superblock: None, leftover: None, leftover_copy: true };
+        assert!(matches!(plan(&lost), Plan::Refuse { .. }));
     }
 
     #[test]

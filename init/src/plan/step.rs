@@ -7,6 +7,17 @@ use nix::mount::MsFlags;
 pub enum Step {
     /// A directory and its parents.
     MakeDir(String),
+    /// A directory that everybody may write to (mode 1777).
+    MakeStickyDir(String),
+    /// A symbolic link, unless something is there already.
+    MakeLink {
+        /// Where.
+        path: String,
+        /// What it points to.
+        target: String,
+    },
+    /// Remove a file; one that is absent is fine.
+    RemoveFile(String),
     /// A file with this content, mode in octal.
     WriteFile {
         /// Where.
@@ -63,7 +74,9 @@ impl Step {
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
-            Step::MakeDir(path) => format!("make directory {path}"),
+            Step::MakeDir(path) | Step::MakeStickyDir(path) => format!("make directory {path}"),
+            Step::MakeLink { path, .. } => format!("make link {path}"),
+            Step::RemoveFile(path) => format!("remove {path}"),
             Step::WriteFile { path, .. } => format!("write {path}"),
             Step::Mount(m) => format!("mount {} ({}) on {}", m.source, m.fstype, m.target),
             Step::Bind { from, to } => format!("bind {from} on {to}"),

@@ -3,7 +3,7 @@
 //! In: a defaulted, validated pod ([`crate::pod_source`]), the attempt, and the node ([`NodeContext`]).
 //! Out: sandbox and container configurations, the directories and files to make first ([`pod_dirs`],
 //! [`container_files`]), or a [`SpecError`] with the waiting reason that people see.
-//! Invariants: pure and deterministic; a field that is not carried out is listed by `unsupported`, never
+//! Invariants: pure and deterministic; a field that is not carried out is listed by [`unsupported()`], never
 //! dropped silently. Upstream: pkg/kubelet/kuberuntime, kubelet_pods.go.
 
 pub mod cgroup;
@@ -20,6 +20,7 @@ pub mod linux;
 pub mod mounts;
 pub mod sandbox;
 pub mod security;
+pub mod unsupported;
 
 pub use cgroup::cgroup_parent;
 pub use container::container_config;
@@ -27,6 +28,7 @@ pub use context::NodeContext;
 pub use dirs::{container_files, pod_dirs};
 pub use hash::container_hash;
 pub use sandbox::sandbox_config;
+pub use unsupported::{Unsupported, unsupported};
 
 /// Why a sandbox or container cannot be configured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,0 +1,248 @@
+//! What a pod asks for that this agent does not carry out yet. Admission refuses such a pod with the list, so
+//! that nothing runs by halves.
+//!
+//! In: a defaulted pod. Out: field paths with what is missing. Invariant: every field of the v1 Pod is either
+//! carried out, listed here, or without meaning on a node (scheduling, Windows). An entry leaves this file in
+//! the change that carries it out; `docs/status.md` has the same list for people.
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeMount};
+
+use crate::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
+use crate::types::pod;
+
+/// A field that is not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsupported {
+    /// Path of the field, with its value where only that value is the trouble.
+    pub field: String,
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.field)
+    }
+}
+
+struct List(Vec<Unsupported>);
+
+impl List {
+    fn add(&mut self, asked: bool, field: impl Into<String>) {
+        if asked {
+            self.0.push(Unsupported { field: field.into() });
+        }
+    }
+}
+
+/// Everything that `pod` asks for in vain, in the order of its fields.
+#[must_use]
+pub fn unsupported(pod: &Pod) -> Vec<Unsupported> {
+    let mut list = List(Vec::new());
+    let spec = pod::spec(pod);
+    pod_level(spec, &mut list);
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        volume_level(&format!("spec.volumes[{index}]"), volume, &mut list);
+    }
+    for (index, container) in spec.init_containers.iter().flatten().enumerate() {
+        container_level(&format!("spec.initContainers[{index}]"), container, &mut list);
+    }
+    for (index, container) in spec.containers.iter().enumerate() {
+        container_level(&format!("spec.containers[{index}]"), container, &mut list);
+    }
+    list.0
+}
+
+fn some<T>(list: Option<&Vec<T>>) -> bool {
+    list.is_some_and(|list| !list.is_empty())
+}
+
+fn pod_level(spec: &PodSpec, list: &mut List) {
+    list.add(some(spec.ephemeral_containers.as_ref()), "spec.ephemeralContainers");
+    list.add(spec.host_users == Some(false), "spec.hostUsers=false");
+    list.add(spec.runtime_class_name.as_deref().is_some_and(|n| !n.is_empty()), "spec.runtimeClassName");
+    list.add(spec.overhead.as_ref().is_some_and(|o| !o.is_empty()), "spec.overhead");
+    list.add(spec.resources.is_some(), "spec.resources");
+    list.add(some(spec.resource_claims.as_ref()), "spec.resourceClaims");
+    list.add(some(spec.readiness_gates.as_ref()), "spec.readinessGates");
+    list.add(some(spec.image_pull_secrets.as_ref()), "spec.imagePullSecrets");
+    let service_account = spec.service_account_name.as_deref().is_some_and(|n| !n.is_empty());
+    list.add(service_account, "spec.serviceAccountName");
+    // Ownership of volumes is not changed yet; without a volume that the node makes, fsGroup is only a group.
+    let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group).is_some();
+    let owned = spec.volumes.iter().flatten().any(|v| v.empty_dir.is_some());
+    list.add(fs_group && owned, "spec.securityContext.fsGroup");
+}
+
+fn volume_level(path: &str, volume: &Volume, list: &mut List) {
+    if let Some(host_path) = &volume.host_path {
+        let checked = host_path.type_.as_deref().filter(|t| !t.is_empty());
+        list.add(checked.is_some(), format!("{path}.hostPath.type={}", checked.unwrap_or("")));
+    } else if let Some(empty_dir) = &volume.empty_dir {
+        let medium = empty_dir.medium.as_deref().filter(|m| !m.is_empty());
+        list.add(medium.is_some(), format!("{path}.emptyDir.medium={}", medium.unwrap_or("")));
+        list.add(empty_dir.size_limit.is_some(), format!("{path}.emptyDir.sizeLimit"));
+    } else {
+        list.add(true, format!("{path}.{}", source_name(volume)));
+    }
+}
+
+/// The name of the volume's source in the API.
+fn source_name(volume: &Volume) -> String {
+    match serde_json::to_value(volume) {
+        Ok(serde_json::Value::Object(map)) => map.keys().find(|key| *key != "name").cloned(),
+        _ => None,
+    }
+    .unwrap_or_default()
+}
+
+fn container_level(path: &str, container: &Container, list: &mut List) {
+    let mut add = |asked: bool, field: &str| list.add(asked, format!("{path}.{field}"));
+    add(container.liveness_probe.is_some(), "livenessProbe");
+    add(container.readiness_probe.is_some(), "readinessProbe");
+    add(container.startup_probe.is_some(), "startupProbe");
+    if let Some(lifecycle) = &container.lifecycle {
+        add(lifecycle.post_start.is_some(), "lifecycle.postStart");
+        add(lifecycle.pre_stop.is_some(), "lifecycle.preStop");
+        add(lifecycle.stop_signal.is_some(), "lifecycle.stopSignal");
+    }
+    add(some(container.env_from.as_ref()), "envFrom");
+    for (index, var) in container.env.iter().flatten().enumerate() {
+        let Some(from) = &var.value_from else { continue };
+        add(from.config_map_key_ref.is_some(), &format!("env[{index}].valueFrom.configMapKeyRef"));
+        add(from.secret_key_ref.is_some(), &format!("env[{index}].valueFrom.secretKeyRef"));
+        add(from.file_key_ref.is_some(), &format!("env[{index}].valueFrom.fileKeyRef"));
+    }
+    add(some(container.volume_devices.as_ref()), "volumeDevices");
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        mount_level(&format!("volumeMounts[{index}]"), mount, &mut add);
+    }
+    if let Some(resources) = &container.resources {
+        add(some(resources.claims.as_ref()), "resources.claims");
+        let names = resources.limits.iter().chain(&resources.requests).flat_map(|list| list.keys());
+        let device = names.into_iter().find(|name| !is_native(name));
+        add(device.is_some(), &format!("resources.limits[{}]", device.map_or("", String::as_str)));
+    }
+    let rules = container.restart_policy_rules.iter().flatten();
+    let restart_all = rules.into_iter().any(|rule| rule.action == "RestartAllContainers");
+    add(restart_all, "restartPolicyRules.action=RestartAllContainers");
+    let proc_mount = container.security_context.as_ref().and_then(|c| c.proc_mount.as_deref());
+    add(proc_mount == Some("Unmasked"), "securityContext.procMount=Unmasked");
+}
+
+fn mount_level(path: &str, mount: &VolumeMount, add: &mut impl FnMut(bool, &str)) {
+    let set = |text: &Option<String>| text.as_deref().is_some_and(|t| !t.is_empty());
+    add(set(&mount.sub_path), &format!("{path}.subPath"));
+    add(set(&mount.sub_path_expr), &format!("{path}.subPathExpr"));
+    let recursive = mount.recursive_read_only.as_deref() == Some("Enabled");
+    add(recursive, &format!("{path}.recursiveReadOnly=Enabled"));
+}
+
+fn is_native(resource: &str) -> bool {
+    matches!(resource, CPU | MEMORY | EPHEMERAL_STORAGE) || resource.starts_with(HUGEPAGES_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn fields(spec: Value) -> Vec<String> {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
+        unsupported(&serde_json::from_value(pod).unwrap()).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_carried_out_is_not_listed() {
+        let spec = json!({
+            "hostNetwork": true, "hostUsers": true, "activeDeadlineSeconds": 5, "nodeSelector": {"a": "b"},
+            "securityContext": {"fsGroup": 1, "sysctls": [{"name": "a", "value": "b"}]},
+            "volumes": [{"name": "h", "hostPath": {"path": "/x", "type": ""}}],
+            "initContainers": [{"name": "s", "restartPolicy": "Always"}],
+            "containers": [{"name": "c", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
+                "resources": {"limits": {"cpu": "1", "memory": "1", "ephemeral-storage": "1", "hugepages-2Mi": "2Mi"}},
+                "volumeMounts": [{"name": "h", "mountPath": "/x", "subPath": "", "recursiveReadOnly": "IfPossible"}]}]});
+        assert_eq!(fields(spec), Vec::<String>::new());
+    }
+
+    #[test]
+    fn pod_level_fields() {
+        let table = [
+            (json!({"ephemeralContainers": [{"name": "e"}]}), "spec.ephemeralContainers"),
+            (json!({"hostUsers": false}), "spec.hostUsers=false"),
+            (json!({"runtimeClassName": "kata"}), "spec.runtimeClassName"),
+            (json!({"overhead": {"cpu": "1"}}), "spec.overhead"),
+            (json!({"resources": {}}), "spec.resources"),
+            (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
+            (json!({"readinessGates": [{"conditionType": "x"}]}), "spec.readinessGates"),
+            (json!({"imagePullSecrets": [{"name": "x"}]}), "spec.imagePullSecrets"),
+            (json!({"serviceAccountName": "x"}), "spec.serviceAccountName"),
+            (
+                json!({"securityContext": {"fsGroup": 1}, "volumes": [{"name": "e", "emptyDir": {}}]}),
+                "spec.securityContext.fsGroup",
+            ),
+            (
+                json!({"volumes": [{"name": "h", "hostPath": {"path": "/x", "type": "Directory"}}]}),
+                "spec.volumes[0].hostPath.type=Directory",
+            ),
+            (
+                json!({"volumes": [{"name": "e", "emptyDir": {"medium": "Memory"}}]}),
+                "spec.volumes[0].emptyDir.medium=Memory",
+            ),
+            (
+                json!({"volumes": [{"name": "e", "emptyDir": {"sizeLimit": "1Gi"}}]}),
+                "spec.volumes[0].emptyDir.sizeLimit",
+            ),
+            (json!({"volumes": [{"name": "v", "configMap": {"name": "x"}}]}), "spec.volumes[0].configMap"),
+            (json!({"volumes": [{"name": "v", "projected": {}}]}), "spec.volumes[0].projected"),
+            (json!({"volumes": [{"name": "v", "image": {}}]}), "spec.volumes[0].image"),
+        ];
+        for (mut spec, field) in table {
+            spec["containers"] = json!([{"name": "c"}]);
+            assert_eq!(fields(spec), [field]);
+        }
+    }
+
+    #[test]
+    fn container_level_fields() {
+        let table = [
+            (json!({"livenessProbe": {}}), "livenessProbe"),
+            (json!({"readinessProbe": {}}), "readinessProbe"),
+            (json!({"startupProbe": {}}), "startupProbe"),
+            (json!({"lifecycle": {"preStop": {}}}), "lifecycle.preStop"),
+            (json!({"lifecycle": {"postStart": {}}}), "lifecycle.postStart"),
+            (json!({"lifecycle": {"stopSignal": "SIGUSR1"}}), "lifecycle.stopSignal"),
+            (json!({"envFrom": [{"secretRef": {"name": "x"}}]}), "envFrom"),
+            (
+                json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"key": "k"}}}]}),
+                "env[0].valueFrom.secretKeyRef",
+            ),
+            (json!({"volumeDevices": [{"name": "d", "devicePath": "/dev/x"}]}), "volumeDevices"),
+            (
+                json!({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "a"}]}),
+                "volumeMounts[0].subPath",
+            ),
+            (
+                json!({"volumeMounts": [{"name": "v", "mountPath": "/x", "recursiveReadOnly": "Enabled"}]}),
+                "volumeMounts[0].recursiveReadOnly=Enabled",
+            ),
+            (json!({"resources": {"claims": [{"name": "x"}]}}), "resources.claims"),
+            (json!({"resources": {"limits": {"x.io/gpu": "1"}}}), "resources.limits[x.io/gpu]"),
+            (
+                json!({"restartPolicyRules": [{"action": "RestartAllContainers"}]}),
+                "restartPolicyRules.action=RestartAllContainers",
+            ),
+            (json!({"securityContext": {"procMount": "Unmasked"}}), "securityContext.procMount=Unmasked"),
+        ];
+        for (mut container, field) in table {
+            container["name"] = json!("c");
+            assert_eq!(
+                fields(json!({"containers": [container.clone()]})),
+                [format!("spec.containers[0].{field}")]
+            );
+            let init = json!({"containers": [], "initContainers": [container]});
+            assert_eq!(fields(init), [format!("spec.initContainers[0].{field}")]);
+        }
+    }
+}

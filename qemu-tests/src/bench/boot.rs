@@ -17,7 +17,7 @@ use crate::vm::disk;
 use crate::vm::lab::{Firmware, Lab};
 use crate::vm::machine::{Vm, socket_dir};
 
-const LIMIT_S: u64 = 600;
+const LIMIT_S: u64 = 240;
 
 /// Boots stock once and ours twice (on a fresh disk, then again on it), `times` times.
 ///

@@ -19,7 +19,7 @@ use crate::say;
 pub const MARK: &str = "E2E-STOCK-UP";
 
 const UNIT: &str = "[Unit]\nDescription=Report the start\nAfter=multi-user.target\n\
-    [Service]\nType=oneshot\nStandardOutput=tty\nTTYPath=/dev/ttyS0\n\
+    [Service]\nType=simple\nStandardOutput=tty\nTTYPath=/dev/ttyS0\n\
     ExecStart=/bin/sh -c 'systemctl is-system-running --wait >/dev/null; \
     echo; echo E2E-STOCK-UP $(systemd-analyze time | tr \"\\\\n\" \" \") at $(cut -d\" \" -f1 /proc/uptime)'\n\
     [Install]\nWantedBy=graphical.target multi-user.target\n";

@@ -13,6 +13,15 @@ use crate::run::Run;
 /// Works everywhere.
 pub const TCG: &str = "tcg,thread=multi";
 
+/// The machine of every test VM; the probe uses the same, because nested KVM may fail on one and not on another.
+pub const MACHINE: &str = "q35,hpet=off";
+
+/// The CPU model that goes with an accelerator.
+#[must_use]
+pub fn cpu(accelerator: &str) -> &'static str {
+    if accelerator == "kvm" { "host" } else { "max" }
+}
+
 /// What the guest writes to the exit port; QEMU ends with `2 * VALUE + 1`.
 const VALUE: u8 = 0x31;
 
@@ -46,12 +55,14 @@ pub fn probe(run: &Arc<Run>) -> Result<String> {
 fn boots(run: &Arc<Run>, accelerator: &str) -> Result<bool> {
     let sector = run.sockets().join("probe.img");
     fs::write(&sector, boot_sector()).with_context(|| format!("write {}", sector.display()))?;
+    // The firmware passes over a disk of a single sector.
+    fs::File::options().write(true).open(&sector)?.set_len(1 << 20).context("grow the probe's disk")?;
     let mut command = Command::new("qemu-system-x86_64");
     command
-        .args(["-nodefaults", "-no-user-config", "-display", "none", "-machine", "pc", "-m", "16M", "-accel"])
-        .arg(accelerator)
+        .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", MACHINE])
+        .args(["-smp", "2", "-m", "256M", "-accel", accelerator, "-cpu", cpu(accelerator)])
         .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04", "-drive"])
-        .arg(format!("if=floppy,format=raw,readonly=on,file={}", sector.display()))
+        .arg(format!("if=ide,format=raw,snapshot=on,file={}", sector.display()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::accelerator::{MACHINE, cpu};
+
 /// How the guest gets its kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Boot {
@@ -75,9 +77,9 @@ pub fn arguments(spec: &Spec) -> Vec<String> {
         add("-no-reboot", String::new());
     }
     add("-display", "none".into());
-    add("-machine", "q35,hpet=off".into());
+    add("-machine", MACHINE.into());
     add("-accel", spec.accelerator.clone());
-    add("-cpu", if spec.accelerator == "kvm" { "host".into() } else { "max".into() });
+    add("-cpu", cpu(&spec.accelerator).into());
     add("-smp", "2".into());
     add("-m", format!("{}M", spec.memory_mib));
     for name in SOCKETS {
@@ -93,8 +95,9 @@ pub fn arguments(spec: &Spec) -> Vec<String> {
     add("-device", "virtio-net-pci,netdev=net0,romfile=".into());
     for (n, disk) in spec.disks.iter().enumerate() {
         let file = escape(&disk.file);
+        // 0 is the kernel's that QEMU hands over itself.
         add("-drive", format!("if=none,id=disk{n},format={},cache=unsafe,file={file}", disk.format));
-        add("-device", format!("virtio-blk-pci,drive=disk{n},bootindex={n}"));
+        add("-device", format!("virtio-blk-pci,drive=disk{n},bootindex={}", n + 1));
     }
     for (name, file) in &spec.fw_cfg {
         add("-fw_cfg", format!("name={name},file={}", escape(file)));

@@ -5,6 +5,7 @@
 //! See docs/architecture.md for the flow and docs/agent.md for the machines.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod container_spec;
 pub mod drivers;
 pub mod images;

@@ -1,0 +1,130 @@
+//! admission: may this pod run on this node? Contract chapter 5, the part that needs no API and no devices.
+//!
+//! In: a pod, the pods that run or start already, the node. Out: yes, or the first [`Rejection`]. Invariants: pure;
+//! a pod that was refused is Failed with that reason and not tried again; handlers ask in upstream's order:
+//! sysctls, operating system, room, node affinity, name, host ports, AppArmor, features.
+//! Upstream: pkg/kubelet/lifecycle, pkg/kubelet/sysctl, scheduler node predicates.
+
+mod affinity;
+mod fit;
+mod sysctl;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::container_spec::{security::apparmor, unsupported};
+use crate::pod_worker::KillReason;
+use crate::runtime::config::SecurityProfile;
+use crate::types::{Quantity, pod};
+
+/// What admission must know about the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdmissionContext {
+    /// Name of the Node object.
+    pub node_name: String,
+    /// Labels of the Node object.
+    pub node_labels: BTreeMap<String, String>,
+    /// Most pods at one time; `None` is not checked.
+    pub max_pods: Option<u32>,
+    /// Allocatable amounts by resource name (`cpu`, `memory`, `hugepages-2Mi`); what is missing is not checked.
+    pub allocatable: BTreeMap<String, Quantity>,
+    /// `allowedUnsafeSysctls`: names, or prefixes that end in `*`.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// Version of the kernel, major and minor.
+    pub kernel: (u32, u32),
+    /// True if the kernel enforces AppArmor.
+    pub apparmor_enabled: bool,
+    /// True if the runtime knows `supplementalGroupsPolicy`.
+    pub supplemental_groups_policy: bool,
+}
+
+/// Why a pod may not run here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Rejection {
+    /// `status.reason`, and the reason of the event.
+    pub reason: String,
+    /// The event's message; the status has `Pod was rejected: ` before it.
+    pub message: String,
+}
+
+impl Rejection {
+    fn new(reason: impl Into<String>, message: impl Into<String>) -> Rejection {
+        Rejection { reason: reason.into(), message: message.into() }
+    }
+
+    /// `status.message`.
+    #[must_use]
+    pub fn status_message(&self) -> String {
+        format!("Pod was rejected: {}", self.message)
+    }
+}
+
+impl From<Rejection> for KillReason {
+    fn from(rejection: Rejection) -> KillReason {
+        KillReason::Failed { message: rejection.status_message(), reason: rejection.reason }
+    }
+}
+
+/// May `pod` run beside `active`?
+///
+/// # Errors
+/// The first reason why not.
+pub fn admit<'p>(
+    pod: &Pod,
+    active: impl IntoIterator<Item = &'p Pod>,
+    node: &AdmissionContext,
+) -> Result<(), Rejection> {
+    let active: Vec<&Pod> = active.into_iter().collect();
+    sysctl::check(pod, node)?;
+    operating_system(pod, node)?;
+    fit::room(pod, &active, node)?;
+    affinity::check(pod, node)?;
+    if pod::spec(pod).node_name.as_deref().is_some_and(|name| name != node.node_name) {
+        let message = "Predicate NodeName failed: node(s) didn't match the requested node name";
+        return Err(Rejection::new("NodeName", message));
+    }
+    fit::host_ports(pod, &active)?;
+    app_armor(pod, node)?;
+    let missing = unsupported(pod);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    let message = format!("Pod requires node features that are not available: {}", names.join(", "));
+    Err(Rejection::new("PodFeatureUnsupported", message))
+}
+
+fn operating_system(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection> {
+    if pod::labels(pod).get("kubernetes.io/os").is_some_and(|os| os != "linux") {
+        let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return Err(Rejection::new("PodOSSelectorNodeLabelDoesNotMatch", message));
+    }
+    if pod::spec(pod).os.as_ref().is_some_and(|os| os.name != "linux") {
+        let message = "Failed to admit pod as the OS field doesn't match node OS";
+        return Err(Rejection::new("PodOSNotSupported", message));
+    }
+    let context = pod::spec(pod).security_context.as_ref();
+    let strict = context.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
+    if strict && !node.supplemental_groups_policy {
+        let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
+        return Err(Rejection::new("SupplementalGroupsPolicyNotSupported", message));
+    }
+    Ok(())
+}
+
+fn app_armor(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection> {
+    let mut containers = pod::init_containers(pod).iter().chain(pod::containers(pod));
+    let confined = |profile: SecurityProfile| profile != SecurityProfile::Unconfined;
+    if !node.apparmor_enabled && containers.any(|c| apparmor(pod, c).is_some_and(confined)) {
+        return Err(Rejection::new(
+            "AppArmor",
+            "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

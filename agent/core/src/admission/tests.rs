@@ -1,0 +1,188 @@
+//! Tables of admission.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn pod(name: &str, spec: Value) -> Pod {
+    let meta = json!({"name": name, "namespace": "ns", "uid": name, "labels": {}});
+    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}))
+        .unwrap()
+}
+
+fn node() -> AdmissionContext {
+    let labels = [("kubernetes.io/os", "linux"), ("cores", "4")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    AdmissionContext {
+        node_name: "n".to_owned(),
+        node_labels: labels.into(),
+        max_pods: Some(3),
+        allocatable: [
+            ("cpu".to_owned(), Quantity::from_milli(1000)),
+            ("memory".to_owned(), Quantity::from_units(1 << 30)),
+        ]
+        .into(),
+        kernel: (6, 12),
+        ..AdmissionContext::default()
+    }
+}
+
+fn reason(pod: &Pod, active: &[Pod], node: &AdmissionContext) -> Option<(String, String)> {
+    admit(pod, active, node).err().map(|r| (r.reason, r.message))
+}
+
+fn container(requests: Value, ports: Value) -> Value {
+    json!({"containers": [{"name": "c", "resources": {"requests": requests}, "ports": ports}]})
+}
+
+#[test]
+fn a_simple_pod_is_admitted() {
+    let spec = json!({"nodeName": "n", "nodeSelector": {"cores": "4"}, "containers": [{"name": "c"}]});
+    assert_eq!(reason(&pod("p", spec), &[], &node()), None);
+}
+
+#[test]
+fn rejections_and_their_words() {
+    let affinity = |term: Value| {
+        json!({"containers": [], "affinity": {"nodeAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}})
+    };
+    let expression = |key: &str, operator: &str, value: &str| {
+        affinity(json!({"matchExpressions": [{"key": key, "operator": operator, "values": [value]}]}))
+    };
+    let mismatch = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+    let table = [
+        (
+            json!({"os": {"name": "windows"}}),
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS",
+        ),
+        (
+            json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}}),
+            "SupplementalGroupsPolicyNotSupported",
+            "SupplementalGroupsPolicy=Strict is not supported in this node",
+        ),
+        (
+            json!({"nodeName": "other"}),
+            "NodeName",
+            "Predicate NodeName failed: node(s) didn't match the requested node name",
+        ),
+        (json!({"nodeSelector": {"cores": "8"}}), "NodeAffinity", mismatch),
+        (affinity(json!({})), "NodeAffinity", mismatch),
+        (expression("cores", "In", "8"), "NodeAffinity", mismatch),
+        (expression("cores", "NotIn", "4"), "NodeAffinity", mismatch),
+        (expression("cores", "DoesNotExist", ""), "NodeAffinity", mismatch),
+        (expression("missing", "Exists", ""), "NodeAffinity", mismatch),
+        (expression("cores", "Gt", "4"), "NodeAffinity", mismatch),
+        (expression("cores", "Lt", "4"), "NodeAffinity", mismatch),
+        (
+            json!({"containers": [{"name": "c", "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}}]}),
+            "AppArmor",
+            "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+        ),
+        (
+            json!({"containers": [{"name": "c", "livenessProbe": {}}], "hostUsers": false}),
+            "PodFeatureUnsupported",
+            "Pod requires node features that are not available: spec.hostUsers=false, spec.containers[0].livenessProbe",
+        ),
+        (
+            container(json!({"cpu": "1001m"}), json!([])),
+            "OutOfcpu",
+            "Node didn't have enough resource: cpu, requested: 1001, used: 0, capacity: 1000",
+        ),
+        (
+            container(json!({"memory": "2Gi"}), json!([])),
+            "OutOfmemory",
+            "Node didn't have enough resource: memory, requested: 2147483648, used: 0, capacity: 1073741824",
+        ),
+    ];
+    for (mut spec, expected, message) in table {
+        if spec.get("containers").is_none() {
+            spec["containers"] = json!([{"name": "c"}]);
+        }
+        let expected = Some((expected.to_owned(), message.to_owned()));
+        assert_eq!(reason(&pod("p", spec.clone()), &[], &node()), expected, "{spec}");
+    }
+    for spec in [
+        expression("cores", "Gt", "3"),
+        expression("cores", "Lt", "5"),
+        expression("x", "NotIn", "y"),
+        affinity(json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]})),
+    ] {
+        assert_eq!(reason(&pod("p", spec.clone()), &[], &node()), None, "{spec}");
+    }
+}
+
+#[test]
+fn sysctls() {
+    let spec = |name: &str, more: Value| {
+        let mut spec =
+            json!({"containers": [], "securityContext": {"sysctls": [{"name": name, "value": "1"}]}});
+        for (key, value) in more.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        pod("p", spec)
+    };
+    let mut node = node();
+    node.allowed_unsafe_sysctls =
+        vec!["kernel.msg*".into(), "net.core.somaxconn".into(), "vm.swappiness".into()];
+    let table = [
+        ("net.ipv4.tcp_syncookies", json!({}), None),
+        ("net/ipv4/tcp_syncookies", json!({}), None),
+        ("kernel.shm_rmid_forced", json!({}), None),
+        ("kernel.msgmax", json!({}), None),
+        ("net.core.somaxconn", json!({}), None),
+        ("kernel.sem", json!({}), Some("forbidden sysctl: \"kernel.sem\" not allowlisted")),
+        // Allowed by the list, but of the whole machine.
+        ("vm.swappiness", json!({}), Some("forbidden sysctl: \"vm.swappiness\" not allowlisted")),
+        (
+            "net.ipv4.tcp_syncookies",
+            json!({"hostNetwork": true}),
+            Some("forbidden sysctl: \"net.ipv4.tcp_syncookies\" not allowed with host Net enabled"),
+        ),
+        (
+            "kernel.msgmax",
+            json!({"hostIPC": true}),
+            Some("forbidden sysctl: \"kernel.msgmax\" not allowed with host IPC enabled"),
+        ),
+    ];
+    for (name, more, message) in table {
+        let expected = message.map(|m: &str| ("SysctlForbidden".to_owned(), m.to_owned()));
+        assert_eq!(reason(&spec(name, more), &[], &node), expected, "{name}");
+    }
+    node.kernel = (4, 4);
+    assert!(reason(&spec("net.ipv4.tcp_rmem", json!({})), &[], &node).is_some());
+}
+
+#[test]
+fn room_beside_others() {
+    let active = [
+        pod("a", container(json!({"cpu": "600m"}), json!([{"containerPort": 1, "hostPort": 80}]))),
+        pod("b", container(json!({}), json!([{"containerPort": 1, "hostPort": 81, "hostIP": "192.0.2.1"}]))),
+    ];
+    let ports = |list: Value| pod("p", container(json!({}), list));
+    let table = [
+        (pod("p", container(json!({"cpu": "400m"}), json!([]))), None),
+        (pod("p", container(json!({"cpu": "401m"}), json!([]))), Some("OutOfcpu")),
+        (ports(json!([{"containerPort": 1, "hostPort": 80}])), Some("NodePorts")),
+        (ports(json!([{"containerPort": 1, "hostPort": 80, "hostIP": "192.0.2.7"}])), Some("NodePorts")),
+        (ports(json!([{"containerPort": 1, "hostPort": 80, "protocol": "UDP"}])), None),
+        (ports(json!([{"containerPort": 1, "hostPort": 81, "hostIP": "192.0.2.7"}])), None),
+        (ports(json!([{"containerPort": 1, "hostPort": 81}])), Some("NodePorts")),
+        (ports(json!([{"containerPort": 80}])), None),
+    ];
+    for (pod, expected) in table {
+        assert_eq!(reason(&pod, &active, &node()).map(|(reason, _)| reason).as_deref(), expected, "{pod:?}");
+    }
+    let full: Vec<Pod> = (0..3).map(|i| pod(&i.to_string(), json!({"containers": []}))).collect();
+    let (reason, message) = reason(&pod("p", json!({"containers": []})), &full, &node()).unwrap();
+    assert_eq!(reason, "OutOfpods");
+    assert_eq!(message, "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3");
+}
+
+#[test]
+fn a_rejection_fails_the_pod() {
+    let rejection = Rejection::new("OutOfcpu", "no room");
+    let expected =
+        KillReason::Failed { reason: "OutOfcpu".into(), message: "Pod was rejected: no room".into() };
+    assert_eq!(KillReason::from(rejection), expected);
+}

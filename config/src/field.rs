@@ -38,8 +38,8 @@ pub enum Kind {
     Map(&'static Kind),
     /// An object with these fields and no others.
     Object(&'static [Field]),
-    /// Text or an object, checked by whoever uses it (static pod manifests).
-    Manifest,
+    /// Any map, checked by whoever uses it (a static pod).
+    AnyMap,
 }
 
 /// One field of an object.
@@ -281,7 +281,7 @@ fn scalar_fits(value: &Value, kind: &Kind, range: Option<(i64, i64)>) -> bool {
         | (Kind::Float, Value::Number(_))
         | (Kind::Str, Value::String(_))
         | (Kind::Scalar, Value::String(_) | Value::Number(_) | Value::Bool(_))
-        | (Kind::Manifest, Value::String(_) | Value::Object(_)) => true,
+        | (Kind::AnyMap, Value::Object(_)) => true,
         (Kind::Int(min, max), Value::Number(n)) => {
             n.as_i64().is_some_and(|n| (*min..=*max).contains(&n) && within(n))
         }
@@ -323,8 +323,7 @@ fn expectation(kind: &Kind, range: Option<(i64, i64)>) -> String {
         Kind::Quantity => crate::quantity::QuantityError.to_string(),
         Kind::Enum(words) => format!("must be one of {}", words.join(", ")),
         Kind::List(_) => "must be a list".to_owned(),
-        Kind::Map(_) | Kind::Object(_) => "must be a map of keys to values".to_owned(),
-        Kind::Manifest => "must be text or a map of keys to values".to_owned(),
+        Kind::Map(_) | Kind::Object(_) | Kind::AnyMap => "must be a map of keys to values".to_owned(),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod quantity;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod yaml;
+pub mod yaml_emit;
 
 #[cfg(test)]
 mod testing;

@@ -6,7 +6,7 @@
 use crate::duration::Duration;
 use crate::field::{Describe, Field, Kind};
 use crate::kubelet::{self, KubeletConfiguration};
-use crate::node::{self, KubeletPatch, Manifest, NodeConfig};
+use crate::node::{self, KubeletPatch, NodeConfig, StaticPod};
 use crate::quantity::Quantity;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
@@ -39,13 +39,20 @@ impl JsonSchema for Quantity {
     }
 }
 
-impl JsonSchema for Manifest {
+impl JsonSchema for StaticPod {
     fn schema_name() -> Cow<'static, str> {
-        "Manifest".into()
+        "StaticPod".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "description": "A Pod, as text or as a map.", "type": ["string", "object"] })
+        json_schema!({
+            "description": "A Pod, or its name and its manifest as text or as a map.",
+            "type": "object",
+            "anyOf": [
+                { "required": ["name", "manifest"] },
+                { "required": ["apiVersion", "kind", "metadata"] }
+            ]
+        })
     }
 }
 

@@ -50,6 +50,7 @@ impl Lines for Document {
 /// # Errors
 /// [`YamlError`] with the line of the first mistake.
 pub fn parse(text: &str) -> Result<Document, YamlError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
         match event {

@@ -3,13 +3,25 @@
 //! In: texts of sources in rising precedence. Out: the effective configuration, where every key came from, what
 //! was refused, and the files and settings that follow. Contract: docs/configuration.md.
 
+pub mod derive;
+mod effective;
+mod overlay;
+mod provenance;
 mod scalar;
 mod secret;
+mod static_pod;
 mod types;
+mod validate;
 
+#[cfg(test)]
+mod tests;
+
+pub use effective::{Effective, Source, load};
+pub use provenance::{APPLIANCE, DEFAULT, Provenance};
 pub use scalar::Scalar;
 pub use secret::{MASK, Secret};
+pub use static_pod::StaticPod;
 pub use types::{
-    API_VERSION, Console, Interface, Join, KIND, Kernel, KubeletPatch, Manifest, Mirrors, Network, Node,
-    NodeConfig, Registries, StaticPod, Time,
+    API_VERSION, Console, Interface, Join, KIND, Kernel, KubeletPatch, Mirrors, Network, Node, NodeConfig,
+    Registries, Time,
 };

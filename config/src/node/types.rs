@@ -5,6 +5,7 @@
 
 use super::scalar::Scalar;
 use super::secret::Secret;
+use super::static_pod::StaticPod;
 use crate::field::{Describe, Kind, config_struct};
 use crate::kubelet::KubeletConfiguration;
 use crate::kubelet::nested::Taint;
@@ -142,30 +143,11 @@ config_struct! {
 }
 
 config_struct! {
-    /// A pod the node runs by itself.
-    pub struct StaticPod {
-        /// Name of its manifest file, a DNS label.
-        name: String = String::new(), "name", required;
-        /// The Pod, as text or as a map.
-        manifest: Manifest = Manifest::default(), "manifest", required;
-    }
-}
-
-config_struct! {
     /// The console.
     pub struct Console {
         /// Show what pods write.
         pod_output: bool = false, "podOutput";
     }
-}
-
-/// A Pod document, as text or as a map.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Manifest(pub Value);
-
-impl Describe for Manifest {
-    const KIND: &'static Kind = &Kind::Manifest;
 }
 
 /// Some fields of a KubeletConfiguration, checked against its shape.

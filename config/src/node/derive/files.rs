@@ -1,0 +1,87 @@
+//! The files a node's services read, from its effective configuration.
+
+use super::{hostname, hosts_files, networks};
+use crate::kubelet;
+use crate::node::effective::Effective;
+use crate::node::types::NodeConfig;
+use crate::yaml_emit;
+use std::fmt::Write;
+
+/// A file to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunFile {
+    /// Absolute.
+    pub path: String,
+    /// Permission bits.
+    pub mode: u32,
+    /// Content.
+    pub text: String,
+}
+
+/// Every file below `/run` (and containerd's registry hosts below `/var`) that follows from the configuration.
+#[must_use]
+pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
+    let config = &effective.config;
+    let name = hostname(config, machine_id);
+    let file = |path: &str, mode: u32, text: String| RunFile { path: path.to_owned(), mode, text };
+    let mut files = vec![
+        file("/run/orlop/hostname", 0o644, format!("{name}\n")),
+        // It may hold the headers of staticPodURL, which are secret.
+        file("/run/orlop/kubelet.yaml", 0o600, kubelet_yaml(effective)),
+        file("/run/orlop/agent.env", 0o644, agent_env(&name)),
+        file("/run/orlop/node-config.json", 0o644, effective.document()),
+    ];
+    files.extend(networks(config));
+    let optional = [
+        ("/run/sysctl.d/90-orlop.conf", sysctl_conf(config)),
+        ("/run/modules-load.d/90-orlop.conf", modules_conf(config)),
+        ("/run/systemd/timesyncd.conf.d/10-orlop.conf", timesyncd_conf(config)),
+    ];
+    files.extend(optional.into_iter().filter_map(|(path, text)| Some(file(path, 0o644, text?))));
+    files.extend(hosts_files(config));
+    files
+}
+
+/// `/run/orlop/kubelet.yaml`, every field, readable by `load_kubelet_config`.
+fn kubelet_yaml(effective: &Effective) -> String {
+    let document = yaml_emit::emit(&kubelet::to_value(&effective.kubelet));
+    format!(
+        "# The agent's effective configuration. Where each key is from: /run/orlop/node-config.json\n{document}"
+    )
+}
+
+/// `/run/orlop/agent.env`: flags that are no configuration.
+#[must_use]
+pub fn agent_env(hostname: &str) -> String {
+    format!("ORLOP_AGENT_ARGS=--hostname-override={hostname}\n")
+}
+
+/// `sysctl.d` file; none without settings.
+#[must_use]
+pub fn sysctl_conf(config: &NodeConfig) -> Option<String> {
+    let mut text = String::new();
+    for (name, value) in &config.kernel.sysctls {
+        let _ = writeln!(text, "{name} = {}", value.0);
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// `modules-load.d` file; none without modules.
+#[must_use]
+pub fn modules_conf(config: &NodeConfig) -> Option<String> {
+    let modules = &config.kernel.modules;
+    (!modules.is_empty()).then(|| format!("{}\n", modules.join("\n")))
+}
+
+/// `timesyncd.conf.d` file; none without servers.
+#[must_use]
+pub fn timesyncd_conf(config: &NodeConfig) -> Option<String> {
+    let servers = &config.time.servers;
+    (!servers.is_empty()).then(|| format!("[Time]\nNTP={}\n", servers.join(" ")))
+}
+
+/// Name and text of each manifest for the static pod directory.
+#[must_use]
+pub fn static_pod_files(config: &NodeConfig) -> Vec<(String, String)> {
+    config.static_pods.iter().map(crate::node::static_pod::StaticPod::file).collect()
+}

@@ -1,0 +1,106 @@
+//! What follows from an effective NodeConfig: the agent's configuration, files, settings, names.
+//!
+//! Pure: texts and values out; init writes them (docs/architecture.md, "Run-time files").
+
+mod files;
+mod network;
+mod registries;
+
+pub use files::{RunFile, agent_env, modules_conf, run_files, static_pod_files, sysctl_conf, timesyncd_conf};
+pub use network::{networks, resolv_conf};
+pub use registries::hosts_files;
+
+use super::types::NodeConfig;
+use crate::field::{self, NoLines};
+use crate::kubelet::{self, KubeletConfiguration, validate};
+use crate::merge;
+use crate::path;
+use crate::problem::Problem;
+use serde_json::{Value, json};
+
+/// Directory of static pod manifests on the appliance.
+pub const STATIC_POD_DIR: &str = "/etc/kubernetes/manifests";
+
+/// What the appliance sets in the agent's configuration where it differs from upstream's defaults; any source may
+/// say otherwise.
+#[must_use]
+pub fn appliance(config: &NodeConfig) -> Value {
+    let mut kubelet = json!({
+        "apiVersion": kubelet::API_VERSION,
+        "kind": kubelet::KIND,
+        // systemd is the one writer of cgroups here.
+        "cgroupDriver": "systemd",
+        "staticPodPath": STATIC_POD_DIR,
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        // /usr is read-only: add-ons bring their drivers to the state partition.
+        "volumePluginDir": "/var/lib/kubelet/volumeplugins",
+        // A standalone node has nobody to ask who a caller is and what he may do, so it serves nobody.
+        "enableServer": false,
+        "readOnlyPort": 0,
+        "registerNode": false,
+    });
+    if !config.taints.is_empty() {
+        kubelet["registerWithTaints"] = serde_json::to_value(&config.taints).unwrap_or_default();
+    }
+    kubelet
+}
+
+/// The agent's effective configuration, and what is wrong with it (paths below `kubelet.`).
+///
+/// With problems, the configuration is the appliance's own, which has none.
+#[must_use]
+pub fn kubelet(config: &NodeConfig, source: &str) -> (KubeletConfiguration, Vec<Problem>) {
+    let mut document = appliance(config);
+    merge::apply(&mut document, Value::Object(config.kubelet.0.clone()));
+    let head = [("apiVersion", kubelet::API_VERSION), ("kind", kubelet::KIND)];
+    let mut problems: Vec<Problem> = head
+        .into_iter()
+        .filter(|(key, want)| document.get(key).and_then(Value::as_str) != Some(*want))
+        .map(|(key, want)| Problem {
+            source: source.to_owned(),
+            path: key.to_owned(),
+            value: document.get(key).map(field::shown),
+            reason: format!("must be {want}, or left out"),
+            ..Problem::default()
+        })
+        .collect();
+    let typed = match kubelet::from_value(document, source, &NoLines) {
+        Ok(typed) => {
+            problems.extend(validate::validate(&typed, source));
+            Some(typed)
+        }
+        Err(error) => {
+            problems.extend_from_slice(error.problems());
+            None
+        }
+    };
+    // A taint given as `taints` is wrong there.
+    let own_taints = !config.taints.is_empty() && !config.kubelet.0.contains_key("registerWithTaints");
+    for problem in &mut problems {
+        problem.path = match problem.path.strip_prefix("registerWithTaints") {
+            Some(rest) if own_taints => format!("taints{rest}"),
+            _ if problem.path.is_empty() => "kubelet".to_owned(),
+            _ => format!("{}.{}", path::child("", "kubelet"), problem.path),
+        };
+    }
+    match typed {
+        Some(typed) if problems.is_empty() => (typed, problems),
+        _ => {
+            let own = appliance(&NodeConfig::default());
+            (kubelet::from_value(own, source, &NoLines).unwrap_or_default(), problems)
+        }
+    }
+}
+
+/// The node's and the host's name: as configured, else `orlop-` and the machine id's first 8 digits.
+#[must_use]
+pub fn hostname(config: &NodeConfig, machine_id: &str) -> String {
+    if !config.node.name.is_empty() {
+        return config.node.name.clone();
+    }
+    let id: String = machine_id.chars().filter(char::is_ascii_hexdigit).take(8).collect();
+    if id.is_empty() { "orlop".to_owned() } else { format!("orlop-{}", id.to_ascii_lowercase()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! The files as they are written.
+
+use super::*;
+use crate::node::tests::source;
+use crate::node::{Effective, load};
+
+const MACHINE_ID: &str = "0123456789abcdef0123456789abcdef";
+
+fn effective(body: &str) -> Effective {
+    let effective = load(&[source("esp", body)], &[]);
+    assert_eq!(effective.problems, [], "{body}");
+    effective
+}
+
+fn file<'a>(files: &'a [RunFile], path: &str) -> &'a RunFile {
+    files.iter().find(|f| f.path == path).unwrap_or_else(|| panic!("{path} is not among {files:?}"))
+}
+
+#[test]
+fn a_node_that_was_told_nothing() {
+    let files = run_files(&load(&[], &[]), MACHINE_ID);
+    let paths: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "/run/orlop/hostname",
+            "/run/orlop/kubelet.yaml",
+            "/run/orlop/agent.env",
+            "/run/orlop/node-config.json",
+            "/run/systemd/network/10-orlop.network",
+        ]
+    );
+    assert_eq!(files[0].text, "orlop-01234567\n");
+    assert_eq!(files[2].text, "ORLOP_AGENT_ARGS=--hostname-override=orlop-01234567\n");
+    assert_eq!(
+        files[4].text,
+        "[Match]\nName=en* eth*\n\n[Network]\nDHCP=yes\n\n[DHCPv4]\nRouteMetric=100\nUseHostname=no\n"
+    );
+}
+
+#[test]
+fn the_agents_file_reads_back_to_the_same_configuration() {
+    for body in [
+        "",
+        "kubelet: {maxPods: 5, evictionHard: {memory.available: 5%}, resolvConf: '', port: 9}\nnode: {name: n}",
+    ] {
+        let effective = effective(body);
+        let files = run_files(&effective, MACHINE_ID);
+        let written = file(&files, "/run/orlop/kubelet.yaml");
+        assert_eq!(written.mode, 0o600, "headers of staticPodURL are secret");
+        let read = kubelet::load_kubelet_config(&written.text, &written.path).expect("own file");
+        assert_eq!(read, effective.kubelet);
+    }
+}
+
+#[test]
+fn dependent_defaults_hold_for_the_embedded_configuration() {
+    let effective = effective("kubelet: {maxParallelImagePulls: 4, nodeStatusUpdateFrequency: 7s}");
+    assert!(!effective.kubelet.serialize_image_pulls);
+    assert_eq!(effective.kubelet.node_status_report_frequency, crate::Duration::from_secs(7));
+}
+
+#[test]
+fn interfaces() {
+    let effective = effective(
+        "network:\n  interfaces:\n  - macAddress: '52:54:00:12:34:56'\n    addresses: [192.0.2.10/24, 'fd00::a/64']\n    \
+         gateway: 192.0.2.1\n    gateway6: 'fd00::1'\n    dns: [192.0.2.53]\n    search: [example.com, a.b]\n    mtu: 9000\n  \
+         - name: eth1\n    dhcp: true\n    dns: [1.1.1.1]\n  - name: eth2\n    dhcp: false\n",
+    );
+    let files = networks(&effective.config);
+    assert_eq!(files[0].path, "/run/systemd/network/10-orlop.network");
+    assert_eq!(
+        files[0].text,
+        "[Match]\nMACAddress=52:54:00:12:34:56\n\n[Link]\nMTUBytes=9000\n\n[Network]\nDHCP=no\n\
+         Address=192.0.2.10/24\nAddress=fd00::a/64\nDNS=192.0.2.53\nDomains=example.com a.b\n\n\
+         [Route]\nGateway=192.0.2.1\nMetric=100\n\n[Route]\nGateway=fd00::1\nMetric=100\n"
+    );
+    assert_eq!(
+        files[1].text,
+        "[Match]\nName=eth1\n\n[Network]\nDHCP=yes\nDNS=1.1.1.1\n\n[DHCPv4]\nRouteMetric=110\nUseHostname=no\n\
+         UseDNS=no\n"
+    );
+    assert_eq!(files[2].text, "[Match]\nName=eth2\n\n[Network]\nDHCP=no\n");
+    let given = ["10.0.2.3".to_owned()];
+    assert_eq!(
+        resolv_conf(&effective.config, &given, &["lan".to_owned()]),
+        "# Made from the node's configuration.\nnameserver 192.0.2.53\nnameserver 1.1.1.1\nsearch example.com a.b\n"
+    );
+    assert_eq!(
+        resolv_conf(&NodeConfig::default(), &given, &["lan".to_owned()]),
+        "# Made from the node's configuration.\nnameserver 10.0.2.3\nsearch lan\n"
+    );
+}
+
+#[test]
+fn kernel_time_and_registries() {
+    let files = run_files(
+        &effective(
+            "kernel: {sysctls: {vm.swappiness: 10, net.ipv4.ip_local_port_range: 1024 65535}, modules: [a, b]}\n\
+             time: {servers: [a.example, 192.0.2.1]}\n\
+             registries: {mirrors: {docker.io: {endpoints: ['https://m:5000', 'http://n'], overridePath: true}, \
+             r.example: {endpoints: ['https://only'], skipFallback: true}, _default: {endpoints: ['http://all']}}}",
+        ),
+        MACHINE_ID,
+    );
+    assert_eq!(
+        file(&files, "/run/sysctl.d/90-orlop.conf").text,
+        "net.ipv4.ip_local_port_range = 1024 65535\nvm.swappiness = 10\n"
+    );
+    assert_eq!(file(&files, "/run/modules-load.d/90-orlop.conf").text, "a\nb\n");
+    assert_eq!(
+        file(&files, "/run/systemd/timesyncd.conf.d/10-orlop.conf").text,
+        "[Time]\nNTP=a.example 192.0.2.1\n"
+    );
+    let hosts = |host: &str| {
+        file(&files, &format!("/var/lib/orlop/containerd/certs.d/{host}/hosts.toml")).text.clone()
+    };
+    assert_eq!(
+        hosts("docker.io"),
+        "server = \"https://registry-1.docker.io\"\n\n[host.\"https://m:5000\"]\n  capabilities = [\"pull\", \
+         \"resolve\"]\n  override_path = true\n\n[host.\"http://n\"]\n  capabilities = [\"pull\", \"resolve\"]\n  \
+         override_path = true\n"
+    );
+    assert_eq!(
+        hosts("r.example"),
+        "server = \"https://only\"\n\n[host.\"https://only\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
+    );
+    assert_eq!(hosts("_default"), "\n[host.\"http://all\"]\n  capabilities = [\"pull\", \"resolve\"]\n");
+}
+
+#[test]
+fn names() {
+    let named = |body: &str| hostname(&effective(body).config, MACHINE_ID);
+    assert_eq!(named("node: {name: a.example}"), "a.example");
+    assert_eq!(named(""), "orlop-01234567");
+    assert_eq!(hostname(&NodeConfig::default(), ""), "orlop");
+    assert_eq!(hostname(&NodeConfig::default(), "ABCDEF0123\n"), "orlop-abcdef01");
+}
+
+#[test]
+fn taints_become_the_agents() {
+    let e = effective("taints: [{key: a, effect: NoExecute}]");
+    assert_eq!(e.kubelet.register_with_taints.len(), 1);
+    assert_eq!(e.provenance["kubelet.registerWithTaints"], "esp");
+}

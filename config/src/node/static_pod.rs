@@ -1,0 +1,137 @@
+//! Pods a node runs by itself, as NodeConfig carries them.
+//!
+//! In: either `{name, manifest}` with the manifest as text or as a map, or the Pod itself. Out: a name and a
+//! manifest for the static pod directory. Invariant: what [`StaticPod::problem`] passes, [`StaticPod::file`] writes.
+
+use crate::field::{Describe, Kind};
+use crate::formats;
+use crate::{yaml, yaml_emit};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// One entry of `staticPods`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StaticPod(pub Map<String, Value>);
+
+impl Describe for StaticPod {
+    const KIND: &'static Kind = &Kind::AnyMap;
+}
+
+impl StaticPod {
+    /// `name`, or the Pod's own name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let name = match self.0.get("manifest") {
+            Some(_) => self.0.get("name"),
+            None => self.0.get("metadata").and_then(|m| m.get("name")),
+        };
+        name.and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The Pod; none if the manifest's text is no YAML.
+    fn pod(&self) -> Option<Value> {
+        match self.0.get("manifest") {
+            Some(Value::String(text)) => yaml::parse(text).ok().map(|d| d.value),
+            Some(map) => Some(map.clone()),
+            None => Some(Value::Object(self.0.clone())),
+        }
+    }
+
+    /// What is wrong: a path below the entry (may be empty) and what is allowed.
+    #[must_use]
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        if self.0.contains_key("manifest") || self.0.contains_key("name") {
+            if let Some(other) = self.0.keys().find(|k| !matches!(k.as_str(), "name" | "manifest")) {
+                return Some(("", format!("has an unknown field {other}, allowed are name and manifest")));
+            }
+            if let Some(Value::String(text)) = self.0.get("manifest")
+                && let Err(e) = yaml::parse(text)
+            {
+                return Some(("manifest", format!("is no YAML: line {}: {e}", e.line)));
+            }
+        }
+        let name = self.name();
+        if !formats::is_dns_name(name) {
+            let reason = "needs a name: lower-case letters, digits, - and ., at most 253".to_owned();
+            return Some(("", reason));
+        }
+        let pod = self.pod().unwrap_or_default();
+        let is = |key: &str, want: &str| pod.get(key).and_then(Value::as_str) == Some(want);
+        if !is("apiVersion", "v1") || !is("kind", "Pod") {
+            return Some(("", "must be a Pod: apiVersion: v1, kind: Pod".to_owned()));
+        }
+        None
+    }
+
+    /// Manifest file for the static pod directory.
+    #[must_use]
+    pub fn file(&self) -> (String, String) {
+        let text = match self.0.get("manifest") {
+            Some(Value::String(text)) => text.clone(),
+            _ => yaml_emit::emit(&self.pod().unwrap_or_default()),
+        };
+        (format!("orlop-{}.yaml", self.name()), text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(value: Value) -> StaticPod {
+        serde_json::from_value(value).expect("a map")
+    }
+
+    #[test]
+    fn three_forms_one_file() {
+        let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}});
+        let forms = [
+            manifest.clone(),
+            json!({"name": "web", "manifest": manifest}),
+            json!({"name": "web", "manifest": yaml_emit::emit(&manifest)}),
+        ];
+        for form in forms {
+            let pod = pod(form);
+            assert_eq!(pod.problem(), None);
+            let (name, text) = pod.file();
+            assert_eq!(name, "orlop-web.yaml");
+            assert_eq!(yaml::parse(&text).expect("YAML").value, manifest);
+        }
+    }
+
+    #[test]
+    fn each_rule_has_its_word() {
+        let cases = [
+            (json!({}), "", "needs a name: lower-case letters, digits, - and ., at most 253"),
+            (json!({"name": "a"}), "", "needs a name: lower-case letters, digits, - and ., at most 253"),
+            (
+                json!({"name": "A", "manifest": {}}),
+                "",
+                "needs a name: lower-case letters, digits, - and ., at most 253",
+            ),
+            (
+                json!({"name": "../x", "manifest": {}}),
+                "",
+                "needs a name: lower-case letters, digits, - and ., at most 253",
+            ),
+            (
+                json!({"name": "a", "manifest": {"kind": "Pod"}}),
+                "",
+                "must be a Pod: apiVersion: v1, kind: Pod",
+            ),
+            (json!({"name": "a", "manifest": "a: [1"}), "manifest", "is no YAML: line 1: "),
+            (
+                json!({"name": "a", "manifest": {}, "x": 1}),
+                "",
+                "has an unknown field x, allowed are name and manifest",
+            ),
+        ];
+        for (value, path, reason) in cases {
+            let (p, r) = pod(value.clone()).problem().unwrap_or_else(|| panic!("{value} passed"));
+            assert_eq!(p, path, "{value}");
+            assert!(r.starts_with(reason), "{value}: {r}");
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Sources, precedence, provenance, refusals, secrets.
+
+use super::*;
+use crate::kubelet;
+use crate::testing::document;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const HEAD: &str = "apiVersion: orlop/v1alpha1\nkind: NodeConfig\n";
+const TOKEN: &str = "s3cret.topsecrettopsecr";
+
+pub(super) fn source(name: &str, body: &str) -> Source {
+    Source {
+        name: name.to_owned(),
+        origin: format!("{name}:/node-config.yaml"),
+        text: format!("{HEAD}{body}"),
+    }
+}
+
+fn one(body: &str) -> Effective {
+    load(&[source("esp", body)], &[])
+}
+
+/// The messages of one source's problems.
+fn refused(body: &str) -> Vec<String> {
+    let effective = one(body);
+    assert!(effective.accepted.is_empty(), "accepted: {body}");
+    effective.problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_node_that_was_told_nothing_is_standalone() {
+    let e = load(&[], &[]);
+    assert_eq!(e.problems, []);
+    assert_eq!(e.config, NodeConfig::default());
+    assert_eq!(e.kubelet.static_pod_path, "/etc/kubernetes/manifests");
+    assert_eq!(e.kubelet.cgroup_driver, kubelet::enums::CgroupDriver::Systemd);
+    assert!(!e.kubelet.enable_server && !e.kubelet.register_node);
+    assert_eq!(e.provenance["kubelet.cgroupDriver"], APPLIANCE);
+    assert_eq!(e.provenance["kubelet.maxPods"], DEFAULT);
+    assert_eq!(e.provenance["network.interfaces"], DEFAULT);
+    assert_eq!(load(&[source("image", "")], &[]).config, NodeConfig::default());
+}
+
+#[test]
+fn every_field_has_the_documented_default() {
+    let want = json!({
+        "apiVersion": "orlop/v1alpha1",
+        "kind": "NodeConfig",
+        "node": { "name": "" },
+        "network": { "interfaces": [
+            { "name": "en* eth*", "addresses": [], "dns": [], "search": [] }
+        ] },
+        "time": { "servers": [] },
+        "registries": { "mirrors": {} },
+        "kernel": { "sysctls": {}, "modules": [] },
+        "labels": {},
+        "taints": [],
+        "kubelet": {},
+        "staticPods": [],
+        "console": { "podOutput": false }
+    });
+    assert_eq!(serde_json::to_value(NodeConfig::default()).expect("JSON"), want);
+    let mut known: Vec<&str> = want.as_object().expect("a map").keys().map(String::as_str).collect();
+    known.push("join");
+    known.sort_unstable();
+    assert_eq!(document::<NodeConfig>(), known);
+}
+
+#[test]
+fn later_sources_win_key_by_key_and_null_takes_back() {
+    let e = load(
+        &[
+            source(
+                "image",
+                "labels: {a: '1', b: '1'}\nkubelet: {maxPods: 10, port: 1, evictionHard: {pid.available: 5%}}",
+            ),
+            source("esp", "node: {name: esp}\ntime: {servers: [a, b]}"),
+            source(
+                "fw-cfg",
+                "node: {name: fw}\nlabels: {b: '2', a: null}\nkubelet: {maxPods: 20, port: null}",
+            ),
+            source("smbios", "time: {servers: [c]}"),
+        ],
+        &["kubelet.maxPods=30".to_owned(), "console.podOutput=true".to_owned()],
+    );
+    assert_eq!(e.problems, []);
+    assert_eq!(e.config.node.name, "fw");
+    assert_eq!(e.config.time.servers, ["c"]);
+    assert_eq!(e.config.labels, [("b".to_owned(), "2".to_owned())].into());
+    assert_eq!((e.kubelet.max_pods, e.kubelet.port), (30, 10250));
+    assert!(e.config.console.pod_output);
+    let from = |path: &str| e.provenance.get(path).map_or("", String::as_str);
+    assert_eq!(from("node.name"), "fw-cfg");
+    assert_eq!(from("time.servers"), "smbios");
+    assert_eq!(from("labels.b"), "fw-cfg");
+    assert_eq!(from("labels.a"), "");
+    assert_eq!(from("kubelet.maxPods"), "cmdline");
+    assert_eq!(from("kubelet.port"), "default");
+    assert_eq!(from("kubelet.evictionHard.\"pid.available\""), "image");
+    assert_eq!(from("console.podOutput"), "cmdline");
+    assert_eq!(e.accepted.len(), 6);
+    assert_eq!(e.accepted[4], "orlop.set=kubelet.maxPods");
+}
+
+#[test]
+fn one_bad_source_does_not_lose_the_others() {
+    let e = load(
+        &[
+            source("image", "node: {name: a}"),
+            source("esp", "node: {name: UPPER}\nconsole: {podOutput: true}"),
+            source("drive", "nodes: {}"),
+            source("fw-cfg", "kubelet:\n  maxPods: many\nnoSuchField: 1"),
+            source("smbios", "console: {podOutput: true}\nkubelet: {imageGCLowThresholdPercent: 90}"),
+            Source { name: "cmdline".into(), origin: "orlop.config".into(), text: "kind: [".into() },
+            source("late", "labels: {x: y}"),
+        ],
+        &["kubelet.maxPods=x".to_owned(), "labels.z=1".to_owned()],
+    );
+    assert_eq!(e.config.node.name, "a");
+    assert!(!e.config.console.pod_output, "a refused source counts for nothing");
+    assert_eq!(e.config.labels.len(), 2);
+    assert_eq!(e.accepted.len(), 3);
+    let said: Vec<String> = e.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said[..6],
+        [
+            "esp:/node-config.yaml:3: node.name: \"UPPER\" must be a DNS name: lower-case letters, digits, - and ., at \
+             most 253",
+            "drive:/node-config.yaml:3: nodes: is an unknown field, did you mean node?",
+            "fw-cfg:/node-config.yaml:4: kubelet.maxPods: \"many\" must be an integer of 0 or more",
+            "fw-cfg:/node-config.yaml:5: noSuchField: is an unknown field",
+            "smbios:/node-config.yaml:4: kubelet.imageGCLowThresholdPercent: 90 must be less than \
+             imageGCHighThresholdPercent",
+            &said[5],
+        ]
+    );
+    assert!(said[5].starts_with("orlop.config:"), "{}", said[5]);
+    assert_eq!(said[6], "orlop.set: kubelet.maxPods: \"x\" must be an integer of 0 or more");
+    assert_eq!(said.len(), 7);
+}
+
+#[test]
+fn heads_and_empty_documents() {
+    let text = |text: &str| {
+        let e = load(&[Source { name: "esp".into(), origin: "f".into(), text: text.into() }], &[]);
+        e.problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(text(""), "f: is empty: remove it, or give it apiVersion and kind");
+    assert_eq!(text("#orlop\n"), "f: is empty: remove it, or give it apiVersion and kind");
+    assert_eq!(text("a: 1"), "f: apiVersion: must be orlop/v1alpha1");
+    assert_eq!(
+        text("apiVersion: orlop/v2\nkind: NodeConfig"),
+        "f:1: apiVersion: \"orlop/v2\" must be orlop/v1alpha1"
+    );
+    assert_eq!(text("apiVersion: orlop/v1alpha1\nkind: Pod"), "f:2: kind: \"Pod\" must be NodeConfig");
+    assert_eq!(text("[1"), text("[1"));
+    assert_eq!(text("\u{feff}apiVersion: orlop/v1alpha1\nkind: NodeConfig"), "");
+}
+
+#[test]
+fn each_rule_has_two_sides() {
+    let name = "must be a DNS name: lower-case letters, digits, - and ., at most 253";
+    let table: &[(&str, &str, &str)] = &[
+        ("node: {name: n-1.example}", "node: {name: n_1}", name),
+        (
+            "network: {interfaces: []}",
+            "network: {interfaces: [{name: ''}]}",
+            "must be interface names or patterns",
+        ),
+        (
+            "network: {interfaces: [{macAddress: '52:54:00:12:34:56'}]}",
+            "network: {interfaces: [{macAddress: '52:54:00:12:34'}]}",
+            "must be six hex pairs",
+        ),
+        (
+            "network: {interfaces: [{addresses: [192.0.2.1/24, 'fd00::1/64'], gateway: 192.0.2.254}]}",
+            "network: {interfaces: [{addresses: [192.0.2.1]}]}",
+            "must be an address with its prefix length",
+        ),
+        (
+            "network: {interfaces: [{gateway6: 'fe80::1', dns: [1.1.1.1]}]}",
+            "network: {interfaces: [{gateway: here}]}",
+            "must be an IP address",
+        ),
+        (
+            "network: {interfaces: [{gateway6: 'fe80::1'}]}",
+            "network: {interfaces: [{gateway6: 10.0.0.1}]}",
+            "IPv6",
+        ),
+        (
+            "network: {interfaces: [{mtu: 576}]}",
+            "network: {interfaces: [{mtu: 575}]}",
+            "between 576 and 65535",
+        ),
+        (
+            "network: {interfaces: [{mtu: 65535}]}",
+            "network: {interfaces: [{mtu: 65536}]}",
+            "between 576 and 65535",
+        ),
+        (
+            "network: {interfaces: [{dhcp: true}]}",
+            "network: {interfaces: [{dhcp: maybe}]}",
+            "must be true or false",
+        ),
+        (
+            "network: {interfaces: [{search: [a.b]}]}",
+            "network: {interfaces: [{search: [a_b]}]}",
+            "must be a DNS name",
+        ),
+        (
+            "time: {servers: [pool.example, '::1']}",
+            "time: {servers: ['a b']}",
+            "must be a host name or an IP address",
+        ),
+        (
+            "registries: {mirrors: {'docker.io': {endpoints: ['https://m.example:5000/x']}, _default: {endpoints: \
+             ['http://10.0.0.1']}}}",
+            "registries: {mirrors: {'docker.io': {endpoints: ['m.example']}}}",
+            "must be an http:// or https:// URL",
+        ),
+        (
+            "registries: {mirrors: {'r.example:5000': {endpoints: ['http://[::1]:5000']}}}",
+            "registries: {mirrors: {'../x': {endpoints: ['http://a']}}}",
+            "must be a registry's host",
+        ),
+        ("registries: {}", "registries: {mirrors: {a: {endpoints: []}}}", "must name at least one URL"),
+        (
+            "registries: {mirrors: {}}",
+            "registries: {mirrors: {a: {endpoints: ['http://\"x']}}}",
+            "without blanks",
+        ),
+        ("kernel: {sysctls: {vm.swappiness: 1}}", "kernel: {sysctls: {vm: 1}}", "must be a kernel setting"),
+        ("kernel: {sysctls: {vm.a: x}}", "kernel: {sysctls: {vm.a: \"x\\ny\"}}", "must be one line of text"),
+        ("kernel: {modules: [br_netfilter]}", "kernel: {modules: [../x]}", "must be a module's name"),
+        (
+            "labels: {node.kubernetes.io/pool: a, topology.kubernetes.io/zone: z, example.com/r: ''}",
+            "labels: {node-role.kubernetes.io/control-plane: ''}",
+            "is the control plane's to set",
+        ),
+        ("labels: {a: b}", "labels: {a/b/c: b}", "must be a label key"),
+        ("labels: {a: b.c}", "labels: {a: b/c}", "must be at most 63"),
+        (
+            "taints: [{key: example.com/gpu, value: a, effect: NoSchedule}]",
+            "taints: [{key: a b, effect: NoSchedule}]",
+            "must be a qualified name",
+        ),
+        (
+            "taints: []",
+            "taints: [{key: a, effect: Never}]",
+            "must be one of NoSchedule, PreferNoSchedule, NoExecute",
+        ),
+        ("taints: []", "taints: [{effect: NoExecute}]", "is missing"),
+        (
+            "kubelet: {registerWithTaints: [{key: a, effect: NoExecute}]}",
+            "taints: [{key: a, effect: NoExecute}]\nkubelet: {registerWithTaints: []}",
+            "excludes kubelet.registerWithTaints",
+        ),
+        (
+            "kubelet: {kind: KubeletConfiguration}",
+            "kubelet: {kind: Kubelet}",
+            "must be KubeletConfiguration, or left out",
+        ),
+        (
+            "kubelet: {featureGates: {MemoryQoS: true}}",
+            "kubelet: {featureGates: {NoGate: true}}",
+            "unknown feature gate",
+        ),
+        ("console: {podOutput: true}", "console: {podOutput: 1}", "must be true or false"),
+    ];
+    for (good, bad, reason) in table {
+        let e = one(good);
+        assert_eq!(e.problems, [], "{good}");
+        assert_eq!(e.accepted.len(), 1, "{good}");
+        let said = refused(bad);
+        assert!(said.iter().any(|s| s.contains(reason)), "{bad}: {said:?}");
+        assert!(said.iter().all(|s| s.starts_with("esp:/node-config.yaml:")), "{bad}: no line in {said:?}");
+    }
+}
+
+#[test]
+fn static_pods() {
+    let pod = |name: &str| format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}}}");
+    let e = one(&format!("staticPods: [{}, {{name: b, manifest: {}}}]", pod("a"), pod("whatever")));
+    assert_eq!(e.problems, []);
+    let files = derive::static_pod_files(&e.config);
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["orlop-a.yaml", "orlop-b.yaml"]);
+    let said = refused(&format!("staticPods:\n- {}\n- {}\n- {{name: c}}\n- 7", pod("a"), pod("a")));
+    assert_eq!(said, ["esp:/node-config.yaml:7: staticPods[3]: 7 must be a map of keys to values"]);
+    let said = refused(&format!("staticPods:\n- {}\n- {}\n- {{name: c}}", pod("a"), pod("a")));
+    assert_eq!(
+        said,
+        [
+            "esp:/node-config.yaml:5: staticPods[1]: \"a\" is there twice: names of static pods differ",
+            "esp:/node-config.yaml:6: staticPods[2]: needs a name: lower-case letters, digits, - and ., at most 253"
+        ]
+    );
+}
+
+#[test]
+fn join_is_checked_and_says_what_it_cannot_do() {
+    let hash = format!("sha256:{}", "ab".repeat(32));
+    let full = format!("join: {{server: 'https://api:6443', token: {TOKEN}, caCertHashes: ['{hash}']}}");
+    let e = one(&full);
+    assert_eq!(e.accepted.len(), 1);
+    assert_eq!(
+        e.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["effective: join: is valid, but this version does not join clusters yet: the node runs standalone"]
+    );
+    let e = one("join: {server: 'https://api:6443', caData: YWJj}");
+    assert_eq!(e.problems[0].to_string(), "effective: join: lacks token: the node runs standalone");
+    let table = [
+        ("join: {server: 'http://api'}", "join.server: must be an https:// URL"),
+        ("join: {token: ABCDEF.0123456789abcdef}", "join.token: must have the form abcdef.0123456789abcdef"),
+        ("join: {caData: '???'}", "join.caData: must be PEM certificates in base64"),
+        ("join: {caCertHashes: ['md5:00']}", "join.caCertHashes[0]: must be sha256: and 64 hex digits"),
+    ];
+    for (body, reason) in table {
+        assert_eq!(refused(body), [format!("esp:/node-config.yaml:3: {reason}")]);
+    }
+    // One source may bring the server, a more secret one the token.
+    let e = load(
+        &[
+            source("image", "join: {server: 'https://a', caData: YWJj}"),
+            source("smbios", &format!("join: {{token: {TOKEN}}}")),
+        ],
+        &[],
+    );
+    let join = e.config.join.as_ref().expect("set");
+    assert_eq!((join.server.as_str(), join.token.as_ref().map(Secret::reveal)), ("https://a", Some(TOKEN)));
+}
+
+#[test]
+fn a_secret_is_never_shown() {
+    let bodies = [
+        format!("join: {{token: {TOKEN}}}"),
+        format!("join: {TOKEN}"),
+        format!("join: [{TOKEN}]"),
+        format!("join: {{token: [{TOKEN}]}}"),
+        format!("join: {{token: {{x: {TOKEN}}}}}"),
+        format!("join: {{token: {TOKEN}x}}"),
+        format!("join: {{server: {TOKEN}, caData: {TOKEN}, caCertHashes: [{TOKEN}]}}"),
+        format!("join: {{tokn: {TOKEN}}}"),
+        format!("kubelet: {{staticPodURLHeader: {{Authorization: [{TOKEN}]}}}}"),
+        format!("kubelet: {{staticPodURLHeader: {TOKEN}}}"),
+        format!("staticPods: [{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, spec: {{x: {TOKEN}}}}}]"),
+        format!("kubelet: {TOKEN}"),
+    ];
+    for body in bodies {
+        let source = source("esp", &body);
+        let e = load(std::slice::from_ref(&source), &[]);
+        let shown = [
+            format!("{source:?}"),
+            e.document(),
+            format!("{:?}", e.problems),
+            e.problems.iter().map(ToString::to_string).collect(),
+        ];
+        for text in shown {
+            assert!(!text.contains("topsecret"), "{body}: {text}");
+        }
+    }
+    let e = load(&[], &[format!("join.token={TOKEN}"), format!("join={TOKEN}")]);
+    assert!(!e.document().contains("topsecret") && e.document().contains(MASK));
+    assert!(!format!("{:?}", e.config.join).contains("topsecret"));
+}
+
+#[test]
+fn the_document_for_operators() {
+    let e = load(&[source("fw-cfg", "node: {name: n}\nkubelet: {maxPods: 7}"), source("bad", "x: 1")], &[]);
+    let document: Value = serde_json::from_str(&e.document()).expect("JSON");
+    assert_eq!(document["config"]["node"]["name"], "n");
+    assert_eq!(document["config"]["kubelet"]["maxPods"], 7);
+    assert_eq!(document["provenance"]["kubelet.maxPods"], "fw-cfg");
+    assert_eq!(document["accepted"], json!(["fw-cfg:/node-config.yaml"]));
+    assert_eq!(
+        document["problems"],
+        json!([{ "source": "bad:/node-config.yaml", "line": 3, "path": "x", "reason": "is an unknown field" }])
+    );
+}
+
+/// Paths of all leaves.
+fn leaves(value: &Value, at: &str, all: &mut Vec<String>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            map.iter().for_each(|(k, v)| leaves(v, &crate::path::child(at, k), all));
+        }
+        _ => all.push(at.to_owned()),
+    }
+}
+
+/// Fragments that are each valid alone and together.
+fn fragment() -> impl Strategy<Value = Value> {
+    let part = prop_oneof![
+        "[a-c]{1,2}".prop_map(|n| json!({"node": {"name": n}})),
+        Just(json!({"node": {"name": null}})),
+        "[a-c]".prop_map(|k| json!({"labels": {k: "v"}})),
+        "[a-c]".prop_map(|k| json!({"labels": {k: null}})),
+        Just(json!({"labels": null})),
+        (1..9).prop_map(|n| json!({"kubelet": {"maxPods": n}})),
+        Just(json!({"kubelet": {"maxPods": null, "evictionHard": {"pid.available": "5%"}}})),
+        Just(json!({"kubelet": {"evictionHard": {}}})),
+        Just(json!({"kubelet": null})),
+        Just(json!({"kernel": {"sysctls": {"vm.swappiness": 1}}})),
+        Just(json!({"kernel": {"sysctls": {"vm.swappiness": null}, "modules": ["a"]}})),
+        Just(json!({"network": {"interfaces": []}})),
+        Just(json!({"taints": [{"key": "a", "effect": "NoExecute"}]})),
+        Just(json!({"join": {"server": "https://a"}})),
+        Just(json!({"join": null})),
+        // Refused ones, which must leave no trace.
+        Just(json!({"nod": 1, "node": {"name": "zz"}})),
+        Just(json!({"kubelet": {"maxPods": -1}, "labels": {"zz": "zz"}})),
+    ];
+    proptest::collection::vec(part, 0..3).prop_map(|parts| {
+        let mut all = json!({"apiVersion": API_VERSION, "kind": KIND});
+        parts.into_iter().for_each(|p| crate::merge::apply_keeping_nulls(&mut all, p));
+        all
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn every_effective_key_has_its_true_source(documents in proptest::collection::vec(fragment(), 0..5)) {
+        let sources: Vec<Source> = documents
+            .iter()
+            .enumerate()
+            .map(|(i, d)| Source { name: format!("s{i}"), origin: format!("o{i}"), text: d.to_string() })
+            .collect();
+        let e = load(&sources, &[]);
+        let mut config = serde_json::to_value(&e.config).expect("JSON");
+        config["kubelet"] = kubelet::to_value(&e.kubelet);
+        let mut paths = Vec::new();
+        leaves(&config, "", &mut paths);
+        paths.sort();
+        let known: Vec<&String> = e.provenance.keys().collect();
+        prop_assert_eq!(known, paths.iter().collect::<Vec<_>>());
+        // The named source is the last accepted one that sets the key.
+        for (path, source) in e.provenance.iter().filter(|(p, _)| *p == "node.name" || *p == "kubelet.maxPods") {
+            let (outer, inner) = path.split_once('.').expect("two keys");
+            let setter = sources.iter().zip(&documents).rev().find_map(|(s, d)| {
+                if !e.accepted.contains(&s.origin) { return None; }
+                match d.get(outer) {
+                    Some(Value::Null) => Some(DEFAULT),
+                    Some(map) => map.get(inner).map(|v| if v.is_null() { DEFAULT } else { s.name.as_str() }),
+                    None => None,
+                }
+            });
+            prop_assert_eq!(source.as_str(), setter.unwrap_or(DEFAULT), "{}", path);
+        }
+    }
+
+    #[test]
+    fn any_text_is_answered_and_the_result_is_valid(body in "\\PC{0,120}", set in "[a-z.\"=\\[\\]{}:, 0-9]{0,40}") {
+        let e = load(&[source("x", &body), source("y", "node: {name: ok}")], &[set]);
+        prop_assert_eq!(kubelet::validate::validate(&e.kubelet, "x"), []);
+        let _ = e.document();
+    }
+
+    #[test]
+    fn any_values_in_known_keys_are_answered(
+        key in proptest::sample::select(document::<NodeConfig>()),
+        inner in proptest::sample::select(vec!["name", "interfaces", "servers", "mirrors", "sysctls", "maxPods", "token"]),
+        value in crate::testing::json(),
+    ) {
+        let text = json!({"apiVersion": API_VERSION, "kind": KIND, key: {inner: value}}).to_string();
+        let e = load(&[Source { name: "x".into(), origin: "x".into(), text }], &[]);
+        prop_assert_eq!(e.accepted.is_empty(), e.problems.iter().any(|p| p.source == "x"));
+    }
+}

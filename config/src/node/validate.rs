@@ -1,0 +1,268 @@
+//! Rules of NodeConfig beyond the shape of single fields.
+//!
+//! In: a merged configuration. Out: every broken rule. Rules that only a complete set of sources can meet (a server
+//! without a token) are in [`outlook`], because sources complete each other.
+
+use super::derive;
+use super::types::{Interface, Join, NodeConfig};
+use crate::field::{self, Lines};
+use crate::formats;
+use crate::kubelet::flags::args::is_self_label;
+use crate::path;
+use crate::problem::Problem;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+struct Rules<'a> {
+    source: &'a str,
+    lines: &'a dyn Lines,
+    problems: Vec<Problem>,
+}
+
+impl Rules<'_> {
+    fn broken(&mut self, path: &str, value: Option<&str>, reason: &str) {
+        self.problems.push(Problem {
+            source: self.source.to_owned(),
+            line: self.lines.line(path),
+            path: path.to_owned(),
+            value: value.map(|v| field::shown(&Value::from(v))),
+            reason: reason.to_owned(),
+        });
+    }
+
+    fn rule(&mut self, ok: bool, path: &str, value: &str, reason: &str) {
+        if !ok {
+            self.broken(path, Some(value), reason);
+        }
+    }
+
+    /// The same rule for every element of a list.
+    fn each(&mut self, list: &[String], at: &str, ok: fn(&str) -> bool, reason: &str) {
+        for (i, item) in list.iter().enumerate() {
+            self.rule(ok(item), &path::index(at, i), item, reason);
+        }
+    }
+}
+
+/// Everything wrong with `config`; `lines` finds keys in the source merged last.
+pub(super) fn validate(config: &NodeConfig, source: &str, lines: &dyn Lines) -> Vec<Problem> {
+    let mut rules = Rules { source, lines, problems: Vec::new() };
+    let name = config.node.name.as_str();
+    rules.rule(
+        name.is_empty() || formats::is_dns_name(name),
+        "node.name",
+        name,
+        "must be a DNS name: lower-case letters, digits, - and ., at most 253",
+    );
+    for (i, interface) in config.network.interfaces.iter().enumerate() {
+        rules.interface(interface, &path::index("network.interfaces", i));
+    }
+    rules.each(&config.time.servers, "time.servers", is_host, "must be a host name or an IP address");
+    rules.registries(config);
+    rules.kernel(config);
+    rules.labels_and_taints(config);
+    if let Some(join) = &config.join {
+        rules.join(join);
+    }
+    rules.static_pods(config);
+    // Problems of the agent's configuration stand where its keys do.
+    let (_, problems) = derive::kubelet(config, source);
+    for problem in problems {
+        let line = lines.line(&problem.path);
+        rules.problems.push(Problem { line, ..problem });
+    }
+    rules.problems
+}
+
+/// What the configuration asks for and does not get.
+pub(super) fn outlook(config: &NodeConfig) -> Vec<Problem> {
+    let Some(join) = &config.join else { return Vec::new() };
+    let missing = [
+        ("server", join.server.is_empty()),
+        ("token", join.token.is_none()),
+        ("caData or caCertHashes", join.ca_data.is_none() && join.ca_cert_hashes.is_empty()),
+    ];
+    let missing: Vec<&str> = missing.iter().filter(|(_, missing)| *missing).map(|(key, _)| *key).collect();
+    let reason = if missing.is_empty() {
+        "is valid, but this version does not join clusters yet: the node runs standalone".to_owned()
+    } else {
+        format!("lacks {}: the node runs standalone", missing.join(", "))
+    };
+    vec![Problem { source: "effective".to_owned(), path: "join".to_owned(), reason, ..Problem::default() }]
+}
+
+impl Rules<'_> {
+    fn interface(&mut self, interface: &Interface, at: &str) {
+        const IP: &str = "must be an IP address";
+        let pattern = |b: u8| b.is_ascii_alphanumeric() || b" *?[]!-_.:@".contains(&b);
+        let at_name = path::child(at, "name");
+        self.rule(
+            !interface.name.trim().is_empty() && interface.name.bytes().all(pattern),
+            &at_name,
+            &interface.name,
+            "must be interface names or patterns such as en*, with blanks between",
+        );
+        if let Some(mac) = &interface.mac_address {
+            self.rule(
+                is_mac(mac),
+                &path::child(at, "macAddress"),
+                mac,
+                "must be six hex pairs with : between",
+            );
+        }
+        let cidr = "must be an address with its prefix length, such as 192.0.2.10/24";
+        self.each(&interface.addresses, &path::child(at, "addresses"), formats::is_cidr, cidr);
+        for (key, gateway) in [("gateway", &interface.gateway), ("gateway6", &interface.gateway6)] {
+            if let Some(gateway) = gateway {
+                self.rule(formats::is_ip(gateway), &path::child(at, key), gateway, IP);
+            }
+        }
+        if let Some(gateway) = interface.gateway6.as_deref().filter(|g| formats::is_ip(g)) {
+            self.rule(
+                gateway.contains(':'),
+                &path::child(at, "gateway6"),
+                gateway,
+                "must be an IPv6 address",
+            );
+        }
+        self.each(&interface.dns, &path::child(at, "dns"), formats::is_ip, IP);
+        self.each(&interface.search, &path::child(at, "search"), formats::is_dns_name, "must be a DNS name");
+    }
+
+    fn registries(&mut self, config: &NodeConfig) {
+        const AT: &str = "registries.mirrors";
+        for (host, mirrors) in &config.registries.mirrors {
+            let at = path::child(AT, host);
+            self.rule(
+                host == "_default" || is_host_port(host),
+                &at,
+                host,
+                "must be a registry's host, host:port, or _default",
+            );
+            if mirrors.endpoints.is_empty() {
+                self.broken(&path::child(&at, "endpoints"), None, "must name at least one URL");
+            }
+            let reason = "must be an http:// or https:// URL without blanks and quotes";
+            self.each(&mirrors.endpoints, &path::child(&at, "endpoints"), is_url, reason);
+        }
+    }
+
+    fn kernel(&mut self, config: &NodeConfig) {
+        for (name, value) in &config.kernel.sysctls {
+            let at = path::child("kernel.sysctls", name);
+            let named = formats::is_sysctl_name(name) && !name.contains('*');
+            self.rule(named, &at, name, "must be a kernel setting such as net.ipv4.ip_forward");
+            let line = !value.0.is_empty() && !value.0.contains(['\n', '\r', '\0']);
+            self.rule(line, &at, &value.0, "must be one line of text");
+        }
+        let module =
+            |m: &str| !m.is_empty() && m.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+        self.each(
+            &config.kernel.modules,
+            "kernel.modules",
+            module,
+            "must be a module's name without path and suffix",
+        );
+    }
+
+    fn labels_and_taints(&mut self, config: &NodeConfig) {
+        for (key, value) in &config.labels {
+            let at = path::child("labels", key);
+            self.rule(
+                formats::is_qualified_name(key),
+                &at,
+                key,
+                "must be a label key such as example.com/role",
+            );
+            self.rule(
+                formats::is_label_value(value),
+                &at,
+                value,
+                "must be at most 63 letters, digits, -, _ or ., with a letter or digit at both ends",
+            );
+            self.rule(
+                is_self_label(key),
+                &at,
+                key,
+                "is the control plane's to set: a node's own are under node.kubernetes.io/ and kubelet.kubernetes.io/",
+            );
+        }
+        let both = !config.taints.is_empty() && config.kubelet.0.contains_key("registerWithTaints");
+        if both {
+            self.broken("taints", None, "excludes kubelet.registerWithTaints: set one of them");
+        }
+    }
+
+    /// Values of this part are never shown: somebody may have put the token in the wrong place.
+    fn join(&mut self, join: &Join) {
+        let https = is_url(&join.server) && join.server.starts_with("https://");
+        if !join.server.is_empty() && !https {
+            self.broken("join.server", None, "must be an https:// URL");
+        }
+        if join.token.as_ref().is_some_and(|t| !is_token(t.reveal())) {
+            self.broken("join.token", None, "must have the form abcdef.0123456789abcdef");
+        }
+        if join.ca_data.as_deref().is_some_and(|d| !is_base64(d)) {
+            self.broken("join.caData", None, "must be PEM certificates in base64");
+        }
+        for (i, hash) in join.ca_cert_hashes.iter().enumerate() {
+            let hex = hash.strip_prefix("sha256:");
+            if !hex.is_some_and(|h| h.len() == 64 && h.bytes().all(|b| b.is_ascii_hexdigit())) {
+                let at = path::index("join.caCertHashes", i);
+                self.broken(&at, None, "must be sha256: and 64 hex digits");
+            }
+        }
+    }
+
+    fn static_pods(&mut self, config: &NodeConfig) {
+        let mut seen = BTreeSet::new();
+        for (i, pod) in config.static_pods.iter().enumerate() {
+            let at = path::index("staticPods", i);
+            if let Some((key, reason)) = pod.problem() {
+                let at = if key.is_empty() { at.clone() } else { path::child(&at, key) };
+                self.broken(&at, None, &reason);
+            } else if !seen.insert(pod.name()) {
+                self.broken(&at, Some(pod.name()), "is there twice: names of static pods differ");
+            }
+        }
+    }
+}
+
+fn is_host(text: &str) -> bool {
+    formats::is_ip(text) || formats::is_dns_name(text)
+}
+
+fn is_host_port(text: &str) -> bool {
+    match text.rsplit_once(':') {
+        Some((host, port)) => is_host(host) && port.parse::<u16>().is_ok_and(|p| p > 0),
+        None => is_host(text),
+    }
+}
+
+fn is_url(text: &str) -> bool {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let safe = |b: u8| b.is_ascii_graphic() && !b"\"\\<>".contains(&b);
+    rest.is_some_and(|r| {
+        r.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[') && r.bytes().all(safe)
+    })
+}
+
+fn is_mac(text: &str) -> bool {
+    text.len() == 17
+        && text.split(':').count() == 6
+        && text.split(':').all(|p| p.len() == 2 && p.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+fn is_token(text: &str) -> bool {
+    let part =
+        |p: &str, n: usize| p.len() == n && p.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    text.split_once('.').is_some_and(|(id, secret)| part(id, 6) && part(secret, 16))
+}
+
+fn is_base64(text: &str) -> bool {
+    let digits = text.trim_end_matches('=');
+    !digits.is_empty()
+        && text.len().is_multiple_of(4)
+        && text.len() - digits.len() <= 2
+        && digits.bytes().all(|b| b.is_ascii_alphanumeric() || b"+/".contains(&b))
+}

@@ -142,6 +142,9 @@ pub struct World {
     context: Arc<WorkerContext>,
     fence_until: Mono,
     stream_up: bool,
+    removed: BTreeSet<PodUid>,
+    /// Removed and added again under the same UID: an agent that starts later knows only the new life.
+    added_again: BTreeSet<PodUid>,
     /// The world is at rest: a restarted agent has nothing to do.
     pub(crate) quiet: bool,
 }
@@ -164,6 +167,8 @@ impl World {
             context,
             fence_until: Mono(0),
             stream_up: true,
+            removed: BTreeSet::new(),
+            added_again: BTreeSet::new(),
             quiet: false,
         };
         world.queue.after(Duration::from_millis(10), Event::AgentStart { incarnation: 0 });
@@ -225,7 +230,11 @@ impl World {
     /// A user writes a manifest.
     pub fn user_adds(&mut self, pod: &Arc<Pod>) {
         self.disturb();
-        self.disk.manifests.insert(key_of(pod).uid, pod.clone());
+        let uid = key_of(pod).uid;
+        if self.removed.remove(&uid) {
+            self.added_again.insert(uid.clone());
+        }
+        self.disk.manifests.insert(uid, pod.clone());
         self.tell(NodeEvent::Desired(pod.clone()));
     }
 
@@ -233,6 +242,7 @@ impl World {
     pub fn user_removes(&mut self, uid: &PodUid) {
         self.disturb();
         self.disk.manifests.remove(uid);
+        self.removed.insert(uid.clone());
         self.tell(NodeEvent::Removed(uid.clone()));
     }
 
@@ -371,6 +381,9 @@ impl World {
     fn start_agent(&mut self) {
         self.node = Some(Node::new(self.context.clone(), self.fence_until, self.defect));
         self.checks.note(self.queue.now(), &TraceEvent::AgentStarted { undisturbed: self.quiet });
+        for pod in std::mem::take(&mut self.added_again) {
+            self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod });
+        }
         let desired = self.disk.manifests.values().cloned().collect();
         let records = self.disk.records.values().cloned().collect();
         let dirs = self.disk.dirs.iter().cloned().collect();

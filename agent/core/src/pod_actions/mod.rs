@@ -195,7 +195,8 @@ fn clear_out(inputs: &Inputs<'_>, actions: &mut PodActions) {
 }
 
 /// Dead instances that a newer dead instance of the same container supersedes. The newest one stays, for its
-/// logs and its exit code.
+/// logs, its exit code and the restart count. An instance that never ran supersedes nothing: it may be removed
+/// itself, and the count would begin anew.
 #[must_use]
 pub fn superseded(snapshot: &PodSnapshot) -> Vec<ContainerId> {
     let dead = |c: &&ContainerObserved| !is_live(c.state);
@@ -203,7 +204,8 @@ pub fn superseded(snapshot: &PodSnapshot) -> Vec<ContainerId> {
         o.name == c.name && (o.attempt, o.created) > (c.attempt, c.created)
     };
     let all = || snapshot.containers.iter().filter(dead);
-    all().filter(|c| all().any(|o| newer(c, o))).map(|c| c.id.clone()).collect()
+    let superseded = |c: &&ContainerObserved| all().any(|o| o.started.is_some() && newer(c, o));
+    all().filter(superseded).map(|c| c.id.clone()).collect()
 }
 
 /// Retention: superseded instances go unless they are just being dealt with; a sandbox stays while it is the

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::api::{EventKind, PodAction, TerminatingRecord};
 use super::base::Base;
@@ -18,6 +18,7 @@ use crate::machine::Outbox;
 use crate::pod_actions::{self, Slot, SlotKind};
 use crate::runtime::effect::Effect;
 use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use crate::status::Phase;
 use crate::time::{Mono, Now, Wall};
 use crate::types::pod;
 
@@ -201,18 +202,35 @@ fn remove_all(b: &mut Base, snapshot: &PodSnapshot, now: Now, out: &mut Outbox<P
     false
 }
 
-/// Publishes the status of a pod on its way out, if there is a pod to speak of.
+/// Publishes the status of a pod on its way out, if there is a pod to speak of. A terminal phase is withheld:
+/// a start that was in flight when termination began may still succeed (contract fact 4).
 pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
-    if let Some(p) = t.pod.clone() {
-        let status = b.status(&p, &t.waiting, verdict(&t.reason).as_ref(), true, now);
+    if let Some(p) = t.pod.clone().filter(|p| !t.remove || can_tell(p, b)) {
+        let mut status = b.status(&p, &t.waiting, verdict(&t.reason).as_ref(), true, now);
+        let over = |s: &PodStatus| s.phase.as_deref().and_then(Phase::terminal).is_some();
+        let known = [b.published.as_ref(), p.status.as_ref()].into_iter().flatten().any(over);
+        if over(&status) && !known {
+            // After a restart nothing was published yet, and what an earlier incarnation said is not known.
+            let Some(before) = b.published.as_ref().and_then(|s| s.phase.clone()) else { return };
+            status.phase = Some(before);
+            (status.reason, status.message) = (None, None);
+        }
         b.publish(status, out);
     }
 }
 
 /// Publishes the status of a pod that is over; nothing new is learned from containers that were removed.
 pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
-    if let Some(p) = t.pod.clone() {
+    let removing = t.cleanup == Cleanup::Removing;
+    if let Some(p) = t.pod.clone().filter(|p| !removing || can_tell(p, b)) {
         let status = b.status(&p, &t.waiting, verdict(&t.reason).as_ref(), true, now);
         b.publish(status, out);
     }
+}
+
+/// False after a restart in the middle of removal: some containers are gone already, and what an earlier
+/// incarnation said of them must not be contradicted.
+fn can_tell(p: &Pod, b: &Base) -> bool {
+    let seen = |name: &str| b.snapshot.as_ref().is_some_and(|s| s.containers.iter().any(|c| c.name == name));
+    b.published.is_some() || pod::containers(p).iter().all(|c| seen(&c.name))
 }

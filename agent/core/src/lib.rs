@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod checkers;
 pub mod container_spec;
 pub mod drivers;
 pub mod images;
 pub mod machine;
 pub mod pleg;
 pub mod pod_actions;
+pub mod pod_manager;
 pub mod pod_source;
 pub mod pod_worker;
 pub mod resources;

@@ -73,6 +73,8 @@ pub enum PodEvent {
     },
     /// Whether the node's network is ready, `Err` with the runtime's words. Latest wins; ready until told.
     Network(Result<(), String>),
+    /// What all workers share changed (the node got another address).
+    Context(Arc<WorkerContext>),
     /// The deadline came.
     Tick,
 }

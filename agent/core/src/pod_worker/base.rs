@@ -78,8 +78,12 @@ impl Base {
         self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
     }
 
-    /// A decision needs a snapshot asked for after `after`.
+    /// A decision needs a snapshot asked for after `after`. Nothing to ask if there is one: then it waits for
+    /// an effect in flight, whose answer makes the next pass.
     pub(super) fn want_snapshot_after(&mut self, after: Mono) {
+        if self.snapshot.is_some() && self.as_of() > after {
+            return;
+        }
         self.wanted_after = Some(self.wanted_after.map_or(after, |w| w.max(after)));
     }
 

@@ -42,7 +42,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 pub use api::{EventFact, EventKind, KillReason, PodAction, PodEvent, TerminatingRecord, WorkerContext};
-pub use specs::{PodSpecs, SpecFailure};
+pub use specs::PodSpecs;
 pub use sync::RESTART_BACK_OFF;
 
 use base::Base;
@@ -332,6 +332,7 @@ impl Machine for PodWorker {
                 self.effect_done((id, completed_at), result, now, out);
             }
             PodEvent::Network(state) => self.base.network = state,
+            PodEvent::Context(context) => self.base.ctx = context,
             PodEvent::Tick => {}
         }
         self.advance(now, out);

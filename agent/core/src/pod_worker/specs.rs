@@ -6,19 +6,10 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::container_spec::{self, NodeContext, SpecError};
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::{Effect, ImageInfo};
 use crate::types::ContainerRef;
-
-/// A pod or container that cannot be turned into a runtime configuration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct SpecFailure {
-    /// Waiting reason, for example `CreateContainerConfigError`.
-    pub reason: &'static str,
-    /// For people.
-    pub message: String,
-}
 
 /// Builds runtime configurations from pods.
 pub trait PodSpecs: Debug + Send + Sync {
@@ -26,7 +17,7 @@ pub trait PodSpecs: Debug + Send + Sync {
     ///
     /// # Errors
     /// What in the pod cannot be done.
-    fn sandbox(&self, pod: &Pod, attempt: u32) -> Result<SandboxConfig, SpecFailure>;
+    fn sandbox(&self, pod: &Pod, attempt: u32) -> Result<SandboxConfig, SpecError>;
 
     /// One container of `pod` under `attempt`.
     ///
@@ -39,7 +30,7 @@ pub trait PodSpecs: Debug + Send + Sync {
         attempt: u32,
         image: &ImageInfo,
         pod_ips: &[String],
-    ) -> Result<ContainerConfig, SpecFailure>;
+    ) -> Result<ContainerConfig, SpecError>;
 
     /// Hash of what makes a container a different one (name and image).
     fn container_hash(&self, name: &str, image: &str) -> String;
@@ -55,4 +46,39 @@ pub trait PodSpecs: Debug + Send + Sync {
         attempt: u32,
         pod_ips: &[String],
     ) -> Effect;
+}
+
+impl PodSpecs for NodeContext {
+    fn sandbox(&self, pod: &Pod, attempt: u32) -> Result<SandboxConfig, SpecError> {
+        container_spec::sandbox_config(pod, attempt, self)
+    }
+
+    fn container(
+        &self,
+        pod: &Pod,
+        container: ContainerRef<'_>,
+        attempt: u32,
+        image: &ImageInfo,
+        pod_ips: &[String],
+    ) -> Result<ContainerConfig, SpecError> {
+        container_spec::container_config(pod, container, attempt, image, pod_ips, self)
+    }
+
+    fn container_hash(&self, name: &str, image: &str) -> String {
+        container_spec::container_hash(name, image)
+    }
+
+    fn pod_dirs(&self, pod: &Pod) -> Effect {
+        container_spec::pod_dirs(pod, self)
+    }
+
+    fn container_files(
+        &self,
+        pod: &Pod,
+        container: ContainerRef<'_>,
+        attempt: u32,
+        pod_ips: &[String],
+    ) -> Effect {
+        container_spec::container_files(pod, container, attempt, pod_ips, self)
+    }
 }

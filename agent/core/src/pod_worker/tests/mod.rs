@@ -1,5 +1,6 @@
 //! The pod worker against a tiny world: start, restart, termination, adoption, lost answers.
 
+mod small_scope;
 mod world;
 
 use std::time::Duration;

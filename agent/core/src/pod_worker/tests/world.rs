@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
+use crate::container_spec::SpecError;
 use crate::drivers::Class;
 use crate::machine::{EffectId, Machine, Outbox};
 use crate::pod_worker::{
-    EventFact, KillReason, PodAction, PodEvent, PodSpecs, PodWorker, SpecFailure, TerminatingRecord,
-    WorkerContext,
+    EventFact, KillReason, PodAction, PodEvent, PodSpecs, PodWorker, TerminatingRecord, WorkerContext,
 };
 use crate::restart;
 use crate::runtime::config::{
@@ -33,7 +33,7 @@ use crate::types::{ContainerRef, pod};
 pub(super) struct TinySpecs;
 
 impl PodSpecs for TinySpecs {
-    fn sandbox(&self, p: &Pod, attempt: u32) -> Result<SandboxConfig, SpecFailure> {
+    fn sandbox(&self, p: &Pod, attempt: u32) -> Result<SandboxConfig, SpecError> {
         Ok(SandboxConfig {
             pod: pod::key(p),
             attempt,
@@ -58,11 +58,11 @@ impl PodSpecs for TinySpecs {
         attempt: u32,
         image: &ImageInfo,
         pod_ips: &[String],
-    ) -> Result<ContainerConfig, SpecFailure> {
+    ) -> Result<ContainerConfig, SpecError> {
         let spec = container.find(p).expect("the worker asks for containers of the pod");
         assert!(!pod_ips.is_empty(), "a container is made when the pod has an address");
         if spec.working_dir.as_deref() == Some("bad") {
-            return Err(SpecFailure {
+            return Err(SpecError {
                 reason: "CreateContainerConfigError",
                 message: "bad working dir".to_owned(),
             });

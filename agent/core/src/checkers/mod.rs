@@ -1,0 +1,173 @@
+//! Invariants of a node as independent observers over a trace: what was applied to the runtime, what the
+//! agent asked for and said. The simulator calls them after every step, the exhaustive search after every
+//! choice; they know nothing of how the agent decides.
+//!
+//! In: [`TraceEvent`] in order. Out: the first [`Violation`] of each [`Invariant`]. Invariant of this module:
+//! a checker never reads the agent's own state, so it cannot share its mistakes. See docs/agent.md.
+
+mod agent;
+mod runtime;
+
+#[cfg(test)]
+mod tests;
+
+use crate::runtime::{ContainerId, PodUid, SandboxId};
+use crate::time::Mono;
+
+pub use agent::{AbsorbTerm, BackOff, Bounded, RestartTransparent, StatusMono};
+pub use runtime::{NoOutlive, OneLive, OneSandbox};
+
+/// Something that happened in the world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TraceEvent {
+    /// A sandbox became ready.
+    SandboxReady {
+        /// Whose.
+        pod: PodUid,
+        /// Which.
+        id: SandboxId,
+        /// Its attempt.
+        attempt: u32,
+    },
+    /// A sandbox is not ready any more.
+    SandboxStopped {
+        /// Which.
+        id: SandboxId,
+    },
+    /// A sandbox is gone.
+    SandboxRemoved {
+        /// Which.
+        id: SandboxId,
+    },
+    /// A container was created.
+    ContainerCreated {
+        /// Whose.
+        pod: PodUid,
+        /// Container name in the pod.
+        name: String,
+        /// Its attempt.
+        attempt: u32,
+        /// Which.
+        id: ContainerId,
+    },
+    /// Its process runs.
+    ContainerStarted {
+        /// Which.
+        id: ContainerId,
+    },
+    /// Its process ended.
+    ContainerExited {
+        /// Which.
+        id: ContainerId,
+    },
+    /// It is gone.
+    ContainerRemoved {
+        /// Which.
+        id: ContainerId,
+    },
+    /// The runtime lost everything; attempts may begin anew.
+    RuntimeEmptied,
+    /// A new incarnation of the agent.
+    AgentStarted {
+        /// The world was at rest when the last one died and has not changed since.
+        undisturbed: bool,
+    },
+    /// Somebody other than the agent changed the world: a user, an exit, a fault.
+    Disturbed,
+    /// The agent asked for an effect.
+    EffectIssued {
+        /// For which pod.
+        pod: PodUid,
+        /// `Effect::verb`.
+        verb: &'static str,
+        /// What it acts on, for telling repetitions apart.
+        object: String,
+    },
+    /// A pod worker is in this state now (`PodWorker::state_name`).
+    WorkerState {
+        /// Which pod.
+        pod: PodUid,
+        /// State.
+        state: &'static str,
+    },
+    /// A status was published.
+    StatusPublished {
+        /// Of which pod.
+        pod: PodUid,
+        /// `status.phase`.
+        phase: String,
+    },
+    /// The pod was desired anew after everything of it was gone: its history ends.
+    PodForgotten {
+        /// Which pod.
+        pod: PodUid,
+    },
+    /// The size of something that must not grow without bound.
+    Gauge {
+        /// What.
+        name: &'static str,
+        /// How many.
+        value: usize,
+        /// How many are allowed.
+        limit: usize,
+    },
+}
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{invariant} broken at {} ns: {message}", at.0)]
+pub struct Violation {
+    /// Name, as in docs/agent.md.
+    pub invariant: &'static str,
+    /// When.
+    pub at: Mono,
+    /// What was seen.
+    pub message: String,
+}
+
+/// One invariant as an observer.
+pub trait Invariant: std::fmt::Debug {
+    /// Its name, for example `ONE-LIVE`.
+    fn name(&self) -> &'static str;
+
+    /// Looks at one event.
+    ///
+    /// # Errors
+    /// What is broken, in words.
+    fn observe(&mut self, at: Mono, event: &TraceEvent) -> Result<(), String>;
+}
+
+/// A fresh observer for each invariant of this module.
+#[must_use]
+pub fn all() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(OneLive::default()),
+        Box::new(OneSandbox::default()),
+        Box::new(NoOutlive::default()),
+        Box::new(AbsorbTerm::default()),
+        Box::new(StatusMono::default()),
+        Box::new(BackOff::default()),
+        Box::new(RestartTransparent::default()),
+        Box::new(Bounded),
+    ]
+}
+
+/// Shows one event to every observer.
+///
+/// # Errors
+/// The first violation.
+pub fn observe_all(
+    invariants: &mut [Box<dyn Invariant>],
+    at: Mono,
+    event: &TraceEvent,
+) -> Result<(), Violation> {
+    for invariant in invariants {
+        let invariant_name = invariant.name();
+        invariant.observe(at, event).map_err(|message| Violation {
+            invariant: invariant_name,
+            at,
+            message,
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Each checker can fail, and does not fail without cause.
+
+use super::*;
+
+fn pod() -> PodUid {
+    PodUid::from("u1")
+}
+
+fn created(id: &str, attempt: u32) -> TraceEvent {
+    TraceEvent::ContainerCreated { pod: pod(), name: "a".to_owned(), attempt, id: id.into() }
+}
+
+fn started(id: &str) -> TraceEvent {
+    TraceEvent::ContainerStarted { id: id.into() }
+}
+
+fn exited(id: &str) -> TraceEvent {
+    TraceEvent::ContainerExited { id: id.into() }
+}
+
+fn ready(id: &str, attempt: u32) -> TraceEvent {
+    TraceEvent::SandboxReady { pod: pod(), id: id.into(), attempt }
+}
+
+fn stopped(id: &str) -> TraceEvent {
+    TraceEvent::SandboxStopped { id: id.into() }
+}
+
+fn phase(text: &str) -> TraceEvent {
+    TraceEvent::StatusPublished { pod: pod(), phase: text.to_owned() }
+}
+
+fn state(state: &'static str) -> TraceEvent {
+    TraceEvent::WorkerState { pod: pod(), state }
+}
+
+fn issued(verb: &'static str) -> TraceEvent {
+    TraceEvent::EffectIssued { pod: pod(), verb, object: "x".to_owned() }
+}
+
+/// The invariant that the trace breaks, with a second between events.
+fn verdict(trace: &[TraceEvent]) -> Option<&'static str> {
+    let mut invariants = all();
+    for (n, event) in (0u64..).zip(trace) {
+        if let Err(v) = observe_all(&mut invariants, Mono(n * 1_000_000_000), event) {
+            return Some(v.invariant);
+        }
+    }
+    None
+}
+
+#[test]
+fn every_checker_can_fail() {
+    let gauge = |value| TraceEvent::Gauge { name: "effects in flight", value, limit: 4 };
+    let undisturbed = TraceEvent::AgentStarted { undisturbed: true };
+    let loops: Vec<TraceEvent> = (0..12)
+        .flat_map(|n| {
+            let id = format!("c{n}");
+            [created(&id, n), started(&id), exited(&id)]
+        })
+        .collect();
+    let hot: Vec<TraceEvent> = std::iter::repeat_n(issued("stop_container"), 400).collect();
+    let table: Vec<(&str, Vec<TraceEvent>)> = vec![
+        ("ONE-LIVE", vec![created("c1", 0), created("c2", 1), started("c1"), started("c2")]),
+        ("ONE-LIVE", vec![created("c1", 1), started("c1"), exited("c1"), created("c2", 1)]),
+        ("ONE-SANDBOX", vec![ready("s1", 0), ready("s2", 1)]),
+        ("ONE-SANDBOX", vec![ready("s1", 1), stopped("s1"), ready("s2", 1)]),
+        ("NO-OUTLIVE", vec![created("c1", 0), started("c1"), phase("Failed")]),
+        ("NO-OUTLIVE", vec![created("c1", 0), phase("Failed"), started("c1")]),
+        ("NO-OUTLIVE", vec![created("c1", 0), state("finished")]),
+        ("NO-OUTLIVE", vec![state("finished"), ready("s1", 0)]),
+        ("ABSORB-TERM", vec![state("terminating"), state("syncing")]),
+        ("ABSORB-TERM", vec![state("terminating"), issued("create_container")]),
+        ("STATUS-MONO", vec![phase("Failed"), phase("Running")]),
+        ("STATUS-MONO", vec![phase("Failed"), phase("Succeeded")]),
+        ("BACKOFF", loops),
+        ("RESTART-TRANSPARENT", vec![undisturbed.clone(), issued("stop_container")]),
+        ("BOUNDED", vec![gauge(4), gauge(5)]),
+    ];
+    for (name, trace) in table {
+        assert_eq!(verdict(&trace), Some(name), "{trace:?}");
+    }
+    let mut invariants = all();
+    let first = hot.iter().find_map(|e| observe_all(&mut invariants, Mono(7), e).err());
+    assert_eq!(first.map(|v| v.invariant), Some("BACKOFF"), "an effect repeated without end");
+}
+
+#[test]
+fn a_normal_life_breaks_nothing() {
+    let undisturbed = TraceEvent::AgentStarted { undisturbed: true };
+    let gone = |id: &str| TraceEvent::ContainerRemoved { id: id.into() };
+    let trace = [
+        state("pending"),
+        state("syncing"),
+        ready("s1", 0),
+        created("c1", 0),
+        started("c1"),
+        phase("Running"),
+        exited("c1"),
+        created("c2", 1),
+        started("c2"),
+        gone("c1"),
+        undisturbed,
+        issued("inspect"),
+        TraceEvent::Disturbed,
+        state("terminating"),
+        issued("stop_container"),
+        exited("c2"),
+        stopped("s1"),
+        phase("Failed"),
+        state("terminated"),
+        gone("c2"),
+        TraceEvent::SandboxRemoved { id: "s1".into() },
+        state("finished"),
+        TraceEvent::PodForgotten { pod: pod() },
+        ready("s2", 0),
+        created("c3", 0),
+        started("c3"),
+    ];
+    assert_eq!(verdict(&trace), None);
+}

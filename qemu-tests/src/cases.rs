@@ -4,6 +4,8 @@ use crate::case::Case;
 
 pub mod boot;
 pub mod boot_refused;
+pub mod cri_contract;
+pub mod image;
 pub mod lifecycle;
 pub mod lifecycle_crash;
 pub mod lifecycle_time;

@@ -12,6 +12,7 @@ pub mod case;
 pub mod cases;
 pub mod counts;
 pub mod native;
+pub mod prepare;
 pub mod process;
 pub mod resource;
 pub mod rng;

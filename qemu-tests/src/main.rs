@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 use orlop_qemu_tests::counts::Counts;
 use orlop_qemu_tests::run::{Run, clean_stale};
 use orlop_qemu_tests::runner::{Options, run_cases};
-use orlop_qemu_tests::{bench, cases, native, say, select, selftest, signals};
+use orlop_qemu_tests::{bench, cases, native, prepare, say, select, selftest, signals};
 
 /// Cases on the native node and in booted VMs, benchmarks, and every test there is.
 #[derive(Parser)]
@@ -111,7 +111,13 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             let chosen = select::select(&cases::all(), patterns)
                 .map_err(|p| anyhow::anyhow!("no case is named {p}; `orlop-e2e list` shows them"))?;
             let options = how.options();
-            counted(|run| run_cases(run, &chosen, options).map(Some))
+            counted(|run| {
+                if prepare::needs_image(&chosen) {
+                    prepare::host()?;
+                    anyhow::ensure!(prepare::image(run)?, "the image does not build");
+                }
+                run_cases(run, &chosen, options).map(Some)
+            })
         }
         Verb::Selftest { how } => {
             let options = how.options();

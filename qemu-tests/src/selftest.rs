@@ -1,6 +1,6 @@
 //! `selftest`: every check there is, cheapest first, progress as it comes, one closing line.
 //!
-//! Format, lints, tests, documentation, licences, then all cases. A check that is not `cargo test` counts
+//! Format, lints, tests, documentation, licences, the image, then all cases. A check that is not `cargo test` counts
 //! as one; a tool that is not installed is reported and counts as skipped.
 
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::counts::{Counts, of_cargo_test};
 use crate::process::stream;
 use crate::run::Run;
 use crate::runner::{Options, run_cases};
-use crate::{cases, say};
+use crate::{cases, prepare, say};
 
 /// A check outside the cases.
 struct Check {
@@ -81,6 +81,7 @@ pub fn cargo() -> Command {
 /// # Errors
 /// If a check cannot even be started.
 pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
+    prepare::host()?;
     let mut total = Counts::default();
     for check in CHECKS {
         let start = Instant::now();
@@ -88,6 +89,15 @@ pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
         let counts = run_check(run, check)?;
         say::line(format!("== {}: {counts} ({}) ==", check.name, human(start.elapsed())));
         total = total.plus(counts);
+    }
+    let start = Instant::now();
+    say::line("== image ==");
+    let built = prepare::image(run)?;
+    say::line(format!("== image: {} ({}) ==", Counts::one(built), human(start.elapsed())));
+    total = total.plus(Counts::one(built));
+    if !built {
+        say::line("the image does not build: no case was run");
+        return Ok(total);
     }
     let start = Instant::now();
     say::line("== e2e ==");

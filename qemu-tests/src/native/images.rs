@@ -15,6 +15,12 @@ use super::registry::{HOST, tag_file};
 use crate::process::must;
 use crate::run::Run;
 
+/// Programs of the image for callers that cannot pass a script.
+const SCRIPTS: [(&str, &str); 2] = [
+    ("runs", "#!/bin/sh\ntrap 'exit 0' TERM\nwhile :; do sleep 3600 & wait; done\n"),
+    ("deaf", "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n"),
+];
+
 const APPLETS: [&str; 10] = ["sh", "sleep", "echo", "cat", "date", "true", "false", "touch", "ls", "head"];
 
 /// The test pods' image.
@@ -41,6 +47,11 @@ pub fn make_registry(run: &Arc<Run>, dir: &Path) -> Result<()> {
     fs::set_permissions(tree.join("bin/busybox"), fs::Permissions::from_mode(0o755))?;
     for applet in APPLETS {
         symlink("busybox", tree.join("bin").join(applet))?;
+    }
+    for (name, script) in SCRIPTS {
+        let path = tree.join("bin").join(name);
+        fs::write(&path, script)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     }
     let layer = dir.join("layer.tar");
     let mut tar = Command::new("tar");

@@ -1,0 +1,69 @@
+//! The agent's CRI client against the image's containerd: the contract suite that the fake runtime passes
+//! too, every answer read undecoded, and the descriptor inside containerd's executable.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use orlop_proto::cri::v1 as cri;
+
+use crate::case::{Case, CaseContext, Level};
+use crate::native::images;
+use crate::native::node::NativeNode;
+use crate::process::must;
+use crate::say;
+use crate::selftest::cargo;
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[Case {
+    name: "lifecycle/cri-contract",
+    level: Level::L4n,
+    expected_s: 20,
+    about: "the CRI client's contract holds against the image's containerd, on the wire and in its descriptor",
+    group: None,
+    run,
+}];
+
+fn cri_contract(args: &[&str]) -> Command {
+    let mut command = cargo();
+    command.args(["run", "--quiet", "--package", "agent-cri", "--example", "cri-contract", "--"]).args(args);
+    command
+}
+
+fn run(cx: &mut CaseContext<'_>) -> Result<()> {
+    // No agent is started, so any program may stand at its place.
+    let node = NativeNode::start(&cx.run, &cx.artefacts, std::env::current_exe()?)?;
+    let containerd = node.inside("/usr/bin/containerd");
+    let output = must(&cx.run, &mut cri_contract(&["binary", &containerd.to_string_lossy()]))?;
+    ensure!(output.contains(" 0 breaking"), "{output}");
+    say::line(format!("  {}", output.lines().last().unwrap_or_default()));
+    let mut client = node.cri().image_client();
+    node.cri().block_on(async {
+        let image = cri::ImageSpec { image: images::busybox(), ..Default::default() };
+        client
+            .pull_image(cri::PullImageRequest { image: Some(image), ..Default::default() })
+            .await
+            .context("PullImage")
+    })?;
+    std::fs::create_dir_all(node.logs().join("pods/contract_orlop-contract_uid-orlop-contract"))?;
+    // The words of a command are separated by blanks there, so none can hold a script.
+    let arguments = [
+        "runtime",
+        "--endpoint",
+        &format!("unix://{}", node.cri().socket().display()),
+        "--image",
+        &images::busybox(),
+        "--runs",
+        "/bin/runs",
+        "--exits",
+        "/bin/false",
+        "--code",
+        "1",
+        "--deaf",
+        "/bin/deaf",
+    ]
+    .map(str::to_owned);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let output = must(&cx.run, &mut cri_contract(&arguments))?;
+    say::line(format!("  {}", output.lines().last().unwrap_or_default()));
+    Ok(())
+}

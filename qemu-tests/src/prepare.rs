@@ -1,0 +1,42 @@
+//! What must be there before cases can run: packages of the host, the built image.
+//!
+//! The list of packages is orlop-image's; so is the decision what of an earlier build is still good.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use orlop_image::host::tools;
+
+use crate::case::{Case, Level};
+use crate::native::root::ROOT_VARIABLE;
+use crate::process::stream;
+use crate::run::{Run, cache_dir};
+use crate::{say, selftest};
+
+/// Installs (as root) or names what this machine lacks.
+///
+/// # Errors
+/// The line to type.
+pub fn host() -> Result<()> {
+    let needs = [tools::BUILD, tools::BOOT, tools::TEST].concat();
+    let dir = cache_dir();
+    std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+    tools::ensure(&needs, &dir.join("host-packages.log"))
+}
+
+/// True if any of the cases needs the built image.
+#[must_use]
+pub fn needs_image(cases: &[Case]) -> bool {
+    let own_root = std::env::var_os(ROOT_VARIABLE).is_some();
+    cases.iter().any(|c| c.level == Level::L4v || (c.level == Level::L4n && !own_root))
+}
+
+/// Builds the test profile's image, or sees that it is up to date.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn image(run: &Arc<Run>) -> Result<bool> {
+    let mut command = selftest::cargo();
+    command.args(["run", "--quiet", "--package", "orlop-image", "--", "build", "--profile", "test"]);
+    Ok(stream(run, &mut command, |line| say::line(format!("  {line}")))?.success())
+}

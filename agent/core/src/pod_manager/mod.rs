@@ -1,0 +1,378 @@
+//! pod_manager: which pods this node wants, which of them have a worker, and what each worker is told.
+//!
+//! In: [`ManagerEvent`]: what sources want, what the runtime has, what workers say. Out: [`ManagerAction`]: workers to
+//! start and events for them. One machine for the real agent and for the simulated node.
+//!
+//! ```text
+//! PodUpdate ──► desired ──► name free? ──► admission ──► Start + Tell(Desired)        [+ Tell(Kill Failed), Rejected]
+//! runtime, directories ──► unknown ──► Start + Tell(Kill Orphan)                      (once every source was read)
+//! ```
+//! Invariants:
+//! - nothing starts before the runtime was listed once: what runs already keeps its place and its name;
+//! - a pod waits until no other pod of its full name has a worker, in order of arrival (a changed static pod has a
+//!   new UID); an unknown pod that holds the name of a static pod is its predecessor and is taken down at once;
+//! - other unknown pods are orphans only once **every** expected source was read;
+//! - a pod that one source wants does not wait for another source: static pods start without the API;
+//! - a pod whose deletion was asked for is not started again after its worker finished.
+//!
+//! Upstream: pkg/kubelet/pod, the dispatch half of pod_workers.go, HandlePodCleanups (contract 4, 6.2, 6.4).
+
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::admission::{AdmissionContext, Rejection};
+use crate::machine::{Machine, Outbox};
+use crate::pod_source::{PodOp, PodUpdate, Source};
+use crate::pod_worker::{KillReason, PodEvent, TerminatingRecord, WorkerContext};
+use crate::runtime::observed::PodSnapshot;
+use crate::runtime::{PodKey, PodUid};
+use crate::time::{Mono, Now};
+use crate::types::pod::{self, CONFIG_MIRROR};
+
+use state::{Names, Worker};
+
+/// What the manager reacts to.
+#[derive(Clone, Debug)]
+pub enum ManagerEvent {
+    /// A source changed.
+    Update(PodUpdate),
+    /// The runtime was listed: it holds these pods.
+    Listed(Vec<PodKey>),
+    /// A pod changed in the runtime.
+    Changed(Arc<PodSnapshot>),
+    /// No container of the pod runs or will run: it needs no room any more. Its worker lives on.
+    Ended(PodUid),
+    /// A worker is done; nothing of its pod is left.
+    Finished(PodUid),
+    /// Whether the node's network is ready.
+    Network(Result<(), String>),
+    /// What workers share changed.
+    Context(Arc<WorkerContext>),
+    /// What admission knows about the node changed; pods that were judged stay judged.
+    Admission(Arc<AdmissionContext>),
+    /// Nothing in particular: looks whether anything can start. Never needed, as there is no deadline.
+    Tick,
+}
+
+/// How a worker begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// Knowing nothing.
+    Fresh,
+    /// In the middle of a termination that an earlier incarnation began.
+    Resume(Box<TerminatingRecord>),
+}
+
+/// What the manager asks for.
+#[derive(Clone, Debug)]
+pub enum ManagerAction {
+    /// Start a worker.
+    Start {
+        /// For which pod; name and namespace are empty if only its directory is known.
+        key: PodKey,
+        /// How.
+        beginning: Beginning,
+        /// Calls of earlier incarnations for this pod are over then.
+        fence_until: Mono,
+    },
+    /// Tell a worker something.
+    Tell {
+        /// Which.
+        uid: PodUid,
+        /// What.
+        event: PodEvent,
+    },
+    /// Admission refused the pod (its worker was told): an event of type Warning.
+    Rejected {
+        /// Which.
+        key: PodKey,
+        /// Reason and message.
+        rejection: Rejection,
+    },
+    /// The worker has ended; nothing more is sent to it.
+    Forget(PodUid),
+    /// Every source was read and the runtime listed: clean-up of unknown things may begin.
+    Synced,
+}
+
+/// What an earlier incarnation left behind.
+#[derive(Clone, Debug, Default)]
+pub struct Leftovers {
+    /// Terminations that had begun.
+    pub records: Vec<TerminatingRecord>,
+    /// Pods that have a directory.
+    pub directories: BTreeSet<PodUid>,
+    /// When the last call of an earlier incarnation is over.
+    pub fence_until: Mono,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct PodManager {
+    /// Sources that were not read yet.
+    expected: BTreeSet<Source>,
+    listed: bool,
+    synced: bool,
+    leftovers: Leftovers,
+    desired: BTreeMap<PodUid, Arc<Pod>>,
+    /// Desired pods without worker, in order of arrival.
+    waiting: Vec<PodUid>,
+    workers: BTreeMap<PodUid, Worker>,
+    names: Names,
+    /// In the runtime, and nobody said anything about them yet.
+    unknown: BTreeMap<PodUid, PodKey>,
+    /// Deleted pods whose worker finished, until their source forgets them.
+    done: BTreeSet<PodUid>,
+    network: Result<(), String>,
+    admission: Arc<AdmissionContext>,
+}
+
+impl PodManager {
+    /// A manager that waits for `expected` sources and the first list of the runtime.
+    #[must_use]
+    pub fn new(
+        expected: BTreeSet<Source>,
+        leftovers: Leftovers,
+        admission: Arc<AdmissionContext>,
+        network: Result<(), String>,
+    ) -> PodManager {
+        PodManager {
+            expected,
+            listed: false,
+            synced: false,
+            leftovers,
+            desired: BTreeMap::new(),
+            waiting: Vec::new(),
+            workers: BTreeMap::new(),
+            names: Names::default(),
+            unknown: BTreeMap::new(),
+            done: BTreeSet::new(),
+            network,
+            admission,
+        }
+    }
+
+    /// True once every source was read and the runtime listed.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// The pods that sources want, by UID.
+    #[must_use]
+    pub fn desired(&self) -> &BTreeMap<PodUid, Arc<Pod>> {
+        &self.desired
+    }
+
+    fn update(&mut self, update: PodUpdate, out: &mut Outbox<ManagerAction>) {
+        self.expected.remove(&update.source);
+        for pod in update.pods {
+            // A mirror pod is the API's picture of a static pod; it never runs.
+            if update.source == Source::Api && pod::annotation(&pod, CONFIG_MIRROR).is_some() {
+                continue;
+            }
+            let uid = pod::key(&pod).uid;
+            if update.op == PodOp::Remove {
+                self.desired.remove(&uid);
+                self.done.remove(&uid);
+                self.waiting.retain(|w| *w != uid);
+                if self.workers.contains_key(&uid) {
+                    tell(&uid, PodEvent::Kill { reason: KillReason::Removed, grace_s: None }, out);
+                }
+                continue;
+            }
+            self.desired.insert(uid.clone(), Arc::clone(&pod));
+            if let Some(worker) = self.workers.get_mut(&uid) {
+                worker.pod = Some(Arc::clone(&pod));
+                tell(&uid, PodEvent::Desired(pod), out);
+            } else if !self.waiting.contains(&uid) && !self.done.contains(&uid) {
+                self.waiting.push(uid);
+            }
+        }
+    }
+
+    fn listed(&mut self, pods: Vec<PodKey>, out: &mut Outbox<ManagerAction>) {
+        for key in pods {
+            self.unknown.insert(key.uid.clone(), key);
+        }
+        if std::mem::replace(&mut self.listed, true) {
+            return;
+        }
+        for record in std::mem::take(&mut self.leftovers.records) {
+            let key = record.pod.clone();
+            self.start(key.clone(), Beginning::Resume(Box::new(record)), out);
+            if let Some(pod) = self.desired.get(&key.uid) {
+                tell(&key.uid, PodEvent::Desired(Arc::clone(pod)), out);
+                self.waiting.retain(|w| *w != key.uid);
+            }
+        }
+        // Whatever runs already has its room: it is judged before newcomers.
+        let (running, new): (Vec<_>, Vec<_>) =
+            self.waiting.drain(..).partition(|uid| self.unknown.contains_key(uid));
+        self.waiting = [running, new].concat();
+    }
+
+    /// Starts waiting pods whose name is free.
+    fn start_waiting(&mut self, out: &mut Outbox<ManagerAction>) {
+        for uid in std::mem::take(&mut self.waiting) {
+            let Some(pod) = self.desired.get(&uid).map(Arc::clone) else { continue };
+            let key = pod::key(&pod);
+            if pod::is_static(&pod) {
+                self.take_down_predecessors(&key, out);
+            }
+            if self.names.is_taken(&key) {
+                self.waiting.push(uid);
+                continue;
+            }
+            let verdict = self.judge(&pod);
+            self.start(key.clone(), Beginning::Fresh, out);
+            tell(&uid, PodEvent::Desired(Arc::clone(&pod)), out);
+            if let Some(worker) = self.workers.get_mut(&uid) {
+                worker.ended = verdict.is_err();
+                worker.pod = Some(pod);
+            }
+            if let Err(rejection) = verdict {
+                tell(&uid, PodEvent::Kill { reason: rejection.clone().into(), grace_s: None }, out);
+                out.push(ManagerAction::Rejected { key, rejection });
+            }
+        }
+    }
+
+    fn judge(&self, pod: &Pod) -> Result<(), Rejection> {
+        // A pod that is to go needs no permission, only its end.
+        if pod.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let active = self.workers.values().filter(|w| !w.ended).filter_map(|w| w.pod.as_deref());
+        crate::admission::admit(pod, active, &self.admission)
+    }
+
+    /// An unknown pod with the name of a static pod can only be what the static pod was before.
+    fn take_down_predecessors(&mut self, successor: &PodKey, out: &mut Outbox<ManagerAction>) {
+        let same = |key: &&PodKey| {
+            key.name == successor.name && key.namespace == successor.namespace && key.uid != successor.uid
+        };
+        let found: Vec<PodKey> = self.unknown.values().filter(same).cloned().collect();
+        for key in found {
+            self.orphan(key, out);
+        }
+    }
+
+    /// Once everything is known: take down what nobody wants.
+    fn clean_up(&mut self, out: &mut Outbox<ManagerAction>) {
+        if !self.expected.is_empty() || !self.listed {
+            return;
+        }
+        for key in std::mem::take(&mut self.unknown).into_values() {
+            self.orphan(key, out);
+        }
+        if std::mem::replace(&mut self.synced, true) {
+            return;
+        }
+        for uid in self.leftovers.directories.clone() {
+            self.orphan(PodKey { namespace: Arc::from(""), name: Arc::from(""), uid }, out);
+        }
+        out.push(ManagerAction::Synced);
+    }
+
+    fn orphan(&mut self, key: PodKey, out: &mut Outbox<ManagerAction>) {
+        self.unknown.remove(&key.uid);
+        if self.desired.contains_key(&key.uid) || self.workers.contains_key(&key.uid) {
+            return;
+        }
+        let uid = key.uid.clone();
+        self.start(key, Beginning::Fresh, out);
+        tell(&uid, PodEvent::Kill { reason: KillReason::Orphan, grace_s: None }, out);
+    }
+
+    fn start(&mut self, key: PodKey, beginning: Beginning, out: &mut Outbox<ManagerAction>) {
+        let had_calls = self.leftovers.directories.contains(&key.uid) || beginning != Beginning::Fresh;
+        let fence_until = if had_calls { self.leftovers.fence_until } else { Mono(0) };
+        self.unknown.remove(&key.uid);
+        self.names.take(&key);
+        self.workers.insert(key.uid.clone(), Worker::new(key.clone()));
+        out.push(ManagerAction::Start { key: key.clone(), beginning, fence_until });
+        if self.network.is_err() {
+            tell(&key.uid, PodEvent::Network(self.network.clone()), out);
+        }
+    }
+
+    fn finished(&mut self, uid: PodUid, out: &mut Outbox<ManagerAction>) {
+        let Some(worker) = self.workers.remove(&uid) else { return };
+        self.names.give_back(&worker.key);
+        self.leftovers.directories.remove(&uid);
+        if let Some(pod) = self.desired.get(&uid) {
+            if pod.metadata.deletion_timestamp.is_some() {
+                self.done.insert(uid.clone());
+            } else {
+                self.waiting.push(uid.clone());
+            }
+        }
+        out.push(ManagerAction::Forget(uid));
+    }
+
+    fn changed(&mut self, snapshot: Arc<PodSnapshot>, out: &mut Outbox<ManagerAction>) {
+        let uid = snapshot.pod.uid.clone();
+        if self.workers.contains_key(&uid) {
+            tell(&uid, PodEvent::Observed(snapshot), out);
+        } else if snapshot.sandboxes.is_empty() && snapshot.containers.is_empty() {
+            self.unknown.remove(&uid);
+        } else if self.listed {
+            // A worker that is started for it looks for itself.
+            self.unknown.insert(uid, snapshot.pod.clone());
+        }
+    }
+
+    fn tell_all(&self, event: &PodEvent, out: &mut Outbox<ManagerAction>) {
+        for uid in self.workers.keys() {
+            tell(uid, event.clone(), out);
+        }
+    }
+}
+
+fn tell(uid: &PodUid, event: PodEvent, out: &mut Outbox<ManagerAction>) {
+    out.push(ManagerAction::Tell { uid: uid.clone(), event });
+}
+
+impl Machine for PodManager {
+    type Event = ManagerEvent;
+    type Action = ManagerAction;
+
+    fn step(&mut self, _now: Now, event: ManagerEvent, out: &mut Outbox<ManagerAction>) {
+        match event {
+            ManagerEvent::Update(update) => self.update(update, out),
+            ManagerEvent::Listed(pods) => self.listed(pods, out),
+            ManagerEvent::Changed(snapshot) => self.changed(snapshot, out),
+            ManagerEvent::Ended(uid) => {
+                if let Some(worker) = self.workers.get_mut(&uid) {
+                    worker.ended = true;
+                }
+            }
+            ManagerEvent::Finished(uid) => self.finished(uid, out),
+            ManagerEvent::Network(network) if network != self.network => {
+                self.network = network;
+                self.tell_all(&PodEvent::Network(self.network.clone()), out);
+            }
+            ManagerEvent::Network(_) => {}
+            ManagerEvent::Context(context) => self.tell_all(&PodEvent::Context(context), out),
+            ManagerEvent::Admission(context) => self.admission = context,
+            ManagerEvent::Tick => {}
+        }
+        if self.listed {
+            self.start_waiting(out);
+            self.clean_up(out);
+        }
+    }
+
+    /// Nothing here waits for time.
+    fn deadline(&self) -> Option<Mono> {
+        None
+    }
+}

@@ -1,0 +1,57 @@
+//! Book-keeping of the pod manager: workers, and which full names they hold.
+//!
+//! Invariant: a name is held as long as one worker of that name lives. A pod of which only the directory is known
+//! has no name and holds none.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::runtime::PodKey;
+
+/// A pod that has a worker.
+#[derive(Clone, Debug)]
+pub(super) struct Worker {
+    pub(super) key: PodKey,
+    /// As last desired; `None` for orphans.
+    pub(super) pod: Option<Arc<Pod>>,
+    /// It needs no room: refused, or its containers are over.
+    pub(super) ended: bool,
+}
+
+impl Worker {
+    pub(super) fn new(key: PodKey) -> Worker {
+        Worker { key, pod: None, ended: false }
+    }
+}
+
+/// Full names and how many workers hold each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names(BTreeMap<(Arc<str>, Arc<str>), usize>);
+
+impl Names {
+    fn of(key: &PodKey) -> Option<(Arc<str>, Arc<str>)> {
+        (!key.name.is_empty()).then(|| (Arc::clone(&key.namespace), Arc::clone(&key.name)))
+    }
+
+    pub(super) fn is_taken(&self, key: &PodKey) -> bool {
+        Names::of(key).is_some_and(|name| self.0.contains_key(&name))
+    }
+
+    pub(super) fn take(&mut self, key: &PodKey) {
+        if let Some(name) = Names::of(key) {
+            *self.0.entry(name).or_insert(0) += 1;
+        }
+    }
+
+    pub(super) fn give_back(&mut self, key: &PodKey) {
+        let Some(name) = Names::of(key) else { return };
+        if let Some(count) = self.0.get_mut(&name) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&name);
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Scenarios of the pod manager, told in short words.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::time::Wall;
+
+/// A pod `name` in namespace `ns` with UID `uid`; static unless `source` is `api`.
+fn pod(uid: &str, name: &str, source: &str) -> Arc<Pod> {
+    let value = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"uid": uid, "name": name, "namespace": "ns",
+            "annotations": {"kubernetes.io/config.source": source}},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "400m"}}}]}});
+    Arc::new(serde_json::from_value(value).unwrap())
+}
+
+fn deleted(pod: &Pod) -> Arc<Pod> {
+    let mut pod = pod.clone();
+    pod.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+    Arc::new(pod)
+}
+
+fn update(op: PodOp, source: Source, pods: &[&Arc<Pod>]) -> ManagerEvent {
+    ManagerEvent::Update(PodUpdate { source, op, pods: pods.iter().map(|p| Arc::clone(p)).collect() })
+}
+
+fn file(op: PodOp, pods: &[&Arc<Pod>]) -> ManagerEvent {
+    update(op, Source::File, pods)
+}
+
+fn listed(pods: &[&Arc<Pod>]) -> ManagerEvent {
+    ManagerEvent::Listed(pods.iter().map(|p| pod::key(p)).collect())
+}
+
+fn finished(uid: &str) -> ManagerEvent {
+    ManagerEvent::Finished(PodUid::from(uid))
+}
+
+fn manager(expected: &[Source], leftovers: Leftovers) -> PodManager {
+    let admission = AdmissionContext {
+        allocatable: [("cpu".to_owned(), crate::types::Quantity::from_milli(1000))].into(),
+        ..AdmissionContext::default()
+    };
+    PodManager::new(expected.iter().copied().collect(), leftovers, Arc::new(admission), Ok(()))
+}
+
+/// `+uid` start, `~uid` resume, `uid:word` tell, `-uid` forget, `!uid:reason` rejected, `synced`.
+fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
+    let mut out = Outbox::new();
+    manager.step(Now { mono: Mono(1), wall: Wall(1) }, event, &mut out);
+    let words = out.drain().map(|action| match action {
+        ManagerAction::Start { key, beginning: Beginning::Fresh, fence_until } => {
+            format!("+{}@{}", key.uid, fence_until.0)
+        }
+        ManagerAction::Start { key, fence_until, .. } => format!("~{}@{}", key.uid, fence_until.0),
+        ManagerAction::Forget(uid) => format!("-{uid}"),
+        ManagerAction::Rejected { key, rejection } => format!("!{}:{}", key.uid, rejection.reason),
+        ManagerAction::Synced => "synced".to_owned(),
+        ManagerAction::Tell { uid, event } => match event {
+            PodEvent::Desired(_) => format!("{uid}:desired"),
+            PodEvent::Kill { reason: KillReason::Failed { .. }, .. } => format!("{uid}:Failed"),
+            PodEvent::Kill { reason, .. } => format!("{uid}:{reason:?}"),
+            PodEvent::Observed(_) => format!("{uid}:observed"),
+            PodEvent::Network(network) => format!("{uid}:network {}", network.is_ok()),
+            other => format!("{uid}:{other:?}"),
+        },
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// A manager with one source that was read and delivered `pods`.
+fn running(pods: &[&Arc<Pod>]) -> PodManager {
+    let mut m = manager(&[Source::File], Leftovers::default());
+    step(&mut m, listed(&[]));
+    step(&mut m, file(PodOp::Add, pods));
+    m
+}
+
+#[test]
+fn nothing_starts_before_the_runtime_was_listed() {
+    let (a, stray) = (pod("a", "a", "file"), pod("s", "s", "file"));
+    let mut m = manager(&[Source::File], Leftovers::default());
+    assert_eq!(step(&mut m, file(PodOp::Add, &[&a])), "");
+    assert!(!m.is_synced());
+    assert_eq!(step(&mut m, listed(&[&stray])), "+a@0 a:desired +s@0 s:Orphan synced");
+    assert!(m.is_synced());
+}
+
+#[test]
+fn static_pods_do_not_wait_for_the_api_but_orphans_do() {
+    let (a, stray) = (pod("a", "a", "file"), pod("s", "s", "file"));
+    let mut m = manager(&[Source::File, Source::Api], Leftovers::default());
+    assert_eq!(step(&mut m, listed(&[&stray])), "");
+    assert_eq!(step(&mut m, file(PodOp::Add, &[&a])), "+a@0 a:desired");
+    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[])), "+s@0 s:Orphan synced");
+}
+
+#[test]
+fn an_unknown_pod_of_an_unread_source_is_taken_up_not_down() {
+    let ours = pod("x", "x", "api");
+    let mut m = manager(&[Source::File, Source::Api], Leftovers::default());
+    step(&mut m, listed(&[&ours]));
+    assert_eq!(step(&mut m, file(PodOp::Add, &[])), "");
+    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&ours])), "+x@0 x:desired synced");
+}
+
+#[test]
+fn a_changed_static_pod_waits_for_its_predecessor() {
+    let (old, new) = (pod("1", "a", "file"), pod("2", "a", "file"));
+    let mut m = running(&[&old]);
+    assert_eq!(step(&mut m, file(PodOp::Remove, &[&old])), "1:Removed");
+    assert_eq!(step(&mut m, file(PodOp::Add, &[&new])), "");
+    assert_eq!(step(&mut m, finished("1")), "-1 +2@0 2:desired");
+}
+
+#[test]
+fn successors_start_one_after_another_and_a_removed_one_never() {
+    let pods: Vec<Arc<Pod>> = ["1", "2", "3"].iter().map(|uid| pod(uid, "a", "file")).collect();
+    let mut m = running(&[&pods[0]]);
+    step(&mut m, file(PodOp::Add, &[&pods[1], &pods[2]]));
+    assert_eq!(step(&mut m, file(PodOp::Remove, &[&pods[0]])), "1:Removed");
+    assert_eq!(step(&mut m, file(PodOp::Remove, &[&pods[1]])), "");
+    assert_eq!(step(&mut m, finished("1")), "-1 +3@0 3:desired");
+}
+
+#[test]
+fn a_predecessor_found_in_the_runtime_goes_first_even_while_the_api_is_silent() {
+    let (old, new) = (pod("1", "a", "file"), pod("2", "a", "file"));
+    let mut m = manager(&[Source::File, Source::Api], Leftovers::default());
+    step(&mut m, listed(&[&old]));
+    assert_eq!(step(&mut m, file(PodOp::Add, &[&new])), "+1@0 1:Orphan");
+    assert_eq!(step(&mut m, finished("1")), "-1 +2@0 2:desired");
+}
+
+#[test]
+fn updates_reach_the_worker_and_a_finished_pod_that_is_wanted_starts_again() {
+    let a = pod("a", "a", "file");
+    let mut m = running(&[&a]);
+    assert_eq!(step(&mut m, file(PodOp::Update, &[&a])), "a:desired");
+    assert_eq!(step(&mut m, finished("a")), "-a +a@0 a:desired");
+    assert_eq!(step(&mut m, file(PodOp::Remove, &[&a])), "a:Removed");
+    // Wanted again while its worker still takes it down: the worker knows, and it starts once more.
+    assert_eq!(step(&mut m, file(PodOp::Add, &[&a])), "a:desired");
+    assert_eq!(step(&mut m, finished("a")), "-a +a@0 a:desired");
+}
+
+#[test]
+fn a_deleted_pod_is_brought_to_its_end_once() {
+    let a = pod("a", "a", "api");
+    let mut m = manager(&[Source::Api], Leftovers::default());
+    step(&mut m, listed(&[]));
+    step(&mut m, update(PodOp::Add, Source::Api, &[&a]));
+    let gone = deleted(&a);
+    assert_eq!(step(&mut m, update(PodOp::Delete, Source::Api, &[&gone])), "a:desired");
+    assert_eq!(step(&mut m, finished("a")), "-a");
+    assert_eq!(step(&mut m, update(PodOp::Reconcile, Source::Api, &[&gone])), "");
+    assert_eq!(step(&mut m, update(PodOp::Remove, Source::Api, &[&gone])), "");
+}
+
+#[test]
+fn admission_counts_who_needs_room() {
+    // Room for two of 400 m.
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|n| pod(n, n, "file"));
+    let mut m = running(&[&a, &b]);
+    assert_eq!(step(&mut m, file(PodOp::Add, &[&c])), "+c@0 c:desired c:Failed !c:OutOfcpu");
+    // A refused pod is not tried again, not even when there is room; an ended one makes room.
+    assert_eq!(step(&mut m, ManagerEvent::Ended(PodUid::from("a"))), "");
+    assert_eq!(step(&mut m, file(PodOp::Add, &[&d])), "+d@0 d:desired");
+}
+
+#[test]
+fn whoever_runs_already_is_judged_first() {
+    let [a, b, c] = ["a", "b", "c"].map(|n| pod(n, n, "file"));
+    let mut m = manager(&[Source::File], Leftovers::default());
+    step(&mut m, file(PodOp::Add, &[&a, &b, &c]));
+    let after = step(&mut m, listed(&[&c]));
+    assert_eq!(after, "+c@0 c:desired +a@0 a:desired +b@0 b:desired b:Failed !b:OutOfcpu synced");
+}
+
+#[test]
+fn a_deleted_pod_needs_no_admission() {
+    let mut m = running(&[&pod("a", "a", "file"), &pod("b", "b", "file")]);
+    let c = deleted(&pod("c", "c", "api"));
+    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&c])), "+c@0 c:desired");
+}
+
+#[test]
+fn leftovers_are_taken_up() {
+    let [a, b] = ["a", "b"].map(|n| pod(n, n, "file"));
+    let record = TerminatingRecord {
+        pod: pod::key(&b),
+        reason: KillReason::Removed,
+        grace_s: 5,
+        since: Wall(1),
+        remove: true,
+    };
+    let directories = ["a", "b", "c"].map(PodUid::from).into();
+    let leftovers = Leftovers { records: vec![record], directories, fence_until: Mono(7) };
+    let mut m = manager(&[Source::File], leftovers);
+    step(&mut m, file(PodOp::Add, &[&a, &b]));
+    let after = step(&mut m, listed(&[&a, &b]));
+    assert_eq!(after, "~b@7 b:desired +a@7 a:desired +c@7 c:Orphan synced");
+}
+
+#[test]
+fn mirror_pods_do_not_run() {
+    let mut mirror = (*pod("m", "a", "api")).clone();
+    mirror.metadata.annotations.as_mut().unwrap().insert(CONFIG_MIRROR.to_owned(), "1".to_owned());
+    let mut m = running(&[]);
+    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&Arc::new(mirror)])), "");
+}
+
+#[test]
+fn news_for_all_workers() {
+    let [a, b] = ["a", "b"].map(|n| pod(n, n, "file"));
+    let mut m = running(&[&a]);
+    assert_eq!(step(&mut m, ManagerEvent::Network(Ok(()))), "");
+    assert_eq!(step(&mut m, ManagerEvent::Network(Err("no cni".into()))), "a:network false");
+    assert_eq!(step(&mut m, file(PodOp::Add, &[&b])), "+b@0 b:network false b:desired");
+}
+
+#[test]
+fn snapshots_go_to_the_worker_or_make_an_orphan() {
+    let (a, stray) = (pod("a", "a", "file"), pod("s", "s", "file"));
+    let mut m = running(&[&a]);
+    let snapshot =
+        |pod: &Pod| PodSnapshot { pod: pod::key(pod), as_of: Mono(1), sandboxes: vec![], containers: vec![] };
+    assert_eq!(step(&mut m, ManagerEvent::Changed(Arc::new(snapshot(&a)))), "a:observed");
+    assert_eq!(step(&mut m, ManagerEvent::Changed(Arc::new(snapshot(&stray)))), "");
+    let sandbox = crate::runtime::observed::SandboxObserved {
+        id: "1".into(),
+        attempt: 0,
+        state: crate::runtime::observed::SandboxState::Ready,
+        created: Wall(0),
+        ips: vec![],
+        host_network: false,
+    };
+    let full = PodSnapshot { sandboxes: vec![sandbox], ..snapshot(&stray) };
+    assert_eq!(step(&mut m, ManagerEvent::Changed(Arc::new(full))), "+s@0 s:Orphan");
+}
+
+fn any_event() -> impl Strategy<Value = ManagerEvent> {
+    let uid = prop_oneof![Just("1"), Just("2"), Just("3"), Just("4")];
+    let pods = uid.clone().prop_map(|uid| pod(uid, if uid < "3" { "a" } else { "b" }, "file"));
+    prop_oneof![
+        pods.clone().prop_map(|p| file(PodOp::Add, &[&p])),
+        pods.clone().prop_map(|p| file(PodOp::Update, &[&p])),
+        pods.clone().prop_map(|p| file(PodOp::Remove, &[&p])),
+        pods.prop_map(|p| listed(&[&p])),
+        uid.clone().prop_map(|uid| ManagerEvent::Ended(PodUid::from(uid))),
+        uid.prop_map(finished),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: one worker for a UID, no pod begins beside another of its name, only workers are told
+    /// anything; and in the end every wanted pod has a worker.
+    #[test]
+    fn one_worker_for_a_uid_and_for_a_name(events in proptest::collection::vec(any_event(), 0..60)) {
+        let mut m = manager(&[Source::File], Leftovers::default());
+        let mut live: BTreeMap<PodUid, PodKey> = BTreeMap::new();
+        let mut check = |m: &mut PodManager, event: ManagerEvent| -> Result<Vec<PodUid>, TestCaseError> {
+            let mut out = Outbox::new();
+            m.step(Now::default(), event, &mut out);
+            let mut fresh = None;
+            for action in out.drain() {
+                match action {
+                    ManagerAction::Start { key, .. } => {
+                        fresh = Some(key.uid.clone());
+                        prop_assert!(live.insert(key.uid.clone(), key).is_none());
+                    }
+                    ManagerAction::Tell { uid, event } => {
+                        prop_assert!(live.contains_key(&uid));
+                        if matches!(event, PodEvent::Desired(_)) && fresh == Some(uid.clone()) {
+                            let name = &live[&uid].name;
+                            let others = live.values().filter(|k| k.name == *name).count();
+                            prop_assert_eq!(others, 1, "{} beside {:?}", uid, live);
+                        }
+                    }
+                    ManagerAction::Forget(uid) => prop_assert!(live.remove(&uid).is_some()),
+                    ManagerAction::Rejected { key, .. } => prop_assert!(live.contains_key(&key.uid)),
+                    ManagerAction::Synced => {}
+                }
+            }
+            Ok(live.keys().cloned().collect())
+        };
+        for event in events {
+            check(&mut m, event)?;
+        }
+        let mut workers = check(&mut m, listed(&[]))?;
+        // Everything that nobody wants comes to its end.
+        for _ in 0..8 {
+            for uid in workers.clone() {
+                if !m.desired().contains_key(&uid) {
+                    workers = check(&mut m, ManagerEvent::Finished(uid))?;
+                }
+            }
+        }
+        let names: BTreeSet<_> = m.desired().values().map(|p| pod::name(p).to_owned()).collect();
+        let held: BTreeSet<_> =
+            workers.iter().filter_map(|uid| m.desired().get(uid)).map(|p| pod::name(p).to_owned()).collect();
+        prop_assert_eq!(names, held);
+    }
+}

@@ -214,7 +214,6 @@ fn live(world: &mut World) -> Result<(), Violation> {
         let fine = match phase.as_str() {
             "Running" if always => spec.containers.iter().all(|c| running(&c.name)),
             "Running" => spec.containers.iter().any(|c| running(&c.name)),
-            "Pending" if spec.restart_policy.as_deref() == Some("Never") => true,
             "Succeeded" | "Failed" => !always,
             _ => false,
         };

@@ -65,10 +65,24 @@ pub(super) fn advance(
             replace_sandbox(s, b, *attempt, *replaces, now, out);
         }
         SandboxPlan::Stop => {
-            stop_sandboxes(b, &snapshot, now, out);
+            if stop_sandboxes(b, &snapshot, now, out) && b.ledger.all_fresh(snapshot.as_of) {
+                return Some(sandbox_lost());
+            }
         }
     }
     None
+}
+
+/// The sandbox is gone, no new one is allowed, and the containers that ended do not decide the phase: one of
+/// them never ran. Upstream leaves such a pod Pending for ever.
+fn sandbox_lost() -> KillReason {
+    KillReason::Failed {
+        reason: "SandboxChanged".to_owned(),
+        message:
+            "The pod's sandbox was lost before every container had run, and its restart policy allows no \
+                  new one."
+                .to_owned(),
+    }
 }
 
 fn plan(s: &Syncing, b: &Base, snapshot: &PodSnapshot, now: Now) -> PodActions {

@@ -1,3 +1,50 @@
-//! Entry point.
+//! The binary: arguments and environment in, exit code out. 0 after SIGTERM or SIGINT, 1 with the reason on
+//! stderr for everything that keeps the agent from starting.
+#![forbid(unsafe_code)]
 
-fn main() {}
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use orlop_agent::cli::{self, Command, Settings};
+use orlop_agent::logging;
+use orlop_agent::run::{self, Environment};
+
+fn main() -> ExitCode {
+    let command = match cli::command(std::env::args().skip(1).collect()) {
+        Ok(command) => command,
+        Err(error) => return fail(&error),
+    };
+    match command {
+        Command::Print(text) => match std::io::stdout().write_all(text.as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+        Command::Run(settings) => match start(*settings) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error),
+        },
+    }
+}
+
+fn start(settings: Settings) -> anyhow::Result<()> {
+    let environment = Environment::of_process();
+    logging::init(&settings.kubelet.logging, environment.under_journald)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(run::WORKER_THREADS)
+        .max_blocking_threads(run::BLOCKING_THREADS)
+        .thread_keep_alive(run::BLOCKING_KEEP_ALIVE)
+        .enable_all()
+        .build()
+        .context("start the async runtime")?;
+    let result = runtime.block_on(run::run(settings, environment));
+    // A blocked file operation must not hold the end back.
+    runtime.shutdown_background();
+    result
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    // If even stderr is gone there is nobody left to tell.
+    let _ = writeln!(std::io::stderr(), "orlop-agent: {error:#}");
+    ExitCode::FAILURE
+}

@@ -30,7 +30,8 @@ impl LedgerFile {
         LedgerFile { ledger: directory.join("boot.json"), lock: directory.join("boot.lock") }
     }
 
-    /// Appends an entry; false if this node has no ledger (it was not booted by orlop-init).
+    /// Appends an entry unless the ledger has one of the same phase and detail; false if nothing was written,
+    /// also where there is no ledger (the machine was not booted by orlop-init).
     /// Blocks for as long as another writer holds the lock: call it where blocking is allowed.
     ///
     /// # Errors
@@ -53,6 +54,9 @@ impl LedgerFile {
             |e: String| FilesError::at("parse", &self.ledger)(io::Error::new(io::ErrorKind::InvalidData, e));
         let text = String::from_utf8(bytes).map_err(|e| invalid(e.to_string()))?;
         let mut ledger = Ledger::parse(&text).map_err(|e| invalid(e.to_string()))?;
+        if ledger.entries.iter().any(|e| e.phase == entry.phase && e.detail == entry.detail) {
+            return Ok(false);
+        }
         ledger.entries.push(entry.clone());
         write_atomic(&self.ledger, ledger.render().as_bytes(), 0o644, Durability::Rebuildable)?;
         Ok(true)
@@ -95,6 +99,17 @@ mod tests {
         assert_eq!(ledger.boot_id, "b");
         assert_eq!(ledger.entries.len(), 101);
         assert_eq!(ledger.entries[0].phase, "kernel");
+    }
+
+    #[test]
+    fn a_phase_is_stamped_once_a_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("boot.json"), "").unwrap();
+        let file = LedgerFile::in_directory(dir.path());
+        let running = |detail: &str| Entry { detail: detail.to_owned(), ..entry("pod.running") };
+        assert!(file.stamp(&running("default/a")).unwrap());
+        assert!(file.stamp(&running("default/b")).unwrap());
+        assert!(!file.stamp(&Entry { at_ms: 9, ..running("default/a") }).unwrap());
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod cri_log;
 pub mod files;
 pub mod host_channel;
 pub mod log_follow;
+pub mod machine;
 pub mod notify;
 pub mod path_watch;
 pub mod process;

@@ -5,6 +5,7 @@
 //! this also rescans by a timer (fileCheckFrequency), because inotify can overflow and cannot see
 //! everything (a link changed further up). See contract chapter 4.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -27,6 +28,15 @@ pub struct WatchError {
     /// The system's words.
     #[source]
     pub source: io::Error,
+}
+
+/// What may have changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Files of the directory, by name.
+    pub names: BTreeSet<String>,
+    /// Anything: the path itself came or went, or the kernel lost events.
+    pub everything: bool,
 }
 
 /// A watch that survives the disappearance of what it watches.
@@ -72,21 +82,20 @@ impl PathWatch {
     ///
     /// # Errors
     /// The kernel's; the watch may be dropped and made anew.
-    pub async fn changed(&mut self) -> Result<(), WatchError> {
+    pub async fn changed(&mut self) -> Result<Change, WatchError> {
         loop {
-            let mut relevant = false;
-            let mut rearm = false;
+            let mut change = Change::default();
             let first = self.stream.next().await;
-            self.absorb(first, &mut relevant, &mut rearm)?;
+            self.absorb(first, &mut change)?;
             // The rest of the burst makes no second hint.
             while let Some(more) = self.stream.next().now_or_never() {
-                self.absorb(more, &mut relevant, &mut rearm)?;
+                self.absorb(more, &mut change)?;
             }
-            if rearm {
+            if change.everything {
                 self.arm()?;
             }
-            if relevant || rearm {
-                return Ok(());
+            if change != Change::default() {
+                return Ok(change);
             }
         }
     }
@@ -94,8 +103,7 @@ impl PathWatch {
     fn absorb(
         &self,
         event: Option<io::Result<Event<OsString>>>,
-        relevant: &mut bool,
-        rearm: &mut bool,
+        change: &mut Change,
     ) -> Result<(), WatchError> {
         let at = |source| WatchError { operation: "read inotify of", path: self.path.clone(), source };
         let event = match event {
@@ -104,7 +112,7 @@ impl PathWatch {
             None => return Err(at(io::Error::from(io::ErrorKind::UnexpectedEof))),
         };
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            (*relevant, *rearm) = (true, true);
+            change.everything = true;
             return Ok(());
         }
         let Some(armed) = self.armed.iter().find(|a| a.descriptor == event.wd) else {
@@ -113,12 +121,18 @@ impl PathWatch {
         if event.mask.intersects(
             EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::UNMOUNT | EventMask::IGNORED,
         ) {
-            *rearm = true;
+            change.everything = true;
             return Ok(());
         }
         match &armed.role {
-            Role::Content => *relevant |= content_counts(&armed.directory, &event),
-            Role::Ancestor(name) => *rearm |= event.name.as_deref() == Some(name.as_os_str()),
+            Role::Content if content_counts(&armed.directory, &event) => match &event.name {
+                Some(name) => {
+                    change.names.insert(name.to_string_lossy().into_owned());
+                }
+                None => change.everything = true,
+            },
+            Role::Content => {}
+            Role::Ancestor(name) => change.everything |= event.name.as_deref() == Some(name.as_os_str()),
         }
         Ok(())
     }
@@ -214,8 +228,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    async fn soon(watch: &mut PathWatch) {
-        tokio::time::timeout(Duration::from_secs(10), watch.changed()).await.expect("no hint").unwrap();
+    async fn soon(watch: &mut PathWatch) -> Change {
+        tokio::time::timeout(Duration::from_secs(10), watch.changed()).await.expect("no hint").unwrap()
     }
 
     /// True if nothing is pending. inotify queues before the system call that caused it returns.
@@ -229,9 +243,9 @@ mod tests {
         let mut watch = PathWatch::new(dir.path()).unwrap();
         let file = dir.path().join("a.yaml");
         std::fs::write(&file, "x").unwrap();
-        soon(&mut watch).await;
+        assert_eq!(soon(&mut watch).await.names.into_iter().collect::<Vec<_>>(), ["a.yaml"]);
         std::fs::rename(&file, dir.path().join("b.yaml")).unwrap();
-        soon(&mut watch).await;
+        assert_eq!(soon(&mut watch).await.names.into_iter().collect::<Vec<_>>(), ["a.yaml", "b.yaml"]);
         std::os::unix::fs::symlink("b.yaml", &file).unwrap();
         soon(&mut watch).await;
         std::fs::remove_file(&file).unwrap();

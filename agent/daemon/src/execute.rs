@@ -1,0 +1,291 @@
+//! Carries out pod workers' effects: one effect, one driver call, one answer.
+//!
+//! In: an [`Effect`] with its deadline. Out: exactly one [`PodEvent::EffectDone`], whatever happens to the
+//! call: an answer, the deadline, a cancellation, the end of the node. Invariants: no call is in progress
+//! after its deadline; pulls are bounded (serializeImagePulls, maxParallelImagePulls); a call that changes
+//! the runtime is let finish when the node stops, for a moment, so that the next incarnation starts clean.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use agent_core::drivers::{Class, DriverError, ImageService, Runtime};
+use agent_core::machine::EffectId;
+use agent_core::pleg::PlegEvent;
+use agent_core::pod_worker::{PodEvent, TerminatingRecord};
+use agent_core::runtime::PodKey;
+use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult};
+use agent_core::runtime::observed::PodSnapshot;
+use agent_core::time::Mono;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::actor::Tasks;
+use crate::mailbox::Sender;
+use crate::pod_dirs::PodDirs;
+
+/// What effects are carried out with; clones share it.
+pub struct Executor<R, I> {
+    runtime: Arc<R>,
+    images: Arc<I>,
+    dirs: Arc<PodDirs>,
+    pulls: Arc<Semaphore>,
+    tasks: Tasks,
+    pleg: Sender<PlegEvent>,
+    mutating: Arc<AtomicUsize>,
+    abandon: CancellationToken,
+}
+
+impl<R, I> Clone for Executor<R, I> {
+    fn clone(&self) -> Self {
+        Executor {
+            runtime: self.runtime.clone(),
+            images: self.images.clone(),
+            dirs: self.dirs.clone(),
+            pulls: self.pulls.clone(),
+            tasks: self.tasks.clone(),
+            pleg: self.pleg.clone(),
+            mutating: self.mutating.clone(),
+            abandon: self.abandon.clone(),
+        }
+    }
+}
+
+/// Where an answer goes. Dropped without an answer it says that the call was given up, so that there is
+/// always exactly one.
+struct Answer {
+    id: EffectId,
+    to: Sender<PodEvent>,
+    tasks: Tasks,
+    given: bool,
+}
+
+impl Answer {
+    fn give(mut self, result: EffectResult) {
+        self.send(result);
+    }
+
+    fn send(&mut self, result: EffectResult) {
+        self.given = true;
+        let completed_at = self.tasks.now().mono;
+        self.to.send(PodEvent::EffectDone { id: self.id, completed_at, result });
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.given {
+            self.send(Err(gave_up("the call was given up")));
+        }
+    }
+}
+
+impl<R: Runtime, I: ImageService> Executor<R, I> {
+    /// `pulls` image pulls at once.
+    pub fn new(
+        (runtime, images): (Arc<R>, Arc<I>),
+        dirs: Arc<PodDirs>,
+        pulls: usize,
+        tasks: Tasks,
+        pleg: Sender<PlegEvent>,
+    ) -> Executor<R, I> {
+        Executor {
+            runtime,
+            images,
+            dirs,
+            pulls: Arc::new(Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS))),
+            tasks,
+            pleg,
+            mutating: Arc::default(),
+            abandon: CancellationToken::new(),
+        }
+    }
+
+    /// Starts an effect. `cancel` drops the call; the answer is then `DeadlineExceeded`.
+    pub fn start(
+        &self,
+        key: &PodKey,
+        (id, effect, deadline): (EffectId, Effect, Option<Mono>),
+        cancel: CancellationToken,
+        to: Sender<PodEvent>,
+    ) {
+        let answer = Answer { id, to, tasks: self.tasks.clone(), given: false };
+        let mutates = changes_runtime(&effect);
+        let counted = mutates.then(|| Counted::new(&self.mutating));
+        // What changes nothing ends with the node; what does is let finish until it is abandoned.
+        let end = if mutates { self.abandon.clone() } else { self.tasks.stop().clone() };
+        let (this, key) = (self.clone(), key.clone());
+        let task = async move {
+            let verb = effect.verb();
+            let started = this.tasks.now().mono;
+            let work = Box::pin(this.within(deadline, this.carry_out(&key, effect)));
+            let result = tokio::select! {
+                // All three may be dropped at any await: the answer says then that the outcome is unknown.
+                biased;
+                () = end.cancelled() => Err(gave_up("the agent stops")),
+                () = cancel.cancelled() => Err(gave_up("cancelled")),
+                result = work => result,
+            };
+            let took_ms = this.tasks.now().mono.since(started).as_millis();
+            log(&key, id, verb, took_ms, &result);
+            drop(counted);
+            answer.give(result);
+        };
+        self.tasks.finish(task);
+    }
+
+    /// Writes a terminating record durably, then answers.
+    pub fn persist(&self, id: EffectId, record: TerminatingRecord, to: Sender<PodEvent>) {
+        let answer = Answer { id, to, tasks: self.tasks.clone(), given: false };
+        let this = self.clone();
+        self.tasks.finish(async move {
+            let dirs = this.dirs.clone();
+            let key = record.pod.clone();
+            let done = this.tasks.blocking(move || dirs.persist(&record)).await;
+            let result = done.map_or_else(|| Err(gave_up("the agent stops")), done_or_error);
+            log(&key, id, "persist", 0, &result);
+            answer.give(result);
+        });
+    }
+
+    /// Waits at most `within` for calls that change the runtime; true if none was given up.
+    pub async fn settle(&self, within: Duration) -> bool {
+        // The node's tasks are all being stopped: what is still running are such calls and short file work.
+        let settled = self.tasks.drain(within).await && self.mutating.load(Ordering::Acquire) == 0;
+        self.abandon.cancel();
+        settled
+    }
+
+    async fn within(&self, deadline: Option<Mono>, call: impl Future<Output = EffectResult>) -> EffectResult {
+        let Some(deadline) = deadline else { return call.await };
+        let left = deadline.since(self.tasks.now().mono);
+        if left.is_zero() {
+            return Err(gave_up("its deadline passed before it began"));
+        }
+        timeout(left, call).await.unwrap_or_else(|_| Err(gave_up("no answer before its deadline")))
+    }
+
+    async fn carry_out(&self, key: &PodKey, effect: Effect) -> EffectResult {
+        match effect {
+            Effect::CreatePodDirs { log_directory, dirs, files } => {
+                let (at, uid) = (self.dirs.clone(), key.uid.clone());
+                self.on_disk(move || at.create(&uid, &log_directory, &dirs, &files)).await
+            }
+            Effect::RemovePodDirs => {
+                let (at, key) = (self.dirs.clone(), key.clone());
+                self.on_disk(move || at.remove(&key)).await
+            }
+            Effect::Inspect => self.inspect(key).await,
+            Effect::InspectImage { image } => {
+                self.images.image_status(&image).await.map(EffectOk::Image).map_err(error)
+            }
+            Effect::PullImage { image } => self.pull(&image).await,
+            Effect::RunSandbox { config } => {
+                self.runtime.run_sandbox(&config).await.map(EffectOk::Sandbox).map_err(error)
+            }
+            Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),
+            Effect::RemoveSandbox { sandbox } => done_or_error(self.runtime.remove_sandbox(&sandbox).await),
+            Effect::CreateContainer { sandbox, config, sandbox_config } => self
+                .runtime
+                .create_container(&sandbox, &config, &sandbox_config)
+                .await
+                .map(EffectOk::Container)
+                .map_err(error),
+            Effect::StartContainer { container } => {
+                done_or_error(self.runtime.start_container(&container).await)
+            }
+            Effect::StopContainer { container, grace_s } => {
+                done_or_error(self.runtime.stop_container(&container, grace_s).await)
+            }
+            Effect::RemoveContainer { container } => {
+                done_or_error(self.runtime.remove_container(&container).await)
+            }
+        }
+    }
+
+    async fn on_disk(&self, work: impl FnOnce() -> Result<(), DriverError> + Send + 'static) -> EffectResult {
+        self.tasks.blocking(work).await.map_or_else(|| Err(gave_up("the agent stops")), done_or_error)
+    }
+
+    async fn pull(&self, image: &str) -> EffectResult {
+        // The semaphore is never closed; waiting for it counts as part of the pull.
+        let _permit = self.pulls.acquire().await;
+        self.images.pull(image).await.map(|info| EffectOk::Image(Some(info))).map_err(error)
+    }
+
+    async fn inspect(&self, key: &PodKey) -> EffectResult {
+        let as_of = self.tasks.now().mono;
+        let (found, observation) = self.runtime.inspect(&key.uid).await.map_err(error)?;
+        let snapshot = PodSnapshot {
+            pod: found.unwrap_or_else(|| key.clone()),
+            as_of,
+            sandboxes: observation.sandboxes,
+            containers: observation.containers,
+        };
+        // It answers PLEG's own questions as well.
+        self.pleg.send(PlegEvent::Inspected(Arc::new(snapshot.clone())));
+        Ok(EffectOk::Snapshot(Box::new(snapshot)))
+    }
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(counter: &Arc<AtomicUsize>) -> Counted {
+        counter.fetch_add(1, Ordering::AcqRel);
+        Counted(counter.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// True for calls that an earlier incarnation may still have in progress after its end.
+fn changes_runtime(effect: &Effect) -> bool {
+    match effect {
+        Effect::RunSandbox { .. }
+        | Effect::StopSandbox { .. }
+        | Effect::RemoveSandbox { .. }
+        | Effect::CreateContainer { .. }
+        | Effect::StartContainer { .. }
+        | Effect::StopContainer { .. }
+        | Effect::RemoveContainer { .. } => true,
+        Effect::CreatePodDirs { .. }
+        | Effect::RemovePodDirs
+        | Effect::InspectImage { .. }
+        | Effect::PullImage { .. }
+        | Effect::Inspect => false,
+    }
+}
+
+fn done_or_error(result: Result<(), DriverError>) -> EffectResult {
+    result.map(|()| EffectOk::Done).map_err(error)
+}
+
+fn error(e: DriverError) -> EffectError {
+    EffectError { class: e.class, message: e.to_string() }
+}
+
+fn gave_up(why: &str) -> EffectError {
+    EffectError { class: Class::DeadlineExceeded, message: why.to_owned() }
+}
+
+fn log(key: &PodKey, id: EffectId, verb: &'static str, took_ms: u128, result: &EffectResult) {
+    match result {
+        Ok(_) => {
+            tracing::debug!(pod = %key.name, namespace = %key.namespace, uid = %key.uid, effect = id.0, verb, took_ms, "effect done")
+        }
+        Err(e) => tracing::warn!(
+            pod = %key.name, namespace = %key.namespace, uid = %key.uid, effect = id.0, verb, took_ms,
+            class = ?e.class, error = %e.message, "effect failed"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! One answer for each effect, whatever the driver does: answers, fails, never answers, is cancelled.
+
+use super::*;
+use agent_core::drivers::{CgroupDriver, PodObservation, RuntimeStatus, RuntimeVersion};
+use agent_core::runtime::config::{ContainerConfig, SandboxConfig};
+use agent_core::runtime::effect::ImageInfo;
+use agent_core::runtime::observed::ListedPod;
+use agent_core::runtime::{ContainerId, ImageId, PodUid, SandboxId};
+use std::sync::atomic::AtomicBool;
+use tokio::sync::Notify;
+
+use crate::mailbox::Inbox;
+use crate::testing::VirtualClock;
+
+type Answered<T> = Result<T, DriverError>;
+
+/// Answers `stop_container` when `open` is notified, images at once or never, everything else with an error.
+#[derive(Default)]
+struct Slow {
+    open: Notify,
+    pulls_open: Notify,
+    pulling: AtomicUsize,
+    pulling_max: AtomicUsize,
+    dropped: AtomicBool,
+}
+
+fn no<T>(operation: &'static str) -> Answered<T> {
+    Err(DriverError {
+        operation,
+        object: "x".to_owned(),
+        class: Class::Unavailable,
+        message: "down".to_owned(),
+    })
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Runtime for Slow {
+    async fn version(&self) -> Answered<RuntimeVersion> {
+        no("version")
+    }
+    async fn status(&self) -> Answered<RuntimeStatus> {
+        no("status")
+    }
+    async fn cgroup_driver(&self) -> Answered<Option<CgroupDriver>> {
+        no("cgroup_driver")
+    }
+    async fn list(&self) -> Answered<Vec<ListedPod>> {
+        no("list")
+    }
+    async fn inspect(&self, _: &PodUid) -> Answered<(Option<PodKey>, PodObservation)> {
+        Ok((None, PodObservation::default()))
+    }
+    async fn run_sandbox(&self, _: &SandboxConfig) -> Answered<SandboxId> {
+        no("run_sandbox")
+    }
+    async fn stop_sandbox(&self, _: &SandboxId) -> Answered<()> {
+        no("stop_sandbox")
+    }
+    async fn remove_sandbox(&self, _: &SandboxId) -> Answered<()> {
+        no("remove_sandbox")
+    }
+    async fn create_container(
+        &self,
+        _: &SandboxId,
+        _: &ContainerConfig,
+        _: &SandboxConfig,
+    ) -> Answered<ContainerId> {
+        no("create_container")
+    }
+    async fn start_container(&self, _: &ContainerId) -> Answered<()> {
+        no("start_container")
+    }
+    async fn stop_container(&self, _: &ContainerId, _: u32) -> Answered<()> {
+        let _dropped = SetOnDrop(&self.dropped);
+        self.open.notified().await;
+        Ok(())
+    }
+    async fn remove_container(&self, _: &ContainerId) -> Answered<()> {
+        no("remove_container")
+    }
+}
+
+impl ImageService for Slow {
+    async fn image_status(&self, _: &str) -> Answered<Option<ImageInfo>> {
+        Ok(None)
+    }
+    async fn pull(&self, image: &str) -> Answered<ImageInfo> {
+        let now = self.pulling.fetch_add(1, Ordering::AcqRel) + 1;
+        self.pulling_max.fetch_max(now, Ordering::AcqRel);
+        self.pulls_open.notified().await;
+        self.pulling.fetch_sub(1, Ordering::AcqRel);
+        Ok(ImageInfo { id: ImageId::from(image), uid: None, username: String::new(), size_bytes: 1 })
+    }
+    async fn list_images(&self) -> Answered<Vec<ImageInfo>> {
+        no("list_images")
+    }
+    async fn remove_image(&self, _: &str) -> Answered<()> {
+        no("remove_image")
+    }
+}
+
+struct Rig {
+    driver: Arc<Slow>,
+    executor: Executor<Slow, Slow>,
+    tasks: Tasks,
+    to: Sender<PodEvent>,
+    answers: Inbox<PodEvent>,
+    pleg: Inbox<PlegEvent>,
+    _dir: tempfile::TempDir,
+}
+
+fn rig(pulls: usize) -> Rig {
+    let dir = tempfile::tempdir().unwrap();
+    let driver = Arc::new(Slow::default());
+    let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+    let dirs = Arc::new(PodDirs::new(dir.path(), &dir.path().join("logs")));
+    let (to_pleg, pleg) = tasks.mailbox();
+    let executor = Executor::new((driver.clone(), driver.clone()), dirs, pulls, tasks.clone(), to_pleg);
+    let (to, answers) = tasks.mailbox();
+    Rig { driver, executor, tasks, to, answers, pleg, _dir: dir }
+}
+
+impl Rig {
+    fn start(&self, id: u64, effect: Effect, seconds: Option<u64>) -> CancellationToken {
+        let cancel = CancellationToken::new();
+        let deadline = seconds.map(|s| self.tasks.now().mono.after(Duration::from_secs(s)));
+        self.executor.start(&key(), (EffectId(id), effect, deadline), cancel.clone(), self.to.clone());
+        cancel
+    }
+
+    async fn answer(&mut self) -> (u64, EffectResult, Mono) {
+        match self.answers.recv().await {
+            PodEvent::EffectDone { id, completed_at, result } => (id.0, result, completed_at),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn key() -> PodKey {
+    PodKey { namespace: "ns".into(), name: "web".into(), uid: "u-1".into() }
+}
+
+fn stop() -> Effect {
+    Effect::StopContainer { container: "c".into(), grace_s: 30 }
+}
+
+fn pull(image: &str) -> Effect {
+    Effect::PullImage { image: image.to_owned() }
+}
+
+fn class(result: &EffectResult) -> Option<Class> {
+    result.as_ref().err().map(|e| e.class)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_is_stamped_after_the_call() {
+    let mut rig = rig(1);
+    let start = rig.tasks.now().mono;
+    rig.start(7, stop(), Some(60));
+    rig.tasks.wait_until(start.after(Duration::from_secs(3))).await;
+    rig.driver.open.notify_one();
+    let (id, result, completed_at) = rig.answer().await;
+    assert_eq!((id, result), (7, Ok(EffectOk::Done)));
+    assert!(completed_at >= start.after(Duration::from_secs(3)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_outlives_its_deadline() {
+    let mut rig = rig(1);
+    let start = rig.tasks.now().mono;
+    rig.start(1, stop(), Some(5));
+    let (_, result, completed_at) = rig.answer().await;
+    assert_eq!(class(&result), Some(Class::DeadlineExceeded));
+    assert_eq!(completed_at.since(start).as_secs(), 5);
+    assert!(rig.driver.dropped.load(Ordering::Acquire), "the call goes on");
+    rig.driver.dropped.store(false, Ordering::Release);
+    rig.start(2, stop(), Some(0));
+    assert_eq!(class(&rig.answer().await.1), Some(Class::DeadlineExceeded));
+    assert!(!rig.driver.dropped.load(Ordering::Acquire), "the call was begun");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelling_drops_the_call_and_answers() {
+    let mut rig = rig(1);
+    let cancel = rig.start(1, pull("a"), None);
+    rig.tasks.wait_until(rig.tasks.now().mono.after(Duration::from_secs(3600))).await;
+    cancel.cancel();
+    assert_eq!(class(&rig.answer().await.1), Some(Class::DeadlineExceeded));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_keeps_its_class() {
+    let mut rig = rig(1);
+    rig.start(1, Effect::StartContainer { container: "c".into() }, Some(60));
+    let (_, result, _) = rig.answer().await;
+    assert_eq!(class(&result), Some(Class::Unavailable));
+    assert_eq!(result.unwrap_err().message, "start_container x: down");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pulls_are_serialised_when_they_must_be() {
+    for (pulls, at_once) in [(1, 1), (2, 2), (usize::MAX, 3)] {
+        let mut rig = rig(pulls);
+        for (id, image) in [(1, "a"), (2, "b"), (3, "c")] {
+            rig.start(id, pull(image), None);
+        }
+        for _ in 0..3 {
+            rig.tasks.wait_until(rig.tasks.now().mono.after(Duration::from_secs(1))).await;
+            rig.driver.pulls_open.notify_one();
+            let (_, result, _) = rig.answer().await;
+            assert!(matches!(result, Ok(EffectOk::Image(Some(_)))), "{result:?}");
+        }
+        assert_eq!(rig.driver.pulling_max.load(Ordering::Acquire), at_once, "{pulls}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inspection_is_stamped_before_and_answers_pleg_too() {
+    let mut rig = rig(1);
+    let before = rig.tasks.now().mono;
+    rig.start(1, Effect::Inspect, Some(60));
+    let (_, result, completed_at) = rig.answer().await;
+    let Ok(EffectOk::Snapshot(snapshot)) = result else { panic!("{result:?}") };
+    assert_eq!(snapshot.pod, key());
+    assert!(snapshot.as_of >= before && snapshot.as_of <= completed_at);
+    let PlegEvent::Inspected(seen) = rig.pleg.recv().await else { panic!("not told") };
+    assert_eq!(*seen, *snapshot);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_waits_a_moment_for_calls_that_change_something_and_for_no_others() {
+    let mut rig = rig(1);
+    rig.start(1, pull("a"), None);
+    rig.start(2, stop(), Some(60));
+    rig.tasks.stop().cancel();
+    assert_eq!(rig.answer().await.0, 1, "the pull is given up at once");
+    rig.driver.open.notify_one();
+    assert!(rig.executor.settle(Duration::from_secs(2)).await);
+    assert_eq!(rig.answer().await.1, Ok(EffectOk::Done));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_given_up_at_the_end_is_not_a_clean_stop() {
+    let mut rig = rig(1);
+    rig.start(1, stop(), Some(60));
+    rig.tasks.stop().cancel();
+    assert!(!rig.executor.settle(Duration::from_secs(2)).await);
+    assert_eq!(class(&rig.answer().await.1), Some(Class::DeadlineExceeded));
+}

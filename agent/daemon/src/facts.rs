@@ -1,0 +1,286 @@
+//! What the node is: configuration and machine put together to the [`NodeContext`] that pods' configurations
+//! are built from, and the checks that refuse to start on a machine the configuration does not fit.
+//!
+//! In: [`Settings`], /proc, /sys, resolver and hosts files. Out: plain values; read again now and then,
+//! because addresses and resolvers come late and change.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use agent_core::container_spec::NodeContext;
+use agent_core::container_spec::context::{
+    CgroupContext, DnsContext, MachineContext, ResolvConf, SecurityContext,
+};
+use agent_core::drivers::CgroupDriver;
+use agent_core::pod_worker::WorkerContext;
+use agent_core::restart;
+use agent_linux::{machine, process};
+use anyhow::{Context, bail};
+use orlop_config::Quantity;
+use orlop_config::kubelet::{KubeletConfiguration, enums};
+
+use crate::cli::Settings;
+
+/// What does not change while the agent runs.
+#[derive(Clone, Debug)]
+pub struct NodeFacts {
+    settings: Arc<Settings>,
+    node_name: String,
+    driver: CgroupDriver,
+    runtime_name: String,
+}
+
+impl NodeFacts {
+    /// Facts of this node; `driver` is what the runtime said about cgroups.
+    ///
+    /// # Errors
+    /// The node has no name, or the machine does not fit the configuration.
+    pub fn new(
+        settings: Arc<Settings>,
+        driver: Option<CgroupDriver>,
+        runtime_name: String,
+    ) -> anyhow::Result<NodeFacts> {
+        let node_name = node_name(settings.options.hostname_override.as_deref())?;
+        let driver = driver.unwrap_or(match settings.kubelet.cgroup_driver {
+            enums::CgroupDriver::Systemd => CgroupDriver::Systemd,
+            enums::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
+        });
+        Ok(NodeFacts { settings, node_name, driver, runtime_name })
+    }
+
+    /// Name of the node.
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
+    /// What pod workers share, as of now.
+    ///
+    /// # Errors
+    /// Memory or CPUs of the machine cannot be read.
+    pub fn worker_context(&self) -> anyhow::Result<WorkerContext> {
+        let node = self.node_context()?;
+        let kubelet = &self.settings.kubelet;
+        let cap = kubelet.crash_loop_back_off.max_container_restart_period;
+        Ok(WorkerContext {
+            host_ips: node.node_ips.clone(),
+            specs: Arc::new(node),
+            request_timeout: kubelet.runtime_request_timeout.to_std(),
+            crash_loop: restart::Policy {
+                max: cap.map_or(restart::Policy::default().max, orlop_config::Duration::to_std),
+                ..restart::Policy::default()
+            },
+            runtime_name: self.runtime_name.clone(),
+        })
+    }
+
+    /// The node as of now.
+    ///
+    /// # Errors
+    /// Memory or CPUs of the machine cannot be read.
+    pub fn node_context(&self) -> anyhow::Result<NodeContext> {
+        let kubelet = &self.settings.kubelet;
+        let root_dir = self.settings.options.root_dir.trim_end_matches('/').to_owned();
+        let v2 = machine::has_cgroup_v2();
+        Ok(NodeContext {
+            node_name: self.node_name.clone(),
+            node_ips: self.node_ips(),
+            machine: machine_context(kubelet, Path::new(&root_dir))?,
+            root_dir,
+            pod_logs_dir: kubelet.pod_logs_dir.trim_end_matches('/').to_owned(),
+            cgroup: CgroupContext {
+                driver: self.driver,
+                per_qos: kubelet.cgroups_per_qos,
+                root: kubelet.cgroup_root.clone(),
+                v2,
+                cpu_cfs_quota: kubelet.cpu_cfs_quota,
+                cpu_cfs_quota_period_us: kubelet.cpu_cfs_quota_period.as_nanos() / 1000,
+                single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!v2),
+                swap_controller: machine::has_swap_controller(),
+            },
+            dns: DnsContext {
+                cluster_dns: kubelet.cluster_dns.clone(),
+                cluster_domain: kubelet.cluster_domain.clone(),
+                host: resolver(&kubelet.resolv_conf),
+            },
+            host_etc_hosts: std::fs::read_to_string("/etc/hosts").unwrap_or_default(),
+            security: SecurityContext {
+                seccomp_default: kubelet.seccomp_default,
+                apparmor_enabled: machine::has_apparmor(),
+                selinux_enabled: machine::has_selinux(),
+            },
+        })
+    }
+
+    fn node_ips(&self) -> Vec<String> {
+        match self.settings.options.node_ip.as_deref() {
+            // The unspecified addresses only say which family is preferred.
+            Some(given) if !matches!(given, "" | "0.0.0.0" | "::") => {
+                given.split(',').map(|ip| ip.trim().to_owned()).collect()
+            }
+            preference => {
+                let mut ips = machine::node_addresses();
+                if preference == Some("::") {
+                    ips.sort_by_key(std::net::IpAddr::is_ipv4);
+                }
+                ips.iter().map(ToString::to_string).collect()
+            }
+        }
+    }
+}
+
+/// Refuses to run where the configuration says that a node must not (failCgroupV1, failSwapOn).
+///
+/// # Errors
+/// What is in the way, and what to do.
+pub fn check_machine(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
+    if kubelet.fail_cgroup_v1 && !machine::has_cgroup_v2() {
+        bail!(
+            "this machine has no unified cgroup hierarchy (cgroup v2) and failCgroupV1 is true: \
+             boot with cgroup v2, or set failCgroupV1: false"
+        );
+    }
+    let swaps = machine::swaps();
+    if kubelet.fail_swap_on && !swaps.is_empty() {
+        bail!(
+            "swap is on ({}) and failSwapOn is true: turn it off, or set failSwapOn: false",
+            swaps.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// The name given, or the host's; lower case and trimmed, as upstream does.
+fn node_name(given: Option<&str>) -> anyhow::Result<String> {
+    let name = match given {
+        Some(name) => name.to_owned(),
+        None => process::hostname().context("read the host's name")?,
+    };
+    let name = name.trim().to_lowercase();
+    if !orlop_config::formats::is_dns_name(&name) {
+        bail!("node name {name:?} is no DNS name: set the host's name or --hostname-override");
+    }
+    Ok(name)
+}
+
+fn resolver(path: &str) -> Option<ResolvConf> {
+    if path.is_empty() {
+        return None;
+    }
+    match std::fs::read_to_string(path) {
+        Ok(text) => Some(ResolvConf::parse(&text)),
+        Err(error) => {
+            tracing::warn!(path, %error, "resolver configuration cannot be read; pods get none");
+            Some(ResolvConf::default())
+        }
+    }
+}
+
+fn machine_context(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::Result<MachineContext> {
+    let memory = signed(machine::memory_bytes()?);
+    let cpus_milli = i64::from(machine::cpus_online()?) * 1000;
+    let storage = machine::filesystem_bytes(root_dir).map(signed).unwrap_or_default();
+    let evict = |signal: &str, capacity: i64| {
+        kubelet.eviction_hard.get(signal).map_or(0, |amount| threshold(amount, capacity))
+    };
+    let left = |capacity: i64, resource: &str, evicted: i64| {
+        (capacity - reserved(kubelet, resource) - evicted).max(0)
+    };
+    Ok(MachineContext {
+        memory_capacity_bytes: memory,
+        allocatable_cpu_milli: (cpus_milli - reserved_cpu_milli(kubelet)).max(0),
+        allocatable_memory_bytes: left(memory, "memory", evict("memory.available", memory)),
+        allocatable_ephemeral_storage_bytes: left(
+            storage,
+            "ephemeral-storage",
+            evict("nodefs.available", storage),
+        ),
+        hugepage_sizes: machine::hugepage_sizes(),
+        thermal_throttle_paths: machine::thermal_throttle_paths(),
+    })
+}
+
+/// Reserved for the system and for Kubernetes together, whole units.
+fn reserved(kubelet: &KubeletConfiguration, resource: &str) -> i64 {
+    let of = |map: &std::collections::BTreeMap<String, String>| {
+        map.get(resource).and_then(|q| Quantity::parse(q).ok()).map_or(0, |q| q.value())
+    };
+    of(&kubelet.system_reserved) + of(&kubelet.kube_reserved)
+}
+
+/// `reservedSystemCPUs` replaces the amounts.
+fn reserved_cpu_milli(kubelet: &KubeletConfiguration) -> i64 {
+    if let Some(cpus) =
+        orlop_config::formats::parse_cpu_list(&kubelet.reserved_system_cpus).filter(|c| !c.is_empty())
+    {
+        return i64::try_from(cpus.len()).unwrap_or(0) * 1000;
+    }
+    let of = |map: &std::collections::BTreeMap<String, String>| {
+        map.get("cpu").and_then(|q| Quantity::parse(q).ok()).map_or(0, |q| q.milli_value())
+    };
+    of(&kubelet.system_reserved) + of(&kubelet.kube_reserved)
+}
+
+/// An eviction threshold as an amount: `100Mi`, or `10%` of the capacity.
+fn threshold(amount: &str, capacity: i64) -> i64 {
+    match amount.strip_suffix('%') {
+        Some(percent) => {
+            // Thousandths of a percent, in integers: decisions know no floats.
+            let (whole, part) = percent.split_once('.').unwrap_or((percent, ""));
+            let part = format!("{part:0<3}");
+            let thousandths = |s: &str| s.get(..3).and_then(|s| s.parse::<i128>().ok()).unwrap_or(0);
+            let share = whole.parse::<i128>().unwrap_or(0) * 1000 + thousandths(&part);
+            i64::try_from(i128::from(capacity) * share / 100_000).unwrap_or(0)
+        }
+        None => Quantity::parse(amount).map_or(0, |q| q.value()),
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn thresholds() {
+        for (amount, capacity, bytes) in [
+            ("100Mi", 1 << 30, 100 << 20),
+            ("10%", 1000, 100),
+            ("7.5%", 1000, 75),
+            ("0.1%", 10_000, 10),
+            ("x%", 10, 0),
+        ] {
+            assert_eq!(threshold(amount, capacity), bytes, "{amount}");
+        }
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(node_name(Some(" Node-1 ")).unwrap(), "node-1");
+        assert!(node_name(Some("a_b")).is_err());
+        assert!(node_name(Some("")).is_err());
+    }
+
+    #[test]
+    fn reservations_and_evictions_are_taken_off() {
+        let amounts = |list: &[(&str, &str)]| {
+            list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>()
+        };
+        let mut kubelet = KubeletConfiguration {
+            eviction_hard: amounts(&[("memory.available", "100Mi")]),
+            system_reserved: amounts(&[("memory", "1Mi"), ("cpu", "100m")]),
+            kube_reserved: amounts(&[("cpu", "50m")]),
+            ..KubeletConfiguration::default()
+        };
+        let context = machine_context(&kubelet, Path::new("/")).unwrap();
+        assert_eq!(context.memory_capacity_bytes - context.allocatable_memory_bytes, 101 << 20);
+        let cpus = i64::from(machine::cpus_online().unwrap()) * 1000;
+        assert_eq!(context.allocatable_cpu_milli, cpus - 150);
+        kubelet.reserved_system_cpus = "0".to_owned();
+        assert_eq!(machine_context(&kubelet, Path::new("/")).unwrap().allocatable_cpu_milli, cpus - 1000);
+    }
+}

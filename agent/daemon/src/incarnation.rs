@@ -1,0 +1,123 @@
+//! What one run of the agent leaves for the next: whether calls may still be in progress.
+//!
+//! In: the state file below the root directory and the kernel's boot id. Out: how long absence must not be
+//! concluded (the zombie fence). Presence can be concluded at once, so adopting what runs never waits.
+//!
+//! After a clean stop every call was answered: no fence. After a reboot nothing of the old boot can act: no
+//! fence. After a crash the connection is gone with the process and the runtime cancels what came over it;
+//! [`CANCELLED_CALL_MAX`] is how long it may take to give up. A call that outlives even that is recognised
+//! by its name: sandbox and container names are functions of (UID, name, attempt) and the runtime refuses a
+//! second one of the same name.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent_core::drivers::Class;
+use agent_core::time::Mono;
+use agent_linux::files::{self, Durability, FilesError};
+use serde::{Deserialize, Serialize};
+
+use crate::pod_dirs::chain;
+
+/// How long the runtime may go on with a call whose caller is gone.
+pub const CANCELLED_CALL_MAX: Duration = Duration::from_secs(10);
+
+const NAME: &str = "orlop-agent-state.json";
+const BYTES_MAX: u64 = 4096;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    boot_id: String,
+    /// No call was in progress when it ended.
+    clean: bool,
+}
+
+/// This run of the agent.
+#[derive(Debug)]
+pub struct Incarnation {
+    path: PathBuf,
+    boot_id: String,
+    fence_until: Mono,
+    first_of_boot: bool,
+}
+
+impl Incarnation {
+    /// Reads what the last run left and writes that this one is running.
+    ///
+    /// # Errors
+    /// The state cannot be written. A damaged file is taken for a crash.
+    pub fn begin(root_dir: &Path, boot_id: &str, now: Mono) -> Result<Incarnation, FilesError> {
+        let path = root_dir.join(NAME);
+        let last = match files::read_capped(&path, BYTES_MAX) {
+            Ok(bytes) => serde_json::from_slice::<State>(&bytes).map_err(|e| e.to_string()).map(Some),
+            Err(e) if e.class() == Class::NotFound => Ok(None),
+            Err(e) => Err(chain(&e)),
+        };
+        let (fence_until, first_of_boot) = match last {
+            Ok(None) => (Mono(0), true),
+            Ok(Some(state)) if state.boot_id != boot_id => (Mono(0), true),
+            Ok(Some(state)) if state.clean => (Mono(0), false),
+            Ok(Some(_)) => (now.after(CANCELLED_CALL_MAX), false),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), error, "the last run's state is damaged; taken for a crash");
+                (now.after(CANCELLED_CALL_MAX), false)
+            }
+        };
+        let this = Incarnation { path, boot_id: boot_id.to_owned(), fence_until, first_of_boot };
+        files::make_dir(root_dir, 0o750)?;
+        this.write(false)?;
+        Ok(this)
+    }
+
+    /// Until then, calls of the last run may still be in progress.
+    #[must_use]
+    pub fn fence_until(&self) -> Mono {
+        self.fence_until
+    }
+
+    /// True if no agent ran before on this boot.
+    #[must_use]
+    pub fn is_first_of_boot(&self) -> bool {
+        self.first_of_boot
+    }
+
+    /// Says that every call was answered.
+    ///
+    /// # Errors
+    /// The write's; the next run then waits behind the fence.
+    pub fn end_clean(&self) -> Result<(), FilesError> {
+        self.write(true)
+    }
+
+    fn write(&self, clean: bool) -> Result<(), FilesError> {
+        let state = State { boot_id: self.boot_id.clone(), clean };
+        let text = serde_json::to_vec(&state).unwrap_or_default();
+        // Not synced: what a power cut loses belongs to another boot anyway.
+        files::write_atomic(&self.path, &text, 0o600, Durability::Rebuildable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fence_depends_on_how_the_last_run_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("kubelet");
+        let begin = |boot: &str, at: u64| Incarnation::begin(&root, boot, Mono(at)).unwrap();
+        let fenced = |at: u64| Mono(at).after(CANCELLED_CALL_MAX);
+
+        let first = begin("boot-1", 5);
+        assert_eq!((first.fence_until(), first.is_first_of_boot()), (Mono(0), true));
+        let after_crash = begin("boot-1", 7);
+        assert_eq!((after_crash.fence_until(), after_crash.is_first_of_boot()), (fenced(7), false));
+        after_crash.end_clean().unwrap();
+        let after_stop = begin("boot-1", 9);
+        assert_eq!((after_stop.fence_until(), after_stop.is_first_of_boot()), (Mono(0), false));
+        let after_reboot = begin("boot-2", 1);
+        assert_eq!((after_reboot.fence_until(), after_reboot.is_first_of_boot()), (Mono(0), true));
+        std::fs::write(root.join(NAME), "{").unwrap();
+        assert_eq!(begin("boot-2", 3).fence_until(), fenced(3));
+    }
+}

@@ -1,0 +1,26 @@
+//! orlop-agent: the node agent. This library is the shell around agent-core: it reads the configuration,
+//! wires the state owners ([`node`]), carries out their actions and tells the service manager how it goes.
+//! The binary is [`run::run`] with the process's own arguments. See docs/agent.md.
+#![forbid(unsafe_code)]
+
+pub mod actor;
+pub mod cli;
+pub mod cri;
+pub mod dispatch;
+pub mod execute;
+pub mod facts;
+pub mod host;
+pub mod incarnation;
+pub mod logging;
+pub mod mailbox;
+pub mod node;
+pub mod pleg;
+pub mod pod_dirs;
+pub mod pod_output;
+pub mod run;
+pub mod runtime_state;
+pub mod source;
+pub mod status;
+pub mod testing;
+pub mod watchdog;
+pub mod worker;

@@ -1,0 +1,189 @@
+//! The shell of PLEG: asks the runtime, listens to its event stream, hands changes on.
+//!
+//! ```text
+//! CRI event stream ──► signals ──┐                          ┌─► dispatcher (which pods changed, first list)
+//! relist, inspect ──► answers ───┴─► mailbox ─► Pleg ───────┴─► pod output
+//! ```
+//! See [`agent_core::pleg`] for the decisions.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use agent_core::drivers::Runtime;
+use agent_core::pleg::{Pleg, PlegAction, PlegEvent};
+use agent_core::runtime::observed::PodSnapshot;
+use agent_core::runtime::{PodKey, PodUid};
+use agent_core::time::{Mono, Now};
+use tokio::sync::{mpsc, watch};
+
+use crate::actor::{Shell, Tasks};
+use crate::dispatch::DispatchEvent;
+use crate::mailbox::{Coalesce, Relation, Sender};
+
+/// A signal of the runtime's event stream, whatever driver it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeSignal {
+    /// Look at this pod.
+    Hint(PodUid),
+    /// The stream is up, or something unnamed happened: list.
+    Relist,
+    /// The stream is down, or there is none.
+    Lost,
+}
+
+/// PLEG's surroundings.
+pub struct PlegShell<R> {
+    runtime: Arc<R>,
+    tasks: Tasks,
+    own: Sender<PlegEvent>,
+    dispatcher: Sender<DispatchEvent>,
+    /// Who follows containers' output, if somebody does; a full queue loses nothing but a hint.
+    output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
+    /// When the runtime was last listed, for health checks.
+    health: watch::Sender<Result<(), String>>,
+    listed: bool,
+}
+
+impl<R: Runtime> PlegShell<R> {
+    /// `own` is PLEG's own mailbox, for answers.
+    #[must_use]
+    pub fn new(
+        runtime: Arc<R>,
+        tasks: Tasks,
+        own: Sender<PlegEvent>,
+        dispatcher: Sender<DispatchEvent>,
+        output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
+    ) -> PlegShell<R> {
+        let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
+        PlegShell { runtime, tasks, own, dispatcher, output, health, listed: false }
+    }
+
+    /// Whether PLEG is healthy, for checks and conditions.
+    #[must_use]
+    pub fn health(&self) -> watch::Receiver<Result<(), String>> {
+        self.health.subscribe()
+    }
+
+    fn relist(&self) {
+        let (runtime, tasks, own) = (self.runtime.clone(), self.tasks.clone(), self.own.clone());
+        self.tasks.start(async move {
+            let as_of = tasks.now().mono;
+            let result = runtime.list().await.map_err(|e| e.to_string());
+            if let Err(error) = &result {
+                tracing::warn!(error, "relist failed");
+            }
+            own.send(PlegEvent::Listed { as_of, result });
+        });
+    }
+
+    fn inspect(&self, uid: PodUid) {
+        let (runtime, tasks, own) = (self.runtime.clone(), self.tasks.clone(), self.own.clone());
+        self.tasks.start(async move {
+            let as_of = tasks.now().mono;
+            let event = match runtime.inspect(&uid).await {
+                Ok((key, observation)) => PlegEvent::Inspected(Arc::new(PodSnapshot {
+                    pod: key.unwrap_or_else(|| PodKey { namespace: "".into(), name: "".into(), uid }),
+                    as_of,
+                    sandboxes: observation.sandboxes,
+                    containers: observation.containers,
+                })),
+                Err(error) => {
+                    tracing::warn!(%uid, %error, "inspection failed");
+                    PlegEvent::InspectFailed { uid }
+                }
+            };
+            own.send(event);
+        });
+    }
+}
+
+impl<R: Runtime> Shell for PlegShell<R> {
+    type Machine = Pleg;
+
+    fn tick(&self) -> PlegEvent {
+        PlegEvent::Tick
+    }
+
+    fn before(&mut self, _now: Now, event: &PlegEvent) {
+        // The first list tells the dispatcher what an earlier incarnation left in the runtime.
+        if let PlegEvent::Listed { result: Ok(pods), .. } = event
+            && !std::mem::replace(&mut self.listed, true)
+        {
+            self.dispatcher.send(DispatchEvent::Listed(pods.iter().map(|p| p.pod.clone()).collect()));
+        }
+    }
+
+    fn perform(&mut self, _now: Now, action: PlegAction) {
+        match action {
+            PlegAction::Relist => self.relist(),
+            PlegAction::Inspect { uid } => self.inspect(uid),
+            PlegAction::Changed(snapshot) => {
+                if let Some(output) = &self.output {
+                    // Full means that it is busy following; the next change of the pod comes again.
+                    let _ = output.try_send(snapshot.clone());
+                }
+                self.dispatcher.send(DispatchEvent::Changed(snapshot));
+            }
+        }
+    }
+
+    fn after(&mut self, now: Now, pleg: &Pleg) -> bool {
+        let health = pleg.health(now.mono);
+        self.health.send_if_modified(|h| std::mem::replace(h, health.clone()) != health);
+        true
+    }
+}
+
+/// Carries signals into PLEG's mailbox until the stream's driver ends.
+pub async fn listen(mut signals: mpsc::Receiver<RuntimeSignal>, to: Sender<PlegEvent>) {
+    use agent_core::runtime::observed::RuntimeHint;
+    while let Some(signal) = signals.recv().await {
+        to.send(match signal {
+            RuntimeSignal::Hint(uid) => PlegEvent::Hint(RuntimeHint { uid }),
+            RuntimeSignal::Relist => PlegEvent::StreamUp,
+            RuntimeSignal::Lost => PlegEvent::StreamDown,
+        });
+    }
+}
+
+/// A signal source for runtimes, seen from the daemon: production's is the CRI client, tests have their own.
+pub trait Signals: Send + Sync + 'static {
+    /// The signals, and the future that produces them.
+    fn signals(&self) -> (mpsc::Receiver<RuntimeSignal>, impl Future<Output = ()> + Send + 'static);
+}
+
+impl Coalesce for PlegEvent {
+    fn relation(&self, newer: &Self) -> Relation {
+        let at = |s: &PodSnapshot| (s.pod.uid.clone(), s.as_of);
+        match (self, newer) {
+            (PlegEvent::Hint(a), PlegEvent::Hint(b)) if a.uid == b.uid => Relation::Supersedes,
+            (PlegEvent::Tick, PlegEvent::Tick) => Relation::Supersedes,
+            (PlegEvent::StreamUp | PlegEvent::StreamDown, _)
+            | (_, PlegEvent::StreamUp | PlegEvent::StreamDown) => Relation::Ordered,
+            (PlegEvent::Inspected(a), PlegEvent::Inspected(b)) if supersedes(at(a), at(b)) => {
+                Relation::Supersedes
+            }
+            _ => Relation::Independent,
+        }
+    }
+}
+
+/// A newer snapshot of the same pod says everything that an older one says.
+fn supersedes(older: (PodUid, Mono), newer: (PodUid, Mono)) -> bool {
+    older.0 == newer.0 && older.1 <= newer.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_core::runtime::observed::RuntimeHint;
+
+    #[test]
+    fn hints_of_one_pod_coalesce_but_not_across_a_break_of_the_stream() {
+        let hint = |uid: &str| PlegEvent::Hint(RuntimeHint { uid: uid.into() });
+        assert_eq!(hint("a").relation(&hint("a")), Relation::Supersedes);
+        assert_eq!(hint("a").relation(&hint("b")), Relation::Independent);
+        assert_eq!(PlegEvent::StreamUp.relation(&hint("a")), Relation::Ordered);
+        assert_eq!(hint("a").relation(&PlegEvent::StreamDown), Relation::Ordered);
+    }
+}

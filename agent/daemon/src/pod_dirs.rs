@@ -1,0 +1,321 @@
+//! Pods on disk: directories and files before a sandbox or container is made, the terminating record, and
+//! the removal of it all.
+//!
+//! In: effects' paths. Out: the file system below `<root>/pods` and the pod log directory, nothing else:
+//! every path is checked against both. Blocking; the executor calls it where blocking is allowed.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use agent_core::drivers::{Class, DriverError};
+use agent_core::pod_worker::TerminatingRecord;
+use agent_core::runtime::effect::{FileWrite, PodFile};
+use agent_core::runtime::{PodKey, PodUid};
+use agent_linux::files::{self, Durability, FilesError};
+use agent_linux::remove_tree::remove_tree;
+
+/// Below the pod's directory; goes away with it.
+const RECORD_NAME: &str = "terminating.json";
+/// A record is some hundred bytes.
+const RECORD_BYTES_MAX: u64 = 64 * 1024;
+/// Mode of `<root>/pods/<uid>` (contract 6.3).
+const POD_DIR_MODE: u32 = 0o750;
+/// Readers of logs run as other users.
+const LOG_DIR_MODE: u32 = 0o755;
+
+/// Where pods live on disk.
+#[derive(Clone, Debug)]
+pub struct PodDirs {
+    pods: PathBuf,
+    logs: PathBuf,
+}
+
+impl PodDirs {
+    /// `root_dir` is `--root-dir`, `logs` is `podLogsDir`.
+    #[must_use]
+    pub fn new(root_dir: &Path, logs: &Path) -> PodDirs {
+        PodDirs { pods: root_dir.join("pods"), logs: logs.to_owned() }
+    }
+
+    /// Makes directories and writes files, each only below the pod's own two directories.
+    ///
+    /// # Errors
+    /// The first step that failed.
+    pub fn create(
+        &self,
+        uid: &PodUid,
+        log_directory: &str,
+        dirs: &[(String, u32)],
+        new_files: &[PodFile],
+    ) -> Result<(), DriverError> {
+        let own = self.pod_dir(uid)?;
+        let logs = self.checked("create_pod_dirs", Path::new(log_directory), &self.logs)?;
+        files::make_dir(&own, POD_DIR_MODE)?;
+        files::make_dir(logs, LOG_DIR_MODE)?;
+        for (path, mode) in dirs {
+            let path = self.below_either("mkdir", Path::new(path), &own, logs)?;
+            if path != own {
+                files::make_dir(path, *mode)?;
+            }
+        }
+        for file in new_files {
+            let path = self.below_either("write", Path::new(&file.path), &own, logs)?;
+            if file.write == FileWrite::KeepExisting && path.exists() {
+                continue;
+            }
+            files::write_atomic(path, file.content.as_bytes(), file.mode, Durability::Rebuildable)?;
+        }
+        Ok(())
+    }
+
+    /// Removes both directories of a pod without crossing mounts. Missing ones are a success.
+    ///
+    /// # Errors
+    /// A mount that is still there, with its path, or the kernel's refusal.
+    pub fn remove(&self, key: &PodKey) -> Result<(), DriverError> {
+        let own = self.pod_dir(&key.uid)?;
+        for logs in self.log_dirs(&key.uid)? {
+            remove_tree(&logs)?;
+        }
+        Ok(remove_tree(&own)?)
+    }
+
+    /// Writes the terminating record durably.
+    ///
+    /// # Errors
+    /// The step that failed; an older record is then still there.
+    pub fn persist(&self, record: &TerminatingRecord) -> Result<(), DriverError> {
+        let own = self.pod_dir(&record.pod.uid)?;
+        files::make_dir(&own, POD_DIR_MODE)?;
+        let text = serde_json::to_vec(record).map_err(|e| DriverError {
+            operation: "persist",
+            object: record.pod.to_string(),
+            class: Class::Invalid,
+            message: e.to_string(),
+        })?;
+        Ok(files::write_atomic(&own.join(RECORD_NAME), &text, 0o600, Durability::Synced)?)
+    }
+
+    /// Every pod that has a directory, and the terminations that had begun. A damaged record is reported
+    /// and its pod is then only known by its directory.
+    ///
+    /// # Errors
+    /// The directory of all pods cannot be read.
+    pub fn scan(&self) -> Result<(BTreeSet<PodUid>, Vec<TerminatingRecord>), FilesError> {
+        let names = match files::visible_names(&self.pods) {
+            Err(e) if e.class() == Class::NotFound => return Ok(Default::default()),
+            names => names?,
+        };
+        let mut uids = BTreeSet::new();
+        let mut records = Vec::new();
+        for name in names {
+            let uid = PodUid::from(name.as_str());
+            match read_record(&self.pods.join(&name)) {
+                Ok(Some(record)) if record.pod.uid == uid => records.push(record),
+                Ok(Some(record)) => {
+                    tracing::error!(directory = %uid, named = %record.pod.uid, "terminating record of another pod is ignored");
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!(directory = %uid, error = %chain(&error), "damaged terminating record is ignored");
+                }
+            }
+            uids.insert(uid);
+        }
+        Ok((uids, records))
+    }
+
+    fn pod_dir(&self, uid: &PodUid) -> Result<PathBuf, DriverError> {
+        let mut parts = Path::new(uid.as_str()).components();
+        match (parts.next(), parts.next()) {
+            (Some(Component::Normal(name)), None) if !uid.as_str().starts_with('.') => {
+                Ok(self.pods.join(name))
+            }
+            _ => Err(outside("pod directory of", Path::new(uid.as_str()))),
+        }
+    }
+
+    /// `<namespace>_<name>_<uid>`; the names may not be known, the UID is.
+    fn log_dirs(&self, uid: &PodUid) -> Result<Vec<PathBuf>, DriverError> {
+        let names = match files::visible_names(&self.logs) {
+            Err(e) if e.class() == Class::NotFound => return Ok(Vec::new()),
+            names => names?,
+        };
+        let suffix = format!("_{uid}");
+        Ok(names.into_iter().filter(|n| n.ends_with(&suffix)).map(|n| self.logs.join(n)).collect())
+    }
+
+    fn checked<'a>(
+        &self,
+        operation: &'static str,
+        path: &'a Path,
+        below: &Path,
+    ) -> Result<&'a Path, DriverError> {
+        let plain = path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+        if plain && path.starts_with(below) && path != below {
+            Ok(path)
+        } else {
+            Err(outside(operation, path))
+        }
+    }
+
+    fn below_either<'a>(
+        &self,
+        operation: &'static str,
+        path: &'a Path,
+        own: &Path,
+        logs: &Path,
+    ) -> Result<&'a Path, DriverError> {
+        if path == own {
+            return Ok(path);
+        }
+        self.checked(operation, path, own).or_else(|_| self.checked(operation, path, logs))
+    }
+}
+
+fn read_record(dir: &Path) -> Result<Option<TerminatingRecord>, FilesError> {
+    let path = dir.join(RECORD_NAME);
+    let bytes = match files::read_capped(&path, RECORD_BYTES_MAX) {
+        Err(e) if matches!(e.class(), Class::NotFound) => return Ok(None),
+        Err(e) if e.source.kind() == io::ErrorKind::NotADirectory => return Ok(None),
+        bytes => bytes?,
+    };
+    let parsed = serde_json::from_slice(&bytes);
+    parsed.map(Some).map_err(|e| FilesError { operation: "parse", path, source: e.into() })
+}
+
+fn outside(operation: &'static str, path: &Path) -> DriverError {
+    DriverError {
+        operation,
+        object: path.display().to_string(),
+        class: Class::Invalid,
+        message: "is outside of the pod's own directories".to_owned(),
+    }
+}
+
+/// An error with its causes, for one log line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(e) = cause {
+        text.push_str(": ");
+        text.push_str(&e.to_string());
+        cause = e.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_core::pod_worker::KillReason;
+    use agent_core::time::Wall;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn key() -> PodKey {
+        PodKey { namespace: "ns".into(), name: "web".into(), uid: "u-1".into() }
+    }
+
+    fn file(path: &Path, content: &str, write: FileWrite) -> PodFile {
+        PodFile { path: path.display().to_string(), content: content.to_owned(), mode: 0o644, write }
+    }
+
+    struct Place {
+        dir: tempfile::TempDir,
+        dirs: PodDirs,
+        own: PathBuf,
+        logs: PathBuf,
+    }
+
+    fn place() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = PodDirs::new(&dir.path().join("kubelet"), &dir.path().join("logs"));
+        let (own, logs) = (dir.path().join("kubelet/pods/u-1"), dir.path().join("logs/ns_web_u-1"));
+        Place { dir, dirs, own, logs }
+    }
+
+    #[test]
+    fn made_written_kept_and_removed() {
+        let p = place();
+        let dirs =
+            vec![(p.own.display().to_string(), 0o750), (p.own.join("volumes").display().to_string(), 0o700)];
+        let hosts = p.own.join("etc-hosts");
+        let message = p.own.join("volumes/message");
+        let make = |text: &str| {
+            let new = [file(&hosts, text, FileWrite::Replace), file(&message, text, FileWrite::KeepExisting)];
+            p.dirs.create(&key().uid, p.logs.to_str().unwrap(), &dirs, &new).unwrap();
+        };
+        make("one");
+        make("two");
+        assert_eq!(std::fs::read_to_string(&hosts).unwrap(), "two");
+        assert_eq!(std::fs::read_to_string(&message).unwrap(), "one");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&p.own), mode(&p.own.join("volumes")), mode(&p.logs)), (0o750, 0o700, 0o755));
+        let nameless = PodKey { namespace: "".into(), name: "".into(), uid: key().uid };
+        p.dirs.remove(&nameless).unwrap();
+        assert!(!p.own.exists() && !p.logs.exists());
+        p.dirs.remove(&nameless).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_made_outside_of_the_pods_own_directories() {
+        let p = place();
+        let logs = p.logs.to_str().unwrap();
+        let escapes = [
+            p.dir.path().join("kubelet/pods/u-2/x"),
+            p.own.join("../u-2/x"),
+            PathBuf::from("/tmp/orlop-escape"),
+            PathBuf::from("relative"),
+        ];
+        for path in &escapes {
+            let dirs = [(path.display().to_string(), 0o755)];
+            assert_eq!(
+                p.dirs.create(&key().uid, logs, &dirs, &[]).unwrap_err().class,
+                Class::Invalid,
+                "{path:?}"
+            );
+            let new = [file(path, "x", FileWrite::Replace)];
+            assert_eq!(
+                p.dirs.create(&key().uid, logs, &[], &new).unwrap_err().class,
+                Class::Invalid,
+                "{path:?}"
+            );
+            assert!(!path.exists());
+        }
+        assert!(p.dirs.create(&key().uid, p.dir.path().to_str().unwrap(), &[], &[]).is_err());
+        for uid in ["", "..", ".", "a/b", "/", "../x", ".hidden"] {
+            assert_eq!(
+                p.dirs.create(&uid.into(), logs, &[], &[]).unwrap_err().class,
+                Class::Invalid,
+                "{uid:?}"
+            );
+            let key = PodKey { uid: uid.into(), ..key() };
+            assert_eq!(p.dirs.remove(&key).unwrap_err().class, Class::Invalid, "{uid:?}");
+        }
+    }
+
+    #[test]
+    fn records_are_found_again_and_damaged_ones_do_not_hide_others() {
+        let p = place();
+        assert_eq!(p.dirs.scan().unwrap(), Default::default());
+        let record = TerminatingRecord {
+            pod: key(),
+            reason: KillReason::Removed,
+            grace_s: 30,
+            since: Wall(5),
+            remove: true,
+        };
+        p.dirs.persist(&record).unwrap();
+        for (uid, text) in [("u-2", "{"), ("u-3", &serde_json::to_string(&record).unwrap())] {
+            let dir = p.dir.path().join("kubelet/pods").join(uid);
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join(RECORD_NAME), text).unwrap();
+        }
+        let (uids, records) = p.dirs.scan().unwrap();
+        assert_eq!(uids, ["u-1", "u-2", "u-3"].map(PodUid::from).into());
+        assert_eq!(records, [record]);
+        p.dirs.remove(&key()).unwrap();
+        assert!(p.dirs.scan().unwrap().1.is_empty());
+    }
+}

@@ -1,0 +1,227 @@
+//! The agent's life as a process: start-up order, readiness, stop (contract 1.1).
+//!
+//! In: [`Settings`] and the service manager's environment. Out: a node that runs until SIGTERM or SIGINT;
+//! its containers are left running. Every failure before readiness ends the process with its reason.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::drivers::Runtime;
+use agent_linux::clock::LinuxClock;
+use agent_linux::notify::{Notifier, watchdog_interval};
+use agent_linux::{host_channel, process};
+use anyhow::Context;
+use orlop_config::kubelet::KubeletConfiguration;
+use orlop_config::ledger::HostMessage;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::actor::Tasks;
+use crate::cli::Settings;
+use crate::cri::{CriSignals, connect};
+use crate::facts::{NodeFacts, check_machine};
+use crate::host::Host;
+use crate::incarnation::Incarnation;
+use crate::node::{Drivers, Node, Plan, run_dir};
+use crate::pod_dirs::chain;
+use crate::runtime_state::ContextSource;
+use crate::watchdog::{beat, tell};
+
+/// What the service manager put into the environment, read once.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `NOTIFY_SOCKET`.
+    pub notify_socket: Option<String>,
+    /// `WATCHDOG_USEC`.
+    pub watchdog_usec: Option<String>,
+    /// `WATCHDOG_PID`.
+    pub watchdog_pid: Option<String>,
+    /// `JOURNAL_STREAM` is set: stderr goes to the journal.
+    pub under_journald: bool,
+}
+
+impl Environment {
+    /// Reads it.
+    #[must_use]
+    pub fn of_process() -> Environment {
+        let get = |name| std::env::var(name).ok();
+        Environment {
+            notify_socket: get("NOTIFY_SOCKET"),
+            watchdog_usec: get("WATCHDOG_USEC"),
+            watchdog_pid: get("WATCHDOG_PID"),
+            under_journald: std::env::var_os("JOURNAL_STREAM").is_some(),
+        }
+    }
+}
+
+impl ContextSource for NodeFacts {
+    fn worker_context(&self) -> anyhow::Result<agent_core::pod_worker::WorkerContext> {
+        NodeFacts::worker_context(self)
+    }
+}
+
+/// SIGTERM and SIGINT.
+struct Stop {
+    term: Signal,
+    int: Signal,
+}
+
+impl Stop {
+    fn listen() -> anyhow::Result<Stop> {
+        let on = |kind| signal(kind).context("listen for signals");
+        Ok(Stop { term: on(SignalKind::terminate())?, int: on(SignalKind::interrupt())? })
+    }
+
+    async fn asked(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
+}
+
+/// Runs the agent until it is asked to stop.
+///
+/// # Errors
+/// Why it could not start.
+pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result<()> {
+    let kubelet = settings.kubelet.clone();
+    let watchdog = watchdog_interval(
+        environment.watchdog_usec.as_deref(),
+        environment.watchdog_pid.as_deref(),
+        std::process::id(),
+    )?;
+    let notifier = Arc::new(Notifier::new(environment.notify_socket.as_deref())?);
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    check_machine(&kubelet)?;
+    let mut stop = Stop::listen()?;
+    let tasks = Tasks::new(Arc::new(LinuxClock), CancellationToken::new());
+    let port = host_channel::find_port(Path::new("/sys"), Path::new("/dev"));
+    let host = Host::new(tasks.clone(), run_dir(), port);
+    for message in settings.warnings.clone() {
+        host.tell(HostMessage::Problem { source: "agent".to_owned(), message });
+    }
+    host.stamp("agent.started", "").await;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), reason = "Starting", "starting orlop-agent");
+    tell(&notifier, "STATUS=waiting for the container runtime");
+    let (runtime, images) = tokio::select! {
+        // Nothing was begun yet: dropping the connection attempt loses nothing.
+        connected = connect(&kubelet) => connected?,
+        signal = stop.asked() => {
+            tracing::info!(signal, "stopped before the container runtime answered");
+            return Ok(());
+        }
+    };
+    let settings = Arc::new(settings);
+    let version = runtime.version().await.context("ask the runtime for its version")?;
+    let driver = runtime.cgroup_driver().await.context("ask the runtime for its cgroup driver")?;
+    let facts = Arc::new(NodeFacts::new(settings.clone(), driver, version.name)?);
+    adjust_process(&kubelet);
+    let root_dir = PathBuf::from(&settings.options.root_dir);
+    let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono)?;
+    let plan = plan(&settings, facts.node_name(), &incarnation);
+    let drivers = Drivers { signals: CriSignals(runtime.clone()), runtime, images, facts };
+    let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
+    start_healthz(&kubelet, &tasks)?;
+    if let Some(period) = watchdog {
+        tasks.start(beat(notifier.clone(), period, node.take_owners(), tasks.clone()));
+    }
+    tell(&notifier, "STATUS=waiting for pod sources and the container runtime");
+    let signal = tokio::select! {
+        // `ready` only waits; dropping it changes nothing.
+        () = node.ready() => {
+            tell(&notifier, "READY=1\nSTATUS=running");
+            host.stamp("agent.ready", "").await;
+            log_usage();
+            stop.asked().await
+        }
+        signal = stop.asked() => signal,
+    };
+    tracing::info!(signal, "stopping; containers are left running");
+    tell(&notifier, "STOPPING=1");
+    end(node, &incarnation).await;
+    Ok(())
+}
+
+async fn end<R: Runtime, I: agent_core::drivers::ImageService>(node: Node<R, I>, incarnation: &Incarnation) {
+    if !node.stop().await {
+        tracing::warn!("calls to the runtime were given up; the next run will look before it concludes");
+        return;
+    }
+    if let Err(error) = incarnation.end_clean() {
+        tracing::warn!(error = %chain(&error), "clean stop not recorded");
+    }
+}
+
+fn plan(settings: &Settings, node_name: &str, incarnation: &Incarnation) -> Plan {
+    let kubelet = &settings.kubelet;
+    let path = kubelet.static_pod_path.trim_end_matches('/').to_owned();
+    Plan {
+        static_pods: (!path.is_empty()).then_some(path),
+        check_period: kubelet.file_check_frequency.to_std(),
+        node_name: node_name.to_owned(),
+        root_dir: PathBuf::from(settings.options.root_dir.trim_end_matches('/')),
+        pod_logs_dir: PathBuf::from(kubelet.pod_logs_dir.trim_end_matches('/')),
+        pulls: pulls(kubelet),
+        fence_until: incarnation.fence_until(),
+        pod_output: settings.pod_output,
+    }
+}
+
+/// One while pulls are serialised; otherwise the configured number, or as many as there are.
+fn pulls(kubelet: &KubeletConfiguration) -> usize {
+    if kubelet.serialize_image_pulls {
+        return 1;
+    }
+    kubelet.max_parallel_image_pulls.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(1))
+}
+
+/// Limits and OOM score of the agent itself. Without the privilege it runs on with what it has.
+fn adjust_process(kubelet: &KubeletConfiguration) {
+    if !process::is_root() {
+        tracing::warn!("not running as root: most of what pods need will be refused");
+    }
+    if let Err(error) = process::set_oom_score_adj(kubelet.oom_score_adj) {
+        tracing::warn!(value = kubelet.oom_score_adj, error = %chain(&error), "oom_score_adj not set");
+    }
+    let files = u64::try_from(kubelet.max_open_files).unwrap_or(0);
+    if let Err(error) = process::set_open_files_limit(files) {
+        tracing::warn!(files, %error, "open file limit not set");
+    }
+}
+
+fn start_healthz(kubelet: &KubeletConfiguration, tasks: &Tasks) -> anyhow::Result<()> {
+    let bind: IpAddr = kubelet
+        .healthz_bind_address
+        .parse()
+        .with_context(|| format!("healthzBindAddress {:?}", kubelet.healthz_bind_address))?;
+    let port = u16::try_from(kubelet.healthz_port).context("healthzPort")?;
+    if let Some(address) = agent_server::healthz::address(bind, port) {
+        let (bound, _) = tokio::sync::watch::channel(None);
+        tasks.finish(agent_server::healthz::serve(address, bound, tasks.stop().clone()));
+    }
+    Ok(())
+}
+
+fn log_usage() {
+    match process::usage() {
+        Ok(usage) => tracing::info!(
+            resident_kib = usage.resident_bytes / 1024,
+            anonymous_kib = usage.anonymous_bytes / 1024,
+            cpu_ms = usage.cpu.as_millis(),
+            "ready"
+        ),
+        Err(error) => tracing::warn!(error = %chain(&error), "ready; own use cannot be read"),
+    }
+}
+
+/// How many threads carry the agent: the work is waiting, two are enough for a node full of pods.
+pub const WORKER_THREADS: usize = 2;
+/// Threads for file work; they end when idle.
+pub const BLOCKING_THREADS: usize = 4;
+/// Idle time after which they do.
+pub const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);

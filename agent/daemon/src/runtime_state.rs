@@ -1,0 +1,90 @@
+//! Whether the runtime and its network are ready, asked for now and then, and what of the node's facts has
+//! changed meanwhile.
+//!
+//! In: the runtime's `Status`, the machine. Out: [`DispatchEvent::Network`], [`DispatchEvent::Context`], and a
+//! view for readiness. Asked every 5 s while something is not ready (contract 9), every 30 s otherwise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::drivers::Runtime;
+use agent_core::pod_worker::WorkerContext;
+use tokio::sync::watch;
+
+use crate::actor::Tasks;
+use crate::dispatch::DispatchEvent;
+use crate::mailbox::Sender;
+
+const WHILE_NOT_READY: Duration = Duration::from_secs(5);
+const WHILE_READY: Duration = Duration::from_secs(30);
+
+/// As the runtime said last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeState {
+    /// `RuntimeReady`, or why not (also: it does not answer).
+    pub runtime: Result<(), String>,
+    /// `NetworkReady`, or why not.
+    pub network: Result<(), String>,
+}
+
+impl RuntimeState {
+    /// Asks the runtime once.
+    pub async fn ask<R: Runtime>(runtime: &R) -> RuntimeState {
+        match runtime.status().await {
+            Ok(status) => RuntimeState { runtime: status.runtime_ready, network: status.network_ready },
+            Err(e) => RuntimeState {
+                runtime: Err(format!("container runtime is down: {e}")),
+                // Not the network's fault; pods that wait for the runtime find out by themselves.
+                network: Ok(()),
+            },
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.runtime.is_ok() && self.network.is_ok()
+    }
+}
+
+/// Something that makes the workers' context anew from the machine as it is now.
+pub trait ContextSource: Send + Sync + 'static {
+    /// The context as of now. May block for small reads of /proc and /sys.
+    ///
+    /// # Errors
+    /// Why the machine cannot be read; the old context stays.
+    fn worker_context(&self) -> anyhow::Result<WorkerContext>;
+}
+
+/// Keeps the view and the dispatcher informed until the node stops.
+pub async fn observe<R: Runtime>(
+    runtime: Arc<R>,
+    facts: Arc<impl ContextSource>,
+    view: watch::Sender<RuntimeState>,
+    context: watch::Sender<Arc<WorkerContext>>,
+    to: Sender<DispatchEvent>,
+    tasks: Tasks,
+) {
+    loop {
+        let every = if view.borrow().is_ready() { WHILE_READY } else { WHILE_NOT_READY };
+        tasks.wait_until(tasks.now().mono.after(every)).await;
+        let state = RuntimeState::ask(&*runtime).await;
+        let before = view.send_replace(state.clone());
+        if before != state {
+            tracing::info!(runtime = ?state.runtime, network = ?state.network, "runtime state");
+            to.send(DispatchEvent::Network(state.network));
+        }
+        let source = facts.clone();
+        match tasks.blocking(move || source.worker_context()).await {
+            Some(Ok(new)) => {
+                // The whole context is plain data; its text is its identity.
+                if format!("{new:?}") != format!("{:?}", context.borrow()) {
+                    tracing::info!(addresses = new.host_ips.join(" "), "node facts changed");
+                    let new = Arc::new(new);
+                    context.send_replace(new.clone());
+                    to.send(DispatchEvent::Context(new));
+                }
+            }
+            Some(Err(error)) => tracing::warn!(error = format!("{error:#}"), "node facts cannot be read"),
+            None => return,
+        }
+    }
+}

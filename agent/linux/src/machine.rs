@@ -1,0 +1,262 @@
+//! Facts about this machine that pods' configurations depend on: memory, CPUs, swap, huge pages, cgroups,
+//! AppArmor, addresses.
+//!
+//! In: /proc, /sys and the interface list. Out: plain values, bytes and counts. Parsers are pure; a fact that
+//! cannot be read has the value of a machine without the thing, except memory and CPUs, which every machine
+//! has.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::statvfs::statvfs;
+
+use crate::files::FilesError;
+
+/// `MemTotal`, bytes.
+///
+/// # Errors
+/// /proc/meminfo cannot be read or understood.
+pub fn memory_bytes() -> Result<u64, FilesError> {
+    let path = Path::new("/proc/meminfo");
+    let text = std::fs::read_to_string(path).map_err(FilesError::at("read", path))?;
+    kilobytes(&text, "MemTotal").ok_or_else(|| {
+        FilesError::at("parse", path)(io::Error::new(io::ErrorKind::InvalidData, "no MemTotal"))
+    })
+}
+
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    value.split_whitespace().next()?.parse::<u64>().ok().map(|kb| kb * 1024)
+}
+
+/// How many CPUs are online.
+///
+/// # Errors
+/// /sys/devices/system/cpu/online cannot be read or understood.
+pub fn cpus_online() -> Result<u32, FilesError> {
+    let path = Path::new("/sys/devices/system/cpu/online");
+    let text = std::fs::read_to_string(path).map_err(FilesError::at("read", path))?;
+    count_list(text.trim()).filter(|n| *n > 0).ok_or_else(|| {
+        FilesError::at("parse", path)(io::Error::new(io::ErrorKind::InvalidData, format!("{text:?}")))
+    })
+}
+
+/// How many numbers a kernel list (`0-3,8`) names.
+fn count_list(list: &str) -> Option<u32> {
+    let mut count = 0u32;
+    for part in list.split(',').filter(|p| !p.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    }
+    Some(count)
+}
+
+/// Swap devices and files in use, by name.
+#[must_use]
+pub fn swaps() -> Vec<String> {
+    std::fs::read_to_string("/proc/swaps").map(|text| swap_names(&text)).unwrap_or_default()
+}
+
+fn swap_names(text: &str) -> Vec<String> {
+    text.lines().skip(1).filter_map(|l| l.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// Huge page sizes the kernel offers, as cgroup files spell them (`2MB`, `1GB`).
+#[must_use]
+pub fn hugepage_sizes() -> Vec<String> {
+    let mut kilobytes: Vec<u64> = entries(Path::new("/sys/kernel/mm/hugepages"))
+        .iter()
+        .filter_map(|n| n.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok())
+        .collect();
+    kilobytes.sort_unstable();
+    kilobytes.into_iter().map(hugepage_name).collect()
+}
+
+fn hugepage_name(kilobytes: u64) -> String {
+    match kilobytes {
+        kb if kb >= 1 << 20 => format!("{}GB", kb >> 20),
+        kb if kb >= 1 << 10 => format!("{}MB", kb >> 10),
+        kb => format!("{kb}KB"),
+    }
+}
+
+/// Paths `/sys/devices/system/cpu/cpu*/thermal_throttle` that exist; containers must not see them.
+#[must_use]
+pub fn thermal_throttle_paths() -> Vec<String> {
+    let cpus = Path::new("/sys/devices/system/cpu");
+    let mut paths: Vec<PathBuf> = entries(cpus)
+        .iter()
+        .filter(|n| {
+            n.strip_prefix("cpu").is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
+        })
+        .map(|n| cpus.join(n).join("thermal_throttle"))
+        .filter(|p| p.exists())
+        .collect();
+    paths.sort();
+    paths.into_iter().map(|p| p.display().to_string()).collect()
+}
+
+/// True if the machine has the unified cgroup hierarchy and no other.
+#[must_use]
+pub fn has_cgroup_v2() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+/// True if cgroups account swap.
+#[must_use]
+pub fn has_swap_controller() -> bool {
+    let root = Path::new("/sys/fs/cgroup");
+    if !has_cgroup_v2() {
+        return root.join("memory/memory.memsw.limit_in_bytes").exists();
+    }
+    // The root group has no such file; any other group does.
+    entries(root).iter().any(|group| root.join(group).join("memory.swap.max").exists())
+}
+
+/// True if the kernel enforces AppArmor profiles.
+#[must_use]
+pub fn has_apparmor() -> bool {
+    let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
+    enabled.is_ok_and(|text| text.trim() == "Y") && Path::new("/sys/kernel/security/apparmor").exists()
+}
+
+/// True if the kernel has SELinux and a policy is loaded.
+#[must_use]
+pub fn has_selinux() -> bool {
+    Path::new("/sys/fs/selinux/enforce").exists()
+}
+
+/// Size of the file system that `path` lies on, bytes.
+///
+/// # Errors
+/// `statvfs` with the path.
+pub fn filesystem_bytes(path: &Path) -> Result<u64, FilesError> {
+    let stat = statvfs(path).map_err(|e| FilesError::at("statvfs", path)(e.into()))?;
+    Ok(stat.blocks().saturating_mul(stat.fragment_size()))
+}
+
+/// The node's own addresses, the primary first: those of the default route's interface, of another one if
+/// there is no default route; at most one of each family. Empty before the network is configured.
+#[must_use]
+pub fn node_addresses() -> Vec<IpAddr> {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let v4 = default_interface_v4(&read("/proc/net/route"));
+    let v6 = default_interface_v6(&read("/proc/net/ipv6_route"));
+    let all = interface_addresses();
+    let of = |is_family: fn(&IpAddr) -> bool, interface: Option<&str>| {
+        let usable = || all.iter().filter(move |(_, ip)| is_family(ip));
+        let preferred = usable().find(|(name, _)| Some(name.as_str()) == interface);
+        preferred.or_else(|| usable().next()).map(|(_, ip)| *ip)
+    };
+    [of(IpAddr::is_ipv4, v4.as_deref()), of(IpAddr::is_ipv6, v6.as_deref().or(v4.as_deref()))]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn interface_addresses() -> Vec<(String, IpAddr)> {
+    let Ok(all) = getifaddrs() else { return Vec::new() };
+    all.filter(|a| {
+        a.flags.contains(InterfaceFlags::IFF_UP) && !a.flags.contains(InterfaceFlags::IFF_LOOPBACK)
+    })
+    .filter_map(|a| {
+        let address = a.address?;
+        let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => IpAddr::from(v4.ip()),
+            (_, Some(v6)) => IpAddr::from(v6.ip()),
+            _ => return None,
+        };
+        is_node_address(&ip).then_some((a.interface_name, ip))
+    })
+    .collect()
+}
+
+/// Link-local and multicast addresses do not name a node.
+fn is_node_address(ip: &IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !(link_local || ip.is_loopback() || ip.is_multicast() || ip.is_unspecified())
+}
+
+/// Interface of the IPv4 default route with the lowest metric (/proc/net/route).
+fn default_interface_v4(text: &str) -> Option<String> {
+    let routes = text.lines().skip(1).filter_map(|line| {
+        let f: Vec<&str> = line.split_whitespace().collect();
+        (f.len() >= 8 && f[1] == "00000000" && f[7] == "00000000").then(|| (f[6].parse::<u32>().ok(), f[0]))
+    });
+    routes.filter_map(|(metric, name)| Some((metric?, name.to_owned()))).min().map(|(_, name)| name)
+}
+
+/// Interface of the IPv6 default route with the lowest metric (/proc/net/ipv6_route).
+fn default_interface_v6(text: &str) -> Option<String> {
+    let routes = text.lines().filter_map(|line| {
+        let f: Vec<&str> = line.split_whitespace().collect();
+        let default = f.len() >= 10 && f[0].bytes().all(|b| b == b'0') && f[1] == "00" && f[9] != "lo";
+        default.then(|| (u32::from_str_radix(f[5], 16).ok(), f[9]))
+    });
+    routes.filter_map(|(metric, name)| Some((metric?, name.to_owned()))).min().map(|(_, name)| name)
+}
+
+fn entries(directory: &Path) -> Vec<String> {
+    let Ok(read) = std::fs::read_dir(directory) else { return Vec::new() };
+    read.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_lists_are_counted() {
+        for (list, count) in [
+            ("0", Some(1)),
+            ("0-3", Some(4)),
+            ("0-1,4,6-7", Some(5)),
+            ("", Some(0)),
+            ("3-1", None),
+            ("x", None),
+        ] {
+            assert_eq!(count_list(list), count, "{list}");
+        }
+    }
+
+    #[test]
+    fn texts_of_proc() {
+        assert_eq!(kilobytes("MemTotal:       16 kB\nMemFree: 1 kB\n", "MemTotal"), Some(16384));
+        assert_eq!(kilobytes("MemTotalX: 16 kB\n", "MemTotal"), None);
+        let swaps = "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0 partition 1 0 100\n";
+        assert_eq!(swap_names(swaps), ["/dev/zram0"]);
+        assert!(swap_names("Filename\tType\n").is_empty());
+        assert_eq!([4, 2048, 1 << 20].map(hugepage_name), ["4KB", "2MB", "1GB"]);
+    }
+
+    #[test]
+    fn default_routes() {
+        let v4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+            eth1\t00000000\t0100A8C0\t0003\t0\t0\t200\t00000000\t0\t0\t0\n\
+            eth0\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+            eth2\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        assert_eq!(default_interface_v4(v4).as_deref(), Some("eth0"));
+        assert_eq!(default_interface_v4("Iface\n"), None);
+        let zero = "00000000000000000000000000000000";
+        let v6 = format!(
+            "{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth0\n\
+             {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo\n"
+        );
+        assert_eq!(default_interface_v6(&v6).as_deref(), Some("eth0"));
+    }
+
+    #[test]
+    fn this_machine_has_memory_and_cpus() {
+        assert!(memory_bytes().unwrap() > 1 << 26);
+        assert!(cpus_online().unwrap() >= 1);
+        assert!(filesystem_bytes(Path::new("/")).unwrap() > 0);
+        assert!(node_addresses().iter().all(is_node_address));
+    }
+}

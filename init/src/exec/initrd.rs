@@ -7,7 +7,7 @@ use super::devices::{Uevents, scan};
 use super::error::{InitError, chain};
 use super::report::Report;
 use super::steps::{apply_all, load_modules};
-use super::{DEGRADED, handover, machine_id, state, stop, verity};
+use super::{DEGRADED, configuration, handover, machine_id, state, stop, verity};
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::disk::{Choice, Disk, Slot, choose};
 use crate::plan::guid::Guid;
@@ -64,6 +64,9 @@ impl Boot {
             apply_all(&mounts::cgroup2())?;
             let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
             Ok(controllers.trim_end().to_string())
+        });
+        self.tolerated(Phase::Configuration, |b| {
+            configuration::run(&mut b.report, &disk, booted_esp(), &args)
         });
         self.hand_over()
     }

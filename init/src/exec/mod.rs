@@ -4,6 +4,7 @@
 
 pub mod bringup;
 pub mod clock;
+pub mod configuration;
 pub mod console;
 pub mod devices;
 pub mod error;
@@ -13,6 +14,7 @@ pub mod initrd;
 pub mod ledger;
 pub mod machine_id;
 pub mod report;
+pub mod resolv;
 pub mod runtime;
 pub mod seed;
 pub mod settings;
@@ -51,11 +53,12 @@ pub fn main(args: Vec<String>) -> ExitCode {
     match args.first().map(String::as_str) {
         Some("seed") => seed::main(),
         Some("bringup") => bringup::main(),
+        Some("resolv") => resolv::main(),
         Some("ledger") => ledger::print(),
         _ => {
             let _ = writeln!(
                 std::io::stderr(),
-                "usage: orlop-init seed|bringup|ledger (PID 1 of an initramfs boots)"
+                "usage: orlop-init seed|bringup|resolv|ledger (PID 1 of an initramfs boots)"
             );
             ExitCode::from(2)
         }

@@ -56,10 +56,10 @@ fn flags_mount(from: &str, to: &str, flags: MsFlags) -> io::Result<()> {
 
 /// Written beside and renamed, so that no reader sees half of it.
 fn write_file(path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
-    if let Some((dir, _)) = path.rsplit_once('/').filter(|(dir, _)| !dir.is_empty()) {
-        fs::create_dir_all(dir)?;
-    }
-    let temporary = format!("{path}.new");
+    let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
+    fs::create_dir_all(if dir.is_empty() { "/" } else { dir })?;
+    // A leading dot: directories of drop-ins and manifests pass over what a power cut leaves behind.
+    let temporary = format!("{dir}/.{name}.new");
     match fs::remove_file(&temporary) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}

@@ -1,0 +1,120 @@
+//! The configuration phase: sources collected, merged by `orlop_config`, and the run-time files written.
+
+use super::DEGRADED;
+use super::error::InitError;
+use super::report::Report;
+use super::sources::{Found, collect};
+use super::steps::{apply, apply_all};
+use crate::plan::cmdline::BootArgs;
+use crate::plan::disk::Disk;
+use crate::plan::guid::Guid;
+use crate::plan::node_files::{CERTS, CNI, Inputs, MANIFESTS, plan, source_files};
+use orlop_config::Problem;
+use orlop_config::node::{Effective, Source, derive, load};
+use std::fs;
+use std::path::Path;
+
+/// Runs the phase; returns what the ledger says.
+///
+/// # Errors
+/// A run-time file could not be written. What is wrong with the configuration itself is a problem, not an error.
+pub fn run(
+    report: &mut Report,
+    disk: &Disk,
+    esp: Option<Guid>,
+    args: &BootArgs,
+) -> Result<String, InitError> {
+    let found = collect(disk, esp, args);
+    let (effective, refused) =
+        merge(found.documents.iter().map(source).collect(), &args.sets, &found, report.problems());
+    for problem in &effective.problems[report.problems().len()..] {
+        report.problem(&format!("configuration: {problem}"));
+    }
+    apply_all(&source_files(&found.documents, &args.sets))?;
+    let machine_id = fs::read_to_string("/run/machine-id").unwrap_or_default();
+    let (manifests, hosts) = (names(MANIFESTS), names(CERTS));
+    let inputs = Inputs {
+        effective: &effective,
+        machine_id: machine_id.trim(),
+        degraded: Path::new(DEGRADED).exists(),
+        refused,
+        manifests: &manifests,
+        hosts: &hosts,
+        cni_empty: !names(CNI)
+            .iter()
+            .any(|n| n.ends_with(".conf") || n.ends_with(".conflist") || n.ends_with(".json")),
+    };
+    let mut failed = None;
+    for step in plan(&inputs) {
+        // One that fails (a full /var) must not keep the others from being written.
+        if let Err(source) = apply(&step) {
+            failed.get_or_insert(InitError::Step { step: step.describe(), source });
+        }
+    }
+    set_hostname(&derive::hostname(&effective.config, inputs.machine_id))?;
+    match failed {
+        Some(e) => Err(e),
+        None if effective.accepted.is_empty() => Ok("no source: defaults".into()),
+        None => Ok(effective.accepted.join(", ")),
+    }
+}
+
+fn source(document: &crate::plan::source::Document) -> Source {
+    let (name, origin) = (document.kind.name().to_string(), document.origin.clone());
+    Source { name, origin, text: document.text.clone() }
+}
+
+/// Merges, and puts what init has to say before what the merge has: all of it is in node-config.json.
+fn merge(sources: Vec<Source>, sets: &[String], found: &Found, said: &[String]) -> (Effective, bool) {
+    let offered = sources.len() + sets.len();
+    let mut effective = load(&sources, sets);
+    let refused = effective.accepted.len() < offered || !found.problems.is_empty();
+    let own =
+        |reason: &String| Problem { source: "init".into(), reason: reason.clone(), ..Problem::default() };
+    let before = said.iter().chain(&found.problems).map(own);
+    effective.problems = before.chain(effective.problems.drain(..)).collect();
+    (effective, refused)
+}
+
+fn names(dir: &str) -> Vec<String> {
+    let entries =
+        fs::read_dir(dir).map(|d| d.flatten().filter_map(|e| e.file_name().into_string().ok()).collect());
+    entries.unwrap_or_default()
+}
+
+/// systemd keeps a name that is set already when /etc/hostname says the same or is absent.
+fn set_hostname(name: &str) -> Result<(), InitError> {
+    nix::unistd::sethostname(name).map_err(|e| InitError::Kernel("set the host name", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_problem_reaches_the_document() {
+        let text = "apiVersion: orlop/v1alpha1\nkind: NodeConfig\nnoSuchField: 1\n";
+        let bad =
+            Source { name: "fw-cfg".into(), origin: "fw_cfg:opt/org.orlop/config".into(), text: text.into() };
+        let found =
+            Found { documents: vec![], problems: vec!["configuration from ESP cannot be read".into()] };
+        let (effective, refused) = merge(vec![bad], &[], &found, &["state partition is full".into()]);
+        assert!(refused && effective.accepted.is_empty());
+        let said: Vec<String> = effective.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said[..2],
+            ["init: state partition is full", "init: configuration from ESP cannot be read"]
+        );
+        assert!(
+            said[2].starts_with("fw_cfg:opt/org.orlop/config") && said[2].contains("noSuchField"),
+            "{said:?}"
+        );
+        assert!(effective.document().contains("noSuchField"));
+    }
+
+    #[test]
+    fn nothing_offered_nothing_refused() {
+        let (effective, refused) = merge(vec![], &[], &Found::default(), &[]);
+        assert!(!refused && effective.problems.is_empty());
+    }
+}

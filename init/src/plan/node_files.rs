@@ -1,0 +1,239 @@
+//! What is written for a node's configuration: the effective configuration and what is there already in, steps
+//! out. Seam: docs/architecture.md, "Run-time files".
+//!
+//! Invariants: nothing is written outside /run and init's own places in /var; a manifest is removed only if the
+//! configuration was read whole and no longer has it; a degraded node gets no static pod.
+
+use super::mounts::SYSROOT;
+use super::source::Document;
+use super::step::Step;
+use orlop_config::node::{Effective, derive};
+use std::collections::BTreeSet;
+
+/// Static pod manifests, as init sees them.
+pub const MANIFESTS: &str = "/sysroot/var/lib/orlop/kubernetes/manifests";
+/// CNI configuration, as init sees it.
+pub const CNI: &str = "/sysroot/var/lib/orlop/cni/net.d";
+/// containerd's registry hosts, as init sees them.
+pub const CERTS: &str = "/sysroot/var/lib/orlop/containerd/certs.d";
+
+/// Pods of a node whose configuration names no range of its own.
+const POD_CIDR: &str = "10.88.0.0/16";
+
+/// What is known.
+#[derive(Debug)]
+pub struct Inputs<'a> {
+    /// What counts.
+    pub effective: &'a Effective,
+    /// Of this node; empty if it could not be made.
+    pub machine_id: &'a str,
+    /// /var is volatile.
+    pub degraded: bool,
+    /// Something of the configuration was refused: what an earlier boot wrote may still be wanted.
+    pub refused: bool,
+    /// Names in the manifest directory.
+    pub manifests: &'a [String],
+    /// Names in the directory of registry hosts.
+    pub hosts: &'a [String],
+    /// The directory of CNI configuration has none.
+    pub cni_empty: bool,
+}
+
+/// The steps, in order.
+#[must_use]
+pub fn plan(inputs: &Inputs<'_>) -> Vec<Step> {
+    let config = &inputs.effective.config;
+    let mut steps: Vec<Step> = derive::run_files(inputs.effective, inputs.machine_id)
+        .into_iter()
+        .map(|f| {
+            let path = if f.path.starts_with("/run/") { f.path } else { format!("{SYSROOT}{}", f.path) };
+            Step::WriteFile { path, mode: f.mode, content: f.text.into_bytes() }
+        })
+        .collect();
+    // DHCP's servers come later (`orlop-init resolv`); a sandbox needs the file to exist.
+    let resolv_conf = derive::resolv_conf(config, &[], &[]);
+    steps.push(file("/run/orlop/resolv.conf".into(), 0o644, resolv_conf));
+    if !inputs.degraded {
+        steps.extend(static_pods(inputs));
+    }
+    if !inputs.refused {
+        let stale = inputs.hosts.iter().filter(|h| !config.registries.mirrors.contains_key(*h));
+        steps.extend(stale.map(|h| Step::RemoveFile(format!("{CERTS}/{h}/hosts.toml"))));
+    }
+    if inputs.cni_empty {
+        let range = &inputs.effective.kubelet.pod_cidr;
+        let range = if range.is_empty() { POD_CIDR } else { range };
+        steps.push(file(format!("{CNI}/10-orlop.conflist"), 0o644, conflist(range)));
+    }
+    steps
+}
+
+fn file(path: String, mode: u32, text: String) -> Step {
+    Step::WriteFile { path, mode, content: text.into_bytes() }
+}
+
+fn static_pods(inputs: &Inputs<'_>) -> Vec<Step> {
+    let wanted = derive::static_pod_files(&inputs.effective.config);
+    let names: BTreeSet<&str> = wanted.iter().map(|(name, _)| name.as_str()).collect();
+    let ours = |name: &&String| name.starts_with("orlop-") && name.ends_with(".yaml");
+    let stale =
+        inputs.manifests.iter().filter(ours).filter(|n| !inputs.refused && !names.contains(n.as_str()));
+    let mut steps: Vec<Step> = stale.map(|n| Step::RemoveFile(format!("{MANIFESTS}/{n}"))).collect();
+    // Environment variables of a pod may be secret.
+    steps.extend(wanted.into_iter().map(|(name, text)| file(format!("{MANIFESTS}/{name}"), 0o600, text)));
+    steps
+}
+
+/// Every source as found, for the one who wonders; mode 0600, because it may hold a token.
+#[must_use]
+pub fn source_files(documents: &[Document], sets: &[String]) -> Vec<Step> {
+    let mut used = BTreeSet::new();
+    let mut steps: Vec<Step> = documents
+        .iter()
+        .map(|d| {
+            let mut rank = d.kind.rank();
+            while !used.insert(rank) {
+                rank += 1;
+            }
+            file(format!("/run/orlop/config/{rank:02}-{}.yaml", d.kind.name()), 0o600, d.text.clone())
+        })
+        .collect();
+    if !sets.is_empty() {
+        let text: String = sets.iter().map(|s| format!("# orlop.set={s}\n")).collect();
+        steps.push(file("/run/orlop/config/70-set.yaml".into(), 0o600, text));
+    }
+    steps
+}
+
+/// The network of a standalone node. Addresses are kept in /run: no pod lives through a reboot, and an address
+/// that was never given back would be lost for good.
+fn conflist(range: &str) -> String {
+    let plugins = serde_json::json!([
+        {
+            "type": "bridge",
+            "bridge": "orlop0",
+            "isDefaultGateway": true,
+            "hairpinMode": true,
+            "ipMasq": true,
+            "ipMasqBackend": "nftables",
+            "ipam": { "type": "host-local", "dataDir": "/run/cni/networks", "ranges": [[{ "subnet": range }]] },
+        },
+        { "type": "portmap", "backend": "nftables", "capabilities": { "portMappings": true } },
+    ]);
+    let list = serde_json::json!({ "cniVersion": "1.0.0", "name": "orlop", "plugins": plugins });
+    format!("{list:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::Kind;
+    use super::*;
+    use orlop_config::node::{Source, load};
+
+    fn effective(body: &str) -> Effective {
+        let text = format!("apiVersion: orlop/v1alpha1\nkind: NodeConfig\n{body}");
+        let effective = load(&[Source { name: "esp".into(), origin: "ESP".into(), text }], &[]);
+        assert_eq!(effective.problems, []);
+        effective
+    }
+
+    fn inputs<'a>(effective: &'a Effective, manifests: &'a [String], hosts: &'a [String]) -> Inputs<'a> {
+        let machine_id = "0123456789abcdef0123456789abcdef";
+        Inputs { effective, machine_id, degraded: false, refused: false, manifests, hosts, cni_empty: false }
+    }
+
+    fn written<'a>(steps: &'a [Step], path: &str) -> Option<&'a Step> {
+        steps.iter().find(|s| matches!(s, Step::WriteFile { path: p, .. } if p == path))
+    }
+
+    fn removed(steps: &[Step]) -> Vec<&str> {
+        steps
+            .iter()
+            .filter_map(|s| match s {
+                Step::RemoveFile(p) => p.rsplit_once("/lib/orlop/").map(|(_, rest)| rest),
+                _ => None,
+            })
+            .collect()
+    }
+
+    const POD: &str = "staticPods: [{apiVersion: v1, kind: Pod, metadata: {name: web}}]\n";
+
+    #[test]
+    fn files_go_to_run_and_to_the_new_root_s_var() {
+        let e = effective("node: {name: n1}\nregistries: {mirrors: {r.io: {endpoints: ['http://m']}}}\n");
+        let steps = plan(&inputs(&e, &[], &[]));
+        for path in [
+            "/run/orlop/hostname",
+            "/run/orlop/kubelet.yaml",
+            "/run/orlop/node-config.json",
+            "/run/orlop/resolv.conf",
+            "/run/systemd/network/10-orlop.network",
+            "/sysroot/var/lib/orlop/containerd/certs.d/r.io/hosts.toml",
+        ] {
+            assert!(written(&steps, path).is_some(), "{path}");
+        }
+        let paths = steps.iter().map(|s| match s {
+            Step::WriteFile { path, .. } | Step::RemoveFile(path) => path.as_str(),
+            other => panic!("{other:?}"),
+        });
+        assert!(
+            paths.into_iter().all(|p| p.starts_with("/run/") || p.starts_with("/sysroot/var/lib/orlop/"))
+        );
+    }
+
+    #[test]
+    fn manifests_follow_the_configuration() {
+        let there = ["orlop-web.yaml", "orlop-old.yaml", "mine.yaml", "orlop-note.txt"].map(String::from);
+        let e = effective(POD);
+        let steps = plan(&inputs(&e, &there, &[]));
+        assert_eq!(removed(&steps), ["kubernetes/manifests/orlop-old.yaml"]);
+        let web = format!("{MANIFESTS}/orlop-web.yaml");
+        assert!(matches!(written(&steps, &web), Some(Step::WriteFile { mode: 0o600, .. })));
+        // What was refused may have been the pod's own document: nothing is taken away.
+        let steps = plan(&Inputs { refused: true, ..inputs(&e, &there, &[]) });
+        assert_eq!(removed(&steps), Vec::<&str>::new());
+        let steps = plan(&Inputs { degraded: true, ..inputs(&e, &there, &[]) });
+        assert_eq!((removed(&steps), written(&steps, &web)), (vec![], None));
+    }
+
+    #[test]
+    fn hosts_of_forgotten_registries_go() {
+        let e = effective("registries: {mirrors: {r.io: {endpoints: ['http://m']}}}\n");
+        let hosts = ["r.io", "old.io"].map(String::from);
+        assert_eq!(removed(&plan(&inputs(&e, &[], &hosts))), ["containerd/certs.d/old.io/hosts.toml"]);
+        assert!(removed(&plan(&Inputs { refused: true, ..inputs(&e, &[], &hosts) })).is_empty());
+    }
+
+    #[test]
+    fn network_only_where_there_is_none() {
+        let path = format!("{CNI}/10-orlop.conflist");
+        let (own, given) = (effective(""), effective("kubelet: {podCIDR: 172.20.0.0/24}\n"));
+        assert!(written(&plan(&inputs(&own, &[], &[])), &path).is_none());
+        for (e, range) in [(&own, POD_CIDR), (&given, "172.20.0.0/24")] {
+            let steps = plan(&Inputs { cni_empty: true, ..inputs(e, &[], &[]) });
+            let Some(Step::WriteFile { content, .. }) = written(&steps, &path) else { panic!("written") };
+            let list: serde_json::Value = serde_json::from_slice(content).expect("JSON");
+            assert_eq!(list["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], range);
+        }
+    }
+
+    #[test]
+    fn sources_keep_their_rank() {
+        let d = |kind| Document { kind, origin: String::new(), text: "x".into() };
+        let steps = source_files(
+            &[d(Kind::Image), d(Kind::Drive), d(Kind::Drive), d(Kind::Cmdline)],
+            &["a=b".into()],
+        );
+        let paths: Vec<&str> = steps
+            .iter()
+            .map(|s| match s {
+                Step::WriteFile { path, mode: 0o600, .. } => path.rsplit('/').next().unwrap_or(path),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(
+            paths,
+            ["10-image.yaml", "30-drive.yaml", "31-drive.yaml", "60-cmdline.yaml", "70-set.yaml"]
+        );
+    }
+}

@@ -105,7 +105,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActio
     for slot in all.iter().filter(|s| s.kind == SlotKind::Regular) {
         regular(inputs, home, slot, actions);
     }
-    if !keeps_anything(inputs, home, &all, actions) {
+    if !keeps_anything(inputs, home, &all) {
         stop_all(inputs, actions);
     }
 }
@@ -321,17 +321,13 @@ fn changed(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved) -> bool {
     c.annotations.get(labels::CONTAINER_HASH).is_some_and(|have| *have != wanted)
 }
 
-fn keeps_anything(inputs: &Inputs<'_>, home: &SandboxId, all: &[Slot], actions: &PodActions) -> bool {
-    let coming =
-        |s: &Slot| actions.start.iter().any(|x| x.slot == *s) || actions.waiting.iter().any(|x| x.slot == *s);
-    let up = |s: &Slot| {
-        newest(inputs.snapshot, &s.name).is_some_and(|c| {
-            (super::is_live(c.state) && c.sandbox == *home) || c.state == ContainerState::Created
-        })
-    };
-    // Sidecars do not keep a pod alive.
-    all.iter().filter(|s| s.kind == SlotKind::Regular).any(|s| coming(s) || up(s))
-        || actions.kill.iter().any(|k| k.replace)
+/// A regular container lives here, or will. Sidecars do not keep a pod alive.
+fn keeps_anything(inputs: &Inputs<'_>, home: &SandboxId, all: &[Slot]) -> bool {
+    all.iter().filter(|s| s.kind == SlotKind::Regular).any(|s| {
+        let seen = newest(inputs.snapshot, &s.name);
+        let lives = seen.is_some_and(|c| super::is_live(c.state) && c.sandbox == *home);
+        lives || wants_instance(inputs, s, seen)
+    })
 }
 
 /// A container's resources as stable text, for the back-off key.

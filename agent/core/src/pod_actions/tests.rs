@@ -1,1 +1,312 @@
-//! Tests.
+//! Contract 7.1 as a table: what is there, and what of it must follow.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::*;
+use crate::runtime::labels;
+use crate::runtime::observed::ContainerState as St;
+use crate::time::Now;
+
+fn pod_of(spec: serde_json::Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec}))
+        .unwrap()
+}
+
+/// One container `a`, image `i:1`.
+fn single(policy: &str) -> Pod {
+    pod_of(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i:1"}]}))
+}
+
+fn with_init(policy: &str) -> Pod {
+    pod_of(json!({"restartPolicy": policy,
+        "initContainers": [
+            {"name": "i1", "image": "i:1"},
+            {"name": "side", "image": "i:1", "restartPolicy": "Always"},
+            {"name": "i2", "image": "i:1"}],
+        "containers": [{"name": "a", "image": "i:1"}]}))
+}
+
+fn sandbox(attempt: u32, state: SandboxState) -> SandboxObserved {
+    SandboxObserved {
+        id: SandboxId::from(format!("s{attempt}")),
+        attempt,
+        state,
+        created: Wall(i64::from(attempt)),
+        ips: vec!["10.0.0.1".to_owned()],
+        host_network: false,
+    }
+}
+
+/// Container `name`/`attempt` in sandbox `s<home>`, made from `i:1`, in `state`; `code` matters if exited.
+fn container(name: &str, attempt: u32, home: u32, state: St, code: i32) -> ContainerObserved {
+    let annotations = BTreeMap::from([(labels::CONTAINER_HASH.to_owned(), format!("{name}@i:1"))]);
+    ContainerObserved {
+        id: ContainerId::from(format!("{name}{attempt}")),
+        sandbox: SandboxId::from(format!("s{home}")),
+        name: name.to_owned(),
+        attempt,
+        state,
+        created: Wall(i64::from(attempt)),
+        started: (state != St::Created).then_some(Wall(1)),
+        finished: (state == St::Exited).then_some(Wall(2)),
+        exit_code: code,
+        reason: String::new(),
+        message: String::new(),
+        image: "i:1".to_owned(),
+        image_ref: String::new(),
+        log_path: String::new(),
+        annotations,
+    }
+}
+
+fn plan_with(p: &Pod, s: Vec<SandboxObserved>, c: Vec<ContainerObserved>, replaced: &[&str]) -> PodActions {
+    let snapshot = PodSnapshot { pod: pod::key(p), as_of: Mono(1), sandboxes: s, containers: c };
+    let replaced = replaced.iter().map(|id| ContainerId::from(*id)).collect();
+    compute(&Inputs {
+        pod: p,
+        snapshot: &snapshot,
+        back_off: &BackOff::default(),
+        replaced: &replaced,
+        hash: &|name, image| format!("{name}@{image}"),
+        now: Mono(5),
+    })
+}
+
+fn plan(p: &Pod, s: Vec<SandboxObserved>, c: Vec<ContainerObserved>) -> PodActions {
+    plan_with(p, s, c, &[])
+}
+
+/// The plan in short: sandbox, starts, kills, removals.
+fn short(a: &PodActions) -> String {
+    let sandbox = match &a.sandbox {
+        SandboxPlan::Keep(id) => format!("keep {id}"),
+        SandboxPlan::Create { attempt, .. } => format!("create {attempt}"),
+        SandboxPlan::Stop => "stop".to_owned(),
+    };
+    let starts = a
+        .start
+        .iter()
+        .map(|s| format!("{}{}/{}", if s.created.is_some() { "=" } else { "+" }, s.slot.name, s.attempt));
+    let kills = a.kill.iter().map(|k| format!("-{}{}", k.id, if k.replace { "!" } else { "" }));
+    let removes = a.remove.iter().map(|(_, id)| format!("x{id}"));
+    let old = a.remove_sandboxes.iter().map(|id| format!("x{id}"));
+    let parts: Vec<String> =
+        std::iter::once(sandbox).chain(starts).chain(kills).chain(removes).chain(old).collect();
+    parts.join(" ")
+}
+
+const READY: SandboxState = SandboxState::Ready;
+const DOWN: SandboxState = SandboxState::NotReady;
+
+/// What it is about, the pod, what is there, what must follow.
+type Row = (&'static str, Pod, Vec<SandboxObserved>, Vec<ContainerObserved>, &'static str);
+
+#[test]
+fn sandbox_rules() {
+    let up = |c: St| vec![container("a", 0, 0, c, 0)];
+    let no_ip = SandboxObserved { ips: Vec::new(), ..sandbox(0, READY) };
+    let host = SandboxObserved { host_network: true, ips: Vec::new(), ..sandbox(0, READY) };
+    let table: Vec<Row> = vec![
+        ("nothing there", single("Always"), vec![], vec![], "create 0"),
+        ("in order", single("Always"), vec![sandbox(0, READY)], up(St::Running), "keep s0"),
+        ("not ready", single("Always"), vec![sandbox(0, DOWN)], vec![], "create 1"),
+        (
+            "not ready, live container",
+            single("Always"),
+            vec![sandbox(0, DOWN)],
+            up(St::Running),
+            "create 1 -a0",
+        ),
+        (
+            "not ready, created container",
+            single("Always"),
+            vec![sandbox(0, DOWN)],
+            up(St::Created),
+            "create 1 xa0",
+        ),
+        ("two ready", single("Always"), vec![sandbox(1, READY), sandbox(0, READY)], vec![], "create 2"),
+        ("no address", single("Always"), vec![no_ip], vec![], "create 1"),
+        ("network mode changed", single("Always"), vec![host], vec![], "create 1"),
+        ("never, nothing existed", single("Never"), vec![sandbox(0, DOWN)], vec![], "create 1"),
+        ("never, it existed", single("Never"), vec![sandbox(0, DOWN)], up(St::Running), "stop -a0"),
+        ("succeeded", single("OnFailure"), vec![sandbox(0, DOWN)], up(St::Exited), "stop"),
+        (
+            "old empty sandbox",
+            single("Always"),
+            vec![sandbox(1, READY), sandbox(0, DOWN)],
+            vec![container("a", 1, 1, St::Running, 0)],
+            "keep s1 xs0",
+        ),
+        (
+            "old sandbox in use",
+            single("Always"),
+            vec![sandbox(1, READY), sandbox(0, DOWN)],
+            vec![container("a", 1, 1, St::Running, 0), container("a", 0, 0, St::Exited, 1)],
+            "keep s1",
+        ),
+    ];
+    for (what, p, s, c, expected) in table {
+        assert_eq!(short(&plan(&p, s, c)), expected, "{what}");
+    }
+}
+
+#[test]
+fn regular_container_rules() {
+    let table: Vec<(&str, &str, Vec<ContainerObserved>, &str)> = vec![
+        ("absent", "Always", vec![], "keep s0 +a/0"),
+        ("running", "Always", vec![container("a", 0, 0, St::Running, 0)], "keep s0"),
+        ("created", "Always", vec![container("a", 3, 0, St::Created, 0)], "keep s0 =a/3"),
+        ("exited 0, Always", "Always", vec![container("a", 0, 0, St::Exited, 0)], "keep s0 +a/1"),
+        ("exited 0, OnFailure", "OnFailure", vec![container("a", 0, 0, St::Exited, 0)], "stop"),
+        ("exited 1, OnFailure", "OnFailure", vec![container("a", 0, 0, St::Exited, 1)], "keep s0 +a/1"),
+        ("exited 1, Never", "Never", vec![container("a", 0, 0, St::Exited, 1)], "stop"),
+        ("unknown", "Always", vec![container("a", 0, 0, St::Unknown, 0)], "keep s0 -a0!"),
+        (
+            "two dead",
+            "Always",
+            vec![container("a", 1, 0, St::Exited, 1), container("a", 0, 0, St::Exited, 1)],
+            "keep s0 +a/2 xa0",
+        ),
+        (
+            "one dead behind a live one",
+            "Always",
+            vec![container("a", 1, 0, St::Running, 0), container("a", 0, 0, St::Exited, 1)],
+            "keep s0",
+        ),
+        (
+            "an older one lives",
+            "Always",
+            vec![container("a", 1, 0, St::Exited, 1), container("a", 0, 0, St::Running, 0)],
+            "keep s0 -a0",
+        ),
+        (
+            "an older one could be started",
+            "Always",
+            vec![container("a", 1, 0, St::Exited, 1), container("a", 0, 0, St::Created, 0)],
+            "keep s0 xa0",
+        ),
+        (
+            "not of this pod",
+            "Always",
+            vec![container("a", 0, 0, St::Running, 0), container("z", 0, 0, St::Running, 0)],
+            "keep s0 -z0",
+        ),
+    ];
+    for (what, policy, c, expected) in table {
+        assert_eq!(short(&plan(&single(policy), vec![sandbox(0, READY)], c)), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_changed_definition_replaces_unless_it_never_restarts() {
+    for (policy, expected, text) in [
+        ("Always", "keep s0 -a0!", "Container a definition changed, will be restarted"),
+        ("OnFailure", "keep s0 -a0!", "Container a definition changed, will be restarted"),
+        ("Never", "keep s0 -a0", "Container a definition changed"),
+    ] {
+        let p = pod_of(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i:2"}]}));
+        let a = plan(&p, vec![sandbox(0, READY)], vec![container("a", 0, 0, St::Running, 0)]);
+        assert_eq!((short(&a).as_str(), a.kill[0].message.as_str()), (expected, text), "{policy}");
+        // Killed for that, and exited well: it comes back although OnFailure would not bring it back.
+        let exited = vec![container("a", 0, 0, St::Exited, 0)];
+        let back = short(&plan_with(&p, vec![sandbox(0, READY)], exited, &["a0"]));
+        assert_eq!(back, if policy == "Never" { "stop" } else { "keep s0 +a/1" }, "{policy}");
+    }
+}
+
+#[test]
+fn init_and_sidecar_rules() {
+    let done = |n: &str| container(n, 0, 0, St::Exited, 0);
+    let up = |n: &str| container(n, 0, 0, St::Running, 0);
+    let failed = container("i1", 0, 0, St::Exited, 4);
+    let dead_side = container("side", 0, 0, St::Exited, 1);
+    let table: Vec<(&str, &str, Vec<ContainerObserved>, &str)> = vec![
+        ("first", "Always", vec![], "keep s0 +i1/0"),
+        ("first runs", "Always", vec![up("i1")], "keep s0"),
+        ("first done", "Always", vec![done("i1")], "keep s0 +side/0"),
+        ("sidecar up", "Always", vec![done("i1"), up("side")], "keep s0 +i2/0"),
+        ("all done", "Always", vec![done("i1"), up("side"), done("i2")], "keep s0 +a/0"),
+        ("failed, Always", "Always", vec![failed.clone()], "keep s0 +i1/1"),
+        ("failed, Never", "Never", vec![failed.clone()], "stop"),
+        ("record of the first lost", "Always", vec![up("side"), done("i2")], "keep s0 +a/0"),
+        (
+            "sidecar dies while init runs",
+            "Always",
+            vec![done("i1"), dead_side.clone(), up("i2")],
+            "keep s0 +side/1",
+        ),
+        (
+            "sidecar dies while the pod runs",
+            "Never",
+            vec![done("i1"), dead_side, done("i2"), up("a")],
+            "keep s0 +side/1",
+        ),
+        ("init never runs again", "Always", vec![failed, up("side"), up("a")], "keep s0"),
+        (
+            "sidecars do not keep a pod",
+            "Never",
+            vec![done("i1"), up("side"), done("i2"), done("a")],
+            "stop -side0",
+        ),
+    ];
+    for (what, policy, c, expected) in table {
+        assert_eq!(short(&plan(&with_init(policy), vec![sandbox(0, READY)], c)), expected, "{what}");
+    }
+}
+
+#[test]
+fn after_a_new_sandbox_init_containers_run_again_and_keep_counting() {
+    let old = vec![
+        container("i1", 0, 0, St::Exited, 0),
+        container("side", 0, 0, St::Exited, 137),
+        container("i2", 0, 0, St::Exited, 0),
+        container("a", 0, 0, St::Exited, 137),
+    ];
+    let a = plan(&with_init("Always"), vec![sandbox(1, READY), sandbox(0, DOWN)], old);
+    assert_eq!(short(&a), "keep s1 +i1/1");
+}
+
+#[test]
+fn container_restart_rules_come_before_the_policies() {
+    let p = pod_of(json!({"restartPolicy": "Never", "containers": [{"name": "a", "image": "i:1",
+        "restartPolicy": "Never", "restartPolicyRules": [
+            {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]}]}));
+    for (code, expected) in [(42, "keep s0 +a/1"), (1, "stop"), (0, "stop")] {
+        let c = vec![container("a", 0, 0, St::Exited, code)];
+        assert_eq!(short(&plan(&p, vec![sandbox(0, READY)], c)), expected, "exit {code}");
+    }
+    let own = pod_of(json!({"restartPolicy": "Never", "containers": [
+        {"name": "a", "image": "i:1", "restartPolicy": "OnFailure"}]}));
+    let c = vec![container("a", 0, 0, St::Exited, 1)];
+    assert_eq!(short(&plan(&own, vec![sandbox(0, READY)], c)), "keep s0 +a/1");
+}
+
+#[test]
+fn a_crash_loop_waits_and_keeps_the_sandbox() {
+    let p = single("Always");
+    let c = container("a", 1, 0, St::Exited, 1);
+    let snapshot = PodSnapshot {
+        pod: pod::key(&p),
+        as_of: Mono(1),
+        sandboxes: vec![sandbox(0, READY)],
+        containers: vec![c.clone()],
+    };
+    let mut back_off = BackOff::default();
+    let key = back_off_key(&p, &slots(&p)[0]);
+    back_off.restarted(&key, Wall(0), Wall(0));
+    back_off.observe_exit(&key, &c.id, Wall(2), Now { mono: Mono(3), wall: Wall(3) });
+    let inputs = Inputs {
+        pod: &p,
+        snapshot: &snapshot,
+        back_off: &back_off,
+        replaced: &BTreeSet::new(),
+        hash: &|name, image| format!("{name}@{image}"),
+        now: Mono(5),
+    };
+    let a = compute(&inputs);
+    assert_eq!((short(&a).as_str(), a.waiting.len(), a.waiting[0].delay.as_secs()), ("keep s0", 1, 10));
+    let later = compute(&Inputs { now: a.waiting[0].until, ..inputs });
+    assert_eq!(short(&later), "keep s0 +a/2");
+}

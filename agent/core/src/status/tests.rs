@@ -1,1 +1,282 @@
-//! Tests.
+//! Contract 6.5 to 6.7 as tables.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::runtime::observed::{
+    ContainerObserved, ContainerState as St, PodSnapshot, SandboxObserved, SandboxState,
+};
+use crate::runtime::{ContainerId, SandboxId};
+use crate::time::Mono;
+
+const NOW: Wall = Wall(1_700_000_000_000_000_000);
+
+fn pod_of(spec: Value, annotations: Value) -> Pod {
+    let meta =
+        json!({"name": "p", "namespace": "d", "uid": "u", "generation": 3, "annotations": annotations});
+    serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap()
+}
+
+fn two(policy: &str) -> Pod {
+    pod_of(
+        json!({"restartPolicy": policy, "containers": [{"name": "b", "image": "i"}, {"name": "a", "image": "i"}]}),
+        json!({}),
+    )
+}
+
+fn container(name: &str, attempt: u32, state: St, code: i32) -> ContainerObserved {
+    ContainerObserved {
+        id: ContainerId::from(format!("{name}{attempt}")),
+        sandbox: SandboxId::from("s0"),
+        name: name.to_owned(),
+        attempt,
+        state,
+        created: NOW,
+        started: (state != St::Created).then_some(NOW),
+        finished: (state == St::Exited).then_some(NOW),
+        exit_code: code,
+        reason: String::new(),
+        message: String::new(),
+        image: "docker.io/i:latest".to_owned(),
+        image_ref: "i@sha256:1".to_owned(),
+        log_path: String::new(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+fn world(containers: Vec<ContainerObserved>) -> PodSnapshot {
+    let sandbox = SandboxObserved {
+        id: SandboxId::from("s0"),
+        attempt: 0,
+        state: SandboxState::Ready,
+        created: NOW,
+        ips: vec!["10.0.0.1".to_owned(), "fd00::1".to_owned()],
+        host_network: false,
+    };
+    PodSnapshot { pod: pod::key(&two("Always")), as_of: Mono(1), sandboxes: vec![sandbox], containers }
+}
+
+struct Case<'a> {
+    pod: &'a Pod,
+    snapshot: Option<PodSnapshot>,
+    waiting: Vec<(&'a str, &'a str)>,
+    previous: Option<PodStatus>,
+    terminating: bool,
+    verdict: Option<Verdict>,
+    now: Wall,
+}
+
+impl<'a> Case<'a> {
+    fn of(pod: &'a Pod, containers: Vec<ContainerObserved>) -> Case<'a> {
+        let snapshot = Some(world(containers));
+        Case {
+            pod,
+            snapshot,
+            waiting: Vec::new(),
+            previous: None,
+            terminating: false,
+            verdict: None,
+            now: NOW,
+        }
+    }
+
+    fn status(&self) -> PodStatus {
+        let reason = |r: &str| WaitingReason { reason: r.to_owned(), message: format!("{r} detail") };
+        let waiting = self.waiting.iter().map(|(c, r)| ((*c).to_owned(), reason(r))).collect();
+        generate(&StatusInputs {
+            pod: self.pod,
+            snapshot: self.snapshot.as_ref(),
+            waiting: &waiting,
+            previous: self.previous.as_ref(),
+            terminating: self.terminating,
+            verdict: self.verdict.as_ref(),
+            host_ips: &["192.0.2.1".to_owned()],
+            runtime_name: "containerd",
+            start_time: NOW,
+            now: self.now,
+        })
+    }
+
+    fn phase(&self) -> String {
+        self.status().phase.unwrap()
+    }
+}
+
+fn both(state: St, code_a: i32, code_b: i32) -> Vec<ContainerObserved> {
+    vec![container("a", 0, state, code_a), container("b", 0, state, code_b)]
+}
+
+#[test]
+fn phases() {
+    let half = vec![container("a", 0, St::Running, 0), container("b", 0, St::Exited, 1)];
+    let table: Vec<(&str, &str, Vec<ContainerObserved>, &str)> = vec![
+        ("nothing yet", "Always", vec![], "Pending"),
+        ("one of two created", "Always", vec![container("a", 0, St::Running, 0)], "Pending"),
+        ("created is waiting", "Always", both(St::Created, 0, 0), "Pending"),
+        ("all running", "Always", both(St::Running, 0, 0), "Running"),
+        ("one ended", "Never", half, "Running"),
+        ("all ended well, Always", "Always", both(St::Exited, 0, 0), "Running"),
+        ("all ended well, Never", "Never", both(St::Exited, 0, 0), "Succeeded"),
+        ("one ended badly, Never", "Never", both(St::Exited, 0, 1), "Failed"),
+        ("one ended badly, OnFailure", "OnFailure", both(St::Exited, 0, 1), "Running"),
+        ("all ended well, OnFailure", "OnFailure", both(St::Exited, 0, 0), "Succeeded"),
+    ];
+    for (what, policy, containers, expected) in table {
+        assert_eq!(Case::of(&two(policy), containers).phase(), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_terminating_pod_ends_in_a_terminal_phase_unless_it_is_static() {
+    let api = two("Always");
+    let fixed = pod_of(
+        json!({"containers": [{"name": "a", "image": "i"}]}),
+        json!({"kubernetes.io/config.source": "file"}),
+    );
+    let ended = || vec![container("a", 0, St::Exited, 143), container("b", 0, St::Exited, 0)];
+    let terminating = |p| Case { terminating: true, ..Case::of(p, ended()) }.phase();
+    assert_eq!((terminating(&api).as_str(), terminating(&fixed).as_str()), ("Failed", "Running"));
+}
+
+#[test]
+fn a_verdict_is_withheld_while_something_runs_and_never_reverts() {
+    let p = two("Always");
+    let verdict = Some(Verdict { reason: "Evicted".to_owned(), message: "low on memory".to_owned() });
+    let before = Case::of(&p, both(St::Running, 0, 0)).status();
+    let dying = Case {
+        verdict: verdict.clone(),
+        terminating: true,
+        previous: Some(before),
+        ..Case::of(&p, both(St::Running, 0, 0))
+    };
+    assert_eq!((dying.phase().as_str(), dying.status().reason), ("Running", None));
+    let dead = Case { verdict, terminating: true, ..Case::of(&p, both(St::Exited, 0, 0)) }.status();
+    assert_eq!((dead.phase.as_deref(), dead.reason.as_deref()), (Some("Failed"), Some("Evicted")));
+    let after = Case { previous: Some(dead), ..Case::of(&p, both(St::Running, 0, 0)) }.status();
+    assert_eq!((after.phase.as_deref(), after.reason.as_deref()), (Some("Failed"), Some("Evicted")));
+}
+
+#[test]
+fn init_containers_decide_the_phase_first() {
+    let spec = |policy: &str| {
+        pod_of(
+            json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i"}], "initContainers": [
+            {"name": "i1", "image": "i"}, {"name": "side", "image": "i", "restartPolicy": "Always"}]}),
+            json!({}),
+        )
+    };
+    let run = |n: &str| container(n, 0, St::Running, 0);
+    let end = |n: &str, code| container(n, 0, St::Exited, code);
+    let table: Vec<(&str, &str, Vec<ContainerObserved>, &str)> = vec![
+        ("runs", "Always", vec![run("i1")], "Pending"),
+        ("failed, Never", "Never", vec![end("i1", 1)], "Failed"),
+        ("failed, Always", "Always", vec![end("i1", 1)], "Pending"),
+        ("sidecar not up", "Always", vec![end("i1", 0)], "Pending"),
+        ("all up", "Always", vec![end("i1", 0), run("side"), run("a")], "Running"),
+        ("sidecar down later", "Always", vec![end("i1", 0), end("side", 1), run("a")], "Running"),
+        ("record of init lost", "Always", vec![run("side"), run("a")], "Running"),
+    ];
+    for (what, policy, containers, expected) in table {
+        assert_eq!(Case::of(&spec(policy), containers).phase(), expected, "{what}");
+    }
+    let waiting = Case::of(&spec("Always"), vec![]).status().container_statuses.unwrap();
+    let reason = waiting[0].state.clone().and_then(|s| s.waiting).and_then(|w| w.reason);
+    assert_eq!(reason.as_deref(), Some("PodInitializing"));
+}
+
+#[test]
+fn container_statuses_show_the_two_newest_instances() {
+    let p = two("Always");
+    let containers = vec![
+        container("a", 2, St::Running, 0),
+        container("a", 1, St::Exited, 3),
+        container("b", 0, St::Exited, 1),
+    ];
+    let case = Case { waiting: vec![("b", "CrashLoopBackOff")], ..Case::of(&p, containers) };
+    let s = case.status().container_statuses.unwrap();
+    assert_eq!([s[0].name.as_str(), s[1].name.as_str()], ["a", "b"], "by name");
+    assert_eq!((s[0].restart_count, s[0].ready, s[0].started), (2, true, Some(true)));
+    assert_eq!(s[0].container_id.as_deref(), Some("containerd://a2"));
+    let last = s[0].last_state.clone().and_then(|l| l.terminated).unwrap();
+    assert_eq!((last.exit_code, last.reason.as_deref()), (3, Some("Error")));
+    let waiting = s[1].state.clone().and_then(|x| x.waiting).unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("CrashLoopBackOff"));
+    assert_eq!(s[1].last_state.clone().and_then(|l| l.terminated).map(|t| t.exit_code), Some(1));
+}
+
+#[test]
+fn a_container_that_vanished_while_running_is_reported_lost() {
+    let p = two("Always");
+    let before = Case::of(&p, both(St::Running, 0, 0)).status();
+    let gone = vec![container("a", 0, St::Running, 0)];
+    let lost = Case { previous: Some(before.clone()), ..Case::of(&p, gone.clone()) }.status();
+    let b = lost.container_statuses.clone().unwrap()[1].clone();
+    assert_eq!(b.restart_count, 1);
+    let last = b.last_state.and_then(|l| l.terminated).unwrap();
+    assert_eq!((last.exit_code, last.reason.as_deref()), (137, Some("ContainerStatusUnknown")));
+    // Said once: the next status repeats it, and does not count again.
+    let again = Case { previous: Some(lost.clone()), ..Case::of(&p, gone.clone()) }.status();
+    assert_eq!(again.container_statuses, lost.container_statuses);
+    let dying = Case { previous: Some(before), terminating: true, ..Case::of(&p, gone) }.status();
+    let b = dying.container_statuses.unwrap()[1].clone();
+    assert_eq!((b.restart_count, b.state.and_then(|s| s.terminated).map(|t| t.exit_code)), (0, Some(137)));
+}
+
+fn condition<'a>(s: &'a PodStatus, name: &str) -> &'a k8s_openapi::api::core::v1::PodCondition {
+    s.conditions.iter().flatten().find(|c| c.type_ == name).unwrap()
+}
+
+#[test]
+fn conditions_follow_and_keep_their_transition_time() {
+    let p = two("Always");
+    let pending = Case::of(&p, vec![container("a", 0, St::Running, 0)]).status();
+    let ready = condition(&pending, "Ready");
+    assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("False", Some("ContainersNotReady")));
+    assert_eq!(ready.message.as_deref(), Some("containers with unready status: [b]"));
+    assert_eq!(ready.observed_generation, Some(3));
+    assert_eq!(condition(&pending, "PodReadyToStartContainers").status, "True");
+    let later = Wall(NOW.0 + 60_000_000_000);
+    let running =
+        Case { previous: Some(pending.clone()), now: later, ..Case::of(&p, both(St::Running, 0, 0)) }
+            .status();
+    assert_eq!(condition(&running, "Ready").status, "True");
+    assert_eq!(condition(&running, "Ready").last_transition_time, api_time(later));
+    assert_eq!(condition(&running, "PodScheduled").last_transition_time, api_time(NOW));
+    let done = Case::of(&two("Never"), both(St::Exited, 0, 0)).status();
+    assert_eq!(condition(&done, "Ready").reason.as_deref(), Some("PodCompleted"));
+    assert_eq!(condition(&done, "Initialized").status, "True");
+}
+
+#[test]
+fn readiness_gates_and_foreign_conditions() {
+    let mut p = pod_of(
+        json!({"containers": [{"name": "a", "image": "i"}],
+        "readinessGates": [{"conditionType": "x/y"}, {"conditionType": "x/z"}]}),
+        json!({}),
+    );
+    p.status = serde_json::from_value(json!({"conditions": [{"type": "x/z", "status": "False"}]})).ok();
+    let s = Case::of(&p, vec![container("a", 0, St::Running, 0)]).status();
+    assert_eq!(condition(&s, "ContainersReady").status, "True");
+    let ready = condition(&s, "Ready");
+    assert_eq!(ready.reason.as_deref(), Some("ReadinessGatesNotReady"));
+    assert_eq!(
+        ready.message.as_deref(),
+        Some(
+            "corresponding condition of pod readiness gate \"x/y\" does not exist., the status of pod readiness \
+              gate \"x/z\" is not \"True\", but False"
+        )
+    );
+    assert_eq!(condition(&s, "x/z").status, "False", "carried over");
+}
+
+#[test]
+fn addresses_outlive_the_sandbox() {
+    let p = two("Always");
+    let up = Case::of(&p, both(St::Running, 0, 0)).status();
+    assert_eq!(up.pod_ip.as_deref(), Some("10.0.0.1"));
+    assert_eq!((up.pod_ips.as_ref().map(Vec::len), up.host_ip.as_deref()), (Some(2), Some("192.0.2.1")));
+    let mut down = world(both(St::Exited, 0, 0));
+    down.sandboxes[0].ips.clear();
+    let after = Case { snapshot: Some(down), previous: Some(up), ..Case::of(&p, vec![]) }.status();
+    assert_eq!(after.pod_ip.as_deref(), Some("10.0.0.1"));
+}

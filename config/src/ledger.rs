@@ -93,3 +93,6 @@ fn yes() -> bool {
 fn is_true(b: &bool) -> bool {
     *b
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,9 @@
 
 use crate::duration::Duration;
 use crate::field::{Describe, Field, Kind};
+use crate::kubelet::nested::FlushFrequency;
 use crate::kubelet::{self, KubeletConfiguration};
-use crate::node::{self, KubeletPatch, NodeConfig, StaticPod};
+use crate::node::{self, KubeletPatch, NodeConfig, Scalar, StaticPod};
 use crate::quantity::Quantity;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
@@ -63,6 +64,32 @@ impl JsonSchema for KubeletPatch {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         generator.subschema_for::<KubeletConfiguration>()
+    }
+}
+
+impl JsonSchema for Scalar {
+    fn schema_name() -> Cow<'static, str> {
+        "Scalar".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Text, or a number or boolean taken as text.",
+            "type": ["string", "number", "boolean"]
+        })
+    }
+}
+
+impl JsonSchema for FlushFrequency {
+    fn schema_name() -> Cow<'static, str> {
+        "FlushFrequency".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A time span such as 5s, or nanoseconds.",
+            "type": ["string", "integer"]
+        })
     }
 }
 

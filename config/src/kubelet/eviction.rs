@@ -217,3 +217,6 @@ fn grace(text: &str) -> Result<Duration, &'static str> {
         .filter(|d| *d >= Duration::ZERO)
         .ok_or("must be a duration of 0s or more, such as \"1m30s\"")
 }
+
+#[cfg(test)]
+mod tests;

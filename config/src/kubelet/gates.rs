@@ -128,3 +128,6 @@ fn wrong(name: &str, value: bool) -> Option<String> {
         Some(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -197,3 +197,6 @@ fn clean(path: &str) -> String {
     }
     format!("/{}", parts.join("/"))
 }
+
+#[cfg(test)]
+mod tests;

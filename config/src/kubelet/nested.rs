@@ -182,7 +182,6 @@ config_struct! {
 
 /// `logging.flushFrequency`: a duration as text, or nanoseconds as an integer; written as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct FlushFrequency(pub Duration);
 

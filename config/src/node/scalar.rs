@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 /// A value kept as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Scalar(pub String);
 

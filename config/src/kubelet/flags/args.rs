@@ -150,7 +150,7 @@ pub fn parse<S: AsRef<str>>(args: &[S]) -> Result<Arguments, ConfigError> {
     Ok(parsed)
 }
 
-/// `-v` and `-h` are the only short flags; `-v2` is `-v=2`.
+/// `-v` and `-h` are the only short flags.
 fn short(arg: &str) -> Option<&str> {
     match arg {
         "-h" => Some("help"),

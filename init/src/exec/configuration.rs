@@ -71,7 +71,7 @@ fn merge(sources: Vec<Source>, sets: &[String], found: &Found, said: &[String]) 
     let refused = effective.accepted.len() < offered || !found.problems.is_empty();
     let own =
         |reason: &String| Problem { source: "init".into(), reason: reason.clone(), ..Problem::default() };
-    let before = said.iter().chain(&found.problems).map(own);
+    let before = said.iter().map(own).chain(found.problems.iter().cloned());
     effective.problems = before.chain(effective.problems.drain(..)).collect();
     (effective, refused)
 }
@@ -96,15 +96,12 @@ mod tests {
         let text = "apiVersion: orlop/v1alpha1\nkind: NodeConfig\nnoSuchField: 1\n";
         let bad =
             Source { name: "fw-cfg".into(), origin: "fw_cfg:opt/org.orlop/config".into(), text: text.into() };
-        let found =
-            Found { documents: vec![], problems: vec!["configuration from ESP cannot be read".into()] };
+        let esp = Problem { source: "ESP".into(), reason: "cannot be read".into(), ..Problem::default() };
+        let found = Found { documents: vec![], problems: vec![esp] };
         let (effective, refused) = merge(vec![bad], &[], &found, &["state partition is full".into()]);
         assert!(refused && effective.accepted.is_empty());
         let said: Vec<String> = effective.problems.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            said[..2],
-            ["init: state partition is full", "init: configuration from ESP cannot be read"]
-        );
+        assert_eq!(said[..2], ["init: state partition is full", "ESP: cannot be read"]);
         assert!(
             said[2].starts_with("fw_cfg:opt/org.orlop/config") && said[2].contains("noSuchField"),
             "{said:?}"

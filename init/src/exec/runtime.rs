@@ -16,6 +16,8 @@ use std::time::Duration;
 const SOCKET: &str = "/run/containerd/containerd.sock";
 /// containerd needs some seconds on a slow machine; longer means that it will not come.
 const DEADLINE_MS: u64 = 120_000;
+/// One that serves, but has no CRI this long, has failed to load it: it registers everything before it serves.
+const REFUSED_MS: u64 = 15_000;
 /// A runtime that accepted the connection answers within this, or is asked again.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Without an event the socket is tried again after this: a listener may be there but not serve yet.
@@ -30,28 +32,37 @@ pub fn await_ready() -> Result<Version, InitError> {
 }
 
 fn await_version(socket: &Path, limit_ms: u64) -> Result<Version, InitError> {
-    let deadline = boottime_ms() + limit_ms;
+    let started = boottime_ms();
     let dir = socket.parent().unwrap_or(Path::new("/"));
     // Watched before the first attempt: a socket that appears in between is an event that waits.
     fs::create_dir_all(dir).map_err(|source| file(dir, source))?;
     let kernel = |e| InitError::Kernel("watch the directory of containerd's socket", e);
     let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(kernel)?;
-    watch
-        .add_watch(dir, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ATTRIB)
-        .map_err(kernel)?;
+    let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ATTRIB;
+    watch.add_watch(dir, events).map_err(kernel)?;
+    let mut refused_since = None;
     loop {
-        let why = match ask(socket) {
+        let answer = ask(socket);
+        if !matches!(answer, Ok(Progress::Refused(_))) {
+            refused_since = None;
+        }
+        let why = match answer {
             Ok(Progress::Answered(version)) => return Ok(version),
-            Ok(Progress::Refused(why)) => why.to_string(),
+            Ok(Progress::Refused(why)) => {
+                refused_since.get_or_insert_with(boottime_ms);
+                why.to_string()
+            }
             Ok(Progress::More(_)) => "it closed the connection".to_string(),
             Err(e) => e.to_string(),
         };
-        let left = deadline.saturating_sub(boottime_ms());
+        let deadline = refused_since.map_or(u64::MAX, |at| at + REFUSED_MS).min(started + limit_ms);
+        let now = boottime_ms();
+        let left = deadline.saturating_sub(now);
         if left == 0 {
             return Err(InitError::Refused(format!(
                 "containerd does not answer on {} after {} s: {why}. See `journalctl -u containerd`",
                 socket.display(),
-                limit_ms / 1000
+                (now - started) / 1000
             )));
         }
         let timeout = PollTimeout::from(u16::try_from(left.min(AGAIN_MS)).unwrap_or(1000));

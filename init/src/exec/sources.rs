@@ -12,6 +12,7 @@ use crate::plan::step::{Mount, Step};
 use crate::plan::{base64, smbios, volume};
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::mount::{MntFlags, MsFlags, umount2};
+use orlop_config::Problem;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,7 +32,7 @@ pub struct Found {
     /// In rising precedence.
     pub documents: Vec<Document>,
     /// Sources that are there but unusable.
-    pub problems: Vec<String>,
+    pub problems: Vec<Problem>,
 }
 
 /// Collects all sources. `esp` is the PARTUUID of the ESP that was booted from, if known.
@@ -48,12 +49,14 @@ pub fn collect(disk: &Disk, esp: Option<Guid>, args: &BootArgs) -> Found {
 }
 
 impl Found {
+    fn problem(&mut self, origin: &str, reason: &str) {
+        self.problems.push(Problem { source: origin.into(), reason: reason.into(), ..Problem::default() });
+    }
+
     fn document(&mut self, kind: Kind, origin: &str, bytes: Vec<u8>) {
         match String::from_utf8(bytes) {
             Ok(text) => self.documents.push(Document { kind, origin: origin.into(), text }),
-            Err(e) => {
-                self.problems.push(format!("configuration from {origin} is not UTF-8 text: {e}; ignored"))
-            }
+            Err(e) => self.problem(origin, &format!("is ignored: it is not UTF-8 text ({})", e.utf8_error())),
         }
     }
 
@@ -61,7 +64,7 @@ impl Found {
         match read(path) {
             Ok(bytes) => self.document(kind, origin, bytes),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => self.problems.push(format!("configuration from {origin} cannot be read: {e}; ignored")),
+            Err(e) => self.problem(origin, &format!("is ignored: it cannot be read: {e}")),
         }
     }
 
@@ -117,7 +120,7 @@ impl Found {
         let (source, target) = (device.to_string(), MOUNT_POINT.to_string());
         let mount = Mount { source, target, fstype, flags, data: String::new(), optional: false };
         if let Err(e) = apply(&Step::Mount(mount)) {
-            self.problems.push(format!("configuration from {origin} cannot be looked for: {}", chain(&e)));
+            self.problem(origin, &format!("cannot be looked for: {}", chain(&e)));
             return;
         }
         work(self, Path::new(MOUNT_POINT));
@@ -132,7 +135,7 @@ impl Found {
             None => {}
             Some(smbios::Credential::Value(bytes)) => self.document(Kind::Smbios, origin, bytes),
             Some(smbios::Credential::BadBase64) => {
-                self.problems.push(format!("configuration from {origin} is not base64; ignored"));
+                self.problem(origin, "is ignored: it is not base64");
             }
         }
     }
@@ -142,7 +145,7 @@ impl Found {
         for text in &args.configs {
             match base64::decode(text) {
                 Some(bytes) => self.document(Kind::Cmdline, origin, bytes),
-                None => self.problems.push(format!("configuration from {origin} is not base64; ignored")),
+                None => self.problem(origin, "is ignored: it is not base64"),
             }
         }
     }
@@ -196,7 +199,7 @@ mod tests {
         let want = ["larger than 1 MiB", "not UTF-8", "not a regular file"];
         assert_eq!(found.problems.len(), want.len());
         for (problem, want) in found.problems.iter().zip(want) {
-            assert!(problem.contains(want), "{problem}");
+            assert!(problem.reason.contains(want), "{problem}");
         }
     }
 

@@ -1,2 +1,25 @@
-//! The image builder and runner.
+//! orlop-image: builds the appliance image and boots it.
+//!
+//! ```text
+//! plan (pure): inputs -> steps with cache keys
+//!   debs ─► tools ─► base ─┬─► seed ─┐
+//!   compile ─► containers ─┘         ├─► root ─► disk ─► publish + manifest
+//!   compile ─────────────► initrd ───┘
+//! ```
+//! `build/` runs the steps, `inspect` explains the result, `boot/` and `qemu/` run it. See docs/image.md.
 #![forbid(unsafe_code)]
+// The tool speaks to a person on standard output.
+#![allow(clippy::print_stdout)]
+
+pub mod bolt;
+pub mod boot;
+pub mod build;
+pub mod cli;
+pub mod format;
+pub mod host;
+pub mod inspect;
+pub mod lock;
+pub mod plan;
+pub mod profile;
+pub mod qemu;
+pub mod select;

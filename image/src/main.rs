@@ -1,3 +1,7 @@
-//! Entry point.
+//! Entry point of `orlop-image`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    orlop_image::cli::main()
+}

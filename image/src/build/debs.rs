@@ -1,0 +1,186 @@
+//! Fetches the packages that the base suite has too old, with a private apt configuration made from the host's.
+//!
+//! The lock's version is taken if the archive still has it, and its digest must agree; otherwise the newest version
+//! that is new enough, with a warning. The result remembers what it took.
+
+use super::{Builder, mkosi};
+use crate::format::digest;
+use crate::host::run;
+use crate::lock::Deb;
+use crate::plan::Step;
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Sees to the packages and notes the facts `debs` and `deb.<name>`.
+pub(super) fn fetch(builder: &mut Builder) -> Result<String> {
+    let result = builder.result(Step::Debs)?;
+    let record = result.join("debs.json");
+    let mut note = "kept".to_owned();
+    if !record.is_file() || builder.options.update_lock {
+        let partial = builder.dirs.work().join("debs");
+        super::remove_tree(&partial)?;
+        fs::create_dir_all(partial.join("image"))?;
+        let used = fetch_all(builder, &partial)?;
+        fs::write(partial.join("debs.json"), serde_json::to_string_pretty(&used)?)?;
+        super::remove_tree(&result)?;
+        fs::rename(&partial, &result)?;
+        note = used.iter().map(|d| d.version.split(['+', '-']).next().unwrap_or("")).collect::<Vec<_>>().join(" ");
+    }
+    let used: Vec<Deb> = serde_json::from_str(&fs::read_to_string(&record)?).context("reading debs.json")?;
+    for deb in &used {
+        builder.facts.set(&format!("deb.{}", deb.name), deb.sha256.clone());
+        let locked = builder.lock.debs.iter().find(|l| l.name == deb.name);
+        if let Some(locked) = locked.filter(|l| l.version != deb.version) {
+            let (name, was, now) = (&deb.name, &locked.version, &deb.version);
+            builder.warnings.push(format!("{name} {was} is locked but no longer in the archive; {now} is used"));
+        }
+    }
+    // mkosi builds the tree but is not in it.
+    let image: Vec<&Deb> = used.iter().filter(|d| d.name != "mkosi").collect();
+    builder.facts.set("debs", digest::bytes(format!("{image:?}").as_bytes()));
+    if builder.options.update_lock {
+        builder.lock.debs = used;
+    }
+    Ok(note)
+}
+
+fn fetch_all(builder: &Builder, out: &Path) -> Result<Vec<Deb>> {
+    let config = private_apt(builder)?;
+    let apt = |program: &str| {
+        let mut command = Command::new(program);
+        command.env("APT_CONFIG", &config).current_dir(out.join("image"));
+        command
+    };
+    run::logged(apt("apt-get").arg("update"), "reading the package lists", &builder.log)?;
+    let mut used = Vec::new();
+    for locked in &builder.lock.debs {
+        let policy = run::output(apt("apt-cache").args(["madison", &locked.name]), "apt-cache madison")?;
+        let available = versions(&String::from_utf8_lossy(&policy));
+        let version = choose(locked, &available, builder.options.update_lock, &newer_or_equal)?;
+        let wanted = format!("{}={version}", locked.name);
+        run::logged(apt("apt-get").args(["download", &wanted]), &format!("fetching {wanted}"), &builder.log)?;
+        let path = find_deb(&out.join("image"), &locked.name)?;
+        let sha256 = digest::file(&path)?;
+        if version == locked.version && sha256 != locked.sha256 && !builder.options.update_lock {
+            bail!(
+                "{wanted}: the archive's file has SHA-256 {sha256}, image/image.lock says {}; if the change is \
+                 known to be right, `orlop-image build --update-lock` takes it over",
+                locked.sha256
+            );
+        }
+        if locked.name == "mkosi" {
+            let mut unpack = Command::new("dpkg-deb");
+            unpack.arg("-x").arg(&path).arg(out.join("mkosi"));
+            run::logged(&mut unpack, "unpacking mkosi", &builder.log)?;
+            fs::remove_file(&path)?;
+        }
+        used.push(Deb { version, sha256, ..locked.clone() });
+    }
+    Ok(used)
+}
+
+// Which version to take (pure but for `not_older`, which is dpkg's comparison).
+fn choose(
+    locked: &Deb,
+    available: &[String],
+    newest: bool,
+    not_older: &dyn Fn(&str, &str) -> Result<bool>,
+) -> Result<String> {
+    if !newest && available.contains(&locked.version) {
+        return Ok(locked.version.clone());
+    }
+    let mut best: Option<&String> = None;
+    for version in available {
+        if not_older(version, &locked.at_least)? && best.map_or(Ok(true), |b| not_older(version, b))? {
+            best = Some(version);
+        }
+    }
+    best.cloned().with_context(|| {
+        format!(
+            "{}: the archive has neither {} nor anything from {} on (it has: {})",
+            locked.name,
+            locked.version,
+            locked.at_least,
+            if available.is_empty() { "none".to_owned() } else { available.join(", ") }
+        )
+    })
+}
+
+fn newer_or_equal(a: &str, b: &str) -> Result<bool> {
+    let status = Command::new("dpkg").args(["--compare-versions", a, "ge", b]).status().context("running dpkg")?;
+    Ok(status.success())
+}
+
+// `name | version | source` lines.
+fn versions(madison: &str) -> Vec<String> {
+    let mut out: Vec<String> =
+        madison.lines().filter_map(|l| l.split('|').nth(1)).map(|v| v.trim().to_owned()).collect();
+    out.dedup();
+    out
+}
+
+fn find_deb(dir: &Path, name: &str) -> Result<PathBuf> {
+    let prefix = format!("{name}_");
+    let mut found = fs::read_dir(dir)?.filter_map(|e| e.ok().map(|e| e.path()));
+    found
+        .find(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix)))
+        .with_context(|| format!("apt-get download left no {prefix}*.deb"))
+}
+
+fn private_apt(builder: &Builder) -> Result<PathBuf> {
+    let dir = builder.dirs.cache.join("image/apt");
+    for sub in ["lists/partial", "cache/archives/partial", "etc"] {
+        fs::create_dir_all(dir.join(sub))?;
+    }
+    fs::write(dir.join("status"), "")?;
+    fs::write(dir.join("etc/orlop.sources"), mkosi::all_sources()?)?;
+    let d = dir.display();
+    // The host's own settings (proxies) are read first; these come on top.
+    let text = format!(
+        "Dir::Etc::sourcelist \"/dev/null\";\nDir::Etc::sourceparts \"{d}/etc\";\n\
+         Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\n\
+         Dir::State::lists \"{d}/lists\";\nDir::State::status \"{d}/status\";\nDir::Cache \"{d}/cache\";\n\
+         APT::Architecture \"amd64\";\nAPT::Architectures {{ \"amd64\"; }};\nAPT::Sandbox::User \"root\";\n\
+         Acquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
+         Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled \"false\";\n"
+    );
+    let path = dir.join("apt.conf");
+    fs::write(&path, text)?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn locked() -> Deb {
+        Deb { name: "x".into(), at_least: "2.1".into(), version: "2.1.9-5".into(), sha256: String::new() }
+    }
+
+    fn pick(available: &[&str], newest: bool) -> Result<String> {
+        let available: Vec<String> = available.iter().map(|s| (*s).to_owned()).collect();
+        // Good enough for these version strings.
+        choose(&locked(), &available, newest, &|a, b| Ok(a >= b))
+    }
+
+    #[test]
+    fn the_locked_version_wins_while_it_exists() {
+        assert_eq!(pick(&["2.2.0-1", "2.1.9-5", "1.7-1"], false).expect("found"), "2.1.9-5");
+        assert_eq!(pick(&["2.2.0-1", "2.1.9-5", "1.7-1"], true).expect("found"), "2.2.0-1");
+    }
+
+    #[test]
+    fn otherwise_the_newest_that_is_new_enough_or_a_clear_error() {
+        assert_eq!(pick(&["1.7-1", "2.2.0-1", "2.1.0-1"], false).expect("found"), "2.2.0-1");
+        let error = pick(&["1.7-1"], false).expect_err("too old").to_string();
+        assert!(error.contains("2.1") && error.contains("1.7-1"), "{error}");
+    }
+
+    #[test]
+    fn madison_lines_give_versions_once() {
+        let text = " x | 2-1 | http://m forky/main amd64 Packages\n x | 2-1 | http://m sid/main\n x | 1-1 | http://m\n";
+        assert_eq!(versions(text), ["2-1", "1-1"]);
+    }
+}

@@ -1,0 +1,63 @@
+//! Packs init and its modules into the initrd (seam: docs/architecture.md, "Initrd").
+
+use super::{Builder, base_tool, binaries};
+use crate::format::cpio::Cpio;
+use crate::host::run;
+use crate::plan::Step;
+use crate::select::modules::{self, Deps};
+use anyhow::{Context, Result, anyhow};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Writes `out/initrd` (zstd).
+pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
+    let base = builder.result(Step::Base)?.join("base");
+    let module_root = module_root(&base)?;
+    let deps = Deps::parse(&fs::read_to_string(module_root.join("modules.dep"))?);
+    let list = fs::read_to_string(builder.dirs.source.join("image/initrd-modules.txt"))?;
+    let order = deps
+        .load_order(&modules::names(&list))
+        .map_err(|unknown| anyhow!("image/initrd-modules.txt: the kernel has no module {}", unknown.join(", ")))?;
+
+    let mut cpio = Cpio::default();
+    let mut dirs = BTreeSet::new();
+    let version = module_root.file_name().context("the module directory has a name")?.to_string_lossy();
+    let mut lines = String::new();
+    let mut files = Vec::new();
+    for path in &order {
+        let data = fs::read(module_root.join(path)).with_context(|| format!("reading {path}"))?;
+        // Uncompressed: the whole archive is compressed, and init has no decompressor.
+        let (name, data) = match path.strip_suffix(".xz") {
+            Some(name) => (name, run::filter(base_tool(builder)?.args(["xz", "-dc"]), "xz", &data)?),
+            None => (path.as_str(), data),
+        };
+        let to = format!("lib/modules/{version}/{name}");
+        lines.push_str(&format!("/{to}\n"));
+        files.push((to, data));
+    }
+    for path in ["etc/orlop/modules"].into_iter().chain(files.iter().map(|(p, _)| p.as_str())) {
+        for (i, _) in path.match_indices('/') {
+            dirs.insert(path[..i].to_owned());
+        }
+    }
+    for dir in dirs.iter().map(String::as_str).chain(["dev", "proc", "run", "sys"]) {
+        cpio.dir(dir);
+    }
+    let (_, init) = binaries::paths(builder);
+    cpio.file("init", 0o755, &fs::read(init)?);
+    cpio.file("etc/orlop/modules", 0o644, lines.as_bytes());
+    for (path, data) in &files {
+        cpio.file(path, 0o644, data);
+    }
+    let packed = run::filter(base_tool(builder)?.args(["zstd", "-19", "-c", "-q"]), "zstd", &cpio.finish())?;
+    fs::write(out.join("initrd"), &packed)?;
+    Ok(format!("{} modules, {} KiB", order.len(), packed.len() >> 10))
+}
+
+fn module_root(base: &Path) -> Result<PathBuf> {
+    let dir = base.join("usr/lib/modules");
+    let mut found: Vec<PathBuf> = fs::read_dir(&dir)?.filter_map(|e| e.ok().map(|e| e.path())).collect();
+    found.sort();
+    found.pop().with_context(|| format!("no kernel in {}", dir.display()))
+}

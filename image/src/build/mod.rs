@@ -1,0 +1,245 @@
+//! Runs the plan: each step's result is made in a scratch directory and moved to its key, so an interrupted build
+//! leaves nothing half-made behind; a result that exists is not made again. One build at a time holds the lock.
+
+mod base;
+mod binaries;
+mod containers;
+mod debs;
+mod disk;
+mod initrd;
+mod mkosi;
+mod publish;
+mod root;
+mod seed;
+mod verify;
+
+pub use publish::{Manifest, read_manifest};
+pub use verify::verify_reproducible;
+
+use crate::format::digest;
+use crate::host::{run::Progress, tools};
+use crate::lock::Lock;
+use crate::plan::{Facts, Planned, Step, plan};
+use crate::profile::{Dirs, Profile};
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Debian release of the base.
+pub const RELEASE: &str = "trixie";
+/// Suites that have the newer packages, preferred first.
+pub const NEWER: [&str; 2] = ["forky", "sid"];
+/// Version of the image.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Results of a step that are kept, newest first.
+const KEEP: usize = 3;
+
+/// What a person may ask of a build.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Take `orlop-agent` and `orlop-init` from this directory instead of compiling them.
+    pub binaries: Option<PathBuf>,
+    /// Take the newest packages and write the lock.
+    pub update_lock: bool,
+    /// Make root, initrd and disk again even if they exist.
+    pub fresh: bool,
+}
+
+/// A build under way.
+pub struct Builder {
+    /// Directories.
+    pub dirs: Dirs,
+    /// What is built.
+    pub profile: Profile,
+    /// Asked for.
+    pub options: Options,
+    /// Found so far.
+    pub facts: Facts,
+    /// The lock as committed.
+    pub lock: Lock,
+    /// What differs from the lock, said and recorded.
+    pub warnings: Vec<String>,
+    log: PathBuf,
+    _guard: nix::fcntl::Flock<fs::File>,
+}
+
+impl Builder {
+    /// Takes the build lock and reads the checkout.
+    ///
+    /// # Errors
+    /// The cache cannot be written, or the lock file cannot be read.
+    pub fn new(dirs: Dirs, profile: Profile, options: Options) -> Result<Builder> {
+        let work = dirs.work();
+        fs::create_dir_all(dirs.steps()).with_context(|| format!("making {}", dirs.steps().display()))?;
+        let file = fs::File::create(dirs.cache.join("image/lock")).context("opening the build lock")?;
+        let guard = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive)
+            .map_err(|(_, e)| anyhow::anyhow!("waiting for another build: {e}"))?;
+        remove_tree(&work)?;
+        fs::create_dir_all(&work)?;
+        let path = dirs.source.join("image/image.lock");
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let lock = Lock::parse(&text).with_context(|| format!("parsing {}", path.display()))?;
+        let log = dirs.cache.join("image/build.log");
+        fs::write(&log, "")?;
+        let mut builder = Builder {
+            dirs,
+            profile,
+            options,
+            facts: Facts::default(),
+            lock,
+            warnings: Vec::new(),
+            log,
+            _guard: guard,
+        };
+        builder.facts = static_facts(&builder.dirs, &builder.lock)?;
+        Ok(builder)
+    }
+
+    /// Builds everything and publishes it.
+    ///
+    /// # Errors
+    /// The step that failed, with its log.
+    pub fn build(&mut self) -> Result<Manifest> {
+        tools::ensure(tools::BUILD, &self.log)?;
+        println!("building the {} image", self.profile.name());
+        for step in Step::ALL {
+            match step {
+                Step::Debs => self.run_debs()?,
+                Step::Compile => self.run_compile()?,
+                _ => self.run_cached(step)?,
+            }
+        }
+        self.prune()?;
+        publish::publish(self)
+    }
+
+    /// The plan as far as the facts reach now.
+    #[must_use]
+    pub fn plan(&self) -> Vec<Planned> {
+        plan(self.profile, &self.facts)
+    }
+
+    /// Directory of a step's result.
+    ///
+    /// # Errors
+    /// The step's key is not known yet: a step before it did not leave its facts.
+    pub fn result(&self, step: Step) -> Result<PathBuf> {
+        let planned = self.plan().into_iter().find(|p| p.step == step).context("every step is planned")?;
+        let key = planned.key.with_context(|| format!("{}: {} unknown", step.name(), planned.open.join(", ")))?;
+        Ok(self.dirs.steps().join(format!("{}-{}", step.name(), &key[..16])))
+    }
+
+    fn run_cached(&mut self, step: Step) -> Result<()> {
+        let result = self.result(step)?;
+        let again = self.options.fresh && verify::made_again(step);
+        let progress = Progress::begin(step.title());
+        if result.is_dir() && !again {
+            touch(&result)?;
+            progress.done("kept");
+            return Ok(());
+        }
+        let partial = self.dirs.work().join(step.name());
+        remove_tree(&partial)?;
+        fs::create_dir_all(&partial)?;
+        let note = match step {
+            Step::Tools => base::tools(self, &partial)?,
+            Step::Base => base::base(self, &partial)?,
+            Step::Containers => containers::build(self, &partial)?,
+            Step::Seed => seed::build(self, &partial)?,
+            Step::Root => root::build(self, &partial)?,
+            Step::Initrd => initrd::build(self, &partial)?,
+            Step::Disk => disk::build(self, &partial)?,
+            Step::Debs | Step::Compile => String::new(),
+        };
+        remove_tree(&result)?;
+        fs::rename(&partial, &result).with_context(|| format!("keeping {}", result.display()))?;
+        progress.done(&note);
+        Ok(())
+    }
+
+    fn run_debs(&mut self) -> Result<()> {
+        let progress = Progress::begin(Step::Debs.title());
+        let note = debs::fetch(self)?;
+        progress.done(&note);
+        for warning in &self.warnings {
+            println!("  warning: {warning}");
+        }
+        Ok(())
+    }
+
+    fn run_compile(&mut self) -> Result<()> {
+        let progress = Progress::begin(Step::Compile.title());
+        let note = binaries::compile(self)?;
+        progress.done(&note);
+        Ok(())
+    }
+
+    // Keeps the newest results of every step.
+    fn prune(&self) -> Result<()> {
+        for step in Step::ALL {
+            let prefix = format!("{}-", step.name());
+            let mut found: Vec<(std::time::SystemTime, PathBuf)> = fs::read_dir(self.dirs.steps())?
+                .filter_map(Result::ok)
+                .filter(|e| e.file_name().to_string_lossy().starts_with(&prefix))
+                .filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())))
+                .collect();
+            found.sort();
+            let surplus = found.len().saturating_sub(KEEP * Profile::ALL.len());
+            for (_, path) in found.into_iter().take(surplus) {
+                remove_tree(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The facts that the checkout alone gives.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
+    let mut facts = Facts::default();
+    for name in ["mkosi/tools", "mkosi/base", "mkosi/disk", "image/rootfs", "image/containers"] {
+        facts.set(name, digest::tree(&dirs.source.join(name))?);
+    }
+    for name in ["image/contents.txt", "image/initrd-modules.txt"] {
+        facts.set(name, digest::file(&dirs.source.join(name))?);
+    }
+    facts.set("version", VERSION);
+    facts.set("lock.debs", digest::bytes(format!("{:?}", lock.debs).as_bytes()));
+    facts.set("lock.packages", digest::bytes(format!("{:?}", lock.packages).as_bytes()));
+    Ok(facts)
+}
+
+// A result that was used again is new for `prune`.
+fn touch(path: &Path) -> Result<()> {
+    fs::File::open(path)?.set_modified(std::time::SystemTime::now())?;
+    Ok(())
+}
+
+/// Removes a tree if it is there. Trees may hold directories without write permission.
+fn remove_tree(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A command that runs in the tools tree; its arguments follow. Works through pipes: no file of the host is there.
+fn base_tool(builder: &Builder) -> Result<std::process::Command> {
+    let mut command = namespaced();
+    command.arg("chroot").arg(builder.result(Step::Tools)?.join("tools"));
+    Ok(command)
+}
+
+/// A command in a mount namespace of its own, as root of it; its arguments follow.
+fn namespaced() -> std::process::Command {
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "--propagation", "private"]);
+    if !tools::is_root() {
+        command.arg("--map-root-user");
+    }
+    command
+}

@@ -1,0 +1,228 @@
+//! Assembles the root's file tree: chosen files of the package tree, `image/rootfs`, agent, init, images, seed.
+//! Leaves `root/` and `contents.json` (path -> component and reason), which `inspect` reads.
+
+use super::{Builder, VERSION, binaries, containers};
+use crate::format::elf;
+use crate::plan::Step;
+use crate::profile::Profile;
+use crate::select::{self, Chosen, Contents, Kind, Listing, modules::Deps};
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+/// Directories that are mount points or expected to exist.
+const DIRS: [&str; 19] = [
+    "boot", "dev", "efi", "etc", "home", "media", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "var",
+    "usr/local", "etc/cni", "etc/ssl/certs", "usr/lib/orlop",
+];
+
+/// Builds `out/root` and `out/contents.json`.
+pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
+    let base = builder.result(Step::Base)?.join("base");
+    let root = out.join("root");
+    let chosen = choose(builder, &base)?;
+    for dir in DIRS {
+        fs::create_dir_all(root.join(dir))?;
+    }
+    for path in chosen.keys() {
+        copy(&base.join(path), &root.join(path))?;
+    }
+    let mut all = chosen;
+    let own = Chosen { component: "orlop".to_owned(), reason: "image/rootfs".to_owned() };
+    let source = builder.dirs.source.join("image/rootfs");
+    copy_tree(&source.join("common"), &root, &own, &mut all)?;
+    if builder.profile == Profile::Test {
+        copy_tree(&source.join("test"), &root, &own, &mut all)?;
+    }
+    links(builder, &root)?;
+    accounts(builder.profile, &base, &root)?;
+    substitute(builder.profile, &root)?;
+    ours(builder, &root, &mut all)?;
+    // Bind target of the persistent id; init fills it.
+    fs::write(root.join("etc/machine-id"), "")?;
+    fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
+    fs::set_permissions(root.join("root"), fs::Permissions::from_mode(0o700))?;
+    fs::write(out.join("contents.json"), contents_json(&all))?;
+    Ok(format!("{} files", all.len()))
+}
+
+fn choose(builder: &Builder, base: &Path) -> Result<BTreeMap<String, Chosen>> {
+    let text = fs::read_to_string(builder.dirs.source.join("image/contents.txt"))?;
+    let contents = Contents::parse(&text).context("image/contents.txt")?;
+    let mut paths = BTreeMap::new();
+    list(base, "", &mut paths)?;
+    let dir = paths.keys().find(|p| p.ends_with("/modules.dep")).context("the package tree has no kernel modules")?;
+    let dir = dir.trim_end_matches("/modules.dep").to_owned();
+    let deps = Deps::parse(&fs::read_to_string(base.join(&dir).join("modules.dep"))?);
+    let needed = |path: &str| {
+        let facts = fs::read(base.join(path)).ok().and_then(|data| elf::parse(&data));
+        facts.map_or(Vec::new(), |f| f.needed)
+    };
+    let choice =
+        select::choose(&contents, builder.profile, &Listing { paths, needed: &needed, modules: (dir, deps) });
+    if !choice.unmatched.is_empty() {
+        bail!("image/contents.txt names what no package has:\n  {}", choice.unmatched.join("\n  "));
+    }
+    Ok(choice.files)
+}
+
+fn list(base: &Path, at: &str, out: &mut BTreeMap<String, Kind>) -> Result<()> {
+    for entry in fs::read_dir(base.join(at)).with_context(|| format!("listing {at}"))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = if at.is_empty() { name } else { format!("{at}/{name}") };
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            list(base, &path, out)?;
+            out.insert(path, Kind::Dir);
+        } else if kind.is_symlink() {
+            out.insert(path, Kind::Link(fs::read_link(entry.path())?.to_string_lossy().into_owned()));
+        } else {
+            out.insert(path, Kind::File);
+        }
+    }
+    Ok(())
+}
+
+// Copies one file, link or (empty) directory, making its parents.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let meta = fs::symlink_metadata(from).with_context(|| format!("reading {}", from.display()))?;
+    if meta.is_dir() {
+        fs::create_dir_all(to)?;
+    } else if meta.is_symlink() {
+        symlink(fs::read_link(from)?, to).with_context(|| format!("linking {}", to.display()))?;
+    } else {
+        fs::copy(from, to).with_context(|| format!("copying {}", from.display()))?;
+    }
+    Ok(())
+}
+
+fn copy_tree(from: &Path, root: &Path, why: &Chosen, all: &mut BTreeMap<String, Chosen>) -> Result<()> {
+    let mut paths = BTreeMap::new();
+    list(from, "", &mut paths)?;
+    for (path, kind) in paths {
+        if kind == Kind::Dir {
+            continue;
+        }
+        let to = root.join(&path);
+        if to.symlink_metadata().is_ok() {
+            fs::remove_file(&to)?;
+        }
+        copy(&from.join(&path), &to)?;
+        // What git keeps of modes: executable or not; nothing of ours is.
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o644))?;
+        all.insert(path, why.clone());
+    }
+    Ok(())
+}
+
+fn links(builder: &Builder, root: &Path) -> Result<()> {
+    let text = fs::read_to_string(builder.dirs.source.join("image/rootfs/links.txt"))?;
+    for (i, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty() && !l.starts_with('#')) {
+        let (rest, test_only) = match line.strip_prefix("test:") {
+            Some(rest) => (rest, true),
+            None => (line, false),
+        };
+        let (path, target) = rest
+            .split_once(" -> ")
+            .with_context(|| format!("image/rootfs/links.txt, line {}: PATH -> TARGET expected", i + 1))?;
+        if test_only && builder.profile != Profile::Test {
+            continue;
+        }
+        let path = root.join(path.trim());
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        if path.symlink_metadata().is_ok() {
+            fs::remove_file(&path).with_context(|| format!("replacing {}", path.display()))?;
+        }
+        symlink(target.trim(), &path).with_context(|| format!("linking {}", path.display()))?;
+    }
+    Ok(())
+}
+
+// Users that something here runs as or owns; nobody can log in.
+fn accounts(profile: Profile, base: &Path, root: &Path) -> Result<()> {
+    let text = fs::read_to_string(base.join("etc/passwd"))?;
+    fs::write(root.join("etc/passwd"), passwd(&text, profile))?;
+    fs::copy(base.join("etc/group"), root.join("etc/group"))?;
+    Ok(())
+}
+
+fn passwd(base: &str, profile: Profile) -> String {
+    let keep = |name: &str| ["root", "nobody", "messagebus"].contains(&name) || name.starts_with("systemd-");
+    let mut out = String::new();
+    for line in base.lines() {
+        let fields: Vec<&str> = line.split(':').collect();
+        if let [name, _, uid, gid, comment, home, _] = fields[..]
+            && keep(name)
+        {
+            let shell = if name == "root" && profile == Profile::Test { "/usr/bin/bash" } else { "/usr/sbin/nologin" };
+            out.push_str(&format!("{name}:*:{uid}:{gid}:{comment}:{home}:{shell}\n"));
+        }
+    }
+    out
+}
+
+fn substitute(profile: Profile, root: &Path) -> Result<()> {
+    let path = root.join("usr/lib/os-release");
+    let text = fs::read_to_string(&path)?;
+    fs::write(&path, text.replace("@version@", VERSION).replace("@profile@", profile.name()))?;
+    Ok(())
+}
+
+fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, Chosen>) -> Result<()> {
+    let (agent, init) = binaries::paths(builder);
+    let images = builder.result(Step::Containers)?;
+    let mut add = |from: &Path, to: &str, mode: u32, reason: &str| -> Result<()> {
+        copy(from, &root.join(to))?;
+        fs::set_permissions(root.join(to), fs::Permissions::from_mode(mode))?;
+        let why = Chosen { component: "orlop".to_owned(), reason: reason.to_owned() };
+        all.insert(to.to_owned(), why);
+        Ok(())
+    };
+    add(&agent, "usr/bin/orlop-agent", 0o755, "the node agent")?;
+    add(&init, "usr/lib/orlop/orlop-init", 0o755, "second stage of init: seed, bringup")?;
+    for (name, _, _) in containers::IMAGES {
+        let to = format!("usr/share/orlop/images/{name}.tar");
+        add(&images.join(format!("{name}.tar")), &to, 0o644, "baked-in image")?;
+    }
+    let seed = builder.result(Step::Seed)?.join("seed");
+    let mut paths = BTreeMap::new();
+    list(&seed, "", &mut paths)?;
+    for (path, kind) in paths {
+        let to = format!("usr/share/orlop/containerd-seed/{path}");
+        copy(&seed.join(&path), &root.join(&to))?;
+        if kind != Kind::Dir {
+            let why = Chosen { component: "orlop".to_owned(), reason: "unpacked baked-in images".to_owned() };
+            all.insert(to, why);
+        }
+    }
+    Ok(())
+}
+
+fn contents_json(all: &BTreeMap<String, Chosen>) -> String {
+    let map: BTreeMap<&String, [&String; 2]> =
+        all.iter().map(|(path, why)| (path, [&why.component, &why.reason])).collect();
+    serde_json::to_string_pretty(&map).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_service_users_stay_and_nobody_has_a_shell_in_release() {
+        let base = "root:x:0:0:root:/root:/bin/bash\ngames:x:5:60:games:/usr/games:/usr/sbin/nologin\n\
+            systemd-network:x:998:998:n:/:/usr/sbin/nologin\nbroken\n";
+        let release = passwd(base, Profile::Release);
+        assert_eq!(release.lines().count(), 2);
+        assert!(!release.contains("bash"));
+        assert!(passwd(base, Profile::Test).contains("/usr/bin/bash"));
+    }
+}

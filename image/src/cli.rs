@@ -1,0 +1,125 @@
+//! Command line of `orlop-image`.
+
+use crate::build::{self, Builder, Options};
+use crate::plan::plan;
+use crate::profile::{Dirs, Profile};
+use crate::{boot, inspect, lock::Lock};
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "orlop-image", about = "Builds the appliance image and boots it")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Shows the steps, their keys, and what is kept from earlier builds
+    Plan(ProfileArgs),
+    /// Builds the image
+    Build(BuildArgs),
+    /// Lists what is in the image and why, and checks the size budgets
+    Inspect(InspectArgs),
+    /// Builds the image if needed and boots it in QEMU
+    Boot(boot::BootArgs),
+}
+
+#[derive(Args)]
+struct ProfileArgs {
+    /// Which image
+    #[arg(long, value_enum, default_value = "release")]
+    profile: Profile,
+}
+
+#[derive(Args)]
+struct BuildArgs {
+    /// Which image
+    #[arg(long, value_enum, default_value = "release")]
+    profile: Profile,
+    /// Take the newest packages and write image/image.lock
+    #[arg(long)]
+    update_lock: bool,
+    /// Take orlop-agent and orlop-init from this directory instead of compiling them
+    #[arg(long)]
+    binaries: Option<std::path::PathBuf>,
+    /// Build twice and compare the root hashes
+    #[arg(long, conflicts_with = "update_lock")]
+    verify_reproducible: bool,
+}
+
+#[derive(Args)]
+struct InspectArgs {
+    /// Which image
+    #[arg(long, value_enum, default_value = "release")]
+    profile: Profile,
+    /// List every executable with its reason
+    #[arg(long)]
+    executables: bool,
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<ExitCode> {
+    // `cargo boot -- --once` leaves a lone `--` behind the subcommand.
+    let mut args: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    if args.get(2).is_some_and(|a| a == "--") {
+        args.remove(2);
+    }
+    let home = std::env::var("HOME").context("HOME is not set")?;
+    let cache = std::env::var("ORLOP_CACHE").ok();
+    let dirs = Dirs::new(cache.as_deref(), &home);
+    match Cli::parse_from(args).command {
+        Command::Plan(args) => show_plan(&dirs, args.profile).map(|()| ExitCode::SUCCESS),
+        Command::Build(args) => run_build(&dirs, &args).map(|()| ExitCode::SUCCESS),
+        Command::Inspect(args) => inspect::run(&dirs, args.profile, args.executables),
+        Command::Boot(args) => boot::run(&dirs, &args),
+    }
+}
+
+fn show_plan(dirs: &Dirs, profile: Profile) -> Result<()> {
+    let text = std::fs::read_to_string(dirs.source.join("image/image.lock"))?;
+    let mut facts = build::static_facts(dirs, &Lock::parse(&text)?)?;
+    // What only a build finds out is taken from the last one.
+    if let Some(manifest) = build::read_manifest(dirs, profile) {
+        for (name, digest) in manifest.inputs {
+            facts.0.entry(name).or_insert(digest);
+        }
+    }
+    for planned in plan(profile, &facts) {
+        let state = match &planned.key {
+            Some(key) => {
+                let kept = dirs.steps().join(format!("{}-{}", planned.step.name(), &key[..16])).is_dir();
+                format!("{}  {}", &key[..16], if kept { "kept" } else { "to be made" })
+            }
+            None => format!("{:16}  known after: {}", "-", planned.open.join(", ")),
+        };
+        println!("{:12} {state:32} {}", planned.step.name(), planned.step.title());
+    }
+    Ok(())
+}
+
+fn run_build(dirs: &Dirs, args: &BuildArgs) -> Result<()> {
+    if args.verify_reproducible {
+        let hash = build::verify_reproducible(dirs, args.profile, args.binaries.clone())?;
+        println!("reproducible: both builds have root hash {hash}");
+        return Ok(());
+    }
+    let options = Options { update_lock: args.update_lock, binaries: args.binaries.clone(), fresh: false };
+    let manifest = Builder::new(dirs.clone(), args.profile, options)?.build()?;
+    println!("{} {} at {}", manifest.profile, manifest.version, dirs.output(args.profile).display());
+    println!("root hash {}", manifest.roothash);
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! File formats, pure: bytes in, values or bytes out.
+
+pub mod cpio;
+pub mod digest;
+pub mod elf;
+pub mod oci;
+pub mod tar;

@@ -1,0 +1,139 @@
+//! `image/image.lock`: the inputs of the image by name, version and digest (pure).
+//!
+//! Policy: what the lock names is used whenever the archive still has it, and then its digest must agree. An archive
+//! moves, so a version that is gone is replaced by the newest one that is new enough, with a warning and a record in
+//! the manifest; only `--update-lock` writes the lock.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A package from a newer suite than the base, fetched as a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deb {
+    /// Package name.
+    pub name: String,
+    /// Why it cannot come from the base suite: the oldest upstream version that will do.
+    pub at_least: String,
+    /// Debian version.
+    pub version: String,
+    /// SHA-256 of the .deb.
+    pub sha256: String,
+}
+
+/// The lock file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// Fetched as files.
+    pub debs: Vec<Deb>,
+    /// Every package of the package tree with its version.
+    pub packages: BTreeMap<String, String>,
+}
+
+/// One difference between what was locked and what was used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// Package name.
+    pub name: String,
+    /// Version in the lock; none if the package is new.
+    pub locked: Option<String>,
+    /// Version used; none if it is gone.
+    pub used: Option<String>,
+}
+
+impl Lock {
+    /// Parses the lock file.
+    ///
+    /// # Errors
+    /// The JSON error.
+    pub fn parse(text: &str) -> Result<Lock, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// The file's text.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// apt preferences that hold every locked package at its version; a version the archive no longer has is
+    /// ignored by apt.
+    #[must_use]
+    pub fn preferences(&self) -> String {
+        let pins = self.packages.iter().map(|(name, version)| {
+            format!("Package: {name}\nPin: version {version}\nPin-Priority: 1001\n\n")
+        });
+        pins.collect()
+    }
+
+    /// What differs between the locked packages and `used`.
+    #[must_use]
+    pub fn moved(&self, used: &BTreeMap<String, String>) -> Vec<Moved> {
+        let names: std::collections::BTreeSet<&String> = self.packages.keys().chain(used.keys()).collect();
+        names
+            .into_iter()
+            .filter(|name| self.packages.get(*name) != used.get(*name))
+            .map(|name| Moved {
+                name: name.clone(),
+                locked: self.packages.get(name).cloned(),
+                used: used.get(name).cloned(),
+            })
+            .collect()
+    }
+}
+
+impl std::fmt::Display for Moved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let or = |v: &Option<String>| v.clone().unwrap_or_else(|| "absent".to_owned());
+        write!(f, "{}: locked {}, used {}", self.name, or(&self.locked), or(&self.used))
+    }
+}
+
+/// The package versions of a mkosi manifest (`packages[].{name,version}`).
+///
+/// # Errors
+/// The JSON error, or a manifest without packages.
+pub fn manifest_packages(text: &str) -> Result<BTreeMap<String, String>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        version: String,
+    }
+    #[derive(Deserialize)]
+    struct Manifest {
+        packages: Vec<Package>,
+    }
+    let manifest: Manifest = serde_json::from_str(text)?;
+    Ok(manifest.packages.into_iter().map(|p| (p.name, p.version)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+    }
+
+    #[test]
+    fn differences_are_new_gone_and_changed() {
+        let lock = Lock { packages: map(&[("a", "1"), ("b", "1"), ("c", "1")]), ..Lock::default() };
+        let moved = lock.moved(&map(&[("a", "1"), ("b", "2"), ("d", "1")]));
+        let text: Vec<_> = moved.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            ["b: locked 1, used 2", "c: locked 1, used absent", "d: locked absent, used 1"]
+        );
+        assert!(lock.preferences().contains("Package: b\nPin: version 1\n"));
+    }
+
+    #[test]
+    fn the_committed_lock_holds_what_the_design_asks_for() {
+        let lock = Lock::parse(include_str!("../image.lock")).expect("parses");
+        let names: Vec<_> = lock.debs.iter().map(|d| d.name.as_str()).collect();
+        assert_eq!(names, ["mkosi", "containerd", "runc", "containernetworking-plugins"]);
+        assert!(lock.debs.iter().all(|d| d.sha256.len() == 64));
+        assert_eq!(Lock::parse(&lock.render()).expect("round trip"), lock);
+    }
+}

@@ -1,0 +1,204 @@
+//! The build as data (pure): steps, what each is made from, and the key under which its result is kept.
+//!
+//! A fact is a named digest: of a file of the checkout, of a program just compiled, of a fetched package. A step's
+//! key is made from its facts and the keys of the steps before it; unknown facts leave the key open until the step
+//! that finds them out has run. Same keys, same result: nothing else may influence a step.
+
+use crate::format::digest;
+use crate::profile::Profile;
+use std::collections::BTreeMap;
+
+/// Raised when a step's code changes what it makes from the same inputs.
+const RECIPE: &str = "1";
+
+/// The steps, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// mkosi and the packages of newer suites, as files.
+    Debs,
+    /// The build tools' tree.
+    Tools,
+    /// The package tree.
+    Base,
+    /// Agent and init.
+    Compile,
+    /// Pause and hello images.
+    Containers,
+    /// containerd's directory with these images.
+    Seed,
+    /// The root's file tree.
+    Root,
+    /// init and its modules.
+    Initrd,
+    /// Disk, UKI, verity.
+    Disk,
+}
+
+impl Step {
+    /// All, in order.
+    pub const ALL: [Step; 9] = [
+        Step::Debs,
+        Step::Tools,
+        Step::Base,
+        Step::Compile,
+        Step::Containers,
+        Step::Seed,
+        Step::Root,
+        Step::Initrd,
+        Step::Disk,
+    ];
+
+    /// Name of its cache directory and key.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Debs => "debs",
+            Step::Tools => "tools",
+            Step::Base => "base",
+            Step::Compile => "compile",
+            Step::Containers => "containers",
+            Step::Seed => "seed",
+            Step::Root => "root",
+            Step::Initrd => "initrd",
+            Step::Disk => "disk",
+        }
+    }
+
+    /// What a person reads.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Step::Debs => "fetching mkosi, containerd, runc, CNI plugins",
+            Step::Tools => "build tools (mkosi, Debian trixie)",
+            Step::Base => "package tree (mkosi, Debian trixie)",
+            Step::Compile => "compiling agent and init",
+            Step::Containers => "container images pause and hello",
+            Step::Seed => "containerd seed",
+            Step::Root => "root file tree",
+            Step::Initrd => "initrd",
+            Step::Disk => "disk: erofs, verity, UKI (mkosi)",
+        }
+    }
+
+    /// Facts it is made from; `key:STEP` is an earlier step's key.
+    #[must_use]
+    pub fn inputs(self) -> &'static [&'static str] {
+        match self {
+            Step::Debs => &["lock.debs"],
+            Step::Tools => &["deb.mkosi", "mkosi/tools"],
+            Step::Base => &["debs", "lock.packages", "mkosi/base", "key:tools"],
+            Step::Compile => &[],
+            Step::Containers => &["image/containers", "rustc"],
+            Step::Seed => &["deb.containerd", "key:containers"],
+            Step::Root => &[
+                "key:base", "image/contents.txt", "image/rootfs", "bin.agent", "bin.init", "key:containers",
+                "key:seed", "profile", "version",
+            ],
+            Step::Initrd => &["key:base", "bin.init", "image/initrd-modules.txt"],
+            Step::Disk => &["key:root", "key:initrd", "key:tools", "deb.mkosi", "mkosi/disk", "version"],
+        }
+    }
+}
+
+/// Named digests found so far.
+#[derive(Clone, Debug, Default)]
+pub struct Facts(pub BTreeMap<String, String>);
+
+impl Facts {
+    /// Notes one.
+    pub fn set(&mut self, name: &str, digest: impl Into<String>) {
+        self.0.insert(name.to_owned(), digest.into());
+    }
+}
+
+/// One step of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Which.
+    pub step: Step,
+    /// The key of its result; none while a fact is missing.
+    pub key: Option<String>,
+    /// The facts that are missing.
+    pub open: Vec<String>,
+}
+
+/// The plan of a profile, as far as the facts reach.
+#[must_use]
+pub fn plan(profile: Profile, facts: &Facts) -> Vec<Planned> {
+    let mut known = facts.clone();
+    known.set("profile", profile.name());
+    let mut out = Vec::new();
+    for step in Step::ALL {
+        let mut inputs = vec![("recipe".to_owned(), RECIPE.to_owned())];
+        let mut open = Vec::new();
+        for name in step.inputs() {
+            match known.0.get(*name) {
+                Some(digest) => inputs.push(((*name).to_owned(), digest.clone())),
+                None => open.push((*name).to_owned()),
+            }
+        }
+        let key = open.is_empty().then(|| digest::key(step.name(), &inputs));
+        if let Some(key) = &key {
+            known.set(&format!("key:{}", step.name()), key.clone());
+        }
+        out.push(Planned { step, key, open });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_facts() -> Facts {
+        let mut facts = Facts::default();
+        let names = Step::ALL.iter().flat_map(|s| s.inputs()).filter(|n| !n.starts_with("key:"));
+        for name in names {
+            facts.set(name, digest::bytes(name.as_bytes()));
+        }
+        facts
+    }
+
+    fn keys(facts: &Facts) -> BTreeMap<&'static str, String> {
+        let steps = plan(Profile::Release, facts);
+        steps.into_iter().map(|p| (p.step.name(), p.key.expect("all facts known"))).collect()
+    }
+
+    #[test]
+    fn a_new_agent_rebuilds_root_and_disk_only() {
+        let before = keys(&all_facts());
+        let mut facts = all_facts();
+        facts.set("bin.agent", "other");
+        let after = keys(&facts);
+        let changed: Vec<_> = before.keys().filter(|k| before[*k] != after[*k]).copied().collect();
+        assert_eq!(changed, ["disk", "root"]);
+    }
+
+    #[test]
+    fn a_new_package_rebuilds_what_stands_on_the_tree() {
+        let before = keys(&all_facts());
+        let mut facts = all_facts();
+        facts.set("debs", "other");
+        let after = keys(&facts);
+        let changed: Vec<_> = before.keys().filter(|k| before[*k] != after[*k]).copied().collect();
+        assert_eq!(changed, ["base", "disk", "initrd", "root"]);
+    }
+
+    #[test]
+    fn profiles_share_all_but_root_and_disk() {
+        let facts = all_facts();
+        let (a, b) = (plan(Profile::Release, &facts), plan(Profile::Test, &facts));
+        let changed: Vec<_> = a.iter().zip(&b).filter(|(x, y)| x.key != y.key).map(|(x, _)| x.step).collect();
+        assert_eq!(changed, [Step::Root, Step::Disk]);
+    }
+
+    #[test]
+    fn missing_facts_leave_keys_open_with_their_names() {
+        let mut facts = all_facts();
+        facts.0.remove("bin.init");
+        let steps = plan(Profile::Release, &facts);
+        let open: Vec<_> = steps.iter().filter(|p| p.key.is_none()).map(|p| p.step).collect();
+        assert_eq!(open, [Step::Root, Step::Initrd, Step::Disk]);
+        assert_eq!(steps[7].open, ["bin.init"]);
+    }
+}

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::checkers::TraceEvent;
 use agent_core::pleg::PlegEvent;
 use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
 use agent_core::runtime::observed::{ContainerState, PodSnapshot};
@@ -67,6 +68,8 @@ impl World {
             Effect::RemovePodDirs => {
                 self.disk.dirs.remove(&key.uid);
                 self.disk.records.remove(&key.uid);
+                // Its history on this node ends here, even if the agent dies before it can say so.
+                self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod: key.uid.clone() });
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
             Effect::Inspect => {

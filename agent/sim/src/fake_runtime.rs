@@ -100,10 +100,13 @@ impl FakeRuntime {
                 self.sandboxes.remove(sandbox);
                 Ok(EffectOk::Done)
             }
-            Effect::CreateContainer { sandbox, config, .. } => self.create(now, sandbox, config),
+            Effect::CreateContainer { sandbox, config, sandbox_config } => {
+                self.create(now, sandbox, config, &sandbox_config.log_directory)
+            }
             Effect::StartContainer { container } => self.start(now, container),
             Effect::StopContainer { container, .. } => {
-                self.exit(now, container, 143, "Error");
+                let deaf = self.containers.get(container).is_some_and(|c| c.program.term_ms.is_none());
+                self.exit(now, container, if deaf { 137 } else { 143 }, "Error");
                 Ok(EffectOk::Done)
             }
             Effect::RemoveContainer { container } => {
@@ -164,7 +167,13 @@ impl FakeRuntime {
         self.containers.values().filter(of).map(|c| c.observed.id.clone()).collect()
     }
 
-    fn create(&mut self, now: Now, sandbox: &SandboxId, config: &ContainerConfig) -> EffectResult {
+    fn create(
+        &mut self,
+        now: Now,
+        sandbox: &SandboxId,
+        config: &ContainerConfig,
+        log_directory: &str,
+    ) -> EffectResult {
         let Some(home) = self.sandboxes.get(sandbox).cloned() else {
             return refuse(Class::NotFound, format!("sandbox {sandbox} not found"));
         };
@@ -172,12 +181,19 @@ impl FakeRuntime {
             return refuse(Class::Conflict, format!("sandbox {sandbox} is not ready"));
         }
         let same = |c: &&FakeContainer| {
-            c.observed.sandbox == *sandbox
+            // The name that a runtime reserves is made of the pod, not of the sandbox.
+            c.pod.uid == home.pod.uid
                 && c.observed.name == config.name
                 && c.observed.attempt == config.attempt
         };
         if let Some(existing) = self.containers.values().find(same) {
-            return Ok(EffectOk::Container(existing.observed.id.clone()));
+            let (id, elsewhere) = (existing.observed.id.clone(), existing.observed.sandbox != *sandbox);
+            return if elsewhere {
+                let words = format!("attempt {} exists already as {id} in another sandbox", config.attempt);
+                refuse(Class::AlreadyExists, words)
+            } else {
+                Ok(EffectOk::Container(id))
+            };
         }
         if !self.images.values().any(|i| i.id == config.image) {
             return refuse(Class::NotFound, format!("image {} not found", config.image));
@@ -197,7 +213,7 @@ impl FakeRuntime {
             message: String::new(),
             image: config.user_specified_image.clone(),
             image_ref: config.image.to_string(),
-            log_path: config.log_path.clone(),
+            log_path: format!("{log_directory}/{}", config.log_path),
             annotations: config.annotations.clone(),
         };
         let program = self.programs.get(&config.name).cloned().unwrap_or_default();

@@ -3,17 +3,17 @@
 //! In: [`NodeEvent`]. Out: [`NodeRequest`]s in order. It is dropped at a crash and made anew; what it knew is
 //! gone, as in production. [`Defect`] breaks it on purpose, to prove that each checker can fail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use agent_core::admission::AdmissionContext;
 use agent_core::machine::{EffectId, Machine, Outbox};
 use agent_core::pleg::{Config as PlegConfig, Pleg, PlegAction, PlegEvent};
-use agent_core::pod_worker::{
-    EventFact, KillReason, PodAction, PodEvent, PodWorker, TerminatingRecord, WorkerContext,
-};
+use agent_core::pod_manager::{Beginning, Leftovers, ManagerAction, ManagerEvent, PodManager};
+use agent_core::pod_source::{PodOp, PodUpdate, Source};
+use agent_core::pod_worker::{EventFact, PodAction, PodEvent, PodWorker, TerminatingRecord, WorkerContext};
 use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
-use agent_core::runtime::observed::PodSnapshot;
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::{Mono, Now};
 
@@ -42,19 +42,12 @@ pub enum Defect {
 /// What happens to the agent.
 #[derive(Clone, Debug)]
 pub enum NodeEvent {
-    /// Its first moment: the static pods, and the terminating records on disk.
-    Start {
-        /// The pods of the manifest directory.
-        desired: Vec<Arc<Pod>>,
-        /// What an earlier incarnation wrote ahead.
-        records: Vec<TerminatingRecord>,
-        /// Pods that have a directory.
-        dirs: Vec<PodUid>,
-    },
+    /// Its first moment: the pods of the manifest directory.
+    Start(Vec<Arc<Pod>>),
     /// A manifest appeared or changed.
     Desired(Arc<Pod>),
     /// A manifest is gone.
-    Removed(PodUid),
+    Removed(Arc<Pod>),
     /// An answer.
     Reply {
         /// Whose.
@@ -131,23 +124,23 @@ pub enum NodeRequest {
 /// The agent.
 pub struct Node {
     context: Arc<WorkerContext>,
-    fence_until: Mono,
+    manager: PodManager,
     pleg: Pleg,
-    desired: BTreeMap<PodUid, Arc<Pod>>,
     workers: BTreeMap<PodUid, PodWorker>,
     defect: Option<Defect>,
     out: Vec<NodeRequest>,
 }
 
 impl Node {
-    /// A fresh incarnation; calls of earlier ones are over at `fence_until`.
+    /// A fresh incarnation and what the last one left on disk.
     #[must_use]
-    pub fn new(context: Arc<WorkerContext>, fence_until: Mono, defect: Option<Defect>) -> Node {
+    pub fn new(context: Arc<WorkerContext>, leftovers: Leftovers, defect: Option<Defect>) -> Node {
+        let admission =
+            Arc::new(AdmissionContext { node_name: "node".to_owned(), ..AdmissionContext::default() });
         Node {
             context,
-            fence_until,
+            manager: PodManager::new(BTreeSet::from([Source::File]), leftovers, admission, Ok(())),
             pleg: Pleg::new(PlegConfig::default()),
-            desired: BTreeMap::new(),
             workers: BTreeMap::new(),
             defect,
             out: Vec::new(),
@@ -157,13 +150,12 @@ impl Node {
     /// Absorbs one event.
     pub fn handle(&mut self, now: Now, event: NodeEvent) -> Vec<NodeRequest> {
         match event {
-            NodeEvent::Start { desired, records, dirs } => {
-                self.start(now, desired, &records);
-                self.orphan_dirs(now, dirs);
+            NodeEvent::Start(pods) => {
+                self.source(now, PodOp::Add, pods);
                 self.pleg(now, PlegEvent::Tick);
             }
-            NodeEvent::Desired(pod) => self.wanted(now, pod),
-            NodeEvent::Removed(uid) => self.removed(now, &uid),
+            NodeEvent::Desired(pod) => self.source(now, PodOp::Add, vec![pod]),
+            NodeEvent::Removed(pod) => self.source(now, PodOp::Remove, vec![pod]),
             NodeEvent::Reply { uid, id, result } => self.reply(now, &uid, id, result),
             NodeEvent::Pleg(event) => self.pleg(now, event),
             NodeEvent::Tick => self.tick(now),
@@ -183,32 +175,8 @@ impl Node {
         &self.workers
     }
 
-    fn start(&mut self, now: Now, desired: Vec<Arc<Pod>>, records: &[TerminatingRecord]) {
-        for record in records {
-            let worker = PodWorker::resume(record, self.context.clone(), self.fence_until, now);
-            self.workers.insert(record.pod.uid.clone(), worker);
-            self.step(now, &record.pod.uid, PodEvent::Tick);
-        }
-        for pod in desired {
-            self.wanted(now, pod);
-        }
-    }
-
-    /// Directories of pods that no source and no record names: taken down like an orphan.
-    fn orphan_dirs(&mut self, now: Now, dirs: Vec<PodUid>) {
-        for uid in dirs {
-            let key = PodKey { namespace: Arc::from(""), name: Arc::from(""), uid: uid.clone() };
-            self.orphan(now, key);
-        }
-    }
-
-    fn orphan(&mut self, now: Now, key: PodKey) {
-        let uid = key.uid.clone();
-        if !self.workers.contains_key(&uid) {
-            let worker = PodWorker::new(key, self.context.clone(), self.fence_until);
-            self.workers.insert(uid.clone(), worker);
-            self.kill(now, &uid, KillReason::Orphan);
-        }
+    fn source(&mut self, now: Now, op: PodOp, pods: Vec<Arc<Pod>>) {
+        self.manage(now, ManagerEvent::Update(PodUpdate { source: Source::File, op, pods }));
     }
 
     fn reply(&mut self, now: Now, uid: &PodUid, id: EffectId, result: EffectResult) {
@@ -219,41 +187,45 @@ impl Node {
     }
 
     fn pleg(&mut self, now: Now, event: PlegEvent) {
+        let listed = match &event {
+            PlegEvent::Listed { result: Ok(pods), .. } => Some(pods.iter().map(|p| p.pod.clone()).collect()),
+            _ => None,
+        };
         let mut actions = Outbox::new();
         self.pleg.step(now, event, &mut actions);
+        if let Some(pods) = listed {
+            self.manage(now, ManagerEvent::Listed(pods));
+        }
         for action in actions.drain() {
             match action {
                 PlegAction::Relist => self.out.push(NodeRequest::Relist),
                 PlegAction::Inspect { uid } => self.out.push(NodeRequest::Inspect(uid)),
-                PlegAction::Changed(snapshot) => self.changed(now, snapshot),
+                PlegAction::Changed(snapshot) => self.manage(now, ManagerEvent::Changed(snapshot)),
             }
         }
     }
 
-    fn changed(&mut self, now: Now, snapshot: Arc<PodSnapshot>) {
-        let uid = snapshot.pod.uid.clone();
-        let empty = snapshot.sandboxes.is_empty() && snapshot.containers.is_empty();
-        if !empty {
-            self.orphan(now, snapshot.pod.clone());
+    fn manage(&mut self, now: Now, event: ManagerEvent) {
+        let mut actions = Outbox::new();
+        self.manager.step(now, event, &mut actions);
+        for action in actions.drain() {
+            match action {
+                ManagerAction::Start { key, beginning, fence_until } => {
+                    let context = self.context.clone();
+                    let worker = match beginning {
+                        Beginning::Fresh => PodWorker::new(key.clone(), context, fence_until),
+                        Beginning::Resume(record) => PodWorker::resume(&record, context, fence_until, now),
+                    };
+                    self.workers.insert(key.uid.clone(), worker);
+                    self.step(now, &key.uid, PodEvent::Tick);
+                }
+                ManagerAction::Tell { uid, event } => self.step(now, &uid, event),
+                ManagerAction::Forget(uid) => {
+                    self.workers.remove(&uid);
+                }
+                ManagerAction::Rejected { .. } | ManagerAction::Synced => {}
+            }
         }
-        self.step(now, &uid, PodEvent::Observed(snapshot));
-    }
-
-    fn wanted(&mut self, now: Now, pod: Arc<Pod>) {
-        let key = key_of(&pod);
-        self.desired.insert(key.uid.clone(), pod.clone());
-        let make = || PodWorker::new(key.clone(), self.context.clone(), self.fence_until);
-        self.workers.entry(key.uid.clone()).or_insert_with(make);
-        self.step(now, &key.uid, PodEvent::Desired(pod));
-    }
-
-    fn removed(&mut self, now: Now, uid: &PodUid) {
-        self.desired.remove(uid);
-        self.kill(now, uid, KillReason::Removed);
-    }
-
-    fn kill(&mut self, now: Now, uid: &PodUid, reason: KillReason) {
-        self.step(now, uid, PodEvent::Kill { reason, grace_s: None });
     }
 
     fn tick(&mut self, now: Now) {
@@ -274,8 +246,12 @@ impl Node {
         let key = worker.key().clone();
         let (state, in_flight) = (worker.state_name(), worker.in_flight());
         self.out.push(NodeRequest::Worker { uid: uid.clone(), state, in_flight });
+        let ended = worker.is_terminated();
         for action in actions.drain() {
             self.act(now, &key, action);
+        }
+        if ended {
+            self.manage(now, ManagerEvent::Ended(uid.clone()));
         }
     }
 
@@ -290,12 +266,7 @@ impl Node {
             PodAction::Persist { id, record } => self.out.push(NodeRequest::Persist { id, record }),
             PodAction::PublishStatus(status) => self.out.push(NodeRequest::Status(key.clone(), status)),
             PodAction::Event(fact) => self.out.push(NodeRequest::Event(key.clone(), fact)),
-            PodAction::Finished { .. } => {
-                self.workers.remove(&key.uid);
-                if let Some(pod) = self.desired.get(&key.uid).cloned() {
-                    self.wanted(now, pod);
-                }
-            }
+            PodAction::Finished { .. } => self.manage(now, ManagerEvent::Finished(key.uid.clone())),
         }
     }
 

@@ -13,6 +13,7 @@ use agent_core::checkers::TraceEvent;
 use agent_core::drivers::Class;
 use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
+use agent_core::pod_manager::Leftovers;
 use agent_core::pod_worker::{TerminatingRecord, WorkerContext, longest_call};
 use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult};
 use agent_core::runtime::observed::{ContainerState, RuntimeHint};
@@ -241,9 +242,9 @@ impl World {
     /// A user removes a manifest.
     pub fn user_removes(&mut self, uid: &PodUid) {
         self.disturb();
-        self.disk.manifests.remove(uid);
+        let Some(pod) = self.disk.manifests.remove(uid) else { return };
         self.removed.insert(uid.clone());
-        self.tell(NodeEvent::Removed(uid.clone()));
+        self.tell(NodeEvent::Removed(pod));
     }
 
     pub(crate) fn tell(&mut self, event: NodeEvent) {
@@ -379,15 +380,17 @@ impl World {
     }
 
     fn start_agent(&mut self) {
-        self.node = Some(Node::new(self.context.clone(), self.fence_until, self.defect));
+        let leftovers = Leftovers {
+            records: self.disk.records.values().cloned().collect(),
+            directories: self.disk.dirs.clone(),
+            fence_until: self.fence_until,
+        };
+        self.node = Some(Node::new(self.context.clone(), leftovers, self.defect));
         self.checks.note(self.queue.now(), &TraceEvent::AgentStarted { undisturbed: self.quiet });
         for pod in std::mem::take(&mut self.added_again) {
             self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod });
         }
-        let desired = self.disk.manifests.values().cloned().collect();
-        let records = self.disk.records.values().cloned().collect();
-        let dirs = self.disk.dirs.iter().cloned().collect();
-        self.tell(NodeEvent::Start { desired, records, dirs });
+        self.tell(NodeEvent::Start(self.disk.manifests.values().cloned().collect()));
         if self.stream_up {
             self.tell(NodeEvent::Pleg(PlegEvent::StreamUp));
         }

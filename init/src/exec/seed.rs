@@ -8,6 +8,8 @@ use super::error::{InitError, chain};
 use super::report::Report;
 use super::tree::{self, Copied};
 use super::{DEGRADED, systemd_started};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -15,8 +17,8 @@ use std::process::ExitCode;
 
 const SEED: &str = "/usr/share/orlop/containerd-seed";
 const TARGET: &str = "/var/lib/containerd";
-/// In the seed: a name for its content.
-const STAMP: &str = ".orlop-seed";
+/// Where containerd keeps content, one file per digest.
+const BLOBS: &str = "io.containerd.content.v1.content/blobs/sha256";
 
 /// Runs the subcommand.
 #[must_use]
@@ -43,29 +45,31 @@ pub fn main() -> ExitCode {
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Are the images that this root bakes in those in containerd's store? The seed carries a stamp; so does what
-/// was copied from it.
+/// Are the images that this root bakes in in containerd's store? Its blobs are named by their digests, so the
+/// names of the seed's blobs answer for their content.
 ///
 /// # Errors
-/// They are another root's.
+/// Some are missing.
 pub fn check() -> Result<String, InitError> {
-    compare(&Path::new(SEED).join(STAMP), &Path::new(TARGET).join(STAMP))
+    missing(&Path::new(SEED).join(BLOBS), &Path::new(TARGET).join(BLOBS))
 }
 
-fn compare(ours: &Path, theirs: &Path) -> Result<String, InitError> {
-    let read = |path: &Path| match fs::read_to_string(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        other => other.map(Some).map_err(|source| {
-            let path = path.display().to_string();
-            InitError::File { action: "read", path, source }
-        }),
+fn missing(ours: &Path, theirs: &Path) -> Result<String, InitError> {
+    let names = |path: &Path| -> Result<BTreeSet<OsString>, InitError> {
+        match fs::read_dir(path) {
+            Ok(entries) => Ok(entries.flatten().map(|e| e.file_name()).collect()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+            Err(source) => Err(InitError::File { action: "read", path: path.display().to_string(), source }),
+        }
     };
-    match (read(ours)?, read(theirs)?) {
-        (None, _) => Ok("the image has none".into()),
-        (Some(a), Some(b)) if a == b => Ok("present".into()),
-        _ => Err(InitError::Refused(format!(
-            "containerd's store was made by another version of the image, so its images may lack those baked into \
-             this one; import them from /usr/share/orlop/images, or delete {TARGET} to start afresh"
+    let (ours, theirs) = (names(ours)?, names(theirs)?);
+    match ours.difference(&theirs).count() {
+        0 if ours.is_empty() => Ok("the image has none".into()),
+        0 => Ok(format!("all {} blobs present", ours.len())),
+        n => Err(InitError::Refused(format!(
+            "{n} of {} blobs of the baked-in images are not in containerd's store (it was made by another version \
+             of the image, or they were deleted); import them from /usr/share/orlop/images",
+            ours.len()
         ))),
     }
 }
@@ -135,12 +139,13 @@ mod tests {
     fn another_image_s_store_is_noticed() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
-        assert_eq!(compare(&ours, &theirs).expect("fine"), "the image has none");
-        fs::write(&ours, "sha256:1\n").expect("fixture");
-        assert!(compare(&ours, &theirs).is_err());
-        fs::write(&theirs, "sha256:1\n").expect("fixture");
-        assert_eq!(compare(&ours, &theirs).expect("fine"), "present");
-        fs::write(&theirs, "sha256:2\n").expect("fixture");
-        assert!(compare(&ours, &theirs).is_err());
+        assert_eq!(missing(&ours, &theirs).expect("fine"), "the image has none");
+        fs::create_dir(&ours).and_then(|()| fs::write(ours.join("aa"), "")).expect("fixture");
+        let error = missing(&ours, &theirs).expect_err("missing").to_string();
+        assert!(error.starts_with("1 of 1 blobs"), "{error}");
+        for name in ["aa", "bb"] {
+            fs::create_dir_all(&theirs).and_then(|()| fs::write(theirs.join(name), "")).expect("fixture");
+        }
+        assert_eq!(missing(&ours, &theirs).expect("fine"), "all 1 blobs present");
     }
 }

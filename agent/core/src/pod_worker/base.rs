@@ -136,12 +136,13 @@ impl Base {
         self.snapshot.as_ref().map_or(Mono(0), |s| s.as_of)
     }
 
-    /// Takes a snapshot unless a later one is there already.
+    /// Takes a snapshot unless a later one is there already. Of two with one stamp the one that arrives last
+    /// counts, as it does for PLEG: they must not disagree about what was seen.
     pub(super) fn absorb(&mut self, snapshot: Arc<PodSnapshot>) {
         if snapshot.pod.uid != self.key.uid {
             return;
         }
-        if self.snapshot.as_ref().is_none_or(|have| have.as_of < snapshot.as_of) {
+        if self.snapshot.as_ref().is_none_or(|have| have.as_of <= snapshot.as_of) {
             self.stopped.retain(|id| snapshot.sandboxes.iter().any(|s| s.id == *id));
             self.snapshot = Some(snapshot);
         }

@@ -121,6 +121,14 @@ impl Ledger {
         Some(flight)
     }
 
+    /// Forgets pulls in flight; their answers will be those of unknown effects.
+    pub(super) fn abandon_pulls(&mut self) -> Vec<EffectId> {
+        let pulls = self.flights.iter().filter(|(_, f)| f.purpose == Purpose::PullImage);
+        let ids: Vec<EffectId> = pulls.map(|(id, _)| *id).collect();
+        self.flights.retain(|id, _| !ids.contains(id));
+        ids
+    }
+
     pub(super) fn busy(&self, target: &Target) -> bool {
         self.flights.values().any(|f| f.target == *target)
     }

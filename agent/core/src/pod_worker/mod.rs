@@ -93,10 +93,13 @@ impl PodWorker {
             remove: record.remove,
             desired_again: false,
             record: Record::Written,
+            recorded: Some((record.grace_s, record.remove)),
             told: BTreeSet::new(),
             waiting: BTreeMap::new(),
         };
-        let base = Base::new(record.pod.clone(), context, fence_until);
+        let mut base = Base::new(record.pod.clone(), context, fence_until);
+        // It goes on by itself, whether or not anybody still mentions the pod.
+        base.wake = Some(now.mono);
         PodWorker { base, state: State::Terminating(terminating) }
     }
 
@@ -136,7 +139,7 @@ impl PodWorker {
         self.base.ledger.in_flight()
     }
 
-    fn desired(&mut self, pod: Arc<Pod>, now: Now, out: &mut Outbox<PodAction>) {
+    fn desired(&mut self, pod: Arc<Pod>, now: Now) {
         if pod.metadata.uid.as_deref() != Some(self.base.key.uid.as_str()) {
             return;
         }
@@ -145,7 +148,6 @@ impl PodWorker {
         match &mut self.state {
             State::Pending => {
                 let syncing = Syncing::new(pod, self.base.ctx.crash_loop);
-                sync::tell_unsupported(&syncing, &self.base, out);
                 self.state = State::Syncing(Box::new(syncing));
                 if !deleted && over.is_some() {
                     self.kill(KillReason::Ended, None, now);
@@ -181,6 +183,9 @@ impl PodWorker {
                 if reason != KillReason::Ended {
                     t.grace_s = t.grace_s.min(terminate::effective_grace(t.pod.as_deref(), grace_s));
                 }
+                if t.record == Record::Written && !t.is_recorded() {
+                    t.record = Record::Needed;
+                }
             }
             State::Terminated(t) => {
                 if remove {
@@ -208,6 +213,7 @@ impl PodWorker {
             since: now.mono,
             desired_again: false,
             record: Record::Needed,
+            recorded: None,
             told: BTreeSet::new(),
             waiting,
         });
@@ -237,7 +243,7 @@ impl PodWorker {
             State::Terminating(t) if flight.purpose == Purpose::Persist => {
                 // A record that cannot be written must not keep a pod alive: a full disk is a reason to
                 // evict. What is lost is the grace already spent, if the agent crashes as well.
-                t.record = Record::Written;
+                t.record = if t.is_recorded() { Record::Written } else { Record::Needed };
             }
             State::Terminated(t) if flight.purpose == Purpose::RemoveDirs && result.is_ok() => {
                 let desired_again = t.desired_again;
@@ -325,7 +331,7 @@ impl Machine for PodWorker {
 
     fn step(&mut self, now: Now, event: PodEvent, out: &mut Outbox<PodAction>) {
         match event {
-            PodEvent::Desired(pod) => self.desired(pod, now, out),
+            PodEvent::Desired(pod) => self.desired(pod, now),
             PodEvent::Kill { reason, grace_s } => self.kill(reason, grace_s, now),
             PodEvent::Observed(snapshot) => self.base.absorb(snapshot),
             PodEvent::EffectDone { id, completed_at, result } => {

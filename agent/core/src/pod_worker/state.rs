@@ -89,10 +89,19 @@ pub(super) struct Terminating {
     pub(super) remove: bool,
     pub(super) desired_again: bool,
     pub(super) record: Record,
+    /// Grace and removal as last written.
+    pub(super) recorded: Option<(u32, bool)>,
     /// Containers whose `Killing` event was told.
     pub(super) told: BTreeSet<ContainerId>,
     /// What containers were waiting for when termination began.
     pub(super) waiting: BTreeMap<String, WaitingReason>,
+}
+
+impl Terminating {
+    /// What was written last is what holds now.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.recorded == Some((self.grace_s, self.remove))
+    }
 }
 
 /// The terminating record: written before the first stop depends on it.

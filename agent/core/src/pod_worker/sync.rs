@@ -12,7 +12,7 @@ use super::ledger::{Purpose, Target};
 use super::start;
 use super::state::Syncing;
 use crate::machine::Outbox;
-use crate::pod_actions::{self, Inputs, PodActions, SandboxPlan, SlotKind};
+use crate::pod_actions::{self, Inputs, PodActions, SandboxPlan};
 use crate::restart;
 use crate::runtime::effect::Effect;
 use crate::runtime::observed::{ContainerState, PodSnapshot, SandboxState};
@@ -315,41 +315,4 @@ fn dirs_made(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction
     let effect = b.ctx.specs.pod_dirs(&s.pod);
     b.issue(now, Target::Dirs, Purpose::CreateDirs, effect, out);
     false
-}
-
-/// What this pod asks for and this node does not do yet; told once, as events.
-pub(super) fn tell_unsupported(s: &Syncing, b: &Base, out: &mut Outbox<PodAction>) {
-    for slot in pod_actions::slots(&s.pod) {
-        let Some(c) = slot.spec(&s.pod) else { continue };
-        let hooks = c.lifecycle.as_ref();
-        let rules = c.restart_policy_rules.iter().flatten();
-        let asked = [
-            (c.liveness_probe.is_some(), "livenessProbe is not run"),
-            (
-                c.readiness_probe.is_some(),
-                "readinessProbe is not run, the container counts as ready while it runs",
-            ),
-            (
-                c.startup_probe.is_some(),
-                "startupProbe is not run, the container counts as started when it runs",
-            ),
-            (hooks.is_some_and(|h| h.post_start.is_some()), "postStart hook is not run"),
-            (hooks.is_some_and(|h| h.pre_stop.is_some()), "preStop hook is not run"),
-            (
-                rules.clone().any(|r| r.action == "RestartAllContainers"),
-                "RestartAllContainers restarts this container only",
-            ),
-        ];
-        for (_, what) in asked.iter().filter(|(asked, _)| *asked) {
-            let text = format!("Container {}: {what} by this version of the node", slot.name);
-            b.event(EventKind::Warning, "UnsupportedFeature", text, Some(&slot.name), out);
-        }
-    }
-    if pod::spec(&s.pod).ephemeral_containers.as_ref().is_some_and(|e| !e.is_empty()) {
-        let text = "Ephemeral containers are not started by this version of the node";
-        b.event(EventKind::Warning, "UnsupportedFeature", text, None, out);
-    }
-    debug_assert!(
-        pod_actions::slots(&s.pod).iter().all(|x| x.kind != SlotKind::Regular || x.index < usize::MAX)
-    );
 }

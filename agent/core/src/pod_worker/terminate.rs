@@ -62,15 +62,16 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
     b.may_conclude_absence(b.ledger.all_absent_after(), now)
 }
 
-/// Pulls are cancelled; stops that were given more time than is left now are cancelled and repeated.
+/// Pulls are cancelled and not waited for: they change nothing of the pod. Stops that were given more time
+/// than is left now are cancelled and repeated once they are answered.
 fn drop_what_nobody_wants(b: &mut Base, grace_s: u32, out: &mut Outbox<PodAction>) {
+    for id in b.ledger.abandon_pulls() {
+        out.push(PodAction::Cancel(id));
+    }
     for (id, flight) in b.ledger.flights_mut().filter(|(_, f)| !f.cancelled) {
-        let unwanted = match &flight.purpose {
-            Purpose::PullImage => true,
-            Purpose::Stop { grace_s: given, .. } => *given > grace_s.max(MINIMUM_STOP_GRACE_S),
-            _ => false,
-        };
-        if unwanted {
+        if let Purpose::Stop { grace_s: given, .. } = &flight.purpose
+            && *given > grace_s.max(MINIMUM_STOP_GRACE_S)
+        {
             flight.cancelled = true;
             out.push(PodAction::Cancel(*id));
         }
@@ -82,6 +83,7 @@ fn write_record(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<Po
         return;
     }
     t.record = Record::Writing;
+    t.recorded = Some((t.grace_s, t.remove));
     let elapsed = i64::try_from(now.mono.since(t.since).as_nanos()).unwrap_or(i64::MAX);
     let record = TerminatingRecord {
         pod: b.key.clone(),

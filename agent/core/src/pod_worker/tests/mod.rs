@@ -409,8 +409,31 @@ fn network_not_ready_waits_and_is_told() {
 }
 
 #[test]
-fn unsupported_fields_are_told() {
-    let w = World::with(&make_pod(json!({"containers": [{"name": "a", "image": "img:1",
-        "livenessProbe": {"tcpSocket": {"port": 1}}, "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}]})));
-    assert_eq!(w.told("UnsupportedFeature").len(), 2);
+fn a_kill_does_not_wait_for_a_pull() {
+    let mut w = World::new();
+    w.runtime.absent_images.push("img:1".to_owned());
+    w.desire(&one("Always"));
+    while !w.pending.values().any(|c| matches!(c.effect, Effect::PullImage { .. })) {
+        let id = *w.pending.keys().next().expect("on its way to the pull");
+        w.perform(id);
+    }
+    let (pull, _) = w.pending.pop_first().expect("the pull");
+    w.kill(KillReason::Removed, None);
+    w.settle();
+    assert_eq!((w.cancelled.as_slice(), w.finished), (&[pull][..], Some(false)));
+    let lost = EffectError { class: Class::DeadlineExceeded, message: "cancelled".to_owned() };
+    w.answer(pull, Err(lost));
+    assert!(w.pending.is_empty() && w.worker.deadline().is_none());
+}
+
+#[test]
+fn a_shorter_grace_is_recorded_before_it_is_used() {
+    let mut w = World::with(&two("Always"));
+    w.kill(KillReason::Deleted, None);
+    w.kill(KillReason::Deleted, Some(3));
+    assert_eq!(w.record.as_ref().map(|r| r.grace_s), Some(3));
+    w.crash(w.now.after(REQUEST_TIMEOUT));
+    w.settle();
+    let stops: Vec<_> = w.applied.iter().filter(|a| a.starts_with("stop_container")).collect();
+    assert_eq!(stops, ["stop_container c2 3", "stop_container c3 3"]);
 }

@@ -202,3 +202,19 @@ impl<'de> Deserialize<'de> for FlushFrequency {
         .map(FlushFrequency)
     }
 }
+
+/// Values of one HTTP header; `Debug` does not show them, because they authenticate.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(transparent)]
+pub struct HeaderValues(pub Vec<String>);
+
+impl Describe for HeaderValues {
+    const KIND: &'static Kind = &Kind::List(&Kind::Str);
+}
+
+impl std::fmt::Debug for HeaderValues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "<{} values>", self.0.len())
+    }
+}

@@ -10,7 +10,7 @@ use super::enums::{
 };
 use super::eviction;
 use super::nested::{
-    Authentication, Authorization, CrashLoopBackOff, Logging, MemoryReservation, MemorySwap,
+    Authentication, Authorization, CrashLoopBackOff, HeaderValues, Logging, MemoryReservation, MemorySwap,
     ShutdownGracePeriodByPodPriority, Taint, Tracing, UserNamespaces,
 };
 use crate::duration::Duration;
@@ -48,7 +48,7 @@ config_struct! {
         /// URL of static pod manifests; empty: none.
         static_pod_url: String = String::new(), "staticPodURL";
         /// HTTP headers of requests to `staticPodURL`; secret.
-        static_pod_url_header: BTreeMap<String, Vec<String>> = BTreeMap::new(), "staticPodURLHeader", secret;
+        static_pod_url_header: BTreeMap<String, HeaderValues> = BTreeMap::new(), "staticPodURLHeader", secret;
         /// Address of the HTTPS API.
         address: String = "0.0.0.0".to_owned(), "address", zero_unset;
         /// Port of the HTTPS API.

@@ -9,8 +9,8 @@ use crate::{yaml, yaml_emit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// One entry of `staticPods`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// One entry of `staticPods`; `Debug` shows its name only, because its environment may hold secrets.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StaticPod(pub Map<String, Value>);
 
@@ -72,6 +72,12 @@ impl StaticPod {
             _ => yaml_emit::emit(&self.pod().unwrap_or_default()),
         };
         (format!("orlop-{}.yaml", self.name()), text)
+    }
+}
+
+impl std::fmt::Debug for StaticPod {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("StaticPod").field(&self.name()).finish()
     }
 }
 

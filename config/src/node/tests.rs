@@ -346,11 +346,20 @@ fn a_secret_is_never_shown() {
         format!("kubelet: {{staticPodURLHeader: {TOKEN}}}"),
         format!("staticPods: [{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, spec: {{x: {TOKEN}}}}}]"),
         format!("kubelet: {TOKEN}"),
+        // Broken YAML around it.
+        format!("join: {{token: \"{TOKEN}"),
+        format!("join: {{token: {TOKEN}: x}}"),
+        format!("join:\n  token: *{TOKEN}"),
+        format!("join:\n  token: !{TOKEN} x"),
+        format!("join:\n\ttoken: {TOKEN}"),
     ];
     for body in bodies {
         let source = source("esp", &body);
         let e = load(std::slice::from_ref(&source), &[]);
+        let files = derive::run_files(&e, "");
         let shown = [
+            format!("{e:?}"),
+            format!("{files:?}"),
             format!("{source:?}"),
             e.document(),
             format!("{:?}", e.problems),

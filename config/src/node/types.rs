@@ -150,11 +150,17 @@ config_struct! {
     }
 }
 
-/// Some fields of a KubeletConfiguration, checked against its shape.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Some fields of a KubeletConfiguration, checked against its shape; `Debug` names them without values.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KubeletPatch(pub Map<String, Value>);
 
 impl Describe for KubeletPatch {
     const KIND: &'static Kind = KubeletConfiguration::KIND;
+}
+
+impl std::fmt::Debug for KubeletPatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
 }

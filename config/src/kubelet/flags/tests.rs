@@ -69,7 +69,7 @@ fn forms_of_text() {
     assert_eq!(c.cluster_dns, ["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
     assert_eq!((c.system_reserved["cpu"].as_str(), c.system_reserved["memory"].as_str()), ("100m", "2Gi"));
     assert_eq!(c.eviction_hard.len(), 2, "flags replace maps");
-    assert_eq!(c.static_pod_url_header["A"], ["1", "3"]);
+    assert_eq!(c.static_pod_url_header["A"].0, ["1", "3"]);
     assert_eq!(c.register_with_taints.len(), 2);
     assert_eq!((c.register_with_taints[1].key.as_str(), c.register_with_taints[1].value.as_str()), ("d", ""));
     assert_eq!(c.reserved_memory[0].limits["hugepages-1Gi"].value(), 2 << 30);

@@ -7,8 +7,8 @@ use crate::node::types::NodeConfig;
 use crate::yaml_emit;
 use std::fmt::Write;
 
-/// A file to write.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A file to write; `Debug` does not show its content.
+#[derive(Clone, PartialEq, Eq)]
 pub struct RunFile {
     /// Absolute.
     pub path: String,
@@ -16,6 +16,12 @@ pub struct RunFile {
     pub mode: u32,
     /// Content.
     pub text: String,
+}
+
+impl std::fmt::Debug for RunFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({:o}, {} bytes)", self.path, self.mode, self.text.len())
+    }
 }
 
 /// Every file below `/run` (and containerd's registry hosts below `/var`) that follows from the configuration.

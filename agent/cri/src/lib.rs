@@ -25,6 +25,8 @@ mod existing;
 mod image;
 mod observe;
 mod runtime;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use client::CriClient;
 pub use error::CriError;

@@ -98,7 +98,7 @@ fn skip_field(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     (next <= bytes.len()).then_some((tag >> 3, next))
 }
 
-fn varint(bytes: &[u8], mut at: usize) -> Option<(u64, usize)> {
+pub(super) fn varint(bytes: &[u8], mut at: usize) -> Option<(u64, usize)> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let byte = *bytes.get(at)?;

@@ -7,6 +7,7 @@
 
 pub mod go_binary;
 mod table;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::fmt;

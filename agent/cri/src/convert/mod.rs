@@ -8,3 +8,6 @@ pub mod container;
 pub mod linux;
 pub mod observed;
 pub mod sandbox;
+
+#[cfg(test)]
+mod tests;

@@ -15,9 +15,11 @@ pub mod runtime_control;
 #[must_use]
 pub fn all() -> Vec<Case> {
     [
+        image::CASES,
         boot::CASES,
         boot_refused::CASES,
         runtime_control::CASES,
+        cri_contract::CASES,
         lifecycle::CASES,
         lifecycle_time::CASES,
         lifecycle_crash::CASES,

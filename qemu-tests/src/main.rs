@@ -30,6 +30,9 @@ enum Verb {
         /// Names or patterns with `*` and `?`.
         #[arg(required = true)]
         patterns: Vec<String>,
+        /// Take the image as the last build left it.
+        #[arg(long)]
+        as_built: bool,
         #[command(flatten)]
         how: How,
     },
@@ -107,12 +110,12 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             say::line(select::render_list(&cases::all()).trim_end());
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Run { patterns, how } => {
+        Verb::Run { patterns, as_built, how } => {
             let chosen = select::select(&cases::all(), patterns)
                 .map_err(|p| anyhow::anyhow!("no case is named {p}; `orlop-e2e list` shows them"))?;
             let options = how.options();
             counted(|run| {
-                if prepare::needs_image(&chosen) {
+                if !as_built && prepare::needs_image(&chosen) {
                     prepare::host()?;
                     anyhow::ensure!(prepare::image(run)?, "the image does not build");
                 }
@@ -142,7 +145,6 @@ fn run(cli: &Cli) -> Result<ExitCode> {
 
 /// A run with signals watched; whatever it made is removed before the closing line (if there are counts).
 fn counted(work: impl FnOnce(&Arc<Run>) -> Result<Option<Counts>>) -> Result<ExitCode> {
-    signals::block()?;
     clean_stale()?.iter().for_each(say::line);
     let run = Run::start().context("start a run")?;
     signals::watch(run.clone())?;

@@ -1,47 +1,55 @@
-//! Ctrl-C, SIGTERM, SIGHUP: everything the run made is removed, then the process dies of the signal.
+//! Ctrl-C, SIGTERM, SIGHUP: everything the run made is removed, then the process ends.
 //!
-//! Invariant: the signals are blocked before the first thread or child exists, so that exactly one thread
-//! receives them. Children start with an empty mask (the standard library resets it).
+//! Handlers rather than blocked signals: a mask would be inherited by every child, handlers end with exec.
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{SigSet, Signal, raise};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::run::Run;
 use crate::say;
 
-fn set() -> SigSet {
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect()
-}
-
-/// Blocks the signals in this thread and all that it will make. Call first in main.
+/// Starts the thread that waits for the signals on behalf of `run`. They are caught from here on.
 ///
 /// # Errors
-/// If the kernel refuses.
-pub fn block() -> Result<()> {
-    set().thread_block().context("block SIGINT, SIGTERM and SIGHUP")
-}
-
-/// Starts the thread that waits for them on behalf of `run`.
-///
-/// # Errors
-/// If no thread can be made.
+/// If no thread or handler can be made.
 pub fn watch(run: Arc<Run>) -> Result<()> {
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || wait_and_clean(&run))
-        .context("start a thread")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .context("start a runtime for signals")?;
+    let [interrupt, terminate, hangup] = {
+        let _inside = runtime.enter();
+        let caught = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
+            .into_iter()
+            .map(|k| signal(k).map(|s| (s, k.as_raw_value())))
+            .collect::<Result<Vec<_>, _>>()
+            .context("catch SIGINT, SIGTERM and SIGHUP")?;
+        <[(Signal, i32); 3]>::try_from(caught).map_err(|_| anyhow::anyhow!("three signals were asked for"))?
+    };
+    let wait = move || {
+        let number = runtime.block_on(first(interrupt, terminate, hangup));
+        clean_and_end(&run, number);
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).context("start a thread")?;
     Ok(())
 }
 
-fn wait_and_clean(run: &Run) {
-    let Ok(signal) = set().wait() else { return };
-    say::line(format!("{signal}: removing what run {} made", run.id()));
+async fn first(mut a: (Signal, i32), mut b: (Signal, i32), mut c: (Signal, i32)) -> i32 {
+    tokio::select! {
+        _ = a.0.recv() => a.1,
+        _ = b.0.recv() => b.1,
+        _ = c.0.recv() => c.1,
+    }
+}
+
+// What destructors would do is done by `close`, for every thread of the run; the others cannot be unwound.
+#[allow(clippy::disallowed_methods)]
+fn clean_and_end(run: &Run, number: i32) -> ! {
+    say::line(format!("signal {number}: removing what run {} made", run.id()));
     for problem in run.close() {
         say::line(format!("  left behind: {problem}"));
     }
-    // With its default disposition, unblocked here, the signal ends the process with the right status.
-    let _ = set().thread_unblock();
-    let _ = raise(signal);
+    std::process::exit(128 + number)
 }

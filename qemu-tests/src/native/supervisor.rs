@@ -1,11 +1,13 @@
 //! First process of a native node: builds it, starts and signals its programs, reaps, reports.
 //!
 //! ```text
-//! harness ── requests (stdin) ──► poll loop ──► programs
-//!         ◄── events (stdout) ──┘    ▲  ▲
-//!                       SIGCHLD ─────┘  └── notify sockets
+//! harness ── requests (stdin) ──► poll loop ──► programs ──► reaper (waitpid)
+//!         ◄── events (stdout) ──┘    ▲                          │
+//!         ◄──────────────────────────┼──────────────────────────┘
+//!                                    └── notify sockets
 //! ```
-//! Invariants: one thread decides; end of input ends this process, and with it (PID namespace) the node.
+//! Invariants: end of input ends this process, and with it (PID namespace) the node. No signal is blocked or
+//! handled here: programs would inherit that.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,12 +17,12 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::protocol::{Event, NodeSpec, Request};
@@ -45,14 +47,14 @@ pub fn launch(cgroups: &[PathBuf]) -> Result<()> {
 
 struct Program {
     pid: i32,
-    notify: UnixDatagram,
+    notify: Arc<UnixDatagram>,
     socket: PathBuf,
 }
 
-struct Supervisor {
-    programs: BTreeMap<String, Program>,
-    /// Bytes read after the last whole line.
-    pending: Vec<u8>,
+/// What runs. Locked while a program is started, so that the reaper knows every child it finds.
+#[derive(Default)]
+struct Programs {
+    running: BTreeMap<String, Program>,
 }
 
 /// The supervisor's main: runs until its input ends.
@@ -103,75 +105,60 @@ fn build() -> Result<()> {
     Ok(())
 }
 
-fn serve() -> Result<()> {
-    let mut mask = SigSet::empty();
-    mask.add(Signal::SIGCHLD);
-    mask.thread_block().context("block SIGCHLD")?;
-    let signals =
-        SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("signalfd")?;
-    let mut supervisor = Supervisor { programs: BTreeMap::new(), pending: Vec::new() };
-    loop {
-        match supervisor.wait(&signals)? {
-            Woken::Input => {
-                if !supervisor.read_requests()? {
-                    return Ok(());
-                }
-            }
-            Woken::Child => {
-                while signals.read_signal().context("read signalfd")?.is_some() {}
-                // What a program said before it ended is told before its end.
-                supervisor.read_notifications();
-                supervisor.reap();
-            }
-            Woken::Notify => supervisor.read_notifications(),
-        }
-    }
+/// Where the loop and the reaper meet.
+#[derive(Default)]
+struct Supervisor {
+    programs: Mutex<Programs>,
+    /// Told when a program was started: without children there is nothing to wait for.
+    started: Condvar,
 }
 
-enum Woken {
-    Input,
-    Child,
-    Notify,
+fn serve() -> Result<()> {
+    let supervisor = Arc::new(Supervisor::default());
+    let reaper = supervisor.clone();
+    std::thread::Builder::new()
+        .name("reaper".into())
+        .spawn(move || reaper.reap())
+        .context("start a thread")?;
+    // Bytes read after the last whole line.
+    let mut pending = Vec::new();
+    loop {
+        let sockets = supervisor.notify_sockets();
+        let stdin = std::io::stdin();
+        let mut fds = vec![PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+        fds.extend(sockets.iter().map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN)));
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(e) => return Err(e).context("poll"),
+        }
+        supervisor.lock().read_notifications();
+        if fds[0].revents().is_some_and(|r| !r.is_empty()) && !supervisor.read_requests(&mut pending)? {
+            return Ok(());
+        }
+    }
 }
 
 impl Supervisor {
-    fn wait(&self, signals: &SignalFd) -> Result<Woken> {
-        let stdin = std::io::stdin();
-        let mut fds: Vec<PollFd<'_>> = Vec::new();
-        fds.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
-        fds.push(PollFd::new(signals.as_fd(), PollFlags::POLLIN));
-        fds.extend(self.programs.values().map(|p| PollFd::new(p.notify.as_fd(), PollFlags::POLLIN)));
-        loop {
-            match poll(&mut fds, PollTimeout::NONE) {
-                Ok(_) => break,
-                Err(nix::errno::Errno::EINTR) => {}
-                Err(e) => return Err(e).context("poll"),
-            }
-        }
-        let ready = |n: usize| fds[n].revents().is_some_and(|r| !r.is_empty());
-        Ok(if ready(1) {
-            Woken::Child
-        } else if ready(0) {
-            Woken::Input
-        } else {
-            Woken::Notify
-        })
+    fn lock(&self) -> MutexGuard<'_, Programs> {
+        self.programs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notify_sockets(&self) -> Vec<Arc<UnixDatagram>> {
+        self.lock().running.values().map(|p| p.notify.clone()).collect()
     }
 
     /// Reads what is there and does the whole lines of it; false at the end of input.
-    fn read_requests(&mut self) -> Result<bool> {
+    fn read_requests(&self, pending: &mut Vec<u8>) -> Result<bool> {
         let stdin = std::io::stdin();
         let mut chunk = [0_u8; 4096];
         let n = nix::unistd::read(stdin.as_fd(), &mut chunk).context("read standard input")?;
         if n == 0 {
             return Ok(false);
         }
-        self.pending.extend_from_slice(&chunk[..n]);
-        while let Some(end) = self.pending.iter().position(|b| *b == b'\n') {
-            let line: Vec<u8> = self.pending.drain(..=end).collect();
-            let done = serde_json::from_slice::<Request>(&line)
-                .context("read a request")
-                .and_then(|r| self.perform(r));
+        pending.extend_from_slice(&chunk[..n]);
+        while let Some(end) = pending.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            let done = serde_json::from_slice(&line).context("read a request").and_then(|r| self.perform(r));
             if let Err(e) = done {
                 emit(&Event::Failed { message: format!("{e:#}") });
             }
@@ -179,20 +166,46 @@ impl Supervisor {
         Ok(true)
     }
 
-    fn perform(&mut self, request: Request) -> Result<()> {
+    fn perform(&self, request: Request) -> Result<()> {
+        let mut programs = self.lock();
         match request {
-            Request::Start { name, argv, env } => self.start(name, &argv, &env),
+            Request::Start { name, argv, env } => {
+                programs.start(name, &argv, &env)?;
+                self.started.notify_all();
+                Ok(())
+            }
             Request::Signal { name, signal } => {
                 // A program that has just ended is no error: its `Exited` is on the way or was read.
-                let Some(program) = self.programs.get(&name) else { return Ok(()) };
+                let Some(program) = programs.running.get(&name) else { return Ok(()) };
                 let signal = Signal::try_from(signal).context("signal number")?;
                 kill(Pid::from_raw(program.pid), signal).with_context(|| format!("send {signal} to {name}"))
             }
         }
     }
 
+    /// Reaps every ended child, for ever: our programs, and the orphans that shims leave to us.
+    fn reap(&self) {
+        loop {
+            let (pid, status) = match waitpid(Pid::from_raw(-1), None) {
+                Ok(WaitStatus::Exited(pid, code)) => (pid.as_raw(), code),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), 128 + signal as i32),
+                Ok(_) | Err(nix::errno::Errno::EINTR) => continue,
+                Err(_) => {
+                    let programs = self.lock();
+                    if programs.running.is_empty() {
+                        drop(self.started.wait(programs));
+                    }
+                    continue;
+                }
+            };
+            self.lock().ended(pid, status);
+        }
+    }
+}
+
+impl Programs {
     fn start(&mut self, name: String, argv: &[String], env: &BTreeMap<String, String>) -> Result<()> {
-        anyhow::ensure!(!self.programs.contains_key(&name), "{name} runs already");
+        anyhow::ensure!(!self.running.contains_key(&name), "{name} runs already");
         let (program, args) = argv.split_first().context("nothing to start")?;
         let log = format!("/var/log/{name}.log");
         let log = fs::OpenOptions::new()
@@ -219,13 +232,13 @@ impl Supervisor {
             .with_context(|| format!("start {program}"))?;
         let pid = child.id().cast_signed();
         emit(&Event::Started { name: name.clone(), pid });
-        self.programs.insert(name, Program { pid, notify, socket });
+        self.running.insert(name, Program { pid, notify: Arc::new(notify), socket });
         Ok(())
     }
 
     fn read_notifications(&self) {
         let mut buffer = [0_u8; 4096];
-        for (name, program) in &self.programs {
+        for (name, program) in &self.running {
             while let Ok(n) = program.notify.recv(&mut buffer) {
                 let text = String::from_utf8_lossy(&buffer[..n]).into_owned();
                 emit(&Event::Notified { name: name.clone(), text });
@@ -233,22 +246,13 @@ impl Supervisor {
         }
     }
 
-    /// Reaps every ended child: our programs, and the orphans that shims leave to us.
-    fn reap(&mut self) {
-        loop {
-            let (pid, status) = match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) => (pid.as_raw(), code),
-                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), 128 + signal as i32),
-                Ok(WaitStatus::StillAlive) | Err(_) => return,
-                Ok(_) => continue,
-            };
-            let name = self.programs.iter().find(|(_, p)| p.pid == pid).map(|(n, _)| n.clone());
-            if let Some(name) = name {
-                if let Some(program) = self.programs.remove(&name) {
-                    let _ = fs::remove_file(&program.socket);
-                }
-                emit(&Event::Exited { name, status });
-            }
+    fn ended(&mut self, pid: i32, status: i32) {
+        // What a program said before it ended is told before its end.
+        self.read_notifications();
+        let name = self.running.iter().find(|(_, p)| p.pid == pid).map(|(n, _)| n.clone());
+        if let Some((name, program)) = name.and_then(|n| self.running.remove(&n).map(|p| (n, p))) {
+            let _ = fs::remove_file(&program.socket);
+            emit(&Event::Exited { name, status });
         }
     }
 }

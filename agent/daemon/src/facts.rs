@@ -4,16 +4,19 @@
 //! In: [`Settings`], /proc, /sys, resolver and hosts files. Out: plain values; read again now and then,
 //! because addresses and resolvers come late and change.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use agent_core::admission::AdmissionContext;
 use agent_core::container_spec::NodeContext;
 use agent_core::container_spec::context::{
     CgroupContext, DnsContext, MachineContext, ResolvConf, SecurityContext,
 };
-use agent_core::drivers::CgroupDriver;
+use agent_core::drivers::{CgroupDriver, RuntimeVersion};
 use agent_core::pod_worker::WorkerContext;
 use agent_core::restart;
+use agent_core::types;
 use agent_linux::{machine, process};
 use anyhow::{Context, bail};
 use orlop_config::Quantity;
@@ -28,6 +31,7 @@ pub struct NodeFacts {
     node_name: String,
     driver: CgroupDriver,
     runtime_name: String,
+    supplemental_groups_policy: bool,
 }
 
 impl NodeFacts {
@@ -38,14 +42,20 @@ impl NodeFacts {
     pub fn new(
         settings: Arc<Settings>,
         driver: Option<CgroupDriver>,
-        runtime_name: String,
+        runtime: &RuntimeVersion,
     ) -> anyhow::Result<NodeFacts> {
         let node_name = node_name(settings.options.hostname_override.as_deref())?;
         let driver = driver.unwrap_or(match settings.kubelet.cgroup_driver {
             enums::CgroupDriver::Systemd => CgroupDriver::Systemd,
             enums::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
         });
-        Ok(NodeFacts { settings, node_name, driver, runtime_name })
+        Ok(NodeFacts {
+            settings,
+            node_name,
+            driver,
+            runtime_name: runtime.name.clone(),
+            supplemental_groups_policy: knows_supplemental_groups_policy(runtime),
+        })
     }
 
     /// Name of the node.
@@ -112,6 +122,30 @@ impl NodeFacts {
         })
     }
 
+    /// What admission knows about the node.
+    ///
+    /// # Errors
+    /// Memory or CPUs of the machine cannot be read.
+    pub fn admission_context(&self) -> anyhow::Result<AdmissionContext> {
+        let kubelet = &self.settings.kubelet;
+        let machine = machine_context(kubelet, Path::new(&self.settings.options.root_dir))?;
+        let allocatable = [
+            ("cpu", types::Quantity::from_milli(machine.allocatable_cpu_milli)),
+            ("memory", types::Quantity::from_units(machine.allocatable_memory_bytes)),
+            ("ephemeral-storage", types::Quantity::from_units(machine.allocatable_ephemeral_storage_bytes)),
+        ];
+        Ok(AdmissionContext {
+            node_name: self.node_name.clone(),
+            node_labels: node_labels(&self.node_name, &self.settings.options.node_labels),
+            max_pods: u32::try_from(max_pods(kubelet)?).ok(),
+            allocatable: allocatable.map(|(name, amount)| (name.to_owned(), amount)).into(),
+            allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
+            kernel: machine::kernel_version()?,
+            apparmor_enabled: machine::has_apparmor(),
+            supplemental_groups_policy: self.supplemental_groups_policy,
+        })
+    }
+
     fn node_ips(&self) -> Vec<String> {
         match self.settings.options.node_ip.as_deref() {
             // The unspecified addresses only say which family is preferred.
@@ -127,6 +161,40 @@ impl NodeFacts {
             }
         }
     }
+}
+
+/// Labels that every node has, and those of `--node-labels`.
+fn node_labels(name: &str, given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let own = [
+        ("kubernetes.io/hostname", name),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", arch),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", arch),
+    ];
+    let mut labels = given.clone();
+    labels.extend(own.map(|(k, v)| (k.to_owned(), v.to_owned())));
+    labels
+}
+
+/// `maxPods`, and no more than `podsPerCore` allows.
+fn max_pods(kubelet: &KubeletConfiguration) -> anyhow::Result<i64> {
+    let max = i64::from(kubelet.max_pods);
+    if kubelet.pods_per_core == 0 {
+        return Ok(max);
+    }
+    Ok(max.min(i64::from(kubelet.pods_per_core) * i64::from(machine::cpus_online()?)))
+}
+
+/// containerd knows supplementalGroupsPolicy since 2.0; of other runtimes the CRI status would have to be asked.
+fn knows_supplemental_groups_policy(runtime: &RuntimeVersion) -> bool {
+    let major = runtime.version.trim_start_matches('v').split('.').next().and_then(|m| m.parse::<u32>().ok());
+    runtime.name == "containerd" && major.is_some_and(|m| m >= 2)
 }
 
 /// Refuses to run where the configuration says that a node must not (failCgroupV1, failSwapOn).
@@ -202,7 +270,7 @@ fn machine_context(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::R
 
 /// Reserved for the system and for Kubernetes together, whole units.
 fn reserved(kubelet: &KubeletConfiguration, resource: &str) -> i64 {
-    let of = |map: &std::collections::BTreeMap<String, String>| {
+    let of = |map: &BTreeMap<String, String>| {
         map.get(resource).and_then(|q| Quantity::parse(q).ok()).map_or(0, |q| q.value())
     };
     of(&kubelet.system_reserved) + of(&kubelet.kube_reserved)
@@ -215,7 +283,7 @@ fn reserved_cpu_milli(kubelet: &KubeletConfiguration) -> i64 {
     {
         return i64::try_from(cpus.len()).unwrap_or(0) * 1000;
     }
-    let of = |map: &std::collections::BTreeMap<String, String>| {
+    let of = |map: &BTreeMap<String, String>| {
         map.get("cpu").and_then(|q| Quantity::parse(q).ok()).map_or(0, |q| q.milli_value())
     };
     of(&kubelet.system_reserved) + of(&kubelet.kube_reserved)
@@ -243,7 +311,6 @@ fn signed(bytes: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     #[test]
     fn thresholds() {
@@ -256,6 +323,32 @@ mod tests {
         ] {
             assert_eq!(threshold(amount, capacity), bytes, "{amount}");
         }
+    }
+
+    #[test]
+    fn admission_of_an_unchanged_machine_is_the_same() {
+        let kubelet = KubeletConfiguration { max_pods: 110, pods_per_core: 1, ..Default::default() };
+        let options = orlop_config::kubelet::flags::args::Options {
+            hostname_override: Some("n1".to_owned()),
+            root_dir: "/".to_owned(),
+            ..Default::default()
+        };
+        let settings = Settings { kubelet, options, pod_output: false, warnings: Vec::new() };
+        let runtime = |version: &str| RuntimeVersion {
+            name: "containerd".to_owned(),
+            version: version.to_owned(),
+            api_version: "v1".to_owned(),
+        };
+        let facts = NodeFacts::new(Arc::new(settings), None, &runtime("2.1.9")).unwrap();
+        let admission = facts.admission_context().unwrap();
+        assert_eq!(admission, facts.admission_context().unwrap());
+        assert_eq!(admission.max_pods, Some(machine::cpus_online().unwrap()));
+        assert_eq!(admission.node_labels["kubernetes.io/hostname"], "n1");
+        assert_eq!(admission.allocatable.len(), 3);
+        assert!(admission.supplemental_groups_policy);
+        assert!(!knows_supplemental_groups_policy(&runtime("1.7.28")));
+        let context = || format!("{:?}", facts.worker_context().unwrap());
+        assert_eq!(context(), context());
     }
 
     #[test]

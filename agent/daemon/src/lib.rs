@@ -6,13 +6,13 @@
 pub mod actor;
 pub mod cli;
 pub mod cri;
-pub mod dispatch;
 pub mod execute;
 pub mod facts;
 pub mod host;
 pub mod incarnation;
 pub mod logging;
 pub mod mailbox;
+pub mod manager;
 pub mod node;
 pub mod pleg;
 pub mod pod_dirs;

@@ -1,32 +1,33 @@
 //! The composition root: every state owner of a node, and who sends what to whom.
 //!
 //! ```text
-//! static pods ─► source ─► dispatcher ─► pod workers ─► executor ─► runtime, images, disk
+//! static pods ─► source ─► manager ─► pod workers ─► executor ─► runtime, images, disk
 //!                              ▲   ▲          └─► statuses ─► ledger, host
 //!           runtime state ─────┘   └── pleg ◄── event stream, relist
 //! ```
 //! In: a [`Plan`] and the drivers. Out: a [`Node`] that runs until it is stopped. Invariant: this is the only
 //! place that sees all owners; each of them sees only the mailboxes it sends to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::admission::AdmissionContext;
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::pleg::{Pleg, PlegEvent};
+use agent_core::pod_manager::{Leftovers, ManagerEvent, PodManager};
 use agent_core::pod_source::file::FileSourceConfig;
 use agent_core::pod_source::{FileSource, Source};
-use agent_core::pod_worker::{PodEvent, PodWorker, WorkerContext};
-use agent_core::runtime::PodUid;
-use agent_core::time::{Mono, Now};
+use agent_core::runtime::observed::PodSnapshot;
+use agent_core::time::Mono;
 use tokio::sync::{mpsc, watch};
 
-use crate::actor::{Shell, Tasks};
-use crate::dispatch::{Beginning, DispatchAction, DispatchEvent, Dispatcher, Leftovers};
+use crate::actor::Tasks;
 use crate::execute::Executor;
 use crate::host::{self, Host};
 use crate::mailbox::{Inbox, Sender};
+use crate::manager::ManagerShell;
 use crate::pleg::{PlegShell, Signals, listen};
 use crate::pod_dirs::PodDirs;
 use crate::pod_output;
@@ -34,7 +35,6 @@ use crate::runtime_state::{self, ContextSource, RuntimeState};
 use crate::source::{SourceShell, read_in_order, watch as watch_source};
 use crate::status::StatusStore;
 use crate::watchdog::Owner;
-use crate::worker::WorkerShell;
 
 /// How long calls that change the runtime may take to finish once the agent stops.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -58,6 +58,8 @@ pub struct Plan {
     pub fence_until: Mono,
     /// Pods' output goes to the host.
     pub pod_output: bool,
+    /// What admission knows about the node.
+    pub admission: Arc<AdmissionContext>,
 }
 
 /// The world as a node sees it.
@@ -97,7 +99,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let state = RuntimeState::ask(&*drivers.runtime).await;
         let context = Arc::new(drivers.facts.worker_context()?);
         let (context_view, context) = watch::channel(context);
-        let (to_dispatcher, dispatcher_inbox) = tasks.mailbox::<DispatchEvent>();
+        let (to_manager, manager_inbox) = tasks.mailbox::<ManagerEvent>();
         let (to_pleg, pleg_inbox) = tasks.mailbox::<PlegEvent>();
         let dirs = Arc::new(PodDirs::new(&plan.root_dir, &plan.pod_logs_dir));
         let (directories, records) = dirs.scan()?;
@@ -110,26 +112,25 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         );
         let statuses = StatusStore::default();
         let mut owners: Vec<Owner> =
-            vec![("dispatcher", Box::new(to_dispatcher.clone())), ("pleg", Box::new(to_pleg.clone()))];
+            vec![("manager", Box::new(to_manager.clone())), ("pleg", Box::new(to_pleg.clone()))];
 
         let mut expected = BTreeSet::new();
         if let Some(path) = plan.static_pods.clone() {
             expected.insert(Source::File);
-            owners.push(("file source", start_source(path, &plan, &tasks, to_dispatcher.clone())));
+            owners.push(("file source", start_source(path, &plan, &tasks, to_manager.clone())));
         }
         let leftovers = Leftovers { records, directories, fence_until: plan.fence_until };
-        let dispatcher = Dispatcher::new(expected, leftovers, state.network.clone());
+        let manager = PodManager::new(expected, leftovers, plan.admission.clone(), state.network.clone());
         let (synced_view, synced) = watch::channel(false);
-        let shell = DispatchShell {
-            tasks: tasks.clone(),
-            executor: executor.clone(),
-            own: to_dispatcher.clone(),
-            statuses: statuses.clone(),
-            workers: BTreeMap::new(),
+        let shell = ManagerShell::new(
+            tasks.clone(),
+            executor.clone(),
+            to_manager.clone(),
+            statuses.clone(),
             context,
-            synced: synced_view,
-        };
-        tasks.own(dispatcher, shell, dispatcher_inbox);
+            synced_view,
+        );
+        tasks.own(manager, shell, manager_inbox);
 
         let output = start_output(&plan, &host, &tasks);
         let health = start_pleg(
@@ -137,7 +138,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             &drivers.signals,
             &tasks,
             (to_pleg, pleg_inbox),
-            &to_dispatcher,
+            &to_manager,
             output,
         );
         let (runtime_view, runtime) = watch::channel(state);
@@ -146,7 +147,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             drivers.facts,
             runtime_view,
             context_view,
-            to_dispatcher,
+            to_manager,
             tasks.clone(),
         ));
         tasks.start(host::stamp_running(host, statuses.subscribe()));
@@ -189,7 +190,7 @@ fn start_source(
     path: String,
     plan: &Plan,
     tasks: &Tasks,
-    to: Sender<DispatchEvent>,
+    to: Sender<ManagerEvent>,
 ) -> crate::watchdog::BoxedOwner {
     let (to_source, inbox) = tasks.mailbox();
     let (to_reader, requests) = tasks.mailbox();
@@ -207,11 +208,7 @@ fn start_source(
     Box::new(to_source)
 }
 
-fn start_output(
-    plan: &Plan,
-    host: &Host,
-    tasks: &Tasks,
-) -> Option<mpsc::Sender<Arc<agent_core::runtime::observed::PodSnapshot>>> {
+fn start_output(plan: &Plan, host: &Host, tasks: &Tasks) -> Option<mpsc::Sender<Arc<PodSnapshot>>> {
     if !plan.pod_output || !host.is_connected() {
         return None;
     }
@@ -225,72 +222,16 @@ fn start_pleg<R: Runtime, S: Signals>(
     signals: &S,
     tasks: &Tasks,
     (to_pleg, inbox): (Sender<PlegEvent>, Inbox<PlegEvent>),
-    to_dispatcher: &Sender<DispatchEvent>,
-    output: Option<mpsc::Sender<Arc<agent_core::runtime::observed::PodSnapshot>>>,
+    to_manager: &Sender<ManagerEvent>,
+    output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
 ) -> watch::Receiver<Result<(), String>> {
-    let shell =
-        PlegShell::new(runtime.clone(), tasks.clone(), to_pleg.clone(), to_dispatcher.clone(), output);
+    let shell = PlegShell::new(runtime.clone(), tasks.clone(), to_pleg.clone(), to_manager.clone(), output);
     let health = shell.health();
     tasks.own(Pleg::new(agent_core::pleg::Config::default()), shell, inbox);
     let (receiver, driver) = signals.signals();
     tasks.start(driver);
     tasks.start(listen(receiver, to_pleg));
     health
-}
-
-/// The dispatcher's surroundings: makes workers and knows their mailboxes.
-struct DispatchShell<R, I> {
-    tasks: Tasks,
-    executor: Executor<R, I>,
-    own: Sender<DispatchEvent>,
-    statuses: StatusStore,
-    workers: BTreeMap<PodUid, Sender<PodEvent>>,
-    context: watch::Receiver<Arc<WorkerContext>>,
-    synced: watch::Sender<bool>,
-}
-
-impl<R: Runtime, I: ImageService> Shell for DispatchShell<R, I> {
-    type Machine = Dispatcher;
-
-    fn tick(&self) -> DispatchEvent {
-        DispatchEvent::Tick
-    }
-
-    fn perform(&mut self, now: Now, action: DispatchAction) {
-        match action {
-            DispatchAction::Start { key, beginning, fence_until } => {
-                let context = self.context.borrow().clone();
-                let (own, inbox) = self.tasks.mailbox();
-                let worker = match beginning {
-                    Beginning::Fresh => PodWorker::new(key.clone(), context, fence_until),
-                    Beginning::Resume(record) => PodWorker::resume(&record, context, fence_until, now),
-                };
-                let shell = WorkerShell::new(
-                    key.clone(),
-                    self.executor.clone(),
-                    own.clone(),
-                    self.own.clone(),
-                    self.statuses.clone(),
-                );
-                self.tasks.own(worker, shell, inbox);
-                // A resumed worker goes on by itself.
-                own.send(PodEvent::Tick);
-                self.workers.insert(key.uid, own);
-            }
-            DispatchAction::Tell { uid, event } => {
-                if let Some(worker) = self.workers.get(&uid) {
-                    worker.send(event);
-                }
-            }
-            DispatchAction::Forget(uid) => {
-                self.workers.remove(&uid);
-            }
-            DispatchAction::Synced => {
-                tracing::info!("sources read and runtime listed");
-                self.synced.send_replace(true);
-            }
-        }
-    }
 }
 
 /// Where init keeps run-time state.

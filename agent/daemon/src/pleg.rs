@@ -1,7 +1,7 @@
 //! The shell of PLEG: asks the runtime, listens to its event stream, hands changes on.
 //!
 //! ```text
-//! CRI event stream ──► signals ──┐                          ┌─► dispatcher (which pods changed, first list)
+//! CRI event stream ──► signals ──┐                          ┌─► manager (which pods changed, first list)
 //! relist, inspect ──► answers ───┴─► mailbox ─► Pleg ───────┴─► pod output
 //! ```
 //! See [`agent_core::pleg`] for the decisions.
@@ -17,8 +17,8 @@ use agent_core::time::{Mono, Now};
 use tokio::sync::{mpsc, watch};
 
 use crate::actor::{Shell, Tasks};
-use crate::dispatch::DispatchEvent;
 use crate::mailbox::{Coalesce, Relation, Sender};
+use agent_core::pod_manager::ManagerEvent;
 
 /// A signal of the runtime's event stream, whatever driver it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct PlegShell<R> {
     runtime: Arc<R>,
     tasks: Tasks,
     own: Sender<PlegEvent>,
-    dispatcher: Sender<DispatchEvent>,
+    manager: Sender<ManagerEvent>,
     /// Who follows containers' output, if somebody does; a full queue loses nothing but a hint.
     output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
     /// When the runtime was last listed, for health checks.
@@ -51,11 +51,11 @@ impl<R: Runtime> PlegShell<R> {
         runtime: Arc<R>,
         tasks: Tasks,
         own: Sender<PlegEvent>,
-        dispatcher: Sender<DispatchEvent>,
+        manager: Sender<ManagerEvent>,
         output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
     ) -> PlegShell<R> {
         let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
-        PlegShell { runtime, tasks, own, dispatcher, output, health, listed: false }
+        PlegShell { runtime, tasks, own, manager, output, health, listed: false }
     }
 
     /// Whether PLEG is healthy, for checks and conditions.
@@ -105,11 +105,11 @@ impl<R: Runtime> Shell for PlegShell<R> {
     }
 
     fn before(&mut self, _now: Now, event: &PlegEvent) {
-        // The first list tells the dispatcher what an earlier incarnation left in the runtime.
+        // The first list tells the manager what an earlier incarnation left in the runtime.
         if let PlegEvent::Listed { result: Ok(pods), .. } = event
             && !std::mem::replace(&mut self.listed, true)
         {
-            self.dispatcher.send(DispatchEvent::Listed(pods.iter().map(|p| p.pod.clone()).collect()));
+            self.manager.send(ManagerEvent::Listed(pods.iter().map(|p| p.pod.clone()).collect()));
         }
     }
 
@@ -122,7 +122,7 @@ impl<R: Runtime> Shell for PlegShell<R> {
                     // Full means that it is busy following; the next change of the pod comes again.
                     let _ = output.try_send(snapshot.clone());
                 }
-                self.dispatcher.send(DispatchEvent::Changed(snapshot));
+                self.manager.send(ManagerEvent::Changed(snapshot));
             }
         }
     }

@@ -119,11 +119,11 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let settings = Arc::new(settings);
     let version = runtime.version().await.context("ask the runtime for its version")?;
     let driver = runtime.cgroup_driver().await.context("ask the runtime for its cgroup driver")?;
-    let facts = Arc::new(NodeFacts::new(settings.clone(), driver, version.name)?);
+    let facts = Arc::new(NodeFacts::new(settings.clone(), driver, &version)?);
     adjust_process(&kubelet);
     let root_dir = PathBuf::from(&settings.options.root_dir);
     let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono)?;
-    let plan = plan(&settings, facts.node_name(), &incarnation);
+    let plan = plan(&settings, &facts, &incarnation)?;
     let drivers = Drivers { signals: CriSignals(runtime.clone()), runtime, images, facts };
     let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
     start_healthz(&kubelet, &tasks)?;
@@ -157,19 +157,20 @@ async fn end<R: Runtime, I: agent_core::drivers::ImageService>(node: Node<R, I>,
     }
 }
 
-fn plan(settings: &Settings, node_name: &str, incarnation: &Incarnation) -> Plan {
+fn plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) -> anyhow::Result<Plan> {
     let kubelet = &settings.kubelet;
     let path = kubelet.static_pod_path.trim_end_matches('/').to_owned();
-    Plan {
+    Ok(Plan {
         static_pods: (!path.is_empty()).then_some(path),
         check_period: kubelet.file_check_frequency.to_std(),
-        node_name: node_name.to_owned(),
+        node_name: facts.node_name().to_owned(),
         root_dir: PathBuf::from(settings.options.root_dir.trim_end_matches('/')),
         pod_logs_dir: PathBuf::from(kubelet.pod_logs_dir.trim_end_matches('/')),
         pulls: pulls(kubelet),
         fence_until: incarnation.fence_until(),
         pod_output: settings.pod_output,
-    }
+        admission: Arc::new(facts.admission_context()?),
+    })
 }
 
 /// One while pulls are serialised; otherwise the configured number, or as many as there are.

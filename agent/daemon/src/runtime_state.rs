@@ -1,7 +1,7 @@
 //! Whether the runtime and its network are ready, asked for now and then, and what of the node's facts has
 //! changed meanwhile.
 //!
-//! In: the runtime's `Status`, the machine. Out: [`DispatchEvent::Network`], [`DispatchEvent::Context`], and a
+//! In: the runtime's `Status`, the machine. Out: [`ManagerEvent::Network`], [`ManagerEvent::Context`], and a
 //! view for readiness. Asked every 5 s while something is not ready (contract 9), every 30 s otherwise.
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use agent_core::pod_worker::WorkerContext;
 use tokio::sync::watch;
 
 use crate::actor::Tasks;
-use crate::dispatch::DispatchEvent;
 use crate::mailbox::Sender;
+use agent_core::pod_manager::ManagerEvent;
 
 const WHILE_NOT_READY: Duration = Duration::from_secs(5);
 const WHILE_READY: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ pub async fn observe<R: Runtime>(
     facts: Arc<impl ContextSource>,
     view: watch::Sender<RuntimeState>,
     context: watch::Sender<Arc<WorkerContext>>,
-    to: Sender<DispatchEvent>,
+    to: Sender<ManagerEvent>,
     tasks: Tasks,
 ) {
     loop {
@@ -70,17 +70,18 @@ pub async fn observe<R: Runtime>(
         let before = view.send_replace(state.clone());
         if before != state {
             tracing::info!(runtime = ?state.runtime, network = ?state.network, "runtime state");
-            to.send(DispatchEvent::Network(state.network));
+            to.send(ManagerEvent::Network(state.network));
         }
         let source = facts.clone();
         match tasks.blocking(move || source.worker_context()).await {
             Some(Ok(new)) => {
                 // The whole context is plain data; its text is its identity.
-                if format!("{new:?}") != format!("{:?}", context.borrow()) {
+                let old = context.borrow().clone();
+                if format!("{new:?}") != format!("{old:?}") {
                     tracing::info!(addresses = new.host_ips.join(" "), "node facts changed");
                     let new = Arc::new(new);
                     context.send_replace(new.clone());
-                    to.send(DispatchEvent::Context(new));
+                    to.send(ManagerEvent::Context(new));
                 }
             }
             Some(Err(error)) => tracing::warn!(error = format!("{error:#}"), "node facts cannot be read"),

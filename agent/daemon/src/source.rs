@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! inotify ──► hints ──► mailbox ─► FileSource ─► requests ─► reader (in order, one at a time) ─┐
-//!                          ▲                 └─► updates ─► dispatcher                         │
+//!                          ▲                 └─► updates ─► manager                         │
 //!                          └──────────────────────── answers ◄─────────────────────────────────┘
 //! ```
 //! See [`agent_core::pod_source::file`] for the decisions; the rescan by the machine's own timer makes the
@@ -21,9 +21,9 @@ use agent_linux::files::{self, FilesError};
 use agent_linux::path_watch::PathWatch;
 
 use crate::actor::{Shell, Tasks};
-use crate::dispatch::DispatchEvent;
 use crate::mailbox::{Coalesce, Inbox, Relation, Sender};
 use crate::pod_dirs::chain;
+use agent_core::pod_manager::ManagerEvent;
 
 /// How long until a failed watch is made anew; the rescan goes on meanwhile.
 const WATCH_RETRY: Duration = Duration::from_secs(10);
@@ -40,14 +40,14 @@ pub enum ReadRequest {
 /// The source's surroundings.
 pub struct SourceShell {
     requests: Sender<ReadRequest>,
-    dispatcher: Sender<DispatchEvent>,
+    manager: Sender<ManagerEvent>,
 }
 
 impl SourceShell {
     /// Requests go to [`read_in_order`].
     #[must_use]
-    pub fn new(requests: Sender<ReadRequest>, dispatcher: Sender<DispatchEvent>) -> SourceShell {
-        SourceShell { requests, dispatcher }
+    pub fn new(requests: Sender<ReadRequest>, manager: Sender<ManagerEvent>) -> SourceShell {
+        SourceShell { requests, manager }
     }
 }
 
@@ -67,7 +67,7 @@ impl Shell for SourceShell {
                 self.requests.send(ReadRequest::Read(name));
             }
             FileAction::Deliver(update) => {
-                self.dispatcher.send(DispatchEvent::Update(update));
+                self.manager.send(ManagerEvent::Update(update));
             }
             FileAction::Report(report) => log(&report),
         }

@@ -1,7 +1,7 @@
 //! The shell of one pod worker: its effects, its status, its events, its end.
 //!
 //! In: the worker's actions. Out: effects started, the status in the store, log lines for Kubernetes events,
-//! and [`DispatchEvent::Finished`] when nothing of the pod is left. See [`agent_core::pod_worker`].
+//! and [`ManagerEvent::Finished`] when nothing of the pod is left. See [`agent_core::pod_worker`].
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,22 @@ use agent_core::time::Now;
 use tokio_util::sync::CancellationToken;
 
 use crate::actor::Shell;
-use crate::dispatch::DispatchEvent;
 use crate::execute::Executor;
 use crate::mailbox::{Coalesce, Relation, Sender};
 use crate::status::StatusStore;
+use agent_core::pod_manager::ManagerEvent;
 
 /// One pod worker's surroundings.
 pub struct WorkerShell<R, I> {
     key: PodKey,
     executor: Executor<R, I>,
     own: Sender<PodEvent>,
-    dispatcher: Sender<DispatchEvent>,
+    manager: Sender<ManagerEvent>,
     statuses: StatusStore,
     /// For each effect in flight, what cancels it.
     cancels: BTreeMap<EffectId, CancellationToken>,
     state: &'static str,
+    ended: bool,
     finished: bool,
 }
 
@@ -38,11 +39,21 @@ impl<R, I> WorkerShell<R, I> {
         key: PodKey,
         executor: Executor<R, I>,
         own: Sender<PodEvent>,
-        dispatcher: Sender<DispatchEvent>,
+        manager: Sender<ManagerEvent>,
         statuses: StatusStore,
     ) -> WorkerShell<R, I> {
         let cancels = BTreeMap::new();
-        WorkerShell { key, executor, own, dispatcher, statuses, cancels, state: "", finished: false }
+        WorkerShell {
+            key,
+            executor,
+            own,
+            manager,
+            statuses,
+            cancels,
+            state: "",
+            ended: false,
+            finished: false,
+        }
     }
 }
 
@@ -86,9 +97,13 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
                 "pod worker"
             );
         }
+        if worker.is_terminated() && !std::mem::replace(&mut self.ended, true) {
+            // It needs no room any more, even if it is kept until it is removed.
+            self.manager.send(ManagerEvent::Ended(self.key.uid.clone()));
+        }
         if self.finished {
             self.statuses.remove(&self.key.uid);
-            self.dispatcher.send(DispatchEvent::Finished(self.key.uid.clone()));
+            self.manager.send(ManagerEvent::Finished(self.key.uid.clone()));
         }
         !self.finished
     }

@@ -1,10 +1,14 @@
 //! The whole daemon over a fake runtime: static pods through a real directory, the agent dropped and started
 //! again over the same runtime. Time is tokio's, paused: it passes only while everybody waits.
 
+// A test's helpers fail by panicking, as the test itself does.
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::admission::AdmissionContext;
 use agent_core::container_spec::NodeContext;
 use agent_core::pod_worker::WorkerContext;
 use agent_core::restart;
@@ -100,6 +104,11 @@ impl Machine {
             pulls: 1,
             fence_until,
             pod_output: false,
+            admission: Arc::new(AdmissionContext {
+                node_name: "node".to_owned(),
+                max_pods: Some(200),
+                ..AdmissionContext::default()
+            }),
         };
         let driver = Arc::new(self.driver.clone());
         let drivers = Drivers {

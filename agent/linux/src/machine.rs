@@ -32,6 +32,24 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
     value.split_whitespace().next()?.parse::<u64>().ok().map(|kb| kb * 1024)
 }
 
+/// Version of the running kernel, major and minor.
+///
+/// # Errors
+/// `uname` does not say it in the usual form.
+pub fn kernel_version() -> Result<(u32, u32), FilesError> {
+    let at = || FilesError::at("uname", Path::new("release"));
+    let name = nix::sys::utsname::uname().map_err(|e| at()(e.into()))?;
+    let release = name.release().to_string_lossy();
+    parse_release(&release)
+        .ok_or_else(|| at()(io::Error::new(io::ErrorKind::InvalidData, format!("{release:?}"))))
+}
+
+/// `6.12.48-orlop` is (6, 12).
+fn parse_release(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// How many CPUs are online.
 ///
 /// # Errors
@@ -234,6 +252,14 @@ mod tests {
         assert_eq!(swap_names(swaps), ["/dev/zram0"]);
         assert!(swap_names("Filename\tType\n").is_empty());
         assert_eq!([4, 2048, 1 << 20].map(hugepage_name), ["4KB", "2MB", "1GB"]);
+    }
+
+    #[test]
+    fn kernel_releases() {
+        assert_eq!(parse_release("6.12.48-orlop"), Some((6, 12)));
+        assert_eq!(parse_release("6.18-rc1"), Some((6, 18)));
+        assert_eq!(parse_release("next"), None);
+        assert!(kernel_version().unwrap() >= (5, 6));
     }
 
     #[test]

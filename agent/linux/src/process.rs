@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, UsageWho, getrusage, rlim_t, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
 
 use crate::files::FilesError;
 
@@ -25,6 +26,17 @@ pub fn set_open_files_limit(files: u64) -> Result<(), io::Error> {
 pub fn set_oom_score_adj(adjustment: i32) -> Result<(), FilesError> {
     let path = Path::new("/proc/self/oom_score_adj");
     std::fs::write(path, adjustment.to_string()).map_err(FilesError::at("write", path))
+}
+
+/// Unblocks the signals that end the agent or tell it of children. A starter may have left them blocked, and
+/// the mask is inherited: the agent could then not be stopped. Call it before there is a second thread.
+///
+/// # Errors
+/// The kernel's refusal, which only a defect can cause.
+pub fn unblock_signals() -> Result<(), io::Error> {
+    let signals: SigSet =
+        [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect();
+    signals.thread_unblock().map_err(io::Error::from)
 }
 
 /// True if the effective user is root.
@@ -119,6 +131,15 @@ mod tests {
         let use_ = usage().unwrap();
         assert!(use_.resident_bytes > 500_000 && use_.resident_bytes < 1 << 34, "{use_:?}");
         assert!(use_.anonymous_bytes <= use_.resident_bytes, "{use_:?}");
+    }
+
+    #[test]
+    fn inherited_blocks_are_undone() {
+        let term: SigSet = [Signal::SIGTERM].into_iter().collect();
+        term.thread_block().unwrap();
+        assert!(SigSet::thread_get_mask().unwrap().contains(Signal::SIGTERM));
+        unblock_signals().unwrap();
+        assert!(!SigSet::thread_get_mask().unwrap().contains(Signal::SIGTERM));
     }
 
     #[test]

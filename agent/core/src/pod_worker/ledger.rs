@@ -62,6 +62,11 @@ impl Purpose {
                 | Purpose::PullImage
         )
     }
+
+    /// True if it can bring something into the pod, also when nobody waits for its answer any more.
+    fn creates(&self) -> bool {
+        matches!(self, Purpose::RunSandbox | Purpose::Create | Purpose::Start)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +120,9 @@ impl Ledger {
         if flight.purpose.mutates() {
             let s = self.settled.entry(flight.target.clone()).or_default();
             s.known_after = s.known_after.max(completed_at);
-            let over = if unknown { flight.deadline.unwrap_or(completed_at) } else { completed_at };
+            // A stop or removal that may still be going on takes away, it brings nothing back.
+            let lingers = unknown && flight.purpose.creates();
+            let over = if lingers { flight.deadline.unwrap_or(completed_at) } else { completed_at };
             s.absent_after = s.absent_after.max(over).max(completed_at);
         }
         Some(flight)

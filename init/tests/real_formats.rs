@@ -5,7 +5,7 @@ use orlop_init::plan::cmdline::RootHash;
 use orlop_init::plan::gpt::{self, Copy};
 use orlop_init::plan::guid::{Guid, TYPE_ROOT, TYPE_VAR};
 use orlop_init::plan::verity::{self, Superblock};
-use orlop_init::plan::volume;
+use orlop_init::plan::{gpt_relocate, volume};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -93,6 +93,30 @@ fn sgdisk_s_table() {
     fs::write(&disk, bytes).expect("disk");
     let backup = read_table(&disk).expect("backup");
     assert_eq!((backup.copy, backup.partitions), (Copy::Backup, table.partitions));
+}
+
+#[test]
+fn sgdisk_finds_a_relocated_table_sound() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let disk = sparse(dir.path(), "disk", 16 << 20);
+    let path = disk.to_str().expect("path");
+    if tool("sgdisk", &["-n1:2048:+4M", "-t1:8304", path]).is_none() {
+        return;
+    }
+    let mut bytes = fs::read(&disk).expect("disk");
+    bytes.resize(64 << 20, 0);
+    let source = bytes.clone();
+    let writes = gpt_relocate::relocate(64 << 20, 512, |offset, length| {
+        let start = usize::try_from(offset).ok()?;
+        source.get(start..start.checked_add(length)?).map(<[u8]>::to_vec)
+    });
+    for write in writes.expect("relocated") {
+        let at = usize::try_from(write.offset).expect("small");
+        bytes[at..at + write.bytes.len()].copy_from_slice(&write.bytes);
+    }
+    fs::write(&disk, bytes).expect("disk");
+    let said = tool("sgdisk", &["-v", path]).expect("installed");
+    assert!(said.contains("No problems found"), "{said}");
 }
 
 #[test]

@@ -4,15 +4,17 @@ use super::devices::{read_at, scan};
 use super::error::{InitError, chain};
 use super::steps::{apply, apply_all};
 use crate::plan::disk::Disk;
-use crate::plan::ext4;
 use crate::plan::gpt::Partition;
 use crate::plan::mounts::{self, SYSROOT};
 use crate::plan::state::{COPY_OFFSET, FULL_BELOW, Facts, Plan, free_start, partition_name, plan};
 use crate::plan::step::Step;
+use crate::plan::{ext4, gpt_relocate};
 use crate::sys::{block, child};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::statvfs::statvfs;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::process::Output;
 
 const VAR: &str = "/sysroot/var";
@@ -79,11 +81,32 @@ fn decide(disk: &Disk) -> Plan {
 /// Grows or makes the partition. The seed is random: a partition's UUID must not repeat on every node.
 fn repart(disk: &Disk) -> Result<(), InitError> {
     let device = format!("/dev/{}", disk.name);
+    cover_disk(disk, &device).map_err(|source| InitError::File {
+        action: "extend the partition table of",
+        path: device.clone(),
+        source,
+    })?;
     run(
         REPART,
         &["--dry-run=no", "--empty=refuse", "--seed=random", "--no-pager", "--no-legend", &device],
         |_| false,
     )
+}
+
+/// Lets the table cover the whole disk: an image written to a larger one leaves its backup in the middle.
+fn cover_disk(disk: &Disk, device: &str) -> io::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).open(device)?;
+    let read = |offset, length| {
+        let mut buffer = vec![0; length];
+        file.read_exact_at(&mut buffer, offset).ok()?;
+        Some(buffer)
+    };
+    for write in gpt_relocate::relocate(disk.bytes, disk.sector, read).unwrap_or_default() {
+        // In this order on the disk, not only in the cache.
+        file.write_all_at(&write.bytes, write.offset)?;
+        file.sync_all()?;
+    }
+    Ok(())
 }
 
 fn fsck(device: &str) -> Result<(), InitError> {

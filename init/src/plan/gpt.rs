@@ -8,7 +8,7 @@ use super::guid::Guid;
 use super::{le_u32, le_u64};
 
 /// Largest partition entry array that is read, bytes (the usual one has 16 KiB).
-const ENTRIES_BYTES_MAX: u64 = 1 << 20;
+pub(super) const ENTRIES_BYTES_MAX: u64 = 1 << 20;
 
 /// Which of the two headers the table came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,8 @@ pub fn read_table(
     }
 }
 
-enum Bad {
+/// Why one copy is not used.
+pub(super) enum Bad {
     Unreadable,
     NoSignature,
     Invalid(&'static str),
@@ -152,16 +153,19 @@ fn read_copy(
     Ok(Table { disk: h.disk, copy, partitions })
 }
 
-struct Header {
+/// A header whose checksum holds.
+pub(super) struct Header {
     disk: Guid,
-    entries_lba: u64,
-    entry_count: u32,
-    entry_size: u32,
-    entries_crc: u32,
+    /// Bytes of it that its checksum covers.
+    pub(super) size: usize,
+    pub(super) entries_lba: u64,
+    pub(super) entry_count: u32,
+    pub(super) entry_size: u32,
+    pub(super) entries_crc: u32,
 }
 
 impl Header {
-    fn parse(bytes: &[u8], lba: u64, sectors: u64) -> Result<Header, Bad> {
+    pub(super) fn parse(bytes: &[u8], lba: u64, sectors: u64) -> Result<Header, Bad> {
         if bytes.get(..8) != Some(b"EFI PART") {
             return Err(Bad::NoSignature);
         }
@@ -185,6 +189,7 @@ impl Header {
         let header = (|| {
             Some(Header {
                 disk: Guid::from_disk(bytes.get(56..72)?)?,
+                size,
                 entries_lba: le_u64(bytes, 72)?,
                 entry_count: le_u32(bytes, 80)?,
                 entry_size: le_u32(bytes, 84)?,
@@ -226,4 +231,4 @@ fn parse_entry(number: u32, entry: &[u8], sectors: u64, sector: u64) -> Result<O
 
 #[cfg(test)]
 #[path = "gpt_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -5,12 +5,12 @@ use crate::plan::guid::{TYPE_ROOT, TYPE_VAR};
 use proptest::prelude::*;
 
 const SECTOR: usize = 512;
-const SECTORS: u64 = 4096;
+pub(in crate::plan) const SECTORS: u64 = 4096;
 const BACKUP_HEADER: usize = 4095 * SECTOR;
 const BACKUP_ENTRIES: usize = 4063 * SECTOR;
 
 /// A disk image with a protective gap, two tables and two partitions.
-fn image() -> Vec<u8> {
+pub(in crate::plan) fn image() -> Vec<u8> {
     let mut disk = vec![0u8; SECTOR * usize::try_from(SECTORS).expect("small")];
     let mut entries = vec![0u8; 128 * 128];
     entry(&mut entries[..128], TYPE_ROOT, 0x11, 2048, 3000, "orlop_1");
@@ -64,7 +64,7 @@ fn reseal(header: &mut [u8]) {
     header[16..20].copy_from_slice(&crc.to_le_bytes());
 }
 
-fn read(disk: &[u8]) -> Result<Table, GptError> {
+pub(in crate::plan) fn read(disk: &[u8]) -> Result<Table, GptError> {
     read_table(disk.len() as u64, 512, |offset, length| {
         let start = usize::try_from(offset).ok()?;
         disk.get(start..start.checked_add(length)?).map(<[u8]>::to_vec)

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod ext4;
 pub mod failure;
 pub mod gpt;
+pub mod gpt_relocate;
 pub mod guid;
 pub mod modules;
 pub mod mounts;

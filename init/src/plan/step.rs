@@ -52,6 +52,15 @@ pub enum Step {
     },
 }
 
+/// Bytes for a place of a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskWrite {
+    /// From the start of the device.
+    pub offset: u64,
+    /// Content.
+    pub bytes: Vec<u8>,
+}
+
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {

@@ -18,6 +18,8 @@ const PORT: &str = "org.orlop.host.0";
 const QUEUE_MAX: usize = 256;
 /// How long the last flush waits for the host to read, milliseconds.
 const FLUSH_MS: u16 = 200;
+/// How often a busy port is tried again, milliseconds.
+const BUSY_TICK_MS: u16 = 10;
 
 /// The channel, possibly absent.
 #[derive(Debug, Default)]
@@ -28,11 +30,15 @@ pub struct HostChannel {
 impl HostChannel {
     /// Queues a message and sends what the port takes now.
     pub fn send(&mut self, message: &HostMessage) {
+        self.push(message.render_line().into_bytes());
+        self.drain(None);
+    }
+
+    fn push(&mut self, line: Vec<u8>) {
         if self.queue.len() == QUEUE_MAX {
             self.queue.pop_front();
         }
-        self.queue.push_back(message.render_line().into_bytes());
-        self.drain(None);
+        self.queue.push_back(line);
     }
 
     /// Sends the rest, waiting a moment for the host to take it: before another process takes over.
@@ -46,7 +52,7 @@ impl HostChannel {
         if self.queue.is_empty() {
             return;
         }
-        let Some(mut port) = open() else { return };
+        let Some(mut port) = open(wait_ms.unwrap_or(0)) else { return };
         while let Some(line) = self.queue.front_mut() {
             match port.write(line) {
                 Ok(n) if n >= line.len() => {
@@ -63,9 +69,23 @@ impl HostChannel {
     }
 }
 
-fn open() -> Option<File> {
+/// Opens the port. Another writer has it for a few milliseconds at a time, so `busy_ms` is spent on it.
+fn open(busy_ms: u16) -> Option<File> {
     let device = find("/sys/class/virtio-ports")?;
-    OpenOptions::new().write(true).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY).open(device).ok()
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY);
+    let mut left = busy_ms;
+    loop {
+        match options.open(&device) {
+            // Nothing tells when a port is free again; a short timer stands in for the event.
+            Err(e) if e.kind() == ErrorKind::ResourceBusy && left > 0 => {
+                let tick = left.min(BUSY_TICK_MS);
+                left -= tick;
+                let _ = poll(&mut [], PollTimeout::from(tick));
+            }
+            other => return other.ok(),
+        }
+    }
 }
 
 fn find(class: &str) -> Option<PathBuf> {
@@ -100,15 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn queue_is_bounded() {
+    fn queue_keeps_the_newest() {
         let mut channel = HostChannel::default();
-        for i in 0..=QUEUE_MAX {
-            let message = HostMessage::Problem { source: "init".into(), message: i.to_string() };
-            channel.queue.push_back(message.render_line().into_bytes());
-            if channel.queue.len() > QUEUE_MAX {
-                channel.queue.pop_front();
-            }
+        for i in 0..QUEUE_MAX + 3 {
+            channel.push(i.to_string().into_bytes());
         }
-        assert_eq!(channel.queue.len(), QUEUE_MAX);
+        assert_eq!((channel.queue.len(), channel.queue.front()), (QUEUE_MAX, Some(&b"3".to_vec())));
     }
 }

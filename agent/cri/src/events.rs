@@ -7,13 +7,16 @@
 //! Invariants: whenever events may have been missed, a `Relist` follows before the next hint; a slow reader slows
 //! the stream down instead of losing hints; the driver ends when the receiver is gone or the runtime has no events.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use agent_core::drivers::DriverError;
 use agent_core::runtime::PodUid;
 use agent_core::runtime::observed::RuntimeHint;
 use orlop_proto::cri::v1;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::{Code, Streaming};
 
 use crate::CriClient;
 use crate::client::Call;
@@ -23,6 +26,10 @@ use crate::error::CallError;
 
 /// Hints waiting for pleg. Small: the runtime has its own queue, and a hint repeated is a hint.
 const SIGNALS_MAX: usize = 64;
+
+/// A runtime that has not refused the stream by then has accepted it: gRPC servers in Go send nothing at all, not
+/// even the headers, before the first event, which may be hours away on an idle node.
+const SILENCE_IS_CONSENT: Duration = Duration::from_millis(500);
 
 /// What pleg hears of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,19 +89,46 @@ impl CriClient {
         }
     }
 
-    async fn one_stream(&self, signals: &mpsc::Sender<RuntimeSignal>, backoff: &mut Backoff<()>) -> End {
+    async fn open_stream(
+        &self,
+        signals: &mpsc::Sender<RuntimeSignal>,
+    ) -> Result<Streaming<v1::ContainerEventResponse>, End> {
         let call = Call { operation: "GetContainerEvents", object: "all", deadline: None };
         let request = v1::GetEventsRequest {};
         let answer = self.runtime(call, request, |mut c, r| async move { c.get_container_events(r).await });
-        let mut stream = tokio::select! {
-            // A dropped call is reset on the wire; nothing was read from it.
-            answer = answer => match answer {
-                Ok(stream) => stream,
-                Err(error) if error.code == Code::Unimplemented => return End::Unsupported,
-                Err(_) => return End::Broken,
-            },
-            () = signals.closed() => return End::ReceiverGone,
+        let mut answer = pin!(answer);
+        let mut assumed = false;
+        let say =
+            async |reason| signals.send(RuntimeSignal::Relist(reason)).await.map_err(|_| End::ReceiverGone);
+        let answer = loop {
+            tokio::select! {
+                // Kept across rounds; when it is dropped, the call is reset on the wire with nothing read from it.
+                answer = &mut answer => break answer,
+                () = tokio::time::sleep(SILENCE_IS_CONSENT), if !assumed => {
+                    assumed = true;
+                    say(RelistReason::Established).await?;
+                }
+                () = signals.closed() => return Err(End::ReceiverGone),
+            }
         };
+        match answer {
+            Ok(stream) => Ok(stream),
+            Err(error) if error.code == Code::Unimplemented => Err(End::Unsupported),
+            Err(_) => {
+                if assumed {
+                    say(RelistReason::Lost).await?;
+                }
+                Err(End::Broken)
+            }
+        }
+    }
+
+    async fn one_stream(&self, signals: &mpsc::Sender<RuntimeSignal>, backoff: &mut Backoff<()>) -> End {
+        let mut stream = match self.open_stream(signals).await {
+            Ok(stream) => stream,
+            Err(end) => return end,
+        };
+        // Said again if it was assumed: what happened before the runtime really listened is unknown.
         if signals.send(RuntimeSignal::Relist(RelistReason::Established)).await.is_err() {
             return End::ReceiverGone;
         }

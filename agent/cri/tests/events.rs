@@ -12,6 +12,7 @@ use agent_cri::{RelistReason, RuntimeSignal};
 use orlop_proto::cri::v1;
 use support::{pair, pod, until};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tonic::Code;
 
 fn hint(name: &str) -> RuntimeSignal {
@@ -55,6 +56,29 @@ async fn hints_name_the_pod_and_a_lost_stream_asks_for_a_relist() {
     assert_eq!(next(&mut signals).await, Some(ESTABLISHED));
     drop(signals);
     driver.await.unwrap();
+}
+
+/// containerd answers the call with its first event, not before.
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_is_silent_until_the_first_event_counts_as_listening() {
+    let (mut fake, client) = pair().await;
+    fake.inject("GetContainerEvents", Fault::Delay(Duration::from_secs(600)));
+    let (mut signals, driver) = client.events();
+    tokio::spawn(driver);
+    let start = Instant::now();
+    assert_eq!(next(&mut signals).await, Some(ESTABLISHED));
+    assert!(start.elapsed() < Duration::from_secs(1));
+    fake.send_event(event("uid-db"));
+    assert_eq!(next(&mut signals).await, Some(ESTABLISHED), "again, when it is certain");
+    assert!(start.elapsed() >= Duration::from_secs(600));
+    assert_eq!(next(&mut signals).await, Some(hint("db")));
+    // Lost while silent is lost as well.
+    fake.inject("GetContainerEvents", Fault::Hang);
+    fake.end_event_streams(Code::Unavailable);
+    assert_eq!(next(&mut signals).await, Some(LOST));
+    assert_eq!(next(&mut signals).await, Some(ESTABLISHED));
+    fake.stop();
+    assert_eq!(next(&mut signals).await, Some(LOST));
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::pod_dirs::chain;
 
 /// How long the runtime may go on with a call whose caller is gone.
-pub const CANCELLED_CALL_MAX: Duration = Duration::from_secs(10);
+pub const CANCELLED_CALL_MAX: Duration = Duration::from_secs(5);
 
 const NAME: &str = "orlop-agent-state.json";
 const BYTES_MAX: u64 = 4096;

@@ -47,9 +47,14 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
         return false;
     };
     let live = snapshot.containers.iter().any(|c| pod_actions::is_live(c.state));
-    if live && t.record != Record::Written {
+    // What is half removed and then wanted again must be removed to the end first, or its remains would pass
+    // for an earlier run of the new pod.
+    let remains = t.remove && !(snapshot.containers.is_empty() && snapshot.sandboxes.is_empty());
+    if (live || remains) && t.record != Record::Written {
         write_record(t, b, now, out);
-    } else if live {
+        return false;
+    }
+    if live {
         stop_stage(t, b, &snapshot, now, out);
     }
     remove_created(b, &snapshot, now, out);

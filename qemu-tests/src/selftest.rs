@@ -72,7 +72,8 @@ pub fn workspace() -> PathBuf {
 #[must_use]
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(workspace()).env("CARGO_TERM_COLOR", "never");
+    // A backtrace of an expected error would only hide its text.
+    command.current_dir(workspace()).env("CARGO_TERM_COLOR", "never").env("RUST_BACKTRACE", "0");
     command
 }
 

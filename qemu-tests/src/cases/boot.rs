@@ -55,7 +55,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// How long a boot to the running pod may take under TCG on a busy machine, seconds.
-pub(super) const BOOT_LIMIT_S: u64 = 240;
+pub(super) const BOOT_LIMIT_S: u64 = 150;
 
 /// A standalone node with the sample pod, whose output goes to the host channel.
 pub(crate) fn config_with_pod() -> String {

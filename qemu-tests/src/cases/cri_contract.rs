@@ -60,6 +60,9 @@ fn run(cx: &mut CaseContext<'_>) -> Result<()> {
         "1",
         "--deaf",
         "/bin/deaf",
+        // Sandbox metrics need one; it lies below the node's own cgroup.
+        "--cgroup-parent",
+        "/contract",
     ]
     .map(str::to_owned);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

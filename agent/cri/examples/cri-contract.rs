@@ -20,9 +20,12 @@ use clap::Parser;
 use orlop_proto::contract::{Contract, go_binary};
 use orlop_proto::cri::v1;
 use prost::Message;
+use tokio::time::{Instant, sleep_until};
 
 /// The suite creates, starts, stops and removes at least this many things.
 const EVENTS_MIN: usize = 12;
+/// Between looks at a container that is about to exit.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Parser)]
@@ -124,7 +127,7 @@ async fn against(args: &RuntimeArgs) -> anyhow::Result<()> {
             }
         }
     });
-    let moment = async || tokio::time::sleep(Duration::from_millis(20)).await;
+    let moment = async || sleep_until(Instant::now() + LOOK_EVERY).await;
     let checks = contract_suite(&client, &subject, moment).await?;
     for check in &checks {
         say(&format!("ok {check}"))?;
@@ -169,7 +172,7 @@ async fn wire(
         Ok(seen.containers.iter().any(|c| c.id == exiting && c.state == ContainerState::Exited))
     };
     while !exited().await? {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        sleep_until(Instant::now() + LOOK_EVERY).await;
     }
     let command = &subject.exits.0.command;
     let output = client.exec_sync(&running, command, Some(TIMEOUT)).await?;

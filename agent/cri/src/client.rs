@@ -186,7 +186,7 @@ impl CriClient {
                 });
             }
             // A runtime that is down announces nothing when it comes up; this is the back-off of the contract.
-            tokio::time::sleep(backoff.delay()).await;
+            tokio::time::sleep_until(Instant::now() + backoff.delay()).await;
         }
     }
 }

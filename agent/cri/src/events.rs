@@ -15,7 +15,7 @@ use agent_core::runtime::PodUid;
 use agent_core::runtime::observed::RuntimeHint;
 use orlop_proto::cri::v1;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Code, Streaming};
 
 use crate::CriClient;
@@ -81,10 +81,9 @@ impl CriClient {
                 End::Broken => {}
             }
             backoff.failed(Instant::now(), ());
-            tokio::select! {
-                // Both arms are cancel-safe: neither carries anything.
-                () = tokio::time::sleep(backoff.delay()) => {}
-                () = signals.closed() => return,
+            // Until the next attempt, or until nobody listens any more.
+            if timeout(backoff.delay(), signals.closed()).await.is_ok() {
+                return;
             }
         }
     }
@@ -97,14 +96,14 @@ impl CriClient {
         let request = v1::GetEventsRequest {};
         let answer = self.runtime(call, request, |mut c, r| async move { c.get_container_events(r).await });
         let mut answer = pin!(answer);
-        let mut assumed = false;
+        let (mut assumed, consent) = (false, Instant::now() + SILENCE_IS_CONSENT);
         let say =
             async |reason| signals.send(RuntimeSignal::Relist(reason)).await.map_err(|_| End::ReceiverGone);
         let answer = loop {
             tokio::select! {
                 // Kept across rounds; when it is dropped, the call is reset on the wire with nothing read from it.
                 answer = &mut answer => break answer,
-                () = tokio::time::sleep(SILENCE_IS_CONSENT), if !assumed => {
+                () = sleep_until(consent), if !assumed => {
                     assumed = true;
                     say(RelistReason::Established).await?;
                 }

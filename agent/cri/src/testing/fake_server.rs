@@ -21,7 +21,8 @@ use orlop_proto::cri::v1::image_service_server::ImageServiceServer;
 use orlop_proto::cri::v1::runtime_service_server::RuntimeServiceServer;
 use tokio::net::UnixListener;
 use tokio::sync::broadcast;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Request, Status};
 
 use super::fake_service::Service;
@@ -77,7 +78,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct FakeCri {
     shared: Arc<Shared>,
-    server: Option<JoinHandle<()>>,
+    server: JoinSet<()>,
     socket: PathBuf,
     // Held for its destructor.
     _directory: tempfile::TempDir,
@@ -114,7 +115,7 @@ impl FakeCri {
             connections: Mutex::default(),
         };
         let socket = directory.path().join("cri.sock");
-        Ok(FakeCri { shared: Arc::new(shared), server: None, socket, _directory: directory })
+        Ok(FakeCri { shared: Arc::new(shared), server: JoinSet::new(), socket, _directory: directory })
     }
 
     /// Listens, with the state it has. Needs a tokio runtime around it.
@@ -141,18 +142,16 @@ impl FakeCri {
             .add_service(RuntimeServiceServer::new(service.clone()))
             .add_service(ImageServiceServer::new(service))
             .serve_with_incoming(incoming);
-        self.server = Some(tokio::spawn(async move {
+        self.server.spawn(async move {
             // Ends by being aborted; an error of the listener shows as clients that cannot connect.
             let _ = serve.await;
-        }));
+        });
         Ok(())
     }
 
     /// Stops listening and breaks every connection.
     pub fn stop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.abort();
-        }
+        self.server.abort_all();
         self.break_connections();
         // Not there before the first start.
         let _ = std::fs::remove_file(&self.socket);
@@ -260,7 +259,7 @@ impl Shared {
                 return Err(Status::new(*code, words.clone()));
             }
             Some(Fault::Hang) => std::future::pending().await,
-            Some(Fault::Delay(time)) => tokio::time::sleep(*time).await,
+            Some(Fault::Delay(time)) => sleep_until(Instant::now() + *time).await,
             Some(Fault::LoseReply) | None => {}
         }
         let answer = self.with(|state| apply(state, request.into_inner()));

@@ -1,5 +1,5 @@
 //! The narrow traits behind which the world lives. Production drivers are in agent-cri and agent-linux,
-//! fakes in agent-sim; both pass the same contract suite (`agent-sim::contract`).
+//! fakes in agent-sim; both pass the same contract suite (`agent_cri::testing::contract_suite`).
 
 use std::future::Future;
 use std::time::Duration;

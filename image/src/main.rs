@@ -1,4 +1,5 @@
 //! Entry point of `orlop-image`.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 

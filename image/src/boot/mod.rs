@@ -1,8 +1,140 @@
-//! Boots the image.
-use crate::profile::Dirs;
+//! `orlop-image boot`: builds if needed, boots the disk in QEMU on a throw-away overlay, shows the ledger and the
+//! sample pod's output.
+//!
+//! ```text
+//! QEMU ── console ──────► lines ─┐
+//!      ── host channel ─► lines ─┼─► one channel ─► screen (pure view) ─► stdout
+//!      ── exit ──────────────────┘
+//! ```
+
+mod machine;
+mod screen;
+
+use crate::build::{Builder, Options};
+use crate::host::tools;
+use crate::profile::{Dirs, Profile};
+use anyhow::{Context, Result};
+use machine::{Event, Running};
+use screen::{Screen, Wanted};
+use std::io::Write;
 use std::process::ExitCode;
-/// wip
+use std::time::{Duration, Instant};
+
+/// Arguments of `boot`.
 #[derive(clap::Args)]
-pub struct BootArgs {}
-/// wip
-pub fn run(_: &Dirs, _: &BootArgs) -> anyhow::Result<ExitCode> { anyhow::bail!("wip") }
+pub struct BootArgs {
+    /// Power off after the sample pod's output and exit
+    #[arg(long)]
+    once: bool,
+    /// Hand kernel and initrd over directly instead of booting through firmware and boot loader
+    #[arg(long)]
+    direct: bool,
+    /// Which image; `test` has a root shell on the second serial port
+    #[arg(long, value_enum, default_value = "release")]
+    profile: Profile,
+    /// Boot the image as it was last built
+    #[arg(long)]
+    no_build: bool,
+    /// Seconds until the sample pod must have spoken
+    #[arg(long, default_value_t = 300)]
+    timeout: u64,
+    /// Memory of the machine, MiB
+    #[arg(long, default_value_t = 2048)]
+    memory: u32,
+}
+
+/// How long a guest may take to power off.
+const POWER_OFF_WITHIN: Duration = Duration::from_secs(90);
+
+/// Runs it.
+///
+/// # Errors
+/// The build fails, QEMU cannot be started, or the pod does not speak in time.
+pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
+    let log = dirs.cache.join("image/host.log");
+    std::fs::create_dir_all(dirs.cache.join("image"))?;
+    tools::ensure(tools::BOOT, &log)?;
+    if !args.no_build {
+        Builder::new(dirs.clone(), args.profile, Options::default())?.build()?;
+    }
+    let setup = machine::Setup {
+        image: dirs.output(args.profile),
+        scratch: dirs.cache.join("image"),
+        direct: args.direct,
+        memory_mib: args.memory,
+        config: node_config(dirs)?,
+    };
+    let mut running = Running::start(&setup)?;
+    println!("\nbooting {} ({}); console log: {}", args.profile.name(), running.how(), running.console_log());
+    if !args.once {
+        println!("Ctrl-C ends the machine.");
+        if args.profile == Profile::Test {
+            println!("root shell: socat -,raw,echo=0 UNIX-CONNECT:{}", running.shell());
+        }
+    }
+    println!("{}", Screen::heading());
+    let deadline = Instant::now() + Duration::from_secs(args.timeout);
+    let seen = watch(&mut running, Some(deadline))?;
+    if !seen {
+        eprintln!("{}", running.last_words());
+        anyhow::bail!("the sample pod said nothing within {} s", args.timeout);
+    }
+    if args.once {
+        return finish(running);
+    }
+    println!("\nThe node is up. What the console says follows; Ctrl-C ends the machine.");
+    running.follow_console();
+    watch(&mut running, None)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+// Shows events until the pod has spoken (with a deadline) or the machine ends (without). True if it spoke.
+fn watch(running: &mut Running, deadline: Option<Instant>) -> Result<bool> {
+    let mut screen = Screen::new("default/hello");
+    loop {
+        let event = match deadline {
+            Some(at) => match running.next(at) {
+                Some(event) => event,
+                None => return Ok(false),
+            },
+            None => running.next_ever(),
+        };
+        let (text, wanted) = match event {
+            Event::Host(line) => screen.host_line(&line),
+            Event::Console(line) => (line + "\n", Wanted::NotYet),
+            Event::Ended(status) => {
+                if deadline.is_some() {
+                    eprintln!("{}", running.last_words());
+                    anyhow::bail!("the machine ended before the pod ran ({status})");
+                }
+                return Ok(true);
+            }
+        };
+        print!("{text}");
+        std::io::stdout().flush().context("writing to standard output")?;
+        if wanted == Wanted::Seen && deadline.is_some() {
+            return Ok(true);
+        }
+    }
+}
+
+fn finish(mut running: Running) -> Result<ExitCode> {
+    let began = Instant::now();
+    running.power_button()?;
+    let deadline = began + POWER_OFF_WITHIN;
+    while let Some(event) = running.next(deadline) {
+        if let Event::Ended(_) = event {
+            println!("\npowered off in {:.1} s", began.elapsed().as_secs_f64());
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    eprintln!("{}", running.last_words());
+    anyhow::bail!("the machine did not power off within {} s of its power button", POWER_OFF_WITHIN.as_secs())
+}
+
+// The sample pod, as a NodeConfig.
+fn node_config(dirs: &Dirs) -> Result<String> {
+    let path = dirs.source.join("image/rootfs/common/usr/share/orlop/manifests/hello.yaml");
+    let pod = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    Ok(screen::node_config(&pod))
+}

@@ -1,0 +1,233 @@
+//! A QEMU under way: its scratch directory, sockets, threads that turn its output into events, and its end.
+//!
+//! We listen on the sockets of console and host channel before QEMU starts, so nothing is lost. QEMU gets a parent
+//! death signal: it never outlives us. Dropping a [`Running`] ends it and removes the scratch directory.
+
+use crate::host::run;
+use crate::qemu::{self, Boot, Machine, Qmp};
+use anyhow::{Context, Result};
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Lines that may wait: the screen is slower than the console for a moment only.
+const QUEUE: usize = 1024;
+/// Lines of the console that are shown when something went wrong.
+const LAST_WORDS: usize = 30;
+
+/// What to start.
+pub(super) struct Setup {
+    /// Directory of the published image.
+    pub(super) image: PathBuf,
+    /// Where the scratch directory is made.
+    pub(super) scratch: PathBuf,
+    /// Without firmware.
+    pub(super) direct: bool,
+    /// MiB.
+    pub(super) memory_mib: u32,
+    /// NodeConfig document.
+    pub(super) config: String,
+}
+
+/// What happened.
+pub(super) enum Event {
+    /// A line of the host channel.
+    Host(String),
+    /// A line of the console, once it is followed.
+    Console(String),
+    /// QEMU ended.
+    Ended(ExitStatus),
+}
+
+/// A running machine.
+pub(super) struct Running {
+    dir: PathBuf,
+    how: String,
+    pid: nix::unistd::Pid,
+    ended: bool,
+    events: Receiver<Event>,
+    follow: Arc<AtomicBool>,
+    last: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Running {
+    /// Starts it.
+    pub(super) fn start(setup: &Setup) -> Result<Running> {
+        let dir = setup.scratch.join(format!("boot-{}", std::process::id()));
+        remove_stale(&setup.scratch);
+        fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let accelerator = qemu::probe(&dir)?;
+        let machine = prepare(setup, &dir, accelerator)?;
+        let (send, events) = mpsc::sync_channel(QUEUE);
+        let follow = Arc::new(AtomicBool::new(false));
+        let last = Arc::new(Mutex::new(VecDeque::new()));
+        let console = UnixListener::bind(dir.join("console"))?;
+        let host = UnixListener::bind(dir.join("host"))?;
+        let log = File::create(setup.scratch.join("console.log"))?;
+        // setpriv: QEMU dies with us even if we are killed.
+        let mut child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"])
+            .args(qemu::arguments(&machine))
+            .stdin(Stdio::null())
+            .spawn()
+            .context("starting qemu-system-x86_64")?;
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).context("a process id")?);
+        let (to_host, to_console) = (send.clone(), send.clone());
+        std::thread::spawn(move || read_host(&host, &to_host));
+        let (following, lines) = (Arc::clone(&follow), Arc::clone(&last));
+        std::thread::spawn(move || read_console(&console, log, &to_console, &following, &lines));
+        std::thread::spawn(move || {
+            if let Ok(status) = child.wait() {
+                // Nobody listens any more when we are on our way out.
+                let _ = send.send(Event::Ended(status));
+            }
+        });
+        let boot = if setup.direct { "direct kernel boot" } else { "OVMF, systemd-boot" };
+        let how = format!("{}, {boot}", accelerator.argument());
+        Ok(Running { dir, how, pid, ended: false, events, follow, last })
+    }
+
+    /// The next event, or none at the deadline.
+    pub(super) fn next(&mut self, deadline: Instant) -> Option<Event> {
+        let event = self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+        self.note(event)
+    }
+
+    /// The next event. QEMU's end is one, so there always is a next.
+    pub(super) fn next_ever(&mut self) -> Event {
+        let event = self.events.recv().ok();
+        self.note(event).unwrap_or(Event::Ended(ExitStatus::default()))
+    }
+
+    fn note(&mut self, event: Option<Event>) -> Option<Event> {
+        self.ended |= matches!(event, Some(Event::Ended(_)));
+        event
+    }
+
+    /// Console lines become events from now on.
+    pub(super) fn follow_console(&self) {
+        self.follow.store(true, Ordering::Relaxed);
+    }
+
+    /// Accelerator and way to boot.
+    pub(super) fn how(&self) -> &str {
+        &self.how
+    }
+
+    /// Where the console is logged.
+    pub(super) fn console_log(&self) -> String {
+        self.dir.with_file_name("console.log").display().to_string()
+    }
+
+    /// Socket of the second serial port.
+    pub(super) fn shell(&self) -> String {
+        self.dir.join("shell").display().to_string()
+    }
+
+    /// The console's last lines.
+    pub(super) fn last_words(&self) -> String {
+        let lines = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let text: Vec<&str> = lines.iter().map(String::as_str).collect();
+        format!("the console's last lines:\n{}", text.join("\n"))
+    }
+
+    /// Presses the power button.
+    pub(super) fn power_button(&self) -> Result<()> {
+        Qmp::connect(&self.dir.join("qmp"))?.power_button()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            let asked = Qmp::connect(&self.dir.join("qmp")).and_then(|mut q| q.quit());
+            if asked.is_err() {
+                // Not reaped as far as we know: the waiting thread would have said so.
+                let _ = nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL);
+            }
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn prepare(setup: &Setup, dir: &Path, accelerator: qemu::Accelerator) -> Result<Machine> {
+    let disk = dir.join("disk.qcow2");
+    let raw = setup.image.join("orlop.raw");
+    anyhow::ensure!(raw.is_file(), "no image at {}; build one first", raw.display());
+    let mut create = Command::new("qemu-img");
+    create.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]).arg(&raw).arg(&disk).arg("8G");
+    run::output(&mut create, "making the disk overlay")?;
+    let config = dir.join("node-config.yaml");
+    fs::write(&config, &setup.config)?;
+    let boot = if setup.direct {
+        let cmdline = fs::read_to_string(setup.image.join("cmdline"))?.trim().to_owned();
+        Boot::Direct { kernel: setup.image.join("vmlinuz"), initrd: setup.image.join("initrd"), cmdline }
+    } else {
+        let vars = dir.join("vars.fd");
+        fs::copy("/usr/share/OVMF/OVMF_VARS_4M.fd", &vars).context("copying OVMF's variables")?;
+        Boot::Uefi { code: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(), vars }
+    };
+    let sockets = dir.to_path_buf();
+    Ok(Machine { accelerator, memory_mib: setup.memory_mib, boot, disk, config, sockets })
+}
+
+// Directories of boots whose process is gone.
+fn remove_stale(scratch: &Path) {
+    let Ok(entries) = fs::read_dir(scratch) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some(pid) = name.strip_prefix("boot-").and_then(|p| p.parse::<u32>().ok())
+            && !Path::new(&format!("/proc/{pid}")).exists()
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn lines(listener: &UnixListener) -> Option<BufReader<UnixStream>> {
+    listener.accept().ok().map(|(stream, _)| BufReader::new(stream))
+}
+
+fn read_host(listener: &UnixListener, send: &SyncSender<Event>) {
+    let Some(reader) = lines(listener) else { return };
+    for line in reader.lines().map_while(Result::ok) {
+        if send.send(Event::Host(line)).is_err() {
+            return;
+        }
+    }
+}
+
+fn read_console(
+    listener: &UnixListener,
+    mut log: File,
+    send: &SyncSender<Event>,
+    follow: &AtomicBool,
+    last: &Mutex<VecDeque<String>>,
+) {
+    let Some(mut reader) = lines(listener) else { return };
+    let mut raw = Vec::new();
+    // Firmware writes what is no UTF-8.
+    while reader.read_until(b'\n', &mut raw).is_ok_and(|n| n > 0) {
+        // A full disk must not end the boot.
+        let _ = log.write_all(&raw);
+        let line = String::from_utf8_lossy(&raw).trim_end().to_owned();
+        raw.clear();
+        {
+            let mut lines = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if lines.len() == LAST_WORDS {
+                lines.pop_front();
+            }
+            lines.push_back(line.clone());
+        }
+        if follow.load(Ordering::Relaxed) && send.send(Event::Console(line)).is_err() {
+            return;
+        }
+    }
+}

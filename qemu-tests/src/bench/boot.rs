@@ -53,7 +53,7 @@ fn ours(run: &Arc<Run>, artefacts: &Path, n: u32) -> Result<()> {
         for line in render(&entries) {
             say::line(format!("  {line}"));
         }
-        vm.power_down(LIMIT_S)?;
+        vm.power_off(LIMIT_S)?;
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ fn used_lab<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a Lab> {
         let lab = Lab::new(run, artefacts)?;
         let vm = lab.boot(Firmware::Direct, None)?;
         vm.await_phase("agent.ready", BOOT_LIMIT_S).context("first boot")?;
-        vm.power_down(120)?;
+        vm.power_off(120)?;
         Ok(lab)
     })
     .map(|lab| &*lab)
@@ -111,7 +111,7 @@ fn state_corrupt(cx: &mut CaseContext<'_>) -> Result<()> {
     let problem = await_problem(&vm, "a word about the state partition", |m| m.contains("state"))?;
     ensure!(problem.contains("nothing was changed"), "{problem}");
     vm.await_phase("agent.ready", BOOT_LIMIT_S).context("with a damaged state partition")?;
-    vm.power_down(120)?;
+    vm.power_off(120)?;
     ensure!(disk::digest(&lab.disk(), state.start, COMPARED)? == before, "the damaged partition was written");
     // Mended again for the next case.
     disk::invert(&lab.disk(), superblock, 1024)
@@ -127,7 +127,7 @@ fn state_missing(cx: &mut CaseContext<'_>) -> Result<()> {
     let problem = await_problem(&vm, "a word about the state partition", |m| m.contains("missing"))?;
     ensure!(problem.contains("nothing was changed"), "{problem}");
     vm.await_phase("agent.ready", BOOT_LIMIT_S).context("without a state partition")?;
-    vm.power_down(120)?;
+    vm.power_off(120)?;
     ensure!(
         disk::digest(&lab.disk(), state.start, COMPARED)? == before,
         "the lost partition's data were written"

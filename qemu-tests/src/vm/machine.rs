@@ -170,12 +170,12 @@ impl Vm {
         self.qmp.await_event("RESET", Duration::from_secs(10))
     }
 
-    /// Presses the power button and waits for QEMU's end.
+    /// Powers the guest off in order, from inside, and waits for QEMU's end.
     ///
     /// # Errors
     /// If the guest does not power off.
-    pub fn power_down(mut self, limit_s: u64) -> Result<()> {
-        self.qmp.execute("system_powerdown")?;
+    pub fn power_off(mut self, limit_s: u64) -> Result<()> {
+        self.shell()?.tell("systemctl poweroff")?;
         match self.qemu.wait(Duration::from_secs(limit_s))? {
             Some(_) => Ok(()),
             None => bail!(
@@ -183,18 +183,6 @@ impl Vm {
                 self.console.since(self.console.len().saturating_sub(15)).join("\n")
             ),
         }
-    }
-
-    /// Waits for QEMU's own end.
-    ///
-    /// # Errors
-    /// If it goes on.
-    pub fn await_end(&mut self, limit_s: u64) -> Result<()> {
-        anyhow::ensure!(
-            self.qemu.wait(Duration::from_secs(limit_s))?.is_some(),
-            "QEMU still runs after {limit_s} s"
-        );
-        Ok(())
     }
 }
 

@@ -30,7 +30,9 @@ pub struct Shell {
 /// The line to type for a command. Pure.
 #[must_use]
 pub fn wrap(command: &str, n: u32) -> String {
-    format!("echo; echo E2E'-BEGIN-{n}'; {{ {command}\n}} </dev/null 2>&1; echo; echo E2E'-END-{n}-'$?\n")
+    format!(
+        "echo; echo E2E'-BEGIN-{n}'; {{ {command}\n}} </dev/null 2>&1; status=$?; echo; echo E2E'-END-{n}-'$status\n"
+    )
 }
 
 /// Status and text from the lines since the command was typed, once its end marker is there. Pure.
@@ -90,6 +92,14 @@ impl Shell {
         unwrap(&self.feed.since(from), n).with_context(|| format!("no whole output of `{command}`"))
     }
 
+    /// Types a command whose end nobody will see.
+    ///
+    /// # Errors
+    /// If the port is gone.
+    pub fn tell(&mut self, command: &str) -> Result<()> {
+        writeln!(self.writer, "{command}").context("write to the debug shell")
+    }
+
     /// Runs a command that must succeed; answers its output.
     ///
     /// # Errors
@@ -104,6 +114,22 @@ impl Shell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A real shell, so that what is typed and what is read back belong together.
+    #[test]
+    fn status_and_output_of_a_real_shell() {
+        for (command, status, text) in [
+            ("echo a; echo b >&2", 0, "a\nb"),
+            ("printf x; exit_with() { return 3; }; exit_with", 3, "x"),
+            ("no-such-command 2>/dev/null", 127, ""),
+            ("cat", 0, ""),
+        ] {
+            let output = std::process::Command::new("sh").arg("-c").arg(wrap(command, 4)).output().unwrap();
+            let lines: Vec<String> =
+                String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
+            assert_eq!(unwrap(&lines, 4), Some(Output { status, text: text.into() }), "{command}");
+        }
+    }
 
     #[test]
     fn the_echo_of_a_command_is_not_its_output() {

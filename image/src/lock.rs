@@ -121,10 +121,7 @@ mod tests {
         let lock = Lock { packages: map(&[("a", "1"), ("b", "1"), ("c", "1")]), ..Lock::default() };
         let moved = lock.moved(&map(&[("a", "1"), ("b", "2"), ("d", "1")]));
         let text: Vec<_> = moved.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            text,
-            ["b: locked 1, used 2", "c: locked 1, used absent", "d: locked absent, used 1"]
-        );
+        assert_eq!(text, ["b: locked 1, used 2", "c: locked 1, used absent", "d: locked absent, used 1"]);
         assert!(lock.preferences().contains("Package: b\nPin: version 1\n"));
     }
 

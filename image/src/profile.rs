@@ -74,9 +74,6 @@ mod tests {
     fn cache_is_explicit_or_below_home() {
         assert_eq!(Dirs::new(Some("/c"), "/h").cache, PathBuf::from("/c"));
         assert_eq!(Dirs::new(Some(""), "/h").cache, PathBuf::from("/h/.cache/orlop"));
-        assert_eq!(
-            Dirs::new(None, "/h").output(Profile::Test),
-            PathBuf::from("/h/.cache/orlop/image/test")
-        );
+        assert_eq!(Dirs::new(None, "/h").output(Profile::Test), PathBuf::from("/h/.cache/orlop/image/test"));
     }
 }

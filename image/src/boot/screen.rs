@@ -120,6 +120,9 @@ mod tests {
     #[test]
     fn the_sample_configuration_holds_the_manifest_indented() {
         let text = node_config("# c\nkind: Pod\nmetadata:\n  name: hello\n");
-        assert!(text.ends_with("    manifest: |\n      kind: Pod\n      metadata:\n        name: hello\n"), "{text}");
+        assert!(
+            text.ends_with("    manifest: |\n      kind: Pod\n      metadata:\n        name: hello\n"),
+            "{text}"
+        );
     }
 }

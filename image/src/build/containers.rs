@@ -9,8 +9,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// Program, image reference, user.
-pub(super) const IMAGES: [(&str, &str, &str); 2] =
-    [("pause", "localhost/orlop/pause:1", "65535:65535"), ("hello", "localhost/orlop/hello:1", "65534:65534")];
+pub(super) const IMAGES: [(&str, &str, &str); 2] = [
+    ("pause", "localhost/orlop/pause:1", "65535:65535"),
+    ("hello", "localhost/orlop/hello:1", "65534:65534"),
+];
 
 /// Writes `out/<name>.tar` for each.
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {

@@ -26,7 +26,11 @@ pub(super) fn fetch(builder: &mut Builder) -> Result<String> {
         fs::write(partial.join("debs.json"), serde_json::to_string_pretty(&used)?)?;
         super::remove_tree(&result)?;
         fs::rename(&partial, &result)?;
-        note = used.iter().map(|d| d.version.split(['+', '-']).next().unwrap_or("")).collect::<Vec<_>>().join(" ");
+        note = used
+            .iter()
+            .map(|d| d.version.split(['+', '-']).next().unwrap_or(""))
+            .collect::<Vec<_>>()
+            .join(" ");
     }
     let used: Vec<Deb> = serde_json::from_str(&fs::read_to_string(&record)?).context("reading debs.json")?;
     for deb in &used {
@@ -34,7 +38,9 @@ pub(super) fn fetch(builder: &mut Builder) -> Result<String> {
         let locked = builder.lock.debs.iter().find(|l| l.name == deb.name);
         if let Some(locked) = locked.filter(|l| l.version != deb.version) {
             let (name, was, now) = (&deb.name, &locked.version, &deb.version);
-            builder.warnings.push(format!("{name} {was} is locked but no longer in the archive; {now} is used"));
+            builder
+                .warnings
+                .push(format!("{name} {was} is locked but no longer in the archive; {now} is used"));
         }
     }
     // mkosi builds the tree but is not in it.
@@ -109,7 +115,8 @@ fn choose(
 }
 
 fn newer_or_equal(a: &str, b: &str) -> Result<bool> {
-    let status = Command::new("dpkg").args(["--compare-versions", a, "ge", b]).status().context("running dpkg")?;
+    let status =
+        Command::new("dpkg").args(["--compare-versions", a, "ge", b]).status().context("running dpkg")?;
     Ok(status.success())
 }
 

@@ -16,9 +16,9 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     let module_root = module_root(&base)?;
     let deps = Deps::parse(&fs::read_to_string(module_root.join("modules.dep"))?);
     let list = fs::read_to_string(builder.dirs.source.join("image/initrd-modules.txt"))?;
-    let order = deps
-        .load_order(&modules::names(&list))
-        .map_err(|unknown| anyhow!("image/initrd-modules.txt: the kernel has no module {}", unknown.join(", ")))?;
+    let order = deps.load_order(&modules::names(&list)).map_err(|unknown| {
+        anyhow!("image/initrd-modules.txt: the kernel has no module {}", unknown.join(", "))
+    })?;
 
     let mut cpio = Cpio::default();
     let mut dirs = BTreeSet::new();

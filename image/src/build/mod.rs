@@ -125,7 +125,8 @@ impl Builder {
     /// The step's key is not known yet: a step before it did not leave its facts.
     pub fn result(&self, step: Step) -> Result<PathBuf> {
         let planned = self.plan().into_iter().find(|p| p.step == step).context("every step is planned")?;
-        let key = planned.key.with_context(|| format!("{}: {} unknown", step.name(), planned.open.join(", ")))?;
+        let key =
+            planned.key.with_context(|| format!("{}: {} unknown", step.name(), planned.open.join(", ")))?;
         Ok(self.dirs.steps().join(format!("{}-{}", step.name(), &key[..16])))
     }
 

@@ -54,7 +54,10 @@ pub(super) fn publish(builder: &mut Builder) -> Result<Manifest> {
     }
     let moved = builder.lock.moved(&packages);
     if !moved.is_empty() {
-        println!("  warning: {} packages differ from image/image.lock (recorded in manifest.json)", moved.len());
+        println!(
+            "  warning: {} packages differ from image/image.lock (recorded in manifest.json)",
+            moved.len()
+        );
     }
     let manifest_path = to.join("manifest.json");
     let steps = builder.plan().into_iter().filter_map(|p| Some((p.step.name().to_owned(), p.key?))).collect();

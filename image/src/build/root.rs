@@ -14,8 +14,25 @@ use std::path::Path;
 
 /// Directories that are mount points or expected to exist.
 const DIRS: [&str; 19] = [
-    "boot", "dev", "efi", "etc", "home", "media", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "var",
-    "usr/local", "etc/cni", "etc/ssl/certs", "usr/lib/orlop",
+    "boot",
+    "dev",
+    "efi",
+    "etc",
+    "home",
+    "media",
+    "mnt",
+    "opt",
+    "proc",
+    "root",
+    "run",
+    "srv",
+    "sys",
+    "tmp",
+    "var",
+    "usr/local",
+    "etc/cni",
+    "etc/ssl/certs",
+    "usr/lib/orlop",
 ];
 
 /// Builds `out/root` and `out/contents.json`.
@@ -53,7 +70,10 @@ fn choose(builder: &Builder, base: &Path) -> Result<BTreeMap<String, Chosen>> {
     let contents = Contents::parse(&text).context("image/contents.txt")?;
     let mut paths = BTreeMap::new();
     list(base, "", &mut paths)?;
-    let dir = paths.keys().find(|p| p.ends_with("/modules.dep")).context("the package tree has no kernel modules")?;
+    let dir = paths
+        .keys()
+        .find(|p| p.ends_with("/modules.dep"))
+        .context("the package tree has no kernel modules")?;
     let dir = dir.trim_end_matches("/modules.dep").to_owned();
     let deps = Deps::parse(&fs::read_to_string(base.join(&dir).join("modules.dep"))?);
     let needed = |path: &str| {
@@ -162,7 +182,11 @@ fn passwd(base: &str, profile: Profile) -> String {
         if let [name, _, uid, gid, comment, home, _] = fields[..]
             && keep(name)
         {
-            let shell = if name == "root" && profile == Profile::Test { "/usr/bin/bash" } else { "/usr/sbin/nologin" };
+            let shell = if name == "root" && profile == Profile::Test {
+                "/usr/bin/bash"
+            } else {
+                "/usr/sbin/nologin"
+            };
             out.push_str(&format!("{name}:*:{uid}:{gid}:{comment}:{home}:{shell}\n"));
         }
     }

@@ -47,7 +47,8 @@ pub fn parse(data: &[u8]) -> Option<Elf> {
         elf.needed.push(string(data, strings.checked_add(*value)?)?);
     }
     // DT_VERNEED, DT_VERNEEDNUM
-    if let (Some(at), Some(count)) = (find(0x6fff_fffe).and_then(|a| to_offset(&loads, a)), find(0x6fff_ffff)) {
+    if let (Some(at), Some(count)) = (find(0x6fff_fffe).and_then(|a| to_offset(&loads, a)), find(0x6fff_ffff))
+    {
         elf.glibc = newest_glibc(data, at, count, strings);
     }
     Some(elf)
@@ -69,8 +70,11 @@ fn dynamic_tags(data: &[u8], offset: u64, size: u64) -> Option<Vec<(u64, u64)>> 
 fn newest_glibc(data: &[u8], mut at: u64, count: u64, strings: u64) -> Option<(u32, u32)> {
     let mut newest = None;
     for _ in 0..count.min(1024) {
-        let (aux_count, aux, next) =
-            (int(data, at.checked_add(2)?, 2)?, int(data, at.checked_add(8)?, 4)?, int(data, at.checked_add(12)?, 4)?);
+        let (aux_count, aux, next) = (
+            int(data, at.checked_add(2)?, 2)?,
+            int(data, at.checked_add(8)?, 4)?,
+            int(data, at.checked_add(12)?, 4)?,
+        );
         let mut entry = at.checked_add(aux)?;
         for _ in 0..aux_count {
             let name = string(data, strings.checked_add(int(data, entry.checked_add(8)?, 4)?)?)?;

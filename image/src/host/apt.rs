@@ -33,7 +33,8 @@ pub fn find_mirror(variable: Option<&str>, sources: &[String]) -> Option<Mirror>
         SUITES.contains(&base) && uri.contains("debian")
     };
     let is_security = |suite: &str| suite.ends_with("-security") || suite.ends_with("/updates");
-    let main = entries.iter().filter(debian).find(|(_, suite)| !is_security(suite) && !suite.contains('-'))?;
+    let main =
+        entries.iter().filter(debian).find(|(_, suite)| !is_security(suite) && !suite.contains('-'))?;
     let security = entries.iter().filter(debian).find(|(_, suite)| is_security(suite));
     Some(Mirror { main: main.0.clone(), security: security.map(|(uri, _)| uri.clone()) })
 }
@@ -44,7 +45,10 @@ fn deb822(text: &str) -> Vec<(String, String)> {
     for stanza in text.split("\n\n") {
         let field = |name: &str| {
             let lines = stanza.lines().filter(|l| !l.starts_with('#'));
-            lines.filter_map(|l| l.split_once(':')).find(|(k, _)| k.eq_ignore_ascii_case(name)).map(|(_, v)| v.trim())
+            lines
+                .filter_map(|l| l.split_once(':'))
+                .find(|(k, _)| k.eq_ignore_ascii_case(name))
+                .map(|(_, v)| v.trim())
         };
         if field("Enabled").is_some_and(|v| v.eq_ignore_ascii_case("no")) {
             continue;
@@ -125,11 +129,15 @@ mod tests {
 
     #[test]
     fn other_archives_are_no_mirror_and_the_variable_wins() {
-        let ubuntu = "Types: deb\nURIs: http://archive.example/ubuntu\nSuites: noble noble-updates\n".to_owned();
+        let ubuntu =
+            "Types: deb\nURIs: http://archive.example/ubuntu\nSuites: noble noble-updates\n".to_owned();
         let vendor = "deb http://vendor.example/apt stable main".to_owned();
         assert_eq!(find_mirror(None, &[ubuntu.clone(), vendor]), None);
         let found = find_mirror(Some("http://m/debian/ http://m/sec"), &[ubuntu]).expect("variable");
-        assert_eq!((found.main.as_str(), found.security.as_deref()), ("http://m/debian", Some("http://m/sec")));
+        assert_eq!(
+            (found.main.as_str(), found.security.as_deref()),
+            ("http://m/debian", Some("http://m/sec"))
+        );
     }
 
     #[test]

@@ -112,7 +112,9 @@ mod tests {
             sockets: "/s".into(),
         };
         let uefi = arguments(&machine).join(" ");
-        for part in ["-accel tcg,thread=multi", "-cpu max", "restrict=on", "file=/v,,w", "path=/s/host,server=off"] {
+        for part in
+            ["-accel tcg,thread=multi", "-cpu max", "restrict=on", "file=/v,,w", "path=/s/host,server=off"]
+        {
             assert!(uefi.contains(part), "{part}: {uefi}");
         }
         machine.boot = Boot::Direct { kernel: "/k".into(), initrd: "/i".into(), cmdline: "a b".into() };

@@ -18,7 +18,8 @@ impl Qmp {
     /// # Errors
     /// No QEMU listens there, or it does not answer within ten seconds.
     pub fn connect(path: &Path) -> Result<Qmp> {
-        let stream = UnixStream::connect(path).with_context(|| format!("connecting to {}", path.display()))?;
+        let stream =
+            UnixStream::connect(path).with_context(|| format!("connecting to {}", path.display()))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         let lines = BufReader::new(stream.try_clone()?);
         let mut qmp = Qmp { stream, lines };

@@ -6,6 +6,7 @@ use super::glob;
 use super::modules::Deps;
 use crate::profile::Profile;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// What a path of the package tree is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,9 +77,9 @@ pub fn choose(contents: &Contents, profile: Profile, listing: &Listing<'_>) -> C
         .collect();
     queue.reverse();
     while let Some((path, why)) = queue.pop() {
-        if !choice.files.contains_key(&path) {
-            queue.extend(follow(listing, contents, &path, &why));
-            choice.files.insert(path, why);
+        if let Entry::Vacant(new) = choice.files.entry(path) {
+            queue.extend(follow(listing, contents, new.key(), &why));
+            new.insert(why);
         }
     }
     choice
@@ -162,9 +163,10 @@ mod tests {
     #[test]
     fn links_libraries_and_modules_follow_and_nothing_else() {
         let needed = |p: &str| if p == "usr/bin/prog" { vec!["liba.so.1".to_owned()] } else { vec![] };
-        let contents =
-            Contents::parse("[a budget=1]\nusr/sbin/alias  why\nusr/lib/modules/*/kernel/x.ko*  mod\nusr/none  gone")
-                .expect("parses");
+        let contents = Contents::parse(
+            "[a budget=1]\nusr/sbin/alias  why\nusr/lib/modules/*/kernel/x.ko*  mod\nusr/none  gone",
+        )
+        .expect("parses");
         let choice = choose(&contents, Profile::Release, &listing(&needed));
         let names: Vec<_> = choice.files.keys().map(|p| p.rsplit('/').next().unwrap_or_default()).collect();
         assert_eq!(names, ["prog", "x.ko", "y.ko", "liba.so.1", "liba.so.1.2", "alias"]);

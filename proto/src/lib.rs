@@ -3,7 +3,7 @@
 //!
 //! In: `proto/**/*.proto`. Out: message types, clients and server traits.
 //! Invariant: every name, number and type is that of the public contract; `tests/facts.rs` compares with the
-//! table in `facts/`, and [`contract`] with the descriptor inside a real runtime's binary.
+//! table in `facts/`, and `contract` with the descriptor inside a real runtime's binary.
 
 #![forbid(unsafe_code)]
 

@@ -92,11 +92,16 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
             bail!("containerd left no {dir}; its log: {}", builder.log.display());
         }
         fs::create_dir_all(&seed)?;
-        run::logged(Command::new("cp").arg("-a").arg(&from).arg(seed.join(dir)), "keeping the seed", &builder.log)?;
+        run::logged(
+            Command::new("cp").arg("-a").arg(&from).arg(seed.join(dir)),
+            "keeping the seed",
+            &builder.log,
+        )?;
     }
     let _ = fs::remove_dir_all(seed.join("io.containerd.content.v1.content/ingest"));
     fs::create_dir_all(seed.join("io.containerd.content.v1.content/ingest"))?;
-    for db in ["io.containerd.metadata.v1.bolt/meta.db", "io.containerd.snapshotter.v1.overlayfs/metadata.db"] {
+    for db in ["io.containerd.metadata.v1.bolt/meta.db", "io.containerd.snapshotter.v1.overlayfs/metadata.db"]
+    {
         let path = seed.join(db);
         let data = fs::read(&path).with_context(|| format!("reading {db}"))?;
         let tree = bolt::read(&data).with_context(|| format!("reading {db}"))?;
@@ -112,7 +117,8 @@ fn import(builder: &Builder, mut command: Command) -> Result<()> {
     const WHAT: &str = "importing the baked-in images with containerd";
     // An abstract socket is reachable from the changed root.
     let name = format!("orlop-seed-{}", std::process::id());
-    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?).context("making a socket")?;
+    let socket =
+        UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?).context("making a socket")?;
     socket.set_read_timeout(Some(READY_WITHIN))?;
     let log = fs::File::options().create(true).append(true).open(&builder.log)?;
     command.env("NOTIFY_SOCKET", format!("@{name}")).stdin(Stdio::piped());

@@ -1,7 +1,7 @@
 //! The shape of the configuration documents as data, and the one check of a JSON value against it.
 //!
 //! In: a `serde_json::Value` and a [`Kind`]. Out: every unknown field, wrong type and value out of range, each
-//! with its path and what is allowed. Types get their `Kind` from [`config_struct!`] and [`config_enum!`], so
+//! with its path and what is allowed. Types get their `Kind` from `config_struct!` and `config_enum!`, so
 //! shape and type cannot drift apart. Invariant: a value that passes [`check`] deserialises.
 
 use crate::duration::Duration;

@@ -89,7 +89,8 @@ pub(super) fn publish(builder: &mut Builder) -> Result<Manifest> {
     Ok(manifest)
 }
 
-const NAMES: [&str; 7] = ["orlop.raw", "orlop.efi", "vmlinuz", "initrd", "cmdline", "roothash", "root.erofs"];
+const NAMES: [&str; 8] =
+    ["orlop.raw", "orlop.efi", "vmlinuz", "initrd", "cmdline", "roothash", "root.erofs", "contents.json"];
 
 fn copy_artefacts(builder: &Builder, from: &Path, to: &Path, roothash: &str) -> Result<()> {
     for (suffix, name) in
@@ -102,6 +103,7 @@ fn copy_artefacts(builder: &Builder, from: &Path, to: &Path, roothash: &str) -> 
         replace(&source, &to.join(name))?;
     }
     replace(&builder.result(Step::Initrd)?.join("initrd"), &to.join("initrd"))?;
+    replace(&builder.result(Step::Root)?.join("contents.json"), &to.join("contents.json"))?;
     fs::write(to.join("roothash"), format!("{roothash}\n"))?;
     fs::write(to.join("cmdline"), format!("{}\n", command_line(roothash)))?;
     Ok(())

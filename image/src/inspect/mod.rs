@@ -24,8 +24,9 @@ const DISK_BUDGET: u64 = 150_000_000;
 /// # Errors
 /// There is no built image, or it cannot be read.
 pub fn run(dirs: &Dirs, profile: Profile, list: bool) -> Result<ExitCode> {
-    let manifest = build::read_manifest(dirs, profile)
-        .with_context(|| format!("no {0} image; `orlop-image build --profile {0}` makes one", profile.name()))?;
+    let manifest = build::read_manifest(dirs, profile).with_context(|| {
+        format!("no {0} image; `orlop-image build --profile {0}` makes one", profile.name())
+    })?;
     let output = dirs.output(profile);
     let scratch = dirs.cache.join(format!("image/inspect-{}", std::process::id()));
     let result = account(dirs, &output, &scratch, &manifest);
@@ -43,8 +44,7 @@ pub fn run(dirs: &Dirs, profile: Profile, list: bool) -> Result<ExitCode> {
 }
 
 /// $1 tools tree, $2 scratch directory with `root.erofs`.
-const UNPACK: &str =
-    r#"mount --bind "$2" "$1/mnt" && exec chroot "$1" fsck.erofs --extract=/mnt/root --no-preserve-owner /mnt/root.erofs"#;
+const UNPACK: &str = r#"mount --bind "$2" "$1/mnt" && exec chroot "$1" fsck.erofs --extract=/mnt/root --no-preserve-owner /mnt/root.erofs"#;
 
 fn account(
     dirs: &Dirs,
@@ -57,7 +57,8 @@ fn account(
     if fs::hard_link(output.join("root.erofs"), &image).is_err() {
         fs::copy(output.join("root.erofs"), &image)?;
     }
-    let key = manifest.steps.get("tools").and_then(|k| k.get(..16)).context("the manifest names the tools tree")?;
+    let key =
+        manifest.steps.get("tools").and_then(|k| k.get(..16)).context("the manifest names the tools tree")?;
     let tools_tree = dirs.steps().join(format!("tools-{key}/tools"));
     if !tools_tree.is_dir() {
         bail!("the tools tree of this build is gone; build the image again");

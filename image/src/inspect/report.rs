@@ -22,8 +22,8 @@ pub(super) struct File {
 
 /// Programs that a release image may not have, whatever a table says.
 const FORBIDDEN: [&str; 17] = [
-    "sh", "bash", "dash", "busybox", "zsh", "apt", "apt-get", "dpkg", "perl", "python3", "sshd", "ssh", "agetty",
-    "login", "su", "sulogin", "ctr",
+    "sh", "bash", "dash", "busybox", "zsh", "apt", "apt-get", "dpkg", "perl", "python3", "sshd", "ssh",
+    "agetty", "login", "su", "sulogin", "ctr",
 ];
 
 /// What was found.
@@ -62,7 +62,9 @@ impl Report {
             }
             match why {
                 Some([_, reason]) => report.programs.push((file.path.clone(), file.size, reason.clone())),
-                None => report.faults.push(format!("/{} is executable and nobody says why it is there", file.path)),
+                None => report
+                    .faults
+                    .push(format!("/{} is executable and nobody says why it is there", file.path)),
             }
             if let Some(interpreter) = &file.interpreter
                 && !names.contains(interpreter.trim_start_matches('/'))
@@ -126,7 +128,7 @@ pub(super) fn interpreter(start: &[u8]) -> String {
 }
 
 fn mib(bytes: u64) -> String {
-    format!("{}.{}", bytes >> 20, (bytes & 0xf_ffff) * 10 >> 20)
+    format!("{}.{}", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20)
 }
 
 // For people; the exact value stands in the manifest.
@@ -152,7 +154,10 @@ mod tests {
 
     #[test]
     fn a_good_image_has_no_faults() {
-        let r = report(&[file("usr/bin/known", 100, true, None), file("etc/x", 1, false, None)], Profile::Release);
+        let r = report(
+            &[file("usr/bin/known", 100, true, None), file("etc/x", 1, false, None)],
+            Profile::Release,
+        );
         assert!(r.faults.is_empty(), "{:?}", r.faults);
         assert!(r.render(true).contains("/usr/bin/known  -  why"));
     }

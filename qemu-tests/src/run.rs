@@ -26,6 +26,8 @@ pub struct Run {
     dir: PathBuf,
     sockets: PathBuf,
     made: Mutex<Made>,
+    /// Held while things are removed: who closes second waits until all is gone.
+    closing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -61,7 +63,13 @@ impl Run {
         let id = format!("oe{pid:x}t{:x}n{nth}", stamp & 0xff_ffff);
         let dir = runs_dir().join(&id);
         let sockets = std::env::temp_dir().join(format!("orlop-{id}"));
-        let run = Run { id, dir: dir.clone(), sockets: sockets.clone(), made: Mutex::default() };
+        let run = Run {
+            id,
+            dir: dir.clone(),
+            sockets: sockets.clone(),
+            made: Mutex::default(),
+            closing: Mutex::default(),
+        };
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         run.append(&Resource::process(pid.cast_signed())?)?;
         run.record(Resource::Dir { path: sockets.clone() })?;
@@ -137,6 +145,7 @@ impl Run {
     /// Ends the run: nothing more can be made, and everything recorded is removed, newest first.
     /// Answers what could not be removed.
     pub fn close(&self) -> Vec<String> {
+        let _removing = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         let resources = {
             let mut made = self.lock();
             made.closed = true;

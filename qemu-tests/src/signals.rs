@@ -51,5 +51,7 @@ fn clean_and_end(run: &Run, number: i32) -> ! {
     for problem in run.close() {
         say::line(format!("  left behind: {problem}"));
     }
+    // Half a case's artefacts explain nothing.
+    let _ = std::fs::remove_dir_all(run.dir());
     std::process::exit(128 + number)
 }

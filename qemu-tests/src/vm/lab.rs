@@ -50,21 +50,19 @@ impl Image {
         self.dir.join(file)
     }
 
-    fn direct(&self) -> Result<Boot> {
-        let cmdline = self.path("cmdline");
-        let text = fs::read_to_string(&cmdline).with_context(|| format!("read {}", cmdline.display()))?;
-        Ok(Boot::Direct {
-            kernel: self.path("vmlinuz"),
-            initrd: self.path("initrd"),
-            cmdline: text.trim().to_owned(),
-        })
+    /// Copies what one lab needs: a build that publishes meanwhile must not mix two images in it.
+    fn copy_to(&self, run: &Arc<Run>, dir: &Path) -> Result<()> {
+        disk::copy(run, &self.path("orlop.raw"), &dir.join("disk.raw"), DISK_GIB)?;
+        for file in ["vmlinuz", "initrd", "cmdline"] {
+            fs::copy(self.path(file), dir.join(file)).with_context(|| format!("copy {file}"))?;
+        }
+        Ok(())
     }
 }
 
 /// A disk and the VMs that are booted from it, one after another.
 pub struct Lab {
     run: Arc<Run>,
-    image: Image,
     dir: PathBuf,
     artefacts: PathBuf,
     accelerator: String,
@@ -94,9 +92,8 @@ impl Lab {
         run.record(Resource::Dir { path: dir.clone() })?;
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let accelerator = accelerator::probe(run)?;
-        let lab = Lab { run: run.clone(), image, dir, artefacts: artefacts.to_owned(), accelerator };
-        disk::copy(run, &lab.image.path("orlop.raw"), &lab.disk(), DISK_GIB)?;
-        Ok(lab)
+        image.copy_to(run, &dir)?;
+        Ok(Lab { run: run.clone(), dir, artefacts: artefacts.to_owned(), accelerator })
     }
 
     /// The disk; only to be touched while no VM runs.
@@ -128,7 +125,7 @@ impl Lab {
     /// If QEMU does not start.
     pub fn boot(&self, firmware: Firmware, config: Option<&str>) -> Result<Vm> {
         let boot = match firmware {
-            Firmware::Direct => self.image.direct()?,
+            Firmware::Direct => self.direct()?,
             Firmware::Uefi => self.uefi()?,
         };
         let mut fw_cfg = Vec::new();
@@ -147,6 +144,13 @@ impl Lab {
             no_reboot: false,
         };
         Vm::start(&self.run, &self.artefacts, &spec)
+    }
+
+    fn direct(&self) -> Result<Boot> {
+        let cmdline = self.dir.join("cmdline");
+        let text = fs::read_to_string(&cmdline).with_context(|| format!("read {}", cmdline.display()))?;
+        let (kernel, initrd) = (self.dir.join("vmlinuz"), self.dir.join("initrd"));
+        Ok(Boot::Direct { kernel, initrd, cmdline: text.trim().to_owned() })
     }
 
     fn uefi(&self) -> Result<Boot> {

@@ -43,6 +43,8 @@ pub struct BootArgs {
     memory: u32,
 }
 
+/// The sample pod; the node's name is appended to it.
+const POD: &str = "default/hello";
 /// How long a guest may take to power off.
 const POWER_OFF_WITHIN: Duration = Duration::from_secs(90);
 
@@ -90,7 +92,7 @@ pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
 
 // Shows events until the pod has spoken (with a deadline) or the machine ends (without). True if it spoke.
 fn watch(running: &mut Running, deadline: Option<Instant>) -> Result<bool> {
-    let mut screen = Screen::new("default/hello");
+    let mut screen = Screen::new(POD);
     loop {
         let event = match deadline {
             Some(at) => match running.next(at) {
@@ -122,10 +124,15 @@ fn finish(mut running: Running) -> Result<ExitCode> {
     let began = Instant::now();
     running.power_button()?;
     let deadline = began + POWER_OFF_WITHIN;
+    let mut screen = Screen::new(POD);
     while let Some(event) = running.next(deadline) {
-        if let Event::Ended(_) = event {
-            println!("\npowered off in {:.1} s", began.elapsed().as_secs_f64());
-            return Ok(ExitCode::SUCCESS);
+        match event {
+            Event::Host(line) => print!("{}", screen.host_line(&line).0),
+            Event::Console(_) => {}
+            Event::Ended(_) => {
+                println!("\npowered off in {:.1} s", began.elapsed().as_secs_f64());
+                return Ok(ExitCode::SUCCESS);
+            }
         }
     }
     eprintln!("{}", running.last_words());

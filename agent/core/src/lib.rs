@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod api;
 pub mod checkers;
 pub mod container_spec;
 pub mod drivers;

@@ -51,6 +51,12 @@ const ROOMS: &[Room] = &[
         must_not_use: &["nix", "libc", "rustix", "inotify"],
     },
     Room {
+        name: "agent-apiserver",
+        directory: "agent/apiserver",
+        may_use: &["agent-core", "orlop-config"],
+        must_not_use: &["nix", "libc", "rustix", "inotify"],
+    },
+    Room {
         name: "agent-linux",
         directory: "agent/linux",
         may_use: &["agent-core", "orlop-config", "orlop-proto"],
@@ -65,7 +71,15 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-agent",
         directory: "agent/daemon",
-        may_use: &["agent-core", "agent-cri", "agent-linux", "agent-server", "orlop-config", "orlop-proto"],
+        may_use: &[
+            "agent-apiserver",
+            "agent-core",
+            "agent-cri",
+            "agent-linux",
+            "agent-server",
+            "orlop-config",
+            "orlop-proto",
+        ],
         must_not_use: &["libc"],
     },
     Room {

@@ -2,10 +2,11 @@
 
 use crate::build::{self, Builder, Options};
 use crate::plan::plan;
-use crate::profile::{Dirs, Profile};
+use crate::profile::{Dirs, Profile, find_checkout};
 use crate::{boot, inspect, lock::Lock};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -44,7 +45,7 @@ struct BuildArgs {
     update_lock: bool,
     /// Take orlop-agent and orlop-init from this directory instead of compiling them
     #[arg(long)]
-    binaries: Option<std::path::PathBuf>,
+    binaries: Option<PathBuf>,
     /// Build twice and compare the root hashes
     #[arg(long, conflicts_with = "update_lock")]
     verify_reproducible: bool,
@@ -80,7 +81,10 @@ fn run() -> Result<ExitCode> {
     }
     let home = std::env::var("HOME").context("HOME is not set")?;
     let cache = std::env::var("ORLOP_CACHE").ok();
-    let dirs = Dirs::new(cache.as_deref(), &home);
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let working = std::env::current_dir().ok();
+    let source = find_checkout(manifest.as_deref(), working.as_deref());
+    let dirs = Dirs::new(source, cache.as_deref(), &home);
     match Cli::parse_from(args).command {
         Command::Plan(args) => show_plan(&dirs, args.profile).map(|()| ExitCode::SUCCESS),
         Command::Build(args) => run_build(&dirs, &args).map(|()| ExitCode::SUCCESS),

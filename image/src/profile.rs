@@ -1,4 +1,8 @@
 //! The image profiles and the directories of a build.
+//!
+//! In: environment and working directory, read by the caller. Out: paths. Invariant: the checkout is found when the
+//! tool runs, not when it was compiled: two checkouts may share a target directory, and then cargo takes the one's
+//! binary for the other's.
 
 use std::path::{Path, PathBuf};
 
@@ -35,11 +39,9 @@ pub struct Dirs {
 }
 
 impl Dirs {
-    /// `explicit` is `$ORLOP_CACHE`, `home` is `$HOME`; the checkout is two levels above this crate's manifest.
+    /// `source` is the checkout ([`find_checkout`]), `explicit` is `$ORLOP_CACHE`, `home` is `$HOME`.
     #[must_use]
-    pub fn new(explicit: Option<&str>, home: &str) -> Dirs {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let source = manifest.parent().unwrap_or(manifest).to_path_buf();
+    pub fn new(source: PathBuf, explicit: Option<&str>, home: &str) -> Dirs {
         let cache = match explicit.filter(|s| !s.is_empty()) {
             Some(dir) => PathBuf::from(dir),
             None => Path::new(home).join(".cache/orlop"),
@@ -66,14 +68,74 @@ impl Dirs {
     }
 }
 
+/// True for the root of a checkout.
+fn is_checkout(dir: &Path) -> bool {
+    dir.join("image/image.lock").is_file() && dir.join("mkosi").is_dir()
+}
+
+/// The checkout this process works on: the one whose package cargo is running (`$CARGO_MANIFEST_DIR`, which cargo
+/// sets for `run` and `test`), else the one around the working directory, else the one it was compiled in.
+#[must_use]
+pub fn find_checkout(manifest: Option<&Path>, working: Option<&Path>) -> PathBuf {
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR"));
+    choose_checkout(manifest, working, compiled.parent().unwrap_or(compiled), is_checkout)
+}
+
+fn choose_checkout(
+    manifest: Option<&Path>,
+    working: Option<&Path>,
+    compiled: &Path,
+    is_checkout: impl Fn(&Path) -> bool,
+) -> PathBuf {
+    // An absent variable or directory has no ancestors; nor has one outside of any checkout one that counts.
+    let around = |dir: Option<&Path>| dir?.ancestors().find(|d| is_checkout(d)).map(Path::to_path_buf);
+    around(manifest).or_else(|| around(working)).unwrap_or_else(|| compiled.to_path_buf())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn cache_is_explicit_or_below_home() {
-        assert_eq!(Dirs::new(Some("/c"), "/h").cache, PathBuf::from("/c"));
-        assert_eq!(Dirs::new(Some(""), "/h").cache, PathBuf::from("/h/.cache/orlop"));
-        assert_eq!(Dirs::new(None, "/h").output(Profile::Test), PathBuf::from("/h/.cache/orlop/image/test"));
+        let dirs = |explicit| Dirs::new(PathBuf::from("/s"), explicit, "/h");
+        assert_eq!(dirs(Some("/c")).cache, PathBuf::from("/c"));
+        assert_eq!(dirs(Some("")).cache, PathBuf::from("/h/.cache/orlop"));
+        assert_eq!(dirs(None).output(Profile::Test), PathBuf::from("/h/.cache/orlop/image/test"));
+    }
+
+    #[test]
+    fn the_checkout_is_the_one_that_runs() {
+        // Running package, working directory, expected; /a, /b and /a/nested are checkouts, /built is compiled in.
+        let table = [
+            (Some("/a/image"), Some("/b"), "/a"),
+            (Some("/a/agent/daemon"), Some("/b"), "/a"),
+            (Some("/a/nested/image"), Some("/a"), "/a/nested"),
+            (Some("/elsewhere/crate"), Some("/b/docs"), "/b"),
+            (Some(""), Some("/b"), "/b"),
+            (None, Some("/b/image/src"), "/b"),
+            (None, Some("/a/nested"), "/a/nested"),
+            (None, Some("/home"), "/built"),
+            (None, None, "/built"),
+        ];
+        for (manifest, working, expected) in table {
+            let found =
+                choose_checkout(manifest.map(Path::new), working.map(Path::new), Path::new("/built"), |d| {
+                    ["/a", "/b", "/a/nested"].iter().any(|c| d == Path::new(c))
+                });
+            assert_eq!(found, PathBuf::from(expected), "{manifest:?} {working:?}");
+        }
+    }
+
+    #[test]
+    fn a_checkout_has_the_lock_and_the_mkosi_configuration() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let root = dir.path();
+        assert!(!is_checkout(root));
+        std::fs::create_dir_all(root.join("mkosi")).expect("make");
+        std::fs::create_dir_all(root.join("image/src")).expect("make");
+        assert!(!is_checkout(root));
+        std::fs::write(root.join("image/image.lock"), "").expect("write");
+        assert_eq!(find_checkout(None, Some(&root.join("image/src"))), root);
     }
 }

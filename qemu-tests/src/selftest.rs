@@ -3,12 +3,13 @@
 //! Format, lints, tests, documentation, licences, the image, then all cases. A check that is not `cargo test` counts
 //! as one; a tool that is not installed is reported and counts as skipped.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use orlop_image::profile::find_checkout;
 
 use crate::case::human;
 use crate::counts::{Counts, of_cargo_test};
@@ -62,10 +63,11 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// The workspace this harness was built from.
+/// The workspace this harness is run in, which need not be the one it was compiled in.
 #[must_use]
 pub fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_owned)
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    find_checkout(manifest.as_deref(), std::env::current_dir().ok().as_deref())
 }
 
 /// A cargo command in the workspace.

@@ -2,7 +2,8 @@
 //!
 //! In: the address from healthzBindAddress and healthzPort. Out: HTTP/1. Only the ping check lives here
 //! (fact 19 of the contract); the checks with meaning belong to 10250. Invariants: a listener that cannot
-//! be had or fails is tried again every 5 s and never stops the agent; on stop it ends within a second.
+//! be had or fails is tried again every 5 s and never stops the agent; clients cannot use up more than [`BOUNDS`];
+//! on stop it ends within a second.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -14,11 +15,18 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::bounded::{self, Bounds};
+
 /// How long until a failed listener is tried again (contract 1.2).
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How long open connections may take to finish once the agent stops.
-const STOP_WAIT: Duration = Duration::from_secs(1);
+/// Probes ask once in a while and one at a time; nobody needs more than this.
+const BOUNDS: Bounds = Bounds {
+    connections: 32,
+    head: Duration::from_secs(10),
+    lifetime: Duration::from_secs(60),
+    last_wait: Duration::from_secs(1),
+};
 
 /// The address to serve on; `None` if port 0 turns the endpoint off.
 #[must_use]
@@ -47,15 +55,7 @@ async fn listen(
     let listener = TcpListener::bind(address).await?;
     bound.send_replace(Some(listener.local_addr()?));
     let routes = Router::new().route("/healthz", get(ping)).route("/healthz/ping", get(ping));
-    let server = axum::serve(listener, routes).with_graceful_shutdown(stop.clone().cancelled_owned());
-    let mut server = std::pin::pin!(server.into_future());
-    tokio::select! {
-        // Both arms are only polled again, never restarted: nothing is lost when the other one wins.
-        ended = &mut server => return ended,
-        () = stop.cancelled() => {}
-    }
-    // A client that keeps its connection open does not hold the agent back.
-    timeout(STOP_WAIT, server).await.unwrap_or(Ok(()))
+    bounded::serve(listener, routes, BOUNDS, stop).await
 }
 
 async fn ping() -> &'static str {

@@ -2,4 +2,5 @@
 //! See docs/agent.md and contract chapter 14.
 #![forbid(unsafe_code)]
 
+mod bounded;
 pub mod healthz;

@@ -8,6 +8,7 @@
 mod apply;
 pub mod checks;
 pub mod driver;
+pub mod fake_api;
 pub mod fake_runtime;
 pub mod faults;
 pub mod node;

@@ -1,0 +1,85 @@
+//! The node's calls, as requests to the fake and back.
+//!
+//! In: [`ApiCall`]. Out: [`ApiResult`] with the reply that the call's documentation promises.
+
+use agent_core::api::{ApiCall, ApiReply, ApiResult, ObjectName};
+use agent_core::time::Wall;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::graceful::DeleteOptions;
+use super::resource::{Key, Resource, text};
+use super::status::Status;
+use super::{FakeApi, Verb, Who};
+
+/// Where node leases live.
+pub(super) const LEASES: &str = "kube-node-lease";
+
+fn of(resource: Resource, name: &ObjectName) -> Key {
+    Key::new(resource, &name.namespace, &name.name)
+}
+
+fn create<T: Serialize>(resource: Resource, object: &T) -> Result<(Key, Verb), Status> {
+    let object = serde_json::to_value(object).map_err(|e| Status::bad_request(&e.to_string()))?;
+    let key = Key::new(resource, text(&object, "/metadata/namespace"), text(&object, "/metadata/name"));
+    Ok((key, Verb::Create(object)))
+}
+
+fn typed<T: DeserializeOwned>(object: &Value) -> Result<Box<T>, Status> {
+    T::deserialize(object).map(Box::new).map_err(|e| Status::internal(&e.to_string()))
+}
+
+impl FakeApi {
+    /// Serves one call of a node (or of the admin).
+    ///
+    /// # Errors
+    /// The server's refusal, classified as the driver does.
+    pub fn call(&mut self, now: Wall, who: &Who, call: &ApiCall) -> ApiResult {
+        self.try_call(now, who, call).map_err(|status| status.for_call(call))
+    }
+
+    fn try_call(&mut self, now: Wall, who: &Who, call: &ApiCall) -> Result<ApiReply, Status> {
+        let (key, verb) = request(call)?;
+        let object = self.serve(now, who, &key, &verb)?;
+        if matches!(verb, Verb::Delete(_)) {
+            return Ok(ApiReply::Done);
+        }
+        Ok(match key.resource {
+            Resource::Pods => ApiReply::Pod(typed(&object)?),
+            Resource::Nodes => ApiReply::Node(typed(&object)?),
+            Resource::Events => ApiReply::Event(typed(&object)?),
+            Resource::Leases => ApiReply::Lease(typed(&object)?),
+            Resource::Csrs => ApiReply::Csr(typed(&object)?),
+        })
+    }
+}
+
+/// Which object a call is about and what is asked of it.
+fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
+    Ok(match call {
+        ApiCall::GetNode { name } => (Key::new(Resource::Nodes, "", name), Verb::Get),
+        ApiCall::CreateNode(node) => create(Resource::Nodes, node)?,
+        ApiCall::PatchNodeStatus { name, patch } => {
+            (Key::new(Resource::Nodes, "", name), Verb::PatchStatus(patch.clone()))
+        }
+        ApiCall::GetLease { name } => (Key::new(Resource::Leases, LEASES, name), Verb::Get),
+        ApiCall::CreateLease(lease) => create(Resource::Leases, lease)?,
+        ApiCall::ReplaceLease(lease) => match create(Resource::Leases, lease)? {
+            (key, Verb::Create(object)) => (key, Verb::Replace(object)),
+            other => other,
+        },
+        ApiCall::GetPod(pod) => (of(Resource::Pods, pod), Verb::Get),
+        ApiCall::CreatePod(pod) => create(Resource::Pods, pod)?,
+        ApiCall::PatchPodStatus { pod, patch } => (of(Resource::Pods, pod), Verb::PatchStatus(patch.clone())),
+        ApiCall::DeletePod { pod, uid, grace_s } => {
+            let (grace_s, uid) = (Some(i64::from(*grace_s)), Some(uid.clone()));
+            let options = DeleteOptions { grace_s, uid, resource_version: None };
+            (of(Resource::Pods, pod), Verb::Delete(options))
+        }
+        ApiCall::CreateEvent(event) => create(Resource::Events, event)?,
+        ApiCall::PatchEvent { event, patch } => (of(Resource::Events, event), Verb::Patch(patch.clone())),
+        ApiCall::CreateCsr(csr) => create(Resource::Csrs, csr)?,
+        ApiCall::GetCsr { name } => (Key::new(Resource::Csrs, "", name), Verb::Get),
+    })
+}

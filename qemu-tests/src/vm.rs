@@ -8,13 +8,11 @@
 //! ```
 //! Invariants: the harness listens on every socket before QEMU starts, so nothing is lost; every wait has an
 //! event and a deadline; the disk under test is a copy, the built image is never written.
+//! Command line, choice of accelerator and QMP are those of `orlop_image::qemu`.
 //! See docs/testing.md, level L4v.
 
-pub mod accelerator;
-pub mod command;
 pub mod disk;
 pub mod feed;
 pub mod lab;
 pub mod machine;
-pub mod qmp;
 pub mod shell;

@@ -4,7 +4,7 @@
 //! death signal: it never outlives us. Dropping a [`Running`] ends it and removes the scratch directory.
 
 use crate::host::run;
-use crate::qemu::{self, Boot, Machine, Qmp};
+use crate::qemu::{self, Boot, Disk, FW_CFG_CONFIG, Guest, Machine, Qmp};
 use anyhow::{Context, Result};
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -63,7 +63,8 @@ impl Running {
         let dir = setup.scratch.join(format!("boot-{}", std::process::id()));
         remove_stale(&setup.scratch);
         fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
-        let accelerator = qemu::probe(&dir)?;
+        let (kernel, initrd) = (setup.image.join("vmlinuz"), setup.image.join("initrd"));
+        let accelerator = qemu::probe(&Guest { kernel, initrd, memory_mib: setup.memory_mib })?;
         let machine = prepare(setup, &dir, accelerator)?;
         let (send, events) = mpsc::sync_channel(QUEUE);
         let follow = Arc::new(AtomicBool::new(false));
@@ -71,9 +72,7 @@ impl Running {
         let console = UnixListener::bind(dir.join("console"))?;
         let host = UnixListener::bind(dir.join("host"))?;
         let log = File::create(setup.scratch.join("console.log"))?;
-        // setpriv: QEMU dies with us even if we are killed.
-        let mut child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"])
+        let mut child = qemu::command()
             .args(qemu::arguments(&machine))
             .stdin(Stdio::null())
             .spawn()
@@ -140,14 +139,14 @@ impl Running {
 
     /// Presses the power button.
     pub(super) fn power_button(&self) -> Result<()> {
-        Qmp::connect(&self.dir.join("qmp"))?.power_button()
+        Qmp::connect(&self.dir.join("qmp"))?.execute("system_powerdown").map(|_| ())
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.ended {
-            let asked = Qmp::connect(&self.dir.join("qmp")).and_then(|mut q| q.quit());
+            let asked = Qmp::connect(&self.dir.join("qmp")).and_then(|mut q| q.execute("quit"));
             if asked.is_err() {
                 // Not reaped as far as we know: the waiting thread would have said so.
                 let _ = nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL);
@@ -174,8 +173,16 @@ fn prepare(setup: &Setup, dir: &Path, accelerator: qemu::Accelerator) -> Result<
         fs::copy("/usr/share/OVMF/OVMF_VARS_4M.fd", &vars).context("copying OVMF's variables")?;
         Boot::Uefi { code: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(), vars }
     };
-    let sockets = dir.to_path_buf();
-    Ok(Machine { accelerator, memory_mib: setup.memory_mib, boot, disk, config, sockets })
+    Ok(Machine {
+        accelerator,
+        memory_mib: setup.memory_mib,
+        boot,
+        disks: vec![Disk { file: disk, format: "qcow2" }],
+        fw_cfg: vec![(FW_CFG_CONFIG.to_owned(), config)],
+        sockets: dir.to_path_buf(),
+        qemu_listens: &["shell", "qmp"],
+        no_reboot: true,
+    })
 }
 
 // Directories of boots whose process is gone.

@@ -1,12 +1,14 @@
-//! QEMU: its command line as data (pure), the accelerator that really works, and control of a running one.
+//! QEMU for `boot` and for the harness: its command line as data (pure), the accelerator that really works, and
+//! control of a running one.
 
 mod probe;
 mod qmp;
 
-pub use probe::{Accelerator, probe};
+pub use probe::{Accelerator, Guest, probe};
 pub use qmp::Qmp;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// How the guest gets its kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,15 @@ pub enum Boot {
     },
 }
 
+/// A disk of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Image file; QEMU writes it.
+    pub file: PathBuf,
+    /// `raw` or `qcow2`.
+    pub format: &'static str,
+}
+
 /// A machine to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -38,39 +49,68 @@ pub struct Machine {
     pub memory_mib: u32,
     /// Kernel source.
     pub boot: Boot,
-    /// A qcow2 overlay: the built image is never written.
-    pub disk: PathBuf,
-    /// File passed as fw_cfg `opt/org.orlop/config`.
-    pub config: PathBuf,
-    /// Directory of the sockets `console`, `host` (we listen), `shell`, `qmp` (QEMU listens).
+    /// In the guest's order.
+    pub disks: Vec<Disk>,
+    /// fw_cfg entries: name and file.
+    pub fw_cfg: Vec<(String, PathBuf)>,
+    /// Directory of the sockets [`SOCKETS`].
     pub sockets: PathBuf,
+    /// Those of them on which QEMU listens; on the others the caller does, before QEMU starts.
+    pub qemu_listens: &'static [&'static str],
+    /// QEMU ends instead of resetting the guest.
+    pub no_reboot: bool,
 }
 
-/// The fixed part of every machine.
-pub const MACHINE: &str = "q35,hpet=off";
+/// First serial port, second serial port, host channel, control: by their file names.
+pub const SOCKETS: [&str; 4] = ["console", "shell", "host", "qmp"];
+
+/// Where the guest finds its configuration in fw_cfg.
+pub const FW_CFG_CONFIG: &str = "opt/org.orlop/config";
+
+// The timer that nobody needs costs a guest without KVM most.
+const MACHINE: &str = "q35,hpet=off";
+
+/// `qemu-system-x86_64`, which ends with the thread that starts it, even if that is killed.
+#[must_use]
+pub fn command() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
+    command
+}
 
 // Commas separate options: a literal one is doubled.
 fn escape(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
+/// The part of the command line that decides whether an accelerator works: the probe uses it too.
+fn hardware(accelerator: Accelerator, memory_mib: u32) -> Vec<String> {
+    let mut args: Vec<String> =
+        ["-nodefaults", "-no-user-config", "-display", "none"].map(String::from).into();
+    for (flag, value) in [
+        ("-machine", MACHINE.to_owned()),
+        ("-accel", accelerator.argument().to_owned()),
+        ("-cpu", accelerator.cpu().to_owned()),
+        ("-smp", "2".to_owned()),
+        ("-m", format!("{memory_mib}M")),
+    ] {
+        args.extend([flag.to_owned(), value]);
+    }
+    args
+}
+
 /// Arguments of `qemu-system-x86_64`.
 #[must_use]
 pub fn arguments(machine: &Machine) -> Vec<String> {
-    let socket = |name: &str| escape(&machine.sockets.join(name));
-    let mut args: Vec<String> = vec!["-nodefaults".into(), "-no-user-config".into(), "-no-reboot".into()];
-    let mut add = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
-    add("-display", "none".into());
-    add("-machine", MACHINE.into());
-    add("-accel", machine.accelerator.argument().into());
-    add("-cpu", machine.accelerator.cpu().into());
-    add("-smp", "2".into());
-    add("-m", format!("{}M", machine.memory_mib));
-    for name in ["console", "host"] {
-        add("-chardev", format!("socket,id={name},path={},server=off", socket(name)));
+    let mut args = hardware(machine.accelerator, machine.memory_mib);
+    if machine.no_reboot {
+        args.push("-no-reboot".into());
     }
-    for name in ["shell", "qmp"] {
-        add("-chardev", format!("socket,id={name},path={},server=on,wait=off", socket(name)));
+    let mut add = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
+    for name in SOCKETS {
+        let side = if machine.qemu_listens.contains(&name) { "server=on,wait=off" } else { "server=off" };
+        let path = escape(&machine.sockets.join(name));
+        add("-chardev", format!("socket,id={name},path={path},{side}"));
     }
     add("-mon", "chardev=qmp,mode=control".into());
     add("-serial", "chardev:console".into());
@@ -80,9 +120,15 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
     add("-device", "virtio-rng-pci".into());
     add("-netdev", "user,id=net0,restrict=on".into());
     add("-device", "virtio-net-pci,netdev=net0,romfile=".into());
-    add("-drive", format!("if=none,id=disk,format=qcow2,cache=unsafe,file={}", escape(&machine.disk)));
-    add("-device", "virtio-blk-pci,drive=disk,bootindex=1".into());
-    add("-fw_cfg", format!("name=opt/org.orlop/config,file={}", escape(&machine.config)));
+    for (n, disk) in machine.disks.iter().enumerate() {
+        let file = escape(&disk.file);
+        add("-drive", format!("if=none,id=disk{n},format={},cache=unsafe,file={file}", disk.format));
+        // 0 is the kernel's that QEMU hands over itself.
+        add("-device", format!("virtio-blk-pci,drive=disk{n},bootindex={}", n + 1));
+    }
+    for (name, file) in &machine.fw_cfg {
+        add("-fw_cfg", format!("name={name},file={}", escape(file)));
+    }
     match &machine.boot {
         Boot::Direct { kernel, initrd, cmdline } => {
             add("-kernel", kernel.display().to_string());
@@ -101,25 +147,48 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn both_ways_to_boot_are_complete() {
-        let mut machine = Machine {
+    fn machine() -> Machine {
+        Machine {
             accelerator: Accelerator::Tcg,
             memory_mib: 1024,
             boot: Boot::Uefi { code: "/c".into(), vars: "/v,w".into() },
-            disk: "/d".into(),
-            config: "/f".into(),
+            disks: vec![Disk { file: "/d.qcow2".into(), format: "qcow2" }],
+            fw_cfg: vec![(FW_CFG_CONFIG.into(), "/f".into())],
             sockets: "/s".into(),
-        };
-        let uefi = arguments(&machine).join(" ");
-        for part in
-            ["-accel tcg,thread=multi", "-cpu max", "restrict=on", "file=/v,,w", "path=/s/host,server=off"]
-        {
-            assert!(uefi.contains(part), "{part}: {uefi}");
+            qemu_listens: &["qmp"],
+            no_reboot: true,
         }
+    }
+
+    #[test]
+    fn every_socket_and_disk_is_named() {
+        let args = arguments(&machine()).join(" ");
+        for part in [
+            "-accel tcg,thread=multi",
+            "-cpu max",
+            "-no-reboot",
+            "restrict=on",
+            "id=host,path=/s/host,server=off",
+            "id=qmp,path=/s/qmp,server=on,wait=off",
+            "name=org.orlop.host.0",
+            "format=qcow2,cache=unsafe,file=/d.qcow2",
+            "bootindex=1",
+            "file=/v,,w",
+            "-fw_cfg name=opt/org.orlop/config,file=/f",
+        ] {
+            assert!(args.contains(part), "{part}: {args}");
+        }
+        assert!(!args.contains("-kernel"));
+    }
+
+    #[test]
+    fn a_command_line_stays_one_argument() {
+        let mut machine = machine();
+        machine.no_reboot = false;
         machine.boot = Boot::Direct { kernel: "/k".into(), initrd: "/i".into(), cmdline: "a b".into() };
         let args = arguments(&machine);
         let at = args.iter().position(|a| a == "-append").expect("has a command line");
         assert_eq!(args[at + 1], "a b");
+        assert!(!args.contains(&"-no-reboot".to_owned()));
     }
 }

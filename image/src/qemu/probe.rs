@@ -1,10 +1,18 @@
-//! Which accelerator works here. A device node proves nothing: a guest of eight bytes is booted with a time limit.
+//! Which accelerator works here.
+//!
+//! Neither a device node nor a tiny guest proves anything: there are hosts whose KVM runs real-mode code and gives up
+//! at the first vector instruction of the kernel's own unpacker. So the kernel and initrd that are to run are booted
+//! on the very machine they will run on, until init speaks. In: that guest. Out: the accelerator, decided once in the
+//! life of a process. Invariant: no QEMU of the probe outlives it.
 
+use super::hardware;
 use anyhow::{Context, Result};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::io::{BufRead, BufReader, PipeReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What runs the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,65 +43,92 @@ impl Accelerator {
     }
 }
 
-/// What the guest writes to the exit port; QEMU then ends with `2 * VALUE + 1`.
-const VALUE: u8 = 0x31;
-/// A guest that boots does so at once.
-const WITHIN: Duration = Duration::from_secs(10);
-
-/// A boot sector: `mov al, VALUE; out 0xf4, al; hlt`, and back to the halt.
-fn boot_sector() -> [u8; 512] {
-    let mut sector = [0; 512];
-    sector[..8].copy_from_slice(&[0xb0, VALUE, 0xe6, 0xf4, 0xfa, 0xf4, 0xeb, 0xfd]);
-    sector[510..].copy_from_slice(&[0x55, 0xaa]);
-    sector
+/// What the probe boots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// Kernel image.
+    pub kernel: PathBuf,
+    /// Initrd with orlop-init.
+    pub initrd: PathBuf,
+    /// MiB.
+    pub memory_mib: u32,
 }
 
-/// KVM if a guest boots with it within ten seconds, else TCG. `dir` is scratch space.
+/// Init speaks after about a second with KVM and after four with QEMU's translation: what is slower is of no use.
+const WITHIN: Duration = Duration::from_secs(15);
+/// Lines that may wait to be looked at.
+const QUEUE: usize = 64;
+/// The answer does not change while this process lives.
+static KNOWN: Mutex<Option<Accelerator>> = Mutex::new(None);
+
+/// KVM if the guest's init speaks with it in time, else TCG.
 ///
 /// # Errors
-/// QEMU cannot be started or the scratch file cannot be written.
-pub fn probe(dir: &Path) -> Result<Accelerator> {
-    let usable = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
-    let works = usable && boots(dir, Accelerator::Kvm)?;
-    Ok(if works { Accelerator::Kvm } else { Accelerator::Tcg })
-}
-
-fn boots(dir: &Path, accelerator: Accelerator) -> Result<bool> {
-    let disk = dir.join("probe.img");
-    std::fs::write(&disk, boot_sector()).with_context(|| format!("writing {}", disk.display()))?;
-    // The firmware passes over a disk of a single sector.
-    std::fs::File::options().write(true).open(&disk)?.set_len(1 << 20)?;
-    let mut command = Command::new("qemu-system-x86_64");
-    command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-m", "32M"]);
-    command.args(["-machine", super::MACHINE, "-accel", accelerator.argument(), "-cpu", accelerator.cpu()]);
-    command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1", "-drive"]);
-    command.arg(format!("if=ide,format=raw,file={}", super::escape(&disk)));
-    let child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("starting qemu-system-x86_64")?;
-    Ok(wait(child)? == Some(i32::from(VALUE) * 2 + 1))
-}
-
-// The exit code, or none if it had to be killed.
-fn wait(mut child: Child) -> Result<Option<i32>> {
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).context("a process id")?);
-    let (done, waiter) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        let status = child.wait();
-        // Nobody listens any more after the time limit.
-        let _ = done.send(());
-        status
-    });
-    let late = waiter.recv_timeout(WITHIN).is_err();
-    if late {
-        // Its process is not reaped yet, so the id is still its own.
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+/// QEMU cannot be started.
+pub fn probe(guest: &Guest) -> Result<Accelerator> {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(answer) = *known {
+        return Ok(answer);
     }
-    let status = thread.join().map_err(|_| anyhow::anyhow!("the waiting thread ended early"))??;
-    Ok(if late { None } else { status.code() })
+    let usable = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
+    let works = usable && speaks(super::command().args(arguments(guest, Accelerator::Kvm)), WITHIN)?;
+    let answer = if works { Accelerator::Kvm } else { Accelerator::Tcg };
+    *known = Some(answer);
+    Ok(answer)
+}
+
+// Without a disk: init speaks before it looks for one.
+fn arguments(guest: &Guest, accelerator: Accelerator) -> Vec<String> {
+    let mut args = hardware(accelerator, guest.memory_mib);
+    args.extend(["-no-reboot", "-serial", "stdio"].map(String::from));
+    args.extend(["-kernel".into(), guest.kernel.display().to_string()]);
+    args.extend(["-initrd".into(), guest.initrd.display().to_string()]);
+    // Whatever the image's own command line hides, the probe wants to see.
+    args.extend(["-append".into(), "console=ttyS0 ignore_loglevel panic=-1".into()]);
+    args
+}
+
+/// What a line of the guest or of QEMU says about the question.
+fn verdict(line: &str) -> Option<bool> {
+    if line.contains("KVM internal error") {
+        // QEMU does not end then: it holds the guest for a debugger.
+        return Some(false);
+    }
+    line.contains("orlop-init: ").then_some(true)
+}
+
+// Runs the command until a line decides, it ends, or the time is up.
+fn speaks(command: &mut Command, within: Duration) -> Result<bool> {
+    let deadline = Instant::now() + within;
+    let (reader, writer) = std::io::pipe().context("making a pipe")?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn().context("starting qemu-system-x86_64")?;
+    // The command object holds the writing end: as long as it does, the pipe does not end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let (send, verdicts) = mpsc::sync_channel(QUEUE);
+    let reading = std::thread::spawn(move || read(reader, &send));
+    let answer = verdicts.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    // It may have ended already.
+    let _ = child.kill();
+    child.wait().context("waiting for the probe's QEMU")?;
+    drop(verdicts);
+    reading.join().map_err(|_| anyhow::anyhow!("the reading thread ended early"))?;
+    // The time was up, or it ended without a word.
+    Ok(answer.unwrap_or(false))
+}
+
+fn read(reader: PipeReader, verdicts: &SyncSender<bool>) {
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    // Firmware writes what is no UTF-8.
+    while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+        if let Some(works) = verdict(&String::from_utf8_lossy(&line)) {
+            // Nobody listens any more after the time limit.
+            let _ = verdicts.send(works);
+            return;
+        }
+        line.clear();
+    }
 }
 
 #[cfg(test)]
@@ -101,9 +136,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sector_is_bootable_and_leaves_through_the_exit_port() {
-        let sector = boot_sector();
-        assert_eq!(sector[510..], [0x55, 0xaa]);
-        assert_eq!(sector[1], VALUE);
+    fn a_guest_that_only_starts_does_not_count() {
+        let table = [
+            ("KVM internal error. Suberror: 1", Some(false)),
+            ("[    0.000000] Linux version 6.12", None),
+            ("[    1.1] Run /init as init process", None),
+            ("[    1.234567] orlop-init: kernel at 1230 ms: 6.12", Some(true)),
+        ];
+        for (line, expected) in table {
+            assert_eq!(verdict(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_silent_ends_or_fails_does_not_work() {
+        let table = [
+            ("echo 'orlop-init: kernel'; exec tail -f /dev/null", true),
+            ("echo 'KVM internal error. Suberror: 1' >&2; exec tail -f /dev/null", false),
+            ("echo 'Linux version 6.12'", false),
+            ("exec tail -f /dev/null", false),
+        ];
+        for (script, expected) in table {
+            let started = Instant::now();
+            let limit =
+                if script.contains("echo") { Duration::from_secs(60) } else { Duration::from_millis(50) };
+            assert_eq!(speaks(Command::new("sh").args(["-c", script]), limit).unwrap(), expected, "{script}");
+            assert!(started.elapsed() < Duration::from_secs(50), "{script}: the line decides, not the limit");
+        }
+    }
+
+    #[test]
+    fn the_probe_runs_on_the_machine_that_is_used() {
+        let guest = Guest { kernel: "/k".into(), initrd: "/i".into(), memory_mib: 1024 };
+        let args = arguments(&guest, Accelerator::Kvm);
+        assert!(args.starts_with(&hardware(Accelerator::Kvm, 1024)), "{args:?}");
+        assert!(args.join(" ").contains("-accel kvm -cpu host -smp 2 -m 1024M"), "{args:?}");
     }
 }

@@ -1,68 +1,96 @@
-//! QEMU's control socket (QMP): power button and quit.
+//! QEMU's machine protocol: one JSON object per line, commands answered in order, events in between.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A connection that has left negotiation mode.
+/// A connection past its greeting.
 pub struct Qmp {
-    stream: UnixStream,
-    lines: BufReader<UnixStream>,
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+    /// Events read while waiting for an answer.
+    events: Vec<String>,
 }
 
 impl Qmp {
-    /// Connects and negotiates.
+    /// Connects to a QEMU that listens.
     ///
     /// # Errors
-    /// No QEMU listens there, or it does not answer within ten seconds.
+    /// Nobody listens there, or it does not speak QMP.
     pub fn connect(path: &Path) -> Result<Qmp> {
         let stream =
             UnixStream::connect(path).with_context(|| format!("connecting to {}", path.display()))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        let lines = BufReader::new(stream.try_clone()?);
-        let mut qmp = Qmp { stream, lines };
-        // The greeting.
-        qmp.line()?;
-        qmp.run("qmp_capabilities")?;
+        Qmp::new(stream)
+    }
+
+    /// Reads the greeting and leaves capabilities negotiation.
+    ///
+    /// # Errors
+    /// If the peer does not speak QMP.
+    pub fn new(stream: UnixStream) -> Result<Qmp> {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).context("set a time limit")?;
+        let mut qmp = Qmp { reader: BufReader::new(stream.try_clone()?), writer: stream, events: Vec::new() };
+        let greeting = qmp.read()?;
+        anyhow::ensure!(greeting.get("QMP").is_some(), "no QMP greeting: {greeting}");
+        qmp.execute("qmp_capabilities")?;
         Ok(qmp)
     }
 
-    /// Presses the power button.
-    ///
-    /// # Errors
-    /// QEMU is gone.
-    pub fn power_button(&mut self) -> Result<()> {
-        self.run("system_powerdown")
-    }
-
-    /// Ends QEMU.
-    ///
-    /// # Errors
-    /// QEMU is gone.
-    pub fn quit(&mut self) -> Result<()> {
-        self.run("quit")
-    }
-
-    fn run(&mut self, command: &str) -> Result<()> {
-        writeln!(self.stream, "{{\"execute\":\"{command}\"}}").with_context(|| format!("QMP {command}"))?;
-        // Events may stand before the answer.
-        while !is_answer(&self.line().with_context(|| format!("QMP {command}"))?) {}
-        Ok(())
-    }
-
-    fn line(&mut self) -> Result<String> {
+    fn read(&mut self) -> Result<Value> {
         let mut line = String::new();
-        let n = self.lines.read_line(&mut line)?;
-        anyhow::ensure!(n > 0, "QEMU closed the connection");
-        Ok(line)
+        let n = self.reader.read_line(&mut line).context("read from QMP")?;
+        anyhow::ensure!(n > 0, "QEMU closed QMP");
+        serde_json::from_str(&line).with_context(|| format!("QMP said {line:?}"))
     }
-}
 
-fn is_answer(line: &str) -> bool {
-    let value: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
-    value.get("return").is_some() || value.get("error").is_some()
+    /// Runs a command without arguments.
+    ///
+    /// # Errors
+    /// QEMU's error, or silence for 30 s.
+    pub fn execute(&mut self, command: &str) -> Result<Value> {
+        writeln!(self.writer, "{}", json!({ "execute": command })).context("write to QMP")?;
+        loop {
+            let answer = self.read()?;
+            if let Some(event) = answer.get("event").and_then(Value::as_str) {
+                self.events.push(event.to_owned());
+            } else if let Some(value) = answer.get("return") {
+                return Ok(value.clone());
+            } else {
+                bail!("QMP {command}: {}", answer.get("error").unwrap_or(&answer));
+            }
+        }
+    }
+
+    /// Waits for an event (`RESET`, `SHUTDOWN`), or takes one that came already.
+    ///
+    /// # Errors
+    /// If it does not come within `limit`.
+    pub fn await_event(&mut self, name: &str, limit: Duration) -> Result<()> {
+        if let Some(at) = self.events.iter().position(|e| e == name) {
+            self.events.remove(at);
+            return Ok(());
+        }
+        let deadline = std::time::Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            anyhow::ensure!(!left.is_zero(), "waited {} s for the event {name}", limit.as_secs());
+            self.writer.set_read_timeout(Some(left)).context("set a time limit")?;
+            let event = self.read().with_context(|| format!("waiting for the event {name}"))?;
+            match event.get("event").and_then(Value::as_str) {
+                Some(e) if e == name => return Ok(()),
+                Some(e) => self.events.push(e.to_owned()),
+                None => {}
+            }
+        }
+    }
+
+    /// Forgets events so far.
+    pub fn forget_events(&mut self) {
+        self.events.clear();
+    }
 }
 
 #[cfg(test)]
@@ -70,10 +98,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_no_answers() {
-        assert!(is_answer("{\"return\": {}}"));
-        assert!(is_answer("{\"error\": {\"class\": \"x\"}}"));
-        assert!(!is_answer("{\"event\": \"POWERDOWN\"}"));
-        assert!(!is_answer("garbage"));
+    fn answers_are_told_from_events() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let fake = std::thread::spawn(move || {
+            let mut reader = BufReader::new(theirs.try_clone().unwrap());
+            let mut theirs = theirs;
+            writeln!(theirs, r#"{{"QMP": {{"version": {{}}}}}}"#).unwrap();
+            let mut line = String::new();
+            for answer in [
+                "{\"return\": {}}\n",
+                "{\"event\": \"RESET\"}\n{\"return\": {\"status\": \"running\"}}\n",
+                "{\"error\": {\"desc\": \"no\"}}\n",
+            ] {
+                line.clear();
+                reader.read_line(&mut line).unwrap();
+                theirs.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let mut qmp = Qmp::new(ours).unwrap();
+        assert_eq!(qmp.execute("query-status").unwrap()["status"], "running");
+        assert!(qmp.execute("bogus").unwrap_err().to_string().contains("no"));
+        qmp.await_event("RESET", Duration::from_secs(1)).unwrap();
+        fake.join().unwrap();
     }
 }

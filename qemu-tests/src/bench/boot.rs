@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use orlop_config::ledger::HostMessage;
+use orlop_image::qemu::{Boot, Disk, Machine};
 
 use super::stock::{self, MARK};
 use crate::cases::boot::{config_with_pod, render};
 use crate::run::Run;
 use crate::say;
-use crate::vm::accelerator;
-use crate::vm::command::{Boot, Disk, Spec};
 use crate::vm::disk;
-use crate::vm::lab::{Firmware, Lab};
+use crate::vm::lab::{Firmware, Image, Lab, MEMORY_MIB};
 use crate::vm::machine::{Vm, socket_dir};
 
 const LIMIT_S: u64 = 240;
@@ -27,7 +26,8 @@ pub fn run(run: &Arc<Run>, times: u32) -> Result<()> {
     let stock = stock::build(run)?;
     let artefacts = run.dir().join("bench-boot");
     fs::create_dir_all(&artefacts)?;
-    say::line(format!("accelerator {}, 2 CPUs, 1024 MiB", accelerator::probe(run)?));
+    let accelerator = Image::test()?.accelerator()?;
+    say::line(format!("accelerator {}, 2 CPUs, {MEMORY_MIB} MiB", accelerator.argument()));
     for n in 1..=times {
         let up = debian(run, &artefacts, &stock)?;
         say::line(format!("stock Debian 13, boot {n}: {up}"));
@@ -61,9 +61,9 @@ fn ours(run: &Arc<Run>, artefacts: &Path, n: u32) -> Result<()> {
 fn debian(run: &Arc<Run>, artefacts: &Path, stock: &stock::Stock) -> Result<String> {
     let own = run.sockets().join("stock.raw");
     disk::copy(run, &stock.disk, &own, 3)?;
-    let spec = Spec {
-        accelerator: accelerator::probe(run)?,
-        memory_mib: 1024,
+    let spec = Machine {
+        accelerator: Image::test()?.accelerator()?,
+        memory_mib: MEMORY_MIB,
         boot: Boot::Direct {
             kernel: stock.kernel.clone(),
             initrd: stock.initrd.clone(),
@@ -72,6 +72,7 @@ fn debian(run: &Arc<Run>, artefacts: &Path, stock: &stock::Stock) -> Result<Stri
         disks: vec![Disk { file: own.clone(), format: "raw" }],
         fw_cfg: Vec::new(),
         sockets: socket_dir(run)?,
+        qemu_listens: &[],
         no_reboot: true,
     };
     let vm = Vm::start(run, artefacts, &spec)?;

@@ -5,16 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use orlop_image::qemu::{self, Accelerator, Boot, Disk, FW_CFG_CONFIG, Guest, Machine};
 
-use super::accelerator;
-use super::command::{Boot, Disk, Spec};
 use super::disk::{self, Partition};
 use super::machine::{Vm, socket_dir};
 use crate::resource::Resource;
 use crate::run::{Run, cache_dir};
 
-/// Where the guest finds its configuration in fw_cfg.
-const FW_CFG_CONFIG: &str = "opt/org.orlop/config";
+/// Memory of a test VM.
+pub const MEMORY_MIB: u32 = 1024;
 
 /// Size of a test VM's disk, GiB.
 const DISK_GIB: u64 = 4;
@@ -50,6 +49,15 @@ impl Image {
         self.dir.join(file)
     }
 
+    /// The accelerator with which this image's kernel gets as far as init.
+    ///
+    /// # Errors
+    /// If QEMU is not installed.
+    pub fn accelerator(&self) -> Result<Accelerator> {
+        let (kernel, initrd) = (self.path("vmlinuz"), self.path("initrd"));
+        qemu::probe(&Guest { kernel, initrd, memory_mib: MEMORY_MIB })
+    }
+
     /// Copies what one lab needs: a build that publishes meanwhile must not mix two images in it.
     fn copy_to(&self, run: &Arc<Run>, dir: &Path) -> Result<()> {
         disk::copy(run, &self.path("orlop.raw"), &dir.join("disk.raw"), DISK_GIB)?;
@@ -65,7 +73,7 @@ pub struct Lab {
     run: Arc<Run>,
     dir: PathBuf,
     artefacts: PathBuf,
-    accelerator: String,
+    accelerator: Accelerator,
 }
 
 /// Kernel source of a boot.
@@ -91,7 +99,7 @@ impl Lab {
         ));
         run.record(Resource::Dir { path: dir.clone() })?;
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-        let accelerator = accelerator::probe(run)?;
+        let accelerator = image.accelerator()?;
         image.copy_to(run, &dir)?;
         Ok(Lab { run: run.clone(), dir, artefacts: artefacts.to_owned(), accelerator })
     }
@@ -134,13 +142,14 @@ impl Lab {
             fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
             fw_cfg.push((FW_CFG_CONFIG.to_owned(), file));
         }
-        let spec = Spec {
-            accelerator: self.accelerator.clone(),
-            memory_mib: 1024,
+        let spec = Machine {
+            accelerator: self.accelerator,
+            memory_mib: MEMORY_MIB,
             boot,
             disks: vec![Disk { file: self.disk(), format: "raw" }],
             fw_cfg,
             sockets: socket_dir(&self.run)?,
+            qemu_listens: &[],
             no_reboot: false,
         };
         Vm::start(&self.run, &self.artefacts, &spec)

@@ -14,10 +14,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use orlop_config::ledger::{Entry, HostMessage};
+use orlop_image::qemu::{Machine, Qmp, SOCKETS, arguments};
 
-use super::command::{SOCKETS, Spec, arguments};
 use super::feed::Feed;
-use super::qmp::Qmp;
 use super::shell::Shell;
 use crate::process::Guarded;
 use crate::run::Run;
@@ -53,7 +52,7 @@ impl Vm {
     ///
     /// # Errors
     /// If QEMU does not start: its own words.
-    pub fn start(run: &Arc<Run>, artefacts: &Path, spec: &Spec) -> Result<Vm> {
+    pub fn start(run: &Arc<Run>, artefacts: &Path, spec: &Machine) -> Result<Vm> {
         let mut listeners = Vec::new();
         for name in SOCKETS {
             let path = spec.sockets.join(name);

@@ -61,10 +61,42 @@ pub struct RuntimeVersion {
 /// `Status` of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeStatus {
-    /// Condition `RuntimeReady`; the message if it is false.
+    /// Condition `RuntimeReady`; if it is false `RuntimeReady=false reason:… message:…`.
     pub runtime_ready: Result<(), String>,
-    /// Condition `NetworkReady`; the message if it is false.
+    /// Condition `NetworkReady`; if it is false `NetworkReady=false reason:… message:…`.
     pub network_ready: Result<(), String>,
+    /// Runtime handlers, as the runtime orders them; empty if it does not say.
+    pub handlers: Vec<RuntimeHandler>,
+    /// What the runtime can do; `None` if it does not say.
+    pub features: Option<RuntimeFeatures>,
+}
+
+impl RuntimeStatus {
+    /// A runtime that is ready and says nothing more.
+    #[must_use]
+    pub fn ready() -> RuntimeStatus {
+        RuntimeStatus { runtime_ready: Ok(()), network_ready: Ok(()), handlers: Vec::new(), features: None }
+    }
+}
+
+/// One runtime handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeHandler {
+    /// Empty for the default handler.
+    pub name: String,
+    /// It makes read-only mounts read-only all the way down.
+    pub recursive_read_only_mounts: bool,
+    /// It runs pods in user namespaces.
+    pub user_namespaces: bool,
+}
+
+/// What the runtime as a whole can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeFeatures {
+    /// `supplementalGroupsPolicy` is honoured.
+    pub supplemental_groups_policy: bool,
+    /// User namespaces go together with the host's network.
+    pub user_namespaces_host_network: bool,
 }
 
 /// `RuntimeConfig`: who writes cgroups.

@@ -7,11 +7,15 @@
 
 pub mod admission;
 pub mod api;
+pub mod certs;
 pub mod checkers;
 pub mod container_spec;
 pub mod drivers;
+pub mod entropy;
 pub mod images;
+pub mod lease;
 pub mod machine;
+pub mod node_status;
 pub mod pleg;
 pub mod pod_actions;
 pub mod pod_manager;

@@ -30,7 +30,14 @@ fn built(manifest: &str, place: &str) -> Value {
     let pod =
         static_pod(decoded.pod, &decoded.raw, Source::File, &node.node_name, place).expect("a valid pod");
     assert_eq!(container_spec::unsupported(&pod), []);
-    let image = ImageInfo { id: "sha256:0123".into(), uid: Some(7), username: String::new(), size_bytes: 1 };
+    let image = ImageInfo {
+        id: "sha256:0123".into(),
+        uid: Some(7),
+        username: String::new(),
+        size_bytes: 1,
+        repo_tags: Vec::new(),
+        repo_digests: Vec::new(),
+    };
     let ips = ["10.0.0.2".to_owned()];
     let ips = if pod::host_network(&pod) { &[] } else { &ips[..] };
     let init = pod::init_containers(&pod).iter().map(|c| ContainerRef::Init(&c.name));

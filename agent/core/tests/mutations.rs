@@ -84,7 +84,14 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
     check_effect(&container_spec::pod_dirs(pod, node), &roots)?;
     let _ = container_spec::sandbox_config(pod, 0, node);
     let _ = admit(pod, [pod], &AdmissionContext::default());
-    let image = ImageInfo { id: "i".into(), uid: None, username: String::new(), size_bytes: 1 };
+    let image = ImageInfo {
+        id: "i".into(),
+        uid: None,
+        username: String::new(),
+        size_bytes: 1,
+        repo_tags: Vec::new(),
+        repo_digests: Vec::new(),
+    };
     let ips = ["10.0.0.2".to_owned()];
     let init = pod::init_containers(pod).iter().map(|c| ContainerRef::Init(&c.name));
     for container in init.chain(pod::containers(pod).iter().map(|c| ContainerRef::Regular(&c.name))) {

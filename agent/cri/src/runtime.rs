@@ -30,7 +30,7 @@ impl Runtime for CriClient {
         let request = v1::StatusRequest { verbose: false };
         let call = self.ordinary("Status", "container runtime");
         let answer = self.runtime(call, request, |mut c, r| async move { c.status(r).await }).await?;
-        Ok(convert::observed::status(&answer.status.unwrap_or_default()))
+        Ok(convert::observed::status(answer))
     }
 
     async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, DriverError> {

@@ -15,11 +15,10 @@ use agent_core::container_spec::context::{
 };
 use agent_core::drivers::{CgroupDriver, RuntimeVersion};
 use agent_core::pod_worker::WorkerContext;
+use agent_core::resources::node_allocatable::{self, MachineAmounts, Reservations, Resources};
 use agent_core::restart;
-use agent_core::types;
 use agent_linux::{machine, process};
 use anyhow::{Context, bail};
-use orlop_config::Quantity;
 use orlop_config::kubelet::{KubeletConfiguration, enums};
 
 use crate::cli::Settings;
@@ -128,17 +127,14 @@ impl NodeFacts {
     /// Memory or CPUs of the machine cannot be read.
     pub fn admission_context(&self) -> anyhow::Result<AdmissionContext> {
         let kubelet = &self.settings.kubelet;
-        let machine = machine_context(kubelet, Path::new(&self.settings.options.root_dir))?;
-        let allocatable = [
-            ("cpu", types::Quantity::from_milli(machine.allocatable_cpu_milli)),
-            ("memory", types::Quantity::from_units(machine.allocatable_memory_bytes)),
-            ("ephemeral-storage", types::Quantity::from_units(machine.allocatable_ephemeral_storage_bytes)),
-        ];
+        let (allocatable, _) = amounts(kubelet, Path::new(&self.settings.options.root_dir))?;
         Ok(AdmissionContext {
             node_name: self.node_name.clone(),
             node_labels: node_labels(&self.node_name, &self.settings.options.node_labels),
-            max_pods: u32::try_from(max_pods(kubelet)?).ok(),
-            allocatable: allocatable.map(|(name, amount)| (name.to_owned(), amount)).into(),
+            max_pods: allocatable
+                .get(node_allocatable::PODS)
+                .and_then(|pods| u32::try_from(pods.value()).ok()),
+            allocatable: allocatable.into_iter().filter(|(name, _)| name != node_allocatable::PODS).collect(),
             allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
             kernel: machine::kernel_version()?,
             apparmor_enabled: machine::has_apparmor(),
@@ -180,15 +176,6 @@ fn node_labels(name: &str, given: &BTreeMap<String, String>) -> BTreeMap<String,
     let mut labels = given.clone();
     labels.extend(own.map(|(k, v)| (k.to_owned(), v.to_owned())));
     labels
-}
-
-/// `maxPods`, and no more than `podsPerCore` allows.
-fn max_pods(kubelet: &KubeletConfiguration) -> anyhow::Result<i64> {
-    let max = i64::from(kubelet.max_pods);
-    if kubelet.pods_per_core == 0 {
-        return Ok(max);
-    }
-    Ok(max.min(i64::from(kubelet.pods_per_core) * i64::from(machine::cpus_online()?)))
 }
 
 /// containerd knows supplementalGroupsPolicy since 2.0; of other runtimes the CRI status would have to be asked.
@@ -244,86 +231,38 @@ fn resolver(path: &str) -> Option<ResolvConf> {
     }
 }
 
+/// What pods may have of this machine, and its bytes of memory.
+fn amounts(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::Result<(Resources, i64)> {
+    let isolated = kubelet.local_storage_capacity_isolation;
+    let memory_bytes = machine::memory_bytes()?;
+    let amounts = MachineAmounts {
+        cpus: machine::cpus_online()?,
+        memory_bytes,
+        hugepages: machine::hugepages(),
+        ephemeral_storage_bytes: isolated.then(|| machine::filesystem_bytes(root_dir).ok()).flatten(),
+    };
+    let reservations = Reservations::new(kubelet);
+    let capacity = node_allocatable::capacity(&amounts, &reservations);
+    let allocatable = node_allocatable::allocatable(&capacity, &reservations);
+    Ok((allocatable, i64::try_from(memory_bytes).unwrap_or(i64::MAX)))
+}
+
 fn machine_context(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::Result<MachineContext> {
-    let memory = signed(machine::memory_bytes()?);
-    let cpus_milli = i64::from(machine::cpus_online()?) * 1000;
-    let storage = machine::filesystem_bytes(root_dir).map(signed).unwrap_or_default();
-    let evict = |signal: &str, capacity: i64| {
-        kubelet.eviction_hard.get(signal).map_or(0, |amount| threshold(amount, capacity))
-    };
-    let left = |capacity: i64, resource: &str, evicted: i64| {
-        (capacity - reserved(kubelet, resource) - evicted).max(0)
-    };
+    let (allocatable, memory_capacity_bytes) = amounts(kubelet, root_dir)?;
+    let of = |name: &str| allocatable.get(name).copied().unwrap_or_default();
     Ok(MachineContext {
-        memory_capacity_bytes: memory,
-        allocatable_cpu_milli: (cpus_milli - reserved_cpu_milli(kubelet)).max(0),
-        allocatable_memory_bytes: left(memory, "memory", evict("memory.available", memory)),
-        allocatable_ephemeral_storage_bytes: left(
-            storage,
-            "ephemeral-storage",
-            evict("nodefs.available", storage),
-        ),
+        memory_capacity_bytes,
+        allocatable_cpu_milli: of("cpu").milli_value(),
+        allocatable_memory_bytes: of("memory").value(),
+        allocatable_ephemeral_storage_bytes: of(node_allocatable::EPHEMERAL_STORAGE).value(),
         hugepage_sizes: machine::hugepage_sizes(),
         thermal_throttle_paths: machine::thermal_throttle_paths(),
     })
 }
 
-/// Reserved for the system and for Kubernetes together, whole units.
-fn reserved(kubelet: &KubeletConfiguration, resource: &str) -> i64 {
-    let of = |map: &BTreeMap<String, String>| {
-        map.get(resource).and_then(|q| Quantity::parse(q).ok()).map_or(0, |q| q.value())
-    };
-    of(&kubelet.system_reserved) + of(&kubelet.kube_reserved)
-}
-
-/// `reservedSystemCPUs` replaces the amounts.
-fn reserved_cpu_milli(kubelet: &KubeletConfiguration) -> i64 {
-    if let Some(cpus) =
-        orlop_config::formats::parse_cpu_list(&kubelet.reserved_system_cpus).filter(|c| !c.is_empty())
-    {
-        return i64::try_from(cpus.len()).unwrap_or(0) * 1000;
-    }
-    let of = |map: &BTreeMap<String, String>| {
-        map.get("cpu").and_then(|q| Quantity::parse(q).ok()).map_or(0, |q| q.milli_value())
-    };
-    of(&kubelet.system_reserved) + of(&kubelet.kube_reserved)
-}
-
-/// An eviction threshold as an amount: `100Mi`, or `10%` of the capacity.
-fn threshold(amount: &str, capacity: i64) -> i64 {
-    match amount.strip_suffix('%') {
-        Some(percent) => {
-            // Thousandths of a percent, in integers: decisions know no floats.
-            let (whole, part) = percent.split_once('.').unwrap_or((percent, ""));
-            let part = format!("{part:0<3}");
-            let thousandths = |s: &str| s.get(..3).and_then(|s| s.parse::<i128>().ok()).unwrap_or(0);
-            let share = whole.parse::<i128>().unwrap_or(0) * 1000 + thousandths(&part);
-            i64::try_from(i128::from(capacity) * share / 100_000).unwrap_or(0)
-        }
-        None => Quantity::parse(amount).map_or(0, |q| q.value()),
-    }
-}
-
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thresholds() {
-        for (amount, capacity, bytes) in [
-            ("100Mi", 1 << 30, 100 << 20),
-            ("10%", 1000, 100),
-            ("7.5%", 1000, 75),
-            ("0.1%", 10_000, 10),
-            ("x%", 10, 0),
-        ] {
-            assert_eq!(threshold(amount, capacity), bytes, "{amount}");
-        }
-    }
 
     #[test]
     fn admission_of_an_unchanged_machine_is_the_same() {
@@ -344,7 +283,9 @@ mod tests {
         assert_eq!(admission, facts.admission_context().unwrap());
         assert_eq!(admission.max_pods, Some(machine::cpus_online().unwrap()));
         assert_eq!(admission.node_labels["kubernetes.io/hostname"], "n1");
-        assert_eq!(admission.allocatable.len(), 3);
+        assert!(
+            ["cpu", "memory", "ephemeral-storage"].iter().all(|r| admission.allocatable.contains_key(*r))
+        );
         assert!(admission.supplemental_groups_policy);
         assert!(!knows_supplemental_groups_policy(&runtime("1.7.28")));
         let context = || format!("{:?}", facts.worker_context().unwrap());
@@ -359,21 +300,16 @@ mod tests {
     }
 
     #[test]
-    fn reservations_and_evictions_are_taken_off() {
-        let amounts = |list: &[(&str, &str)]| {
-            list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>()
-        };
-        let mut kubelet = KubeletConfiguration {
-            eviction_hard: amounts(&[("memory.available", "100Mi")]),
-            system_reserved: amounts(&[("memory", "1Mi"), ("cpu", "100m")]),
-            kube_reserved: amounts(&[("cpu", "50m")]),
-            ..KubeletConfiguration::default()
-        };
+    fn pods_may_have_what_is_not_reserved() {
+        let mut kubelet = KubeletConfiguration::default();
+        kubelet.system_reserved.insert("cpu".to_owned(), "100m".to_owned());
         let context = machine_context(&kubelet, Path::new("/")).unwrap();
-        assert_eq!(context.memory_capacity_bytes - context.allocatable_memory_bytes, 101 << 20);
         let cpus = i64::from(machine::cpus_online().unwrap()) * 1000;
-        assert_eq!(context.allocatable_cpu_milli, cpus - 150);
-        kubelet.reserved_system_cpus = "0".to_owned();
-        assert_eq!(machine_context(&kubelet, Path::new("/")).unwrap().allocatable_cpu_milli, cpus - 1000);
+        assert_eq!(context.allocatable_cpu_milli, cpus - 100);
+        assert!(context.allocatable_memory_bytes < context.memory_capacity_bytes);
+        assert!(context.allocatable_ephemeral_storage_bytes > 0);
+        kubelet.local_storage_capacity_isolation = false;
+        let context = machine_context(&kubelet, Path::new("/")).unwrap();
+        assert_eq!(context.allocatable_ephemeral_storage_bytes, 0);
     }
 }

@@ -9,6 +9,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use agent_core::resources::node_allocatable::HugePages;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::statvfs::statvfs;
@@ -92,6 +93,22 @@ pub fn hugepage_sizes() -> Vec<String> {
         .collect();
     kilobytes.sort_unstable();
     kilobytes.into_iter().map(hugepage_name).collect()
+}
+
+/// Huge pages by size: how many the kernel has set aside of each.
+#[must_use]
+pub fn hugepages() -> Vec<HugePages> {
+    let root = Path::new("/sys/kernel/mm/hugepages");
+    let mut sizes: Vec<HugePages> = entries(root)
+        .iter()
+        .filter_map(|name| {
+            let kilobytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let pages = std::fs::read_to_string(root.join(name).join("nr_hugepages")).ok()?;
+            Some(HugePages { page_bytes: kilobytes.checked_mul(1024)?, pages: pages.trim().parse().ok()? })
+        })
+        .collect();
+    sizes.sort_unstable();
+    sizes
 }
 
 fn hugepage_name(kilobytes: u64) -> String {

@@ -62,7 +62,7 @@ impl Runtime for FakeDriver {
     }
 
     async fn status(&self) -> Result<RuntimeStatus, DriverError> {
-        Ok(RuntimeStatus { runtime_ready: Ok(()), network_ready: Ok(()) })
+        Ok(RuntimeStatus::ready())
     }
 
     async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, DriverError> {

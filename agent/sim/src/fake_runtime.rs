@@ -79,6 +79,8 @@ pub fn image(reference: &str) -> ImageInfo {
         uid: Some(0),
         username: String::new(),
         size_bytes: 1 << 20,
+        repo_tags: Vec::new(),
+        repo_digests: Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! In: pods. Out: QoS classes, sums of requests and limits. Upstream: pkg/apis/core/v1/helper/qos,
 //! component-helpers/resource. See docs/agent.md.
 
+pub mod node_allocatable;
 pub mod qos;
 pub mod requests;
 

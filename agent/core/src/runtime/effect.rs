@@ -172,6 +172,12 @@ pub struct ImageInfo {
     pub username: String,
     /// Size, bytes.
     pub size_bytes: u64,
+    /// Names with a tag.
+    #[serde(default)]
+    pub repo_tags: Vec<String>,
+    /// Names with a digest.
+    #[serde(default)]
+    pub repo_digests: Vec<String>,
 }
 
 /// What a successful effect answers.

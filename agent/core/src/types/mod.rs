@@ -6,6 +6,8 @@
 
 pub mod pod;
 pub mod quantity;
+pub mod quantity_text;
+pub mod time;
 
 pub use pod::ContainerRef;
 pub use quantity::Quantity;

@@ -122,6 +122,12 @@ impl Quantity {
         Quantity { nanos: (self.nanos + other.nanos).clamp(-MAX, MAX) }
     }
 
+    /// The same amount on the other side of zero.
+    #[must_use]
+    pub fn negated(self) -> Quantity {
+        Quantity { nanos: -self.nanos }
+    }
+
     /// True for a whole number of `unit`s.
     #[must_use]
     pub fn is_multiple_of(self, unit: Quantity) -> bool {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use agent_core::drivers::{CgroupDriver, RuntimeStatus, RuntimeVersion};
+use agent_core::drivers::{CgroupDriver, RuntimeFeatures, RuntimeHandler, RuntimeStatus, RuntimeVersion};
 use agent_core::runtime::effect::ImageInfo;
 use agent_core::runtime::observed::{ContainerObserved, ContainerState, SandboxObserved, SandboxState};
 use agent_core::runtime::{PodKey, PodUid, labels};
@@ -29,15 +29,32 @@ pub fn version(v: v1::VersionResponse) -> RuntimeVersion {
     RuntimeVersion { name: v.runtime_name, version: v.runtime_version, api_version: v.runtime_api_version }
 }
 
-/// `RuntimeStatus`; a condition that the runtime does not report is not met.
+/// `StatusResponse`; a condition that the runtime does not report is not met.
 #[must_use]
-pub fn status(s: &v1::RuntimeStatus) -> RuntimeStatus {
-    let condition = |wanted: &str| match s.conditions.iter().find(|c| c.r#type == wanted) {
+pub fn status(response: v1::StatusResponse) -> RuntimeStatus {
+    let conditions = response.status.unwrap_or_default().conditions;
+    let condition = |wanted: &str| match conditions.iter().find(|c| c.r#type == wanted) {
         Some(c) if c.status => Ok(()),
-        Some(c) => Err(format!("{wanted}: {}: {}", c.reason, c.message)),
-        None => Err(format!("{wanted}: the container runtime does not report this condition")),
+        Some(c) => Err(format!("{wanted}=false reason:{} message:{}", c.reason, c.message)),
+        None => Err(format!("the container runtime does not report the condition {wanted}")),
     };
-    RuntimeStatus { runtime_ready: condition("RuntimeReady"), network_ready: condition("NetworkReady") }
+    let handlers = response.runtime_handlers.into_iter().map(|h| {
+        let features = h.features.unwrap_or_default();
+        RuntimeHandler {
+            name: h.name,
+            recursive_read_only_mounts: features.recursive_read_only_mounts,
+            user_namespaces: features.user_namespaces,
+        }
+    });
+    RuntimeStatus {
+        runtime_ready: condition("RuntimeReady"),
+        network_ready: condition("NetworkReady"),
+        handlers: handlers.collect(),
+        features: response.features.map(|f| RuntimeFeatures {
+            supplemental_groups_policy: f.supplemental_groups_policy,
+            user_namespaces_host_network: f.user_namespaces_host_network,
+        }),
+    }
 }
 
 /// `RuntimeConfigResponse`.
@@ -119,5 +136,12 @@ pub fn container(sandbox_id: &str, c: v1::ContainerStatus) -> ContainerObserved 
 /// `Image`.
 #[must_use]
 pub fn image(i: v1::Image) -> ImageInfo {
-    ImageInfo { id: i.id.into(), uid: i.uid.map(|u| u.value), username: i.username, size_bytes: i.size }
+    ImageInfo {
+        id: i.id.into(),
+        uid: i.uid.map(|u| u.value),
+        username: i.username,
+        size_bytes: i.size,
+        repo_tags: i.repo_tags,
+        repo_digests: i.repo_digests,
+    }
 }

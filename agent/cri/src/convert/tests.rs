@@ -417,10 +417,22 @@ fn conditions_images_and_drivers_arrive() {
     let both = v1::RuntimeStatus {
         conditions: vec![condition("RuntimeReady", true), condition("NetworkReady", false)],
     };
-    let status = observed::status(&both);
+    let handler = |name: &str, features| v1::RuntimeHandler { name: name.into(), features };
+    let all = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: true };
+    let features = v1::RuntimeFeatures { supplemental_groups_policy: true, ..Default::default() };
+    let status = observed::status(v1::StatusResponse {
+        status: Some(both),
+        runtime_handlers: vec![handler("", Some(all)), handler("kata", None)],
+        features: Some(features),
+        ..Default::default()
+    });
     assert_eq!(status.runtime_ready, Ok(()));
-    assert_eq!(status.network_ready, Err("NetworkReady: Why: words".into()));
-    assert!(observed::status(&v1::RuntimeStatus::default()).runtime_ready.is_err());
+    assert_eq!(status.network_ready, Err("NetworkReady=false reason:Why message:words".into()));
+    assert!(status.handlers[0].user_namespaces && status.handlers[0].recursive_read_only_mounts);
+    assert!(status.handlers[1].name == "kata" && !status.handlers[1].user_namespaces);
+    assert!(status.features.is_some_and(|f| f.supplemental_groups_policy && !f.user_namespaces_host_network));
+    let silent = observed::status(v1::StatusResponse::default());
+    assert!(silent.runtime_ready.is_err() && silent.handlers.is_empty() && silent.features.is_none());
     let driver = |cgroup_driver| {
         let linux = Some(v1::LinuxRuntimeConfiguration { cgroup_driver });
         observed::cgroup_driver(&v1::RuntimeConfigResponse { linux })

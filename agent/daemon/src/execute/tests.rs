@@ -96,7 +96,14 @@ impl ImageService for Slow {
         self.pulling_max.fetch_max(now, Ordering::AcqRel);
         self.pulls_open.notified().await;
         self.pulling.fetch_sub(1, Ordering::AcqRel);
-        Ok(ImageInfo { id: ImageId::from(image), uid: None, username: String::new(), size_bytes: 1 })
+        Ok(ImageInfo {
+            id: ImageId::from(image),
+            uid: None,
+            username: String::new(),
+            size_bytes: 1,
+            repo_tags: Vec::new(),
+            repo_digests: Vec::new(),
+        })
     }
     async fn list_images(&self) -> Answered<Vec<ImageInfo>> {
         no("list_images")

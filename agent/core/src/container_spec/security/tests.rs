@@ -16,7 +16,14 @@ fn with(pod_context: Value, own: Value) -> Pod {
 }
 
 fn image(uid: Option<i64>, username: &str) -> ImageInfo {
-    ImageInfo { id: "sha256:1".into(), uid, username: username.into(), size_bytes: 1 }
+    ImageInfo {
+        id: "sha256:1".into(),
+        uid,
+        username: username.into(),
+        size_bytes: 1,
+        repo_tags: Vec::new(),
+        repo_digests: Vec::new(),
+    }
 }
 
 fn security(pod: &Pod, image: &ImageInfo, node: &NodeContext) -> Result<ContainerSecurity, SpecError> {

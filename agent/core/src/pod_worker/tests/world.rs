@@ -147,6 +147,8 @@ fn image_info(reference: &str) -> ImageInfo {
         uid: None,
         username: String::new(),
         size_bytes: 7,
+        repo_tags: Vec::new(),
+        repo_digests: Vec::new(),
     }
 }
 

@@ -1,0 +1,96 @@
+//! What a certificate says, what is wanted of it, and whether the two fit.
+//!
+//! In: facts read from a certificate, a Node's addresses. Out: [`CertTemplate`], and why a certificate does not
+//! satisfy it. Invariant: names that a certificate has beyond the template are no reason to renew it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::NodeAddress;
+
+use super::{CertConfig, CertKind};
+use crate::time::Wall;
+
+/// What one certificate says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFacts {
+    /// Valid from.
+    pub not_before: Wall,
+    /// Valid to.
+    pub not_after: Wall,
+    /// Subject CN.
+    pub common_name: String,
+    /// Subject O, all of them.
+    pub organizations: Vec<String>,
+    /// DNS subject alternative names.
+    pub dns_names: Vec<String>,
+    /// IP subject alternative names.
+    pub ips: Vec<IpAddr>,
+    /// True if it was handed over to start with and is to be replaced by one of the node's own.
+    pub from_bootstrap: bool,
+}
+
+/// What is wanted of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertTemplate {
+    /// Subject CN: `system:node:<name>`.
+    pub common_name: String,
+    /// Subject O: `system:nodes`.
+    pub organization: String,
+    /// DNS subject alternative names, sorted.
+    pub dns_names: Vec<String>,
+    /// IP subject alternative names, sorted by their text.
+    pub ips: Vec<IpAddr>,
+}
+
+impl CertTemplate {
+    /// What the certificate of `config` must say; `None` for a serving certificate of a node without any IP.
+    pub(super) fn of(config: &CertConfig, addresses: &[NodeAddress]) -> Option<CertTemplate> {
+        let (dns_names, ips) = match config.kind {
+            CertKind::Client => (Vec::new(), Vec::new()),
+            CertKind::Serving => names(addresses),
+        };
+        if config.kind == CertKind::Serving && ips.is_empty() {
+            return None;
+        }
+        Some(CertTemplate {
+            common_name: format!("system:node:{}", config.node_name),
+            organization: "system:nodes".to_owned(),
+            dns_names,
+            ips,
+        })
+    }
+
+    /// Why `facts` do not do; `None` if they do.
+    #[must_use]
+    pub fn unmet(&self, facts: &CertificateFacts) -> Option<String> {
+        if facts.common_name != self.common_name {
+            return Some(format!("its common name is {:?}, not {:?}", facts.common_name, self.common_name));
+        }
+        if !facts.organizations.contains(&self.organization) {
+            return Some(format!("it lacks the organization {:?}", self.organization));
+        }
+        let dns = self.dns_names.iter().filter(|name| !facts.dns_names.contains(name)).cloned();
+        let ips = self.ips.iter().filter(|ip| !facts.ips.contains(ip)).map(ToString::to_string);
+        let missing: Vec<String> = dns.chain(ips).collect();
+        (!missing.is_empty()).then(|| format!("it does not name {}", missing.join(", ")))
+    }
+}
+
+/// DNS names and IPs among a Node's addresses, each sorted by its text.
+pub(super) fn names(addresses: &[NodeAddress]) -> (Vec<String>, Vec<IpAddr>) {
+    let mut dns = BTreeSet::new();
+    let mut ips = BTreeSet::new();
+    for NodeAddress { type_, address } in addresses.iter().filter(|a| !a.address.is_empty()) {
+        match (type_.as_str(), address.parse::<IpAddr>()) {
+            ("Hostname" | "InternalIP" | "ExternalIP", Ok(ip)) => {
+                ips.insert((ip.to_string(), ip));
+            }
+            ("Hostname" | "InternalDNS" | "ExternalDNS", _) => {
+                dns.insert(address.clone());
+            }
+            _ => {}
+        }
+    }
+    (dns.into_iter().collect(), ips.into_iter().map(|(_, ip)| ip).collect())
+}

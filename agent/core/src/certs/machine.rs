@@ -1,0 +1,486 @@
+//! The machine: from a need to a stored certificate, one step after the other.
+//!
+//! `Idle` ─generate→ `Generating` ─create→ `Creating` ─poll→ `Approval` ─store→ `Storing` ─→ `Idle`; every failure
+//! goes back to `Idle` with a pause and without the key.
+
+use std::time::Duration;
+
+use super::csr::{self, Verdict};
+use super::facts::{CertTemplate, CertificateFacts};
+use super::rotation::{self, ClockProblem, Need};
+use super::{
+    CertAction, CertConfig, CertEvent, CertFact, CertIdentity, CertKind, CertState, KeyHandle, message,
+};
+use crate::api::{ApiCall, ApiReply, ApiResult};
+use crate::drivers::Class;
+use crate::entropy::Entropy;
+use crate::machine::{EffectId, Machine, Outbox};
+use crate::time::{Mono, Now, Wall};
+use crate::types::time::text;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::NodeAddress;
+
+/// One request is waited for this long.
+const APPROVAL_MAX: Duration = Duration::from_secs(15 * 60);
+/// First pause between looks at a request; it doubles.
+const POLL_MIN: Duration = Duration::from_millis(250);
+/// Longest pause between looks.
+const POLL_MAX: Duration = Duration::from_secs(8);
+/// A wrong clock is looked at this often.
+const CLOCK_PERIOD: Duration = Duration::from_secs(1);
+/// A clock that contradicts the certificate only is waited for this long.
+const CLOCK_PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// Longest sleep: the wall clock may be set meanwhile.
+const SLEEP_MAX: Duration = Duration::from_secs(30);
+/// Shortest time between two certificates.
+const SPACING: Duration = Duration::from_secs(1);
+
+/// A request under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Request {
+    key: KeyHandle,
+    template: CertTemplate,
+    with: CertIdentity,
+}
+
+/// A request that the API server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Filed {
+    name: String,
+    uid: Option<String>,
+    give_up: Mono,
+    pause: Duration,
+    look: Mono,
+    approved: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Generating(Request),
+    Creating(Request),
+    Approval(Request, Filed),
+    Storing(Request),
+}
+
+/// The machine; see the module.
+#[derive(Clone, Debug)]
+pub struct CertManager {
+    config: CertConfig,
+    entropy: Entropy,
+    last_id: u64,
+    last_key: u64,
+    in_flight: Option<EffectId>,
+    phase: Phase,
+    /// What the directory holds, once it was read.
+    current: Option<Option<CertificateFacts>>,
+    rotate_at: Option<Wall>,
+    bootstrap: bool,
+    addresses: Vec<NodeAddress>,
+    /// The API server refused the node's own certificate.
+    refused: bool,
+    failures: u32,
+    next_try: Mono,
+    failure: Option<String>,
+    /// Since when the clock is known to be wrong.
+    clock_wrong: Option<(Mono, String)>,
+    wake: Option<Mono>,
+}
+
+impl CertManager {
+    /// Waits for [`CertEvent::Loaded`].
+    #[must_use]
+    pub fn new(config: CertConfig) -> CertManager {
+        CertManager {
+            entropy: Entropy::new(config.seed),
+            config,
+            last_id: 0,
+            last_key: 0,
+            in_flight: None,
+            phase: Phase::Idle,
+            current: None,
+            rotate_at: None,
+            bootstrap: false,
+            addresses: Vec::new(),
+            refused: false,
+            failures: 0,
+            next_try: Mono(0),
+            failure: None,
+            clock_wrong: None,
+            wake: None,
+        }
+    }
+
+    /// What the certificate in use says.
+    #[must_use]
+    pub fn current(&self) -> Option<&CertificateFacts> {
+        self.current.as_ref()?.as_ref()
+    }
+
+    /// What went wrong last, until the next success.
+    #[must_use]
+    pub fn last_failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// How it stands at `wall`.
+    #[must_use]
+    pub fn state(&self, wall: Wall) -> CertState {
+        let Some(current) = &self.current else { return CertState::Starting };
+        if let Some(facts) = current.as_ref().filter(|c| is_valid(c, wall)) {
+            return CertState::Valid { not_after: facts.not_after };
+        }
+        if let Some((_, message)) = &self.clock_wrong {
+            return CertState::Waiting { message: message.clone() };
+        }
+        if self.template().is_none() {
+            return CertState::Waiting { message: message::NO_ADDRESS.to_owned() };
+        }
+        if self.identity(wall).is_none() {
+            let expired = current.as_ref().map(|c| text(c.not_after));
+            return CertState::Waiting { message: message::no_credentials(expired) };
+        }
+        let message = match (&self.phase, &self.failure) {
+            (Phase::Approval(_, filed), _) if filed.approved => message::approved(&filed.name),
+            (Phase::Approval(_, filed), _) => message::pending(self.config.kind, &filed.name),
+            (_, Some(failure)) => failure.clone(),
+            (_, None) => format!("a {} certificate is being asked for", self.config.kind.as_str()),
+        };
+        CertState::Requesting { message }
+    }
+
+    fn template(&self) -> Option<CertTemplate> {
+        CertTemplate::of(&self.config, &self.addresses)
+    }
+
+    /// Who asks; `None` if nobody can.
+    fn identity(&self, wall: Wall) -> Option<CertIdentity> {
+        if self.config.kind == CertKind::Serving {
+            return Some(CertIdentity::Node);
+        }
+        match self.current() {
+            Some(current) if is_valid(current, wall) && !(self.refused && self.bootstrap) => {
+                Some(CertIdentity::Node)
+            }
+            _ if self.bootstrap => Some(CertIdentity::Bootstrap),
+            // Expired by this clock: the server's clock decides.
+            Some(_) => Some(CertIdentity::Node),
+            None => None,
+        }
+    }
+
+    fn next_id(&mut self) -> EffectId {
+        self.last_id += 1;
+        let id = EffectId(self.last_id);
+        self.in_flight = Some(id);
+        id
+    }
+
+    fn call(&mut self, with: CertIdentity, call: ApiCall, out: &mut Outbox<CertAction>) {
+        let id = self.next_id();
+        out.push(CertAction::Call { id, with, call });
+    }
+
+    /// Back to the start, with a pause.
+    fn fail(&mut self, message: String, now: Now, out: &mut Outbox<CertAction>) {
+        self.drop_request(out);
+        self.failures = self.failures.saturating_add(1);
+        self.next_try = now.mono.after(rotation::retry_pause(self.failures, &mut self.entropy));
+        self.failure = Some(message.clone());
+        out.push(CertAction::Fact(CertFact::Failed { message }));
+    }
+
+    fn drop_request(&mut self, out: &mut Outbox<CertAction>) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Idle);
+        match phase {
+            Phase::Idle => {}
+            Phase::Generating(r) | Phase::Creating(r) | Phase::Approval(r, _) | Phase::Storing(r) => {
+                out.push(CertAction::DropKey { key: r.key });
+            }
+        }
+    }
+
+    /// True if what was asked for is no longer what is wanted, nor is what there is.
+    fn is_superseded(&self, request: &Request) -> bool {
+        self.template().is_none_or(|wanted| {
+            wanted != request.template && self.current().is_none_or(|c| wanted.unmet(c).is_some())
+        })
+    }
+
+    fn take(&mut self, facts: Option<CertificateFacts>, rotate_at: Option<Wall>) {
+        self.rotate_at = rotate_at.filter(|_| self.config.rotate);
+        self.current = Some(facts);
+        self.refused = false;
+    }
+
+    fn loaded(&mut self, facts: Option<CertificateFacts>) {
+        if self.current.as_ref() != Some(&facts) {
+            let rotate_at = facts.as_ref().map(|f| rotation::deadline(f, &mut self.entropy));
+            self.take(facts, rotate_at);
+        }
+    }
+
+    fn generated(
+        &mut self,
+        request: Request,
+        result: Result<String, String>,
+        now: Now,
+        out: &mut Outbox<CertAction>,
+    ) {
+        match result {
+            Ok(pem) => {
+                let (with, csr) = (request.with, csr::object(self.config.kind, pem));
+                self.phase = Phase::Creating(request);
+                self.call(with, ApiCall::CreateCsr(Box::new(csr)), out);
+            }
+            Err(error) => self.fail(format!("making a key and a certificate request: {error}"), now, out),
+        }
+    }
+
+    fn call_failed(
+        &mut self,
+        with: CertIdentity,
+        error: &crate::api::ApiError,
+        now: Now,
+        out: &mut Outbox<CertAction>,
+    ) {
+        if error.code == Some(401) && with == CertIdentity::Node {
+            self.refused = true;
+        }
+        self.fail(message::call_failed(self.config.kind, with, error), now, out);
+    }
+
+    fn created(&mut self, request: Request, result: ApiResult, now: Now, out: &mut Outbox<CertAction>) {
+        match result {
+            Ok(ApiReply::Csr(csr)) => {
+                let name = csr.metadata.name.clone().unwrap_or_default();
+                let filed = Filed {
+                    name: name.clone(),
+                    uid: csr.metadata.uid.clone(),
+                    give_up: now.mono.after(APPROVAL_MAX),
+                    pause: POLL_MIN,
+                    look: now.mono.after(POLL_MIN),
+                    approved: false,
+                };
+                out.push(CertAction::Fact(CertFact::Requested { csr: name }));
+                self.phase = Phase::Approval(request, filed.clone());
+                // A signer may have been quick, and a broken server may answer anything.
+                self.judge(filed, &csr, now, out);
+            }
+            Ok(other) => self.fail(format!("the certificate request was answered with {other:?}"), now, out),
+            Err(error) => self.call_failed(request.with, &error, now, out),
+        }
+    }
+
+    fn looked(
+        &mut self,
+        request: Request,
+        filed: Filed,
+        result: ApiResult,
+        now: Now,
+        out: &mut Outbox<CertAction>,
+    ) {
+        match result {
+            Ok(ApiReply::Csr(csr)) => self.judge(filed, &csr, now, out),
+            Ok(other) => self.fail(format!("the certificate request was answered with {other:?}"), now, out),
+            Err(error) if error.class == Class::NotFound => {
+                self.fail(message::replaced(&filed.name), now, out)
+            }
+            Err(error) if matches!(error.code, Some(401 | 403)) => {
+                self.call_failed(request.with, &error, now, out)
+            }
+            // The server is away: look again later, as long as the request lasts.
+            Err(_) => self.look_later(filed, now),
+        }
+    }
+
+    fn look_later(&mut self, mut filed: Filed, now: Now) {
+        filed.look = now.mono.after(filed.pause);
+        filed.pause = (filed.pause * 2).min(POLL_MAX);
+        if let Phase::Approval(_, current) = &mut self.phase {
+            *current = filed;
+        }
+    }
+
+    fn judge(
+        &mut self,
+        mut filed: Filed,
+        csr: &CertificateSigningRequest,
+        now: Now,
+        out: &mut Outbox<CertAction>,
+    ) {
+        match csr::verdict(csr, filed.uid.as_deref()) {
+            Verdict::Pending => self.look_later(filed, now),
+            Verdict::Approved => {
+                filed.approved = true;
+                self.look_later(filed, now);
+            }
+            Verdict::Issued(certificate) => {
+                if let Phase::Approval(request, _) = std::mem::replace(&mut self.phase, Phase::Idle) {
+                    let key = request.key;
+                    self.phase = Phase::Storing(request);
+                    let id = self.next_id();
+                    out.push(CertAction::Store { id, key, certificate });
+                }
+            }
+            Verdict::Denied(why) => self.fail(message::denied(&filed.name, &why), now, out),
+            Verdict::Failed(why) => self.fail(message::failed(&filed.name, &why), now, out),
+            Verdict::Replaced => self.fail(message::replaced(&filed.name), now, out),
+        }
+    }
+
+    fn stored(
+        &mut self,
+        request: &Request,
+        result: Result<CertificateFacts, String>,
+        now: Now,
+        out: &mut Outbox<CertAction>,
+    ) {
+        let facts = match result {
+            Ok(facts) => facts,
+            Err(error) => return self.fail(format!("keeping the new certificate: {error}"), now, out),
+        };
+        self.phase = Phase::Idle;
+        let lived_s = self.current().map(|old| now.wall.since(old.not_before).as_secs());
+        let not_after = facts.not_after;
+        let problem = match request.template.unmet(&facts) {
+            Some(why) => Some(format!("the signer gave a certificate that does not do: {why}")),
+            None if facts.not_after <= now.wall => {
+                Some(format!("the signer gave a certificate that expired at {}", text(facts.not_after)))
+            }
+            None => None,
+        };
+        let rotate_at = rotation::deadline_of_new(&facts, now.wall, &mut self.entropy);
+        self.take(Some(facts), Some(rotate_at));
+        out.push(CertAction::Fact(CertFact::Rotated { not_after, lived_s }));
+        match problem {
+            Some(problem) => self.fail(problem, now, out),
+            None => {
+                self.failures = 0;
+                self.failure = None;
+                self.next_try = now.mono.after(SPACING);
+            }
+        }
+    }
+
+    /// True if nothing may be asked for because the clock is wrong.
+    fn clock_is_wrong(&mut self, now: Now, out: &mut Outbox<CertAction>) -> bool {
+        let since = self.clock_wrong.as_ref().map_or(now.mono, |(since, _)| *since);
+        let patience = now.mono.since(since) < CLOCK_PATIENCE;
+        let problem = rotation::clock_problem(self.config.clock_floor, self.current(), now.wall)
+            .filter(|p| patience || matches!(p, ClockProblem::BeforeImage(_)));
+        match (problem, &self.clock_wrong) {
+            (Some(problem), None) => {
+                let message = problem.message().to_owned();
+                out.push(CertAction::Fact(CertFact::ClockWrong { message: message.clone() }));
+                self.clock_wrong = Some((now.mono, message));
+                true
+            }
+            (Some(_), Some(_)) => true,
+            (None, Some(_)) => {
+                // Out of patience is not the same as set: the next look must not start anew.
+                if rotation::clock_problem(self.config.clock_floor, self.current(), now.wall).is_none() {
+                    self.clock_wrong = None;
+                    out.push(CertAction::Fact(CertFact::ClockSet));
+                    (self.failures, self.next_try) = (0, now.mono);
+                }
+                false
+            }
+            (None, None) => false,
+        }
+    }
+
+    /// Nothing is under way: is something needed? Says when to look again.
+    fn consider(&mut self, now: Now, out: &mut Outbox<CertAction>) -> Option<Mono> {
+        let current = self.current.clone()?;
+        let template = self.template()?;
+        if self.clock_is_wrong(now, out) {
+            return Some(now.mono.after(CLOCK_PERIOD));
+        }
+        match rotation::need(current.as_ref(), &template, self.rotate_at, now.wall) {
+            Need::At(at) => Some(now.mono.after(at.since(now.wall).min(SLEEP_MAX))),
+            Need::Now(_) if self.next_try > now.mono => Some(self.next_try),
+            Need::Now(_) => {
+                let with = self.identity(now.wall)?;
+                self.last_key += 1;
+                let key = KeyHandle(self.last_key);
+                self.phase = Phase::Generating(Request { key, template: template.clone(), with });
+                let id = self.next_id();
+                out.push(CertAction::GenerateKeyAndCsr { id, key, template });
+                None
+            }
+        }
+    }
+
+    fn advance(&mut self, now: Now, out: &mut Outbox<CertAction>) -> Option<Mono> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        if let Phase::Approval(request, filed) = &self.phase {
+            let (with, name) = (request.with, filed.name.clone());
+            if self.is_superseded(request) {
+                self.drop_request(out);
+            } else if filed.give_up <= now.mono {
+                self.fail(message::not_approved(&name, APPROVAL_MAX.as_secs() / 60), now, out);
+            } else if filed.look > now.mono {
+                return Some(filed.look.min(filed.give_up));
+            } else {
+                self.call(with, ApiCall::GetCsr { name }, out);
+                return None;
+            }
+        }
+        self.consider(now, out)
+    }
+
+    /// A late answer says nothing; one of another kind than asked for must not leave the machine waiting.
+    fn mismatch(&mut self, phase: Option<Phase>, now: Now, out: &mut Outbox<CertAction>) {
+        if phase.is_some() {
+            self.fail("an effect was answered with another kind of answer".to_owned(), now, out);
+        }
+    }
+
+    fn answer(&mut self, id: EffectId) -> Option<Phase> {
+        self.in_flight.take_if(|flying| *flying == id).map(|_| self.phase.clone())
+    }
+}
+
+fn is_valid(facts: &CertificateFacts, wall: Wall) -> bool {
+    facts.not_before <= wall && wall < facts.not_after
+}
+
+impl Machine for CertManager {
+    type Event = CertEvent;
+    type Action = CertAction;
+
+    fn step(&mut self, now: Now, event: CertEvent, out: &mut Outbox<CertAction>) {
+        match event {
+            CertEvent::Loaded(facts) => self.loaded(facts),
+            CertEvent::Bootstrap(there) => {
+                if there && !self.bootstrap {
+                    (self.failures, self.next_try) = (0, now.mono);
+                }
+                self.bootstrap = there;
+            }
+            CertEvent::Addresses(addresses) => self.addresses = addresses,
+            CertEvent::Generated { id, result } => match self.answer(id) {
+                Some(Phase::Generating(request)) => self.generated(request, result, now, out),
+                other => self.mismatch(other, now, out),
+            },
+            CertEvent::Answered { id, result } => match self.answer(id) {
+                Some(Phase::Creating(request)) => self.created(request, result, now, out),
+                Some(Phase::Approval(request, filed)) => self.looked(request, filed, result, now, out),
+                other => self.mismatch(other, now, out),
+            },
+            CertEvent::Stored { id, result } => match self.answer(id) {
+                Some(Phase::Storing(request)) => self.stored(&request, result, now, out),
+                other => self.mismatch(other, now, out),
+            },
+            CertEvent::Tick => {}
+        }
+        self.wake = self.advance(now, out);
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.wake
+    }
+}

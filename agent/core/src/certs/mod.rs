@@ -1,0 +1,251 @@
+//! A certificate that is there, matches, and is renewed in time: one machine for the client certificate, one for the
+//! serving certificate. Contract chapter 2.
+//!
+//! # For the shell
+//! First send [`CertEvent::Loaded`] with what the certificate directory holds (again whenever the files change by
+//! other hands), [`CertEvent::Bootstrap`] as soon as bootstrap credentials (a first-boot token) are there or gone,
+//! and for a serving certificate [`CertEvent::Addresses`] whenever the Node's addresses change. Answer each of
+//! [`CertAction::GenerateKeyAndCsr`], [`CertAction::Call`] and [`CertAction::Store`] exactly once; send
+//! [`CertEvent::Tick`] at the deadline.
+//! - `GenerateKeyAndCsr`: make a P-256 key, keep it in memory under `key`, answer with the PEM of the request signed
+//!   by it. The key never leaves the shell.
+//! - `Call`: send with the identity named in `with`. Bootstrap credentials stay usable until the machine says
+//!   [`CertFact::Rotated`]; a token is then to be forgotten.
+//! - `Store`: write certificate chain and key `key` into one file of mode 0600, switch `-current.pem` to it, make
+//!   the API client use it (closing its old connections), and answer with what the certificate says. A chain that
+//!   does not fit the key is an error.
+//! - `DropKey`: the key `key` will not be used, erase it.
+//! - `Fact`: for logs and metrics, said once. [`CertManager::state`] is how it stands now, with a sentence for
+//!   people; [`CertManager::state`] is also what `kubelet_certificate_manager_*_ttl_seconds` is made from.
+//!
+//! Invariants: one effect in flight; never a CSR before the clock is plausible, nor for a serving certificate without
+//! an IP address; after every failure a pause (2 s doubling four times, then 32 s); one CSR is waited for at most
+//! 15 minutes; no input ends the machine. Difference from upstream: an expired certificate without bootstrap
+//! credentials is a state with a message and slow retries, not exit code 1.
+//! Upstream: client-go/util/certificate, pkg/kubelet/certificate.
+
+mod csr;
+mod facts;
+mod machine;
+mod message;
+mod rotation;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::NodeAddress;
+
+use crate::api::{ApiCall, ApiResult};
+use crate::machine::EffectId;
+use crate::time::Wall;
+
+pub use facts::{CertTemplate, CertificateFacts};
+pub use machine::CertManager;
+
+/// Which certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertKind {
+    /// The node's identity towards the API server, `kubelet-client-current.pem`.
+    Client,
+    /// The node's HTTPS server, `kubelet-server-current.pem`.
+    Serving,
+}
+
+impl CertKind {
+    /// `spec.signerName`.
+    #[must_use]
+    pub fn signer_name(self) -> &'static str {
+        match self {
+            CertKind::Client => "kubernetes.io/kube-apiserver-client-kubelet",
+            CertKind::Serving => "kubernetes.io/kubelet-serving",
+        }
+    }
+
+    /// `spec.usages` for a key of the ECDSA kind.
+    #[must_use]
+    pub fn usages(self) -> [&'static str; 2] {
+        match self {
+            CertKind::Client => ["digital signature", "client auth"],
+            CertKind::Serving => ["digital signature", "server auth"],
+        }
+    }
+
+    /// For messages.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CertKind::Client => "client",
+            CertKind::Serving => "serving",
+        }
+    }
+}
+
+/// What does not change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertConfig {
+    /// Which certificate.
+    pub kind: CertKind,
+    /// Name of the node.
+    pub node_name: Arc<str>,
+    /// `rotateCertificates` or `serverTLSBootstrap`: false renews only what is missing or expired.
+    pub rotate: bool,
+    /// No clock that shows less than this is right: when the image was built.
+    pub clock_floor: Wall,
+    /// For the spread of rotations and retries.
+    pub seed: u64,
+}
+
+/// Who sends a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertIdentity {
+    /// The client certificate in use.
+    Node,
+    /// The bootstrap credentials.
+    Bootstrap,
+}
+
+/// Names a private key that the shell keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyHandle(pub u64);
+
+/// What the machine reacts to.
+#[derive(Clone, Debug)]
+pub enum CertEvent {
+    /// What the certificate directory holds; `None` if there is no usable pair.
+    Loaded(Option<CertificateFacts>),
+    /// Bootstrap credentials are there, or not (any more).
+    Bootstrap(bool),
+    /// Addresses of the Node (serving certificates only).
+    Addresses(Vec<NodeAddress>),
+    /// The answer to [`CertAction::GenerateKeyAndCsr`]: PEM of the request, or why not.
+    Generated {
+        /// Of the action.
+        id: EffectId,
+        /// PEM of the PKCS#10 request.
+        result: Result<String, String>,
+    },
+    /// The answer to [`CertAction::Call`].
+    Answered {
+        /// Of the action.
+        id: EffectId,
+        /// What the API server said.
+        result: ApiResult,
+    },
+    /// The answer to [`CertAction::Store`]: what the certificate says, or why it could not be kept.
+    Stored {
+        /// Of the action.
+        id: EffectId,
+        /// The new current certificate.
+        result: Result<CertificateFacts, String>,
+    },
+    /// The deadline came.
+    Tick,
+}
+
+/// What the machine asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CertAction {
+    /// Make a key and a request; answer [`CertEvent::Generated`].
+    GenerateKeyAndCsr {
+        /// Comes back with the answer.
+        id: EffectId,
+        /// Keep the key under this name.
+        key: KeyHandle,
+        /// What the request asks for.
+        template: CertTemplate,
+    },
+    /// Send it; answer [`CertEvent::Answered`].
+    Call {
+        /// Comes back with the answer.
+        id: EffectId,
+        /// Who sends it.
+        with: CertIdentity,
+        /// What to send.
+        call: ApiCall,
+    },
+    /// Keep and use the certificate; answer [`CertEvent::Stored`].
+    Store {
+        /// Comes back with the answer.
+        id: EffectId,
+        /// Its private key.
+        key: KeyHandle,
+        /// The chain, PEM, as the API server gave it.
+        certificate: Vec<u8>,
+    },
+    /// Erase the key.
+    DropKey {
+        /// Which.
+        key: KeyHandle,
+    },
+    /// For logs and metrics.
+    Fact(CertFact),
+}
+
+/// What happened, said once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertFact {
+    /// A new certificate is in use.
+    Rotated {
+        /// It ends then.
+        not_after: Wall,
+        /// Whole seconds that the one before had lived; `None` for the first one.
+        lived_s: Option<u64>,
+    },
+    /// An attempt failed (counts as `…_renew_errors`).
+    Failed {
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// A request is there and must be approved.
+    Requested {
+        /// Its name.
+        csr: String,
+    },
+    /// The clock is wrong: nothing is asked for until it is set.
+    ClockWrong {
+        /// What it shows, and how that is known to be wrong.
+        message: String,
+    },
+    /// The clock is plausible again.
+    ClockSet,
+}
+
+/// How it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertState {
+    /// Nothing was loaded yet.
+    Starting,
+    /// There is a valid certificate; a renewal may be under way.
+    Valid {
+        /// It ends then.
+        not_after: Wall,
+    },
+    /// There is none, and one is being asked for.
+    Requesting {
+        /// What is waited for, or what went wrong last and what to do.
+        message: String,
+    },
+    /// There is none, and none can be asked for now.
+    Waiting {
+        /// For what, and what to do.
+        message: String,
+    },
+}
+
+impl CertState {
+    /// The sentence for people; empty if all is well.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        match self {
+            CertState::Starting => "the certificate directory has not been read yet",
+            CertState::Valid { .. } => "",
+            CertState::Requesting { message } | CertState::Waiting { message } => message,
+        }
+    }
+}
+
+/// What a serving certificate must name, from a Node's addresses.
+#[must_use]
+pub fn serving_names(addresses: &[NodeAddress]) -> (Vec<String>, Vec<IpAddr>) {
+    facts::names(addresses)
+}

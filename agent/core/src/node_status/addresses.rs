@@ -1,0 +1,154 @@
+//! Which addresses the Node has. Contract chapter 3.2.
+//!
+//! In: what was configured, the host's interfaces and default routes, what the node's name resolves to, the addresses
+//! that the Node has. Out: the addresses, or why there are none. Invariants: pure; an address that is published is
+//! on one of the host's interfaces, and not loopback, link-local, multicast or unspecified.
+//! Upstream: pkg/kubelet/nodestatus/setters.go, apimachinery/pkg/util/net/interface.go.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::NodeAddress;
+
+/// An address of an interface that is up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// Name of the interface.
+    pub interface: String,
+    /// The address.
+    pub ip: IpAddr,
+}
+
+/// The host's network, as far as the node's address depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostNetwork {
+    /// In the kernel's order, loopback included.
+    pub addresses: Vec<InterfaceAddress>,
+    /// Interfaces of IPv4 default routes, lowest metric first.
+    pub default_v4: Vec<String>,
+    /// Interfaces of IPv6 default routes, lowest metric first.
+    pub default_v6: Vec<String>,
+    /// What the node's name resolves to.
+    pub resolved: Vec<IpAddr>,
+}
+
+/// What was configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressPolicy {
+    /// `--node-ip`: none, one, or one of each family. The unspecified address only says which family is preferred.
+    pub node_ips: Vec<IpAddr>,
+    /// Name of the host, as the Node's `Hostname` address.
+    pub hostname: String,
+    /// `--cloud-provider=external`.
+    pub external_cloud_provider: bool,
+}
+
+/// Why the node has no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// `--node-ip` cannot be used.
+    #[error("failed to validate {what}: {reason}")]
+    NodeIp {
+        /// `nodeIP` or `secondaryNodeIP`.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// Nothing fits.
+    #[error(
+        "can't get ip address of node {0}: no usable address on an interface with a default route; \
+         configure the network or give --node-ip"
+    )]
+    None(String),
+}
+
+/// The node's addresses, `InternalIP`s first. `existing` are those that the Node has.
+///
+/// # Errors
+/// Why there are none; what the Node has should then stay.
+pub fn node_addresses(
+    policy: &AddressPolicy,
+    host: &HostNetwork,
+    existing: &[NodeAddress],
+) -> Result<Vec<NodeAddress>, AddressError> {
+    let given = policy.node_ips.first().copied().filter(|ip| !ip.is_unspecified());
+    let second = policy.node_ips.get(1).copied().filter(|ip| !ip.is_unspecified());
+    for (what, ip) in [("nodeIP", given), ("secondaryNodeIP", second)] {
+        if let Some(ip) = ip {
+            validate(ip, host).map_err(|reason| AddressError::NodeIp { what, reason })?;
+        }
+    }
+    if policy.external_cloud_provider {
+        if !existing.is_empty() {
+            return Ok(existing.to_vec());
+        }
+        if policy.node_ips.is_empty() {
+            return Ok(vec![address("Hostname", &policy.hostname)]);
+        }
+    }
+    let ips = match (given, second) {
+        (Some(first), Some(second)) => vec![first, second],
+        (Some(first), None) => vec![first],
+        (None, _) => vec![chosen(policy, host)?],
+    };
+    let internal = ips.iter().map(|ip| address("InternalIP", &ip.to_string()));
+    Ok(internal.chain([address("Hostname", &policy.hostname)]).collect())
+}
+
+/// What the cloud's controller is told about `--node-ip`; `None` if the annotation must not be there.
+pub(super) fn provided_node_ip(policy: &AddressPolicy) -> Option<String> {
+    let given = |index: usize| policy.node_ips.get(index).filter(|ip| !ip.is_unspecified());
+    let first = given(0).filter(|_| policy.external_cloud_provider)?;
+    Some(given(1).map_or_else(|| first.to_string(), |second| format!("{first},{second}")))
+}
+
+fn address(kind: &str, value: &str) -> NodeAddress {
+    NodeAddress { type_: kind.to_owned(), address: value.to_owned() }
+}
+
+/// Host name as an address, then what the name resolves to, then the default route's interface.
+fn chosen(policy: &AddressPolicy, host: &HostNetwork) -> Result<IpAddr, AddressError> {
+    let prefer_v4 = policy.node_ips.first().is_none_or(IpAddr::is_ipv4);
+    if let Ok(ip) = policy.hostname.parse::<IpAddr>() {
+        return Ok(ip);
+    }
+    let mut resolved: Vec<IpAddr> =
+        host.resolved.iter().copied().filter(|ip| validate(*ip, host).is_ok()).collect();
+    resolved.sort_by_key(|ip| ip.is_ipv4() != prefer_v4);
+    let families = [prefer_v4, !prefer_v4];
+    let routed = || families.into_iter().find_map(|v4| on_default_route(host, v4));
+    resolved.first().copied().or_else(routed).ok_or_else(|| AddressError::None(policy.hostname.clone()))
+}
+
+fn on_default_route(host: &HostNetwork, v4: bool) -> Option<IpAddr> {
+    let interfaces = if v4 { &host.default_v4 } else { &host.default_v6 };
+    let of = |name: &String| {
+        let mut own = host.addresses.iter().filter(|a| a.interface == *name && a.ip.is_ipv4() == v4);
+        own.find(|a| unusable(a.ip).is_none()).map(|a| a.ip)
+    };
+    interfaces.iter().find_map(of)
+}
+
+/// Why an address cannot name a node.
+fn unusable(ip: IpAddr) -> Option<&'static str> {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    match ip {
+        ip if ip.is_loopback() => Some("nodeIP can't be loopback address"),
+        ip if ip.is_multicast() => Some("nodeIP can't be a multicast address"),
+        _ if link_local => Some("nodeIP can't be a link-local unicast address"),
+        ip if ip.is_unspecified() => Some("nodeIP can't be an all zeros address"),
+        _ => None,
+    }
+}
+
+fn validate(ip: IpAddr, host: &HostNetwork) -> Result<(), String> {
+    if let Some(reason) = unusable(ip) {
+        return Err(reason.to_owned());
+    }
+    if host.addresses.iter().any(|a| a.ip == ip) {
+        return Ok(());
+    }
+    Err(format!("node IP: \"{ip}\" not found in the host's network interfaces"))
+}

@@ -1,0 +1,211 @@
+//! What the node's status is made from: facts as plain values, each from one source.
+//!
+//! In: [`NodeInput`]s. Out: [`Inputs`], the latest of each. Invariant: an input that was never given reads as
+//! "not known yet", never as good news.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::drivers::{RuntimeStatus, RuntimeVersion};
+use crate::resources::node_allocatable::MachineAmounts;
+use crate::time::Mono;
+
+use super::addresses::HostNetwork;
+
+/// What the machine is and has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachineFacts {
+    /// /etc/machine-id.
+    pub machine_id: String,
+    /// DMI product UUID; the machine id where there is none.
+    pub system_uuid: String,
+    /// /proc/sys/kernel/random/boot_id.
+    pub boot_id: String,
+    /// `uname -r`.
+    pub kernel_version: String,
+    /// `PRETTY_NAME` of os-release.
+    pub os_image: String,
+    /// As Go spells it: `amd64`, `arm64`.
+    pub architecture: String,
+    /// Swap, bytes; 0 without.
+    pub swap_bytes: u64,
+    /// Amounts of resources.
+    pub amounts: MachineAmounts,
+}
+
+/// One image that the runtime has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeImage {
+    /// `docker.io/library/busybox@sha256:…`.
+    pub repo_digests: Vec<String>,
+    /// `docker.io/library/busybox:1`.
+    pub repo_tags: Vec<String>,
+    /// Bytes.
+    pub size_bytes: u64,
+}
+
+/// Which resources run out; eviction says so. All false until it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressures {
+    /// `MemoryPressure`.
+    pub memory: bool,
+    /// `DiskPressure`.
+    pub disk: bool,
+    /// `PIDPressure`.
+    pub pid: bool,
+}
+
+/// Resources of device plugins, by resource name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceResources {
+    /// Devices there are.
+    pub capacity: BTreeMap<String, i64>,
+    /// Devices that are healthy.
+    pub allocatable: BTreeMap<String, i64>,
+    /// Resources whose plugin is gone for good: capacity 0, the key stays.
+    pub removed: Vec<String>,
+    /// True if plugins have registered on this node before, so that a Node's old amounts mean something.
+    pub has_checkpoint: bool,
+}
+
+/// One source's news.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeInput {
+    /// The machine, or why it cannot be read.
+    Machine(Result<MachineFacts, String>),
+    /// Interfaces, default routes and what the node's name resolves to.
+    Network(HostNetwork),
+    /// The runtime answered `Version`.
+    RuntimeVersion(RuntimeVersion),
+    /// The runtime answered `Status`, or did not. Ask every 5 s, more often while the node is not ready.
+    Runtime {
+        /// Read before the question was sent.
+        asked: Mono,
+        /// The answer.
+        result: Result<RuntimeStatus, String>,
+    },
+    /// PLEG's health, or why not.
+    Pleg(Result<(), String>),
+    /// Images of the runtime, in any order.
+    Images(Vec<NodeImage>),
+    /// Eviction's view.
+    Pressures(Pressures),
+    /// CSINode is there, or why not.
+    Storage(Result<(), String>),
+    /// `Err("node is shutting down")` while it does.
+    Shutdown(Result<(), String>),
+    /// Attachable volumes in use; `None` until the volume reconciler has looked at the disk.
+    VolumesInUse(Option<Vec<String>>),
+    /// Device plugins.
+    Devices(DeviceResources),
+    /// What the node cannot do but can live without; ends up as a warning in Ready's message.
+    SoftRequirements(Option<String>),
+}
+
+/// The latest of each input.
+#[derive(Clone, Debug)]
+pub(super) struct Inputs {
+    pub(super) machine: Option<Result<MachineFacts, String>>,
+    pub(super) network: Option<HostNetwork>,
+    pub(super) version: Option<RuntimeVersion>,
+    pub(super) runtime: RuntimeView,
+    pub(super) pleg: Result<(), String>,
+    pub(super) images: Option<Arc<[NodeImage]>>,
+    pub(super) pressures: Pressures,
+    pub(super) storage: Result<(), String>,
+    pub(super) shutdown: Result<(), String>,
+    pub(super) volumes_in_use: Option<Vec<String>>,
+    pub(super) devices: DeviceResources,
+    pub(super) soft: Option<String>,
+}
+
+/// What is known about the runtime.
+#[derive(Clone, Debug)]
+pub(super) struct RuntimeView {
+    /// It was asked at least once.
+    pub(super) asked: bool,
+    /// It was last seen ready then.
+    pub(super) ready_at: Option<Mono>,
+    pub(super) runtime_error: Option<String>,
+    pub(super) network_error: Option<String>,
+    /// The last status of a ready runtime.
+    pub(super) status: Option<RuntimeStatus>,
+}
+
+impl Default for Inputs {
+    fn default() -> Self {
+        Inputs {
+            machine: None,
+            network: None,
+            version: None,
+            runtime: RuntimeView {
+                asked: false,
+                ready_at: None,
+                runtime_error: None,
+                network_error: Some("network state unknown".to_owned()),
+                status: None,
+            },
+            pleg: Err("pleg has yet to be successful".to_owned()),
+            images: None,
+            pressures: Pressures::default(),
+            storage: Ok(()),
+            shutdown: Ok(()),
+            volumes_in_use: None,
+            devices: DeviceResources::default(),
+            soft: None,
+        }
+    }
+}
+
+impl Inputs {
+    /// Enough is known to make a Node that is worth registering.
+    pub(super) fn are_complete(&self) -> bool {
+        self.machine.is_some() && self.network.is_some() && self.runtime.asked
+    }
+
+    pub(super) fn machine(&self) -> Result<&MachineFacts, &str> {
+        match &self.machine {
+            Some(Ok(facts)) => Ok(facts),
+            Some(Err(error)) => Err(error),
+            None => Err("the machine has not been read yet"),
+        }
+    }
+
+    pub(super) fn take(&mut self, input: NodeInput) {
+        match input {
+            NodeInput::Machine(machine) => self.machine = Some(machine),
+            NodeInput::Network(network) => self.network = Some(network),
+            NodeInput::RuntimeVersion(version) => self.version = Some(version),
+            NodeInput::Runtime { asked, result } => self.runtime.take(asked, result),
+            NodeInput::Pleg(health) => self.pleg = health,
+            NodeInput::Images(mut images) => {
+                images.sort_by(|a, b| {
+                    b.size_bytes.cmp(&a.size_bytes).then_with(|| a.repo_tags.cmp(&b.repo_tags))
+                });
+                self.images = Some(images.into());
+            }
+            NodeInput::Pressures(pressures) => self.pressures = pressures,
+            NodeInput::Storage(storage) => self.storage = storage,
+            NodeInput::Shutdown(shutdown) => self.shutdown = shutdown,
+            NodeInput::VolumesInUse(volumes) => self.volumes_in_use = volumes,
+            NodeInput::Devices(devices) => self.devices = devices,
+            NodeInput::SoftRequirements(soft) => self.soft = soft,
+        }
+    }
+}
+
+impl RuntimeView {
+    /// A runtime that does not answer changes nothing: after a while it counts as down.
+    fn take(&mut self, at: Mono, result: Result<RuntimeStatus, String>) {
+        self.asked = true;
+        let Ok(status) = result else { return };
+        self.network_error =
+            status.network_ready.as_ref().err().map(|e| format!("container runtime network not ready: {e}"));
+        self.runtime_error =
+            status.runtime_ready.as_ref().err().map(|e| format!("container runtime not ready: {e}"));
+        if self.runtime_error.is_none() {
+            self.ready_at = Some(at);
+            self.status = Some(status);
+        }
+    }
+}

@@ -131,6 +131,7 @@ impl NodeFacts {
         Ok(AdmissionContext {
             node_name: self.node_name.clone(),
             node_labels: node_labels(&self.node_name, &self.settings.options.node_labels),
+            node_taints: Vec::new(),
             max_pods: allocatable
                 .get(node_allocatable::PODS)
                 .and_then(|pods| u32::try_from(pods.value()).ok()),

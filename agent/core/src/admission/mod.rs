@@ -1,30 +1,35 @@
 //! admission: may this pod run on this node? Contract chapter 5, the part that needs no API and no devices.
 //!
 //! In: a pod, the pods that run or start already, the node. Out: yes, or the first [`Rejection`]. Invariants: pure;
-//! a pod that was refused is Failed with that reason and not tried again; handlers ask in upstream's order:
-//! sysctls, operating system, room, node affinity, name, host ports, AppArmor, features.
+//! a pod that was refused is Failed with that reason and not tried again; a pod is judged as it is, never changed;
+//! handlers ask in upstream's order: sysctls, operating system, room, node affinity, name, host ports, taints,
+//! AppArmor, features. Before them comes what no API server lets through ([`validate::runnable`]).
 //! Upstream: pkg/kubelet/lifecycle, pkg/kubelet/sysctl, scheduler node predicates.
 
 mod affinity;
 mod fit;
 mod sysctl;
+mod taints;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Taint};
 
 use crate::container_spec::{security::apparmor, unsupported};
+use crate::pod_source::validate;
 use crate::pod_worker::KillReason;
 use crate::runtime::config::SecurityProfile;
 use crate::types::{Quantity, pod};
 
 /// What admission must know about the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmissionContext {
     /// Name of the Node object.
     pub node_name: String,
     /// Labels of the Node object.
     pub node_labels: BTreeMap<String, String>,
+    /// Taints of the Node object.
+    pub node_taints: Vec<Taint>,
     /// Most pods at one time; `None` is not checked.
     pub max_pods: Option<u32>,
     /// Allocatable amounts by resource name (`cpu`, `memory`, `hugepages-2Mi`); what is missing is not checked.
@@ -77,6 +82,7 @@ pub fn admit<'p>(
     node: &AdmissionContext,
 ) -> Result<(), Rejection> {
     let active: Vec<&Pod> = active.into_iter().collect();
+    well_formed(pod)?;
     sysctl::check(pod, node)?;
     operating_system(pod, node)?;
     fit::room(pod, &active, node)?;
@@ -86,6 +92,7 @@ pub fn admit<'p>(
         return Err(Rejection::new("NodeName", message));
     }
     fit::host_ports(pod, &active)?;
+    taints::check(pod, node)?;
     app_armor(pod, node)?;
     let missing = unsupported(pod);
     if missing.is_empty() {
@@ -94,6 +101,14 @@ pub fn admit<'p>(
     let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
     let message = format!("Pod requires node features that are not available: {}", names.join(", "));
     Err(Rejection::new("PodFeatureUnsupported", message))
+}
+
+/// Static pods were validated whole when they were read.
+fn well_formed(pod: &Pod) -> Result<(), Rejection> {
+    let mistakes = if pod::is_static(pod) { Vec::new() } else { validate::runnable(pod) };
+    let Some(first) = mistakes.first() else { return Ok(()) };
+    let more = if mistakes.len() > 1 { format!(" (and {} more)", mistakes.len() - 1) } else { String::new() };
+    Err(Rejection::new("FailedValidation", format!("Pod cannot be run on any node: {first}{more}")))
 }
 
 fn operating_system(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection> {

@@ -41,9 +41,23 @@ fn a_simple_pod_is_admitted() {
 }
 
 #[test]
+fn what_no_api_server_lets_through_is_refused_unless_it_is_static() {
+    let empty = |source: &str| {
+        let mut pod = pod("p", json!({"containers": []}));
+        pod.metadata.annotations =
+            Some([("kubernetes.io/config.source".to_owned(), source.to_owned())].into());
+        pod
+    };
+    let (reason_, message) = reason(&empty("api"), &[], &node()).unwrap();
+    assert_eq!(reason_, "FailedValidation");
+    assert_eq!(message, "Pod cannot be run on any node: spec.containers: Required value");
+    assert_eq!(reason(&empty("file"), &[], &node()), None);
+}
+
+#[test]
 fn rejections_and_their_words() {
     let affinity = |term: Value| {
-        json!({"containers": [], "affinity": {"nodeAffinity":
+        json!({"containers": [{"name": "c"}], "affinity": {"nodeAffinity":
             {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}})
     };
     let expression = |key: &str, operator: &str, value: &str| {
@@ -115,8 +129,7 @@ fn rejections_and_their_words() {
 #[test]
 fn sysctls() {
     let spec = |name: &str, more: Value| {
-        let mut spec =
-            json!({"containers": [], "securityContext": {"sysctls": [{"name": name, "value": "1"}]}});
+        let mut spec = json!({"containers": [{"name": "c"}], "securityContext": {"sysctls": [{"name": name, "value": "1"}]}});
         for (key, value) in more.as_object().unwrap() {
             spec[key] = value.clone();
         }
@@ -173,8 +186,10 @@ fn room_beside_others() {
     for (pod, expected) in table {
         assert_eq!(reason(&pod, &active, &node()).map(|(reason, _)| reason).as_deref(), expected, "{pod:?}");
     }
-    let full: Vec<Pod> = (0..3).map(|i| pod(&i.to_string(), json!({"containers": []}))).collect();
-    let (reason, message) = reason(&pod("p", json!({"containers": []})), &full, &node()).unwrap();
+    let full: Vec<Pod> =
+        (0..3).map(|i| pod(&i.to_string(), json!({"containers": [{"name": "c"}]}))).collect();
+    let (reason, message) =
+        reason(&pod("p", json!({"containers": [{"name": "c"}]})), &full, &node()).unwrap();
     assert_eq!(reason, "OutOfpods");
     assert_eq!(message, "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3");
 }

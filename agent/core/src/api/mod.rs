@@ -5,6 +5,8 @@
 //! sends them (agent-apiserver), the simulator applies them to a fake. Invariant: every call is bounded by the
 //! driver's time limit; [`Class::DeadlineExceeded`] means that it may or may not have been applied.
 
+pub mod retry;
+
 use std::future::Future;
 use std::sync::Arc;
 

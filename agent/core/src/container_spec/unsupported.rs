@@ -64,10 +64,6 @@ fn pod_level(spec: &PodSpec, list: &mut List) {
     list.add(spec.overhead.as_ref().is_some_and(|o| !o.is_empty()), "spec.overhead");
     list.add(spec.resources.is_some(), "spec.resources");
     list.add(some(spec.resource_claims.as_ref()), "spec.resourceClaims");
-    list.add(some(spec.readiness_gates.as_ref()), "spec.readinessGates");
-    list.add(some(spec.image_pull_secrets.as_ref()), "spec.imagePullSecrets");
-    let service_account = spec.service_account_name.as_deref().is_some_and(|n| !n.is_empty());
-    list.add(service_account, "spec.serviceAccountName");
     // Ownership of volumes is not changed yet; without a volume that the node makes, fsGroup is only a group.
     let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group).is_some();
     let owned = spec.volumes.iter().flatten().any(|v| v.empty_dir.is_some());
@@ -157,10 +153,16 @@ mod tests {
     fn what_is_carried_out_is_not_listed() {
         let spec = json!({
             "hostNetwork": true, "hostUsers": true, "activeDeadlineSeconds": 5, "nodeSelector": {"a": "b"},
+            "readinessGates": [{"conditionType": "x"}], "imagePullSecrets": [{"name": "x"}],
+            "serviceAccountName": "default", "serviceAccount": "default", "priority": 0,
+            "preemptionPolicy": "PreemptLowerPriority", "enableServiceLinks": true,
+            "schedulerName": "default-scheduler", "tolerations": [{"key": "node.kubernetes.io/not-ready",
+                "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
             "securityContext": {"fsGroup": 1, "sysctls": [{"name": "a", "value": "b"}]},
             "volumes": [{"name": "h", "hostPath": {"path": "/x", "type": ""}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always"}],
-            "containers": [{"name": "c", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
+            "containers": [{"name": "c", "terminationMessagePath": "/dev/termination-log",
+                "terminationMessagePolicy": "File", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
                 "resources": {"limits": {"cpu": "1", "memory": "1", "ephemeral-storage": "1", "hugepages-2Mi": "2Mi"}},
                 "volumeMounts": [{"name": "h", "mountPath": "/x", "subPath": "", "recursiveReadOnly": "IfPossible"}]}]});
         assert_eq!(fields(spec), Vec::<String>::new());
@@ -175,9 +177,6 @@ mod tests {
             (json!({"overhead": {"cpu": "1"}}), "spec.overhead"),
             (json!({"resources": {}}), "spec.resources"),
             (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
-            (json!({"readinessGates": [{"conditionType": "x"}]}), "spec.readinessGates"),
-            (json!({"imagePullSecrets": [{"name": "x"}]}), "spec.imagePullSecrets"),
-            (json!({"serviceAccountName": "x"}), "spec.serviceAccountName"),
             (
                 json!({"securityContext": {"fsGroup": 1}, "volumes": [{"name": "e", "emptyDir": {}}]}),
                 "spec.securityContext.fsGroup",

@@ -1,6 +1,6 @@
 //! pod_source: where desired pods come from, and what changed. Contract chapter 4.
 //!
-//! In: contents of the static pod directory ([`file::FileSource`]; http and api later). Out: [`PodUpdate`]s for
+//! In: contents of the static pod directory ([`file::FileSource`]), the API server's watch ([`api::ApiSource`]). Out: [`PodUpdate`]s for
 //! `pod_manager`, in the order REMOVE, ADD, UPDATE, DELETE, RECONCILE, the first of which marks the source as
 //! ready. Invariants: what a source delivers is a function of what it read; a bad file never hides another; a
 //! pod that leaves here is decoded, defaulted, named for this node and valid. Upstream: pkg/kubelet/config.
@@ -10,6 +10,7 @@
 //!                            └─► uid (hash of the raw value, host and path)
 //! ```
 
+pub mod api;
 pub mod api_refs;
 pub mod decode;
 pub mod defaults;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
+pub use api::ApiSource;
 pub use field_error::FieldError;
 pub use file::FileSource;
 pub use storage::PodStorage;

@@ -1,11 +1,12 @@
 //! What one source delivered last, and the changes against what it delivers now (contract chapter 4).
 //!
-//! In: the complete set of a source's pods. Out: [`PodUpdate`]s in the order REMOVE, ADD, UPDATE, DELETE, then an
-//! empty ADD if this was the first delivery and nothing else said so, then RECONCILE.
+//! In: the complete set of a source's pods, or one pod that changed or went. Out: [`PodUpdate`]s in the order
+//! REMOVE, ADD, UPDATE, DELETE, then an empty ADD if this was the first delivery and nothing else said so, then
+//! RECONCILE. One pod costs one look-up, however many there are.
 //! Invariants: one pod to a full name; a pod is compared by spec, labels, annotations of its own and deletion
 //! fields; annotations that the node put on it stay with it. Upstream: pkg/kubelet/config/mux.go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -32,6 +33,8 @@ pub struct DuplicateName {
 pub struct PodStorage {
     source: Source,
     pods: BTreeMap<String, Arc<Pod>>,
+    /// Full name to UID.
+    names: BTreeMap<String, String>,
     seen: bool,
 }
 
@@ -48,7 +51,7 @@ impl PodStorage {
     /// A source that delivered nothing yet.
     #[must_use]
     pub fn new(source: Source) -> PodStorage {
-        PodStorage { source, pods: BTreeMap::new(), seen: false }
+        PodStorage { source, pods: BTreeMap::new(), names: BTreeMap::new(), seen: false }
     }
 
     /// True after the first delivery.
@@ -61,15 +64,16 @@ impl PodStorage {
     pub fn set(&mut self, pods: Vec<Arc<Pod>>, now: Wall) -> (Vec<PodUpdate>, Vec<DuplicateName>) {
         let mut changes = Changes::default();
         let mut duplicates = Vec::new();
-        let mut names = BTreeSet::new();
+        let mut names = BTreeMap::new();
         let mut next: BTreeMap<String, Arc<Pod>> = BTreeMap::new();
         for incoming in pods {
             let uid = pod::uid(&incoming).to_owned();
             let full_name = pod::full_name(&incoming);
-            if next.contains_key(&uid) || !names.insert(full_name.clone()) {
+            if next.contains_key(&uid) || names.contains_key(&full_name) {
                 duplicates.push(DuplicateName { full_name, uid });
                 continue;
             }
+            names.insert(full_name, uid.clone());
             let kept = match self.pods.get(&uid) {
                 Some(old) => merge(old, &incoming, &mut changes),
                 None => {
@@ -83,7 +87,47 @@ impl PodStorage {
         let gone = self.pods.iter().filter(|(uid, _)| !next.contains_key(*uid));
         let remove: Vec<Arc<Pod>> = gone.map(|(_, pod)| Arc::clone(pod)).collect();
         self.pods = next;
+        self.names = names;
         (self.updates(remove, changes), duplicates)
+    }
+
+    /// One pod was created or changed. A pod of its name with another UID is gone: a name has one owner.
+    pub fn apply(&mut self, incoming: &Pod, now: Wall) -> Vec<PodUpdate> {
+        let uid = pod::uid(incoming).to_owned();
+        let before = self.names.insert(pod::full_name(incoming), uid.clone());
+        let replaced = before.filter(|old| *old != uid).and_then(|old| self.pods.remove(&old));
+        let mut changes = Changes::default();
+        let kept = match self.pods.get(&uid) {
+            Some(old) => {
+                let name = pod::full_name(old);
+                if name != pod::full_name(incoming) && self.names.get(&name) == Some(&uid) {
+                    self.names.remove(&name);
+                }
+                merge(old, incoming, &mut changes)
+            }
+            None => {
+                let pod = Arc::new(first_seen(incoming, self.source, now));
+                changes.add.push(Arc::clone(&pod));
+                pod
+            }
+        };
+        self.pods.insert(uid, kept);
+        self.updates(replaced.into_iter().collect(), changes)
+    }
+
+    /// The pod of this UID is gone.
+    pub fn remove(&mut self, uid: &str) -> Vec<PodUpdate> {
+        let Some(pod) = self.pods.remove(uid) else { return Vec::new() };
+        let name = pod::full_name(&pod);
+        if self.names.get(&name).is_some_and(|owner| owner == uid) {
+            self.names.remove(&name);
+        }
+        self.updates(vec![pod], Changes::default())
+    }
+
+    /// The pods that are there, as they were delivered.
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.pods.values()
     }
 
     fn updates(&mut self, remove: Vec<Arc<Pod>>, changes: Changes) -> Vec<PodUpdate> {
@@ -116,7 +160,7 @@ fn merge(old: &Arc<Pod>, incoming: &Pod, changes: &mut Changes) -> Arc<Pod> {
     if !differs && old.status == incoming.status {
         return Arc::clone(old);
     }
-    let mut pod = incoming.clone();
+    let mut pod = slim(incoming);
     let annotations = pod.metadata.annotations.get_or_insert_default();
     for key in LOCAL_ANNOTATIONS {
         if let Some(value) = pod::annotation(old, key) {
@@ -148,8 +192,15 @@ fn differs(old: &Pod, new: &Pod) -> bool {
         || own(old) != own(new)
 }
 
+/// A copy without the record of who set which field: nobody on the node asks, and it can be most of a pod.
+fn slim(pod: &Pod) -> Pod {
+    let mut meta = pod.metadata.clone();
+    meta.managed_fields = None;
+    Pod { metadata: meta, spec: pod.spec.clone(), status: pod.status.clone() }
+}
+
 fn first_seen(pod: &Pod, source: Source, now: Wall) -> Pod {
-    let mut pod = pod.clone();
+    let mut pod = slim(pod);
     let annotations = pod.metadata.annotations.get_or_insert_default();
     let seen = Timestamp::from_nanosecond(i128::from(now.0)).map(|t| t.to_string()).unwrap_or_default();
     annotations.insert(CONFIG_SEEN.to_owned(), seen);

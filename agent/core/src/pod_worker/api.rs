@@ -145,8 +145,19 @@ pub struct EventFact {
     pub reason: &'static str,
     /// For people.
     pub message: String,
-    /// The container it is about (`involvedObject.fieldPath`).
+    /// The container it is about.
     pub container: Option<String>,
+    /// That container is one of `spec.initContainers`.
+    pub init: bool,
+}
+
+impl EventFact {
+    /// `involvedObject.fieldPath`: where in the pod its container stands.
+    #[must_use]
+    pub fn field_path(&self) -> Option<String> {
+        let list = if self.init { "initContainers" } else { "containers" };
+        self.container.as_ref().map(|name| format!("spec.{list}{{{name}}}"))
+    }
 }
 
 /// What all pod workers of a node share.

@@ -3,7 +3,7 @@
 //! In: calls of the states' code. Out: actions. Invariants: the timer is recomputed in every step and is
 //! always later than now; a snapshot older than the one held is dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -24,6 +24,8 @@ pub(super) struct Base {
     pub(super) ctx: Arc<WorkerContext>,
     pub(super) ledger: Ledger,
     pub(super) snapshot: Option<Arc<PodSnapshot>>,
+    /// Names of the pod's init containers.
+    pub(super) init_names: BTreeSet<String>,
     pub(super) published: Option<PodStatus>,
     pub(super) network: Result<(), String>,
     /// Sandboxes this incarnation has stopped.
@@ -41,6 +43,7 @@ impl Base {
             ctx,
             ledger: Ledger::new(fence_until),
             snapshot: None,
+            init_names: BTreeSet::new(),
             published: None,
             network: Ok(()),
             stopped: Vec::new(),
@@ -166,8 +169,9 @@ impl Base {
         container: Option<&str>,
         out: &mut Outbox<PodAction>,
     ) {
+        let init = container.is_some_and(|name| self.init_names.contains(name));
         let container = container.map(str::to_owned);
-        out.push(PodAction::Event(EventFact { kind, reason, message: message.into(), container }));
+        out.push(PodAction::Event(EventFact { kind, reason, message: message.into(), container, init }));
     }
 
     /// When the node took the pod up: from the API, else from its oldest sandbox, else now.

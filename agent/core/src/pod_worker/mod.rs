@@ -55,6 +55,7 @@ use crate::runtime::PodKey;
 use crate::runtime::effect::{EffectError, EffectOk, EffectResult};
 use crate::status::{Phase, WaitingReason};
 use crate::time::{Mono, Now};
+use crate::types::pod;
 
 #[cfg(doc)]
 use crate::runtime::effect::Effect;
@@ -143,6 +144,7 @@ impl PodWorker {
         if pod.metadata.uid.as_deref() != Some(self.base.key.uid.as_str()) {
             return;
         }
+        self.base.init_names = pod::init_containers(&pod).iter().map(|c| c.name.clone()).collect();
         let deleted = pod.metadata.deletion_timestamp.is_some();
         let over = pod.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal);
         match &mut self.state {

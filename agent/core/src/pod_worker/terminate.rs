@@ -235,9 +235,13 @@ pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Ou
     }
 }
 
-/// False after a restart in the middle of removal: some containers are gone already, and what an earlier
-/// incarnation said of them must not be contradicted.
+/// False for a static pod after a restart in the middle of removal: some containers are gone already, and what an
+/// earlier incarnation said of them must not be contradicted. What was said of an API pod is in its status.
 fn can_tell(p: &Pod, b: &Base) -> bool {
+    let known = p.status.as_ref().is_some_and(|s| s.phase.is_some());
+    if known && !pod::is_static(p) {
+        return true;
+    }
     let seen = |name: &str| b.snapshot.as_ref().is_some_and(|s| s.containers.iter().any(|c| c.name == name));
     b.published.is_some() || pod::containers(p).iter().all(|c| seen(&c.name))
 }

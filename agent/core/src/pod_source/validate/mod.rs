@@ -5,14 +5,25 @@
 //! exist; later code relies on it. Upstream: pkg/apis/core/validation.
 
 mod container;
-mod names;
+pub(super) mod names;
 mod pod;
+mod runnable;
 mod security;
 mod volumes;
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::field_error::{Errors, FieldError};
+
+pub use runnable::runnable;
+
+/// What is wrong with the name, namespace and UID of a pod; without them nobody can be told about it.
+#[must_use]
+pub fn identity(pod: &Pod) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    pod::identity(&pod.metadata, &mut errors);
+    errors.into_list()
+}
 
 /// All mistakes of `pod`, in the order of its fields.
 #[must_use]

@@ -14,7 +14,7 @@ use crate::pod_source::field_error::Errors;
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 const GRACE_NEGATIVE: &str = "must be greater than or equal to 0";
 
-pub(super) fn metadata(meta: &ObjectMeta, errors: &mut Errors) {
+pub(super) fn identity(meta: &ObjectMeta, errors: &mut Errors) {
     let check =
         |path: &str, value: Option<&str>, form: fn(&str) -> Option<&'static str>, errors: &mut Errors| {
             match value.filter(|v| !v.is_empty()) {
@@ -29,6 +29,10 @@ pub(super) fn metadata(meta: &ObjectMeta, errors: &mut Errors) {
     check("metadata.name", meta.name.as_deref(), dns_subdomain, errors);
     check("metadata.namespace", meta.namespace.as_deref(), dns_label, errors);
     check("metadata.uid", meta.uid.as_deref(), uid, errors);
+}
+
+pub(super) fn metadata(meta: &ObjectMeta, errors: &mut Errors) {
+    identity(meta, errors);
     for (key, value) in meta.labels.iter().flatten() {
         if let Some(detail) = qualified_name(key) {
             errors.invalid("metadata.labels", key, detail);

@@ -1,0 +1,318 @@
+//! The event recorder: facts about pods, containers and the node become Event objects (contract 16).
+//!
+//! # For the shell
+//! One machine for a node that has an API server. Feed it [`RecorderEvent::Record`] (see [`Fact`]'s constructors for
+//! a worker's facts, a rejection and node events), [`RecorderEvent::Answer`], exactly one for each
+//! [`RecorderAction::Call`], and [`RecorderEvent::Tick`] at the deadline. Facts that come faster than they can be told
+//! are dropped and counted; nothing ever waits for an event.
+//!
+//! In: facts. Out: POST and PATCH of events. Invariants: what is remembered is bounded ([`QUEUE_MAX`], [`correlate`]'s
+//! caches); writes about one event keep their order; the same fact again raises a count; a server that does not answer
+//! is probed with one call at a time, and events wait for it in the bounded queue; what it refuses is not repeated.
+//! Upstream: client-go tools/record.
+
+pub mod correlate;
+mod object;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Event;
+use serde_json::json;
+
+use crate::admission::Rejection;
+use crate::api::retry::Retry;
+use crate::api::{ApiCall, ApiError, ApiResult, ObjectName};
+use crate::drivers::Class;
+use crate::machine::{EffectId, Machine, Outbox};
+use crate::pod_worker::{EventFact, EventKind};
+use crate::runtime::PodKey;
+use crate::time::{Mono, Now};
+
+use correlate::{Bucket, Correlator};
+
+/// Writes that may wait at one time; further facts are dropped.
+pub const QUEUE_MAX: usize = 1000;
+/// Calls in flight at one time.
+pub const CALLS_MAX: usize = 4;
+/// Answers of a server in trouble (5xx, 429) after which an event is given up.
+const TRIES_MAX: u32 = 12;
+/// Longest message, bytes.
+const MESSAGE_BYTES_MAX: usize = 8 * 1024;
+
+/// What an event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum About {
+    /// A pod, or one container of it.
+    Pod {
+        /// Which; a static pod under its own UID.
+        key: PodKey,
+        /// `involvedObject.fieldPath`, for example `spec.containers{web}`.
+        field_path: Option<String>,
+    },
+    /// This node.
+    Node,
+}
+
+/// Something to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// About what.
+    pub about: About,
+    /// Severity.
+    pub kind: EventKind,
+    /// Contract chapter 16.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+impl Fact {
+    /// What a worker says of its pod.
+    #[must_use]
+    pub fn of_pod(key: &PodKey, fact: &EventFact) -> Fact {
+        let about = About::Pod { key: key.clone(), field_path: fact.field_path() };
+        Fact { about, kind: fact.kind, reason: fact.reason.to_owned(), message: fact.message.clone() }
+    }
+
+    /// That admission refused a pod.
+    #[must_use]
+    pub fn rejected(key: &PodKey, rejection: &Rejection) -> Fact {
+        Fact {
+            about: About::Pod { key: key.clone(), field_path: None },
+            kind: EventKind::Warning,
+            reason: rejection.reason.clone(),
+            message: rejection.message.clone(),
+        }
+    }
+
+    /// Something about the node.
+    #[must_use]
+    pub fn of_node(kind: EventKind, reason: impl Into<String>, message: impl Into<String>) -> Fact {
+        Fact { about: About::Node, kind, reason: reason.into(), message: message.into() }
+    }
+}
+
+/// What the recorder reacts to.
+#[derive(Clone, Debug)]
+pub enum RecorderEvent {
+    /// Tell this.
+    Record(Fact),
+    /// The answer to a call.
+    Answer {
+        /// As issued.
+        id: EffectId,
+        /// What came back.
+        result: ApiResult,
+    },
+    /// The deadline came.
+    Tick,
+}
+
+/// What the recorder asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RecorderAction {
+    /// Send this, answer [`RecorderEvent::Answer`].
+    Call {
+        /// To be sent back.
+        id: EffectId,
+        /// What.
+        call: ApiCall,
+    },
+    /// Tell people.
+    Report(RecorderReport),
+}
+
+/// What people should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecorderReport {
+    /// Facts were dropped because too many waited; how many so far. Said at powers of two.
+    Dropped(u64),
+    /// An event was given up.
+    Refused(ApiError),
+}
+
+/// One write that waits or is under way.
+#[derive(Clone, Debug)]
+struct Pending {
+    key: u128,
+    event: Event,
+    /// PATCH of an event that was created before.
+    update: bool,
+    tries: u32,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    node_name: String,
+    correlator: Correlator,
+    queue: VecDeque<Pending>,
+    flights: BTreeMap<EffectId, Pending>,
+    gate: Retry,
+    rate: Bucket,
+    last_name_ns: i64,
+    dropped: u64,
+    next_id: u64,
+    wake: Option<Mono>,
+}
+
+/// Events a second and at once, on average: `eventRecordQPS`, `eventBurst`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// A second; 0 for no limit.
+    pub per_second: u32,
+    /// At once.
+    pub burst: u32,
+}
+
+impl Recorder {
+    /// The recorder of `node_name`.
+    #[must_use]
+    pub fn new(node_name: impl Into<String>, rate: Rate) -> Recorder {
+        let interval = match rate.per_second {
+            0 => Duration::ZERO,
+            n => Duration::from_secs(1) / n,
+        };
+        Recorder {
+            node_name: node_name.into(),
+            correlator: Correlator::default(),
+            queue: VecDeque::new(),
+            flights: BTreeMap::new(),
+            gate: Retry::default(),
+            rate: Bucket::new(interval, rate.burst),
+            last_name_ns: 0,
+            dropped: 0,
+            next_id: 0,
+            wake: None,
+        }
+    }
+
+    /// Facts that were dropped because too many waited.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Writes that wait, at most [`QUEUE_MAX`] (checker BOUNDED).
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn record(&mut self, fact: Fact, now: Now, out: &mut Outbox<RecorderAction>) {
+        // Two events of one moment must not have one name.
+        self.last_name_ns = now.wall.0.max(self.last_name_ns.saturating_add(1));
+        let event = object::event(fact, &self.node_name, now.wall, self.last_name_ns);
+        let Some((key, event)) = self.correlator.correlate(event, now) else { return };
+        let update = event.count.unwrap_or(1) > 1;
+        if let Some(waiting) = self.queue.iter_mut().find(|p| p.key == key) {
+            waiting.event = event;
+        } else if self.queue.len() < QUEUE_MAX {
+            self.queue.push_back(Pending { key, event, update, tries: 0 });
+        } else {
+            self.correlator.forget(key);
+            self.dropped += 1;
+            if self.dropped.is_power_of_two() {
+                out.push(RecorderAction::Report(RecorderReport::Dropped(self.dropped)));
+            }
+        }
+    }
+
+    fn answered(&mut self, id: EffectId, result: ApiResult, now: Now, out: &mut Outbox<RecorderAction>) {
+        let Some(mut pending) = self.flights.remove(&id) else { return };
+        let Err(error) = result else {
+            self.gate.succeeded();
+            return;
+        };
+        match error.class {
+            Class::Unavailable | Class::DeadlineExceeded | Class::Retryable { .. } => {
+                self.gate.failed(now.mono, error.class, "events");
+                // Nobody answered: the event keeps its place. An answer from a server in trouble counts.
+                pending.tries += u32::from(error.code.is_some());
+                if pending.tries < TRIES_MAX {
+                    self.requeue(pending);
+                } else {
+                    out.push(RecorderAction::Report(RecorderReport::Refused(error)));
+                }
+                return;
+            }
+            // It expired in the API: tell it anew, with what was counted.
+            Class::NotFound if pending.update => {
+                pending.update = false;
+                self.requeue(pending);
+            }
+            // An answer to an earlier try was lost.
+            Class::AlreadyExists => {}
+            _ => out.push(RecorderAction::Report(RecorderReport::Refused(error))),
+        }
+        self.gate.succeeded();
+    }
+
+    /// Back to the front; what came meanwhile about the same event is newer.
+    fn requeue(&mut self, pending: Pending) {
+        if let Some(newer) = self.queue.iter_mut().find(|p| p.key == pending.key) {
+            newer.update = pending.update;
+            newer.tries = pending.tries;
+        } else {
+            self.queue.push_front(pending);
+        }
+    }
+
+    fn advance(&mut self, now: Now, out: &mut Outbox<RecorderAction>) {
+        self.wake = None;
+        let limit = if self.gate.failures() > 0 { 1 } else { CALLS_MAX };
+        while self.flights.len() < limit {
+            let free = |p: &Pending| !self.flights.values().any(|f| f.key == p.key);
+            let Some(next) = self.queue.iter().position(free) else { return };
+            let until = self.gate.held(now.mono).or_else(|| self.rate.wait(now.mono));
+            if let Some(until) = until {
+                self.wake = Some(until);
+                return;
+            }
+            let Some(pending) = self.queue.remove(next) else { return };
+            self.rate.take(now.mono);
+            let id = EffectId(self.next_id);
+            self.next_id += 1;
+            out.push(RecorderAction::Call { id, call: call(&pending) });
+            self.flights.insert(id, pending);
+        }
+    }
+}
+
+fn call(pending: &Pending) -> ApiCall {
+    let event = &pending.event;
+    if !pending.update {
+        return ApiCall::CreateEvent(Box::new(event.clone()));
+    }
+    let text = |t: Option<&String>| t.map_or("", String::as_str).into();
+    let name = ObjectName {
+        namespace: text(event.metadata.namespace.as_ref()),
+        name: text(event.metadata.name.as_ref()),
+    };
+    let patch = json!({
+        "count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message,
+    });
+    ApiCall::PatchEvent { event: name, patch }
+}
+
+impl Machine for Recorder {
+    type Event = RecorderEvent;
+    type Action = RecorderAction;
+
+    fn step(&mut self, now: Now, event: RecorderEvent, out: &mut Outbox<RecorderAction>) {
+        match event {
+            RecorderEvent::Record(fact) => self.record(fact, now, out),
+            RecorderEvent::Answer { id, result } => self.answered(id, result, now, out),
+            RecorderEvent::Tick => {}
+        }
+        self.advance(now, out);
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.wake
+    }
+}

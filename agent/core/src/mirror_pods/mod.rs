@@ -1,0 +1,381 @@
+//! Mirror pods: the API's pictures of this node's static pods (contract chapter 4).
+//!
+//! # For the shell
+//! One machine for a node that has an API server. Feed it:
+//! 1. [`MirrorEvent::Static`]: every [`PodUpdate`] of the file and http sources, as the pod manager gets it;
+//! 2. [`MirrorEvent::Watch`]: every event of the pod watch (see [`crate::pod_source::api`]);
+//! 3. [`MirrorEvent::Node`]: what is known of the Node object, at each change;
+//! 4. [`MirrorEvent::Worker`] for each `ManagerAction::Start`, [`MirrorEvent::Forgotten`] for each
+//!    `ManagerAction::Forget`, [`MirrorEvent::Synced`] for `ManagerAction::Synced`;
+//! 5. [`MirrorEvent::Answer`], exactly one for each [`MirrorAction::Call`], and [`MirrorEvent::Tick`] at the
+//!    deadline.
+//!
+//! In: what should be mirrored, what the API has. Out: GET, POST and DELETE of pods. Invariants: one call in flight
+//! for each name; nothing is created before the first list, nor while the Node is missing or being deleted; an
+//! existing pod is deleted only by its UID and only if it is a mirror pod; a mirror pod outlives the worker of
+//! its static pod, and one whose static pod is gone is deleted only once every source was read; an answer that was
+//! lost is looked up, never assumed. Upstream: pkg/kubelet/pod/mirror_client.go, tryReconcileMirrorPods.
+
+mod slot;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use crate::api::{ApiCall, ApiError, ApiReply, ApiResult, ObjectName, WatchEvent};
+use crate::drivers::Class;
+use crate::machine::{EffectId, Machine, Outbox};
+use crate::pod_source::{PodOp, PodUpdate, api};
+use crate::runtime::{PodKey, PodUid};
+use crate::time::{Mono, Now};
+use crate::types::pod::{self, CONFIG_HASH, CONFIG_MIRROR};
+
+use slot::{Mirror, Need, Slot};
+
+/// Calls in flight at one time.
+const CALLS_MAX: usize = 8;
+
+/// What is known of this node's Node object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NodeView {
+    /// Not registered, or not known yet.
+    #[default]
+    Missing,
+    /// `metadata.deletionTimestamp` is set.
+    Deleting,
+    /// It is there.
+    Present {
+        /// `metadata.uid`.
+        uid: String,
+    },
+}
+
+/// What the machine reacts to.
+#[derive(Clone, Debug)]
+pub enum MirrorEvent {
+    /// A source of static pods changed; updates of other sources do nothing.
+    Static(PodUpdate),
+    /// The pod watch says.
+    Watch(WatchEvent<Pod>),
+    /// The Node object changed.
+    Node(NodeView),
+    /// A pod worker was started.
+    Worker(PodKey),
+    /// A pod worker has ended.
+    Forgotten(PodUid),
+    /// Every source was read: static pods that are not known do not exist.
+    Synced,
+    /// The answer to a call.
+    Answer {
+        /// As issued.
+        id: EffectId,
+        /// What came back.
+        result: ApiResult,
+    },
+    /// The deadline came.
+    Tick,
+}
+
+/// What the machine asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MirrorAction {
+    /// Send this, answer [`MirrorEvent::Answer`].
+    Call {
+        /// To be sent back.
+        id: EffectId,
+        /// What.
+        call: ApiCall,
+    },
+    /// Tell people.
+    Report(MirrorReport),
+}
+
+/// What people should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MirrorReport {
+    /// A mirror pod was created.
+    Created(ObjectName),
+    /// A mirror pod was deleted.
+    Deleted(ObjectName),
+    /// A pod that is no mirror pod has the name of a static pod.
+    NameTaken(ObjectName),
+    /// A call failed; it is tried again.
+    Failed(ApiError),
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct MirrorPods {
+    node_name: String,
+    node: NodeView,
+    listed: bool,
+    synced: bool,
+    slots: BTreeMap<ObjectName, Slot>,
+    workers: BTreeMap<PodUid, ObjectName>,
+    flights: BTreeMap<EffectId, ObjectName>,
+    next_id: u64,
+    wake: Option<Mono>,
+}
+
+fn name_of(p: &Pod) -> ObjectName {
+    ObjectName { namespace: pod::namespace(p).into(), name: pod::name(p).into() }
+}
+
+impl MirrorPods {
+    /// The mirror pods of `node_name`.
+    #[must_use]
+    pub fn new(node_name: impl Into<String>) -> MirrorPods {
+        MirrorPods {
+            node_name: node_name.into(),
+            node: NodeView::Missing,
+            listed: false,
+            synced: false,
+            slots: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            next_id: 0,
+            wake: None,
+        }
+    }
+
+    /// UID of the mirror pod that mirrors the static pod `uid`, if the API has it.
+    #[must_use]
+    pub fn mirror_of(&self, name: &ObjectName, uid: &PodUid) -> Option<&str> {
+        let mirror = self.slots.get(name)?.mirror.as_ref()?;
+        (mirror.hash.as_deref() == Some(uid.as_str())).then_some(mirror.uid.as_str())
+    }
+
+    /// Calls that have not been answered yet (checker BOUNDED).
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    fn update(&mut self, update: &PodUpdate) {
+        for pod in update.pods.iter().filter(|p| pod::is_static(p)) {
+            let name = name_of(pod);
+            if update.op == PodOp::Remove {
+                let slot = self.slots.get_mut(&name);
+                if let Some(slot) =
+                    slot.filter(|s| s.wanted.as_ref().is_some_and(|w| pod::uid(w) == pod::uid(pod)))
+                {
+                    slot.wanted = None;
+                }
+            } else {
+                let slot = self.slots.entry(name).or_default();
+                slot.retry.release();
+                slot.wanted = Some(Arc::clone(pod));
+            }
+        }
+    }
+
+    fn watched(&mut self, event: WatchEvent<Pod>) {
+        match event {
+            WatchEvent::Listed(pods) => {
+                self.listed = true;
+                let mut gone: Vec<&mut Slot> = self.slots.values_mut().collect();
+                gone.iter_mut().for_each(|slot| slot.absent());
+                for pod in pods {
+                    self.seen(&pod);
+                }
+            }
+            WatchEvent::Applied(pod) => self.seen(&pod),
+            WatchEvent::Deleted(pod) => {
+                if let Some(slot) = self.slots.get_mut(&name_of(&pod)) {
+                    slot.deleted(pod::uid(&pod));
+                }
+            }
+            WatchEvent::Lost(_) => {}
+        }
+    }
+
+    fn seen(&mut self, pod: &Pod) {
+        if api::refusal(pod, &self.node_name).is_some() {
+            return;
+        }
+        let name = name_of(pod);
+        let mirror = Mirror::of(pod);
+        if mirror.is_mirror() || self.slots.contains_key(&name) {
+            self.slots.entry(name).or_default().seen(mirror);
+        }
+    }
+
+    fn answered(&mut self, id: EffectId, result: ApiResult, now: Now, out: &mut Outbox<MirrorAction>) {
+        let Some(name) = self.flights.remove(&id) else { return };
+        let Some(slot) = self.slots.get_mut(&name) else { return };
+        let Some(need) = slot.flight.take() else { return };
+        match (&need, result) {
+            (Need::Create(_), Ok(ApiReply::Pod(pod))) => {
+                slot.mirror = Some(Mirror::of(&pod));
+                out.push(MirrorAction::Report(MirrorReport::Created(name)));
+            }
+            (Need::Look, Ok(ApiReply::Pod(pod))) => slot.looked(Some(Mirror::of(&pod))),
+            (Need::Delete(uid), Ok(_)) => {
+                slot.removed(uid);
+                out.push(MirrorAction::Report(MirrorReport::Deleted(name)));
+            }
+            (Need::Look, Err(e)) if e.class == Class::NotFound => slot.looked(None),
+            (Need::Delete(uid), Err(e)) if e.class == Class::NotFound => slot.removed(uid),
+            // Another pod has the name now: the one that was meant is gone.
+            (Need::Delete(uid), Err(e)) if e.class == Class::Conflict => {
+                slot.removed(uid);
+                slot.look = true;
+            }
+            (need, Err(e)) => {
+                slot.look |= matches!(need, Need::Create(_)) && e.class != Class::Invalid;
+                slot.retry.failed(now.mono, e.class, &name.name);
+                if e.class != Class::AlreadyExists {
+                    out.push(MirrorAction::Report(MirrorReport::Failed(e)));
+                }
+            }
+            // No pod where one was promised: look what there is.
+            (_, Ok(_)) => {
+                slot.look = true;
+                slot.retry.failed(now.mono, Class::Unavailable, &name.name);
+            }
+        }
+    }
+
+    /// What has to be done for a name, if anything can be done now.
+    fn need(&self, name: &ObjectName, slot: &Slot) -> Option<Need> {
+        if slot.look {
+            return Some(Need::Look);
+        }
+        let mut holders = self.workers.iter().filter(|(_, n)| *n == name).map(|(uid, _)| uid.as_str());
+        match (&slot.wanted, &slot.mirror) {
+            (Some(wanted), mirror) => {
+                // Until its predecessor has ended the name shows the predecessor.
+                if holders.any(|uid| uid != pod::uid(wanted)) {
+                    return None;
+                }
+                match mirror {
+                    Some(m) if !m.is_mirror() => Some(Need::Look),
+                    Some(m) if m.mirrors(wanted) => None,
+                    Some(m) => Some(Need::Delete(m.uid.clone())),
+                    None => self.new_mirror(wanted).map(|pod| Need::Create(Box::new(pod))),
+                }
+            }
+            (None, Some(m)) if m.is_mirror() && self.synced && holders.next().is_none() => {
+                Some(Need::Delete(m.uid.clone()))
+            }
+            (None, _) => None,
+        }
+    }
+
+    /// The mirror pod of a static pod, if one may be created now.
+    fn new_mirror(&self, wanted: &Pod) -> Option<Pod> {
+        let NodeView::Present { uid } = &self.node else { return None };
+        if !self.listed {
+            return None;
+        }
+        let mut annotations = pod::annotations(wanted).clone();
+        let hash = annotations.get(CONFIG_HASH).cloned().unwrap_or_else(|| pod::uid(wanted).to_owned());
+        annotations.insert(CONFIG_MIRROR.to_owned(), hash);
+        let owner = OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: self.node_name.clone(),
+            uid: uid.clone(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        };
+        let metadata = ObjectMeta {
+            name: wanted.metadata.name.clone(),
+            namespace: wanted.metadata.namespace.clone(),
+            labels: wanted.metadata.labels.clone(),
+            annotations: Some(annotations),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        };
+        let mut spec = wanted.spec.clone()?;
+        // The API server computes it from the class, and refuses a pod that says otherwise.
+        spec.priority = None;
+        spec.node_name = Some(self.node_name.clone());
+        Some(Pod { metadata, spec: Some(spec), status: None })
+    }
+
+    fn advance(&mut self, now: Now, out: &mut Outbox<MirrorAction>) {
+        self.wake = None;
+        self.slots.retain(|_, slot| !slot.is_empty());
+        let idle: Vec<ObjectName> =
+            self.slots.iter().filter(|(_, s)| s.flight.is_none()).map(|(name, _)| name.clone()).collect();
+        for name in idle {
+            let Some(slot) = self.slots.get(&name) else { continue };
+            let Some(need) = self.need(&name, slot) else {
+                self.settle(&name);
+                continue;
+            };
+            if let Some(held) = slot.retry.held(now.mono) {
+                self.wake = Some(self.wake.map_or(held, |w| w.min(held)));
+            } else if self.flights.len() < CALLS_MAX {
+                self.issue(name, need, now, out);
+            }
+        }
+    }
+
+    /// Nothing is to be done: what failed before does not count any more.
+    fn settle(&mut self, name: &ObjectName) {
+        if let Some(slot) = self.slots.get_mut(name)
+            && slot.is_right()
+        {
+            slot.retry.succeeded();
+        }
+    }
+
+    fn issue(&mut self, name: ObjectName, need: Need, now: Now, out: &mut Outbox<MirrorAction>) {
+        let call = match &need {
+            Need::Look => ApiCall::GetPod(name.clone()),
+            Need::Create(pod) => ApiCall::CreatePod(pod.clone()),
+            Need::Delete(uid) => ApiCall::DeletePod { pod: name.clone(), uid: uid.clone(), grace_s: 0 },
+        };
+        if let Some(slot) = self.slots.get_mut(&name) {
+            if slot.mirror.as_ref().is_some_and(|m| !m.is_mirror()) {
+                // Somebody else's pod: look from time to time whether it is gone.
+                slot.retry.failed(now.mono, Class::Invalid, &name.name);
+                if !std::mem::replace(&mut slot.told_taken, true) {
+                    out.push(MirrorAction::Report(MirrorReport::NameTaken(name.clone())));
+                }
+            }
+            slot.flight = Some(need);
+        }
+        let id = EffectId(self.next_id);
+        self.next_id += 1;
+        self.flights.insert(id, name);
+        out.push(MirrorAction::Call { id, call });
+    }
+}
+
+impl Machine for MirrorPods {
+    type Event = MirrorEvent;
+    type Action = MirrorAction;
+
+    fn step(&mut self, now: Now, event: MirrorEvent, out: &mut Outbox<MirrorAction>) {
+        match event {
+            MirrorEvent::Static(update) => self.update(&update),
+            MirrorEvent::Watch(event) => self.watched(event),
+            MirrorEvent::Node(view) => self.node = view,
+            MirrorEvent::Worker(key) => {
+                if !key.name.is_empty() {
+                    let name = ObjectName { namespace: key.namespace, name: key.name };
+                    self.workers.insert(key.uid, name);
+                }
+            }
+            MirrorEvent::Forgotten(uid) => {
+                self.workers.remove(&uid);
+            }
+            MirrorEvent::Synced => self.synced = true,
+            MirrorEvent::Answer { id, result } => self.answered(id, result, now, out),
+            MirrorEvent::Tick => {}
+        }
+        self.advance(now, out);
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.wake
+    }
+}

@@ -1,0 +1,270 @@
+//! What the status manager knows: the API's pods, and what workers said.
+//!
+//! In: sightings, facts, answers. Out: look-ups. Invariants: an older resource version never replaces a newer one; a pod
+//! that the watch took away does not come back through a late answer; a static pod is its mirror pod's only if the
+//! mirror names its UID.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::decide::Need;
+use super::{RECONCILE, name_of, object_name};
+use crate::api::ObjectName;
+use crate::api::retry::Retry;
+use crate::drivers::Class;
+use crate::pod_source::api::refusal;
+use crate::runtime::{PodKey, PodUid};
+use crate::time::Mono;
+use crate::types::pod::{self, CONFIG_MIRROR};
+
+/// The pods of the API by their UID there.
+#[derive(Clone, Debug)]
+pub(super) struct ApiPods {
+    node_name: String,
+    listed: bool,
+    pods: BTreeMap<String, Pod>,
+    /// Name of a mirror pod to its UID in the API.
+    mirrors: BTreeMap<ObjectName, String>,
+}
+
+/// Which way a pod's status reaches the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Via {
+    /// The pod itself.
+    Itself,
+    /// Its mirror pod.
+    Mirror,
+}
+
+impl ApiPods {
+    pub(super) fn new(node_name: String) -> ApiPods {
+        ApiPods { node_name, listed: false, pods: BTreeMap::new(), mirrors: BTreeMap::new() }
+    }
+
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// The API's pod that shows the status of `key`.
+    pub(super) fn of(&self, key: &PodKey) -> Option<(&Pod, Via)> {
+        if let Some(pod) = self.pods.get(key.uid.as_str()) {
+            return Some((pod, Via::Itself));
+        }
+        let mirror = self.pods.get(self.mirrors.get(&object_name(key))?)?;
+        (mirror_hash(mirror)? == key.uid.as_str()).then_some((mirror, Via::Mirror))
+    }
+
+    pub(super) fn listed(&mut self, pods: &[Arc<Pod>]) {
+        self.listed = true;
+        let mut before = std::mem::take(&mut self.pods);
+        self.mirrors.clear();
+        for pod in pods {
+            if let Some(old) = before.remove(pod::uid(pod)) {
+                self.insert(old);
+            }
+            self.applied(pod);
+        }
+    }
+
+    /// The UIDs of the workers whose pod this is.
+    pub(super) fn applied(&mut self, pod: &Pod) -> Vec<PodUid> {
+        if refusal(pod, &self.node_name).is_some() {
+            return Vec::new();
+        }
+        if self.pods.get(pod::uid(pod)).is_some_and(|have| is_newer(have, pod)) {
+            return Vec::new();
+        }
+        self.insert(slim(pod));
+        workers_of(pod)
+    }
+
+    pub(super) fn deleted(&mut self, pod: &Pod) -> Vec<PodUid> {
+        let touched = workers_of(pod);
+        self.gone(pod::uid(pod));
+        touched
+    }
+
+    /// An answer shows the pod; of one that is gone it says nothing.
+    pub(super) fn read(&mut self, uid: &str, pod: &Pod) {
+        if pod::uid(pod) != uid {
+            self.gone(uid);
+        } else if self.pods.get(uid).is_some_and(|have| !is_newer(have, pod)) {
+            self.insert(slim(pod));
+        }
+    }
+
+    pub(super) fn gone(&mut self, uid: &str) {
+        if let Some(pod) = self.pods.remove(uid) {
+            let name = name_of(&pod);
+            if self.mirrors.get(&name).is_some_and(|owner| owner == uid) {
+                self.mirrors.remove(&name);
+            }
+        }
+    }
+
+    fn insert(&mut self, pod: Pod) {
+        if mirror_hash(&pod).is_some() {
+            self.mirrors.insert(name_of(&pod), pod::uid(&pod).to_owned());
+        }
+        self.pods.insert(pod::uid(&pod).to_owned(), pod);
+    }
+}
+
+pub(super) fn mirror_hash(pod: &Pod) -> Option<&str> {
+    pod::annotation(pod, CONFIG_MIRROR)
+}
+
+fn workers_of(pod: &Pod) -> Vec<PodUid> {
+    let mut uids = vec![PodUid::from(pod::uid(pod))];
+    uids.extend(mirror_hash(pod).map(PodUid::from));
+    uids
+}
+
+/// `have` is later than `other`; resource versions of one resource are ordered numbers.
+fn is_newer(have: &Pod, other: &Pod) -> bool {
+    let version = |pod: &Pod| pod.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
+    version(have).zip(version(other)).is_some_and(|(have, other)| have > other)
+}
+
+/// What decisions need of a pod: not its environment, commands, labels and field managers.
+fn slim(pod: &Pod) -> Pod {
+    let meta = &pod.metadata;
+    let mirror = mirror_hash(pod).map(|hash| [(CONFIG_MIRROR.to_owned(), hash.to_owned())].into());
+    let metadata = ObjectMeta {
+        name: meta.name.clone(),
+        namespace: meta.namespace.clone(),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+        deletion_timestamp: meta.deletion_timestamp.clone(),
+        annotations: mirror,
+        ..ObjectMeta::default()
+    };
+    let container = |c: &Container| Container {
+        name: c.name.clone(),
+        restart_policy: c.restart_policy.clone(),
+        restart_policy_rules: c.restart_policy_rules.clone(),
+        ..Container::default()
+    };
+    let spec = pod.spec.as_ref().map(|spec| PodSpec {
+        restart_policy: spec.restart_policy.clone(),
+        containers: spec.containers.iter().map(container).collect(),
+        init_containers: spec.init_containers.as_ref().map(|l| l.iter().map(container).collect()),
+        ..PodSpec::default()
+    });
+    Pod { metadata, spec, status: pod.status.clone() }
+}
+
+/// A call that was sent.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    pub(super) pod: PodUid,
+    /// UID of the pod in the API that it is about.
+    pub(super) api_uid: String,
+    pub(super) need: Need,
+}
+
+/// What a worker said about its pod, and how far it was told.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) key: PodKey,
+    /// The newest status, normalised.
+    pub(super) status: Option<Arc<PodStatus>>,
+    /// Counts everything that a worker said.
+    pub(super) version: u64,
+    terminated: bool,
+    finished: bool,
+    pub(super) in_flight: bool,
+    pub(super) retry: Retry,
+    refused: bool,
+    /// The API's copy must be read before it is patched.
+    pub(super) stale: bool,
+    /// The API's copy was just read.
+    pub(super) just_read: bool,
+    /// Version that was written last, and when it may be written again.
+    written: Option<(u64, Mono)>,
+    /// The final DELETE is done.
+    pub(super) deleted: bool,
+}
+
+impl Entry {
+    pub(super) fn new(key: PodKey) -> Entry {
+        Entry {
+            key,
+            status: None,
+            version: 0,
+            terminated: false,
+            finished: false,
+            in_flight: false,
+            retry: Retry::default(),
+            refused: false,
+            stale: false,
+            just_read: false,
+            written: None,
+            deleted: false,
+        }
+    }
+
+    pub(super) fn published(&mut self, status: &PodStatus) {
+        if self.finished {
+            // A new worker for the same UID: a static pod came back.
+            (self.terminated, self.finished, self.deleted) = (false, false, false);
+        }
+        self.status = Some(Arc::new(status.clone()));
+        self.said_something();
+    }
+
+    pub(super) fn terminated(&mut self) {
+        self.terminated = true;
+        self.said_something();
+    }
+
+    pub(super) fn finished(&mut self) {
+        self.finished = true;
+        self.said_something();
+    }
+
+    fn said_something(&mut self) {
+        self.version += 1;
+        if std::mem::take(&mut self.refused) {
+            self.retry.release();
+        }
+    }
+
+    /// A container of the pod may run.
+    pub(super) fn may_run(&self) -> bool {
+        !self.terminated && !self.finished
+    }
+
+    /// Its worker is gone.
+    pub(super) fn is_over(&self) -> bool {
+        self.finished
+    }
+
+    pub(super) fn read(&mut self) {
+        self.stale = false;
+        self.just_read = true;
+    }
+
+    pub(super) fn written(&mut self, version: u64, now: Mono) {
+        self.written = Some((version, now.after(RECONCILE)));
+        self.just_read = false;
+        self.retry.succeeded();
+    }
+
+    /// When the status may be written, if this version of it was written before.
+    pub(super) fn not_before(&self) -> Option<Mono> {
+        self.written.filter(|(version, _)| *version == self.version).map(|(_, until)| until)
+    }
+
+    pub(super) fn failed(&mut self, need: &Need, class: Class, now: Mono, seed: &str) {
+        self.retry.failed(now, class, seed);
+        self.refused = class == Class::Invalid;
+        self.just_read = false;
+        if *need != Need::Delete {
+            self.stale |= !matches!(class, Class::Invalid | Class::Retryable { .. });
+        }
+    }
+}

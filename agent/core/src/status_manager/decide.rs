@@ -1,0 +1,79 @@
+//! What is to be done next about one pod.
+//!
+//! In: what its worker said, what the API shows. Out: the next call, or nothing. Pure.
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use super::book::{ApiPods, Entry, Via};
+use super::merge::{MergeInputs, merge};
+use super::patch::{Guard, status_patch};
+use super::terminate::terminated_status;
+use super::{name_of, patch};
+use crate::api::ApiCall;
+use crate::status::Phase;
+use crate::time::{Mono, Now};
+use crate::types::pod;
+
+/// The kind of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    Get,
+    /// The version of the entry that it tells.
+    Patch {
+        version: u64,
+    },
+    Delete,
+}
+
+/// A call that should be sent.
+pub(super) struct Wanted {
+    pub(super) need: Need,
+    pub(super) call: ApiCall,
+    pub(super) api_uid: String,
+    /// Not sooner than this.
+    pub(super) not_before: Option<Mono>,
+}
+
+pub(super) fn decide(entry: &Entry, api: &ApiPods, now: Now) -> Option<Wanted> {
+    let (shown, via) = api.of(&entry.key)?;
+    if entry.deleted {
+        return None;
+    }
+    let uid = pod::uid(shown).to_owned();
+    let wanted = |need, call, not_before| Some(Wanted { need, call, api_uid: uid.clone(), not_before });
+    let before = shown.status.clone().unwrap_or_default();
+    if let Some(after) = target(entry, shown, via, &before, now) {
+        let version = entry.version;
+        let resource_version = shown.metadata.resource_version.as_deref().filter(|_| !entry.just_read);
+        let guard = Guard { uid: &uid, resource_version };
+        if let Some(patch) = status_patch(&before, &after, &guard) {
+            if entry.stale {
+                return wanted(Need::Get, ApiCall::GetPod(name_of(shown)), entry.not_before());
+            }
+            let call = ApiCall::PatchPodStatus { pod: name_of(shown), patch };
+            return wanted(Need::Patch { version }, call, entry.not_before());
+        }
+    }
+    let asked = shown.metadata.deletion_timestamp.is_some() && via == Via::Itself;
+    let told = before.phase.as_deref().and_then(Phase::terminal).is_some();
+    // A pod with the annotation of a mirror pod is never ours to delete here, whatever its UID.
+    if asked && told && entry.is_over() && super::book::mirror_hash(shown).is_none() {
+        let call = ApiCall::DeletePod { pod: name_of(shown), uid: uid.clone(), grace_s: 0 };
+        return wanted(Need::Delete, call, None);
+    }
+    None
+}
+
+/// The status that the API should show.
+fn target(entry: &Entry, shown: &Pod, via: Via, before: &PodStatus, now: Now) -> Option<PodStatus> {
+    let said = entry.status.as_deref();
+    let over = entry.is_over() && via == Via::Itself;
+    let status = match (said, over) {
+        (Some(status), false) => status.clone(),
+        (said, true) => terminated_status(shown, said.unwrap_or(before)),
+        (None, false) => return None,
+    };
+    let status = patch::normalized(shown, status);
+    let inputs = MergeInputs { shown, mirror: via == Via::Mirror, may_run: entry.may_run(), now: now.wall };
+    Some(merge(&inputs, status))
+}

@@ -1,0 +1,113 @@
+//! What the API should show, from what it shows and what the worker says.
+//!
+//! In: the API's pod, a normalised status. Out: the status to write. Pure. Invariants: conditions and fields of other
+//! owners stay as they are; a terminal phase is withheld while a container may run and never left again; a pod in a
+//! terminal phase is not ready; the start time does not change. Upstream: mergePodStatus, updateStatusInternal.
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
+
+use crate::status::{Phase, api_time};
+use crate::time::Wall;
+
+/// Conditions that the node owns (contract 6.6).
+const OWNED: [&str; 8] = [
+    "PodScheduled",
+    "Ready",
+    "Initialized",
+    "ContainersReady",
+    "PodReadyToStartContainers",
+    "PodResizeInProgress",
+    "PodResizePending",
+    "AllContainersRestarting",
+];
+/// A condition that the node may set at the end of a pod, and others too.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+/// True for a condition that only the node writes.
+#[must_use]
+pub fn is_owned_condition(name: &str) -> bool {
+    OWNED.contains(&name)
+}
+
+/// What surrounds a status.
+#[derive(Clone, Copy, Debug)]
+pub struct MergeInputs<'a> {
+    /// The API's pod.
+    pub shown: &'a Pod,
+    /// It is the mirror of the pod that the status is about.
+    pub mirror: bool,
+    /// A container of the pod may run.
+    pub may_run: bool,
+    /// For the transition time of what changes here.
+    pub now: Wall,
+}
+
+/// The status to write.
+#[must_use]
+pub fn merge(inputs: &MergeInputs<'_>, mut status: PodStatus) -> PodStatus {
+    let empty = PodStatus::default();
+    let before = inputs.shown.status.as_ref().unwrap_or(&empty);
+    let terminal = |s: &PodStatus| s.phase.as_deref().and_then(Phase::terminal).is_some();
+    let ends = !terminal(before) && terminal(&status);
+    status.conditions = Some(conditions(inputs, before, &status, ends));
+    status.resource_claim_statuses.clone_from(&before.resource_claim_statuses);
+    status.extended_resource_claim_status.clone_from(&before.extended_resource_claim_status);
+    status.nominated_node_name.clone_from(&before.nominated_node_name);
+    if before.start_time.is_some() {
+        status.start_time.clone_from(&before.start_time);
+    }
+    status.observed_generation = status.observed_generation.max(before.observed_generation);
+    // A static pod's end is not final: its next run shows through the same mirror pod.
+    let absorbed = terminal(before) && !inputs.mirror;
+    if absorbed || (ends && inputs.may_run) {
+        status.phase.clone_from(&before.phase);
+        status.reason.clone_from(&before.reason);
+        status.message.clone_from(&before.message);
+    }
+    if terminal(&status) {
+        not_ready(inputs, &mut status);
+    }
+    status
+}
+
+fn conditions(
+    inputs: &MergeInputs<'_>,
+    before: &PodStatus,
+    status: &PodStatus,
+    ends: bool,
+) -> Vec<PodCondition> {
+    let shown = before.conditions.as_deref().unwrap_or(&[]);
+    let mut all: Vec<PodCondition> =
+        shown.iter().filter(|c| !is_owned_condition(&c.type_)).cloned().collect();
+    for new in status.conditions.iter().flatten() {
+        let old = shown.iter().find(|c| c.type_ == new.type_);
+        let mut new = new.clone();
+        if is_owned_condition(&new.type_) {
+            // A restarted agent does not know since when a static pod's conditions hold; the mirror pod does.
+            if let Some(old) = old.filter(|old| inputs.mirror && old.status == new.status) {
+                new.last_transition_time.clone_from(&old.last_transition_time);
+            }
+            all.push(new);
+        } else if new.type_ == DISRUPTION_TARGET && ends && !inputs.may_run {
+            let same = old.filter(|old| old.status == new.status);
+            new.last_transition_time =
+                same.map_or_else(|| api_time(inputs.now), |old| old.last_transition_time.clone());
+            all.retain(|c| c.type_ != DISRUPTION_TARGET);
+            all.push(new);
+        }
+    }
+    all
+}
+
+fn not_ready(inputs: &MergeInputs<'_>, status: &mut PodStatus) {
+    let reason = if status.phase.as_deref() == Some("Succeeded") { "PodCompleted" } else { "PodFailed" };
+    for condition in status.conditions.iter_mut().flatten() {
+        let about = matches!(condition.type_.as_str(), "Ready" | "ContainersReady");
+        if about && condition.status == "True" {
+            condition.status = "False".to_owned();
+            condition.reason = Some(reason.to_owned());
+            condition.message = None;
+            condition.last_transition_time = api_time(inputs.now);
+        }
+    }
+}

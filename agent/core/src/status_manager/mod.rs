@@ -1,0 +1,353 @@
+//! The status manager: what pod workers say becomes what the API shows, and the end of a pod its deletion
+//! (contract 6.8).
+//!
+//! # For the shell
+//! One machine for a node that has an API server. Feed it:
+//! 1. [`StatusEvent::Watch`]: every event of the pod watch (see [`crate::pod_source::api`]);
+//! 2. [`StatusEvent::Published`] for each `PodAction::PublishStatus`, static pods too;
+//!    [`StatusEvent::Terminated`] once `PodWorker::is_terminated`; [`StatusEvent::Finished`] for each
+//!    `PodAction::Finished`, after the two others. Events of one pod keep their order; of two `Published` of one
+//!    pod with nothing between them the older may be dropped;
+//! 3. [`StatusEvent::Answer`], exactly one for each [`StatusAction::Call`], and [`StatusEvent::Tick`] at the
+//!    deadline.
+//!
+//! A patch carries `metadata.uid` and, if its base comes from the watch, `metadata.resourceVersion`: the server
+//! answers 409 if the base was stale, and only then the pod is read with a GET, as upstream does every time.
+//!
+//! In: facts of workers, the API's pods, answers. Out: GET and PATCH of pod status, the final DELETE. Invariants: one
+//! call in flight for each pod, the newest status wins; nothing is sent that the API shows already; a terminal phase
+//! is sent only once nothing of the pod can run, and never taken back (STATUS-MONO); what other owners wrote is kept;
+//! DELETE (grace 0, UID precondition) goes out exactly if deletion was asked for, the API shows a terminal phase and
+//! the worker has finished (DELETE-LAST), never for a mirror pod; a server that does not answer is probed with one
+//! call at a time; what others change in a status is put right at most once in [`RECONCILE`].
+//! Upstream: pkg/kubelet/status/status_manager.go.
+
+mod book;
+mod decide;
+mod merge;
+mod patch;
+mod terminate;
+mod transition;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::api::retry::Retry;
+use crate::api::{ApiCall, ApiError, ApiReply, ApiResult, ObjectName, WatchEvent};
+use crate::drivers::Class;
+use crate::machine::{EffectId, Machine, Outbox};
+use crate::runtime::{PodKey, PodUid};
+use crate::time::{Mono, Now};
+use crate::types::pod;
+
+use book::{ApiPods, Entry, Flight};
+use decide::Need;
+
+pub use merge::{MergeInputs, is_owned_condition, merge};
+pub use patch::{Guard, status_patch};
+pub use terminate::terminated_status;
+
+/// How often a status that somebody else keeps changing is put right.
+pub const RECONCILE: Duration = Duration::from_secs(10);
+/// Calls in flight at one time.
+pub const CALLS_MAX: usize = 16;
+
+/// What the machine reacts to.
+#[derive(Clone, Debug)]
+pub enum StatusEvent {
+    /// The pod watch says.
+    Watch(WatchEvent<Pod>),
+    /// A worker published a status.
+    Published {
+        /// Of which pod; for a static pod its own UID, not the mirror pod's.
+        pod: PodKey,
+        /// The status.
+        status: Arc<PodStatus>,
+    },
+    /// Nothing of the pod runs or will run.
+    Terminated(PodUid),
+    /// Nothing of the pod is left on the node; its worker is gone.
+    Finished(PodKey),
+    /// The answer to a call.
+    Answer {
+        /// As issued.
+        id: EffectId,
+        /// What came back.
+        result: ApiResult,
+    },
+    /// The deadline came.
+    Tick,
+}
+
+/// What the machine asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StatusAction {
+    /// Send this, answer [`StatusEvent::Answer`].
+    Call {
+        /// To be sent back.
+        id: EffectId,
+        /// What.
+        call: ApiCall,
+    },
+    /// Tell people.
+    Report(StatusReport),
+}
+
+/// What people should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StatusReport {
+    /// A call failed; it is tried again.
+    Failed {
+        /// About which pod.
+        pod: PodKey,
+        /// Why.
+        error: ApiError,
+    },
+    /// A worker's status was not taken: it contradicts an earlier one.
+    Illegal {
+        /// Of which pod.
+        pod: PodKey,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The pod is over and its object deleted.
+    Deleted(PodKey),
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct StatusManager {
+    api: ApiPods,
+    pods: BTreeMap<PodUid, Entry>,
+    /// Pods about which something may have to be done.
+    dirty: BTreeSet<PodUid>,
+    flights: BTreeMap<EffectId, Flight>,
+    /// Whether the server answers.
+    gate: Retry,
+    next_id: u64,
+    wake: Option<Mono>,
+}
+
+impl StatusManager {
+    /// The statuses of the pods of `node_name`.
+    #[must_use]
+    pub fn new(node_name: impl Into<String>) -> StatusManager {
+        StatusManager {
+            api: ApiPods::new(node_name.into()),
+            pods: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            flights: BTreeMap::new(),
+            gate: Retry::default(),
+            next_id: 0,
+            wake: None,
+        }
+    }
+
+    /// Calls that have not been answered yet, at most [`CALLS_MAX`] (checker BOUNDED).
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Pods that are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// True if no pod is remembered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// Everything that can be told was told.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.dirty.is_empty() && self.flights.is_empty()
+    }
+
+    fn published(&mut self, key: PodKey, status: &PodStatus, out: &mut Outbox<StatusAction>) {
+        let uid = key.uid.clone();
+        let entry = self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key));
+        let api = self.api.of(&entry.key);
+        if let Err(problem) = transition::check(entry.status.as_deref(), status, api.map(|(pod, _)| pod)) {
+            out.push(StatusAction::Report(StatusReport::Illegal { pod: entry.key.clone(), problem }));
+            return;
+        }
+        entry.published(status);
+        self.dirty.insert(uid);
+    }
+
+    fn finished(&mut self, key: PodKey) {
+        let uid = key.uid.clone();
+        self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key)).finished();
+        self.dirty.insert(uid);
+    }
+
+    fn terminated(&mut self, uid: PodUid) {
+        if let Some(entry) = self.pods.get_mut(&uid) {
+            entry.terminated();
+            self.dirty.insert(uid);
+        }
+    }
+
+    fn watched(&mut self, event: WatchEvent<Pod>) {
+        let touched = match event {
+            WatchEvent::Listed(pods) => {
+                self.gate.release();
+                self.api.listed(&pods);
+                self.pods.keys().cloned().collect()
+            }
+            WatchEvent::Applied(pod) => self.api.applied(&pod),
+            WatchEvent::Deleted(pod) => self.api.deleted(&pod),
+            WatchEvent::Lost(_) => Vec::new(),
+        };
+        self.dirty.extend(touched.into_iter().filter(|uid| self.pods.contains_key(uid)));
+    }
+
+    fn answered(&mut self, id: EffectId, result: ApiResult, now: Now, out: &mut Outbox<StatusAction>) {
+        let Some(flight) = self.flights.remove(&id) else { return };
+        match &result {
+            Err(e) if is_unreachable(e.class) => self.gate.failed(now.mono, e.class, "api"),
+            _ => self.gate.succeeded(),
+        }
+        let Some(entry) = self.pods.get_mut(&flight.pod) else { return };
+        entry.in_flight = false;
+        self.dirty.insert(flight.pod.clone());
+        match (flight.need, result) {
+            (Need::Get, Ok(ApiReply::Pod(pod))) => {
+                self.api.read(&flight.api_uid, &pod);
+                entry.read();
+            }
+            (Need::Patch { version }, Ok(ApiReply::Pod(pod))) => {
+                self.api.read(&flight.api_uid, &pod);
+                entry.written(version, now.mono);
+            }
+            (Need::Delete, Ok(_)) => {
+                entry.deleted = true;
+                out.push(StatusAction::Report(StatusReport::Deleted(entry.key.clone())));
+            }
+            (Need::Get, Err(e)) if e.class == Class::NotFound => self.api.gone(&flight.api_uid),
+            // The name may be another pod's by now; this one is gone in either case.
+            (Need::Delete, Err(e)) if matches!(e.class, Class::NotFound | Class::Conflict) => {
+                entry.deleted = true;
+            }
+            (need, Err(error)) => {
+                let (class, seed) = (error.class, entry.key.uid.as_str().to_owned());
+                entry.failed(&need, class, now.mono, &seed);
+                let stale = matches!(class, Class::Conflict | Class::NotFound) && need != Need::Get;
+                if !stale {
+                    out.push(StatusAction::Report(StatusReport::Failed { pod: entry.key.clone(), error }));
+                }
+            }
+            (need, Ok(_)) => {
+                let seed = entry.key.uid.as_str().to_owned();
+                entry.failed(&need, Class::Unavailable, now.mono, &seed);
+            }
+        }
+    }
+
+    fn advance(&mut self, now: Now, out: &mut Outbox<StatusAction>) {
+        self.wake = None;
+        let candidates: Vec<PodUid> = self.dirty.iter().cloned().collect();
+        for uid in candidates {
+            let Some(entry) = self.pods.get(&uid) else {
+                self.dirty.remove(&uid);
+                continue;
+            };
+            if entry.in_flight {
+                continue;
+            }
+            if self.api.is_listed() && entry.is_over() && self.api.of(&entry.key).is_none() {
+                self.pods.remove(&uid);
+                self.dirty.remove(&uid);
+                continue;
+            }
+            if !self.may_call() {
+                break;
+            }
+            match decide::decide(entry, &self.api, now) {
+                None => {
+                    self.dirty.remove(&uid);
+                    self.settle(&uid);
+                }
+                Some(wanted) => {
+                    let until = [wanted.not_before, entry.retry.held(now.mono), self.gate.held(now.mono)];
+                    match until.into_iter().flatten().max().filter(|t| *t > now.mono) {
+                        Some(until) => self.wake_at(until),
+                        None => self.issue(&uid, wanted, out),
+                    }
+                }
+            }
+        }
+    }
+
+    /// While the server does not answer, one call asks whether it is back.
+    fn may_call(&self) -> bool {
+        let limit = if self.gate.failures() > 0 { 1 } else { CALLS_MAX };
+        self.flights.len() < limit
+    }
+
+    fn settle(&mut self, uid: &PodUid) {
+        if let Some(entry) = self.pods.get_mut(uid) {
+            entry.retry.succeeded();
+        }
+    }
+
+    fn wake_at(&mut self, at: Mono) {
+        self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
+    }
+
+    fn issue(&mut self, uid: &PodUid, wanted: decide::Wanted, out: &mut Outbox<StatusAction>) {
+        let id = EffectId(self.next_id);
+        self.next_id += 1;
+        if let Some(entry) = self.pods.get_mut(uid) {
+            entry.in_flight = true;
+        }
+        self.dirty.remove(uid);
+        let decide::Wanted { need, call, api_uid, .. } = wanted;
+        self.flights.insert(id, Flight { pod: uid.clone(), api_uid, need });
+        out.push(StatusAction::Call { id, call });
+    }
+}
+
+/// No connection, no answer, or a server that asks for patience.
+fn is_unreachable(class: Class) -> bool {
+    matches!(class, Class::Unavailable | Class::DeadlineExceeded | Class::Retryable { .. })
+}
+
+fn object_name(key: &PodKey) -> ObjectName {
+    ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
+}
+
+fn name_of(p: &Pod) -> ObjectName {
+    ObjectName { namespace: pod::namespace(p).into(), name: pod::name(p).into() }
+}
+
+impl Machine for StatusManager {
+    type Event = StatusEvent;
+    type Action = StatusAction;
+
+    fn step(&mut self, now: Now, event: StatusEvent, out: &mut Outbox<StatusAction>) {
+        match event {
+            StatusEvent::Watch(event) => self.watched(event),
+            StatusEvent::Published { pod, status } => self.published(pod, &status, out),
+            StatusEvent::Terminated(uid) => self.terminated(uid),
+            StatusEvent::Finished(key) => self.finished(key),
+            StatusEvent::Answer { id, result } => self.answered(id, result, now, out),
+            StatusEvent::Tick => {}
+        }
+        self.advance(now, out);
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        self.wake
+    }
+}

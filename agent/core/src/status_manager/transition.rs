@@ -1,0 +1,32 @@
+//! A container that ended for good does not run again (contract 6.7).
+//!
+//! In: two statuses in a row and the pod's specification. Out: yes, or which container contradicts. Pure.
+//! Upstream: checkContainerStateTransition.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+
+use crate::pod_actions::{Ended, SlotKind, restarts, slots};
+
+/// May `after` follow `before`? Without a specification nobody knows, and everything may.
+pub(super) fn check(before: Option<&PodStatus>, after: &PodStatus, pod: Option<&Pod>) -> Result<(), String> {
+    let Some(pod) = pod else { return Ok(()) };
+    let Some(before) = before.or(pod.status.as_ref()) else { return Ok(()) };
+    for slot in slots(pod).iter().filter(|s| s.kind != SlotKind::Sidecar) {
+        let list = |status: &PodStatus| match slot.kind {
+            SlotKind::Regular => status.container_statuses.clone(),
+            SlotKind::Init | SlotKind::Sidecar => status.init_container_statuses.clone(),
+        };
+        let find = |status: &PodStatus| list(status)?.into_iter().find(|c| c.name == slot.name);
+        let Some(exit_code) = find(before).as_ref().and_then(exit_code) else { continue };
+        let how = if exit_code == 0 { Ended::Succeeded } else { Ended::Failed(exit_code) };
+        let comes_back = slot.spec(pod).is_some_and(|spec| restarts(pod, slot, spec, how));
+        if !comes_back && find(after).is_some_and(|c| self::exit_code(&c).is_none()) {
+            return Err(format!("container {} ended for good and is said not to have", slot.name));
+        }
+    }
+    Ok(())
+}
+
+fn exit_code(container: &ContainerStatus) -> Option<i32> {
+    container.state.as_ref()?.terminated.as_ref().map(|t| t.exit_code)
+}

@@ -6,6 +6,7 @@ pub mod boot;
 pub mod boot_refused;
 pub mod cri_contract;
 pub mod image;
+pub mod join;
 pub mod lifecycle;
 pub mod lifecycle_crash;
 pub mod lifecycle_time;
@@ -20,6 +21,7 @@ pub fn all() -> Vec<Case> {
         boot_refused::CASES,
         runtime_control::CASES,
         cri_contract::CASES,
+        join::CASES,
         lifecycle::CASES,
         lifecycle_time::CASES,
         lifecycle_crash::CASES,

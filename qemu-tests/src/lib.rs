@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod case;
 pub mod cases;
+pub mod cluster;
 pub mod counts;
 pub mod native;
 pub mod prepare;

@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 use orlop_qemu_tests::counts::Counts;
 use orlop_qemu_tests::run::{Run, clean_stale};
 use orlop_qemu_tests::runner::{Options, run_cases};
-use orlop_qemu_tests::{bench, cases, native, prepare, say, select, selftest, signals};
+use orlop_qemu_tests::{bench, cases, cluster, native, prepare, say, select, selftest, signals};
 
 /// Cases on the native node and in booted VMs, benchmarks, and every test there is.
 #[derive(Parser)]
@@ -45,6 +45,18 @@ enum Verb {
     Bench {
         #[command(subcommand)]
         what: Bench,
+    },
+    /// A cluster to play with: control plane and nodes, until Ctrl-C.
+    Cluster {
+        /// Native nodes.
+        #[arg(long, default_value_t = 1)]
+        nodes: u8,
+        /// The upstream kubelet in the agent's place.
+        #[arg(long)]
+        upstream: bool,
+        /// Take the image as the last build left it.
+        #[arg(long)]
+        as_built: bool,
     },
     /// First steps of a native node: joins the cgroups, enters new namespaces (used by the harness itself).
     #[command(hide = true)]
@@ -133,6 +145,13 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 Bench::Size => bench::size::run(run)?,
             }
             Ok(None)
+        }),
+        Verb::Cluster { nodes, upstream, as_built } => counted(|run| {
+            prepare::host()?;
+            if !as_built && *nodes > 0 {
+                anyhow::ensure!(prepare::image(run)?, "the image does not build");
+            }
+            cluster::play::run(run, *nodes, *upstream).map(|()| None)
         }),
         Verb::NodeLaunch { cgroups } => native::supervisor::launch(cgroups).map(|()| ExitCode::SUCCESS),
         Verb::NodeSupervisor => native::supervisor::main().map(|()| ExitCode::SUCCESS),

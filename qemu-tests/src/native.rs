@@ -16,4 +16,5 @@ pub mod pods;
 pub mod protocol;
 pub mod registry;
 pub mod root;
+pub mod supervised;
 pub mod supervisor;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use orlop_image::host::tools;
 
 use crate::case::{Case, Level};
+use crate::cluster::programs;
 use crate::native::root::ROOT_VARIABLE;
 use crate::process::stream;
 use crate::run::{Run, cache_dir};
@@ -39,4 +40,19 @@ pub fn image(run: &Arc<Run>) -> Result<bool> {
     let mut command = selftest::cargo();
     command.args(["run", "--quiet", "--package", "orlop-image", "--", "build", "--profile", "test"]);
     Ok(stream(run, &mut command, |line| say::line(format!("  {line}")))?.success())
+}
+
+/// True if the case needs the control plane.
+fn needs_control_plane(case: &Case) -> bool {
+    case.name.starts_with("join/")
+}
+
+/// Fetches and compiles the control plane before the first case that needs it, so that no case's time holds it.
+/// What goes wrong is said here and again by the cases.
+pub fn control_plane(run: &Arc<Run>, cases: &[Case]) {
+    if cases.iter().any(needs_control_plane)
+        && let Err(e) = programs::find(run)
+    {
+        say::line(format!("  no control plane: {e:#}"));
+    }
 }

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::case::{Case, CaseContext, Shared, Skip, human};
 use crate::counts::Counts;
 use crate::run::Run;
-use crate::say;
+use crate::{prepare, say};
 
 /// How to run.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,7 @@ pub fn units(cases: &[Case]) -> Vec<Vec<Case>> {
 /// # Errors
 /// If no worker thread can be started.
 pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Counts> {
+    prepare::control_plane(run, cases);
     let queue = Arc::new(Mutex::new(VecDeque::from(units(cases))));
     let (send, reports) = channel::<Report>();
     let mut workers = Vec::new();

@@ -53,38 +53,74 @@ pub(super) fn fetch(builder: &mut Builder) -> Result<String> {
 }
 
 fn fetch_all(builder: &Builder, out: &Path) -> Result<Vec<Deb>> {
-    let config = private_apt(builder)?;
+    let from = Archive {
+        apt: &builder.dirs.cache.join("image/apt"),
+        lock: "image/image.lock",
+        update_lock: builder.options.update_lock,
+        log: &builder.log,
+    };
+    let used = fetch_files(&from, &builder.lock.debs, &out.join("image"))?;
+    if used.iter().any(|d| d.name == "mkosi") {
+        let path = find_deb(&out.join("image"), "mkosi")?;
+        unpack(&path, &out.join("mkosi"), &builder.log)?;
+        fs::remove_file(&path)?;
+    }
+    Ok(used)
+}
+
+/// Where packages come from, and by which rules.
+pub struct Archive<'a> {
+    /// Directory of the private apt configuration and lists.
+    pub apt: &'a Path,
+    /// The lock file, for messages.
+    pub lock: &'a str,
+    /// Take the newest, whatever the lock says.
+    pub update_lock: bool,
+    /// What the programs say.
+    pub log: &'a Path,
+}
+
+/// Fetches `debs` into the directory `out`, which must be there; answers what was taken.
+///
+/// # Errors
+/// No mirror is known, nothing new enough is in the archive, or a digest is not the locked one.
+pub fn fetch_files(from: &Archive<'_>, debs: &[Deb], out: &Path) -> Result<Vec<Deb>> {
+    let config = private_apt(from.apt)?;
     let apt = |program: &str| {
         let mut command = Command::new(program);
-        command.env("APT_CONFIG", &config).current_dir(out.join("image"));
+        command.env("APT_CONFIG", &config).current_dir(out);
         command
     };
-    run::logged(apt("apt-get").arg("update"), "reading the package lists", &builder.log)?;
+    run::logged(apt("apt-get").arg("update"), "reading the package lists", from.log)?;
     let mut used = Vec::new();
-    for locked in &builder.lock.debs {
+    for locked in debs {
         let policy = run::output(apt("apt-cache").args(["madison", &locked.name]), "apt-cache madison")?;
         let available = versions(&String::from_utf8_lossy(&policy));
-        let version = choose(locked, &available, builder.options.update_lock, &newer_or_equal)?;
+        let version = choose(locked, &available, from.update_lock, &newer_or_equal)?;
         let wanted = format!("{}={version}", locked.name);
-        run::logged(apt("apt-get").args(["download", &wanted]), &format!("fetching {wanted}"), &builder.log)?;
-        let path = find_deb(&out.join("image"), &locked.name)?;
-        let sha256 = digest::file(&path)?;
-        if version == locked.version && sha256 != locked.sha256 && !builder.options.update_lock {
+        run::logged(apt("apt-get").args(["download", &wanted]), &format!("fetching {wanted}"), from.log)?;
+        let sha256 = digest::file(&find_deb(out, &locked.name)?)?;
+        if version == locked.version && sha256 != locked.sha256 && !from.update_lock {
             bail!(
-                "{wanted}: the archive's file has SHA-256 {sha256}, image/image.lock says {}; if the change is \
-                 known to be right, `orlop-image build --update-lock` takes it over",
+                "{wanted}: the archive's file has SHA-256 {sha256}, {} says {}; if the change is known to be \
+                 right, take it over (`orlop-image build --update-lock` for the image)",
+                from.lock,
                 locked.sha256
             );
-        }
-        if locked.name == "mkosi" {
-            let mut unpack = Command::new("dpkg-deb");
-            unpack.arg("-x").arg(&path).arg(out.join("mkosi"));
-            run::logged(&mut unpack, "unpacking mkosi", &builder.log)?;
-            fs::remove_file(&path)?;
         }
         used.push(Deb { version, sha256, ..locked.clone() });
     }
     Ok(used)
+}
+
+/// Unpacks a package's files into `to`.
+///
+/// # Errors
+/// dpkg-deb's.
+pub fn unpack(deb: &Path, to: &Path, log: &Path) -> Result<()> {
+    let mut command = Command::new("dpkg-deb");
+    command.arg("-x").arg(deb).arg(to);
+    run::logged(&mut command, &format!("unpacking {}", deb.display()), log)
 }
 
 // Which version to take (pure but for `not_older`, which is dpkg's comparison).
@@ -128,7 +164,11 @@ fn versions(madison: &str) -> Vec<String> {
     out
 }
 
-fn find_deb(dir: &Path, name: &str) -> Result<PathBuf> {
+/// The file of package `name` in `dir`.
+///
+/// # Errors
+/// There is none.
+pub fn find_deb(dir: &Path, name: &str) -> Result<PathBuf> {
     let prefix = format!("{name}_");
     let mut found = fs::read_dir(dir)?.filter_map(|e| e.ok().map(|e| e.path()));
     found
@@ -136,8 +176,7 @@ fn find_deb(dir: &Path, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("apt-get download left no {prefix}*.deb"))
 }
 
-fn private_apt(builder: &Builder) -> Result<PathBuf> {
-    let dir = builder.dirs.cache.join("image/apt");
+fn private_apt(dir: &Path) -> Result<PathBuf> {
     for sub in ["lists/partial", "cache/archives/partial", "etc"] {
         fs::create_dir_all(dir.join(sub))?;
     }

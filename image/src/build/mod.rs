@@ -4,7 +4,7 @@
 mod base;
 mod binaries;
 mod containers;
-mod debs;
+pub mod debs;
 mod disk;
 mod initrd;
 mod mkosi;

@@ -27,6 +27,7 @@ pub const BOOT: &[(&str, &str)] = &[
 /// Needed by the tests on top of these (`orlop-e2e`).
 pub const TEST: &[(&str, &str)] = &[
     ("/sbin/ip", "iproute2"),
+    ("/usr/bin/nsenter", "util-linux"),
     ("/bin/busybox", "busybox-static"),
     ("/sbin/sfdisk", "fdisk"),
     ("/sbin/mkfs.ext4", "e2fsprogs"),

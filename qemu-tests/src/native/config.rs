@@ -53,14 +53,15 @@ pub fn registry_hosts() -> String {
 }
 
 /// Bridge network, as `orlop-init bringup` writes it for a standalone node but without masquerading: the
-/// node has no way out.
+/// node has no way out. `subnet` is its pods'.
 #[must_use]
-pub fn cni() -> String {
-    r#"{"cniVersion":"1.0.0","name":"e2e","plugins":[{"type":"bridge","bridge":"cni0","isGateway":true,
-"ipMasq":false,"hairpinMode":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/16"}]],
-"routes":[{"dst":"0.0.0.0/0"}]}}]}
+pub fn cni(subnet: &str) -> String {
+    format!(
+        r#"{{"cniVersion":"1.0.0","name":"e2e","plugins":[{{"type":"bridge","bridge":"cni0","isGateway":true,
+"ipMasq":false,"hairpinMode":true,"ipam":{{"type":"host-local","ranges":[[{{"subnet":"{subnet}"}}]],
+"routes":[{{"dst":"0.0.0.0/0"}}]}}}}]}}
 "#
-    .to_owned()
+    )
 }
 
 /// KubeletConfiguration for a machine that may have cgroup v1 only.

@@ -3,23 +3,20 @@
 //! Invariant: dropping it ends the supervisor, and with it every process and mount of the node; the cgroups
 //! and directories left on the host are then removed by their recorded names.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::cri::{Cri, View};
-use super::protocol::{Event, NodeSpec, Request, RootSource};
+use super::protocol::{Layout, NodeSpec, RootSource};
+use super::supervised::{Supervised, tail};
 use super::{cgroups, config, images, mounts, root};
-use crate::process::Guarded;
 use crate::resource::Resource;
 use crate::run::Run;
 
@@ -33,12 +30,9 @@ const CONTAINERD: &str = "containerd";
 pub struct NativeNode {
     run: Arc<Run>,
     // Dropped before the resources below are removed: see Drop.
-    supervisor: Option<Guarded>,
-    requests: Option<ChildStdin>,
-    events: Receiver<Event>,
-    /// Events that were read while waiting for another.
-    unseen: Vec<Event>,
+    supervised: Option<Supervised>,
     pid: i32,
+    place: Place,
     work: PathBuf,
     logs: PathBuf,
     leftovers: Vec<Resource>,
@@ -83,17 +77,52 @@ pub fn build_agent(run: &Arc<Run>, release: bool) -> Result<PathBuf> {
     Ok(agent)
 }
 
+/// A number that no other node or cluster of this process has.
+#[must_use]
+pub fn next_number() -> u32 {
+    NODES.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Where a node stands: its name and its network.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The node's name.
+    pub name: String,
+    /// Its pods' subnet.
+    pub pods: String,
+    /// True if a cable to a cluster's bridge is plugged in from outside; else the node is on a bridge of its own.
+    pub wired: bool,
+}
+
+impl Place {
+    /// A node without a cluster.
+    #[must_use]
+    pub fn alone() -> Place {
+        Place { name: config::NODE_NAME.into(), pods: "10.88.0.0/16".into(), wired: false }
+    }
+}
+
 impl NativeNode {
-    /// Starts a node with containerd answering; no agent yet. Its logs go below `artefacts`.
+    /// Starts a node without a cluster, with containerd answering; no agent yet. Its logs go below `artefacts`.
     ///
     /// # Errors
     /// What is missing on this machine, or which step failed.
     pub fn start(run: &Arc<Run>, artefacts: &Path, agent: PathBuf) -> Result<NativeNode> {
-        anyhow::ensure!(
-            nix::unistd::geteuid().is_root(),
-            "a native node needs root (namespaces, mounts, cgroups)"
-        );
-        let number = NODES.fetch_add(1, Ordering::Relaxed);
+        NativeNode::start_at(run, artefacts, agent, Place::alone(), |_| Ok(()))
+    }
+
+    /// Starts a node at a place; `plug` is called with its first process when its namespaces stand.
+    ///
+    /// # Errors
+    /// What is missing on this machine, or which step failed.
+    pub fn start_at(
+        run: &Arc<Run>,
+        artefacts: &Path,
+        agent: PathBuf,
+        place: Place,
+        plug: impl FnOnce(i32) -> Result<()>,
+    ) -> Result<NativeNode> {
+        let number = next_number();
         let work = run.dir().join(format!("node{number}-{}", run.id()));
         let mut leftovers = vec![Resource::Dir { path: work.clone() }];
         run.record(leftovers[0].clone())?;
@@ -110,27 +139,19 @@ impl NativeNode {
             cgroups::make(&dir)?;
             groups.push(dir);
         }
-        let spec = NodeSpec { root: root::find()?, work: work.clone(), logs: logs.clone(), registry, agent };
-        let (supervisor, requests, events) = spawn_supervisor(run, &groups, &spec)?;
-        let cri = Cri::new(Path::new("/nonexistent"))?;
-        let mut node = NativeNode {
-            run: run.clone(),
-            supervisor: Some(supervisor),
-            requests: Some(requests),
-            events,
-            unseen: Vec::new(),
-            pid: 0,
-            work,
-            logs,
-            leftovers,
-            cri,
-        };
-        node.pid = node.event(Duration::from_secs(30), "the node's namespaces", |e| match e {
-            Event::Ready { pid } => Some(*pid),
-            _ => None,
-        })?;
-        node.cri = Cri::new(&node.inside(config::CRI_SOCKET))?;
-        node.write_configuration(&spec.root)?;
+        let hostname = if place.wired { place.name.clone() } else { "orlop-native".into() };
+        let (root, wired) = (root::find()?, place.wired);
+        let spec =
+            NodeSpec { root, work: work.clone(), logs: logs.clone(), registry, agent, hostname, wired };
+        let source = spec.root.clone();
+        let supervised = Supervised::start(run, &groups, &Layout::Node(spec), &logs)?;
+        let pid = supervised.pid();
+        let cri = Cri::new(&in_root(pid, config::CRI_SOCKET))?;
+        let run = run.clone();
+        let mut node =
+            NativeNode { run, supervised: Some(supervised), pid, place, work, logs, leftovers, cri };
+        plug(pid)?;
+        node.write_configuration(&source)?;
         node.start_containerd()?;
         Ok(node)
     }
@@ -138,7 +159,13 @@ impl NativeNode {
     /// A path of the node as the host reaches it.
     #[must_use]
     pub fn inside(&self, path: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root{path}", self.pid))
+        in_root(self.pid, path)
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.place.name
     }
 
     /// The runtime of the node.
@@ -167,7 +194,7 @@ impl NativeNode {
         for (path, text) in [
             (hosts.as_str(), config::registry_hosts()),
             ("/run/e2e/containerd.toml", config::containerd(&pause, &runtime)),
-            ("/var/lib/orlop/cni/net.d/10-e2e.conflist", config::cni()),
+            ("/var/lib/orlop/cni/net.d/10-e2e.conflist", config::cni(&self.place.pods)),
             ("/run/e2e/kubelet.yaml", config::kubelet()),
         ] {
             fs::write(self.inside(path), text).with_context(|| format!("write {path} in the node"))?;
@@ -182,7 +209,7 @@ impl NativeNode {
     pub fn start_containerd(&mut self) -> Result<()> {
         let argv = ["/usr/bin/containerd", "--config", "/run/e2e/containerd.toml"];
         self.start_program(CONTAINERD, &argv)?;
-        self.await_ready(CONTAINERD, Duration::from_secs(60))
+        self.supervised()?.await_ready(CONTAINERD, Duration::from_secs(60))
     }
 
     /// Ends containerd; containers live on by design.
@@ -190,8 +217,8 @@ impl NativeNode {
     /// # Errors
     /// If it does not end within ten seconds.
     pub fn kill_containerd(&mut self) -> Result<()> {
-        self.signal(CONTAINERD, nix::libc::SIGKILL)?;
-        self.await_exit(CONTAINERD).map(|_| ())
+        self.supervised()?.signal(CONTAINERD, nix::libc::SIGKILL)?;
+        self.supervised()?.await_exit(CONTAINERD).map(|_| ())
     }
 
     /// Starts the agent; does not wait for anything.
@@ -199,8 +226,17 @@ impl NativeNode {
     /// # Errors
     /// If it cannot be started.
     pub fn start_agent(&mut self) -> Result<()> {
-        let hostname = format!("--hostname-override={}", config::NODE_NAME);
-        self.start_program(AGENT, &[mounts::AGENT, "--config", "/run/e2e/kubelet.yaml", &hostname])
+        self.start_agent_with(&[])
+    }
+
+    /// Starts the agent with more flags than its configuration and its name; does not wait for anything.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_agent_with(&mut self, flags: &[&str]) -> Result<()> {
+        let hostname = format!("--hostname-override={}", self.place.name);
+        let argv = [&[mounts::AGENT, "--config", "/run/e2e/kubelet.yaml", &hostname], flags].concat();
+        self.start_program(AGENT, &argv)
     }
 
     /// Starts the agent and waits for its READY notification.
@@ -209,7 +245,7 @@ impl NativeNode {
     /// If it ends or stays silent.
     pub fn start_agent_ready(&mut self) -> Result<()> {
         self.start_agent()?;
-        self.await_ready(AGENT, Duration::from_secs(30))
+        self.supervised()?.await_ready(AGENT, Duration::from_secs(30))
     }
 
     /// kill -9, and waits for the end.
@@ -217,8 +253,8 @@ impl NativeNode {
     /// # Errors
     /// If it does not end.
     pub fn kill_agent(&mut self) -> Result<()> {
-        self.signal(AGENT, nix::libc::SIGKILL)?;
-        self.await_exit(AGENT).map(|_| ())
+        self.supervised()?.signal(AGENT, nix::libc::SIGKILL)?;
+        self.supervised()?.await_exit(AGENT).map(|_| ())
     }
 
     /// SIGTERM; answers the exit status.
@@ -226,8 +262,8 @@ impl NativeNode {
     /// # Errors
     /// If it does not end.
     pub fn stop_agent(&mut self) -> Result<i32> {
-        self.signal(AGENT, nix::libc::SIGTERM)?;
-        self.await_exit(AGENT)
+        self.supervised()?.signal(AGENT, nix::libc::SIGTERM)?;
+        self.supervised()?.await_exit(AGENT)
     }
 
     /// The agent's process id on the host.
@@ -277,9 +313,7 @@ impl NativeNode {
     /// At the deadline, with what is there instead and the agent's last lines.
     pub fn wait<T>(&self, limit_s: u64, what: &str, look: impl FnMut(&View) -> Option<T>) -> Result<T> {
         self.cri.wait(Duration::from_secs(limit_s), what, look).map_err(|e| {
-            let log = fs::read_to_string(self.logs.join("agent.log")).unwrap_or_default();
-            let lines: Vec<&str> = log.lines().collect();
-            let tail = lines[lines.len().saturating_sub(12)..].join("\n");
+            let tail = tail(&self.logs.join("agent.log"));
             e.context(format!("the agent's last lines:\n{tail}\n"))
         })
     }
@@ -289,15 +323,15 @@ impl NativeNode {
     /// # Errors
     /// If the node fails or ends.
     pub fn pass(&mut self, moment: Duration) -> Result<()> {
-        let until = Instant::now() + moment;
-        loop {
-            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Event::Failed { message }) => bail!("the node's supervisor: {message}"),
-                Ok(event) => self.unseen.push(event),
-                Err(RecvTimeoutError::Timeout) => return Ok(()),
-                Err(RecvTimeoutError::Disconnected) => bail!("the node ended"),
-            }
-        }
+        self.supervised()?.pass(moment)
+    }
+
+    /// Waits for the agent's end; answers its exit status.
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn await_agent_exit(&mut self) -> Result<i32> {
+        self.supervised()?.await_exit(AGENT)
     }
 
     /// Body of a GET on the node's loopback.
@@ -314,25 +348,12 @@ impl NativeNode {
     }
 
     fn start_program(&mut self, name: &str, argv: &[&str]) -> Result<()> {
-        let argv = argv.iter().map(|a| (*a).to_owned()).collect();
-        let env = BTreeMap::from([("RUST_BACKTRACE".to_owned(), "1".to_owned())]);
-        // What its predecessor said is no news about this one.
-        self.unseen.retain(|e| !is_about(e, name));
-        self.request(&Request::Start { name: name.into(), argv, env })?;
-        self.event(Duration::from_secs(10), &format!("{name} to start"), |e| {
-            matches!(e, Event::Started { name: n, .. } if n == name).then_some(())
-        })
+        let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
+        self.supervised()?.start_program(name, &argv)
     }
 
-    fn signal(&mut self, name: &str, signal: i32) -> Result<()> {
-        self.request(&Request::Signal { name: name.into(), signal })
-    }
-
-    fn await_exit(&mut self, name: &str) -> Result<i32> {
-        self.event(Duration::from_secs(20), &format!("{name} to end"), |e| match e {
-            Event::Exited { name: n, status } if n == name => Some(*status),
-            _ => None,
-        })
+    fn supervised(&mut self) -> Result<&mut Supervised> {
+        self.supervised.as_mut().context("the node is being stopped")
     }
 
     /// Waits for the agent's READY notification after [`NativeNode::start_agent`].
@@ -340,58 +361,13 @@ impl NativeNode {
     /// # Errors
     /// If it ends or stays silent.
     pub fn await_agent_ready(&mut self) -> Result<()> {
-        self.await_ready(AGENT, Duration::from_secs(30))
-    }
-
-    fn await_ready(&mut self, name: &str, limit: Duration) -> Result<()> {
-        let log = self.logs.join(format!("{name}.log"));
-        let ended =
-            self.event(limit, &format!("{name} to be ready (its log: {})", log.display()), |e| match e {
-                Event::Notified { name: n, text } if n == name && text.lines().any(|l| l == "READY=1") => {
-                    Some(None)
-                }
-                Event::Exited { name: n, status } if n == name => Some(Some(*status)),
-                _ => None,
-            })?;
-        match ended {
-            None => Ok(()),
-            Some(status) => {
-                let text = fs::read_to_string(&log).unwrap_or_default();
-                let lines: Vec<&str> = text.lines().collect();
-                bail!("{name} ended with {status}:\n{}", lines[lines.len().saturating_sub(12)..].join("\n"))
-            }
-        }
-    }
-
-    fn request(&mut self, request: &Request) -> Result<()> {
-        let input = self.requests.as_mut().context("the node is being stopped")?;
-        writeln!(input, "{}", serde_json::to_string(request)?).context("the node's supervisor is gone")
-    }
-
-    /// The first event, seen or to come, for which `pick` has an answer.
-    fn event<T>(&mut self, limit: Duration, what: &str, pick: impl Fn(&Event) -> Option<T>) -> Result<T> {
-        if let Some(at) = self.unseen.iter().position(|e| pick(e).is_some()) {
-            return pick(&self.unseen.remove(at)).context("picked above");
-        }
-        let deadline = Instant::now() + limit;
-        loop {
-            match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Event::Failed { message }) => bail!("waiting for {what}: {message}"),
-                Ok(event) => match pick(&event) {
-                    Some(found) => return Ok(found),
-                    None => self.unseen.push(event),
-                },
-                Err(RecvTimeoutError::Timeout) => bail!("waited {} s for {what}", limit.as_secs()),
-                Err(RecvTimeoutError::Disconnected) => bail!("the node ended while waiting for {what}"),
-            }
-        }
+        self.supervised()?.await_ready(AGENT, Duration::from_secs(30))
     }
 }
 
 impl Drop for NativeNode {
     fn drop(&mut self) {
-        self.requests = None;
-        self.supervisor = None;
+        self.supervised = None;
         for leftover in self.leftovers.iter().rev() {
             if let Err(e) = leftover.remove(self.run.id()) {
                 crate::say::line(format!("left behind: {e:#}"));
@@ -401,40 +377,8 @@ impl Drop for NativeNode {
     }
 }
 
-fn is_about(event: &Event, program: &str) -> bool {
-    match event {
-        Event::Started { name, .. } | Event::Exited { name, .. } | Event::Notified { name, .. } => {
-            name == program
-        }
-        Event::Ready { .. } | Event::Failed { .. } => false,
-    }
-}
-
-fn spawn_supervisor(
-    run: &Arc<Run>,
-    groups: &[PathBuf],
-    spec: &NodeSpec,
-) -> Result<(Guarded, ChildStdin, Receiver<Event>)> {
-    let own = std::env::current_exe().context("find this program")?;
-    let errors = fs::File::create(spec.logs.join("supervisor.log")).context("make the supervisor's log")?;
-    let mut command = Command::new(own);
-    command.arg("node-launch").args(groups).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
-    let mut guarded = Guarded::spawn(run, &mut command)?;
-    let mut input = guarded.child.stdin.take().context("the supervisor has no input")?;
-    let output = guarded.child.stdout.take().context("the supervisor has no output")?;
-    writeln!(input, "{}", serde_json::to_string(spec)?).context("send the node's layout")?;
-    let (send, events) = channel();
-    let read = move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            let event = serde_json::from_str(&line)
-                .unwrap_or_else(|e| Event::Failed { message: format!("supervisor said {line:?}: {e}") });
-            if send.send(event).is_err() {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name("node-events".into()).spawn(read).context("start a thread")?;
-    Ok((guarded, input, events))
+fn in_root(pid: i32, path: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/root{path}"))
 }
 
 fn find_child(parent: i32, comm: &str) -> Option<i32> {

@@ -6,7 +6,30 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// How a node is laid out; the first line the supervisor reads.
+/// What a supervisor builds; the first line it reads.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "layout", rename_all = "kebab-case")]
+pub enum Layout {
+    /// A node: a root of its own.
+    Node(NodeSpec),
+    /// A cluster's network with the control plane's programs in it, on the host's root.
+    Plane(PlaneSpec),
+}
+
+/// How a cluster's network is laid out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlaneSpec {
+    /// The bridge that nodes are plugged into.
+    pub bridge: String,
+    /// Its address with prefix length: the control plane's.
+    pub address: String,
+    /// Where programs' logs go.
+    pub logs: PathBuf,
+    /// Short directory for their notification sockets.
+    pub sockets: PathBuf,
+}
+
+/// How a node is laid out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeSpec {
     /// The read-only root.
@@ -19,6 +42,10 @@ pub struct NodeSpec {
     pub registry: PathBuf,
     /// The agent's binary on the host.
     pub agent: PathBuf,
+    /// Host name.
+    pub hostname: String,
+    /// True if the harness plugs in a cable; else the node gets a bridge of its own.
+    pub wired: bool,
 }
 
 /// Where a node's root comes from.
@@ -35,7 +62,8 @@ pub enum RootSource {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
-    /// Start a program; answered by `Started`. Its output goes to `/var/log/<name>.log`, appended.
+    /// Start a program; answered by `Started`. Its output goes to `<name>.log` in the layout's log directory
+    /// (a node's /var/log), appended.
     Start {
         /// Unique among what runs.
         name: String,

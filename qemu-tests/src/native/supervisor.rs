@@ -1,4 +1,4 @@
-//! First process of a native node: builds it, starts and signals its programs, reaps, reports.
+//! First process of a native node or of a cluster's network: builds it, starts and signals its programs, reaps, reports.
 //!
 //! ```text
 //! harness ── requests (stdin) ──► poll loop ──► programs ──► reaper (waitpid)
@@ -25,7 +25,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::protocol::{Event, NodeSpec, Request};
+use super::protocol::{Event, Layout, NodeSpec, PlaneSpec, Request};
 use super::{cgroups, mounts, registry};
 
 /// First step, still outside the namespaces: join the node's cgroups, then become `unshare`, which starts
@@ -62,7 +62,7 @@ struct Programs {
 /// # Errors
 /// If the node cannot be built; the harness sees it as a `Failed` event too.
 pub fn main() -> Result<()> {
-    let result = build().and_then(|()| serve());
+    let result = build().and_then(serve);
     if let Err(e) = &result {
         emit(&Event::Failed { message: format!("{e:#}") });
     }
@@ -77,44 +77,69 @@ fn emit(event: &Event) {
     }
 }
 
-fn build() -> Result<()> {
+/// Where programs write and notify.
+struct Dirs {
+    logs: PathBuf,
+    sockets: PathBuf,
+}
+
+fn build() -> Result<Dirs> {
     let mut line = String::new();
     // The harness sends nothing more before `Ready`, so nothing is lost in this handle's buffer.
     let n = std::io::stdin().read_line(&mut line).context("read standard input")?;
     anyhow::ensure!(n > 0, "no layout on standard input");
-    let spec: NodeSpec = serde_json::from_str(&line).context("read the node's layout")?;
-    nix::unistd::sethostname("orlop-native").context("set the host name")?;
-    // The host's ip: the image has none.
-    for args in [
-        &["link", "set", "lo", "up"][..],
-        &["link", "add", "node0", "type", "bridge"],
-        &["addr", "add", "172.30.0.1/24", "dev", "node0"],
-        &["link", "set", "node0", "up"],
-    ] {
-        let status =
-            Command::new("ip").args(args).stdout(Stdio::null()).status().context("run ip (iproute2)")?;
-        anyhow::ensure!(status.success(), "ip {}: {status}", args.join(" "));
-    }
-    let hierarchies = cgroups::host_hierarchies()?;
     // The host's /proc is still mounted here, and in it our number is the host's.
     let pid = fs::read_link("/proc/self").context("read /proc/self")?;
     let pid = pid.to_string_lossy().parse().context("own process id")?;
-    mounts::enter(&spec, &hierarchies)?;
-    registry::serve(Path::new("/run/e2e/registry"))?;
+    let dirs = match serde_json::from_str(&line).context("read the layout")? {
+        Layout::Node(spec) => build_node(&spec)?,
+        Layout::Plane(spec) => build_plane(spec)?,
+    };
     emit(&Event::Ready { pid });
+    Ok(dirs)
+}
+
+fn build_node(spec: &NodeSpec) -> Result<Dirs> {
+    nix::unistd::sethostname(&spec.hostname).context("set the host name")?;
+    ip(&["link", "set", "lo", "up"])?;
+    if !spec.wired {
+        make_bridge("node0", "172.30.0.1/24")?;
+    }
+    let hierarchies = cgroups::host_hierarchies()?;
+    mounts::enter(spec, &hierarchies)?;
+    registry::serve(Path::new("/run/e2e/registry"))?;
+    Ok(Dirs { logs: "/var/log".into(), sockets: "/run/e2e".into() })
+}
+
+fn build_plane(spec: PlaneSpec) -> Result<Dirs> {
+    ip(&["link", "set", "lo", "up"])?;
+    make_bridge(&spec.bridge, &spec.address)?;
+    Ok(Dirs { logs: spec.logs, sockets: spec.sockets })
+}
+
+fn make_bridge(name: &str, address: &str) -> Result<()> {
+    ip(&["link", "add", name, "type", "bridge"])?;
+    ip(&["addr", "add", address, "dev", name])?;
+    ip(&["link", "set", name, "up"])
+}
+
+/// The host's ip: the image has none.
+fn ip(args: &[&str]) -> Result<()> {
+    let status = Command::new("ip").args(args).stdout(Stdio::null()).status().context("run ip (iproute2)")?;
+    anyhow::ensure!(status.success(), "ip {}: {status}", args.join(" "));
     Ok(())
 }
 
 /// Where the loop and the reaper meet.
-#[derive(Default)]
 struct Supervisor {
+    dirs: Dirs,
     programs: Mutex<Programs>,
     /// Told when a program was started: without children there is nothing to wait for.
     started: Condvar,
 }
 
-fn serve() -> Result<()> {
-    let supervisor = Arc::new(Supervisor::default());
+fn serve(dirs: Dirs) -> Result<()> {
+    let supervisor = Arc::new(Supervisor { dirs, programs: Mutex::default(), started: Condvar::default() });
     let reaper = supervisor.clone();
     std::thread::Builder::new()
         .name("reaper".into())
@@ -170,7 +195,7 @@ impl Supervisor {
         let mut programs = self.lock();
         match request {
             Request::Start { name, argv, env } => {
-                programs.start(name, &argv, &env)?;
+                programs.start(&self.dirs, name, &argv, &env)?;
                 self.started.notify_all();
                 Ok(())
             }
@@ -204,16 +229,22 @@ impl Supervisor {
 }
 
 impl Programs {
-    fn start(&mut self, name: String, argv: &[String], env: &BTreeMap<String, String>) -> Result<()> {
+    fn start(
+        &mut self,
+        dirs: &Dirs,
+        name: String,
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+    ) -> Result<()> {
         anyhow::ensure!(!self.running.contains_key(&name), "{name} runs already");
         let (program, args) = argv.split_first().context("nothing to start")?;
-        let log = format!("/var/log/{name}.log");
+        let log = dirs.logs.join(format!("{name}.log"));
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(&log)
-            .with_context(|| format!("open {log}"))?;
-        let socket = PathBuf::from(format!("/run/e2e/notify-{name}"));
+            .with_context(|| format!("open {}", log.display()))?;
+        let socket = dirs.sockets.join(format!("notify-{name}"));
         let _ = fs::remove_file(&socket);
         let notify = UnixDatagram::bind(&socket).with_context(|| format!("bind {}", socket.display()))?;
         notify.set_nonblocking(true)?;

@@ -1,0 +1,28 @@
+//! A Kubernetes control plane for tests, and nodes joined to it.
+//!
+//! ```text
+//! host:      harness, kubectl ──► proxy (loopback port) ─┐
+//! plane ns:  bridge cluster0 172.30.0.1 ◄────────────────┴─► etcd, apiserver, controller-manager, scheduler
+//! node ns:       └─ node0 172.30.0.(10+n), pods 10.88.(10+n).0/24, containerd, agent
+//! VM:            └─ TAP device
+//! ```
+//! What comes in: upstream's programs ([`programs`]), the native node. What goes out: [`plane::Cluster`].
+//! Invariants: every secret is made for the run and lies in the run's directory; everything runs in namespaces
+//! that end with their supervisor. See docs/testing.md, "The control plane".
+
+pub mod approver;
+pub mod audit;
+pub mod bootstrap;
+pub mod build;
+pub mod client;
+pub mod debs;
+pub mod flags;
+pub mod join;
+pub mod kubeconfig;
+pub mod pki;
+pub mod plane;
+pub mod play;
+pub mod programs;
+pub mod proxy;
+pub mod ready;
+pub mod wires;

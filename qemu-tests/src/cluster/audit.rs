@@ -1,0 +1,132 @@
+//! The API server's audit log: who asked for what, and what was answered. Pure but for reading the file.
+//!
+//! What comes in: JSON lines at level Metadata. What goes out: requests of nodes, forbidden ones, counts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+/// One answered request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// User name.
+    pub user: String,
+    /// `get`, `list`, `watch`, `create`, …
+    pub verb: String,
+    /// Path with query.
+    pub uri: String,
+    /// Resource with its subresource (`pods/status`); empty for paths that are none.
+    pub resource: String,
+    /// HTTP status.
+    pub code: u16,
+    /// The client's name for itself.
+    pub user_agent: String,
+    /// When it was answered, RFC 3339.
+    pub at: String,
+}
+
+/// Reads a log as far as its lines are whole.
+///
+/// # Errors
+/// If it cannot be read, or a line is no audit event.
+pub fn read(log: &Path) -> Result<Vec<Request>> {
+    parse(&fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?)
+}
+
+/// The requests of an audit log's text.
+///
+/// # Errors
+/// If a whole line is no audit event.
+pub fn parse(text: &str) -> Result<Vec<Request>> {
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(parse_line).collect()
+}
+
+fn parse_line(line: &str) -> Result<Request> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Event {
+        #[serde(rename = "requestURI")]
+        request_uri: String,
+        verb: String,
+        user: User,
+        #[serde(default)]
+        user_agent: String,
+        object_ref: Option<ObjectRef>,
+        response_status: Option<Status>,
+        stage_timestamp: String,
+    }
+    #[derive(Deserialize)]
+    struct User {
+        #[serde(default)]
+        username: String,
+    }
+    #[derive(Deserialize)]
+    struct ObjectRef {
+        #[serde(default)]
+        resource: String,
+        subresource: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Status {
+        code: Option<u16>,
+    }
+    let event: Event = serde_json::from_str(line).with_context(|| format!("audit event {line}"))?;
+    let resource = event.object_ref.map_or_else(String::new, |o| match o.subresource {
+        Some(sub) => format!("{}/{sub}", o.resource),
+        None => o.resource,
+    });
+    Ok(Request {
+        user: event.user.username,
+        verb: event.verb,
+        uri: event.request_uri,
+        resource,
+        code: event.response_status.and_then(|s| s.code).unwrap_or(0),
+        user_agent: event.user_agent,
+        at: event.stage_timestamp,
+    })
+}
+
+/// True for a node's own credentials and for a bootstrap token's.
+#[must_use]
+pub fn is_of_node(request: &Request) -> bool {
+    request.user.starts_with("system:node:") || request.user.starts_with("system:bootstrap:")
+}
+
+/// Requests of nodes that were refused for want of permission.
+#[must_use]
+pub fn forbidden(requests: &[Request]) -> Vec<&Request> {
+    requests.iter().filter(|r| is_of_node(r) && r.code == 403).collect()
+}
+
+/// How often each verb and resource was asked for.
+#[must_use]
+pub fn counts<'a>(requests: impl Iterator<Item = &'a Request>) -> BTreeMap<String, u32> {
+    let mut counts = BTreeMap::new();
+    for request in requests {
+        *counts.entry(format!("{} {}", request.verb, request.resource)).or_default() += 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = r#"{"kind":"Event","level":"Metadata","stage":"ResponseComplete","requestURI":"/api/v1/nodes/a/status?x","verb":"patch","user":{"username":"system:node:a","groups":["system:nodes"]},"userAgent":"orlop","objectRef":{"resource":"nodes","name":"a","subresource":"status"},"responseStatus":{"metadata":{},"code":403},"stageTimestamp":"2026-11-21T12:00:00.000000Z"}"#;
+
+    #[test]
+    fn refusals_of_nodes_are_found() {
+        let text = format!("{LINE}\n{}\n{{\"half", LINE.replace("system:node:a", "admin"));
+        let all = parse(&text).unwrap();
+        assert_eq!(all.len(), 2);
+        let refused = forbidden(&all);
+        assert_eq!(refused.len(), 1);
+        assert_eq!(refused[0].resource, "nodes/status");
+        assert_eq!(counts(all.iter())["patch nodes/status"], 2);
+        assert!(parse("nonsense\n").is_err());
+    }
+}

@@ -1,0 +1,189 @@
+//! What `kubeadm init` leaves in a cluster so that nodes can join: token, permissions, cluster-info.
+//!
+//! What comes in: an empty cluster. What goes out: a bootstrap token's secret, the role bindings of its group, the
+//! ConfigMap `cluster-info` that anybody may read and that the bootstrap signer signs, and service accounts `default`
+//! whose token is not mounted. Invariant: a node gets no permission that kubeadm would not give it.
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use serde_json::{Value, json};
+
+use super::client::ClusterClient;
+
+/// Group of the tokens made here.
+pub const TOKEN_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
+
+/// A bootstrap token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Public half: six letters and digits.
+    pub id: String,
+    /// Secret half: sixteen letters and digits.
+    pub secret: String,
+}
+
+impl Token {
+    /// A new one, from the kernel's randomness.
+    ///
+    /// # Errors
+    /// If the kernel gives none.
+    pub fn random() -> Result<Token> {
+        use std::io::Read;
+        let mut bytes = [0_u8; 22];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut f| f.read_exact(&mut bytes))
+            .context("read randomness")?;
+        let letters = b"0123456789abcdefghijklmnopqrstuvwxyz";
+        let text: String =
+            bytes.iter().map(|b| char::from(letters[usize::from(*b) % letters.len()])).collect();
+        Ok(Token { id: text[..6].to_owned(), secret: text[6..].to_owned() })
+    }
+
+    /// As it is written in a command line.
+    #[must_use]
+    pub fn render(&self) -> String {
+        format!("{}.{}", self.id, self.secret)
+    }
+
+    fn secret_name(&self) -> String {
+        format!("bootstrap-token-{}", self.id)
+    }
+}
+
+/// Lays everything.
+///
+/// # Errors
+/// If the API server refuses it.
+pub fn lay(client: &ClusterClient, server: &str, ca_pem: &str) -> Result<()> {
+    for (name, role, group) in [
+        ("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", TOKEN_GROUP),
+        (
+            "kubeadm:node-autoapprove-bootstrap",
+            "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+            TOKEN_GROUP,
+        ),
+        (
+            "kubeadm:node-autoapprove-certificate-rotation",
+            "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+            "system:nodes",
+        ),
+        ("kubeadm:get-nodes", "kubeadm:get-nodes", TOKEN_GROUP),
+        ("kubeadm:cluster-admins", "cluster-admin", "kubeadm:cluster-admins"),
+    ] {
+        client.create::<ClusterRoleBinding>(
+            &client.all(),
+            json!({"metadata": {"name": name}, "roleRef": role_ref("ClusterRole", role),
+                "subjects": [subject("Group", group)]}),
+        )?;
+    }
+    client.create::<ClusterRole>(
+        &client.all(),
+        json!({"metadata": {"name": "kubeadm:get-nodes"},
+            "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]}),
+    )?;
+    await_namespace(client, "kube-public")?;
+    cluster_info(client, server, ca_pem)?;
+    do_not_mount_tokens(client, "default")
+}
+
+fn role_ref(kind: &str, name: &str) -> Value {
+    json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name})
+}
+
+fn subject(kind: &str, name: &str) -> Value {
+    json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name})
+}
+
+fn await_namespace(client: &ClusterClient, name: &str) -> Result<()> {
+    client.wait::<Namespace, _>(&client.all(), 60, &format!("namespace {name}"), |all| {
+        all.contains_key(name).then_some(())
+    })
+}
+
+fn cluster_info(client: &ClusterClient, server: &str, ca_pem: &str) -> Result<()> {
+    let role = "kubeadm:bootstrap-signer-clusterinfo";
+    let ca = k8s_openapi::ByteString(ca_pem.as_bytes().to_vec());
+    let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "",
+        "cluster": {"server": server, "certificate-authority-data": ca}}]});
+    client.create::<ConfigMap>(
+        &client.of("kube-public"),
+        json!({"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": kubeconfig.to_string()}}),
+    )?;
+    client.create::<Role>(
+        &client.of("kube-public"),
+        json!({"metadata": {"name": role}, "rules": [{"apiGroups": [""], "resources": ["configmaps"],
+            "resourceNames": ["cluster-info"], "verbs": ["get"]}]}),
+    )?;
+    client.create::<RoleBinding>(
+        &client.of("kube-public"),
+        json!({"metadata": {"name": role}, "roleRef": role_ref("Role", role),
+            "subjects": [subject("User", "system:anonymous")]}),
+    )?;
+    Ok(())
+}
+
+/// Makes a token; `valid_s` seconds from now it expires (negative: it has expired).
+///
+/// # Errors
+/// If the API server refuses it.
+pub fn add_token(client: &ClusterClient, token: &Token, valid_s: i64) -> Result<()> {
+    let expiration = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + valid_s)
+        .context("a token's expiration")?;
+    client.create::<Secret>(
+        &client.of("kube-system"),
+        json!({"metadata": {"name": token.secret_name()}, "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": token.id, "token-secret": token.secret,
+            "expiration": expiration.to_string(),
+            "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
+            "auth-extra-groups": TOKEN_GROUP,
+        }}),
+    )?;
+    Ok(())
+}
+
+/// Waits until the bootstrap signer has signed cluster-info for `token`.
+///
+/// # Errors
+/// At the deadline.
+pub fn await_signature(client: &ClusterClient, token: &Token) -> Result<()> {
+    let key = format!("jws-kubeconfig-{}", token.id);
+    client.wait::<ConfigMap, _>(&client.of("kube-public"), 60, "cluster-info to be signed", |all| {
+        all.get("cluster-info")?.data.as_ref()?.get(&key).map(|_| ())
+    })
+}
+
+/// Pods of the namespace get no token mounted: projected volumes are not there yet.
+///
+/// # Errors
+/// If the controller does not make the service account.
+pub fn do_not_mount_tokens(client: &ClusterClient, namespace: &str) -> Result<()> {
+    let accounts = client.of::<ServiceAccount>(namespace);
+    client.wait(&accounts, 60, "service account default", |all| all.contains_key("default").then_some(()))?;
+    client.merge(&accounts, "default", &json!({"automountServiceAccountToken": false}))?;
+    Ok(())
+}
+
+/// Makes a namespace for a case.
+///
+/// # Errors
+/// If the API server refuses it.
+pub fn add_namespace(client: &ClusterClient, name: &str) -> Result<()> {
+    client.create::<Namespace>(&client.all(), json!({"metadata": {"name": name}}))?;
+    do_not_mount_tokens(client, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_have_the_form_upstream_wants() {
+        let token = Token::random().unwrap();
+        let text = token.render();
+        assert_eq!((token.id.len(), token.secret.len(), text.len()), (6, 16, 23));
+        assert!(text.bytes().all(|b| b == b'.' || b.is_ascii_digit() || b.is_ascii_lowercase()), "{text}");
+        assert_ne!(text, Token::random().unwrap().render());
+    }
+}

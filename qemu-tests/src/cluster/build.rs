@@ -1,0 +1,234 @@
+//! Compiles Kubernetes from `qemu-tests/controlplane` (a go.mod with a few lines of Go) and keeps the result.
+//!
+//! What comes in: a Go compiler of this machine that is new enough, else Debian's; the module proxy that `go` is
+//! set up for. What goes out: static programs in `$ORLOP_CACHE/controlplane/<key>`. Invariants: the key covers
+//! every input, so a program that is there is the right one; the checkout is never written to.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::fcntl::{Flock, FlockArg};
+use sha2::{Digest, Sha256};
+
+use super::debs;
+use crate::case::human;
+use crate::process::stream;
+use crate::run::Run;
+use crate::{say, selftest};
+
+const GO_MOD: &str = include_str!("../../controlplane/go.mod");
+const GO_SUM: &str = include_str!("../../controlplane/go.sum");
+const SOURCES: [&str; 2] = [
+    include_str!("../../controlplane/cmd/controlplane/main.go"),
+    include_str!("../../controlplane/cmd/kubelet/main.go"),
+];
+
+/// What can be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// kube-apiserver, kube-controller-manager, kube-scheduler and kubectl in one program.
+    ControlPlane,
+    /// The upstream kubelet, for comparison.
+    Kubelet,
+}
+
+impl Target {
+    fn package(self) -> &'static str {
+        match self {
+            Target::ControlPlane => "controlplane",
+            Target::Kubelet => "kubelet",
+        }
+    }
+}
+
+/// The Kubernetes version that go.mod names, for example `v1.36.3`.
+///
+/// # Errors
+/// If go.mod does not name one.
+pub fn version() -> Result<&'static str> {
+    GO_MOD
+        .lines()
+        .find_map(|l| l.trim().strip_prefix("k8s.io/kubernetes ")?.split_whitespace().next())
+        .context("go.mod requires no k8s.io/kubernetes")
+}
+
+/// The oldest compiler that go.mod accepts, for example `1.26.0`.
+fn oldest_go() -> Result<&'static str> {
+    GO_MOD.lines().find_map(|l| l.strip_prefix("go ")).context("go.mod names no Go version")
+}
+
+/// Builds a target, or finds it built; answers the program.
+///
+/// # Errors
+/// No compiler can be had, or what it says.
+pub fn program(run: &Arc<Run>, cache: &Path, target: Target) -> Result<PathBuf> {
+    fs::create_dir_all(cache).with_context(|| format!("make {}", cache.display()))?;
+    // Two runs at once: the second finds what the first has built.
+    let lock = fs::File::create(cache.join("lock")).context("make the lock")?;
+    let _locked = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, e)| e).context("lock the cache")?;
+    let go = compiler(cache)?;
+    let dir = cache.join(key(&go.version));
+    let program = dir.join(target.package());
+    if program.exists() {
+        return Ok(program);
+    }
+    fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+    let partial = dir.join(format!("{}.partial", target.package()));
+    compile(run, cache, &go, target, &partial)?;
+    fs::rename(&partial, &program).with_context(|| format!("rename to {}", program.display()))?;
+    // Three gigabytes that only another release would use, and hardly.
+    let objects = cache.join("go/build");
+    fs::remove_dir_all(&objects).with_context(|| format!("remove {}", objects.display()))?;
+    Ok(program)
+}
+
+struct Go {
+    program: PathBuf,
+    version: String,
+}
+
+/// This machine's `go` if it is new enough, else Debian's.
+fn compiler(cache: &Path) -> Result<Go> {
+    let oldest = oldest_go()?;
+    let own = PathBuf::from("go");
+    if let Ok(version) = go_version(&own)
+        && is_new_enough(&version, oldest)
+    {
+        return Ok(Go { program: own, version });
+    }
+    let root = debs::unpacked(cache, &["golang-1.26-src", "golang-1.26-go"])?;
+    let program = root.join("usr/lib/go-1.26/bin/go");
+    let version = go_version(&program)?;
+    anyhow::ensure!(is_new_enough(&version, oldest), "{version} is older than go.mod's {oldest}");
+    Ok(Go { program, version })
+}
+
+fn go_version(program: &Path) -> Result<String> {
+    // `local`: the version of what is installed, not of what it could download.
+    let output = Command::new(program)
+        .args(["env", "GOVERSION"])
+        .env("GOTOOLCHAIN", "local")
+        .output()
+        .context("run go")?;
+    anyhow::ensure!(output.status.success(), "go env GOVERSION: {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Compares `go1.26.8` or `go1.26.10-X:something` with `1.26.0`. Pure.
+fn is_new_enough(version: &str, oldest: &str) -> bool {
+    let numbers = |text: &str| -> Vec<u32> {
+        let text = text.trim_start_matches("go");
+        let end = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
+        text[..end].split('.').filter_map(|n| n.parse().ok()).collect()
+    };
+    let (has, needs) = (numbers(version), numbers(oldest));
+    !has.is_empty() && has >= needs
+}
+
+fn key(go_version: &str) -> String {
+    let mut digest = Sha256::new();
+    for part in [go_version, GO_MOD, GO_SUM, SOURCES[0], SOURCES[1], FLAGS] {
+        digest.update(part.as_bytes());
+        digest.update([0]);
+    }
+    let hex = hex::encode(digest.finalize());
+    hex[..16].to_owned()
+}
+
+/// Smaller programs, the same from every checkout.
+const FLAGS: &str = "-s -w";
+
+fn linker_flags(version: &str) -> String {
+    // Without a version the programs call themselves v0.0.0 and refuse each other.
+    let minor = version.split('.').nth(1).unwrap_or_default();
+    let values = [("gitVersion", version), ("gitMajor", "1"), ("gitMinor", minor), ("gitTreeState", "clean")];
+    let packages = ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"];
+    let set = packages.iter().flat_map(|p| values.map(|(k, v)| format!(" -X {p}.{k}={v}")));
+    set.fold(FLAGS.to_owned(), |all, one| all + &one)
+}
+
+fn compile(run: &Arc<Run>, cache: &Path, go: &Go, target: Target, out: &Path) -> Result<()> {
+    let (name, version) = (target.package(), version()?);
+    say::line(format!(
+        "  compiling Kubernetes {version} ({name}) with {}: about eight minutes on two cores, once",
+        go.version
+    ));
+    let start = Instant::now();
+    let mut command = Command::new(&go.program);
+    command
+        .current_dir(selftest::workspace().join("qemu-tests/controlplane"))
+        .args(["build", "-v", "-trimpath", "-mod=readonly", "-modcacherw", "-buildvcs=false"])
+        .args(["-ldflags", &linker_flags(version), "-o"])
+        .arg(out)
+        .arg(format!("./cmd/{name}"))
+        .env("GOTOOLCHAIN", "local")
+        .env("GOFLAGS", "")
+        .env("CGO_ENABLED", "0")
+        .env("GOPATH", cache.join("go"))
+        .env("GOMODCACHE", cache.join("go/mod"))
+        .env("GOCACHE", cache.join("go/build"));
+    let mut progress = Progress { last: start, packages: 0, tail: Vec::new() };
+    let status = stream(run, &mut command, |line| progress.line(line, start))?;
+    let tail = progress.tail.join("\n");
+    anyhow::ensure!(status.success(), "go build of Kubernetes {version} ({name}): {status}\n{tail}");
+    let mib = fs::metadata(out).map_or(0, |m| m.len()) >> 20;
+    say::line(format!(
+        "  Kubernetes {version} ({name}): {} packages, {mib} MiB, {}",
+        progress.packages,
+        human(start.elapsed())
+    ));
+    Ok(())
+}
+
+/// A line now and then, instead of one for each package.
+struct Progress {
+    last: Instant,
+    packages: u32,
+    tail: Vec<String>,
+}
+
+impl Progress {
+    fn line(&mut self, line: &str, start: Instant) {
+        if !line.starts_with("go: ") && !line.contains(' ') {
+            self.packages += 1;
+        }
+        if self.tail.len() >= 30 {
+            self.tail.remove(0);
+        }
+        self.tail.push(line.to_owned());
+        if self.last.elapsed() >= Duration::from_secs(30) {
+            self.last = Instant::now();
+            say::line(format!("    {} packages so far ({})", self.packages, human(start.elapsed())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        for (version, new) in
+            [("go1.26.8", true), ("go1.26", false), ("go1.27", true), ("go1.9.9", false), ("devel", false)]
+        {
+            assert_eq!(is_new_enough(version, "1.26.0"), new, "{version}");
+        }
+        assert!(is_new_enough("go1.26.10-X:nodwarf5", "1.26.0"));
+    }
+
+    #[test]
+    fn go_mod_names_one_release_everywhere() {
+        let version = version().unwrap();
+        assert!(version.starts_with("v1.36."), "{version}");
+        let staging = version.replacen("v1", "v0", 1);
+        let replaced: Vec<&str> = GO_MOD.lines().filter(|l| l.contains(" => ")).collect();
+        assert!(replaced.len() > 25 && replaced.iter().all(|l| l.ends_with(&staging)), "{replaced:?}");
+        assert!(linker_flags(version).contains("version.gitMinor=36"));
+        assert_eq!(oldest_go().unwrap(), "1.26.0");
+    }
+}

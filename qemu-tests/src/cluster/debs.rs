@@ -1,0 +1,74 @@
+//! Programs that Debian has: etcd, and a Go compiler for machines without one. Fetched as files from the suites the
+//! image's newer packages come from, checked against `qemu-tests/controlplane/debs.json`, unpacked into the cache.
+//!
+//! What comes in: package names. What goes out: the directory they are unpacked in. Invariant: a directory that is
+//! there is whole, because it is renamed into place last.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use orlop_image::build::debs::{Archive, fetch_files, find_deb, unpack};
+use orlop_image::lock::Deb;
+
+use crate::say;
+
+const LOCK: &str = include_str!("../../controlplane/debs.json");
+
+/// Unpacks `names` below `cache` (once); answers where.
+///
+/// # Errors
+/// The archive does not have them, or not as they are locked.
+pub fn unpacked(cache: &Path, names: &[&str]) -> Result<PathBuf> {
+    let debs = locked(names)?;
+    let last = debs.last().context("no package is asked for")?;
+    let dir = cache.join(format!("{}-{}", last.name, last.version.replace(['~', ':'], "-")));
+    if dir.is_dir() {
+        return Ok(dir);
+    }
+    say::line(format!("  fetching {} from Debian", names.join(", ")));
+    let partial = cache.join(format!("partial-{}", std::process::id()));
+    let files = partial.join("files");
+    fs::create_dir_all(&files).with_context(|| format!("make {}", files.display()))?;
+    let log = cache.join("debs.log");
+    let apt = cache.join("apt");
+    let lock = "qemu-tests/controlplane/debs.json";
+    let from = Archive { apt: &apt, lock, update_lock: false, log: &log };
+    for deb in fetch_files(&from, &debs, &files)? {
+        let want = debs.iter().find(|d| d.name == deb.name).map(|d| d.version.as_str());
+        if want != Some(deb.version.as_str()) {
+            say::line(format!(
+                "  {} {} is used: the locked version is no longer there",
+                deb.name, deb.version
+            ));
+        }
+        unpack(&find_deb(&files, &deb.name)?, &partial.join("root"), &log)?;
+    }
+    let renamed = fs::rename(partial.join("root"), &dir);
+    // Another run may have been faster with the same packages.
+    anyhow::ensure!(renamed.is_ok() || dir.is_dir(), "rename to {}: {renamed:?}", dir.display());
+    fs::remove_dir_all(&partial).with_context(|| format!("remove {}", partial.display()))?;
+    Ok(dir)
+}
+
+fn locked(names: &[&str]) -> Result<Vec<Deb>> {
+    let all: Vec<Deb> = serde_json::from_str(LOCK).context("read controlplane/debs.json")?;
+    names
+        .iter()
+        .map(|n| {
+            all.iter().find(|d| d.name == *n).cloned().with_context(|| format!("{n} is not in debs.json"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_has_digests() {
+        let debs = locked(&["etcd-server", "golang-1.26-src", "golang-1.26-go"]).unwrap();
+        assert!(debs.iter().all(|d| d.sha256.len() == 64));
+        assert!(locked(&["vim"]).is_err());
+    }
+}

@@ -1,0 +1,195 @@
+//! Command lines of the control plane's programs. Pure.
+//!
+//! What comes in: where files are, and what a case may want different ([`Settings`]). What goes out: arguments.
+//! Invariants: the node authoriser and NodeRestriction are always on, everything is audited, etcd and the
+//! controllers listen on the namespace's loopback only.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::pki::Pki;
+
+/// The control plane's address on the bridge, and the port of the API server.
+pub const ADDRESS: &str = "172.30.0.1";
+/// The API server's port.
+pub const PORT: u16 = 6443;
+/// First service address: `kubernetes.default`.
+pub const SERVICE_ADDRESS: &str = "10.96.0.1";
+/// Names that the API server's certificate carries.
+pub const SERVER_NAMES: [&str; 7] = [
+    ADDRESS,
+    "127.0.0.1",
+    SERVICE_ADDRESS,
+    "localhost",
+    "kubernetes",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+];
+
+/// What differs from one cluster to another.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Lifetime of the certificates that nodes get.
+    pub certificate_lifetime: Duration,
+    /// How long a node may be silent before its Ready condition becomes Unknown.
+    pub node_monitor_grace: Duration,
+}
+
+impl Default for Settings {
+    /// Upstream's own.
+    fn default() -> Settings {
+        Settings {
+            certificate_lifetime: Duration::from_secs(365 * 24 * 3600),
+            node_monitor_grace: Duration::from_secs(50),
+        }
+    }
+}
+
+/// Where the plane's files are.
+pub struct Files<'a> {
+    /// Keys and certificates.
+    pub pki: &'a Pki,
+    /// etcd's data.
+    pub etcd: &'a Path,
+    /// The audit policy.
+    pub audit_policy: &'a Path,
+    /// The audit log.
+    pub audit_log: &'a Path,
+    /// Kubeconfig of the controller manager.
+    pub controller_manager: &'a Path,
+    /// Kubeconfig of the scheduler.
+    pub scheduler: &'a Path,
+}
+
+/// Every request's metadata, once, when it is answered.
+pub const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived, ResponseStarted]\n\
+                                rules:\n- level: Metadata\n";
+
+fn flag(name: &str, value: impl std::fmt::Display) -> String {
+    format!("--{name}={value}")
+}
+
+fn file(name: &str, path: &Path) -> String {
+    flag(name, path.display())
+}
+
+/// etcd: one member, no fsync (the data lives as long as the run).
+#[must_use]
+pub fn etcd(files: &Files<'_>) -> Vec<String> {
+    vec![
+        flag("name", "e2e"),
+        file("data-dir", files.etcd),
+        flag("listen-client-urls", "http://127.0.0.1:2379"),
+        flag("advertise-client-urls", "http://127.0.0.1:2379"),
+        flag("listen-peer-urls", "http://127.0.0.1:2380"),
+        flag("initial-advertise-peer-urls", "http://127.0.0.1:2380"),
+        flag("initial-cluster", "e2e=http://127.0.0.1:2380"),
+        flag("unsafe-no-fsync", "true"),
+        flag("log-level", "warn"),
+    ]
+}
+
+/// kube-apiserver.
+#[must_use]
+pub fn apiserver(files: &Files<'_>) -> Vec<String> {
+    let pki = files.pki;
+    vec![
+        flag("advertise-address", ADDRESS),
+        flag("secure-port", PORT),
+        flag("etcd-servers", "http://127.0.0.1:2379"),
+        flag("service-cluster-ip-range", "10.96.0.0/16"),
+        flag("authorization-mode", "Node,RBAC"),
+        flag("enable-admission-plugins", "NodeRestriction"),
+        flag("enable-bootstrap-token-auth", "true"),
+        flag("allow-privileged", "true"),
+        flag("profiling", "false"),
+        file("client-ca-file", &pki.ca.certificate),
+        file("tls-cert-file", &pki.apiserver.certificate),
+        file("tls-private-key-file", &pki.apiserver.key),
+        file("kubelet-certificate-authority", &pki.ca.certificate),
+        file("kubelet-client-certificate", &pki.apiserver_kubelet_client.certificate),
+        file("kubelet-client-key", &pki.apiserver_kubelet_client.key),
+        flag("kubelet-preferred-address-types", "InternalIP,Hostname"),
+        flag("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
+        file("service-account-key-file", &pki.service_account_public_key),
+        file("service-account-signing-key-file", &pki.service_account_key),
+        file("requestheader-client-ca-file", &pki.front_proxy_ca.certificate),
+        flag("requestheader-allowed-names", "front-proxy-client"),
+        flag("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
+        flag("requestheader-group-headers", "X-Remote-Group"),
+        flag("requestheader-username-headers", "X-Remote-User"),
+        file("proxy-client-cert-file", &pki.front_proxy_client.certificate),
+        file("proxy-client-key-file", &pki.front_proxy_client.key),
+        file("audit-policy-file", files.audit_policy),
+        file("audit-log-path", files.audit_log),
+        // Requests of a node are counted and judged from this file as soon as they are answered.
+        flag("audit-log-mode", "blocking"),
+    ]
+}
+
+/// kube-controller-manager with every controller, those of bootstrapping too.
+#[must_use]
+pub fn controller_manager(files: &Files<'_>, settings: Settings) -> Vec<String> {
+    let pki = files.pki;
+    let mut flags = connected(files.controller_manager);
+    flags.extend([
+        flag("controllers", "*,bootstrap-signer-controller,token-cleaner-controller"),
+        flag("cluster-name", "orlop-e2e"),
+        file("client-ca-file", &pki.ca.certificate),
+        file("requestheader-client-ca-file", &pki.front_proxy_ca.certificate),
+        file("root-ca-file", &pki.ca.certificate),
+        file("service-account-private-key-file", &pki.service_account_key),
+        flag("use-service-account-credentials", "true"),
+        file("cluster-signing-cert-file", &pki.ca.certificate),
+        file("cluster-signing-key-file", &pki.ca.key),
+        flag("cluster-signing-duration", format_args!("{}s", settings.certificate_lifetime.as_secs())),
+        flag("node-monitor-grace-period", format_args!("{}s", settings.node_monitor_grace.as_secs())),
+    ]);
+    flags
+}
+
+/// kube-scheduler.
+#[must_use]
+pub fn scheduler(files: &Files<'_>) -> Vec<String> {
+    connected(files.scheduler)
+}
+
+fn connected(kubeconfig: &Path) -> Vec<String> {
+    let mut flags: Vec<String> = ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"]
+        .map(|n| file(n, kubeconfig))
+        .into();
+    // There is one of each: electing a leader would cost seconds and say nothing.
+    flags.extend([
+        flag("leader-elect", "false"),
+        flag("bind-address", "127.0.0.1"),
+        flag("profiling", "false"),
+    ]);
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cases_rely_on_is_on() {
+        let dir = std::env::temp_dir().join(format!("orlop-flags-{}", std::process::id()));
+        let pki = Pki::make(&dir, &SERVER_NAMES).unwrap();
+        let files = Files {
+            pki: &pki,
+            etcd: Path::new("/e"),
+            audit_policy: Path::new("/p"),
+            audit_log: Path::new("/l"),
+            controller_manager: Path::new("/c"),
+            scheduler: Path::new("/s"),
+        };
+        let all = apiserver(&files);
+        for want in ["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"] {
+            assert!(all.iter().any(|f| f == want), "{want}");
+        }
+        let settings = Settings { certificate_lifetime: Duration::from_secs(180), ..Settings::default() };
+        let all = controller_manager(&files, settings);
+        assert!(all.iter().any(|f| f == "--cluster-signing-duration=180s"), "{all:?}");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

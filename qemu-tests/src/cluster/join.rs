@@ -1,0 +1,136 @@
+//! How a kubelet is told to join: its configuration, its way in, its flags. Pure but for [`lay`].
+//!
+//! What comes in: a cluster, a native node. What goes out: files below /var/lib/kubelet and /run/e2e in the node, and
+//! the flags that name them. The same files and flags serve the agent and the upstream kubelet.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::bootstrap::Token;
+use super::plane::{Cluster, server_url};
+use crate::native::config;
+use crate::native::node::NativeNode;
+
+/// The kubeconfig that the kubelet writes.
+pub const KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
+/// Where it keeps its certificates.
+pub const CERT_DIR: &str = "/var/lib/kubelet/pki";
+/// The kubeconfig with the bootstrap token.
+pub const BOOTSTRAP: &str = "/var/lib/kubelet/bootstrap.kubeconfig";
+/// The agent's own file for discovery: server, token, CA or its hashes.
+pub const JOIN_FILE: &str = "/var/lib/kubelet/join.yaml";
+
+/// How a kubelet finds its way into the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A kubeconfig with a bootstrap token, as upstream has it.
+    BootstrapKubeconfig,
+    /// The agent's join file.
+    JoinFile,
+}
+
+/// KubeletConfiguration of a node in the cluster: certificates by request, nobody in without them.
+#[must_use]
+pub fn kubelet_configuration() -> String {
+    format!(
+        "{}rotateCertificates: true\n\
+         serverTLSBootstrap: true\n\
+         clusterDNS: [10.96.0.10]\n\
+         clusterDomain: cluster.local\n\
+         authentication:\n  anonymous:\n    enabled: false\n  webhook:\n    enabled: true\n  x509:\n    \
+         clientCAFile: /var/lib/kubelet/ca.crt\n\
+         authorization:\n  mode: Webhook\n",
+        config::kubelet()
+    )
+}
+
+/// Flags for a way in.
+#[must_use]
+pub fn flags(way: Way) -> Vec<String> {
+    let mut flags = vec![format!("--kubeconfig={KUBECONFIG}"), format!("--cert-dir={CERT_DIR}")];
+    flags.push(match way {
+        Way::BootstrapKubeconfig => format!("--bootstrap-kubeconfig={BOOTSTRAP}"),
+        Way::JoinFile => format!("--join={JOIN_FILE}"),
+    });
+    flags
+}
+
+/// What a join file says about the cluster's CA.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// Its certificate.
+    Data(String),
+    /// `sha256:` hashes of its public key.
+    Hashes(Vec<String>),
+}
+
+/// A join file's text.
+#[must_use]
+pub fn join_file(server: &str, token: &Token, trust: &Trust) -> String {
+    let mut file = json!({"server": server, "token": token.render()});
+    match trust {
+        Trust::Data(pem) => file["caData"] = json!(k8s_openapi::ByteString(pem.as_bytes().to_vec())),
+        Trust::Hashes(hashes) => file["caCertHashes"] = json!(hashes),
+    }
+    format!("{file:#}\n")
+}
+
+/// Writes a node's files: configuration, CA, both ways in.
+///
+/// # Errors
+/// Which file could not be written.
+pub fn lay(cluster: &Cluster, node: &NativeNode) -> Result<()> {
+    let trust = Trust::Hashes(vec![cluster.pki().ca.public_key_hash.clone()]);
+    for (path, text) in [
+        ("/run/e2e/kubelet.yaml", kubelet_configuration()),
+        ("/var/lib/kubelet/ca.crt", cluster.pki().ca.pem.clone()),
+        (BOOTSTRAP, cluster.bootstrap_kubeconfig(cluster.token())),
+        (JOIN_FILE, join_file(&server_url(), cluster.token(), &trust)),
+    ] {
+        write(node, path, &text)?;
+    }
+    Ok(())
+}
+
+/// Writes a file of the node.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write(node: &NativeNode, path: &str, text: &str) -> Result<()> {
+    fs::write(node.inside(path), text).with_context(|| format!("write {path} in node {}", node.name()))
+}
+
+/// Starts the node's kubelet; does not wait for anything.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn start_kubelet(node: &mut NativeNode, way: Way) -> Result<()> {
+    let flags = flags(way);
+    node.start_agent_with(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_join_file_has_one_kind_of_trust() {
+        let token = Token { id: "abcdef".into(), secret: "0123456789abcdef".into() };
+        let text = join_file("https://172.30.0.1:6443", &token, &Trust::Hashes(vec!["sha256:00".into()]));
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["token"], "abcdef.0123456789abcdef");
+        assert_eq!(value["caCertHashes"][0], "sha256:00");
+        assert!(value.get("caData").is_none());
+        let text = join_file("https://172.30.0.1:6443", &token, &Trust::Data("pem".into()));
+        assert!(text.contains("\"caData\": \"cGVt\""), "{text}");
+    }
+
+    #[test]
+    fn the_flags_are_upstreams() {
+        let flags = flags(Way::BootstrapKubeconfig);
+        assert!(flags.iter().all(|f| f.starts_with("--")) && flags.len() == 3, "{flags:?}");
+        assert!(kubelet_configuration().contains("\nserverTLSBootstrap: true\n"));
+    }
+}

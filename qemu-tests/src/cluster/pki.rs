@@ -1,0 +1,236 @@
+//! The cluster's keys and certificates, made with rcgen for one run.
+//!
+//! What comes in: a directory and the API server's addresses. What goes out: PEM files named as kubeadm names them.
+//! Invariant: private keys have mode 0600 and never leave the directory; nothing is taken from an earlier run.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PublicKeyData, date_time_ymd,
+};
+use sha2::{Digest, Sha256};
+
+/// A certificate authority with its files.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// Its certificate.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Its certificate's text.
+    pub pem: String,
+    /// SHA-256 of its SubjectPublicKeyInfo, as `kubeadm join --discovery-token-ca-cert-hash` takes it.
+    pub public_key_hash: String,
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// Certificate file.
+    pub certificate: PathBuf,
+    /// Private key file.
+    pub key: PathBuf,
+}
+
+/// Everything the control plane's programs need.
+pub struct Pki {
+    /// Signs the API server's, its clients' and (through the controller manager) the nodes' certificates.
+    pub ca: Authority,
+    /// Signs the aggregation layer's client.
+    pub front_proxy_ca: Authority,
+    /// The API server's serving certificate.
+    pub apiserver: Pair,
+    /// The API server as client of kubelets.
+    pub apiserver_kubelet_client: Pair,
+    /// The API server as front proxy.
+    pub front_proxy_client: Pair,
+    /// Signs service account tokens.
+    pub service_account_key: PathBuf,
+    /// Checks them.
+    pub service_account_public_key: PathBuf,
+    dir: PathBuf,
+}
+
+/// What a certificate is for.
+struct Subject<'a> {
+    common_name: &'a str,
+    organization: Option<&'a str>,
+    names: &'a [&'a str],
+    purpose: ExtendedKeyUsagePurpose,
+}
+
+impl Pki {
+    /// Makes everything in `dir`; `names` are the API server's host names and addresses.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn make(dir: &Path, names: &[&str]) -> Result<Pki> {
+        fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+        let ca = Authority::make(dir, "ca", "kubernetes")?;
+        let front_proxy_ca = Authority::make(dir, "front-proxy-ca", "front-proxy-ca")?;
+        let client = |common_name, organization| Subject {
+            common_name,
+            organization,
+            names: &[],
+            purpose: ExtendedKeyUsagePurpose::ClientAuth,
+        };
+        let server = Subject {
+            common_name: "kube-apiserver",
+            organization: None,
+            names,
+            purpose: ExtendedKeyUsagePurpose::ServerAuth,
+        };
+        let kubelet_client = client("kube-apiserver-kubelet-client", Some("kubeadm:cluster-admins"));
+        let service_account_key = dir.join("sa.key");
+        let service_account_public_key = dir.join("sa.pub");
+        let pair = KeyPair::generate().context("make a key")?;
+        write_private(&service_account_key, &pair.serialize_pem())?;
+        fs::write(&service_account_public_key, pair.public_key_pem()).context("write sa.pub")?;
+        Ok(Pki {
+            apiserver: ca.issue(dir, "apiserver", &server)?,
+            apiserver_kubelet_client: ca.issue(dir, "apiserver-kubelet-client", &kubelet_client)?,
+            front_proxy_client: front_proxy_ca.issue(
+                dir,
+                "front-proxy-client",
+                &client("front-proxy-client", None),
+            )?,
+            ca,
+            front_proxy_ca,
+            service_account_key,
+            service_account_public_key,
+            dir: dir.to_owned(),
+        })
+    }
+
+    /// A client's certificate: user name and, if any, its group.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn client(&self, file: &str, user: &str, group: Option<&str>) -> Result<Pair> {
+        let purpose = ExtendedKeyUsagePurpose::ClientAuth;
+        let subject = Subject { common_name: user, organization: group, names: &[], purpose };
+        self.ca.issue(&self.dir, file, &subject)
+    }
+}
+
+impl Authority {
+    /// A self-signed authority in `dir`.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn make(dir: &Path, file: &str, common_name: &str) -> Result<Authority> {
+        let mut params = dated();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages =
+            vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::CrlSign];
+        let key_pair = KeyPair::generate().context("make a key")?;
+        let pem = params.self_signed(&key_pair).context("sign an authority's certificate")?.pem();
+        let (certificate, key) = (dir.join(format!("{file}.crt")), dir.join(format!("{file}.key")));
+        fs::write(&certificate, &pem).with_context(|| format!("write {}", certificate.display()))?;
+        write_private(&key, &key_pair.serialize_pem())?;
+        let hash = Sha256::digest(key_pair.subject_public_key_info());
+        let public_key_hash = format!("sha256:{}", hex::encode(hash));
+        Ok(Authority { issuer: Issuer::new(params, key_pair), certificate, key, pem, public_key_hash })
+    }
+
+    fn issue(&self, dir: &Path, file: &str, subject: &Subject<'_>) -> Result<Pair> {
+        let names: Vec<String> = subject.names.iter().map(|n| (*n).to_owned()).collect();
+        let mut params = dated();
+        params.subject_alt_names = sans(names)?;
+        params.distinguished_name.push(DnType::CommonName, subject.common_name);
+        if let Some(organization) = subject.organization {
+            params.distinguished_name.push(DnType::OrganizationName, organization);
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![subject.purpose.clone()];
+        let key = KeyPair::generate().context("make a key")?;
+        let signed = params.signed_by(&key, &self.issuer).with_context(|| format!("sign {file}"))?;
+        let pair =
+            Pair { certificate: dir.join(format!("{file}.crt")), key: dir.join(format!("{file}.key")) };
+        fs::write(&pair.certificate, signed.pem())
+            .with_context(|| format!("write {}", pair.certificate.display()))?;
+        write_private(&pair.key, &key.serialize_pem())?;
+        Ok(pair)
+    }
+}
+
+fn sans(names: Vec<String>) -> Result<Vec<rcgen::SanType>> {
+    Ok(CertificateParams::new(names).context("names of a certificate")?.subject_alt_names)
+}
+
+/// Valid long before and after any clock a test sets; nodes' certificates get their life from the signer.
+fn dated() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2060, 1, 1);
+    params.use_authority_key_identifier_extension = true;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+}
+
+/// Writes a file that only its owner can read.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .with_context(|| format!("make {}", path.display()))?;
+    file.write_all(text.as_bytes()).with_context(|| format!("write {}", path.display()))
+}
+
+/// A certificate request as a node makes it: its PEM, and the key.
+///
+/// # Errors
+/// If rcgen refuses the names.
+pub fn node_request(node: &str, names: &[&str]) -> Result<(String, KeyPair)> {
+    let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+    // A request says nothing about time or authority.
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.subject_alt_names = sans(names)?;
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    let key = KeyPair::generate().context("make a key")?;
+    let request = params.serialize_request(&key).context("make a certificate request")?;
+    Ok((request.pem().context("write a certificate request")?, key))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_private_and_every_run_has_its_own() {
+        let dir = std::env::temp_dir().join(format!("orlop-pki-{}", std::process::id()));
+        let pki = Pki::make(&dir, &["172.30.0.1", "localhost"]).unwrap();
+        for file in [&pki.ca.key, &pki.apiserver.key, &pki.service_account_key] {
+            assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
+        }
+        let first = pki.ca.public_key_hash.clone();
+        assert!(first.starts_with("sha256:") && first.len() == 71, "{first}");
+        assert_ne!(Pki::make(&dir, &["localhost"]).unwrap().ca.public_key_hash, first);
+        let pair = pki.client("admin", "kubernetes-admin", Some("system:masters")).unwrap();
+        assert!(fs::read_to_string(pair.certificate).unwrap().starts_with("-----BEGIN CERTIFICATE-----"));
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_request_is_a_request() {
+        let (pem, _) = node_request("n", &["172.30.0.10", "n"]).unwrap();
+        assert!(pem.starts_with("-----BEGIN CERTIFICATE REQUEST-----"), "{pem}");
+        assert!(node_request("n", &["\u{e9}"]).is_err());
+    }
+}

@@ -1,0 +1,333 @@
+//! A running cluster: its network, the control plane's programs, the admin's client, the nodes' wires.
+//!
+//! What comes in: programs, settings. What goes out: kubeconfigs, [`Cluster::client`], [`Cluster::start_node`].
+//! Invariants: programs are started in the order of their needs and waited for by their own word; dropping a cluster
+//! ends all of it (nodes are the caller's and must be dropped first).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::approver::Approver;
+use super::bootstrap::{self, Token};
+use super::client::ClusterClient;
+use super::flags::{self, Files, Settings};
+use super::kubeconfig::{Credentials, render};
+use super::pki::Pki;
+use super::programs::{self, Programs};
+use super::proxy::Proxy;
+use super::wires::{BRIDGE, Wire};
+use super::{audit, join};
+use crate::native::node::{NativeNode, Place};
+use crate::native::protocol::{Layout, PlaneSpec};
+use crate::native::supervised::{Supervised, tail};
+use crate::resource::Resource;
+use crate::run::Run;
+
+const APISERVER: &str = "kube-apiserver";
+const CONTROLLER_MANAGER: &str = "kube-controller-manager";
+const SCHEDULER: &str = "kube-scheduler";
+
+/// A running cluster.
+pub struct Cluster {
+    run: Arc<Run>,
+    // Background work first, then the client it uses, then what it talks to.
+    approver: Approver,
+    client: ClusterClient,
+    proxy: Proxy,
+    plane: Option<Supervised>,
+    programs: Programs,
+    settings: Settings,
+    pki: Pki,
+    dir: PathBuf,
+    logs: PathBuf,
+    leftovers: Vec<Resource>,
+    token: Token,
+    nodes: u8,
+}
+
+impl Cluster {
+    /// Starts a control plane and lays what nodes need to join. Logs go below `artefacts`.
+    ///
+    /// # Errors
+    /// Which program did not come up, with its last lines.
+    pub fn start(run: &Arc<Run>, artefacts: &Path, settings: Settings) -> Result<Cluster> {
+        let programs = programs::find(run)?;
+        let number = crate::native::node::next_number();
+        let dir = run.dir().join(format!("plane{number}-{}", run.id()));
+        let mut leftovers = Vec::new();
+        let logs = artefacts.join("control-plane");
+        let sockets = run.sockets().join(format!("p{number}"));
+        run.record(Resource::Dir { path: dir.clone() })?;
+        leftovers.push(Resource::Dir { path: dir.clone() });
+        for dir in [&dir, &logs, &sockets] {
+            fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+        }
+        let pki = Pki::make(&dir.join("pki"), &flags::SERVER_NAMES)?;
+        let bridge = BRIDGE.to_owned();
+        let address = format!("{}/24", flags::ADDRESS);
+        let layout = Layout::Plane(PlaneSpec { bridge, address, logs: logs.clone(), sockets });
+        let mut plane = Supervised::start(run, &[], &layout, &logs)?;
+        let target =
+            format!("{}:{}", flags::ADDRESS, flags::PORT).parse().context("the API server's address")?;
+        let proxy = Proxy::start(plane.pid(), target)?;
+        write_kubeconfigs(&dir, &pki, proxy.port())?;
+        fs::write(dir.join("audit-policy.yaml"), flags::AUDIT_POLICY).context("write the audit policy")?;
+        start_programs(&mut plane, &programs, &dir, &logs, &pki, settings)?;
+        let client = ClusterClient::new(&dir.join("admin.kubeconfig"))?;
+        let server = server_url();
+        bootstrap::lay(&client, &server, &pki.ca.pem)?;
+        let token = Token::random()?;
+        bootstrap::add_token(&client, &token, 24 * 3600)?;
+        bootstrap::await_signature(&client, &token)?;
+        let approver = Approver::start(client.handle(), client.kube());
+        Ok(Cluster {
+            run: run.clone(),
+            approver,
+            client,
+            proxy,
+            plane: Some(plane),
+            programs,
+            settings,
+            pki,
+            dir,
+            logs,
+            leftovers,
+            token,
+            nodes: 0,
+        })
+    }
+
+    /// The admin's client.
+    #[must_use]
+    pub fn client(&self) -> &ClusterClient {
+        &self.client
+    }
+
+    /// Decides about nodes' serving certificates.
+    #[must_use]
+    pub fn approver(&self) -> &Approver {
+        &self.approver
+    }
+
+    /// Keys and certificates.
+    #[must_use]
+    pub fn pki(&self) -> &Pki {
+        &self.pki
+    }
+
+    /// A bootstrap token that is good for a day.
+    #[must_use]
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// The admin's kubeconfig, good on the host.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("admin.kubeconfig")
+    }
+
+    /// A kubeconfig for a node that has a bootstrap token only.
+    #[must_use]
+    pub fn bootstrap_kubeconfig(&self, token: &Token) -> String {
+        render(&server_url(), &self.pki.ca.pem, &Credentials::Token(token.render()))
+    }
+
+    /// The same as the host reaches the API server.
+    #[must_use]
+    pub fn host_bootstrap_kubeconfig(&self, token: &Token) -> String {
+        render(&self.host_url(), &self.pki.ca.pem, &Credentials::Token(token.render()))
+    }
+
+    /// A kubeconfig with a certificate, good on the host.
+    #[must_use]
+    pub fn host_kubeconfig(&self, certificate: String, key: String) -> String {
+        render(&self.host_url(), &self.pki.ca.pem, &Credentials::Certificate { certificate, key })
+    }
+
+    fn host_url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.proxy.port())
+    }
+
+    /// The cluster's own directory; gone when it ends.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The first process of the cluster's namespaces.
+    ///
+    /// # Errors
+    /// If the cluster is being stopped.
+    pub fn pid(&self) -> Result<i32> {
+        Ok(self.plane.as_ref().context("the cluster is being stopped")?.pid())
+    }
+
+    /// kubectl of the cluster's release with the admin's kubeconfig.
+    #[must_use]
+    pub fn kubectl_path(&self) -> PathBuf {
+        self.programs.path("kubectl")
+    }
+
+    /// Runs kubectl on the host; answers what it printed.
+    ///
+    /// # Errors
+    /// If it fails: what it said.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let mut command = Command::new(self.kubectl_path());
+        command.arg("--kubeconfig").arg(self.kubeconfig()).args(args);
+        // Its cache of API groups is the run's, not the user's.
+        command.env("HOME", &self.dir).env_remove("KUBECONFIG");
+        for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
+            command.env_remove(proxy);
+        }
+        crate::process::must(&self.run, &mut command)
+    }
+
+    /// Starts a native node on the cluster's network, with `agent` as its kubelet and its configuration laid; the
+    /// kubelet is not started yet. Logs go below `artefacts/<name>`.
+    ///
+    /// # Errors
+    /// Which step failed.
+    pub fn start_node(&mut self, artefacts: &Path, name: &str, agent: PathBuf) -> Result<NativeNode> {
+        let wire = Wire::new(self.nodes)?;
+        self.nodes += 1;
+        let place = Place { name: name.to_owned(), pods: wire.pods(), wired: true };
+        let plane = self.pid()?;
+        let logs = artefacts.join(name);
+        let node = NativeNode::start_at(&self.run, &logs, agent, place, |node| wire.plug(plane, node))?;
+        join::lay(self, &node)?;
+        Ok(node)
+    }
+
+    /// Ends the API server as a crash does.
+    ///
+    /// # Errors
+    /// If it does not end.
+    pub fn kill_apiserver(&mut self) -> Result<()> {
+        let plane = self.plane.as_mut().context("the cluster is being stopped")?;
+        plane.signal(APISERVER, nix::libc::SIGKILL)?;
+        plane.await_exit(APISERVER).map(|_| ())
+    }
+
+    /// Starts the API server again, and what ended for lack of it.
+    ///
+    /// # Errors
+    /// If it does not come up.
+    pub fn restart_apiserver(&mut self) -> Result<()> {
+        let plane = self.plane.as_mut().context("the cluster is being stopped")?;
+        start_programs(plane, &self.programs, &self.dir, &self.logs, &self.pki, self.settings)
+    }
+
+    /// What nodes and everybody else asked the API server so far.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub fn audit(&self) -> Result<Vec<audit::Request>> {
+        audit::read(&self.logs.join("audit.log"))
+    }
+
+    /// Fails if any node asked for something it may not have.
+    ///
+    /// # Errors
+    /// The forbidden requests.
+    pub fn ensure_nothing_forbidden(&self) -> Result<()> {
+        let all = self.audit()?;
+        let refused = audit::forbidden(&all);
+        anyhow::ensure!(refused.is_empty(), "nodes made forbidden requests: {refused:#?}");
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.plane = None;
+        for leftover in self.leftovers.iter().rev() {
+            if let Err(e) = leftover.remove(self.run.id()) {
+                crate::say::line(format!("left behind: {e:#}"));
+            }
+        }
+    }
+}
+
+/// The API server as nodes reach it.
+#[must_use]
+pub fn server_url() -> String {
+    format!("https://{}:{}", flags::ADDRESS, flags::PORT)
+}
+
+fn write_kubeconfigs(dir: &Path, pki: &Pki, port: u16) -> Result<()> {
+    let host = format!("https://127.0.0.1:{port}");
+    for (file, server, user, group) in [
+        ("admin", host.as_str(), "kubernetes-admin", Some("system:masters")),
+        ("controller-manager", &server_url(), "system:kube-controller-manager", None),
+        ("scheduler", &server_url(), "system:kube-scheduler", None),
+    ] {
+        let pair = pki.client(file, user, group)?;
+        let credentials = Credentials::Certificate {
+            certificate: fs::read_to_string(&pair.certificate)?,
+            key: fs::read_to_string(&pair.key)?,
+        };
+        let path = dir.join(format!("{file}.kubeconfig"));
+        super::pki::write_private(&path, &render(server, &pki.ca.pem, &credentials))?;
+    }
+    Ok(())
+}
+
+/// Starts what does not run yet, each when what it needs answers.
+fn start_programs(
+    plane: &mut Supervised,
+    programs: &Programs,
+    dir: &Path,
+    logs: &Path,
+    pki: &Pki,
+    settings: Settings,
+) -> Result<()> {
+    let files = Files {
+        pki,
+        etcd: &dir.join("etcd"),
+        audit_policy: &dir.join("audit-policy.yaml"),
+        audit_log: &logs.join("audit.log"),
+        controller_manager: &dir.join("controller-manager.kubeconfig"),
+        scheduler: &dir.join("scheduler.kubeconfig"),
+    };
+    let argv = |program: &Path, args: Vec<String>| [vec![program.display().to_string()], args].concat();
+    let all = [
+        ("etcd", argv(programs.etcd(), flags::etcd(&files))),
+        (APISERVER, argv(&programs.path(APISERVER), flags::apiserver(&files))),
+        (
+            CONTROLLER_MANAGER,
+            argv(&programs.path(CONTROLLER_MANAGER), flags::controller_manager(&files, settings)),
+        ),
+        (SCHEDULER, argv(&programs.path(SCHEDULER), flags::scheduler(&files))),
+    ];
+    for (name, argv) in all {
+        if plane.is_running(name) {
+            continue;
+        }
+        plane.start_program(name, &argv)?;
+        // The other two have no notification: their work is waited for.
+        if name == "etcd" || name == APISERVER {
+            plane.await_ready(name, Duration::from_secs(90))?;
+        }
+        if name == APISERVER {
+            await_answers(plane, dir, logs)?;
+        }
+    }
+    Ok(())
+}
+
+/// READY means that the API server listens; `/readyz` says that its own start is over.
+fn await_answers(plane: &mut Supervised, dir: &Path, logs: &Path) -> Result<()> {
+    let client = ClusterClient::new(&dir.join("admin.kubeconfig"))?;
+    let answers = client.await_readyz(Duration::from_secs(90));
+    if plane.is_running(APISERVER) {
+        return answers;
+    }
+    anyhow::bail!("kube-apiserver ended:\n{}", tail(&logs.join("kube-apiserver.log")))
+}

@@ -1,0 +1,93 @@
+//! Finds the control plane's programs: the user's own in `KUBERNETES_BIN_DIR`, else built here; etcd from Debian.
+//!
+//! What comes in: the environment, the cache. What goes out: paths. Invariant: all programs of one cluster come from
+//! one directory, so they are of one release (etcd apart).
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+
+use super::build::{self, Target};
+use super::debs;
+use crate::run::{Run, cache_dir};
+
+/// Names a directory with kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and perhaps etcd and
+/// kubelet, to be used as they are.
+pub const BIN_DIR_VARIABLE: &str = "KUBERNETES_BIN_DIR";
+
+const NAMES: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
+
+/// Where the programs are.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    dir: PathBuf,
+    etcd: PathBuf,
+}
+
+impl Programs {
+    /// One of Kubernetes' programs.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// etcd.
+    #[must_use]
+    pub fn etcd(&self) -> &Path {
+        &self.etcd
+    }
+}
+
+fn cache() -> PathBuf {
+    cache_dir().join("controlplane")
+}
+
+fn own_dir() -> Option<PathBuf> {
+    std::env::var_os(BIN_DIR_VARIABLE).filter(|d| !d.is_empty()).map(PathBuf::from)
+}
+
+/// Finds the programs, building what is not there yet (minutes, the first time).
+///
+/// # Errors
+/// The user's directory lacks one, or the build's.
+pub fn find(run: &Arc<Run>) -> Result<Programs> {
+    if let Some(dir) = own_dir() {
+        for name in NAMES {
+            anyhow::ensure!(dir.join(name).is_file(), "{BIN_DIR_VARIABLE}={} has no {name}", dir.display());
+        }
+        let etcd = dir.join("etcd");
+        let etcd = if etcd.is_file() { etcd } else { etcd_of_debian()? };
+        return Ok(Programs { dir, etcd });
+    }
+    let program = build::program(run, &cache(), Target::ControlPlane)?;
+    let dir = program.parent().context("a program is in a directory")?.join("bin");
+    fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+    for name in NAMES {
+        let link = dir.join(name);
+        if link.symlink_metadata().is_err() {
+            symlink(Path::new("..").join("controlplane"), &link)
+                .with_context(|| format!("link {}", link.display()))?;
+        }
+    }
+    Ok(Programs { dir, etcd: etcd_of_debian()? })
+}
+
+/// The upstream kubelet of the same release (built when first asked for).
+///
+/// # Errors
+/// The build's.
+pub fn kubelet(run: &Arc<Run>) -> Result<PathBuf> {
+    if let Some(kubelet) = own_dir().map(|d| d.join("kubelet")).filter(|k| k.is_file()) {
+        return Ok(kubelet);
+    }
+    build::program(run, &cache(), Target::Kubelet)
+}
+
+fn etcd_of_debian() -> Result<PathBuf> {
+    let etcd = debs::unpacked(&cache(), &["etcd-server"])?.join("usr/bin/etcd");
+    anyhow::ensure!(etcd.is_file(), "Debian's etcd-server has no {}", etcd.display());
+    Ok(etcd)
+}

@@ -1,0 +1,89 @@
+//! A port on the host's loopback that leads to the API server in the plane's network namespace.
+//!
+//! ```text
+//! client ─► 127.0.0.1:<port> (host's namespace) ─► thread in the plane's namespace ─► 172.30.0.1:6443
+//! ```
+//! What comes in: connections. What goes out: the same bytes; TLS goes through untouched. Invariant: the listener is
+//! made before the thread changes its namespace, everything after that is made inside.
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+/// A running proxy; ends with all its connections when dropped.
+pub struct Proxy {
+    port: u16,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Leads a new port of the host's loopback to `target` as the process `pid` reaches it.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered.
+    pub fn start(pid: i32, target: SocketAddr) -> Result<Proxy> {
+        let listener = TcpListener::bind("127.0.0.1:0").context("listen on the loopback")?;
+        listener.set_nonblocking(true).context("make the listener non-blocking")?;
+        let port = listener.local_addr().context("ask for the port")?.port();
+        let namespace =
+            File::open(format!("/proc/{pid}/ns/net")).context("open the plane's network namespace")?;
+        let (stop, stopped) = oneshot::channel();
+        let (entered, is_inside) = std::sync::mpsc::channel();
+        let serve = move || {
+            let runtime = enter(&namespace);
+            let _ = entered.send(runtime.as_ref().map(|_| ()).map_err(|e| format!("{e:#}")));
+            if let Ok(runtime) = runtime {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = accept(listener, target) => {}
+                        _ = stopped => {}
+                    }
+                });
+            }
+        };
+        let thread =
+            std::thread::Builder::new().name("api-proxy".into()).spawn(serve).context("start a thread")?;
+        is_inside.recv().context("the proxy's thread died")?.map_err(anyhow::Error::msg)?;
+        Ok(Proxy { port, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The host's port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn enter(namespace: &File) -> Result<tokio::runtime::Runtime> {
+    nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)
+        .context("enter the plane's network")?;
+    // One thread: this one, which is in the namespace.
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("start an async runtime")
+}
+
+async fn accept(listener: TcpListener, target: SocketAddr) {
+    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+    while let Ok((mut client, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            // An API server that is down is what the client is to see: its connection ends.
+            if let Ok(mut server) = TcpStream::connect(target).await {
+                let _ = copy_bidirectional(&mut client, &mut server).await;
+            }
+        });
+    }
+}

@@ -78,14 +78,14 @@ impl Host {
     }
 }
 
-/// Stamps `pod.running` for each pod when it is first seen running.
+/// Stamps `pod.running` for each pod when a container of it is first seen running.
 pub async fn stamp_running(host: Host, mut pods: tokio::sync::watch::Receiver<PodViews>) {
     let mut stamped = std::collections::BTreeSet::new();
     loop {
         let running: Vec<_> = {
             let views = pods.borrow_and_update();
             stamped.retain(|uid| views.contains_key(uid));
-            let new = views.iter().filter(|(uid, v)| v.phase() == "Running" && !stamped.contains(*uid));
+            let new = views.iter().filter(|(uid, v)| v.runs() && !stamped.contains(*uid));
             new.map(|(uid, v)| (uid.clone(), format!("{}/{}", v.key.namespace, v.key.name))).collect()
         };
         for (uid, name) in running {
@@ -127,7 +127,7 @@ mod tests {
     use crate::status::StatusStore;
     use crate::testing::VirtualClock;
     use agent_core::runtime::PodKey;
-    use k8s_openapi::api::core::v1::PodStatus;
+    use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
     use orlop_config::ledger::Ledger;
     use std::io::{BufRead, BufReader};
     use std::sync::Arc;
@@ -145,8 +145,18 @@ mod tests {
         let store = StatusStore::default();
         tasks.start(stamp_running(host.clone(), store.subscribe()));
         let key = PodKey { namespace: "default".into(), name: "hello".into(), uid: "u".into() };
-        for phase in ["Pending", "Running", "Running"] {
-            store.publish(&key, PodStatus { phase: Some(phase.to_owned()), ..Default::default() });
+        let publish = |phase: &str, state| {
+            let container = ContainerStatus { state: Some(state), ..Default::default() };
+            let (phase, container_statuses) = (Some(phase.to_owned()), Some(vec![container]));
+            store.publish(&key, PodStatus { phase, container_statuses, ..Default::default() });
+        };
+        publish("Pending", ContainerState { waiting: Some(Default::default()), ..Default::default() });
+        // What the boot before has left: it is to run, and does not.
+        publish("Running", ContainerState { terminated: Some(Default::default()), ..Default::default() });
+        tokio::task::yield_now().await;
+        assert_eq!(std::fs::read_to_string(dir.path().join("boot.json")).unwrap(), "");
+        for _ in 0..2 {
+            publish("Running", ContainerState { running: Some(Default::default()), ..Default::default() });
         }
         let line = tokio::task::spawn_blocking(move || BufReader::new(outside).lines().next()).await.unwrap();
         let line = line.unwrap().unwrap();

@@ -25,6 +25,15 @@ impl PodView {
     pub fn phase(&self) -> &str {
         self.status.phase.as_deref().unwrap_or("")
     }
+
+    /// Whether a container runs now. The phase alone does not say so: a pod whose containers ended and will be
+    /// started again is `Running` too, as is every pod of the last boot until its sandbox is made anew.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        let containers = self.status.container_statuses.iter().flatten();
+        self.phase() == "Running"
+            && containers.filter_map(|c| c.state.as_ref()).any(|state| state.running.is_some())
+    }
 }
 
 /// All pods by UID.

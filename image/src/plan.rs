@@ -18,7 +18,11 @@ fn recipe(step: Step) -> String {
         Step::Seed => {
             &[include_str!("build/seed.rs"), include_str!("bolt/mod.rs"), include_str!("bolt/write.rs")]
         }
-        Step::Root => &[include_str!("build/root.rs"), include_str!("select/closure.rs")],
+        Step::Root => &[
+            include_str!("build/root.rs"),
+            include_str!("build/modules.rs"),
+            include_str!("select/closure.rs"),
+        ],
         Step::Initrd => &[include_str!("build/initrd.rs"), include_str!("format/cpio.rs")],
         Step::Disk => &[include_str!("build/disk.rs")],
     };

@@ -16,7 +16,8 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     let module_root = module_root(&base)?;
     let deps = Deps::parse(&fs::read_to_string(module_root.join("modules.dep"))?);
     let list = fs::read_to_string(builder.dirs.source.join("image/initrd-modules.txt"))?;
-    let order = deps.load_order(&modules::names(&list)).map_err(|unknown| {
+    let aliases = fs::read_to_string(module_root.join("modules.alias"))?;
+    let order = modules::initrd(&deps, &aliases, &modules::wanted(&list)).map_err(|unknown| {
         anyhow!("image/initrd-modules.txt: the kernel has no module {}", unknown.join(", "))
     })?;
 
@@ -25,7 +26,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     let version = module_root.file_name().context("the module directory has a name")?.to_string_lossy();
     let mut lines = String::new();
     let mut files = Vec::new();
-    for path in &order {
+    for (path, patterns) in &order {
         let data = fs::read(module_root.join(path)).with_context(|| format!("reading {path}"))?;
         // Uncompressed: the whole archive is compressed, and init has no decompressor.
         let (name, data) = match path.strip_suffix(".xz") {
@@ -33,7 +34,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
             None => (path.as_str(), data),
         };
         let to = format!("lib/modules/{version}/{name}");
-        lines.push_str(&format!("/{to}\n"));
+        lines.push_str(&format!("/{to} {}\n", patterns.join(" ")));
         files.push((to, data));
     }
     for path in ["etc/orlop/modules"].into_iter().chain(files.iter().map(|(p, _)| p.as_str())) {

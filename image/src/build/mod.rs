@@ -8,6 +8,7 @@ pub mod debs;
 mod disk;
 mod initrd;
 mod mkosi;
+mod modules;
 mod publish;
 mod root;
 mod seed;

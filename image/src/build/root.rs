@@ -1,7 +1,7 @@
 //! Assembles the root's file tree: chosen files of the package tree, `image/rootfs`, agent, init, images, seed.
 //! Leaves `root/` and `contents.json` (path -> component and reason), which `inspect` reads.
 
-use super::{Builder, VERSION, binaries, containers};
+use super::{Builder, VERSION, binaries, containers, modules};
 use crate::format::elf;
 use crate::plan::Step;
 use crate::profile::Profile;
@@ -47,6 +47,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
         copy(&base.join(path), &root.join(path))?;
     }
     let mut all = chosen;
+    modules::unpack(builder, &root, &mut all)?;
     let own = Chosen { component: "orlop".to_owned(), reason: "image/rootfs".to_owned() };
     let source = builder.dirs.source.join("image/rootfs");
     copy_tree(&source.join("common"), &root, &own, &mut all)?;

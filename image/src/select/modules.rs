@@ -1,4 +1,5 @@
-//! Kernel module dependencies: reads `modules.dep` and orders modules for loading.
+//! Kernel module dependencies and names: reads `modules.dep` and `modules.alias`, orders modules for loading and
+//! says what each is called for by.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,15 +61,84 @@ impl Deps {
     }
 }
 
+/// A module of the initrd's list: its name, and when it is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted<'a> {
+    /// Module.
+    pub name: &'a str,
+    /// Names that call for it; empty: always. `device` stands for the devices it drives.
+    pub when: Vec<&'a str>,
+}
+
+/// The wanted modules and what they need, each after what it needs, with the patterns that call for it: a
+/// dependency is called for by whatever calls for one of those that need it.
+///
+/// # Errors
+/// The names that no module has, and those of modules that drive no device although they should.
+pub fn initrd(
+    deps: &Deps,
+    aliases: &str,
+    wanted: &[Wanted<'_>],
+) -> Result<Vec<(String, Vec<String>)>, Vec<String>> {
+    let names: Vec<&str> = wanted.iter().map(|w| w.name).collect();
+    let order = deps.load_order(&names)?;
+    let mut calls: BTreeMap<&str, Option<BTreeSet<&str>>> = BTreeMap::new();
+    let mut silent = Vec::new();
+    for module in wanted {
+        let Some(path) = deps.find(module.name) else { continue };
+        let mut own: BTreeSet<&str> = module.when.iter().copied().filter(|w| *w != "device").collect();
+        if module.when.contains(&"device") {
+            own.extend(devices(aliases, &module_name(path)));
+        }
+        if own.is_empty() && !module.when.is_empty() {
+            silent.push(format!("{} (drives no device)", module.name));
+        }
+        for path in deps.needs(path).iter().map(String::as_str).chain([path]) {
+            let all = calls.entry(path).or_insert_with(|| Some(BTreeSet::new()));
+            match all {
+                Some(all) if !own.is_empty() => all.extend(&own),
+                // Once always, it stays so.
+                _ => *all = None,
+            }
+        }
+    }
+    if !silent.is_empty() {
+        return Err(silent);
+    }
+    let patterns = |path: &str| match calls.get(path) {
+        Some(Some(all)) => all.iter().map(|p| (*p).to_owned()).collect(),
+        _ => Vec::new(),
+    };
+    Ok(order.into_iter().map(|path| (path.clone(), patterns(&path))).collect())
+}
+
+// The modaliases of `modules.alias` (`alias PATTERN MODULE`) that are devices on a bus.
+fn devices<'a>(aliases: &'a str, module: &str) -> Vec<&'a str> {
+    aliases
+        .lines()
+        .filter_map(|line| line.strip_prefix("alias ")?.split_once(' '))
+        .filter(|(pattern, name)| {
+            name.replace('-', "_") == module
+                && ["pci:", "virtio:", "usb:", "scsi:", "acpi"].iter().any(|bus| pattern.starts_with(bus))
+        })
+        .map(|(pattern, _)| pattern)
+        .collect()
+}
+
 fn module_name(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.split(".ko").next().unwrap_or(file).replace('-', "_")
 }
 
-/// The names of a list file: one a line, `#` comments.
+/// The entries of a list file: a module a line, then what it is loaded for; `#` comments.
 #[must_use]
-pub fn names(text: &str) -> Vec<&str> {
-    text.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()).collect()
+pub fn wanted(text: &str) -> Vec<Wanted<'_>> {
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split('#').next().unwrap_or("").split_whitespace();
+            Some(Wanted { name: words.next()?, when: words.collect() })
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -93,6 +163,31 @@ mod tests {
 
     #[test]
     fn list_files_have_comments() {
-        assert_eq!(names("# a\nb # c\n\n d\n"), ["b", "d"]);
+        let want = [Wanted { name: "b", when: vec![] }, Wanted { name: "d", when: vec!["device", "fs-d"] }];
+        assert_eq!(wanted("# a\nb # c\n\n d device fs-d\n"), want);
+    }
+
+    #[test]
+    fn dependencies_are_called_for_with_what_needs_them() {
+        let deps =
+            Deps::parse("k/a.ko: k/lib.ko\nk/b.ko: k/lib.ko\nk/c.ko: k/base.ko\nk/lib.ko:\nk/base.ko:\n");
+        let aliases = "# x\nalias pci:v1* a\nalias crypto-a a\nalias usb:v2* b\n";
+        let list = wanted("a device\nb device fs-b\nc\n");
+        let got = initrd(&deps, aliases, &list).expect("known");
+        let got: Vec<String> = got.iter().map(|(path, p)| format!("{path}={}", p.join(","))).collect();
+        let want = [
+            "k/lib.ko=fs-b,pci:v1*,usb:v2*",
+            "k/a.ko=pci:v1*",
+            "k/b.ko=fs-b,usb:v2*",
+            "k/base.ko=",
+            "k/c.ko=",
+        ];
+        assert_eq!(got, want);
+        assert_eq!(initrd(&deps, aliases, &wanted("c device")), Err(vec!["c (drives no device)".to_owned()]));
+        // What is always loaded brings its dependencies always, in whichever order they are listed.
+        for list in ["lib\na device\n", "a device\nlib\n"] {
+            let got = initrd(&deps, aliases, &wanted(list)).expect("known");
+            assert_eq!(got[0], ("k/lib.ko".to_owned(), vec![]), "{list}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The configuration phase: sources collected, merged by `orlop_config`, and the run-time files written.
 
 use super::DEGRADED;
+use super::drivers::Drivers;
 use super::error::InitError;
 use super::report::Report;
 use super::sources::{Found, collect};
@@ -20,11 +21,12 @@ use std::path::Path;
 /// A run-time file could not be written. What is wrong with the configuration itself is a problem, not an error.
 pub fn run(
     report: &mut Report,
+    drivers: &mut Drivers,
     disk: &Disk,
     esp: Option<Guid>,
     args: &BootArgs,
 ) -> Result<String, InitError> {
-    let found = collect(disk, esp, args);
+    let found = collect(drivers, disk, esp, args);
     let (effective, refused) =
         merge(found.documents.iter().map(source).collect(), &args.sets, &found, report.problems());
     for problem in &effective.problems[report.problems().len()..] {

@@ -40,11 +40,11 @@ impl Uevents {
         Ok(Uevents(fd))
     }
 
-    /// Waits for an event of the `block` subsystem; false if `deadline_ms` (CLOCK_BOOTTIME) passes first.
+    /// Waits for a block device or one that calls for a driver; false if `deadline_ms` (CLOCK_BOOTTIME) passes first.
     ///
     /// # Errors
     /// The socket failed.
-    pub fn wait_block(&self, deadline_ms: u64) -> Result<bool, InitError> {
+    pub fn wait_device(&self, deadline_ms: u64) -> Result<bool, InitError> {
         loop {
             if self.drain()? {
                 return Ok(true);
@@ -62,13 +62,15 @@ impl Uevents {
         }
     }
 
-    /// Reads all that is queued; was there anything about block devices?
+    /// Reads all that is queued; was there anything to look at?
     fn drain(&self) -> Result<bool, InitError> {
         let mut buffer = [0u8; 8192];
         let mut seen = false;
         loop {
             match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                Ok(n) => seen |= uevent::parse(&buffer[..n]).is_some_and(|e| e.subsystem == "block"),
+                Ok(n) => {
+                    seen |= uevent::parse(&buffer[..n]).is_some_and(|e| e.subsystem == "block" || e.modalias)
+                }
                 Err(Errno::ENOBUFS) => seen = true,
                 Err(Errno::EAGAIN) => return Ok(seen),
                 Err(Errno::EINTR) => {}
@@ -172,7 +174,7 @@ mod tests {
         let events = Uevents::subscribe().expect("netlink");
         let deadline = boottime_ms() + 20;
         // Other devices may come and go on the machine that runs the test; the deadline holds either way.
-        while events.wait_block(deadline).expect("poll") {}
+        while events.wait_device(deadline).expect("poll") {}
         assert!(boottime_ms() >= deadline);
     }
 }

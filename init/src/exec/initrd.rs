@@ -4,17 +4,18 @@
 
 use super::clock::boottime_ms;
 use super::devices::{Uevents, scan};
+use super::drivers::Drivers;
 use super::error::{InitError, chain};
 use super::report::Report;
-use super::steps::{apply_all, load_modules};
-use super::{DEGRADED, configuration, handover, machine_id, state, stop, verity};
+use super::steps::apply_all;
+use super::{DEGRADED, configuration, handover, machine_id, prefetch, state, stop, verity};
 use crate::plan::cmdline::{self, BootArgs};
+use crate::plan::disk;
 use crate::plan::disk::{Choice, Disk, Slot, choose};
 use crate::plan::guid::Guid;
 use crate::plan::mounts::{self, SYSROOT};
 use crate::plan::phase::{OnFailure, Phase};
 use crate::plan::step::Step;
-use crate::plan::{disk, modules};
 use crate::sys::block;
 use std::convert::Infallible;
 use std::fs::{self, OpenOptions};
@@ -27,6 +28,7 @@ const DISK_DEADLINE_MS: u64 = 60_000;
 /// A boot on its way.
 struct Boot {
     report: Report,
+    drivers: Drivers,
     other_slot: Option<bool>,
 }
 
@@ -35,7 +37,8 @@ struct Stopped(Phase, String);
 
 /// Boots. Never returns.
 pub fn run() -> ! {
-    let mut boot = Boot { report: Report::new("init", "orlop-init"), other_slot: None };
+    let mut boot =
+        Boot { report: Report::new("init", "orlop-init"), drivers: Drivers::default(), other_slot: None };
     boot.report.stamp("kernel", None, &kernel_version(), true);
     let Err(Stopped(phase, why)) = boot.phases();
     stop::stop(&mut boot.report, phase, boot.other_slot, &why)
@@ -45,7 +48,7 @@ impl Boot {
     fn phases(&mut self) -> Result<Infallible, Stopped> {
         let args = self.vital(Phase::ApiFilesystems, api_filesystems)?;
         self.report.reopen_console();
-        self.tolerated(Phase::Modules, |_| load());
+        self.tolerated(Phase::Modules, load);
         let (disk, slot) = self.vital(Phase::Disk, |b| find_disk(b, &args))?;
         self.other_slot = Some(slot.other_slot);
         let opened = self.vital(Phase::Verity, |_| {
@@ -58,6 +61,8 @@ impl Boot {
             let bytes = verity::check_programs(&opened, SYSROOT)?;
             Ok(((), format!("erofs, {} KiB of programs checked", bytes / 1024)))
         })?;
+        // A second processor has nothing to do until systemd runs.
+        prefetch::start(SYSROOT);
         self.tolerated(Phase::State, |b| b.state(&disk.name));
         self.tolerated(Phase::MachineId, |_| machine_id());
         self.tolerated(Phase::Cgroup, |_| {
@@ -66,7 +71,7 @@ impl Boot {
             Ok(controllers.trim_end().to_string())
         });
         self.tolerated(Phase::Configuration, |b| {
-            configuration::run(&mut b.report, &disk, booted_esp(), &args)
+            configuration::run(&mut b.report, &mut b.drivers, &disk, booted_esp(), &args)
         });
         self.hand_over()
     }
@@ -107,7 +112,7 @@ impl Boot {
     }
 
     fn state(&mut self, disk: &str) -> Result<String, InitError> {
-        match state::open(disk) {
+        match state::open(disk, &mut self.drivers) {
             Ok(mounted) => {
                 for warning in &mounted.warnings {
                     self.report.problem(warning);
@@ -132,6 +137,10 @@ impl Boot {
     fn hand_over(&mut self) -> Result<Infallible, Stopped> {
         let started = boottime_ms();
         let stopped = |e: &InitError| Stopped(Phase::Handover, chain(e));
+        for mount in mounts::services() {
+            // systemd's own unit tries again, and says what is wrong.
+            let _ = apply_all(&[mount]);
+        }
         handover::switch_root().map_err(|e| stopped(&e))?;
         // /run is at its place again in the new root: the ledger's path holds.
         self.report.stamp(Phase::Handover.name(), Some(started), "", true);
@@ -155,18 +164,11 @@ fn api_filesystems(_: &mut Boot) -> Result<(BootArgs, String), InitError> {
     Ok((cmdline::parse(&text)?, String::new()))
 }
 
-fn load() -> Result<String, InitError> {
-    let path = "/etc/orlop/modules";
-    let detail = match fs::read_to_string(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => "no list: all built in".into(),
-        Err(source) => return Err(InitError::File { action: "read", path: path.into(), source }),
-        Ok(list) => match load_modules(&modules::plan(&list)) {
-            (loaded, missing) if missing.is_empty() => format!("{loaded} loaded"),
-            (loaded, missing) => format!("{loaded} loaded, without {}", missing.join(", ")),
-        },
-    };
+fn load(boot: &mut Boot) -> Result<String, InitError> {
+    boot.drivers = Drivers::read()?;
+    boot.drivers.present();
     apply_all(&mounts::firmware())?;
-    Ok(detail)
+    Ok(boot.drivers.detail())
 }
 
 fn find_disk(boot: &mut Boot, args: &BootArgs) -> Result<((Disk, Slot), String), InitError> {
@@ -174,6 +176,8 @@ fn find_disk(boot: &mut Boot, args: &BootArgs) -> Result<((Disk, Slot), String),
     let uevents = Uevents::subscribe()?;
     let esp = booted_esp();
     loop {
+        // A controller's driver brings devices of its own, which call for drivers in turn.
+        boot.drivers.present();
         let mut disks = scan();
         let why = match choose(&args.roothash, &disks, esp) {
             Choice::Use(slot) => {
@@ -187,7 +191,7 @@ fn find_disk(boot: &mut Boot, args: &BootArgs) -> Result<((Disk, Slot), String),
             }
             Choice::Wait { why } => why,
         };
-        if !uevents.wait_block(deadline)? {
+        if !uevents.wait_device(deadline)? {
             return Err(InitError::NoDisk { seconds: DISK_DEADLINE_MS / 1000, why });
         }
     }

@@ -1,6 +1,7 @@
 //! Collects the first-boot configuration: every source is looked at, read whole and bounded, and handed on as
 //! text. A source that is there but cannot be read is a problem with its name; one that is absent is normal.
 
+use super::drivers::Drivers;
 use super::error::chain;
 use super::steps::apply;
 use crate::plan::cmdline::BootArgs;
@@ -37,11 +38,13 @@ pub struct Found {
 
 /// Collects all sources. `esp` is the PARTUUID of the ESP that was booted from, if known.
 #[must_use]
-pub fn collect(disk: &Disk, esp: Option<Guid>, args: &BootArgs) -> Found {
+pub fn collect(drivers: &mut Drivers, disk: &Disk, esp: Option<Guid>, args: &BootArgs) -> Found {
+    // What was plugged in behind a controller has shown itself by now.
+    drivers.present();
     let mut found = Found::default();
     found.file(Kind::Image, "image:/usr/share/orlop/node-config.yaml", Path::new(IMAGE));
-    found.esp(disk, esp);
-    found.drives(disk);
+    found.esp(drivers, disk, esp);
+    found.drives(drivers, disk);
     found.file(Kind::FwCfg, "fw_cfg:opt/org.orlop/config", Path::new(FW_CFG));
     found.smbios();
     found.cmdline(args);
@@ -68,19 +71,20 @@ impl Found {
         }
     }
 
-    fn esp(&mut self, disk: &Disk, esp: Option<Guid>) {
+    fn esp(&mut self, drivers: &mut Drivers, disk: &Disk, esp: Option<Guid>) {
         let Ok(table) = &disk.table else { return };
         let all = table.partitions.iter().filter(|p| p.type_guid == TYPE_ESP);
         let Some(partition) = all.min_by_key(|p| (Some(p.partuuid) != esp, p.number)) else { return };
         let device = format!("/dev/{}", partition_name(&disk.name, partition.number));
         let origin = format!("ESP {device}:/{ESP_FILE}");
+        drivers.need("fs-vfat");
         self.on_volume(&device, "vfat", &origin, |found, root| {
             found.file(Kind::Esp, &origin, &root.join(ESP_FILE))
         });
     }
 
     /// Every block device but the system's own disk.
-    fn drives(&mut self, own: &Disk) {
+    fn drives(&mut self, drivers: &mut Drivers, own: &Disk) {
         let mut names: Vec<String> = fs::read_dir("/sys/class/block")
             .map(|d| d.flatten().filter_map(|e| e.file_name().into_string().ok()).collect())
             .unwrap_or_default();
@@ -94,6 +98,7 @@ impl Found {
             let Some(volume) = probe(&device) else { continue };
             let Some(file) = drive_file(&volume.label) else { continue };
             let origin = format!("drive {device} ({}):/{file}", volume.label);
+            drivers.need(&format!("fs-{}", volume.fstype));
             self.on_volume(&device, volume.fstype, &origin, |found, root| {
                 let before = found.documents.len();
                 found.file(Kind::Drive, &origin, &root.join(file));

@@ -1,6 +1,7 @@
 //! The state partition: facts for `plan::state`, then repart, fsck, mount, grow. Nothing here formats.
 
 use super::devices::{read_at, scan};
+use super::drivers::Drivers;
 use super::error::{InitError, chain};
 use super::steps::{apply, apply_all};
 use crate::plan::disk::Disk;
@@ -34,17 +35,17 @@ pub struct Mounted {
 ///
 /// # Errors
 /// It cannot be used; nothing on it was changed.
-pub fn open(name: &str) -> Result<Mounted, InitError> {
+pub fn open(name: &str, drivers: &mut Drivers) -> Result<Mounted, InitError> {
     let disk = rescan(name)?;
     let mut warnings = Vec::new();
     let made = match decide(&disk) {
         Plan::Refuse { problem } => return Err(InitError::Refused(problem)),
         Plan::Create => {
-            repart(&disk)?;
+            repart(&disk, drivers)?;
             true
         }
         Plan::Use { grow_partition, .. } => {
-            if grow_partition && let Err(e) = repart(&disk) {
+            if grow_partition && let Err(e) = repart(&disk, drivers) {
                 warnings.push(format!("the state partition keeps its size: {}", chain(&e)));
             }
             false
@@ -79,7 +80,9 @@ fn decide(disk: &Disk) -> Plan {
 }
 
 /// Grows or makes the partition. The seed is random: a partition's UUID must not repeat on every node.
-fn repart(disk: &Disk) -> Result<(), InitError> {
+fn repart(disk: &Disk, drivers: &mut Drivers) -> Result<(), InitError> {
+    // It makes the file system through one; without, through a temporary file.
+    drivers.need("devname:loop-control");
     let device = format!("/dev/{}", disk.name);
     cover_disk(disk, &device).map_err(|source| InitError::File {
         action: "extend the partition table of",

@@ -1,20 +1,90 @@
-//! The initrd's module list: text in, load steps out.
+//! The initrd's module list: text and the names that are called for in, load steps out.
 //!
-//! Seam: docs/architecture.md, "Initrd" (`/etc/orlop/modules`, one absolute path per line, dependencies first).
+//! Seam: docs/architecture.md, "Initrd" (`/etc/orlop/modules`). A module without patterns is always loaded; one
+//! with patterns when a name fits one: the modalias of a device that is there, or the name under which the
+//! kernel itself would ask for it (`fs-vfat`). Dependencies stand before what needs them and carry its patterns.
 
 use super::step::Step;
 
-/// Load steps in the order of the list; blank lines and `#` comments are skipped.
-#[must_use]
-pub fn plan(list: &str) -> Vec<Step> {
-    list.lines()
-        .map(|line| line.split('#').next().unwrap_or("").trim())
-        .filter(|line| !line.is_empty())
-        .map(|path| Step::LoadModule {
-            path: path.to_string(),
-            compressed: [".xz", ".zst", ".gz"].iter().any(|suffix| path.ends_with(suffix)),
-        })
-        .collect()
+/// Modules that are not loaded yet, in the order of the list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Modules {
+    waiting: Vec<Module>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Module {
+    path: String,
+    patterns: Vec<String>,
+}
+
+impl Modules {
+    /// Reads the list: path, then patterns; blank lines and `#` comments are skipped.
+    #[must_use]
+    pub fn parse(list: &str) -> Modules {
+        let module = |line: &str| {
+            let mut words = line.split('#').next().unwrap_or("").split_whitespace().map(str::to_string);
+            Some(Module { path: words.next()?, patterns: words.collect() })
+        };
+        Modules { waiting: list.lines().filter_map(module).collect() }
+    }
+
+    /// What is to be loaded now that these names are called for; a module is handed out once.
+    pub fn take(&mut self, names: &[String]) -> Vec<Step> {
+        let called =
+            |m: &Module| m.patterns.is_empty() || m.patterns.iter().any(|p| names.iter().any(|n| fits(p, n)));
+        let (now, later) = self.waiting.drain(..).partition(called);
+        self.waiting = later;
+        let now: Vec<Module> = now;
+        now.into_iter()
+            .map(|m| Step::LoadModule {
+                compressed: [".xz", ".zst", ".gz"].iter().any(|suffix| m.path.ends_with(suffix)),
+                path: m.path,
+            })
+            .collect()
+    }
+
+    /// How many have not been called for.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+/// `*` for any text, `?` for any byte, `[a-z]` for one of a set: what modules.alias uses. Runs in the product of
+/// both lengths, whatever the pattern.
+fn fits(pattern: &str, name: &str) -> bool {
+    let (p, n) = (pattern.as_bytes(), name.as_bytes());
+    let (mut at, mut i) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while i < n.len() {
+        if p.get(at) == Some(&b'*') {
+            star = Some((at + 1, i));
+            at += 1;
+        } else if let Some(next) = one(p, at, n[i]) {
+            (at, i) = (next, i + 1);
+        } else if let Some((after, from)) = star {
+            star = Some((after, from + 1));
+            (at, i) = (after, from + 1);
+        } else {
+            return false;
+        }
+    }
+    p[at..].iter().all(|b| *b == b'*')
+}
+
+/// The position behind the pattern's element at `at` if `byte` fits it.
+fn one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
+    match pattern.get(at)? {
+        b'?' => Some(at + 1),
+        b'[' => {
+            let length = pattern[at + 1..].iter().position(|b| *b == b']')?;
+            let set = &pattern[at + 1..at + 1 + length];
+            let range = set.windows(3).any(|w| w[1] == b'-' && (w[0]..=w[2]).contains(&byte));
+            (range || set.contains(&byte)).then_some(at + 2 + length)
+        }
+        b => (*b == byte).then_some(at + 1),
+    }
 }
 
 /// `dm-verity` for `/lib/modules/6.12/kernel/drivers/md/dm-verity.ko.xz`.
@@ -27,17 +97,55 @@ pub fn name(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn load(path: &str, compressed: bool) -> Step {
+        Step::LoadModule { path: path.into(), compressed }
+    }
 
     #[test]
-    fn list() {
-        let text = "# order matters\n/lib/modules/6/dm-mod.ko\n\n /lib/modules/6/dm-verity.ko.xz # root\n/m/erofs.ko.zst";
-        let load = |path: &str, compressed| Step::LoadModule { path: path.into(), compressed };
-        let want = [
-            load("/lib/modules/6/dm-mod.ko", false),
-            load("/lib/modules/6/dm-verity.ko.xz", true),
-            load("/m/erofs.ko.zst", true),
-        ];
-        assert_eq!(plan(text), want);
+    fn without_patterns_always_with_patterns_when_called_for() {
+        let text = "# order matters\n/m/libata.ko pci:v*bc01sc06* \n/m/ahci.ko pci:v*bc01sc06* # disks\n\n\
+            /m/dm-mod.ko\n/m/vfat.ko.xz fs-vfat\n/m/sd_mod.ko scsi:t-0x00*\n";
+        let mut modules = Modules::parse(text);
+        assert_eq!(modules.take(&[]), [load("/m/dm-mod.ko", false)]);
+        let ahci = "pci:v00008086d00002922sv00001AF4sd00001100bc01sc06i01".to_string();
+        assert_eq!(
+            modules.take(std::slice::from_ref(&ahci)),
+            [load("/m/libata.ko", false), load("/m/ahci.ko", false)]
+        );
+        assert_eq!((modules.take(&[ahci]), modules.waiting()), (vec![], 2));
+        let names = ["fs-vfat".to_string(), "scsi:t-0x00".to_string()];
+        assert_eq!(modules.take(&names), [load("/m/vfat.ko.xz", true), load("/m/sd_mod.ko", false)]);
         assert_eq!(name("/lib/modules/6/dm-verity.ko.xz"), "dm-verity");
+    }
+
+    #[test]
+    fn patterns_as_the_kernel_writes_them() {
+        for (pattern, name, want) in [
+            ("virtio:d00000002v*", "virtio:d00000002v00001AF4", true),
+            ("virtio:d00000002v*", "virtio:d00000008v00001AF4", false),
+            ("acpi*:QEMU0002:*", "acpi:QEMU0002:", true),
+            ("usb:v*p*d*dc*dsc*dp*ic08isc06ip50in*", "usb:v1p2d3dc00dsc00dp00ic08isc06ip50in00", true),
+            ("usb:v*p*d*dc*dsc*dp*ic08isc06ip50in*", "usb:v1p2d3dc00dsc00dp00ic08isc06ip62in00", false),
+            ("a[0-9b]c", "a7c", true),
+            ("a[0-9b]c", "abc", true),
+            ("a[0-9b]c", "acc", false),
+            ("a?c*", "abc", true),
+            ("", "", true),
+            ("", "a", false),
+            ("a[b", "ab", false),
+        ] {
+            assert_eq!(fits(pattern, name), want, "{pattern} {name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_list_and_names(list in "[ -~\n]{0,200}", names in proptest::collection::vec("[ -~]{0,30}", 0..4)) {
+            let mut modules = Modules::parse(&list);
+            let before = modules.waiting();
+            prop_assert_eq!(modules.take(&names).len() + modules.waiting(), before);
+        }
     }
 }

@@ -90,6 +90,25 @@ pub fn cgroup2() -> Vec<Step> {
     })]
 }
 
+/// Mounts that services and pods expect. systemd has units for them and would start a program for each; what is
+/// mounted already it takes as it is.
+#[must_use]
+pub fn services() -> Vec<Step> {
+    let dev = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let optional = |m: Mount| Step::Mount(Mount { optional: true, ..m });
+    vec![
+        Step::Mount(mount(
+            "tmpfs",
+            "/sysroot/tmp",
+            "tmpfs",
+            dev | MsFlags::MS_STRICTATIME,
+            "mode=1777,size=50%,nr_inodes=1m",
+        )),
+        optional(mount("hugetlbfs", "/dev/hugepages", "hugetlbfs", dev, "")),
+        optional(mount("mqueue", "/dev/mqueue", "mqueue", dev | MsFlags::MS_NOEXEC, "")),
+    ]
+}
+
 /// The mounts that go along into the new root.
 #[must_use]
 pub fn handover() -> Vec<Step> {

@@ -9,6 +9,8 @@ pub struct Uevent {
     pub subsystem: String,
     /// Path below /dev, if the device has a node.
     pub devname: String,
+    /// It names what drives it.
+    pub modalias: bool,
 }
 
 /// Parses one message; `None` if it is not the kernel's own form (udev's messages start with `libudev`).
@@ -28,6 +30,7 @@ pub fn parse(message: &[u8]) -> Option<Uevent> {
         match key {
             "SUBSYSTEM" => event.subsystem = value.to_string(),
             "DEVNAME" => event.devname = value.to_string(),
+            "MODALIAS" => event.modalias = true,
             _ => {}
         }
     }
@@ -42,7 +45,12 @@ mod tests {
     #[test]
     fn kernel_messages() {
         let message = b"add@/devices/pci0000:00/virtio1/block/vda\0ACTION=add\0SUBSYSTEM=block\0DEVNAME=vda\0SEQNUM=7\0";
-        let want = Uevent { action: "add".into(), subsystem: "block".into(), devname: "vda".into() };
+        let want = Uevent {
+            action: "add".into(),
+            subsystem: "block".into(),
+            devname: "vda".into(),
+            modalias: false,
+        };
         assert_eq!(parse(message), Some(want));
         for other in [&b"libudev\0\xfe\xed"[..], b"", b"@/x", b"add@relative", b"\xff@/x\0"] {
             assert_eq!(parse(other), None, "{other:?}");

@@ -1,4 +1,4 @@
-//! Runs one program of the verified root in a chroot and waits for it.
+//! Children of PID 1: a program of the verified root in a chroot, waited for; work beside the boot, not waited for.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -23,6 +23,26 @@ pub fn run_in_root(root: &str, program: &str, args: &[&str]) -> io::Result<Outpu
     // not allocate and takes no lock.
     unsafe { command.pre_exec(enter) };
     command.output()
+}
+
+/// Does `work` in a child that nobody waits for, behind everything else; systemd reaps it.
+///
+/// # Errors
+/// There can be no further process.
+pub fn beside(work: impl FnOnce()) -> io::Result<()> {
+    // SAFETY: init is a single thread, so no lock is held by another in the child's copy of the memory.
+    match unsafe { nix::unistd::fork() }? {
+        nix::unistd::ForkResult::Parent { .. } => Ok(()),
+        nix::unistd::ForkResult::Child => {
+            // SAFETY: plain system calls. The child must not run what its parent has left to do.
+            unsafe {
+                nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, 19);
+            }
+            work();
+            // SAFETY: as above.
+            unsafe { nix::libc::_exit(0) }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,87 @@
+//! Loads what the machine has devices for, and what a phase asks for by name. The decision is `plan::modules`.
+
+use super::error::InitError;
+use super::steps::load_modules;
+use crate::plan::modules::Modules;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+const LIST: &str = "/etc/orlop/modules";
+/// The buses on which what the initrd drives is found.
+const BUSES: [&str; 5] = ["pci", "virtio", "scsi", "usb", "acpi"];
+
+/// The initrd's modules.
+#[derive(Debug, Default)]
+pub struct Drivers {
+    modules: Modules,
+    loaded: usize,
+    missing: Vec<String>,
+}
+
+impl Drivers {
+    /// Reads the list; an initrd without one has everything built in.
+    ///
+    /// # Errors
+    /// The list is there but cannot be read.
+    pub fn read() -> Result<Drivers, InitError> {
+        let list = match fs::read_to_string(LIST) {
+            Err(e) if e.kind() == ErrorKind::NotFound => String::new(),
+            other => other.map_err(|source| InitError::File { action: "read", path: LIST.into(), source })?,
+        };
+        Ok(Drivers { modules: Modules::parse(&list), ..Drivers::default() })
+    }
+
+    /// Loads what the devices call for that are there now; true if there was anything to load.
+    pub fn present(&mut self) -> bool {
+        self.load(&modaliases(Path::new("/sys/bus")))
+    }
+
+    /// Loads what is called for under a name, for example `fs-vfat`.
+    pub fn need(&mut self, name: &str) {
+        self.load(&[name.to_string()]);
+    }
+
+    fn load(&mut self, names: &[String]) -> bool {
+        let steps = self.modules.take(names);
+        let (loaded, missing) = load_modules(&steps);
+        self.loaded += loaded;
+        self.missing.extend(missing);
+        !steps.is_empty()
+    }
+
+    /// For the ledger.
+    #[must_use]
+    pub fn detail(&self) -> String {
+        let without = match self.missing.as_slice() {
+            [] => String::new(),
+            missing => format!(", without {}", missing.join(", ")),
+        };
+        format!("{} loaded, {} not called for{without}", self.loaded, self.modules.waiting())
+    }
+}
+
+fn modaliases(buses: &Path) -> Vec<String> {
+    let devices = BUSES.iter().filter_map(|bus| fs::read_dir(buses.join(bus).join("devices")).ok()).flatten();
+    devices
+        .flatten()
+        .filter_map(|device| fs::read_to_string(device.path().join("modalias")).ok())
+        .map(|text| text.trim_end().to_string())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modaliases_of_all_buses() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for (device, alias) in [("pci/devices/0", "pci:a\n"), ("scsi/devices/1", "scsi:t-0x00\n")] {
+            let at = dir.path().join(device);
+            fs::create_dir_all(&at).and_then(|()| fs::write(at.join("modalias"), alias)).expect("fixture");
+        }
+        fs::create_dir_all(dir.path().join("usb/devices/no-alias")).expect("fixture");
+        assert_eq!(modaliases(dir.path()), ["pci:a", "scsi:t-0x00"]);
+    }
+}

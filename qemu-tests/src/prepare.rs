@@ -25,6 +25,14 @@ pub fn host() -> Result<()> {
     tools::ensure(&needs, &dir.join("host-packages.log"))
 }
 
+/// The same for a benchmark.
+///
+/// # Errors
+/// The line to type.
+pub fn bench() -> Result<()> {
+    tools::ensure(tools::BENCH, &cache_dir().join("host-packages.log"))
+}
+
 /// True if any of the cases needs the built image.
 #[must_use]
 pub fn needs_image(cases: &[Case]) -> bool {

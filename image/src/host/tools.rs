@@ -33,6 +33,10 @@ pub const TEST: &[(&str, &str)] = &[
     ("/sbin/mkfs.ext4", "e2fsprogs"),
 ];
 
+/// Needed by the benchmarks on top of these.
+pub const BENCH: &[(&str, &str)] =
+    &[("/usr/bin/mmdebstrap", "mmdebstrap"), ("/usr/bin/zstd", "zstd"), ("/sbin/mkfs.ext4", "e2fsprogs")];
+
 /// Packages whose file is missing (pure but for the look at the file system).
 #[must_use]
 pub fn missing(needs: &[(&str, &'static str)]) -> Vec<&'static str> {

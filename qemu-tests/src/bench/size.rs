@@ -19,6 +19,7 @@ const FILES: [&str; 5] = ["orlop.raw", "orlop.efi", "vmlinuz", "initrd", "root.e
 /// # Errors
 /// If no profile was built, or zstd is not installed.
 pub fn run(run: &Arc<Run>) -> Result<()> {
+    crate::prepare::bench()?;
     let mut any = false;
     for profile in ["release", "test"] {
         let dir = cache_dir().join("image").join(profile);

@@ -175,6 +175,14 @@ impl Vm {
     /// If the guest does not power off.
     pub fn power_off(mut self, limit_s: u64) -> Result<()> {
         self.shell()?.tell("systemctl poweroff")?;
+        self.ended(limit_s)
+    }
+
+    /// Waits for QEMU's end: the guest powers off by itself.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn ended(mut self, limit_s: u64) -> Result<()> {
         match self.qemu.wait(Duration::from_secs(limit_s))? {
             Some(_) => Ok(()),
             None => bail!(

@@ -17,7 +17,7 @@ use agent_core::drivers::{CgroupDriver, RuntimeVersion};
 use agent_core::pod_worker::WorkerContext;
 use agent_core::resources::node_allocatable::{self, MachineAmounts, Reservations, Resources};
 use agent_core::restart;
-use agent_linux::{machine, process};
+use agent_linux::{machine, network, node_info, process};
 use anyhow::{Context, bail};
 use orlop_config::kubelet::{KubeletConfiguration, enums};
 
@@ -150,7 +150,7 @@ impl NodeFacts {
                 given.split(',').map(|ip| ip.trim().to_owned()).collect()
             }
             preference => {
-                let mut ips = machine::node_addresses();
+                let mut ips = network::node_addresses();
                 if preference == Some("::") {
                     ips.sort_by_key(std::net::IpAddr::is_ipv4);
                 }
@@ -162,11 +162,7 @@ impl NodeFacts {
 
 /// Labels that every node has, and those of `--node-labels`.
 fn node_labels(name: &str, given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
+    let arch = node_info::architecture();
     let own = [
         ("kubernetes.io/hostname", name),
         ("kubernetes.io/os", "linux"),

@@ -1,17 +1,14 @@
 //! Facts about this machine that pods' configurations depend on: memory, CPUs, swap, huge pages, cgroups,
-//! AppArmor, addresses.
+//! AppArmor.
 //!
-//! In: /proc, /sys and the interface list. Out: plain values, bytes and counts. Parsers are pure; a fact that
+//! In: /proc and /sys. Out: plain values, bytes and counts. Parsers are pure; a fact that
 //! cannot be read has the value of a machine without the thing, except memory and CPUs, which every machine
 //! has.
 
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use agent_core::resources::node_allocatable::HugePages;
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
 use nix::sys::statvfs::statvfs;
 
 use crate::files::FilesError;
@@ -21,10 +18,22 @@ use crate::files::FilesError;
 /// # Errors
 /// /proc/meminfo cannot be read or understood.
 pub fn memory_bytes() -> Result<u64, FilesError> {
+    meminfo("MemTotal")
+}
+
+/// `SwapTotal`, bytes; 0 without swap.
+///
+/// # Errors
+/// /proc/meminfo cannot be read or understood.
+pub fn swap_bytes() -> Result<u64, FilesError> {
+    meminfo("SwapTotal")
+}
+
+fn meminfo(name: &str) -> Result<u64, FilesError> {
     let path = Path::new("/proc/meminfo");
     let text = std::fs::read_to_string(path).map_err(FilesError::at("read", path))?;
-    kilobytes(&text, "MemTotal").ok_or_else(|| {
-        FilesError::at("parse", path)(io::Error::new(io::ErrorKind::InvalidData, "no MemTotal"))
+    kilobytes(&text, name).ok_or_else(|| {
+        FilesError::at("parse", path)(io::Error::new(io::ErrorKind::InvalidData, format!("no {name}")))
     })
 }
 
@@ -174,70 +183,6 @@ pub fn filesystem_bytes(path: &Path) -> Result<u64, FilesError> {
     Ok(stat.blocks().saturating_mul(stat.fragment_size()))
 }
 
-/// The node's own addresses, the primary first: those of the default route's interface, of another one if
-/// there is no default route; at most one of each family. Empty before the network is configured.
-#[must_use]
-pub fn node_addresses() -> Vec<IpAddr> {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let v4 = default_interface_v4(&read("/proc/net/route"));
-    let v6 = default_interface_v6(&read("/proc/net/ipv6_route"));
-    let all = interface_addresses();
-    let of = |is_family: fn(&IpAddr) -> bool, interface: Option<&str>| {
-        let usable = || all.iter().filter(move |(_, ip)| is_family(ip));
-        let preferred = usable().find(|(name, _)| Some(name.as_str()) == interface);
-        preferred.or_else(|| usable().next()).map(|(_, ip)| *ip)
-    };
-    [of(IpAddr::is_ipv4, v4.as_deref()), of(IpAddr::is_ipv6, v6.as_deref().or(v4.as_deref()))]
-        .into_iter()
-        .flatten()
-        .collect()
-}
-
-fn interface_addresses() -> Vec<(String, IpAddr)> {
-    let Ok(all) = getifaddrs() else { return Vec::new() };
-    all.filter(|a| {
-        a.flags.contains(InterfaceFlags::IFF_UP) && !a.flags.contains(InterfaceFlags::IFF_LOOPBACK)
-    })
-    .filter_map(|a| {
-        let address = a.address?;
-        let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
-            (Some(v4), _) => IpAddr::from(v4.ip()),
-            (_, Some(v6)) => IpAddr::from(v6.ip()),
-            _ => return None,
-        };
-        is_node_address(&ip).then_some((a.interface_name, ip))
-    })
-    .collect()
-}
-
-/// Link-local and multicast addresses do not name a node.
-fn is_node_address(ip: &IpAddr) -> bool {
-    let link_local = match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
-    !(link_local || ip.is_loopback() || ip.is_multicast() || ip.is_unspecified())
-}
-
-/// Interface of the IPv4 default route with the lowest metric (/proc/net/route).
-fn default_interface_v4(text: &str) -> Option<String> {
-    let routes = text.lines().skip(1).filter_map(|line| {
-        let f: Vec<&str> = line.split_whitespace().collect();
-        (f.len() >= 8 && f[1] == "00000000" && f[7] == "00000000").then(|| (f[6].parse::<u32>().ok(), f[0]))
-    });
-    routes.filter_map(|(metric, name)| Some((metric?, name.to_owned()))).min().map(|(_, name)| name)
-}
-
-/// Interface of the IPv6 default route with the lowest metric (/proc/net/ipv6_route).
-fn default_interface_v6(text: &str) -> Option<String> {
-    let routes = text.lines().filter_map(|line| {
-        let f: Vec<&str> = line.split_whitespace().collect();
-        let default = f.len() >= 10 && f[0].bytes().all(|b| b == b'0') && f[1] == "00" && f[9] != "lo";
-        default.then(|| (u32::from_str_radix(f[5], 16).ok(), f[9]))
-    });
-    routes.filter_map(|(metric, name)| Some((metric?, name.to_owned()))).min().map(|(_, name)| name)
-}
-
 fn entries(directory: &Path) -> Vec<String> {
     let Ok(read) = std::fs::read_dir(directory) else { return Vec::new() };
     read.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()
@@ -280,26 +225,9 @@ mod tests {
     }
 
     #[test]
-    fn default_routes() {
-        let v4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
-            eth1\t00000000\t0100A8C0\t0003\t0\t0\t200\t00000000\t0\t0\t0\n\
-            eth0\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
-            eth2\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
-        assert_eq!(default_interface_v4(v4).as_deref(), Some("eth0"));
-        assert_eq!(default_interface_v4("Iface\n"), None);
-        let zero = "00000000000000000000000000000000";
-        let v6 = format!(
-            "{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth0\n\
-             {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo\n"
-        );
-        assert_eq!(default_interface_v6(&v6).as_deref(), Some("eth0"));
-    }
-
-    #[test]
     fn this_machine_has_memory_and_cpus() {
         assert!(memory_bytes().unwrap() > 1 << 26);
         assert!(cpus_online().unwrap() >= 1);
         assert!(filesystem_bytes(Path::new("/")).unwrap() > 0);
-        assert!(node_addresses().iter().all(is_node_address));
     }
 }

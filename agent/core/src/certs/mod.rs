@@ -30,6 +30,9 @@ mod machine;
 mod message;
 mod rotation;
 
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 

@@ -14,6 +14,9 @@
 
 mod object;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -28,6 +28,9 @@ mod object;
 mod patch;
 mod setters;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,14 +6,11 @@
 //! decodes every message into an unbounded queue behind a task of its own, and we would throw the decoded away.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
-};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use nix::sys::socket::{AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
+use tokio::net::UnixDatagram;
 
 /// RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
@@ -35,7 +32,9 @@ pub struct NetworkChangesError {
 
 /// The socket.
 pub struct NetworkChanges {
-    socket: AsyncFd<OwnedFd>,
+    /// A netlink socket in the clothes of another datagram socket: nothing but recv(2) and readiness is used, which
+    /// are the same, and tokio's plain `AsyncFd` cannot be had without unsafe code.
+    socket: UnixDatagram,
     buffer: Vec<u8>,
 }
 
@@ -50,7 +49,7 @@ impl NetworkChanges {
         let raw = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)
             .map_err(failed("socket"))?;
         bind(raw.as_raw_fd(), &NetlinkAddr::new(0, GROUPS)).map_err(failed("bind"))?;
-        let socket = AsyncFd::with_interest(raw, Interest::READABLE)
+        let socket = UnixDatagram::from_std(raw.into())
             .map_err(|source| NetworkChangesError { operation: "register", source })?;
         Ok(NetworkChanges { socket, buffer: vec![0; BUFFER_BYTES] })
     }
@@ -60,40 +59,29 @@ impl NetworkChanges {
     /// # Errors
     /// The socket broke: open another one.
     pub async fn changed(&mut self) -> Result<(), NetworkChangesError> {
+        let failed = |source| NetworkChangesError { operation: "recv", source };
         loop {
-            let failed = |source| NetworkChangesError { operation: "recv", source };
-            let mut ready = self.socket.readable().await.map_err(failed)?;
-            match drain(ready.get_inner(), &mut self.buffer).map_err(failed)? {
-                Drained::Nothing => ready.clear_ready(),
-                Drained::All => {
-                    ready.clear_ready();
-                    return Ok(());
-                }
-                Drained::Some => return Ok(()),
+            self.socket.readable().await.map_err(failed)?;
+            if drain(&self.socket, &mut self.buffer).map_err(failed)? {
+                return Ok(());
             }
         }
     }
 }
 
-enum Drained {
-    /// There was nothing.
-    Nothing,
-    /// There was something, now there is nothing.
-    All,
-    /// There may be more.
-    Some,
-}
-
-fn drain(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Drained> {
+/// Takes what is there, some of it if it is very much; false if there was nothing.
+fn drain(socket: &UnixDatagram, buffer: &mut [u8]) -> io::Result<bool> {
     for count in 0..DATAGRAMS_MAX {
-        match recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
-            // ENOBUFS: the kernel dropped messages, which is news as well.
-            Ok(_) | Err(Errno::ENOBUFS | Errno::EINTR) => {}
-            Err(Errno::EAGAIN) => return Ok(if count == 0 { Drained::Nothing } else { Drained::All }),
-            Err(error) => return Err(error.into()),
+        match socket.try_recv(buffer) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(count > 0),
+            // The kernel dropped messages, which is news as well.
+            Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
-    Ok(Drained::Some)
+    Ok(true)
 }
 
 #[cfg(test)]

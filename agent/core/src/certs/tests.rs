@@ -237,8 +237,11 @@ impl World {
     }
 
     fn failures(&self) -> Vec<&str> {
-        let text = |f| if let &CertFact::Failed { ref message } = f { Some(message.as_str()) } else { None };
-        self.facts.iter().filter_map(text).collect()
+        let text = self.facts.iter().filter_map(|f| match f {
+            CertFact::Failed { message } => Some(message.as_str()),
+            _ => None,
+        });
+        text.collect()
     }
 }
 

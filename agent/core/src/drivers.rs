@@ -161,6 +161,12 @@ pub trait Runtime: Send + Sync + 'static {
     fn remove_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
 }
 
+/// What the runtime must know about the node's network.
+pub trait PodNetwork: Send + Sync + 'static {
+    /// `UpdateRuntimeConfig` with the Node's `podCIDRs`. Runtimes that write no CNI configuration ignore it.
+    fn update_pod_cidr(&self, cidrs: &[String]) -> impl Future<Output = Result<(), DriverError>> + Send;
+}
+
 /// CRI ImageService.
 pub trait ImageService: Send + Sync + 'static {
     /// `ImageStatus`; `None` if absent.

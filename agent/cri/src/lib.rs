@@ -24,6 +24,7 @@ mod exec;
 mod existing;
 mod image;
 mod observe;
+mod pod_network;
 mod runtime;
 #[cfg(feature = "testing")]
 pub mod testing;

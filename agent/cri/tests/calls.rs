@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use agent_core::drivers::{Class, DriverError, Exec as _, ImageService as _, Runtime as _};
+use agent_core::drivers::{Class, DriverError, Exec as _, ImageService as _, PodNetwork as _, Runtime as _};
 use agent_core::runtime::{ContainerId, PodUid, SandboxId};
 use agent_cri::testing::{FakeCri, Fault, container_config, sandbox_config};
 use agent_cri::{CriClient, convert};
@@ -42,6 +42,10 @@ async fn every_call_ends_at_its_deadline() {
     expires(&fake, "Version", TIMEOUT, client.version()).await;
     expires(&fake, "Status", TIMEOUT, client.status()).await;
     expires(&fake, "RuntimeConfig", TIMEOUT, client.cgroup_driver()).await;
+    let cidrs = ["10.1.0.0/24".to_owned(), "fd00::/64".to_owned()];
+    client.update_pod_cidr(&cidrs).await.expect("both families in one text");
+    assert_eq!(client.update_pod_cidr(&[]).await.expect_err("no family").class, Class::Invalid);
+    expires(&fake, "UpdateRuntimeConfig", TIMEOUT, client.update_pod_cidr(&cidrs)).await;
     expires(&fake, "RunPodSandbox", TIMEOUT * 2, client.run_sandbox(&sandbox)).await;
     expires(&fake, "StopPodSandbox", TIMEOUT, client.stop_sandbox(&s)).await;
     expires(&fake, "RemovePodSandbox", TIMEOUT, client.remove_sandbox(&s)).await;

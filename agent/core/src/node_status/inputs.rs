@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::drivers::{RuntimeStatus, RuntimeVersion};
 use crate::resources::node_allocatable::MachineAmounts;
+use crate::runtime::effect::ImageInfo;
 use crate::time::Mono;
 
 use super::addresses::HostNetwork;
@@ -42,6 +43,16 @@ pub struct NodeImage {
     pub repo_tags: Vec<String>,
     /// Bytes.
     pub size_bytes: u64,
+}
+
+impl From<&ImageInfo> for NodeImage {
+    fn from(image: &ImageInfo) -> NodeImage {
+        NodeImage {
+            repo_digests: image.repo_digests.clone(),
+            repo_tags: image.repo_tags.clone(),
+            size_bytes: image.size_bytes,
+        }
+    }
 }
 
 /// Which resources run out; eviction says so. All false until it does.

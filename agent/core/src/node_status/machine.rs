@@ -65,6 +65,8 @@ pub struct NodeStatus {
     tries: u32,
     /// The known Node may be out of date: ask first.
     doubt: bool,
+    /// Something may be urgent: compare before the next cycle.
+    look: bool,
     reported: Option<Mono>,
     /// Time from the last report to the next, changed or not.
     report_after: Duration,
@@ -91,6 +93,7 @@ impl NodeStatus {
             failures: 0,
             tries: 0,
             doubt: false,
+            look: false,
             reported: None,
             report_after: config.report_period,
             pod_cidrs: Vec::new(),
@@ -380,9 +383,11 @@ impl NodeStatus {
         }
     }
 
-    /// A Node that was there before registration is left to registration.
+    /// A Node that was there before registration is left to registration. That the controller gave us up is urgent;
+    /// what others write over ours is not: two that disagree must not do so every second.
     fn seen(&mut self, node: Arc<Node>, out: &mut Outbox<NodeStatusAction>) {
         if self.registered {
+            self.look |= conditions::status_of(&node, "Ready").is_none();
             self.know(node, out);
         }
     }
@@ -407,6 +412,7 @@ impl NodeStatus {
 
     fn input(&mut self, input: NodeInput) {
         self.inputs.take(input);
+        self.look = true;
     }
 
     fn advance(&mut self, now: Now, out: &mut Outbox<NodeStatusAction>) {
@@ -414,7 +420,7 @@ impl NodeStatus {
         if self.in_flight.is_some() {
             return;
         }
-        if self.is_urgent(now) {
+        if std::mem::take(&mut self.look) && self.is_urgent(now) {
             self.next = self.next.min(now.mono.max(self.earliest));
         }
         if !self.registered {

@@ -1,7 +1,7 @@
 //! The Node object: registered, and its status kept true. Contract chapter 3.
 //!
 //! # For the shell
-//! Send each source's news as [`NodeStatusEvent::Input`], everything the watch on the own Node says as
+//! Ask [`may_join`] first. Send each source's news as [`NodeStatusEvent::Input`], everything the watch on the own Node says as
 //! [`NodeStatusEvent::Watched`], the answer to each [`NodeStatusAction::Call`] as [`NodeStatusEvent::Answered`],
 //! and [`NodeStatusEvent::Tick`] at the deadline; the first tick starts the work. The first `Machine`, `Network` and
 //! `Runtime` inputs should come before it or soon after: registration waits for them, at most a second.
@@ -12,8 +12,9 @@
 //! - `Fact`: for logs, metrics, the ledger; [`NodeFact::Registered`] also goes to the lease.
 //!
 //! While the node is not ready ask the runtime for its status every 100 ms for up to 120 s after the start, then every
-//! 5 s: an input that turns Ready true is patched at once. Addresses, Ready and shutdown that differ from what the
-//! API server has are patched at once too, at most every second; all else waits for the 10 s cycle.
+//! 5 s: an input that turns Ready true is patched at once. An input that makes
+//! addresses or Ready differ from what the API server has is patched at once too, at most every second; all else waits
+//! for the 10 s cycle.
 //!
 //! Invariants: one call in flight; no PATCH if nothing but heartbeats differs, unless the report period is over; at
 //! most 5 tries a cycle; the spec of a Node is never changed; a Node deleted underneath is registered again (upstream
@@ -22,6 +23,7 @@
 
 pub mod addresses;
 mod conditions;
+mod config;
 mod inputs;
 mod machine;
 mod object;
@@ -31,79 +33,15 @@ mod setters;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::Node;
 
 use crate::api::{ApiCall, ApiResult, WatchEvent};
 use crate::machine::EffectId;
-use crate::resources::node_allocatable::Reservations;
 
 pub use addresses::{AddressError, AddressPolicy, HostNetwork, InterfaceAddress};
+pub use config::{JoinError, NodeStatusConfig, may_join};
 pub use inputs::{DeviceResources, MachineFacts, NodeImage, NodeInput, Pressures};
 pub use machine::NodeStatus;
-
-/// What does not change while the agent runs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NodeStatusConfig {
-    /// Name of the Node.
-    pub node_name: Arc<str>,
-    /// `registerNode`.
-    pub register: bool,
-    /// `--node-labels`.
-    pub labels: BTreeMap<String, String>,
-    /// `registerWithTaints`.
-    pub taints: Vec<Taint>,
-    /// `providerID`; empty for none.
-    pub provider_id: String,
-    /// `enableControllerAttachDetach`.
-    pub controller_attach_detach: bool,
-    /// `--node-ip`, host name, `--cloud-provider`.
-    pub addresses: AddressPolicy,
-    /// Reserved amounts and numbers of pods.
-    pub reservations: Reservations,
-    /// `localStorageCapacityIsolation`.
-    pub local_storage_capacity_isolation: bool,
-    /// `nodeStatusMaxImages`; -1 for all.
-    pub images_max: i32,
-    /// Port of the node's HTTPS server.
-    pub port: i32,
-    /// `v1.36.…`.
-    pub kubelet_version: String,
-    /// `declaredFeatures`: only what this node really does.
-    pub declared_features: Vec<String>,
-    /// `nodeStatusUpdateFrequency`.
-    pub update_period: Duration,
-    /// `nodeStatusReportFrequency`.
-    pub report_period: Duration,
-    /// For the spread of reports.
-    pub seed: u64,
-}
-
-impl NodeStatusConfig {
-    /// Labels that say what the machine is.
-    fn platform_labels(&self, inputs: &inputs::Inputs) -> Vec<(&'static str, String)> {
-        let mut labels = vec![("kubernetes.io/os", "linux".to_owned())];
-        if let Ok(machine) = inputs.machine() {
-            labels.push(("kubernetes.io/arch", machine.architecture.clone()));
-        }
-        labels
-    }
-
-    /// Labels at registration; the configured ones win.
-    fn all_labels(&self, inputs: &inputs::Inputs) -> BTreeMap<String, String> {
-        let mut labels =
-            BTreeMap::from([("kubernetes.io/hostname".to_owned(), self.addresses.hostname.clone())]);
-        for (name, value) in self.platform_labels(inputs) {
-            labels.insert(format!("beta.{name}"), value.clone());
-            labels.insert(name.to_owned(), value);
-        }
-        labels.extend(self.labels.clone());
-        labels
-    }
-}
 
 /// What the machine reacts to.
 #[derive(Clone, Debug)]

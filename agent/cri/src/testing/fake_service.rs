@@ -57,6 +57,20 @@ impl RuntimeService for Service {
         self.shared.serve("RuntimeConfig", request, |_, _| Ok(v1::RuntimeConfigResponse { linux })).await
     }
 
+    async fn update_runtime_config(
+        &self,
+        request: Request<v1::UpdateRuntimeConfigRequest>,
+    ) -> Answer<v1::UpdateRuntimeConfigResponse> {
+        let apply = |_: &mut FakeState, request: v1::UpdateRuntimeConfigRequest| {
+            let network = request.runtime_config.and_then(|c| c.network_config);
+            if network.is_some_and(|n| n.pod_cidr == "10.1.0.0/24,fd00::/64") {
+                return Ok(v1::UpdateRuntimeConfigResponse {});
+            }
+            Err(Status::invalid_argument("not the CIDRs of the test"))
+        };
+        self.shared.serve("UpdateRuntimeConfig", request, apply).await
+    }
+
     async fn run_pod_sandbox(
         &self,
         request: Request<v1::RunPodSandboxRequest>,

@@ -3,6 +3,9 @@
 mod decisions;
 mod world;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::*;
@@ -235,6 +238,24 @@ fn a_node_that_the_controller_gave_up_is_ready_again_at_once() {
     conditions.iter_mut().for_each(|c| c.status = "Unknown".into());
     node.metadata.resource_version = Some("90".into());
     w.step(NodeStatusEvent::Watched(WatchEvent::Applied(Arc::new(node))), &mut peace());
+    assert_eq!(w.verbs(), ["patch"]);
+}
+
+#[test]
+fn somebody_who_writes_over_our_status_is_answered_once_a_cycle() {
+    let mut w = World::started();
+    w.run(seconds(2), &mut peace());
+    w.verbs();
+    for version in 100..108 {
+        let mut node = w.api_node();
+        let status = node.status.get_or_insert_default();
+        status.addresses.get_or_insert_default()[0].address = "203.0.113.1".into();
+        node.metadata.resource_version = Some(version.to_string());
+        w.step(NodeStatusEvent::Watched(WatchEvent::Applied(Arc::new(node))), &mut peace());
+        w.run(Duration::from_millis(100), &mut peace());
+    }
+    assert!(w.verbs().is_empty());
+    w.run(seconds(11), &mut peace());
     assert_eq!(w.verbs(), ["patch"]);
 }
 

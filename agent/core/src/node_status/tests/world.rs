@@ -1,15 +1,17 @@
 //! An API server with one Node, strategic merge patches and faults, and a machine in front of it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 use serde_json::{Value, json};
 
 use crate::api::{ApiError, ApiReply};
 use crate::drivers::{Class, RuntimeStatus, RuntimeVersion};
 use crate::machine::{Machine, Outbox};
 use crate::node_status::*;
-use crate::resources::node_allocatable::{HugePages, MachineAmounts};
+use crate::resources::node_allocatable::{HugePages, MachineAmounts, Reservations};
 use crate::time::{Mono, Now, Wall};
 
 /// What happens to one call.

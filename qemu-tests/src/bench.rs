@@ -2,5 +2,6 @@
 
 pub mod boot;
 pub mod native;
+pub mod peer;
 pub mod size;
 pub mod stock;

@@ -16,6 +16,7 @@ pub mod bootstrap;
 pub mod build;
 pub mod client;
 pub mod debs;
+pub mod fixture;
 pub mod flags;
 pub mod join;
 pub mod kubeconfig;

@@ -85,6 +85,12 @@ enum Bench {
         #[arg(long, default_value_t = 100)]
         pods: u32,
     },
+    /// The agent beside the upstream kubelet, each on a native node of a cluster.
+    Peer {
+        /// Pods of the second measurement.
+        #[arg(long, default_value_t = 100)]
+        pods: u32,
+    },
     /// Sizes of the build output.
     Size,
 }
@@ -142,6 +148,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             match what {
                 Bench::Boot { times } => bench::boot::run(run, *times)?,
                 Bench::Native { pods } => bench::native::run(run, *pods)?,
+                Bench::Peer { pods } => bench::peer::run(run, *pods)?,
                 Bench::Size => bench::size::run(run)?,
             }
             Ok(None)

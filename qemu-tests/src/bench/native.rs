@@ -52,7 +52,8 @@ pub fn per_mille(before: u64, after: u64, ticks_per_second: u64, window: Duratio
     u64::try_from(used / available.max(1)).unwrap_or(u64::MAX)
 }
 
-fn measure(node: &mut NativeNode, what: &str) -> Result<()> {
+/// Prints what agent and containerd use over a window.
+pub(super) fn measure(node: &mut NativeNode, what: &str) -> Result<()> {
     let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);
     let ticks = u64::try_from(ticks)?;
     let pids = [("orlop-agent", node.agent_pid()?), ("containerd", node.containerd_pid()?)];

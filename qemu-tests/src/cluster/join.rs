@@ -31,7 +31,8 @@ pub enum Way {
     JoinFile,
 }
 
-/// KubeletConfiguration of a node in the cluster: certificates by request, nobody in without them.
+/// KubeletConfiguration of a node in the cluster: certificates by request, nobody in without them. How full the
+/// test machine's disk is must not matter: no eviction and no image collection for it.
 #[must_use]
 pub fn kubelet_configuration() -> String {
     format!(
@@ -41,7 +42,10 @@ pub fn kubelet_configuration() -> String {
          clusterDomain: cluster.local\n\
          authentication:\n  anonymous:\n    enabled: false\n  webhook:\n    enabled: true\n  x509:\n    \
          clientCAFile: /var/lib/kubelet/ca.crt\n\
-         authorization:\n  mode: Webhook\n",
+         authorization:\n  mode: Webhook\n\
+         imageGCHighThresholdPercent: 100\n\
+         evictionHard:\n  memory.available: 50Mi\n  nodefs.available: 1%\n  nodefs.inodesFree: 1%\n  \
+         imagefs.available: 1%\n  imagefs.inodesFree: 1%\n",
         config::kubelet()
     )
 }

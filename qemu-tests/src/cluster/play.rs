@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::Node;
 
+use super::fixture::await_ready;
 use super::flags::Settings;
 use super::join::{self, Way};
 use super::plane::Cluster;
-use super::{programs, ready};
+use super::programs;
 use crate::native::node::{NativeNode, build_agent};
 use crate::run::Run;
 use crate::say;
@@ -45,10 +45,7 @@ fn start_node(cluster: &mut Cluster, artefacts: &Path, name: &str, agent: &Path)
     let mut node = cluster.start_node(artefacts, name, agent.to_owned())?;
     let start = Instant::now();
     join::start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
-    let client = cluster.client();
-    client.wait::<Node, _>(&client.all(), 120, &format!("node {name} to be Ready"), |all| {
-        ready::node(all.get(name)?).then_some(())
-    })?;
+    await_ready(cluster, name, 120)?;
     say::line(format!("{name} is Ready after {:.1} s", start.elapsed().as_secs_f64()));
     Ok(node)
 }

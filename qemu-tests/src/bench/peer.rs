@@ -1,0 +1,111 @@
+//! `bench peer`: the agent and the upstream kubelet of the same Kubernetes release, one after the other in the same
+//! place: a native node of its own cluster each. Start to Ready, memory and CPU time at 0 and at many pods, requests
+//! to the API server while nothing happens.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::native::measure;
+use crate::cluster::audit::{self, Request};
+use crate::cluster::fixture::{STAYS, await_ready, container};
+use crate::cluster::flags::Settings;
+use crate::cluster::join::{Way, start_kubelet};
+use crate::cluster::plane::Cluster;
+use crate::cluster::programs;
+use crate::native::node::{NativeNode, build_agent};
+use crate::run::Run;
+use crate::say;
+
+/// How long a node is left alone before it is measured: what a start leaves behind is over by then.
+const SETTLE: Duration = Duration::from_secs(30);
+
+/// Measures both, the agent first.
+///
+/// # Errors
+/// If a node does not become Ready or its pods do not run.
+pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
+    let kubelet = programs::kubelet(run)?;
+    let agent = build_agent(run, true)?;
+    for (name, program) in [("agent", agent), ("upstream", kubelet)] {
+        let artefacts = run.dir().join("bench-peer").join(name);
+        fs::create_dir_all(&artefacts)?;
+        one(run, &artefacts, name, &program, pods)
+            .with_context(|| format!("{name} ({})", artefacts.display()))?;
+    }
+    fs::remove_dir_all(run.dir().join("bench-peer")).context("remove the benchmark's logs")
+}
+
+fn one(run: &Arc<Run>, artefacts: &Path, name: &str, program: &Path, pods: u32) -> Result<()> {
+    say::line(format!("== {name} =="));
+    let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
+    let mut node = cluster.start_node(artefacts, "peer", PathBuf::from(program))?;
+    for round in ["first start, with bootstrap", "second start, with its certificate"] {
+        let start = Instant::now();
+        start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+        await_ready(&cluster, "peer", 120)?;
+        say::line(format!("{round}: Ready after {} ms", start.elapsed().as_millis()));
+        if round.starts_with("first") {
+            node.stop_agent()?;
+            forget_ready(&cluster)?;
+        }
+    }
+    idle(&cluster, &mut node, "0 pods")?;
+    let start = Instant::now();
+    scale(&cluster, pods)?;
+    say::line(format!("{pods} pods from create to available in {:.1} s", start.elapsed().as_secs_f64()));
+    idle(&cluster, &mut node, &format!("{pods} pods"))
+}
+
+/// Takes the Ready condition of the kubelet that has stopped away, so that only a new one can be waited for.
+fn forget_ready(cluster: &Cluster) -> Result<()> {
+    let client = cluster.client();
+    let condition =
+        json!({"type": "Ready", "status": "Unknown", "reason": "Stopped", "message": "by the benchmark"});
+    let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+    let nodes = client.all::<Node>();
+    client
+        .block_on(nodes.patch_status("peer", &PatchParams::default(), &patch))
+        .context("patch the node's status")?;
+    Ok(())
+}
+
+fn idle(cluster: &Cluster, node: &mut NativeNode, what: &str) -> Result<()> {
+    node.pass(SETTLE)?;
+    let before = cluster.audit()?.len();
+    let start = Instant::now();
+    measure(node, what)?;
+    let elapsed = start.elapsed();
+    let all = cluster.audit()?;
+    let of_node: Vec<&Request> = all[before..].iter().filter(|r| audit::is_of_node(r)).collect();
+    let per_hour = of_node.len() as f64 * 3600.0 / elapsed.as_secs_f64();
+    let kinds: Vec<String> =
+        audit::counts(of_node.into_iter()).into_iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+    say::line(format!("{what:<10} {per_hour:.0} API requests an hour ({})", kinds.join(", ")));
+    // The upstream kubelet asks for a pod once more when it is gone, and is refused.
+    say::line(format!("{what:<10} {} forbidden requests so far", audit::forbidden(&all).len()));
+    Ok(())
+}
+
+fn scale(cluster: &Cluster, pods: u32) -> Result<()> {
+    let client = cluster.client();
+    let api = client.of::<Deployment>("default");
+    let labels = json!({"app": "peer"});
+    client.create(
+        &api,
+        json!({"metadata": {"name": "peer"}, "spec": {"replicas": pods, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {
+                "terminationGracePeriodSeconds": 1, "containers": [container(STAYS)]}}}}),
+    )?;
+    let wanted = i32::try_from(pods)?;
+    client.wait(&api, 900, "all pods to be available", |all| {
+        (all.get("peer")?.status.as_ref()?.available_replicas == Some(wanted)).then_some(())
+    })
+}

@@ -1,0 +1,150 @@
+//! A cluster with native nodes joined, and pods made through the API: what cases and benchmarks of nodes in clusters
+//! share.
+//!
+//! What comes in: settings, names of nodes. What goes out: [`Joined`]. Invariant: nodes go before their cluster.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+
+use super::flags::Settings;
+use super::join::{Way, start_kubelet};
+use super::plane::Cluster;
+use super::ready;
+use crate::case::CaseContext;
+use crate::native::images;
+use crate::native::node::{NativeNode, build_agent};
+use crate::run::Run;
+
+/// Cases with this group share one cluster of two nodes.
+pub const GROUP: Option<&str> = Some("join-cluster");
+
+/// A cluster and its nodes, which go first.
+pub struct Joined {
+    /// In the order of their names.
+    pub nodes: Vec<NativeNode>,
+    /// The cluster.
+    pub cluster: Cluster,
+}
+
+impl Joined {
+    /// Starts a cluster with nodes of these names, all Ready.
+    ///
+    /// # Errors
+    /// What did not come up.
+    pub fn start(run: &Arc<Run>, artefacts: &Path, settings: Settings, names: &[&str]) -> Result<Joined> {
+        let agent = build_agent(run, false)?;
+        let cluster = Cluster::start(run, artefacts, settings)?;
+        let mut joined = Joined { nodes: Vec::new(), cluster };
+        for name in names {
+            let mut node = joined.cluster.start_node(artefacts, name, agent.clone())?;
+            start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+            joined.nodes.push(node);
+        }
+        for name in names {
+            await_ready(&joined.cluster, name, 120)?;
+        }
+        Ok(joined)
+    }
+
+    /// The group's cluster, of nodes `first` and `second`.
+    ///
+    /// # Errors
+    /// What did not come up.
+    pub fn shared<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Joined> {
+        cx.shared_or(|run, artefacts| {
+            // Short, so that the case about a silent node is short.
+            let settings = Settings { node_monitor_grace: Duration::from_secs(25), ..Settings::default() };
+            Joined::start(run, artefacts, settings, &["first", "second"])
+        })
+    }
+
+    /// Creates a pod in namespace `default` and waits until it is Ready.
+    ///
+    /// # Errors
+    /// If it is refused or does not become Ready.
+    pub fn run_pod(&self, pod: Value) -> Result<Pod> {
+        let client = self.cluster.client();
+        let api = client.of::<Pod>("default");
+        let name = client.create(&api, pod)?.metadata.name.unwrap_or_default();
+        await_pod_ready(&self.cluster, &name, 90)
+    }
+}
+
+/// A pod for the API, bound to a node by its label: one container from the test image with a shell script.
+#[must_use]
+pub fn api_pod(name: &str, node: &str, script: &str, grace_s: u32) -> Value {
+    json!({"metadata": {"name": name, "labels": {"app": name}}, "spec": {
+        "nodeSelector": {"kubernetes.io/hostname": node},
+        "terminationGracePeriodSeconds": grace_s,
+        "containers": [container(script)],
+    }})
+}
+
+/// The container of such a pod.
+#[must_use]
+pub fn container(script: &str) -> Value {
+    json!({"name": "c", "image": images::busybox(), "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script]})
+}
+
+/// A script that stays and ends at once when asked to.
+pub const STAYS: &str = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done";
+
+/// Waits until a pod of namespace `default` is Ready.
+///
+/// # Errors
+/// At the deadline, with what is there instead.
+pub fn await_pod_ready(cluster: &Cluster, name: &str, limit_s: u64) -> Result<Pod> {
+    let client = cluster.client();
+    client.wait::<Pod, _>(&client.of("default"), limit_s, &format!("pod {name} to be Ready"), |all| {
+        all.get(name).filter(|p| ready::pod(p)).cloned()
+    })
+}
+
+/// Waits until a pod of namespace `default` is no longer there.
+///
+/// # Errors
+/// At the deadline, with what is there instead.
+pub fn await_pod_gone(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
+    let client = cluster.client();
+    client.wait::<Pod, _>(&client.of("default"), limit_s, &format!("pod {name} to be gone"), |all| {
+        (!all.contains_key(name)).then_some(())
+    })
+}
+
+/// Waits until a node is Ready.
+///
+/// # Errors
+/// At the deadline, with what is there instead.
+pub fn await_ready(cluster: &Cluster, name: &str, limit_s: u64) -> Result<Node> {
+    let client = cluster.client();
+    client.wait::<Node, _>(&client.all(), limit_s, &format!("node {name} to be Ready"), |all| {
+        all.get(name).filter(|n| ready::node(n)).cloned()
+    })
+}
+
+/// Waits until the node's kubelet has said all of `words` in one line of its log, capitals or not.
+///
+/// # Errors
+/// At the deadline, with what is there instead.
+pub fn await_words(node: &mut NativeNode, limit_s: u64, words: &[&str]) -> Result<String> {
+    let deadline = Instant::now() + Duration::from_secs(limit_s);
+    loop {
+        let log = std::fs::read_to_string(node.logs().join("agent.log")).unwrap_or_default();
+        let says = |line: &&str| words.iter().all(|w| line.to_lowercase().contains(&w.to_lowercase()));
+        if let Some(line) = log.lines().find(says) {
+            return Ok(line.to_owned());
+        }
+        if Instant::now() >= deadline {
+            let tail = crate::native::supervised::tail(&node.logs().join("agent.log"));
+            bail!("waited {limit_s} s for a line with {words:?}; the last ones are\n{tail}");
+        }
+        // A log file has no event of its own here; the node's events are read meanwhile.
+        node.pass(Duration::from_millis(250))?;
+    }
+}

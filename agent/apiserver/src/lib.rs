@@ -3,4 +3,43 @@
 //! What comes in: a kubeconfig or a first-boot token, calls as values ([`agent_core::api::ApiCall`]). What goes
 //! out: answers, watch events, certificates on disk. Decisions (when to ask for a certificate, what to write) are in
 //! agent-core; here is only what touches TCP, TLS and the certificate directory. See docs/join.md.
+//!
+//! ```text
+//! kubeconfig ─► Access ─► ApiClient ─┬─► call() ─► limiter ─┐
+//! discovery ──►              ▲       └─► watch_*() ─────────┴─► connection (one, HTTP/2) ─► TLS ─► TCP
+//! certificates ─► files ─► refresh
+//! ```
+//!
+//! Requests are built by kube's core. Its client is not used: it loses `Retry-After`, fails a whole list for one
+//! object that does not decode, reads lines and bodies without a limit, and owns connections in a pool that
+//! cannot be told that the certificate was replaced. One HTTP/2 connection of our own does all four.
+//!
+//! Invariants:
+//! - Nothing the server sends makes this crate panic or hold more than a bounded amount of memory.
+//! - No token and no private key reaches a log or an error message.
+//! - A failure after which a write may have been applied is `DeadlineExceeded`, never anything weaker.
 #![forbid(unsafe_code)]
+
+mod access;
+pub mod certificates;
+mod client;
+mod connect;
+mod connection;
+pub mod discovery;
+mod error;
+pub mod kubeconfig;
+mod limiter;
+mod random;
+mod refresh;
+mod request;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod tls;
+mod watch;
+
+pub use access::{Access, Credentials, KeyPem, Server, ServerError, Trust};
+pub use client::{ApiClient, Health, Options, Stats};
+pub use connect::ConnectError;
+pub use refresh::{Refreshed, keep_fresh};
+pub use tls::TlsError;
+pub use watch::Watched;

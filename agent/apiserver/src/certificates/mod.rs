@@ -1,0 +1,57 @@
+//! The node's keys and certificates: made, read, kept.
+//!
+//! In: what core's certificate machine decided (subject, names, when). Out: a key with its request ([`KeyAndCsr`]),
+//! the facts of a certificate
+//! ([`agent_core::certs::CertificateFacts`]), the certificate store on disk ([`Store`], contract chapter 2).
+//! Invariants: private keys are never logged and are wiped from memory where the libraries allow; files are 0600.
+
+mod facts;
+mod key;
+mod store;
+
+use std::path::PathBuf;
+
+#[cfg(feature = "testing")]
+pub(crate) use facts::facts_of_der;
+pub use facts::{facts_of_pem, is_key_of};
+pub use key::KeyAndCsr;
+pub use store::Store;
+
+/// What is wrong with a key, a certificate or the store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// A file or directory cannot be used.
+    #[error("{}: {operation}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What was being done.
+        operation: &'static str,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store's current entry is a file of somebody else's.
+    #[error("{}: is not a symbolic link; it was not written by the kubelet: move it away", path.display())]
+    NotALink {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The contents are no certificate and key. The reason never quotes them.
+    #[error("{what}: {reason}")]
+    Contents {
+        /// Which file or answer.
+        what: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A key or request could not be made.
+    #[error("certificate request for {subject}: {reason}")]
+    Request {
+        /// The common name.
+        subject: String,
+        /// Why not.
+        reason: String,
+    },
+}

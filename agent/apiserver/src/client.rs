@@ -1,0 +1,334 @@
+//! The client: calls with their limits, and what the calls have in common with watches.
+//!
+//! In: [`Access`], [`Options`], calls. Out: answers. Implements [`ApiServer`].
+//! Invariants: a call ends within its limit, waiting for the node's own limiter and for a connection included;
+//! an answer is read up to a limit; `managedFields` are dropped on the way in.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant as StdInstant};
+
+use agent_core::api::{ApiCall, ApiReply, ApiResult, ApiServer};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
+use hyper::{Request, Response, StatusCode, Uri};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use orlop_config::node::Secret;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::access::{Access, Credentials, Server};
+use crate::connect::{ConnectError, Dialer, chain};
+use crate::connection::{Connection, SendError};
+use crate::error;
+use crate::limiter::Limiter;
+use crate::request::{self, Lane};
+use crate::tls::TlsError;
+
+/// An answer to a call: etcd takes objects of 1.5 MiB at most, JSON makes them larger.
+const ANSWER_MAX: usize = 8 * 1024 * 1024;
+/// Of a refusal only the beginning matters.
+const REFUSAL_MAX: usize = 64 * 1024;
+/// A token file is read again after this (client-go does the same).
+const TOKEN_FILE_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// What a client is told at its making.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `User-Agent`, `orlop/<version>`.
+    pub user_agent: String,
+    /// Limit of one call.
+    pub timeout: Duration,
+    /// `kubeAPIQPS` and `kubeAPIBurst`; a rate below zero means no limit.
+    pub api_rate: (i32, i32),
+    /// `eventRecordQPS` and `eventBurst`; 0 or below means no limit, as upstream has it.
+    pub event_rate: (i32, i32),
+}
+
+impl Options {
+    /// Upstream's defaults under our name.
+    #[must_use]
+    pub fn new(version: &str) -> Options {
+        Options {
+            user_agent: format!("orlop/{version}"),
+            timeout: Duration::from_secs(10),
+            api_rate: (50, 100),
+            event_rate: (50, 100),
+        }
+    }
+}
+
+/// How the server is, as upstream's certificate manager judges it (contract chapter 2): only an unhealthy one
+/// keeps the node from giving up over an expired certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It answers.
+    Healthy,
+    /// It does not, or says that it is broken.
+    Unhealthy,
+}
+
+/// What happened since the client was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests sent, watches included.
+    pub requests: u64,
+    /// Connections dialled.
+    pub connections: u64,
+}
+
+/// A client of one API server; clones share everything.
+#[derive(Clone)]
+pub struct ApiClient(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) connection: Connection,
+    user_agent: HeaderValue,
+    timeout: Duration,
+    general: Option<Limiter>,
+    events: Option<Limiter>,
+    token: std::sync::Mutex<Option<(std::path::PathBuf, StdInstant, Secret)>>,
+    requests: AtomicU64,
+}
+
+impl std::fmt::Debug for ApiClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ApiClient({})", self.0.connection.server())
+    }
+}
+
+impl ApiClient {
+    /// Makes a client; it connects at first use, inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Certificates, key or CA bundle cannot be used.
+    pub fn new(access: Access, options: &Options) -> Result<ApiClient, TlsError> {
+        ApiClient::over(access, options, Dialer::Tcp)
+    }
+
+    pub(crate) fn over(access: Access, options: &Options, dialer: Dialer) -> Result<ApiClient, TlsError> {
+        let user_agent = HeaderValue::try_from(&options.user_agent).map_err(|_| TlsError::Unusable {
+            what: "user agent",
+            reason: format!("{:?} is no header value", options.user_agent),
+        })?;
+        Ok(ApiClient(Arc::new(Inner {
+            connection: Connection::new(access, dialer)?,
+            user_agent,
+            timeout: options.timeout,
+            general: Limiter::new(options.api_rate.0, options.api_rate.1),
+            events: Limiter::new(options.event_rate.0, options.event_rate.1),
+            token: std::sync::Mutex::default(),
+            requests: AtomicU64::new(0),
+        })))
+    }
+
+    /// The server it talks to.
+    #[must_use]
+    pub fn server(&self) -> Server {
+        self.0.connection.server()
+    }
+
+    /// Takes a new identity or new trust at run time; `Ok(false)` if nothing is new. New requests go out on a new
+    /// connection, those under way finish on the old one, watches move over without losing an event.
+    ///
+    /// # Errors
+    /// The new one cannot be used; the old one stays.
+    pub fn set_access(&self, access: Access) -> Result<bool, TlsError> {
+        self.0.connection.replace(access)
+    }
+
+    /// Lets go of the connection, as upstream does after repeated heartbeat failures: the next request dials.
+    pub fn close_connections(&self) {
+        self.0.connection.close();
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats { requests: self.0.requests.load(Ordering::Relaxed), connections: self.0.connection.count() }
+    }
+
+    /// Asks `/healthz`, within the client's limit.
+    pub async fn health(&self) -> Health {
+        match self.get_raw("/healthz").await {
+            Ok((code, _)) => match code.as_u16() {
+                200..=299 | 401 | 403 | 404 => Health::Healthy,
+                _ => Health::Unhealthy,
+            },
+            Err(_) => Health::Unhealthy,
+        }
+    }
+
+    /// GET of any path, body up to a limit; a refusal is an answer here.
+    pub(crate) async fn get_raw(&self, path: &str) -> Result<(StatusCode, Bytes), SendError> {
+        let deadline = Instant::now() + self.0.timeout;
+        let exchange = async {
+            let request =
+                Request::get(path).body(Vec::new()).map_err(|e| SendError::Broken(e.to_string()))?;
+            let response = self.exchange(request).await?;
+            let code = response.status();
+            let body = read(response.into_body(), ANSWER_MAX).await.map_err(SendError::Broken)?;
+            Ok((code, body))
+        };
+        timeout_at(deadline, exchange).await.unwrap_or_else(|_| {
+            Err(SendError::NotSent(ConnectError::TimedOut {
+                server: self.server().to_string(),
+                seconds: self.0.timeout.as_secs(),
+            }))
+        })
+    }
+
+    /// Sends a request of ours with what all have in common.
+    pub(crate) async fn exchange(&self, request: Request<Vec<u8>>) -> Result<Response<Incoming>, SendError> {
+        let (mut parts, body) = request.into_parts();
+        let access = self.0.connection.access();
+        let path = parts.uri.path_and_query().map_or("/", |p| p.as_str()).trim_end_matches(['?', '&']);
+        let full = format!("https://{}{}{path}", access.server.authority(), access.server.prefix);
+        parts.uri = Uri::try_from(full).map_err(|e| SendError::Broken(e.to_string()))?;
+        parts.headers.insert(USER_AGENT, self.0.user_agent.clone());
+        parts.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(token) = self.token(&access).await {
+            // A token with a line end in it is no token: the server says 401.
+            if let Ok(mut value) = HeaderValue::try_from(format!("Bearer {}", token.reveal())) {
+                value.set_sensitive(true);
+                parts.headers.insert(AUTHORIZATION, value);
+            }
+        }
+        self.0.requests.fetch_add(1, Ordering::Relaxed);
+        let request = Request::from_parts(parts, Full::new(Bytes::from(body)));
+        let outcome = self.0.connection.send(request).await;
+        self.0.connection.answered(outcome.is_ok());
+        outcome
+    }
+
+    async fn token(&self, access: &Access) -> Option<Secret> {
+        let path = match &access.credentials {
+            Credentials::Token(token) => return Some(token.clone()),
+            Credentials::TokenFile(path) => path,
+            _ => return None,
+        };
+        let cached = || self.0.token.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((of, read, token)) = cached().as_ref()
+            && of == path
+            && read.elapsed() < TOKEN_FILE_AGE_MAX
+        {
+            return Some(token.clone());
+        }
+        match tokio::fs::read_to_string(path).await {
+            Ok(text) => {
+                let token = Secret::new(text.trim());
+                *cached() = Some((path.clone(), StdInstant::now(), token.clone()));
+                Some(token)
+            }
+            // The last one known may still be good.
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "token file cannot be read");
+                cached().as_ref().filter(|(of, ..)| of == path).map(|(.., token)| token.clone())
+            }
+        }
+    }
+
+    async fn send(&self, call: &ApiCall, request: Request<Vec<u8>>) -> ApiResult {
+        let response = self.exchange(request).await.map_err(|e| error::unanswered(call, &e))?;
+        let (parts, body) = response.into_parts();
+        if !parts.status.is_success() {
+            // A refusal stands even if its words get lost.
+            let body = read_start(body, REFUSAL_MAX).await;
+            return Err(error::refused(call.describe(), parts.status, &parts.headers, &body));
+        }
+        let unreadable = |why: String| error::unreadable(call, parts.status, &why);
+        let body = read(body, ANSWER_MAX).await.map_err(unreadable)?;
+        reply(call, &body).map_err(unreadable)
+    }
+}
+
+impl ApiServer for ApiClient {
+    async fn call(&self, call: &ApiCall) -> ApiResult {
+        let began = Instant::now();
+        let deadline = began + self.0.timeout;
+        let request = request::build(call).map_err(|message| agent_core::api::ApiError {
+            call: call.describe(),
+            class: agent_core::drivers::Class::Invalid,
+            code: None,
+            reason: String::new(),
+            message,
+        })?;
+        let limiter = match request::lane(call) {
+            Lane::Heartbeat => &None,
+            Lane::Events => &self.0.events,
+            Lane::General => &self.0.general,
+        };
+        if let Some(limiter) = limiter {
+            let wait = limiter.reserve(began, self.0.timeout).map_err(|w| error::throttled(call, w))?;
+            if !wait.is_zero() {
+                sleep_until(began + wait).await;
+            }
+        }
+        match timeout_at(deadline, self.send(call, request)).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                self.0.connection.answered(false);
+                Err(error::too_late(call, self.0.timeout))
+            }
+        }
+    }
+}
+
+fn reply(call: &ApiCall, body: &[u8]) -> Result<ApiReply, String> {
+    Ok(match call {
+        ApiCall::GetNode { .. } | ApiCall::CreateNode(_) | ApiCall::PatchNodeStatus { .. } => {
+            ApiReply::Node(object(body)?)
+        }
+        ApiCall::GetLease { .. } | ApiCall::CreateLease(_) | ApiCall::ReplaceLease(_) => {
+            ApiReply::Lease(object(body)?)
+        }
+        ApiCall::GetPod(_) | ApiCall::CreatePod(_) | ApiCall::PatchPodStatus { .. } => {
+            ApiReply::Pod(object(body)?)
+        }
+        // The object or a Status: neither says more than the code.
+        ApiCall::DeletePod { .. } => ApiReply::Done,
+        ApiCall::CreateEvent(_) | ApiCall::PatchEvent { .. } => ApiReply::Event(object(body)?),
+        ApiCall::CreateCsr(_) | ApiCall::GetCsr { .. } => ApiReply::Csr(object(body)?),
+    })
+}
+
+fn object<K: DeserializeOwned + Resource>(body: &[u8]) -> Result<Box<K>, String> {
+    let mut object: Box<K> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    forget_managed_fields(object.meta_mut());
+    Ok(object)
+}
+
+/// They are often the larger half of an object, and nothing here reads them.
+pub(crate) fn forget_managed_fields(meta: &mut ObjectMeta) {
+    meta.managed_fields = None;
+}
+
+/// The whole body, if it is no longer than `max`.
+pub(crate) async fn read(mut body: Incoming, max: usize) -> Result<Bytes, String> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| format!("it broke off: {}", chain(&e)))?;
+        if let Ok(data) = frame.into_data() {
+            if bytes.len() + data.len() > max {
+                return Err(format!("it is longer than {max} bytes"));
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes.freeze())
+}
+
+/// At most `max` bytes of the body's start.
+pub(crate) async fn read_start(mut body: Incoming, max: usize) -> Bytes {
+    let mut bytes = BytesMut::new();
+    while bytes.len() < max {
+        let Some(Ok(frame)) = body.frame().await else { break };
+        if let Ok(data) = frame.into_data() {
+            bytes.extend_from_slice(&data[..data.len().min(max - bytes.len())]);
+        }
+    }
+    bytes.freeze()
+}

@@ -1,0 +1,198 @@
+//! From an address to an HTTP/2 connection: name, TCP, TLS, handshake.
+//!
+//! In: [`Access`] and its TLS configuration. Out: a sender of requests and the connection's own task, or
+//! [`ConnectError`]. Invariants: a dial ends within its limit; a peer that goes silent is noticed by pings within
+//! 45 s, as upstream's transport does; a peer cannot make it buffer more than its windows.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::access::Access;
+use crate::tls::{self, TlsError};
+
+/// One address gets this long; a node with several addresses of the server tries them in turn.
+const TCP_MAX: Duration = Duration::from_secs(5);
+/// All of it.
+const DIAL_MAX: Duration = Duration::from_secs(10);
+/// After this long without a frame a ping is sent.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// And has to be answered within this.
+const PONG_WITHIN: Duration = Duration::from_secs(15);
+/// What the server may send on one stream before we have read it.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// And on all streams together.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Response headers in all.
+const HEADERS_MAX: u32 = 16 * 1024;
+/// Copied into one write.
+const SEND_BUFFER: usize = 64 * 1024;
+
+/// Sends requests; a clone is a handle on the same connection.
+pub(crate) type Sender = http2::SendRequest<Full<Bytes>>;
+
+/// No connection: whatever was asked was not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The name has no address.
+    #[error("{server}: the name does not resolve: {reason}; is DNS configured?")]
+    Resolve {
+        /// URL.
+        server: String,
+        /// The resolver's words.
+        reason: String,
+    },
+    /// Nobody accepts.
+    #[error("{server}: cannot connect: {reason}; is the API server running and reachable from this node?")]
+    Tcp {
+        /// URL.
+        server: String,
+        /// The kernel's words, for each address that was tried.
+        reason: String,
+    },
+    /// No trusted connection.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// It is not an API server, or something stands between.
+    #[error("{server}: does not speak HTTP/2: {reason}; is it an API server?")]
+    Protocol {
+        /// URL.
+        server: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// Too slow.
+    #[error("{server}: no connection within {seconds} s; is the API server overloaded or the network down?")]
+    TimedOut {
+        /// URL.
+        server: String,
+        /// The limit.
+        seconds: u64,
+    },
+}
+
+/// How bytes get to the server.
+#[derive(Clone)]
+pub(crate) enum Dialer {
+    /// As everybody does.
+    Tcp,
+    /// Through memory: tests with a clock of their own, which real sockets would not follow.
+    #[cfg(feature = "testing")]
+    Memory(crate::testing::MemoryNetwork),
+}
+
+/// A connection that is ready: what sends, and what has to be polled for it to live.
+pub(crate) struct Dialed {
+    pub(crate) sender: Sender,
+    pub(crate) task: std::pin::Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>,
+}
+
+/// Dials within [`DIAL_MAX`].
+pub(crate) async fn dial(
+    access: &Access,
+    config: Arc<ClientConfig>,
+    dialer: &Dialer,
+) -> Result<Dialed, ConnectError> {
+    let attempt = async {
+        match dialer {
+            Dialer::Tcp => handshake(access, config, tcp(access).await?).await,
+            #[cfg(feature = "testing")]
+            Dialer::Memory(network) => {
+                let stream = network.connect().ok_or_else(|| ConnectError::Tcp {
+                    server: access.server.to_string(),
+                    reason: "refused".to_owned(),
+                })?;
+                handshake(access, config, stream).await
+            }
+        }
+    };
+    timeout(DIAL_MAX, attempt).await.unwrap_or_else(|_| {
+        Err(ConnectError::TimedOut { server: access.server.to_string(), seconds: DIAL_MAX.as_secs() })
+    })
+}
+
+async fn tcp(access: &Access) -> Result<TcpStream, ConnectError> {
+    let (server, host, port) = (access.server.to_string(), access.server.host.as_str(), access.server.port);
+    let addresses: Vec<SocketAddr> = match host.parse::<IpAddr>() {
+        Ok(address) => vec![SocketAddr::new(address, port)],
+        Err(_) => match tokio::net::lookup_host((host, port)).await {
+            Ok(found) => found.collect(),
+            Err(error) => return Err(ConnectError::Resolve { server, reason: error.to_string() }),
+        },
+    };
+    if addresses.is_empty() {
+        return Err(ConnectError::Resolve { server, reason: "no address".to_owned() });
+    }
+    let mut reasons = Vec::new();
+    for address in addresses {
+        match timeout(TCP_MAX, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // Small requests must not wait for each other; a refusal only makes them slower.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Ok(Err(error)) => reasons.push(format!("{address}: {error}")),
+            Err(_) => reasons.push(format!("{address}: no answer within {} s", TCP_MAX.as_secs())),
+        }
+    }
+    Err(ConnectError::Tcp { server, reason: reasons.join("; ") })
+}
+
+async fn handshake<S>(access: &Access, config: Arc<ClientConfig>, stream: S) -> Result<Dialed, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let name = access.server.certificate_name();
+    let name = ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Unusable {
+        what: "tls-server-name",
+        reason: format!("{name:?} is neither a DNS name nor an IP address"),
+    })?;
+    let stream = TlsConnector::from(config)
+        .connect(name, stream)
+        .await
+        .map_err(|error| tls::explain(access, &error))?;
+    let protocol = |reason: String| ConnectError::Protocol { server: access.server.to_string(), reason };
+    if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        return Err(protocol("the server did not agree to it in the TLS handshake (ALPN)".to_owned()));
+    }
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(HEADERS_MAX)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PONG_WITHIN)
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| protocol(chain(&error)))?;
+    Ok(Dialed { sender, task: Box::pin(connection) })
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        next = cause.source();
+    }
+    text
+}

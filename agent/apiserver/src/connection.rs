@@ -1,0 +1,241 @@
+//! The one connection to the API server, and its replacement.
+//!
+//! ```text
+//! request ─► live connection? ─ yes ─► send ─► answer
+//!                 │ no                  └─ not sent, or refused unprocessed ─► once more on a new one
+//!                 └─► dial, shared by all who wait
+//! ```
+//! In: requests; new [`Access`]. Out: answers; a generation number that watches follow.
+//! Invariants: a request goes out on the newest identity; replacing the identity fails no request: those under way
+//! finish on the old connection, which closes by itself after the last of them; a request is repeated only if the
+//! server certainly did not act on it, or if it only reads; locks are held for moments, never across an await.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use rustls::ClientConfig;
+use tokio::sync::watch;
+
+use crate::access::{Access, Server};
+use crate::connect::{self, ConnectError, Dialer, Sender, chain};
+use crate::tls::{self, TlsError};
+
+/// As many calls in a row without an answer close the connection: it may be dead without knowing it.
+const FAILURES_MAX: u32 = 3;
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SendError {
+    /// It was not sent.
+    #[error(transparent)]
+    NotSent(#[from] ConnectError),
+    /// It may have arrived.
+    #[error("the connection broke before the answer: {0}")]
+    Broken(String),
+}
+
+#[derive(Clone)]
+struct Live {
+    number: u64,
+    sender: Sender,
+}
+
+type Dial = Shared<BoxFuture<'static, Result<Live, ConnectError>>>;
+
+struct State {
+    access: Arc<Access>,
+    tls: Arc<ClientConfig>,
+    live: Option<Live>,
+    dialing: Option<Dial>,
+    failures: u32,
+}
+
+/// Owns the connection; cheap to share.
+pub(crate) struct Connection {
+    state: Mutex<State>,
+    dialer: Dialer,
+    numbers: AtomicU64,
+    /// Bumped when everybody should move to a new connection.
+    generation: watch::Sender<u64>,
+}
+
+impl Connection {
+    pub(crate) fn new(access: Access, dialer: Dialer) -> Result<Connection, TlsError> {
+        let tls = tls::client_config(&access)?;
+        let state = State { access: Arc::new(access), tls, live: None, dialing: None, failures: 0 };
+        Ok(Connection {
+            state: Mutex::new(state),
+            dialer,
+            numbers: AtomicU64::new(0),
+            generation: watch::Sender::new(0),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.state().access)
+    }
+
+    pub(crate) fn server(&self) -> Server {
+        self.state().access.server.clone()
+    }
+
+    /// How many connections were made.
+    pub(crate) fn count(&self) -> u64 {
+        self.numbers.load(Ordering::Relaxed)
+    }
+
+    /// Changes when watches should move to a new connection.
+    pub(crate) fn generation(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+
+    /// Takes a new identity; `false` if it is the old one.
+    pub(crate) fn replace(&self, access: Access) -> Result<bool, TlsError> {
+        if *self.access() == access {
+            return Ok(false);
+        }
+        let tls = tls::client_config(&access)?;
+        let mut state = self.state();
+        state.access = Arc::new(access);
+        state.tls = tls;
+        drop(state);
+        self.close();
+        Ok(true)
+    }
+
+    /// Lets go of the connection: what is under way finishes on it, what comes next dials anew.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.live = None;
+        state.dialing = None;
+        state.failures = 0;
+        drop(state);
+        self.generation.send_modify(|g| *g += 1);
+    }
+
+    /// Notes that a call got an answer, or none.
+    pub(crate) fn answered(&self, answered: bool) {
+        let mut state = self.state();
+        state.failures = if answered { 0 } else { state.failures.saturating_add(1) };
+        let dead = state.failures >= FAILURES_MAX && state.live.is_some();
+        drop(state);
+        if dead {
+            self.close();
+        }
+    }
+
+    /// Sends a request, on a second connection if the first did not take it.
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
+        let mut again = true;
+        loop {
+            let mut live = self.live().await?;
+            match live.sender.try_send_request(request.clone()).await {
+                Ok(response) => return Ok(response),
+                Err(mut failed) => {
+                    let unprocessed = failed.take_message().is_some() || is_unprocessed(failed.error());
+                    if failed.error().is_closed() || live.sender.is_closed() || unprocessed {
+                        self.forget(live.number);
+                    }
+                    // Reading twice is reading once.
+                    if (unprocessed || request.method() == hyper::Method::GET) && again {
+                        again = false;
+                        continue;
+                    }
+                    let reason = chain(failed.error());
+                    if unprocessed {
+                        let server = self.server().to_string();
+                        return Err(SendError::NotSent(ConnectError::Protocol { server, reason }));
+                    }
+                    return Err(SendError::Broken(reason));
+                }
+            }
+        }
+    }
+
+    fn forget(&self, number: u64) {
+        let mut state = self.state();
+        if state.live.as_ref().is_some_and(|l| l.number == number) {
+            state.live = None;
+        }
+    }
+
+    async fn live(&self) -> Result<Live, ConnectError> {
+        let dial = {
+            let mut state = self.state();
+            match &state.live {
+                Some(live) if !live.sender.is_closed() => return Ok(live.clone()),
+                _ => state.live = None,
+            }
+            match &state.dialing {
+                Some(dial) => dial.clone(),
+                None => {
+                    let dial = self.dial(&state);
+                    state.dialing = Some(dial.clone());
+                    dial
+                }
+            }
+        };
+        let outcome = dial.clone().await;
+        let mut state = self.state();
+        // Only the dial of this identity counts: another may have been begun meanwhile.
+        if state.dialing.as_ref().is_some_and(|d| d.ptr_eq(&dial)) {
+            state.dialing = None;
+            state.live = outcome.as_ref().ok().cloned();
+        }
+        outcome
+    }
+
+    fn dial(&self, state: &State) -> Dial {
+        let (access, tls, dialer) = (Arc::clone(&state.access), Arc::clone(&state.tls), self.dialer.clone());
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let dial = async move {
+            let dialed = connect::dial(&access, tls, &dialer).await?;
+            keep(number, access, dialed.task);
+            Ok(Live { number, sender: dialed.sender })
+        };
+        dial.boxed().shared()
+    }
+}
+
+/// The connection lives in a task of its own, the only one this crate starts: it ends when the last handle is
+/// gone and the last answer read, or when the connection breaks; either way by itself.
+fn keep(
+    number: u64,
+    access: Arc<Access>,
+    task: impl Future<Output = Result<(), hyper::Error>> + Send + 'static,
+) {
+    tokio::spawn(async move {
+        let outcome = task.await;
+        let server = access.server.to_string();
+        match outcome {
+            Ok(()) => tracing::debug!(number, server, "connection to the API server closed"),
+            Err(error) => {
+                tracing::info!(number, server, error = chain(&error), "connection to the API server broke");
+            }
+        }
+    });
+}
+
+/// True if the server certainly did not act on the request: it said so by refusing the stream, or by going away
+/// with a smaller stream number.
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        if let Some(h2) = cause.downcast_ref::<h2::Error>() {
+            return h2.is_remote() && h2.reason() == Some(h2::Reason::REFUSED_STREAM)
+                || h2.is_go_away() && h2.is_remote() && h2.reason() == Some(h2::Reason::NO_ERROR);
+        }
+        next = cause.source();
+    }
+    false
+}

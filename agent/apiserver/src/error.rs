@@ -1,0 +1,123 @@
+//! From an HTTP answer, or none, to [`ApiError`]: the one place that knows the class of a failure.
+//!
+//! In: a status code, `Retry-After`, the body of a metav1.Status; or why nothing came. Out: an [`ApiError`].
+//! Invariants: the mapping is the one that agent_core::api documents; a body of any shape gives some message, cut
+//! to a line's length; a write whose fate is unknown is `DeadlineExceeded`.
+
+use std::time::Duration;
+
+use agent_core::api::{ApiCall, ApiError};
+use agent_core::drivers::Class;
+use hyper::StatusCode;
+use hyper::header::{HeaderMap, RETRY_AFTER};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+
+use crate::connection::SendError;
+
+/// Longer messages are cut: some proxies answer with web pages.
+const MESSAGE_MAX: usize = 1024;
+/// `Retry-After` beyond this is believed only so far.
+const RETRY_AFTER_MAX_S: u64 = 600;
+
+/// True if the call changes nothing: not knowing whether it arrived does no harm.
+pub(crate) fn is_read(call: &ApiCall) -> bool {
+    matches!(
+        call,
+        ApiCall::GetNode { .. } | ApiCall::GetLease { .. } | ApiCall::GetPod(_) | ApiCall::GetCsr { .. }
+    )
+}
+
+/// What an answer other than 2xx means.
+pub(crate) fn refused(call: String, code: StatusCode, headers: &HeaderMap, body: &[u8]) -> ApiError {
+    let status: Option<Status> = serde_json::from_slice(body).ok();
+    let reason = status.as_ref().and_then(|s| s.reason.clone()).unwrap_or_default();
+    let message = match status.as_ref().and_then(|s| s.message.as_deref()).filter(|m| !m.is_empty()) {
+        Some(message) => cut(message),
+        None => format!("HTTP {code}: {}", cut(&String::from_utf8_lossy(body))),
+    };
+    let message = match code {
+        StatusCode::UNAUTHORIZED => format!(
+            "{message}; the API server does not accept this node's credentials: the certificate or token has \
+             expired or is another cluster's"
+        ),
+        _ => message,
+    };
+    let retry_after = headers
+        .get(RETRY_AFTER)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.trim().parse::<u64>().ok())
+        .or_else(|| {
+            let details = status.as_ref()?.details.as_ref()?;
+            details.retry_after_seconds.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0)
+        });
+    let class = class(code, &reason, retry_after);
+    ApiError { call, class, code: Some(code.as_u16()), reason: cut(&reason), message }
+}
+
+fn class(code: StatusCode, reason: &str, retry_after_s: Option<u64>) -> Class {
+    let after_ms = retry_after_s.unwrap_or(0).min(RETRY_AFTER_MAX_S) * 1000;
+    match code.as_u16() {
+        404 => Class::NotFound,
+        409 if reason == "AlreadyExists" => Class::AlreadyExists,
+        409 => Class::Conflict,
+        400 | 403 | 405 | 410 | 413 | 415 | 422 => Class::Invalid,
+        429 => Class::Retryable { after_ms },
+        503 if retry_after_s.is_some() => Class::Retryable { after_ms },
+        // The server gave up on a request that it may have carried out.
+        504 => Class::DeadlineExceeded,
+        _ => Class::Unavailable,
+    }
+}
+
+/// What no answer means.
+pub(crate) fn unanswered(call: &ApiCall, error: &SendError) -> ApiError {
+    let class = match error {
+        SendError::NotSent(_) => Class::Unavailable,
+        SendError::Broken(_) if is_read(call) => Class::Unavailable,
+        SendError::Broken(_) => Class::DeadlineExceeded,
+    };
+    ApiError { call: call.describe(), class, code: None, reason: String::new(), message: error.to_string() }
+}
+
+/// No answer in time.
+pub(crate) fn too_late(call: &ApiCall, limit: Duration) -> ApiError {
+    let message = format!("no answer from the API server within {} s", limit.as_secs_f64());
+    ApiError {
+        call: call.describe(),
+        class: Class::DeadlineExceeded,
+        code: None,
+        reason: String::new(),
+        message,
+    }
+}
+
+/// The node's own limit of requests would hold the call back for longer than it may take.
+pub(crate) fn throttled(call: &ApiCall, wait: Duration) -> ApiError {
+    let after_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    let message = format!("not sent: the node's own request limit is used up for the next {after_ms} ms");
+    ApiError {
+        call: call.describe(),
+        class: Class::Retryable { after_ms },
+        code: None,
+        reason: String::new(),
+        message,
+    }
+}
+
+/// An answer that is not what was asked for, or cannot be read to its end.
+pub(crate) fn unreadable(call: &ApiCall, code: StatusCode, why: &str) -> ApiError {
+    // The server said yes: a write has happened, and its result is not known.
+    let class = if is_read(call) { Class::Unavailable } else { Class::DeadlineExceeded };
+    let message = format!("the API server's answer cannot be used: {}", cut(why));
+    ApiError { call: call.describe(), class, code: Some(code.as_u16()), reason: String::new(), message }
+}
+
+/// One line, not too long, without control characters.
+pub(crate) fn cut(text: &str) -> String {
+    let mut out: String =
+        text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(MESSAGE_MAX).collect();
+    if text.trim().chars().nth(MESSAGE_MAX).is_some() {
+        out.push('…');
+    }
+    out
+}

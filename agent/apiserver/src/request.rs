@@ -1,0 +1,128 @@
+//! Calls as HTTP requests.
+//!
+//! In: [`ApiCall`]. Out: method, path, query, body; and which limiter it counts against.
+//! Invariants: every variant has exactly one shape; names are escaped, so that no object's name becomes another
+//! path.
+
+use agent_core::api::ApiCall;
+use hyper::Request;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::Resource;
+use kube::core::Request as Builder;
+use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use serde::Serialize;
+use serde_json::Value;
+
+/// Where leases of nodes live.
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// Which of the node's limits a call counts against (upstream has a client for each).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Node status and lease: never held back.
+    Heartbeat,
+    /// Events.
+    Events,
+    /// The rest.
+    General,
+}
+
+pub(crate) fn lane(call: &ApiCall) -> Lane {
+    match call {
+        ApiCall::GetNode { .. }
+        | ApiCall::PatchNodeStatus { .. }
+        | ApiCall::GetLease { .. }
+        | ApiCall::CreateLease(_)
+        | ApiCall::ReplaceLease(_) => Lane::Heartbeat,
+        ApiCall::CreateEvent(_) | ApiCall::PatchEvent { .. } => Lane::Events,
+        _ => Lane::General,
+    }
+}
+
+/// The request for `call`; the sentence says what about the call is no request.
+pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
+    match call {
+        ApiCall::GetNode { name } => get::<Node>(None, name),
+        ApiCall::CreateNode(node) => create(None, node.as_ref()),
+        ApiCall::PatchNodeStatus { name, patch } => patch_status::<Node>(None, name, patch),
+        ApiCall::GetLease { name } => get::<Lease>(Some(LEASE_NAMESPACE), name),
+        ApiCall::CreateLease(lease) => create(Some(namespace(lease.as_ref())?), lease.as_ref()),
+        ApiCall::ReplaceLease(lease) => {
+            let name = lease.metadata.name.as_deref().unwrap_or_default();
+            resource::<Lease>(Some(namespace(lease.as_ref())?))
+                .replace(&segment(name)?, &PostParams::default(), json(lease)?)
+                .map_err(|e| e.to_string())
+        }
+        ApiCall::GetPod(pod) => get::<Pod>(Some(&pod.namespace), &pod.name),
+        ApiCall::CreatePod(pod) => create(Some(namespace(pod.as_ref())?), pod.as_ref()),
+        ApiCall::PatchPodStatus { pod, patch } => patch_status::<Pod>(Some(&pod.namespace), &pod.name, patch),
+        ApiCall::DeletePod { pod, uid, grace_s } => {
+            let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
+            let params = DeleteParams {
+                grace_period_seconds: Some(*grace_s),
+                preconditions: Some(preconditions),
+                ..DeleteParams::default()
+            };
+            resource::<Pod>(Some(&segment(&pod.namespace)?))
+                .delete(&segment(&pod.name)?, &params)
+                .map_err(|e| e.to_string())
+        }
+        ApiCall::CreateEvent(event) => create(Some(namespace(event.as_ref())?), event.as_ref()),
+        ApiCall::PatchEvent { event, patch } => resource::<Event>(Some(&segment(&event.namespace)?))
+            .patch(&segment(&event.name)?, &PatchParams::default(), &Patch::Strategic(patch))
+            .map_err(|e| e.to_string()),
+        ApiCall::CreateCsr(csr) => create(None, csr.as_ref()),
+        ApiCall::GetCsr { name } => get::<CertificateSigningRequest>(None, name),
+    }
+}
+
+fn resource<K: Resource<DynamicType = ()>>(namespace: Option<&str>) -> Builder {
+    Builder::new(K::url_path(&(), namespace))
+}
+
+fn namespace<K: Resource>(object: &K) -> Result<&str, String> {
+    let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+    segment(namespace).map_err(|_| format!("metadata.namespace: {namespace:?} is no namespace"))?;
+    Ok(namespace)
+}
+
+/// A name as one segment of a path. Names the API accepts need no escape; anything else never leaves the node.
+pub(crate) fn segment(name: &str) -> Result<String, String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~:".contains(&b);
+    if name.is_empty() || name == "." || name == ".." || !name.bytes().all(plain) {
+        return Err(format!("{name:?} is no name of an object"));
+    }
+    Ok(name.to_owned())
+}
+
+fn get<K: Resource<DynamicType = ()>>(
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<Request<Vec<u8>>, String> {
+    let namespace = namespace.map(segment).transpose()?;
+    resource::<K>(namespace.as_deref()).get(&segment(name)?, &GetParams::default()).map_err(|e| e.to_string())
+}
+
+fn create<K>(namespace: Option<&str>, object: &K) -> Result<Request<Vec<u8>>, String>
+where
+    K: Resource<DynamicType = ()> + Serialize,
+{
+    resource::<K>(namespace).create(&PostParams::default(), json(object)?).map_err(|e| e.to_string())
+}
+
+fn patch_status<K: Resource<DynamicType = ()>>(
+    namespace: Option<&str>,
+    name: &str,
+    patch: &Value,
+) -> Result<Request<Vec<u8>>, String> {
+    let namespace = namespace.map(segment).transpose()?;
+    resource::<K>(namespace.as_deref())
+        .patch_subresource("status", &segment(name)?, &PatchParams::default(), &Patch::Strategic(patch))
+        .map_err(|e| e.to_string())
+}
+
+fn json(object: &impl Serialize) -> Result<Vec<u8>, String> {
+    serde_json::to_vec(object).map_err(|e| e.to_string())
+}

@@ -1,0 +1,18 @@
+//! What tests of this crate and of others use: a fake API server over TLS, with its certificates and its faults,
+//! and the contract suite that it and the real one pass. Behind the feature `testing`; never part of the agent.
+//!
+//! The objects, their rules and the node's permissions are agent-sim's [`agent_sim::fake_api`]; here is HTTP.
+
+#![allow(clippy::expect_used, clippy::missing_panics_doc)] // what is broken here is a broken test
+
+mod contract_suite;
+mod fake_server;
+mod network;
+mod pki;
+mod route;
+mod watching;
+
+pub use contract_suite::{Violation, contract_suite};
+pub use fake_server::{FakeServer, Fault, Seen};
+pub use network::MemoryNetwork;
+pub use pki::{TestPki, Validity};

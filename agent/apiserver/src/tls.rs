@@ -1,0 +1,208 @@
+//! TLS towards an API server: what is trusted, who we are, and what a refusal means.
+//!
+//! In: [`Access`]. Out: a client configuration, and [`TlsError`] for what rustls reports.
+//! Invariants: ring is the only provider; a certificate that does not verify is an error that names the cause and
+//! the remedy; without verification nothing but discovery's first step is done.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use crate::access::{Access, Credentials, Trust};
+
+/// Where Debian and most others keep the machine's certificate authorities.
+const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Why no trusted connection came about.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// The server's certificate is signed by somebody else.
+    #[error(
+        "{server}: its certificate is signed by an authority that this node does not trust; the address is \
+         another cluster's, or the cluster's CA was replaced: compare the CA data of this node with the cluster's"
+    )]
+    UnknownAuthority {
+        /// URL.
+        server: String,
+    },
+    /// The server's certificate is for other names.
+    #[error(
+        "{server}: its certificate is not for {name:?}: {detail}; use one of the names in the certificate, or set tls-server-name"
+    )]
+    WrongName {
+        /// URL.
+        server: String,
+        /// What was asked for.
+        name: String,
+        /// What rustls says.
+        detail: String,
+    },
+    /// The server's certificate, or its CA's, begins in the future.
+    #[error("{server}: its certificate is not valid yet: {detail}; is this node's clock right?")]
+    NotYetValid {
+        /// URL.
+        server: String,
+        /// From when, and what the clock says.
+        detail: String,
+    },
+    /// The server's certificate, or its CA's, has ended.
+    #[error("{server}: its certificate has expired: {detail}; renew it, or set this node's clock")]
+    Expired {
+        /// URL.
+        server: String,
+        /// Since when, and what the clock says.
+        detail: String,
+    },
+    /// The server refused our certificate during the handshake.
+    #[error("{server}: refuses this node's client certificate: {detail}")]
+    ClientRefused {
+        /// URL.
+        server: String,
+        /// The alert.
+        detail: String,
+    },
+    /// What we were given cannot be used at all.
+    #[error("{what}: {reason}")]
+    Unusable {
+        /// Which part.
+        what: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// Anything else.
+    #[error("{server}: TLS handshake: {detail}")]
+    Handshake {
+        /// URL.
+        server: String,
+        /// What rustls says.
+        detail: String,
+    },
+}
+
+fn unusable(what: &'static str, reason: impl ToString) -> TlsError {
+    TlsError::Unusable { what, reason: reason.to_string() }
+}
+
+/// The configuration for one [`Access`].
+pub(crate) fn client_config(access: &Access) -> Result<Arc<ClientConfig>, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable("TLS", error))?;
+    let builder = match &access.trust {
+        Trust::Certificates(list) => builder.with_webpki_verifier(verifier(list.iter().cloned(), provider)?),
+        Trust::System => {
+            let bundle = CertificateDer::pem_file_iter(SYSTEM_BUNDLE)
+                .map_err(|error| {
+                    unusable(
+                        "certificate-authority",
+                        format!("none is configured and {SYSTEM_BUNDLE} cannot be read: {error}"),
+                    )
+                })?
+                .filter_map(Result::ok);
+            builder.with_webpki_verifier(verifier(bundle, provider)?)
+        }
+        Trust::Anyone => builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(
+            provider.signature_verification_algorithms,
+        ))),
+    };
+    let mut config = match &access.credentials {
+        Credentials::Certificate { chain, key } => builder
+            .with_client_auth_cert(chain.to_vec(), key.der())
+            .map_err(|error| unusable("client certificate", error))?,
+        _ => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    // One long connection: tickets would only sit in memory.
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+fn verifier(
+    authorities: impl Iterator<Item = CertificateDer<'static>>,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    let (added, ignored) = roots.add_parsable_certificates(authorities);
+    if added == 0 {
+        let reason = format!("none of {ignored} certificates can be read");
+        return Err(unusable("certificate-authority", reason));
+    }
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| unusable("certificate-authority", error))
+}
+
+/// What a failed handshake with `access.server` means.
+pub(crate) fn explain(access: &Access, error: &std::io::Error) -> TlsError {
+    let server = access.server.to_string();
+    let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+    let Some(inner) = inner else {
+        return TlsError::Handshake { server, detail: error.to_string() };
+    };
+    let detail = inner.to_string();
+    match inner {
+        rustls::Error::InvalidCertificate(error) => match error {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                TlsError::UnknownAuthority { server }
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                TlsError::WrongName { server, name: access.server.certificate_name().to_owned(), detail }
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                TlsError::NotYetValid { server, detail }
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                TlsError::Expired { server, detail }
+            }
+            _ => TlsError::Handshake { server, detail },
+        },
+        rustls::Error::AlertReceived(_) => TlsError::ClientRefused { server, detail },
+        _ => TlsError::Handshake { server, detail },
+    }
+}
+
+/// Believes every certificate, but still checks that the peer holds its key.
+#[derive(Debug)]
+struct Unverified(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}

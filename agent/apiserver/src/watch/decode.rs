@@ -1,0 +1,166 @@
+//! What the server writes on a watch or in a list, as values.
+//!
+//! In: bytes. Out: [`Frame`]s, list items. Invariants: an object that does not decode is told apart from a stream
+//! that makes no sense; decoding never panics; `managedFields` are dropped.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use kube::Resource;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::client::forget_managed_fields;
+use crate::error::cut;
+
+/// Marks the bookmark after the last object of a streamed list.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// One line of a watch.
+#[derive(Debug)]
+pub(super) enum Frame<T> {
+    /// ADDED or MODIFIED.
+    Applied(Key, T),
+    /// DELETED.
+    Deleted(Key, Option<T>),
+    /// An object that does not decode, and why. `deleted`: the event was DELETED.
+    Undecodable(Key, String),
+    /// BOOKMARK.
+    Bookmark {
+        /// Up to where the stream has been told.
+        version: String,
+        /// The streamed list is complete.
+        listed: bool,
+    },
+    /// ERROR.
+    Refused(Box<Status>),
+    /// No event at all.
+    Nonsense(String),
+}
+
+/// What every object has, decoded even where the rest is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Key {
+    pub(super) namespace: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) resource_version: Option<String>,
+}
+
+impl Key {
+    /// `namespace/name`, what the store goes by.
+    pub(super) fn full_name(&self) -> String {
+        let name = self.name.as_deref().unwrap_or_default();
+        match self.namespace.as_deref() {
+            Some(namespace) => format!("{namespace}/{name}"),
+            None => name.to_owned(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Wire<'a> {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct OnlyKey {
+    metadata: Key,
+}
+
+#[derive(Deserialize)]
+struct Mark {
+    metadata: MarkMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MarkMeta {
+    resource_version: String,
+    #[serde(default)]
+    annotations: Option<std::collections::BTreeMap<String, String>>,
+}
+
+/// Reads one line.
+pub(super) fn frame<T: DeserializeOwned + Resource>(line: &[u8]) -> Frame<T> {
+    let wire: Wire<'_> = match serde_json::from_slice(line) {
+        Ok(wire) => wire,
+        Err(error) => return Frame::Nonsense(error.to_string()),
+    };
+    let text = wire.object.get();
+    match wire.kind.as_str() {
+        "ADDED" | "MODIFIED" => match item(text) {
+            Item::Good(key, object) => Frame::Applied(key, object),
+            Item::Bad(key, why) => Frame::Undecodable(key, why),
+            Item::Nameless(why) => Frame::Nonsense(why),
+        },
+        "DELETED" => match item(text) {
+            Item::Good(key, object) => Frame::Deleted(key, Some(object)),
+            Item::Bad(key, _) => Frame::Deleted(key, None),
+            Item::Nameless(why) => Frame::Nonsense(why),
+        },
+        "BOOKMARK" => match serde_json::from_str::<Mark>(text) {
+            Ok(mark) => Frame::Bookmark {
+                version: mark.metadata.resource_version,
+                listed: mark
+                    .metadata
+                    .annotations
+                    .is_some_and(|a| a.get(INITIAL_EVENTS_END).is_some_and(|v| v == "true")),
+            },
+            Err(error) => Frame::Nonsense(error.to_string()),
+        },
+        "ERROR" => match serde_json::from_str::<Box<Status>>(text) {
+            Ok(status) => Frame::Refused(status),
+            Err(error) => Frame::Nonsense(error.to_string()),
+        },
+        other => Frame::Nonsense(format!("event of type {:?}", cut(other))),
+    }
+}
+
+/// One object of a list.
+#[derive(Debug)]
+pub(super) enum Item<T> {
+    /// Whole.
+    Good(Key, T),
+    /// Named, and not of the shape it should have.
+    Bad(Key, String),
+    /// Not even named.
+    Nameless(String),
+}
+
+fn item<T: DeserializeOwned + Resource>(text: &str) -> Item<T> {
+    let key = match serde_json::from_str::<OnlyKey>(text) {
+        Ok(only) if only.metadata.name.as_deref().is_some_and(|n| !n.is_empty()) => only.metadata,
+        Ok(_) => return Item::Nameless("an object without a name".to_owned()),
+        Err(error) => return Item::Nameless(format!("an object without metadata: {error}")),
+    };
+    match serde_json::from_str::<T>(text) {
+        Ok(mut object) => {
+            forget_managed_fields(object.meta_mut());
+            Item::Good(key, object)
+        }
+        Err(error) => Item::Bad(key, cut(&error.to_string())),
+    }
+}
+
+#[derive(Deserialize)]
+struct WireList<'a> {
+    metadata: ListMeta,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMeta {
+    resource_version: String,
+}
+
+/// Reads a list: its version and its objects, one by one.
+pub(super) fn list<T: DeserializeOwned + Resource>(body: &[u8]) -> Result<(String, Vec<Item<T>>), String> {
+    let wire: WireList<'_> = serde_json::from_slice(body).map_err(|e| cut(&e.to_string()))?;
+    let items = wire.items.unwrap_or_default().into_iter().map(|i| item(i.get())).collect();
+    Ok((wire.metadata.resource_version, items))
+}

@@ -1,21 +1,24 @@
 //! A QEMU under way: its scratch directory, sockets, threads that turn its output into events, and its end.
 //!
-//! We listen on the sockets of console and host channel before QEMU starts, so nothing is lost. QEMU gets a parent
-//! death signal: it never outlives us. Dropping a [`Running`] ends it and removes the scratch directory.
+//! We listen on the sockets of console and host channel before QEMU starts, so nothing is lost. Signals that end us
+//! become an event; QEMU, in a process group of its own, does not get those of the terminal, but a parent death signal:
+//! it never outlives us. Dropping a [`Running`] ends it, waits for its end and removes the scratch directory.
 
 use crate::host::run;
 use crate::qemu::{self, Boot, Disk, FW_CFG_CONFIG, Guest, Machine, Qmp};
 use anyhow::{Context, Result};
+use nix::sys::signal::{SigSet, Signal, kill};
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Lines that may wait: the screen is slower than the console for a moment only.
 const QUEUE: usize = 1024;
@@ -44,7 +47,12 @@ pub(super) enum Event {
     Console(String),
     /// QEMU ended.
     Ended(ExitStatus),
+    /// We are asked to end: Ctrl-C, a closed terminal, SIGTERM.
+    Asked,
 }
+
+/// How long QEMU may take to end when it is told to.
+const QUIT_WITHIN: Duration = Duration::from_secs(5);
 
 /// A running machine.
 pub(super) struct Running {
@@ -60,13 +68,14 @@ pub(super) struct Running {
 impl Running {
     /// Starts it.
     pub(super) fn start(setup: &Setup) -> Result<Running> {
+        let (send, events) = mpsc::sync_channel(QUEUE);
+        await_signals(&send)?;
         let dir = setup.scratch.join(format!("boot-{}", std::process::id()));
         remove_stale(&setup.scratch);
         fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
         let (kernel, initrd) = (setup.image.join("vmlinuz"), setup.image.join("initrd"));
         let accelerator = qemu::probe(&Guest { kernel, initrd, memory_mib: setup.memory_mib })?;
         let machine = prepare(setup, &dir, accelerator)?;
-        let (send, events) = mpsc::sync_channel(QUEUE);
         let follow = Arc::new(AtomicBool::new(false));
         let last = Arc::new(Mutex::new(VecDeque::new()));
         let console = UnixListener::bind(dir.join("console"))?;
@@ -75,6 +84,7 @@ impl Running {
         let mut child = qemu::command()
             .args(qemu::arguments(&machine))
             .stdin(Stdio::null())
+            .process_group(0)
             .spawn()
             .context("starting qemu-system-x86_64")?;
         let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).context("a process id")?);
@@ -103,6 +113,13 @@ impl Running {
     pub(super) fn next_ever(&mut self) -> Event {
         let event = self.events.recv().ok();
         self.note(event).unwrap_or(Event::Ended(ExitStatus::default()))
+    }
+
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        // What it still says on its way out is of no interest.
+        while !self.ended && self.next(deadline).is_some() {}
+        self.ended
     }
 
     fn note(&mut self, event: Option<Event>) -> Option<Event> {
@@ -147,13 +164,38 @@ impl Drop for Running {
     fn drop(&mut self) {
         if !self.ended {
             let asked = Qmp::connect(&self.dir.join("qmp")).and_then(|mut q| q.execute("quit"));
-            if asked.is_err() {
+            if asked.is_err() || !self.ends_within(QUIT_WITHIN) {
                 // Not reaped as far as we know: the waiting thread would have said so.
-                let _ = nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL);
+                let _ = kill(self.pid, Signal::SIGKILL);
+                self.ends_within(QUIT_WITHIN);
             }
         }
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// From here on, signals that end a process are events. Children start with none blocked.
+fn await_signals(send: &SyncSender<Event>) -> Result<()> {
+    let signals = ending(&fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?);
+    // Before any other thread exists: all of them inherit it.
+    signals.thread_block().context("blocking signals")?;
+    let send = send.clone();
+    std::thread::spawn(move || {
+        while signals.wait().is_ok() {
+            // Nobody listens any more when we are on our way out.
+            let _ = send.send(Event::Asked);
+        }
+    });
+    Ok(())
+}
+
+/// The signals that end this process, whose `/proc/self/status` this is. Those it was started with as ignored
+/// (`nohup`, a script's background job) are not among them: a blocked signal would arrive all the same.
+fn ending(status: &str) -> SigSet {
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+    let ignored = mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).unwrap_or(0);
+    let all = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+    all.into_iter().filter(|s| ignored & (1 << (*s as i32 - 1)) == 0).collect()
 }
 
 fn prepare(setup: &Setup, dir: &Path, accelerator: qemu::Accelerator) -> Result<Machine> {
@@ -236,5 +278,22 @@ fn read_console(
         if follow.load(Ordering::Relaxed) && send.send(Event::Console(line)).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_ignored_from_the_start_stays_ignored() {
+        let end = |mask: &str| ending(&format!("Name:\tx\nSigBlk:\tffff\nSigIgn:\t{mask}\nSigCgt:\tffff\n"));
+        let (plain, nohup, background) =
+            (end("0000000000001000"), end("0000000000000001"), end("0000000000000006"));
+        // SIGHUP, SIGINT, SIGTERM.
+        let has = |set: &SigSet| [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM].map(|s| set.contains(s));
+        assert_eq!(has(&plain), [true, true, true]);
+        assert_eq!(has(&nohup), [false, true, true]);
+        assert_eq!(has(&background), [true, false, true]);
     }
 }

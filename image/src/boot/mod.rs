@@ -4,8 +4,11 @@
 //! ```text
 //! QEMU ── console ──────► lines ─┐
 //!      ── host channel ─► lines ─┼─► one channel ─► screen (pure view) ─► stdout
-//!      ── exit ──────────────────┘
+//!      ── exit ──────────────────┤
+//! Ctrl-C ────────────────────────┘
 //! ```
+//! The console is only shown: nobody can log in there. The terminal's settings are never changed, and what the console
+//! says cannot change them either.
 
 mod machine;
 mod screen;
@@ -17,7 +20,7 @@ use anyhow::{Context, Result};
 use machine::{Event, Running};
 use screen::{Screen, Wanted};
 use std::io::Write;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// Arguments of `boot`.
@@ -76,46 +79,78 @@ pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
     }
     println!("{}", Screen::heading());
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
-    let seen = watch(&mut running, Some(deadline))?;
-    if !seen {
-        eprintln!("{}", running.last_words());
-        anyhow::bail!("the sample pod said nothing within {} s", args.timeout);
+    match watch(&mut running, Some(deadline))? {
+        Watched::Seen => {}
+        Watched::Asked => return Ok(interrupted()),
+        Watched::Late => {
+            eprintln!("{}", running.last_words());
+            anyhow::bail!("the sample pod said nothing within {} s", args.timeout);
+        }
+        Watched::Ended(status) => {
+            eprintln!("{}", running.last_words());
+            anyhow::bail!("the machine ended before the pod ran ({status})");
+        }
     }
     if args.once {
         return finish(running);
     }
     println!("\nThe node is up. What the console says follows; Ctrl-C ends the machine.");
     running.follow_console();
-    watch(&mut running, None)?;
+    if let Watched::Asked = watch(&mut running, None)? {
+        // The way out that was offered.
+        say_last("ending the machine");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-// Shows events until the pod has spoken (with a deadline) or the machine ends (without). True if it spoke.
-fn watch(running: &mut Running, deadline: Option<Instant>) -> Result<bool> {
+fn interrupted() -> ExitCode {
+    say_last("interrupted; ending the machine");
+    // As a shell reports a process that Ctrl-C ended.
+    ExitCode::from(130)
+}
+
+// The terminal may be what went away: then nobody misses it.
+fn say_last(words: &str) {
+    let _ = writeln!(std::io::stdout(), "\n{words}");
+}
+
+fn show(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("writing to standard output")
+}
+
+/// Why watching ended.
+enum Watched {
+    /// The pod has spoken.
+    Seen,
+    /// The deadline has passed.
+    Late,
+    /// QEMU ended.
+    Ended(ExitStatus),
+    /// We are asked to end.
+    Asked,
+}
+
+// Shows events until the pod has spoken (with a deadline) or the machine ends (without).
+fn watch(running: &mut Running, deadline: Option<Instant>) -> Result<Watched> {
     let mut screen = Screen::new(POD);
     loop {
         let event = match deadline {
             Some(at) => match running.next(at) {
                 Some(event) => event,
-                None => return Ok(false),
+                None => return Ok(Watched::Late),
             },
             None => running.next_ever(),
         };
         let (text, wanted) = match event {
             Event::Host(line) => screen.host_line(&line),
-            Event::Console(line) => (line + "\n", Wanted::NotYet),
-            Event::Ended(status) => {
-                if deadline.is_some() {
-                    eprintln!("{}", running.last_words());
-                    anyhow::bail!("the machine ended before the pod ran ({status})");
-                }
-                return Ok(true);
-            }
+            Event::Console(line) => (screen::console_line(&line), Wanted::NotYet),
+            Event::Ended(status) => return Ok(Watched::Ended(status)),
+            Event::Asked => return Ok(Watched::Asked),
         };
-        print!("{text}");
-        std::io::stdout().flush().context("writing to standard output")?;
+        show(&text)?;
         if wanted == Wanted::Seen && deadline.is_some() {
-            return Ok(true);
+            return Ok(Watched::Seen);
         }
     }
 }
@@ -127,10 +162,11 @@ fn finish(mut running: Running) -> Result<ExitCode> {
     let mut screen = Screen::new(POD);
     while let Some(event) = running.next(deadline) {
         match event {
-            Event::Host(line) => print!("{}", screen.host_line(&line).0),
+            Event::Host(line) => show(&screen.host_line(&line).0)?,
             Event::Console(_) => {}
+            Event::Asked => return Ok(interrupted()),
             Event::Ended(_) => {
-                println!("\npowered off in {:.1} s", began.elapsed().as_secs_f64());
+                show(&format!("\npowered off in {:.1} s\n", began.elapsed().as_secs_f64()))?;
                 return Ok(ExitCode::SUCCESS);
             }
         }

@@ -47,6 +47,13 @@ impl Screen {
     }
 }
 
+/// A line of the console as it may be shown: what would move the cursor or change the terminal is left out.
+pub(super) fn console_line(line: &str) -> String {
+    let mut shown: String = line.chars().filter(|c| *c == '\t' || !c.is_control()).collect();
+    shown.push('\n');
+    shown
+}
+
 fn row(entry: &Entry) -> String {
     let seconds = |ms: u64| format!("{}.{:03} s", ms / 1000, ms % 1000);
     let took = entry.took_ms.map_or(String::new(), |ms| format!("{ms} ms"));
@@ -108,6 +115,11 @@ mod tests {
         for line in [&ledger("pod.running", "kube-system/x"), &output("kube-system/x"), "broken"] {
             assert_eq!(screen.host_line(line).1, Wanted::NotYet);
         }
+    }
+
+    #[test]
+    fn the_console_cannot_speak_to_the_terminal() {
+        assert_eq!(console_line("a\u{1b}[2Jb\tc\r\u{9b}0m"), "a[2Jb\tc0m\n");
     }
 
     #[test]

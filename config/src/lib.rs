@@ -5,6 +5,7 @@
 pub mod duration;
 pub mod field;
 pub mod formats;
+pub mod join;
 pub mod kubelet;
 pub mod ledger;
 pub mod merge;

@@ -25,3 +25,4 @@ pub use types::{
     API_VERSION, Console, Interface, Join, KIND, Kernel, KubeletPatch, Mirrors, Network, Node, NodeConfig,
     Registries, Time,
 };
+pub(crate) use validate::validate_join;

@@ -299,17 +299,28 @@ fn static_pods() {
 }
 
 #[test]
-fn join_is_checked_and_says_what_it_cannot_do() {
+fn join_is_checked_and_says_what_it_lacks() {
     let hash = format!("sha256:{}", "ab".repeat(32));
     let full = format!("join: {{server: 'https://api:6443', token: {TOKEN}, caCertHashes: ['{hash}']}}");
     let e = one(&full);
     assert_eq!(e.accepted.len(), 1);
-    assert_eq!(
-        e.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        ["effective: join: is valid, but this version does not join clusters yet: the node runs standalone"]
-    );
+    assert!(e.problems.is_empty(), "{:?}", e.problems);
+    assert!(e.kubelet.register_node && e.kubelet.rotate_certificates);
+    // A node that joined before needs no token again.
     let e = one("join: {server: 'https://api:6443', caData: YWJj}");
-    assert_eq!(e.problems[0].to_string(), "effective: join: lacks token: the node runs standalone");
+    assert!(e.problems.is_empty() && e.kubelet.register_node, "{:?}", e.problems);
+    for (body, lacks) in [
+        ("join: {server: 'https://api:6443'}", "caData or caCertHashes"),
+        ("join: {caData: YWJj}", "server"),
+        ("join: {}", "server, caData or caCertHashes"),
+    ] {
+        let e = one(body);
+        assert_eq!(
+            e.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            [format!("effective: join: lacks {lacks}: the node runs standalone")]
+        );
+        assert!(!e.kubelet.register_node);
+    }
     let table = [
         ("join: {server: 'http://api'}", "join.server: must be an https:// URL"),
         ("join: {token: ABCDEF.0123456789abcdef}", "join.token: must have the form abcdef.0123456789abcdef"),

@@ -74,20 +74,20 @@ pub(super) fn validate(config: &NodeConfig, source: &str, lines: &dyn Lines) -> 
     rules.problems
 }
 
+/// The rules of a `join` part by itself.
+pub(crate) fn validate_join(join: &Join, source: &str, lines: &dyn Lines) -> Vec<Problem> {
+    let mut rules = Rules { source, lines, problems: Vec::new() };
+    rules.join(join);
+    rules.problems
+}
+
 /// What the configuration asks for and does not get.
 pub(super) fn outlook(config: &NodeConfig) -> Vec<Problem> {
-    let Some(join) = &config.join else { return Vec::new() };
-    let missing = [
-        ("server", join.server.is_empty()),
-        ("token", join.token.is_none()),
-        ("caData or caCertHashes", join.ca_data.is_none() && join.ca_cert_hashes.is_empty()),
-    ];
-    let missing: Vec<&str> = missing.iter().filter(|(_, missing)| *missing).map(|(key, _)| *key).collect();
-    let reason = if missing.is_empty() {
-        "is valid, but this version does not join clusters yet: the node runs standalone".to_owned()
-    } else {
-        format!("lacks {}: the node runs standalone", missing.join(", "))
-    };
+    let missing = config.join.as_ref().map(crate::join::missing).unwrap_or_default();
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let reason = format!("lacks {}: the node runs standalone", missing.join(", "));
     vec![Problem { source: "effective".to_owned(), path: "join".to_owned(), reason, ..Problem::default() }]
 }
 

@@ -60,10 +60,14 @@ pub fn plan(inputs: &Inputs<'_>) -> Vec<Step> {
         let stale = inputs.hosts.iter().filter(|h| !config.registries.mirrors.contains_key(*h));
         steps.extend(stale.map(|h| Step::RemoveFile(format!("{CERTS}/{h}/hosts.toml"))));
     }
-    if inputs.cni_empty {
-        let range = &inputs.effective.kubelet.pod_cidr;
+    let range = &inputs.effective.kubelet.pod_cidr;
+    let conflist = format!("{CNI}/10-orlop.conflist");
+    if derive::joins(config) && range.is_empty() {
+        // The pod network is the cluster's to bring; the standalone one would hide that it is missing.
+        steps.push(Step::RemoveFile(conflist));
+    } else if inputs.cni_empty {
         let range = if range.is_empty() { POD_CIDR } else { range };
-        steps.push(file(format!("{CNI}/10-orlop.conflist"), 0o644, conflist(range)));
+        steps.push(file(conflist, 0o644, self::conflist(range)));
     }
     steps
 }
@@ -215,6 +219,21 @@ mod tests {
             let list: serde_json::Value = serde_json::from_slice(content).expect("JSON");
             assert_eq!(list["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], range);
         }
+    }
+
+    #[test]
+    fn a_joining_node_waits_for_the_clusters_network() {
+        let path = format!("{CNI}/10-orlop.conflist");
+        let join = "join: {server: 'https://api:6443', caData: YWJj}\n";
+        let e = effective(join);
+        for cni_empty in [true, false] {
+            let steps = plan(&Inputs { cni_empty, ..inputs(&e, &[], &[]) });
+            assert_eq!(removed(&steps), ["cni/net.d/10-orlop.conflist"]);
+            assert!(written(&steps, &path).is_none());
+        }
+        let own = effective(&format!("{join}kubelet: {{podCIDR: 172.20.0.0/24}}\n"));
+        let steps = plan(&Inputs { cni_empty: true, ..inputs(&own, &[], &[]) });
+        assert!(removed(&steps).is_empty() && written(&steps, &path).is_some());
     }
 
     #[test]

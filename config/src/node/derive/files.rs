@@ -1,11 +1,16 @@
 //! The files a node's services read, from its effective configuration.
 
-use super::{hostname, hosts_files, networks};
+use super::{hostname, hosts_files, joins, networks};
 use crate::kubelet;
 use crate::node::effective::Effective;
 use crate::node::types::NodeConfig;
 use crate::yaml_emit;
 use std::fmt::Write;
+
+/// Which cluster to join, with the token; memory only.
+pub const JOIN_FILE: &str = "/run/orlop/join.yaml";
+/// The agent's identity, kept.
+pub const KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 
 /// A file to write; `Debug` does not show its content.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,9 +39,12 @@ pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
         file("/run/orlop/hostname", 0o644, format!("{name}\n")),
         // It may hold the headers of staticPodURL, which are secret.
         file("/run/orlop/kubelet.yaml", 0o600, kubelet_yaml(effective)),
-        file("/run/orlop/agent.env", 0o644, agent_env(&name)),
+        file("/run/orlop/agent.env", 0o644, agent_env(config, &name)),
         file("/run/orlop/node-config.json", 0o644, effective.document()),
     ];
+    if let Some(join) = config.join.as_ref().filter(|_| joins(config)) {
+        files.push(file(JOIN_FILE, 0o600, crate::join::render(join)));
+    }
     files.extend(networks(config));
     let optional = [
         ("/run/sysctl.d/90-orlop.conf", sysctl_conf(config)),
@@ -58,8 +66,19 @@ fn kubelet_yaml(effective: &Effective) -> String {
 
 /// `/run/orlop/agent.env`: flags that are no configuration.
 #[must_use]
-pub fn agent_env(hostname: &str) -> String {
-    format!("ORLOP_AGENT_ARGS=--hostname-override={hostname}\n")
+pub fn agent_env(config: &NodeConfig, hostname: &str) -> String {
+    let mut flags = vec![format!("--hostname-override={hostname}")];
+    if joins(config) {
+        flags.push(format!("--join={JOIN_FILE}"));
+        // On the state partition: the identity outlives the token.
+        flags.push(format!("--kubeconfig={KUBECONFIG}"));
+    }
+    if !config.labels.is_empty() {
+        // Neither keys nor values of labels can hold blanks, quotes or commas.
+        let labels: Vec<String> = config.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        flags.push(format!("--node-labels={}", labels.join(",")));
+    }
+    format!("ORLOP_AGENT_ARGS={}\n", flags.join(" "))
 }
 
 /// `sysctl.d` file; none without settings.

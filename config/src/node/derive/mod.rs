@@ -6,7 +6,10 @@ mod files;
 mod network;
 mod registries;
 
-pub use files::{RunFile, agent_env, modules_conf, run_files, static_pod_files, sysctl_conf, timesyncd_conf};
+pub use files::{
+    JOIN_FILE, KUBECONFIG, RunFile, agent_env, modules_conf, run_files, static_pod_files, sysctl_conf,
+    timesyncd_conf,
+};
 pub use network::{networks, resolv_conf};
 pub use registries::hosts_files;
 
@@ -37,12 +40,19 @@ pub fn appliance(config: &NodeConfig) -> Value {
         // A standalone node has nobody to ask who a caller is and what he may do, so it serves nobody.
         "enableServer": false,
         "readOnlyPort": 0,
-        "registerNode": false,
+        "registerNode": joins(config),
+        "rotateCertificates": true,
     });
     if !config.taints.is_empty() {
         kubelet["registerWithTaints"] = serde_json::to_value(&config.taints).unwrap_or_default();
     }
     kubelet
+}
+
+/// Whether the configuration is enough to join a cluster.
+#[must_use]
+pub fn joins(config: &NodeConfig) -> bool {
+    config.join.as_ref().is_some_and(|join| crate::join::missing(join).is_empty())
 }
 
 /// The agent's effective configuration, and what is wrong with it (paths below `kubelet.`).

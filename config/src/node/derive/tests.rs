@@ -61,6 +61,33 @@ fn dependent_defaults_hold_for_the_embedded_configuration() {
 }
 
 #[test]
+fn joining() {
+    let token = "abcdef.0123456789abcdef";
+    let body = format!(
+        "join: {{server: 'https://api:6443', token: {token}, caData: YWJj}}\nlabels: {{example.com/a: b, c: ''}}\n"
+    );
+    let files = run_files(&effective(&body), MACHINE_ID);
+    let join = file(&files, JOIN_FILE);
+    assert_eq!(join.mode, 0o600);
+    assert!(join.text.contains(token));
+    let env = &file(&files, "/run/orlop/agent.env").text;
+    assert!(
+        env.ends_with(
+            " --join=/run/orlop/join.yaml --kubeconfig=/var/lib/kubelet/kubeconfig \
+             --node-labels=c=,example.com/a=b\n"
+        ),
+        "{env}"
+    );
+    let elsewhere: Vec<&RunFile> =
+        files.iter().filter(|f| f.path != JOIN_FILE && f.text.contains("0123456789abcdef")).collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
+    // Without anything to know the server by there is nothing to join.
+    let alone = load(&[source("fw-cfg", "join: {server: 'https://api:6443'}")], &[]);
+    let files = run_files(&alone, MACHINE_ID);
+    assert!(files.iter().all(|f| f.path != JOIN_FILE && !f.text.contains("--join")));
+}
+
+#[test]
 fn interfaces() {
     let effective = effective(
         "network:\n  interfaces:\n  - macAddress: '52:54:00:12:34:56'\n    addresses: [192.0.2.10/24, 'fd00::a/64']\n    \

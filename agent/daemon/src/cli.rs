@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cluster_settings::{self, ClusterSettings};
 use anyhow::{Context, bail};
 use orlop_config::kubelet::flags::args::{self, Options};
 use orlop_config::kubelet::{DROP_IN_EXTENSION, DropIn, KubeletConfiguration, load_kubelet_config_with};
@@ -24,6 +25,12 @@ Usage: orlop-agent --config FILE [FLAGS]
   --root-dir DIR              data directory (/var/lib/kubelet)
   --hostname-override NAME    node name (default: the host's name)
   --node-ip IP[,IP]           node addresses (default: of the default route)
+  --kubeconfig FILE           identity in a cluster (default: none, a standalone node)
+  --bootstrap-kubeconfig FILE credentials to ask for that identity
+  --join FILE                 the same as a first-boot token: server, token, caData, caCertHashes
+  --cert-dir DIR              certificates and keys (/var/lib/kubelet/pki)
+  --cloud-provider external   a cloud controller manager initialises the node
+  --node-labels K=V[,K=V]     labels at registration
   --node-config FILE          node configuration of the appliance (/run/orlop/node-config.json)
   --v N                       verbosity: 0 what changes, 2 every call, 6 everything
   --version, --help
@@ -39,6 +46,8 @@ pub struct Settings {
     pub kubelet: KubeletConfiguration,
     /// What exists as flags only.
     pub options: Options,
+    /// The cluster; `None` for a standalone node.
+    pub cluster: Option<ClusterSettings>,
     /// Pods' output goes to the host channel (`console.podOutput`).
     pub pod_output: bool,
     /// Said once the log is open.
@@ -59,7 +68,8 @@ pub enum Command {
 /// # Errors
 /// Every mistake of the first stage that has one, naming flag or file, path, value and what is allowed.
 pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
-    let (node_config, rest) = take_node_config(arguments)?;
+    let (node_config, rest) = take_flag("--node-config", arguments)?;
+    let (join, rest) = cluster_settings::take_join(rest)?;
     let parsed = args::parse(&rest)?;
     if parsed.options.help {
         return Ok(Command::Print(HELP.to_owned()));
@@ -81,8 +91,15 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
     }
     let mut warnings: Vec<String> =
         parsed.options.ignored.iter().map(|flag| format!("--{flag} has no effect")).collect();
-    if !parsed.options.node_labels.is_empty() {
-        warnings.push("--node-labels has no effect on a node that registers nowhere".to_owned());
+    let mut cluster = cluster_settings::read(&parsed.options, join.as_deref())?;
+    if cluster.is_some()
+        && let Some(reason) = cluster_settings::forbidden()
+    {
+        warnings.push(reason);
+        cluster = None;
+    }
+    if !parsed.options.node_labels.is_empty() && (cluster.is_none() || !kubelet.register_node) {
+        warnings.push("--node-labels is for admission only: this node registers nowhere".to_owned());
     }
     let pod_output = match pod_output(node_config.as_deref()) {
         Ok(on) => on,
@@ -92,22 +109,25 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
             false
         }
     };
-    Ok(Command::Run(Box::new(Settings { kubelet, options: parsed.options, pod_output, warnings })))
+    Ok(Command::Run(Box::new(Settings { kubelet, options: parsed.options, cluster, pod_output, warnings })))
 }
 
-/// Our own flag, which upstream does not have.
-fn take_node_config(arguments: Vec<String>) -> anyhow::Result<(Option<PathBuf>, Vec<String>)> {
+/// A flag of our own, which upstream does not have, and the other arguments.
+pub(crate) fn take_flag(
+    flag: &str,
+    arguments: Vec<String>,
+) -> anyhow::Result<(Option<PathBuf>, Vec<String>)> {
     let mut path = None;
     let mut rest = Vec::with_capacity(arguments.len());
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
         let name = argument.split('=').next().unwrap_or_default().replace('_', "-");
-        if name != "--node-config" {
+        if name != flag {
             rest.push(argument);
         } else if let Some((_, value)) = argument.split_once('=') {
             path = Some(PathBuf::from(value));
         } else {
-            path = Some(PathBuf::from(arguments.next().context("--node-config: needs a value")?));
+            path = Some(PathBuf::from(arguments.next().with_context(|| format!("{flag}: needs a value"))?));
         }
     }
     Ok((path, rest))
@@ -116,9 +136,6 @@ fn take_node_config(arguments: Vec<String>) -> anyhow::Result<(Option<PathBuf>, 
 /// Flags whose meaning is not built yet are refused: a node that quietly ignores them would surprise later.
 fn supported(options: &Options) -> anyhow::Result<()> {
     let given = [
-        ("kubeconfig", options.kubeconfig.is_some()),
-        ("bootstrap-kubeconfig", options.bootstrap_kubeconfig.is_some()),
-        ("cloud-provider", options.cloud_provider.is_some()),
         ("lock-file", options.lock_file.is_some()),
         ("runtime-cgroups", options.runtime_cgroups.is_some()),
         ("image-credential-provider-config", options.image_credential_provider_config.is_some()),
@@ -126,7 +143,7 @@ fn supported(options: &Options) -> anyhow::Result<()> {
     ];
     let missing: Vec<String> = given.iter().filter(|(_, g)| *g).map(|(n, _)| format!("--{n}")).collect();
     if !missing.is_empty() {
-        bail!("{}: not supported yet; this agent runs static pods on a standalone node", missing.join(", "));
+        bail!("{}: not supported yet (docs/status.md)", missing.join(", "));
     }
     if !options.root_dir.starts_with('/') {
         bail!("--root-dir: {:?} is not an absolute path", options.root_dir);
@@ -242,9 +259,11 @@ mod tests {
             (vec!["--no-such-flag"], vec!["no-such-flag"]),
             (vec!["serve"], vec!["unknown command serve"]),
             (vec!["--node-config"], vec!["--node-config", "value"]),
+            (vec!["--join"], vec!["--join", "value"]),
+            (vec!["--join=/j"], vec!["--join", "needs --kubeconfig"]),
             (
-                vec!["--kubeconfig", "/x", "--lock-file=/y"],
-                vec!["--kubeconfig", "--lock-file", "not supported yet"],
+                vec!["--runtime-cgroups", "/x", "--lock-file=/y"],
+                vec!["--runtime-cgroups", "--lock-file", "not supported yet"],
             ),
             (vec!["--root-dir", "x"], vec!["--root-dir", "absolute"]),
             (vec!["--config", "/nonexistent.yaml"], vec!["/nonexistent.yaml"]),

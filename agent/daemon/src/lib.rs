@@ -5,6 +5,7 @@
 
 pub mod actor;
 pub mod cli;
+pub mod cluster_settings;
 pub mod cri;
 pub mod execute;
 pub mod facts;

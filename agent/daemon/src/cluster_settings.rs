@@ -1,0 +1,129 @@
+//! Which cluster the node belongs to, as flags and files say it (contract 1, 2).
+//!
+//! In: `--kubeconfig`, `--bootstrap-kubeconfig`, `--join`, `--cert-dir`, `--cloud-provider`. Out:
+//! [`ClusterSettings`]; `None` for a standalone node. Invariant: a node whose state partition cannot be used joins
+//! nothing, because its identity would be gone with the next boot.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use orlop_config::kubelet::flags::args::Options;
+use orlop_config::node::Join;
+
+/// Where init says that the state partition is not used.
+const DEGRADED: &str = "/run/orlop/degraded";
+
+/// How to reach the API server, and as whom.
+#[derive(Clone, Debug)]
+pub struct ClusterSettings {
+    /// The node's identity; written by the agent if it has to ask for one.
+    pub kubeconfig: PathBuf,
+    /// Credentials for asking.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// The same as a first-boot token.
+    pub join: Option<Join>,
+    /// Certificates and keys.
+    pub cert_dir: PathBuf,
+    /// A cloud controller manager writes addresses and takes the `uninitialized` taint away.
+    pub external_cloud: bool,
+}
+
+/// Takes our own flag `--join FILE` out of the arguments.
+///
+/// # Errors
+/// It has no value.
+pub fn take_join(arguments: Vec<String>) -> anyhow::Result<(Option<PathBuf>, Vec<String>)> {
+    super::cli::take_flag("--join", arguments)
+}
+
+/// What the flags mean together.
+///
+/// # Errors
+/// Flags that need one another, or a `--join` file that cannot be read.
+pub fn read(options: &Options, join: Option<&Path>) -> anyhow::Result<Option<ClusterSettings>> {
+    let Some(kubeconfig) = &options.kubeconfig else {
+        let given = [
+            ("--bootstrap-kubeconfig", options.bootstrap_kubeconfig.is_some()),
+            ("--join", join.is_some()),
+            ("--cloud-provider", options.cloud_provider.is_some()),
+        ];
+        if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+            bail!("{flag}: needs --kubeconfig, the file that is to hold the node's identity");
+        }
+        return Ok(None);
+    };
+    if join.is_some() && options.bootstrap_kubeconfig.is_some() {
+        bail!("--join: excludes --bootstrap-kubeconfig; both say how to ask for the first certificate");
+    }
+    let join = join.map(read_join).transpose()?;
+    Ok(Some(ClusterSettings {
+        kubeconfig: PathBuf::from(kubeconfig),
+        bootstrap_kubeconfig: options.bootstrap_kubeconfig.as_deref().map(PathBuf::from),
+        join,
+        cert_dir: PathBuf::from(&options.cert_dir),
+        external_cloud: options.cloud_provider.as_deref() == Some("external"),
+    }))
+}
+
+fn read_join(path: &Path) -> anyhow::Result<Join> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("--join: read {}", path.display()))?;
+    Ok(orlop_config::join::parse(&text, &path.display().to_string())?)
+}
+
+/// Why this node must not join, if it must not.
+#[must_use]
+pub fn forbidden() -> Option<String> {
+    let reason = std::fs::read_to_string(DEGRADED).ok()?;
+    Some(format!(
+        "the node joins no cluster, because its state partition is not in use: {}",
+        reason.lines().next().unwrap_or("no reason given")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(kubeconfig: Option<&str>) -> Options {
+        Options { kubeconfig: kubeconfig.map(str::to_owned), ..Options::default() }
+    }
+
+    #[test]
+    fn a_node_without_kubeconfig_is_standalone() {
+        assert!(read(&options(None), None).unwrap().is_none());
+        let bootstrap = Options { bootstrap_kubeconfig: Some("/b".to_owned()), ..options(None) };
+        for (options, join, flag) in [
+            (bootstrap, None, "--bootstrap-kubeconfig"),
+            (options(None), Some(Path::new("/j")), "--join"),
+            (
+                Options { cloud_provider: Some("external".to_owned()), ..options(None) },
+                None,
+                "--cloud-provider",
+            ),
+        ] {
+            let message = read(&options, join).unwrap_err().to_string();
+            assert!(message.starts_with(flag) && message.contains("--kubeconfig"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_join_file_is_read_and_never_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("join.yaml");
+        std::fs::write(&path, "server: https://a:6443\ncaData: YWJj\ntoken: zyxwvu.9876543210fedcba\n")
+            .unwrap();
+        let settings = read(&options(Some("/k")), Some(&path)).unwrap().unwrap();
+        assert_eq!(settings.join.as_ref().unwrap().server, "https://a:6443");
+        assert_eq!(settings.cert_dir, Path::new("/var/lib/kubelet/pki"));
+        assert!(!format!("{settings:?}").contains("9876543210"));
+        let both = Options { bootstrap_kubeconfig: Some("/b".to_owned()), ..options(Some("/k")) };
+        assert!(read(&both, Some(&path)).unwrap_err().to_string().contains("excludes"));
+        std::fs::write(&path, "token: zyxwvu.9876543210fedcbaX\n").unwrap();
+        let message = format!("{:#}", read(&options(Some("/k")), Some(&path)).unwrap_err());
+        assert!(message.contains("join.yaml") && !message.contains("9876543210"), "{message}");
+        assert!(
+            format!("{:#}", read(&options(Some("/k")), Some(Path::new("/none"))).unwrap_err())
+                .contains("/none")
+        );
+    }
+}

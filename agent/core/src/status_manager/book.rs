@@ -166,6 +166,16 @@ pub(super) struct Flight {
     pub(super) need: Need,
 }
 
+/// A status that the API took.
+#[derive(Clone, Debug)]
+struct Written {
+    version: u64,
+    /// UID of the pod in the API: a mirror pod may be another one by now.
+    api_uid: String,
+    /// It may be written again then.
+    again: Mono,
+}
+
 /// What a worker said about its pod, and how far it was told.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
@@ -183,8 +193,8 @@ pub(super) struct Entry {
     pub(super) stale: bool,
     /// The API's copy was just read.
     pub(super) just_read: bool,
-    /// Version that was written last, and when it may be written again.
-    written: Option<(u64, Mono)>,
+    /// What was written last.
+    written: Option<Written>,
     /// The final DELETE is done.
     pub(super) deleted: bool,
 }
@@ -248,15 +258,16 @@ impl Entry {
         self.just_read = true;
     }
 
-    pub(super) fn written(&mut self, version: u64, now: Mono) {
-        self.written = Some((version, now.after(RECONCILE)));
+    pub(super) fn written(&mut self, version: u64, api_uid: String, now: Mono) {
+        self.written = Some(Written { version, api_uid, again: now.after(RECONCILE) });
         self.just_read = false;
         self.retry.succeeded();
     }
 
-    /// When the status may be written, if this version of it was written before.
-    pub(super) fn not_before(&self) -> Option<Mono> {
-        self.written.filter(|(version, _)| *version == self.version).map(|(_, until)| until)
+    /// When the status may be written to this pod of the API, if this version of it was written there before.
+    pub(super) fn not_before(&self, api_uid: &str) -> Option<Mono> {
+        let last = self.written.as_ref()?;
+        (last.version == self.version && last.api_uid == api_uid).then_some(last.again)
     }
 
     pub(super) fn failed(&mut self, need: &Need, class: Class, now: Mono, seed: &str) {

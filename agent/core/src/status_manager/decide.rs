@@ -42,24 +42,29 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, now: Now) -> Option<Wanted> {
     let uid = pod::uid(shown).to_owned();
     let wanted = |need, call, not_before| Some(Wanted { need, call, api_uid: uid.clone(), not_before });
     let before = shown.status.clone().unwrap_or_default();
+    let asked = shown.metadata.deletion_timestamp.is_some() && via == Via::Itself;
+    let told = before.phase.as_deref().and_then(Phase::terminal).is_some();
+    // A pod with the annotation of a mirror pod is never ours to delete here, whatever its UID.
+    let to_delete = asked && told && entry.is_over() && super::book::mirror_hash(shown).is_none();
+    let delete = || ApiCall::DeletePod { pod: name_of(shown), uid: uid.clone(), grace_s: 0 };
+    // What the server took once and shows differently must not keep the pod for ever.
+    if to_delete && entry.not_before(&uid).is_some() {
+        return wanted(Need::Delete, delete(), None);
+    }
     if let Some(after) = target(entry, shown, via, &before, now) {
         let version = entry.version;
         let resource_version = shown.metadata.resource_version.as_deref().filter(|_| !entry.just_read);
         let guard = Guard { uid: &uid, resource_version };
         if let Some(patch) = status_patch(&before, &after, &guard) {
             if entry.stale {
-                return wanted(Need::Get, ApiCall::GetPod(name_of(shown)), entry.not_before());
+                return wanted(Need::Get, ApiCall::GetPod(name_of(shown)), entry.not_before(&uid));
             }
             let call = ApiCall::PatchPodStatus { pod: name_of(shown), patch };
-            return wanted(Need::Patch { version }, call, entry.not_before());
+            return wanted(Need::Patch { version }, call, entry.not_before(&uid));
         }
     }
-    let asked = shown.metadata.deletion_timestamp.is_some() && via == Via::Itself;
-    let told = before.phase.as_deref().and_then(Phase::terminal).is_some();
-    // A pod with the annotation of a mirror pod is never ours to delete here, whatever its UID.
-    if asked && told && entry.is_over() && super::book::mirror_hash(shown).is_none() {
-        let call = ApiCall::DeletePod { pod: name_of(shown), uid: uid.clone(), grace_s: 0 };
-        return wanted(Need::Delete, call, None);
+    if to_delete {
+        return wanted(Need::Delete, delete(), None);
     }
     None
 }

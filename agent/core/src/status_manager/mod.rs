@@ -228,7 +228,7 @@ impl StatusManager {
             }
             (Need::Patch { version }, Ok(ApiReply::Pod(pod))) => {
                 self.api.read(&flight.api_uid, &pod);
-                entry.written(version, now.mono);
+                entry.written(version, flight.api_uid, now.mono);
             }
             (Need::Delete, Ok(_)) => {
                 entry.deleted = true;

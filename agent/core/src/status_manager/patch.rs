@@ -135,8 +135,10 @@ pub(super) fn normalized(spec_of: &Pod, mut status: PodStatus) -> PodStatus {
 }
 
 fn states(container: &mut ContainerStatus, message_bytes: usize) {
-    let both: [Option<&mut ContainerState>; 2] = [container.state.as_mut(), container.last_state.as_mut()];
-    for state in both.into_iter().flatten() {
+    // Both are structs in the API's type: it gives an absent one back as `{}`.
+    let both: [&mut ContainerState; 2] =
+        [container.state.get_or_insert_default(), container.last_state.get_or_insert_default()];
+    for state in both {
         if let Some(running) = &mut state.running {
             whole_seconds(&mut running.started_at);
         }

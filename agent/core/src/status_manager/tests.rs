@@ -151,3 +151,63 @@ fn the_end_of_a_pod() {
     n.step(StatusEvent::Watch(WatchEvent::Deleted(Arc::new(api_pod("u", 8, told)))));
     assert!(n.machine.is_empty() && n.machine.is_settled());
 }
+
+/// As kube-apiserver 1.36 answers: structs that are empty come back as `{}`.
+#[test]
+fn a_status_as_the_server_gives_it_back_is_no_difference() {
+    let container = |last: Value| {
+        let mut status = json!({"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+            "started": true, "state": {"running": {"startedAt": "2026-11-21T13:00:00Z"}}});
+        if !last.is_null() {
+            status["lastState"] = last;
+        }
+        json!({"phase": "Running", "containerStatuses": [status]})
+    };
+    let shown = api_pod("u", 2, json!({"status": container(json!({}))}));
+    let mut n = Node::new(&[shown]);
+    n.step(said("u", container(Value::Null)));
+    assert!(n.calls.is_empty(), "{:?}", n.calls);
+}
+
+/// A server that shows what it took differently is asked to delete all the same.
+#[test]
+fn a_difference_that_stays_does_not_keep_a_pod() {
+    let ended = json!({"phase": "Succeeded", "message": "ours"});
+    let asked = json!({"metadata": {"deletionTimestamp": "2026-11-21T13:00:00Z"}});
+    let mut n = Node::new(&[api_pod("u", 2, asked.clone())]);
+    n.step(said("u", ended));
+    n.step(StatusEvent::Terminated("u".into()));
+    n.step(StatusEvent::Finished(key("u")));
+    for version in 3..6 {
+        let Some((id, call)) = n.calls.pop() else { break };
+        let ApiCall::PatchPodStatus { .. } = call else {
+            assert!(matches!(call, ApiCall::DeletePod { grace_s: 0, .. }), "{call:?}");
+            return;
+        };
+        let mut shown = api_pod("u", version, asked.clone());
+        shown.status =
+            Some(serde_json::from_value(json!({"phase": "Succeeded", "message": "theirs"})).unwrap());
+        n.step(StatusEvent::Answer { id, result: reply(&shown) });
+    }
+    panic!("never deleted");
+}
+
+/// A mirror pod that was made anew has the status at once, not at the next reconciliation.
+#[test]
+fn a_new_mirror_pod_gets_the_status_at_once() {
+    let mirror = |api_uid: &str, version: u64| {
+        api_pod(api_uid, version, json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "u"}}}))
+    };
+    let mut n = Node::new(&[mirror("m1", 2)]);
+    n.step(said("u", json!({"phase": "Running"})));
+    let (id, _) = n.calls.pop().expect("told");
+    let mut shown = mirror("m1", 3);
+    shown.status = Some(serde_json::from_value(json!({"phase": "Running"})).unwrap());
+    n.step(StatusEvent::Answer { id, result: reply(&shown) });
+    assert!(n.calls.is_empty());
+    n.step(StatusEvent::Watch(WatchEvent::Deleted(Arc::new(shown))));
+    n.step(StatusEvent::Watch(WatchEvent::Applied(Arc::new(mirror("m2", 5)))));
+    let (_, call) = n.calls.pop().expect("told at once");
+    let ApiCall::PatchPodStatus { patch, .. } = call else { panic!("{call:?}") };
+    assert_eq!(patch["metadata"]["uid"], "m2");
+}

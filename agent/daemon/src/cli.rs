@@ -95,7 +95,7 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
     if cluster.is_some()
         && let Some(reason) = cluster_settings::forbidden()
     {
-        warnings.push(reason);
+        warnings.push(reason.to_string());
         cluster = None;
     }
     if !parsed.options.node_labels.is_empty() && (cluster.is_none() || !kubelet.register_node) {

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use agent_core::node_status::{JoinError, may_join};
 use anyhow::{Context, bail};
 use orlop_config::kubelet::flags::args::Options;
 use orlop_config::node::Join;
@@ -24,8 +25,6 @@ pub struct ClusterSettings {
     pub join: Option<Join>,
     /// Certificates and keys.
     pub cert_dir: PathBuf,
-    /// A cloud controller manager writes addresses and takes the `uninitialized` taint away.
-    pub external_cloud: bool,
 }
 
 /// Takes our own flag `--join FILE` out of the arguments.
@@ -61,7 +60,6 @@ pub fn read(options: &Options, join: Option<&Path>) -> anyhow::Result<Option<Clu
         bootstrap_kubeconfig: options.bootstrap_kubeconfig.as_deref().map(PathBuf::from),
         join,
         cert_dir: PathBuf::from(&options.cert_dir),
-        external_cloud: options.cloud_provider.as_deref() == Some("external"),
     }))
 }
 
@@ -72,12 +70,8 @@ fn read_join(path: &Path) -> anyhow::Result<Join> {
 
 /// Why this node must not join, if it must not.
 #[must_use]
-pub fn forbidden() -> Option<String> {
-    let reason = std::fs::read_to_string(DEGRADED).ok()?;
-    Some(format!(
-        "the node joins no cluster, because its state partition is not in use: {}",
-        reason.lines().next().unwrap_or("no reason given")
-    ))
+pub fn forbidden() -> Option<JoinError> {
+    may_join(std::fs::read_to_string(DEGRADED).ok().as_deref()).err()
 }
 
 #[cfg(test)]

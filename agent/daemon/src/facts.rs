@@ -63,6 +63,13 @@ impl NodeFacts {
         &self.node_name
     }
 
+    /// The directory whose file system pods' storage is on; `None` if storage is not counted.
+    #[must_use]
+    pub fn storage(&self) -> Option<&Path> {
+        let counted = self.settings.kubelet.local_storage_capacity_isolation;
+        counted.then(|| Path::new(&self.settings.options.root_dir))
+    }
+
     /// What pod workers share, as of now.
     ///
     /// # Errors

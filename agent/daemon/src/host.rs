@@ -148,7 +148,7 @@ mod tests {
         let publish = |phase: &str, state| {
             let container = ContainerStatus { state: Some(state), ..Default::default() };
             let (phase, container_statuses) = (Some(phase.to_owned()), Some(vec![container]));
-            store.publish(&key, PodStatus { phase, container_statuses, ..Default::default() });
+            store.publish(&key, Arc::new(PodStatus { phase, container_statuses, ..Default::default() }));
         };
         publish("Pending", ContainerState { waiting: Some(Default::default()), ..Default::default() });
         // What the boot before has left: it is to run, and does not.

@@ -5,6 +5,7 @@
 
 pub mod actor;
 pub mod cli;
+pub mod cluster;
 pub mod cluster_settings;
 pub mod cri;
 pub mod execute;
@@ -15,6 +16,7 @@ pub mod logging;
 pub mod mailbox;
 pub mod manager;
 pub mod node;
+pub mod outlets;
 pub mod pleg;
 pub mod pod_dirs;
 pub mod pod_output;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::pod_manager::{Beginning, ManagerAction, ManagerEvent, PodManager};
+use agent_core::pod_source::Source;
 use agent_core::pod_worker::{PodEvent, PodWorker, WorkerContext};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::{Mono, Now};
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 use crate::actor::{Shell, Tasks};
 use crate::execute::Executor;
 use crate::mailbox::{Coalesce, Relation, Sender};
-use crate::status::StatusStore;
+use crate::outlets::Outlets;
 use crate::worker::WorkerShell;
 
 /// The manager's surroundings.
@@ -24,24 +25,51 @@ pub struct ManagerShell<R, I> {
     tasks: Tasks,
     executor: Executor<R, I>,
     own: Sender<ManagerEvent>,
-    statuses: StatusStore,
+    outlets: Outlets,
     workers: BTreeMap<PodUid, Sender<PodEvent>>,
     context: watch::Receiver<Arc<WorkerContext>>,
-    synced: watch::Sender<bool>,
+    synced: Synced,
+}
+
+/// Whether the node knows what it needs to begin: its own sources and what the runtime holds.
+pub struct Synced {
+    read: bool,
+    listed: bool,
+    view: watch::Sender<bool>,
+}
+
+impl Synced {
+    /// `read` is true from the start if there is no source of static pods; `view` becomes true when all is known.
+    #[must_use]
+    pub fn new(read: bool, view: watch::Sender<bool>) -> Synced {
+        Synced { read, listed: false, view }
+    }
+
+    fn see(&mut self, event: &ManagerEvent) {
+        match event {
+            ManagerEvent::Update(update) => self.read |= update.source != Source::Api,
+            ManagerEvent::Listed(_) => self.listed = true,
+            _ => return,
+        }
+        if self.read && self.listed && !*self.view.borrow() {
+            tracing::info!("the node's own sources are read and the runtime is listed");
+            self.view.send_replace(true);
+        }
+    }
 }
 
 impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
-    /// `own` is the manager's own mailbox, for workers; `synced` becomes true when all is known.
+    /// `own` is the manager's own mailbox, for workers.
     #[must_use]
     pub fn new(
         tasks: Tasks,
         executor: Executor<R, I>,
         own: Sender<ManagerEvent>,
-        statuses: StatusStore,
+        outlets: Outlets,
         context: watch::Receiver<Arc<WorkerContext>>,
-        synced: watch::Sender<bool>,
+        synced: Synced,
     ) -> ManagerShell<R, I> {
-        ManagerShell { tasks, executor, own, statuses, workers: BTreeMap::new(), context, synced }
+        ManagerShell { tasks, executor, own, outlets, workers: BTreeMap::new(), context, synced }
     }
 
     fn start(&mut self, key: PodKey, beginning: Beginning, fence_until: Mono, now: Now) {
@@ -56,11 +84,12 @@ impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
             self.executor.clone(),
             own.clone(),
             self.own.clone(),
-            self.statuses.clone(),
+            self.outlets.clone(),
         );
         self.tasks.own(worker, shell, inbox);
         // A resumed worker goes on by itself.
         own.send(PodEvent::Tick);
+        self.outlets.started(&key);
         self.workers.insert(key.uid, own);
     }
 }
@@ -70,6 +99,10 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
 
     fn tick(&self) -> ManagerEvent {
         ManagerEvent::Tick
+    }
+
+    fn before(&mut self, _now: Now, event: &ManagerEvent) {
+        self.synced.see(event);
     }
 
     fn perform(&mut self, now: Now, action: ManagerAction) {
@@ -82,16 +115,14 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
                     worker.send(event);
                 }
             }
-            ManagerAction::Rejected { key, rejection } => tracing::warn!(
-                pod = %key.name, namespace = %key.namespace, uid = %key.uid,
-                reason = rejection.reason, message = rejection.message, "event"
-            ),
+            ManagerAction::Rejected { key, rejection } => self.outlets.rejected(&key, &rejection),
             ManagerAction::Forget(uid) => {
                 self.workers.remove(&uid);
+                self.outlets.forgotten(&uid);
             }
             ManagerAction::Synced => {
-                tracing::info!("sources read and runtime listed");
-                self.synced.send_replace(true);
+                self.outlets.synced();
+                tracing::info!("every source is read and the runtime is listed");
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! static pods ─► source ─► manager ─► pod workers ─► executor ─► runtime, images, disk
-//!                              ▲   ▲          └─► statuses ─► ledger, host
+//!         cluster (API pods) ─┘▲   ▲          └─► outlets ─► statuses (ledger, host), cluster
 //!           runtime state ─────┘   └── pleg ◄── event stream, relist
 //! ```
 //! In: a [`Plan`] and the drivers. Out: a [`Node`] that runs until it is stopped. Invariant: this is the only
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::admission::AdmissionContext;
+use agent_core::api::ApiServer;
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::pleg::{Pleg, PlegEvent};
 use agent_core::pod_manager::{Leftovers, ManagerEvent, PodManager};
@@ -24,10 +25,13 @@ use agent_core::time::Mono;
 use tokio::sync::{mpsc, watch};
 
 use crate::actor::Tasks;
+use crate::cluster::feeds::{Feeds, NodeFactsSource};
+use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
 use crate::execute::Executor;
 use crate::host::{self, Host};
 use crate::mailbox::{Inbox, Sender};
-use crate::manager::ManagerShell;
+use crate::manager::{ManagerShell, Synced};
+use crate::outlets::Outlets;
 use crate::pleg::{PlegShell, Signals, listen};
 use crate::pod_dirs::PodDirs;
 use crate::pod_output;
@@ -63,7 +67,7 @@ pub struct Plan {
 }
 
 /// The world as a node sees it.
-pub struct Drivers<R, I, S, C> {
+pub struct Drivers<R, I, S, C, A> {
     /// CRI RuntimeService.
     pub runtime: Arc<R>,
     /// CRI ImageService.
@@ -72,6 +76,14 @@ pub struct Drivers<R, I, S, C> {
     pub signals: S,
     /// What workers share, made from the machine.
     pub facts: Arc<C>,
+    /// The API server, and what to be there; `None` for a standalone node.
+    pub cluster: Option<(ClusterPlan, ApiDrivers<A>)>,
+}
+
+/// What a node of a cluster shows.
+struct ClusterView {
+    ready: watch::Receiver<bool>,
+    pod_cidrs: watch::Receiver<Vec<String>>,
 }
 
 /// A running node.
@@ -80,6 +92,7 @@ pub struct Node<R, I> {
     executor: Executor<R, I>,
     statuses: StatusStore,
     synced: watch::Receiver<bool>,
+    cluster: Option<ClusterView>,
     runtime: watch::Receiver<RuntimeState>,
     health: watch::Receiver<Result<(), String>>,
     owners: Vec<Owner>,
@@ -90,9 +103,9 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
     ///
     /// # Errors
     /// The machine or the pod directories cannot be read.
-    pub async fn start<S: Signals, C: ContextSource>(
+    pub async fn start<S: Signals, C: ContextSource + NodeFactsSource, A: ApiServer>(
         plan: Plan,
-        drivers: Drivers<R, I, S, C>,
+        drivers: Drivers<R, I, S, C, A>,
         host: Host,
         tasks: Tasks,
     ) -> anyhow::Result<Node<R, I>> {
@@ -103,8 +116,9 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let (to_pleg, pleg_inbox) = tasks.mailbox::<PlegEvent>();
         let dirs = Arc::new(PodDirs::new(&plan.root_dir, &plan.pod_logs_dir));
         let (directories, records) = dirs.scan()?;
+        let images = drivers.images;
         let executor = Executor::new(
-            (drivers.runtime.clone(), drivers.images),
+            (drivers.runtime.clone(), images.clone()),
             dirs,
             plan.pulls,
             tasks.clone(),
@@ -114,10 +128,16 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let mut owners: Vec<Owner> =
             vec![("manager", Box::new(to_manager.clone())), ("pleg", Box::new(to_pleg.clone()))];
 
+        let mailboxes = drivers.cluster.as_ref().map(|_| Mailboxes::new(&tasks));
+        let outlets = Outlets::new(statuses.clone(), mailboxes.as_ref().map(Mailboxes::outlets));
         let mut expected = BTreeSet::new();
         if let Some(path) = plan.static_pods.clone() {
             expected.insert(Source::File);
-            owners.push(("file source", start_source(path, &plan, &tasks, to_manager.clone())));
+            let to = (to_manager.clone(), outlets.clone());
+            owners.push(("file source", start_source(path, &plan, &tasks, to)));
+        }
+        if mailboxes.is_some() {
+            expected.insert(Source::Api);
         }
         let leftovers = Leftovers { records, directories, fence_until: plan.fence_until };
         let manager = PodManager::new(expected, leftovers, plan.admission.clone(), state.network.clone());
@@ -126,9 +146,9 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             tasks.clone(),
             executor.clone(),
             to_manager.clone(),
-            statuses.clone(),
+            outlets,
             context,
-            synced_view,
+            Synced::new(plan.static_pods.is_none(), synced_view),
         );
         tasks.own(manager, shell, manager_inbox);
 
@@ -141,6 +161,21 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             &to_manager,
             output,
         );
+        let cluster = drivers.cluster.zip(mailboxes).map(|((plan, api), mailboxes)| {
+            let handles = cluster::start(plan, mailboxes, api, to_manager.clone(), &tasks);
+            owners.extend(handles.owners);
+            let feeds = Feeds {
+                runtime: drivers.runtime.clone(),
+                images: images.clone(),
+                facts: drivers.facts.clone(),
+                pleg: health.clone(),
+                ready: handles.ready.clone(),
+                network_changed: drivers.facts.network_changes(&tasks),
+                to: handles.node,
+            };
+            feeds.start(&tasks);
+            ClusterView { ready: handles.ready, pod_cidrs: handles.pod_cidrs }
+        });
         let (runtime_view, runtime) = watch::channel(state);
         tasks.start(runtime_state::observe(
             drivers.runtime,
@@ -151,14 +186,27 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             tasks.clone(),
         ));
         tasks.start(host::stamp_running(host, statuses.subscribe()));
-        Ok(Node { tasks, executor, statuses, synced, runtime, health, owners })
+        Ok(Node { tasks, executor, statuses, synced, cluster, runtime, health, owners })
     }
 
-    /// Waits until every source was read, the runtime listed, and the runtime is ready.
+    /// Waits until the node's own sources were read, the runtime listed, and the runtime is ready. The API server
+    /// is not waited for: a node runs its static pods without it.
     pub async fn ready(&mut self) {
         // The senders live as long as the node's tasks: an error means that it is being stopped.
         let _ = self.synced.wait_for(|synced| *synced).await;
         let _ = self.runtime.wait_for(|state| state.runtime.is_ok()).await;
+    }
+
+    /// Whether the API server shows the node as ready; `None` on a standalone node.
+    #[must_use]
+    pub fn shown_ready(&self) -> Option<watch::Receiver<bool>> {
+        self.cluster.as_ref().map(|cluster| cluster.ready.clone())
+    }
+
+    /// `spec.podCIDRs` of the Node; `None` on a standalone node.
+    #[must_use]
+    pub fn pod_cidrs(&self) -> Option<watch::Receiver<Vec<String>>> {
+        self.cluster.as_ref().map(|cluster| cluster.pod_cidrs.clone())
     }
 
     /// All pods' statuses.
@@ -190,7 +238,7 @@ fn start_source(
     path: String,
     plan: &Plan,
     tasks: &Tasks,
-    to: Sender<ManagerEvent>,
+    (to, outlets): (Sender<ManagerEvent>, Outlets),
 ) -> crate::watchdog::BoxedOwner {
     let (to_source, inbox) = tasks.mailbox();
     let (to_reader, requests) = tasks.mailbox();
@@ -200,7 +248,7 @@ fn start_source(
         check_period: plan.check_period,
     };
     let at = PathBuf::from(path);
-    tasks.own(FileSource::new(config), SourceShell::new(to_reader, to), inbox);
+    tasks.own(FileSource::new(config), SourceShell::new(to_reader, to, outlets), inbox);
     tasks.start(read_in_order(at.clone(), requests, tasks.clone(), to_source.clone()));
     tasks.start(watch_source(at, tasks.clone(), to_source.clone()));
     // The first tick asks for the first list.

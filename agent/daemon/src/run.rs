@@ -8,18 +8,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::drivers::Runtime;
+use agent_apiserver::ApiClient;
+use agent_core::drivers::{ImageService, PodNetwork, Runtime};
+use agent_core::node_status::{HostNetwork, MachineFacts};
 use agent_linux::clock::LinuxClock;
+use agent_linux::network_changes::{NetworkChanges, NetworkChangesError};
 use agent_linux::notify::{Notifier, watchdog_interval};
-use agent_linux::{host_channel, process};
+use agent_linux::{host_channel, network, node_info, process};
 use anyhow::Context;
 use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::ledger::HostMessage;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::actor::Tasks;
 use crate::cli::Settings;
+use crate::cluster::feeds::NodeFactsSource;
+use crate::cluster::{ApiDrivers, ClusterPlan, identity, plan, watches};
+use crate::cluster_settings::ClusterSettings;
 use crate::cri::{CriSignals, connect};
 use crate::facts::{NodeFacts, check_machine};
 use crate::host::Host;
@@ -28,6 +35,9 @@ use crate::node::{Drivers, Node, Plan, run_dir};
 use crate::pod_dirs::chain;
 use crate::runtime_state::ContextSource;
 use crate::watchdog::{beat, tell};
+
+/// How long until the runtime is told again what it did not take.
+const POD_CIDR_RETRY: Duration = Duration::from_secs(5);
 
 /// What the service manager put into the environment, read once.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +69,37 @@ impl Environment {
 impl ContextSource for NodeFacts {
     fn worker_context(&self) -> anyhow::Result<agent_core::pod_worker::WorkerContext> {
         NodeFacts::worker_context(self)
+    }
+}
+
+impl NodeFactsSource for NodeFacts {
+    fn machine_facts(&self) -> anyhow::Result<MachineFacts> {
+        Ok(node_info::machine_facts(self.storage())?)
+    }
+
+    fn host_network(&self) -> anyhow::Result<HostNetwork> {
+        Ok(network::host_network(Some(self.node_name())))
+    }
+
+    fn network_changes(&self, tasks: &Tasks) -> Arc<Notify> {
+        let changed = Arc::new(Notify::new());
+        tasks.start(watch_network(changed.clone()));
+        changed
+    }
+}
+
+/// Passes the kernel's hints on; without them the timer of the readers has to do.
+async fn watch_network(changed: Arc<Notify>) {
+    let listened = async {
+        let mut changes = NetworkChanges::open()?;
+        loop {
+            changes.changed().await?;
+            changed.notify_one();
+        }
+    };
+    let ended: Result<(), NetworkChangesError> = listened.await;
+    if let Err(error) = ended {
+        tracing::warn!(error = %chain(&error), "changes of addresses are noticed by the timer only");
     }
 }
 
@@ -123,10 +164,19 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     adjust_process(&kubelet);
     let root_dir = PathBuf::from(&settings.options.root_dir);
     let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono)?;
-    let plan = plan(&settings, &facts, &incarnation)?;
-    let drivers = Drivers { signals: CriSignals(runtime.clone()), runtime, images, facts };
+    let plan = node_plan(&settings, &facts, &incarnation)?;
+    let cluster = settings.cluster.as_ref();
+    let cluster = cluster.map(|of| join(of, &settings, facts.node_name(), &host, &tasks)).transpose()?;
+    let network = runtime.clone();
+    let drivers = Drivers { signals: CriSignals(runtime.clone()), runtime, images, facts, cluster };
     let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
     start_healthz(&kubelet, &tasks)?;
+    if let Some(shown) = node.shown_ready() {
+        tasks.start(stamp_ready(shown, host.clone()));
+    }
+    if let Some(ranges) = node.pod_cidrs() {
+        tasks.start(tell_pod_cidrs(network, ranges, tasks.clone()));
+    }
     if let Some(period) = watchdog {
         tasks.start(beat(notifier.clone(), period, node.take_owners(), tasks.clone()));
     }
@@ -147,7 +197,81 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     Ok(())
 }
 
-async fn end<R: Runtime, I: agent_core::drivers::ImageService>(node: Node<R, I>, incarnation: &Incarnation) {
+/// Starts looking for the node's identity; what speaks to the API server waits for it.
+fn join(
+    cluster: &ClusterSettings,
+    settings: &Settings,
+    node_name: &str,
+    host: &Host,
+    tasks: &Tasks,
+) -> anyhow::Result<(ClusterPlan, ApiDrivers<ApiClient>)> {
+    let kubelet = &settings.kubelet;
+    let (client_view, client) = watch::channel(None);
+    let (pods, node) = watches::start(client.clone(), node_name, tasks);
+    let reconnect = Arc::new(Notify::new());
+    tasks.start(identity::reconnect(client.clone(), reconnect.clone()));
+    identity::start(
+        cluster.clone(),
+        plan::client_options(kubelet),
+        plan::client_certificate(kubelet, node_name),
+        client_view,
+        speaker(host.clone()),
+        tasks,
+    )?;
+    let drivers = ApiDrivers { client, pods, node, reconnect };
+    Ok((plan::plan(settings, node_name)?, drivers))
+}
+
+/// What is wrong with the identity goes to the log and to the host, each wording once.
+fn speaker(host: Host) -> identity::Say {
+    let said = std::sync::Mutex::new(String::new());
+    Arc::new(move |problem: &str| {
+        let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *said == problem {
+            return;
+        }
+        problem.clone_into(&mut said);
+        if !problem.is_empty() {
+            tracing::warn!(problem, "the node has no identity in its cluster yet");
+            host.tell(HostMessage::Problem { source: "join".to_owned(), message: problem.to_owned() });
+        }
+    })
+}
+
+/// The ledger's last line of a node that belongs to a cluster.
+async fn stamp_ready(mut shown: watch::Receiver<bool>, host: Host) {
+    if shown.wait_for(|ready| *ready).await.is_ok() {
+        host.stamp("node.ready", "").await;
+    }
+}
+
+/// The runtime hears the addresses of its pods, again until it takes them.
+async fn tell_pod_cidrs<N: PodNetwork>(
+    network: Arc<N>,
+    mut ranges: watch::Receiver<Vec<String>>,
+    tasks: Tasks,
+) {
+    loop {
+        let now = ranges.borrow_and_update().clone();
+        if !now.is_empty() {
+            match network.update_pod_cidr(&now).await {
+                Ok(()) => {
+                    tracing::info!(ranges = now.join(","), "pod address ranges are known to the runtime")
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "pod address ranges not told to the runtime yet");
+                    tasks.wait_until(tasks.now().mono.after(POD_CIDR_RETRY)).await;
+                    continue;
+                }
+            }
+        }
+        if ranges.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn end<R: Runtime, I: ImageService>(node: Node<R, I>, incarnation: &Incarnation) {
     if !node.stop().await {
         tracing::warn!("calls to the runtime were given up; the next run will look before it concludes");
         return;
@@ -157,7 +281,7 @@ async fn end<R: Runtime, I: agent_core::drivers::ImageService>(node: Node<R, I>,
     }
 }
 
-fn plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) -> anyhow::Result<Plan> {
+fn node_plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) -> anyhow::Result<Plan> {
     let kubelet = &settings.kubelet;
     let path = kubelet.static_pod_path.trim_end_matches('/').to_owned();
     Ok(Plan {
@@ -202,7 +326,7 @@ fn start_healthz(kubelet: &KubeletConfiguration, tasks: &Tasks) -> anyhow::Resul
         .with_context(|| format!("healthzBindAddress {:?}", kubelet.healthz_bind_address))?;
     let port = u16::try_from(kubelet.healthz_port).context("healthzPort")?;
     if let Some(address) = agent_server::healthz::address(bind, port) {
-        let (bound, _) = tokio::sync::watch::channel(None);
+        let (bound, _) = watch::channel(None);
         tasks.finish(agent_server::healthz::serve(address, bound, tasks.stop().clone()));
     }
     Ok(())

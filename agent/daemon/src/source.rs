@@ -22,6 +22,7 @@ use agent_linux::path_watch::PathWatch;
 
 use crate::actor::{Shell, Tasks};
 use crate::mailbox::{Coalesce, Inbox, Relation, Sender};
+use crate::outlets::Outlets;
 use crate::pod_dirs::chain;
 use agent_core::pod_manager::ManagerEvent;
 
@@ -41,13 +42,18 @@ pub enum ReadRequest {
 pub struct SourceShell {
     requests: Sender<ReadRequest>,
     manager: Sender<ManagerEvent>,
+    outlets: Outlets,
 }
 
 impl SourceShell {
     /// Requests go to [`read_in_order`].
     #[must_use]
-    pub fn new(requests: Sender<ReadRequest>, manager: Sender<ManagerEvent>) -> SourceShell {
-        SourceShell { requests, manager }
+    pub fn new(
+        requests: Sender<ReadRequest>,
+        manager: Sender<ManagerEvent>,
+        outlets: Outlets,
+    ) -> SourceShell {
+        SourceShell { requests, manager, outlets }
     }
 }
 
@@ -67,6 +73,7 @@ impl Shell for SourceShell {
                 self.requests.send(ReadRequest::Read(name));
             }
             FileAction::Deliver(update) => {
+                self.outlets.static_pods(&update);
                 self.manager.send(ManagerEvent::Update(update));
             }
             FileAction::Report(report) => log(&report),

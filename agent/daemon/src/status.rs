@@ -1,7 +1,6 @@
 //! The statuses of all pods, in memory: written by pod workers, read by whoever asks.
 //!
-//! In: a pod's published status. Out: a `watch` view, and one log line for each change of phase. The status
-//! writer for the API server will be another reader of the same view.
+//! In: a pod's published status. Out: a `watch` view, and one log line for each change of phase.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,8 +50,8 @@ impl Default for StatusStore {
 
 impl StatusStore {
     /// Replaces a pod's status.
-    pub fn publish(&self, key: &PodKey, status: PodStatus) {
-        let view = PodView { key: key.clone(), status: Arc::new(status) };
+    pub fn publish(&self, key: &PodKey, status: Arc<PodStatus>) {
+        let view = PodView { key: key.clone(), status };
         let phase = view.phase().to_owned();
         let mut before = String::new();
         self.0.send_modify(|views| {
@@ -87,7 +86,7 @@ mod tests {
         let mut reader = store.subscribe();
         let key = PodKey { namespace: "ns".into(), name: "web".into(), uid: "u".into() };
         for phase in ["Pending", "Running"] {
-            store.publish(&key, PodStatus { phase: Some(phase.to_owned()), ..Default::default() });
+            store.publish(&key, Arc::new(PodStatus { phase: Some(phase.to_owned()), ..Default::default() }));
         }
         reader.changed().await.unwrap();
         assert_eq!(reader.borrow_and_update()[&key.uid].phase(), "Running");

@@ -1,13 +1,13 @@
 //! The shell of one pod worker: its effects, its status, its events, its end.
 //!
-//! In: the worker's actions. Out: effects started, the status in the store, log lines for Kubernetes events,
-//! and [`ManagerEvent::Finished`] when nothing of the pod is left. See [`agent_core::pod_worker`].
+//! In: the worker's actions. Out: effects started, statuses and Kubernetes events in their outlets, and
+//! [`ManagerEvent::Finished`] when nothing of the pod is left. See [`agent_core::pod_worker`].
 
 use std::collections::BTreeMap;
 
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::machine::EffectId;
-use agent_core::pod_worker::{EventFact, EventKind, PodAction, PodEvent, PodWorker};
+use agent_core::pod_worker::{PodAction, PodEvent, PodWorker};
 use agent_core::runtime::PodKey;
 use agent_core::time::Now;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::actor::Shell;
 use crate::execute::Executor;
 use crate::mailbox::{Coalesce, Relation, Sender};
-use crate::status::StatusStore;
+use crate::outlets::Outlets;
 use agent_core::pod_manager::ManagerEvent;
 
 /// One pod worker's surroundings.
@@ -24,7 +24,7 @@ pub struct WorkerShell<R, I> {
     executor: Executor<R, I>,
     own: Sender<PodEvent>,
     manager: Sender<ManagerEvent>,
-    statuses: StatusStore,
+    outlets: Outlets,
     /// For each effect in flight, what cancels it.
     cancels: BTreeMap<EffectId, CancellationToken>,
     state: &'static str,
@@ -40,7 +40,7 @@ impl<R, I> WorkerShell<R, I> {
         executor: Executor<R, I>,
         own: Sender<PodEvent>,
         manager: Sender<ManagerEvent>,
-        statuses: StatusStore,
+        outlets: Outlets,
     ) -> WorkerShell<R, I> {
         let cancels = BTreeMap::new();
         WorkerShell {
@@ -48,7 +48,7 @@ impl<R, I> WorkerShell<R, I> {
             executor,
             own,
             manager,
-            statuses,
+            outlets,
             cancels,
             state: "",
             ended: false,
@@ -83,8 +83,8 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
                 }
             }
             PodAction::Persist { id, record } => self.executor.persist(id, record, self.own.clone()),
-            PodAction::PublishStatus(status) => self.statuses.publish(&self.key, *status),
-            PodAction::Event(fact) => record(&self.key, &fact),
+            PodAction::PublishStatus(status) => self.outlets.published(&self.key, *status),
+            PodAction::Event(fact) => self.outlets.event(&self.key, &fact),
             PodAction::Finished { .. } => self.finished = true,
         }
     }
@@ -100,26 +100,13 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
         if worker.is_terminated() && !std::mem::replace(&mut self.ended, true) {
             // It needs no room any more, even if it is kept until it is removed.
             self.manager.send(ManagerEvent::Ended(self.key.uid.clone()));
+            self.outlets.terminated(&self.key.uid);
         }
         if self.finished {
-            self.statuses.remove(&self.key.uid);
+            self.outlets.finished(&self.key);
             self.manager.send(ManagerEvent::Finished(self.key.uid.clone()));
         }
         !self.finished
-    }
-}
-
-/// A Kubernetes event; until there is an API server to tell, the log is where it goes.
-fn record(key: &PodKey, fact: &EventFact) {
-    let container = fact.container.as_deref().unwrap_or("");
-    let (pod, namespace, uid) = (&*key.name, &*key.namespace, &key.uid);
-    match fact.kind {
-        EventKind::Normal => {
-            tracing::info!(pod, namespace, %uid, container, reason = fact.reason, message = fact.message, "event");
-        }
-        EventKind::Warning => {
-            tracing::warn!(pod, namespace, %uid, container, reason = fact.reason, message = fact.message, "event");
-        }
     }
 }
 

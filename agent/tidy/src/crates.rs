@@ -161,7 +161,8 @@ fn judge(room: &Room, dependency: &Value) -> Option<String> {
     let in_tests = dependency["kind"] == "dev";
     if ROOMS.iter().any(|r| r.name == name) {
         // Optional: behind a feature that only tests turn on.
-        let for_tests = (in_tests || dependency["optional"] == true) && (name == room.name || TESTS_MAY_USE.contains(&name));
+        let for_tests = (in_tests || dependency["optional"] == true)
+            && (name == room.name || TESTS_MAY_USE.contains(&name));
         let allowed = for_tests || room.may_use.contains(&name);
         return (!allowed)
             .then(|| format!("{} may not use {name}; it may use: {}", room.name, room.may_use.join(", ")));

@@ -1,0 +1,148 @@
+//! News for the Node object: what the machine, its network, the runtime and PLEG say.
+//!
+//! ```text
+//! machine (every 30 s) · network (on change, every 30 s) · runtime status (100 ms until ready, then 5 s)
+//! images (every 30 s) · PLEG's health (on change)  ──► NodeStatusEvent::Input ──► node object
+//! ```
+//! In: drivers and views. Out: inputs; the machine compares and decides. Nothing is walked: every look is a few small
+//! reads or one CRI call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::drivers::{ImageService, Runtime};
+use agent_core::node_status::{HostNetwork, MachineFacts, NodeImage, NodeInput, NodeStatusEvent};
+use agent_core::time::Mono;
+use tokio::sync::{Notify, watch};
+
+use crate::actor::Tasks;
+use crate::mailbox::Sender;
+
+/// Status of the runtime, as often as upstream asks for it.
+const RUNTIME: Duration = Duration::from_secs(5);
+/// The same until the node is shown as ready, but not longer than this after the start.
+const RUNTIME_AT_START: Duration = Duration::from_millis(100);
+/// See [`RUNTIME_AT_START`].
+const START: Duration = Duration::from_secs(120);
+/// What rarely changes; images as often as upstream lists them.
+const RARELY: Duration = Duration::from_secs(30);
+
+/// Reads what the Node object says of the machine. Both may block for small reads of /proc and /sys.
+pub trait NodeFactsSource: Send + Sync + 'static {
+    /// The machine.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    fn machine_facts(&self) -> anyhow::Result<MachineFacts>;
+
+    /// Interfaces, default routes, and what the node's name resolves to.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    fn host_network(&self) -> anyhow::Result<HostNetwork>;
+
+    /// Notified when an address or a route of the host changed; `tasks` carries the listener.
+    fn network_changes(&self, tasks: &Tasks) -> Arc<Notify>;
+}
+
+/// Everything that has news.
+pub struct Feeds<R, I, C> {
+    /// CRI RuntimeService.
+    pub runtime: Arc<R>,
+    /// CRI ImageService.
+    pub images: Arc<I>,
+    /// The machine.
+    pub facts: Arc<C>,
+    /// Whether PLEG is healthy.
+    pub pleg: watch::Receiver<Result<(), String>>,
+    /// Whether the API server shows the node as ready.
+    pub ready: watch::Receiver<bool>,
+    /// Notified when an address or a route of the host changed.
+    pub network_changed: Arc<Notify>,
+    /// The node object.
+    pub to: Sender<NodeStatusEvent>,
+}
+
+impl<R: Runtime, I: ImageService, C: NodeFactsSource> Feeds<R, I, C> {
+    /// Starts all feeds; they end with the node.
+    pub fn start(self, tasks: &Tasks) {
+        tasks.start(follow_pleg(self.pleg, self.to.clone()));
+        tasks.start(follow_images(self.images, self.to.clone(), tasks.clone()));
+        tasks.start(follow_machine(self.facts, self.network_changed, self.to.clone(), tasks.clone()));
+        tasks.start(follow_runtime(self.runtime, self.ready, self.to, tasks.clone()));
+    }
+}
+
+fn send(to: &Sender<NodeStatusEvent>, input: NodeInput) {
+    to.send(NodeStatusEvent::Input(input));
+}
+
+async fn follow_pleg(mut health: watch::Receiver<Result<(), String>>, to: Sender<NodeStatusEvent>) {
+    loop {
+        let now = health.borrow_and_update().clone();
+        send(&to, NodeInput::Pleg(now));
+        if health.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn follow_images<I: ImageService>(images: Arc<I>, to: Sender<NodeStatusEvent>, tasks: Tasks) {
+    loop {
+        match images.list_images().await {
+            Ok(list) => {
+                let list = list.into_iter().map(|image| NodeImage {
+                    repo_digests: image.repo_digests,
+                    repo_tags: image.repo_tags,
+                    size_bytes: image.size_bytes,
+                });
+                send(&to, NodeInput::Images(list.collect()));
+            }
+            Err(error) => tracing::debug!(%error, "images not listed; the node shows those of before"),
+        }
+        tasks.wait_until(tasks.now().mono.after(RARELY)).await;
+    }
+}
+
+async fn follow_machine<C: NodeFactsSource>(
+    facts: Arc<C>,
+    changed: Arc<Notify>,
+    to: Sender<NodeStatusEvent>,
+    tasks: Tasks,
+) {
+    loop {
+        let source = facts.clone();
+        let read = tasks.blocking(move || (source.machine_facts(), source.host_network())).await;
+        let Some((machine, network)) = read else { return };
+        match network {
+            Ok(network) => send(&to, NodeInput::Network(network)),
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "the host's network cannot be read"),
+        }
+        send(&to, NodeInput::Machine(machine.map_err(|error| format!("{error:#}"))));
+        tokio::select! {
+            // Both only wait; what is dropped has taken nothing.
+            () = changed.notified() => {}
+            () = tasks.wait_until(tasks.now().mono.after(RARELY)) => {}
+        }
+    }
+}
+
+async fn follow_runtime<R: Runtime>(
+    runtime: Arc<R>,
+    ready: watch::Receiver<bool>,
+    to: Sender<NodeStatusEvent>,
+    tasks: Tasks,
+) {
+    if let Ok(version) = runtime.version().await {
+        send(&to, NodeInput::RuntimeVersion(version));
+    }
+    let start = tasks.now().mono;
+    loop {
+        let asked: Mono = tasks.now().mono;
+        let result = runtime.status().await.map_err(|error| error.to_string());
+        send(&to, NodeInput::Runtime { asked, result });
+        let starting = !*ready.borrow() && asked.since(start) < START;
+        let pause = if starting { RUNTIME_AT_START } else { RUNTIME };
+        tasks.wait_until(tasks.now().mono.after(pause)).await;
+    }
+}

@@ -1,0 +1,178 @@
+//! The Node object's surroundings: calls, node events, and whom a registration concerns.
+//!
+//! In: the machine's actions, the watch on the own Node. Out: calls; the Node's UID to the lease and the mirror pods;
+//! facts in log and ledger. Decisions are in [`agent_core::node_status`].
+
+use std::sync::Arc;
+
+use agent_core::api::{ApiServer, WatchEvent};
+use agent_core::events::{Fact, RecorderEvent};
+use agent_core::lease::LeaseEvent;
+use agent_core::mirror_pods::{MirrorEvent, NodeView};
+use agent_core::node_status::{NodeFact, NodeInput, NodeStatus, NodeStatusAction, NodeStatusEvent};
+use agent_core::pod_worker::EventKind;
+use agent_core::time::Now;
+use k8s_openapi::api::core::v1::Node;
+use tokio::sync::{Notify, watch};
+
+use super::calls::Caller;
+use crate::actor::Shell;
+use crate::mailbox::{Coalesce, Relation, Sender};
+
+/// Who hears about the Node.
+pub struct NodeListeners {
+    /// The event recorder.
+    pub recorder: Sender<RecorderEvent>,
+    /// The lease.
+    pub lease: Sender<LeaseEvent>,
+    /// The mirror pods.
+    pub mirrors: Sender<MirrorEvent>,
+    /// Whether the API server shows the node as ready.
+    pub ready: watch::Sender<bool>,
+    /// `spec.podCIDRs` of the Node.
+    pub pod_cidrs: watch::Sender<Vec<String>>,
+    /// Asks for new connections.
+    pub reconnect: Arc<Notify>,
+}
+
+/// The Node object's surroundings.
+pub struct NodeObjectShell<A> {
+    /// The way to the API server.
+    pub caller: Caller<A>,
+    /// Its own mailbox, for answers.
+    pub own: Sender<NodeStatusEvent>,
+    /// Who hears about the Node.
+    pub listeners: NodeListeners,
+}
+
+impl<A: ApiServer> Shell for NodeObjectShell<A> {
+    type Machine = NodeStatus;
+
+    fn tick(&self) -> NodeStatusEvent {
+        NodeStatusEvent::Tick
+    }
+
+    fn before(&mut self, _now: Now, event: &NodeStatusEvent) {
+        if let NodeStatusEvent::Watched(event) = event
+            && let Some(view) = view(event)
+        {
+            if let NodeView::Present { uid } = &view {
+                self.listeners.lease.send(LeaseEvent::Registered { uid: uid.clone() });
+            }
+            self.listeners.mirrors.send(MirrorEvent::Node(view));
+        }
+    }
+
+    fn perform(&mut self, _now: Now, action: NodeStatusAction) {
+        match action {
+            NodeStatusAction::Call { id, call } => {
+                let own = self.own.clone();
+                self.caller.send(call, move |result| {
+                    own.send(NodeStatusEvent::Answered { id, result });
+                });
+            }
+            NodeStatusAction::Event(event) => {
+                let kind = if event.warning { EventKind::Warning } else { EventKind::Normal };
+                tracing::info!(reason = event.reason, message = event.message, "node event");
+                self.listeners.recorder.send(RecorderEvent::Record(Fact::of_node(
+                    kind,
+                    event.reason,
+                    event.message,
+                )));
+            }
+            NodeStatusAction::PodCidr(ranges) => {
+                self.listeners.pod_cidrs.send_replace(ranges);
+            }
+            NodeStatusAction::CloseConnections => self.listeners.reconnect.notify_one(),
+            NodeStatusAction::Fact(fact) => self.fact(fact),
+        }
+    }
+}
+
+impl<A> NodeObjectShell<A> {
+    fn fact(&self, fact: NodeFact) {
+        match fact {
+            NodeFact::Registered { uid, created } => {
+                tracing::info!(uid, created, "node registered");
+                self.listeners.lease.send(LeaseEvent::Registered { uid: uid.clone() });
+                self.listeners.mirrors.send(MirrorEvent::Node(NodeView::Present { uid }));
+            }
+            NodeFact::Reported { ready } => {
+                if self.listeners.ready.send_replace(ready) != ready {
+                    tracing::info!(ready, "node status reported");
+                }
+            }
+            NodeFact::Failed { message } => tracing::warn!(message, "node status not reported yet"),
+            NodeFact::Problem { message } => tracing::warn!(message, "part of the node's status is missing"),
+            NodeFact::Deleted => {
+                tracing::warn!("the Node object was deleted; it is registered again");
+                self.listeners.mirrors.send(MirrorEvent::Node(NodeView::Missing));
+            }
+        }
+    }
+}
+
+/// What the watch says about the Node; `None` if it says nothing new.
+fn view(event: &WatchEvent<Node>) -> Option<NodeView> {
+    let of = |node: &Node| match (&node.metadata.deletion_timestamp, &node.metadata.uid) {
+        (Some(_), _) => NodeView::Deleting,
+        (None, Some(uid)) => NodeView::Present { uid: uid.clone() },
+        (None, None) => NodeView::Missing,
+    };
+    match event {
+        WatchEvent::Listed(nodes) => Some(nodes.first().map_or(NodeView::Missing, |node| of(node))),
+        WatchEvent::Applied(node) => Some(of(node)),
+        WatchEvent::Deleted(_) => Some(NodeView::Missing),
+        WatchEvent::Lost(_) => None,
+    }
+}
+
+impl Coalesce for NodeStatusEvent {
+    fn relation(&self, newer: &Self) -> Relation {
+        match (self, newer) {
+            (NodeStatusEvent::Input(a), NodeStatusEvent::Input(b)) => input_relation(a, b),
+            (NodeStatusEvent::Watched(_), NodeStatusEvent::Watched(_)) => Relation::Ordered,
+            (NodeStatusEvent::Tick, NodeStatusEvent::Tick) => Relation::Supersedes,
+            _ => Relation::Independent,
+        }
+    }
+}
+
+/// Of one source only the latest news counts.
+fn input_relation(queued: &NodeInput, newer: &NodeInput) -> Relation {
+    if std::mem::discriminant(queued) == std::mem::discriminant(newer) {
+        Relation::Supersedes
+    } else {
+        Relation::Independent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_core::node_status::Pressures;
+
+    use super::*;
+
+    #[test]
+    fn news_of_one_source_replace_each_other() {
+        let pleg = || NodeStatusEvent::Input(NodeInput::Pleg(Ok(())));
+        let other = NodeStatusEvent::Input(NodeInput::Pressures(Pressures::default()));
+        assert_eq!(pleg().relation(&pleg()), Relation::Supersedes);
+        assert_eq!(pleg().relation(&other), Relation::Independent);
+        let watched = || NodeStatusEvent::Watched(WatchEvent::Listed(Vec::new()));
+        assert_eq!(watched().relation(&watched()), Relation::Ordered);
+    }
+
+    #[test]
+    fn the_watch_tells_whether_the_node_is_there() {
+        let mut node = Node::default();
+        node.metadata.uid = Some("u".into());
+        let present = NodeView::Present { uid: "u".into() };
+        let node = Arc::new(node);
+        assert_eq!(view(&WatchEvent::Listed(vec![node.clone()])), Some(present.clone()));
+        assert_eq!(view(&WatchEvent::Applied(node.clone())), Some(present));
+        assert_eq!(view(&WatchEvent::Deleted(node.clone())), Some(NodeView::Missing));
+        assert_eq!(view(&WatchEvent::Listed(Vec::new())), Some(NodeView::Missing));
+        assert_eq!(view(&WatchEvent::Lost("x".into())), None);
+    }
+}

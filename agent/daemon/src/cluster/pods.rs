@@ -1,0 +1,265 @@
+//! The owners of pods' API side: the API source, the status manager, the mirror pods.
+//!
+//! ```text
+//! pod watch ─┬─► ApiSource ─► manager
+//!            ├─► StatusManager ─► calls
+//!            └─► MirrorPods ───► calls
+//! ```
+//! In: watch events, what workers did ([`crate::outlets`]). Out: calls, desired pods, log lines. Decisions are in
+//! [`agent_core::pod_source::api`], [`agent_core::status_manager`], [`agent_core::mirror_pods`].
+
+use agent_core::api::{ApiServer, WatchEvent};
+use agent_core::mirror_pods::{MirrorAction, MirrorEvent, MirrorPods, MirrorReport};
+use agent_core::pod_manager::ManagerEvent;
+use agent_core::pod_source::api::{ApiSource, ApiSourceAction, ApiSourceEvent, ApiSourceReport};
+use agent_core::status_manager::{StatusAction, StatusEvent, StatusManager, StatusReport};
+use agent_core::time::Now;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::calls::Caller;
+use crate::actor::Shell;
+use crate::mailbox::{Coalesce, Relation, Sender};
+
+/// Who hears the pod watch.
+#[derive(Clone)]
+pub struct PodWatchers {
+    /// The API source.
+    pub source: Sender<ApiSourceEvent>,
+    /// The status manager.
+    pub status: Sender<StatusEvent>,
+    /// The mirror pods.
+    pub mirrors: Sender<MirrorEvent>,
+}
+
+impl PodWatchers {
+    /// Passes one event to all; it shares the pods.
+    pub fn hear(&self, event: &WatchEvent<Pod>) {
+        // The status manager first: it must know a pod before the pod's worker can say anything.
+        self.status.send(StatusEvent::Watch(event.clone()));
+        self.mirrors.send(MirrorEvent::Watch(event.clone()));
+        self.source.send(ApiSourceEvent::Watch(event.clone()));
+    }
+}
+
+/// The API source's surroundings.
+pub struct ApiSourceShell(pub Sender<ManagerEvent>);
+
+impl Shell for ApiSourceShell {
+    type Machine = ApiSource;
+
+    fn tick(&self) -> ApiSourceEvent {
+        ApiSourceEvent::Tick
+    }
+
+    fn perform(&mut self, _now: Now, action: ApiSourceAction) {
+        match action {
+            ApiSourceAction::Deliver(update) => {
+                self.0.send(ManagerEvent::Update(update));
+            }
+            ApiSourceAction::Report(ApiSourceReport::Ready(pods)) => {
+                tracing::info!(pods, "pods of the API server are known");
+            }
+            ApiSourceAction::Report(ApiSourceReport::Ignored { pod, problem }) => {
+                tracing::error!(pod, problem, "pod of the API server ignored");
+            }
+            ApiSourceAction::Report(ApiSourceReport::Duplicate(duplicate)) => {
+                tracing::error!(reason = "FailedValidation", ?duplicate, "pod left out: its name is taken");
+            }
+            ApiSourceAction::Report(ApiSourceReport::Lost(problem)) => {
+                tracing::warn!(
+                    problem,
+                    "pods of the API server are not watched; running pods stay as they are"
+                );
+            }
+        }
+    }
+}
+
+/// The status manager's surroundings.
+pub struct StatusShell<A> {
+    /// The way to the API server.
+    pub caller: Caller<A>,
+    /// Its own mailbox, for answers.
+    pub own: Sender<StatusEvent>,
+}
+
+impl<A: ApiServer> Shell for StatusShell<A> {
+    type Machine = StatusManager;
+
+    fn tick(&self) -> StatusEvent {
+        StatusEvent::Tick
+    }
+
+    fn perform(&mut self, _now: Now, action: StatusAction) {
+        match action {
+            StatusAction::Call { id, call } => {
+                let own = self.own.clone();
+                self.caller.send(call, move |result| {
+                    own.send(StatusEvent::Answer { id, result });
+                });
+            }
+            StatusAction::Report(StatusReport::Failed { pod, error }) => tracing::warn!(
+                pod = %pod.name, namespace = %pod.namespace, uid = %pod.uid, %error, "status not written yet"
+            ),
+            StatusAction::Report(StatusReport::Illegal { pod, problem }) => tracing::error!(
+                pod = %pod.name, namespace = %pod.namespace, uid = %pod.uid, problem, "status refused"
+            ),
+            StatusAction::Report(StatusReport::Deleted(pod)) => tracing::info!(
+                pod = %pod.name, namespace = %pod.namespace, uid = %pod.uid, "pod is over; its object is deleted"
+            ),
+        }
+    }
+}
+
+/// The mirror pods' surroundings.
+pub struct MirrorShell<A> {
+    /// The way to the API server.
+    pub caller: Caller<A>,
+    /// Its own mailbox, for answers.
+    pub own: Sender<MirrorEvent>,
+}
+
+impl<A: ApiServer> Shell for MirrorShell<A> {
+    type Machine = MirrorPods;
+
+    fn tick(&self) -> MirrorEvent {
+        MirrorEvent::Tick
+    }
+
+    fn perform(&mut self, _now: Now, action: MirrorAction) {
+        match action {
+            MirrorAction::Call { id, call } => {
+                let own = self.own.clone();
+                self.caller.send(call, move |result| {
+                    own.send(MirrorEvent::Answer { id, result });
+                });
+            }
+            MirrorAction::Report(MirrorReport::Created(name)) => {
+                tracing::info!(pod = %name.name, namespace = %name.namespace, "mirror pod created");
+            }
+            MirrorAction::Report(MirrorReport::Deleted(name)) => {
+                tracing::info!(pod = %name.name, namespace = %name.namespace, "mirror pod deleted");
+            }
+            MirrorAction::Report(MirrorReport::NameTaken(name)) => tracing::warn!(
+                pod = %name.name, namespace = %name.namespace,
+                "a pod that is no mirror pod has the name of a static pod: the static pod is not shown"
+            ),
+            MirrorAction::Report(MirrorReport::Failed(error)) => {
+                tracing::warn!(%error, "mirror pod not up to date yet");
+            }
+        }
+    }
+}
+
+/// A complete list makes everything that was queued before it superfluous; single pods must stay in order.
+fn watch_relation(queued: &WatchEvent<Pod>, newer: &WatchEvent<Pod>) -> Relation {
+    match (queued, newer) {
+        (WatchEvent::Listed(_), WatchEvent::Listed(_)) | (WatchEvent::Lost(_), WatchEvent::Lost(_)) => {
+            Relation::Supersedes
+        }
+        _ => Relation::Ordered,
+    }
+}
+
+impl Coalesce for ApiSourceEvent {
+    fn relation(&self, newer: &Self) -> Relation {
+        match (self, newer) {
+            (ApiSourceEvent::Watch(a), ApiSourceEvent::Watch(b)) => watch_relation(a, b),
+            (ApiSourceEvent::Tick, ApiSourceEvent::Tick) => Relation::Supersedes,
+            _ => Relation::Independent,
+        }
+    }
+}
+
+impl Coalesce for StatusEvent {
+    fn relation(&self, newer: &Self) -> Relation {
+        match (self, newer) {
+            (StatusEvent::Watch(a), StatusEvent::Watch(b)) => watch_relation(a, b),
+            (StatusEvent::Tick, StatusEvent::Tick) => Relation::Supersedes,
+            (StatusEvent::Published { pod: a, .. }, StatusEvent::Published { pod: b, .. })
+                if a.uid == b.uid =>
+            {
+                Relation::Supersedes
+            }
+            // What happened to one pod keeps its order.
+            (StatusEvent::Published { .. } | StatusEvent::Terminated(_) | StatusEvent::Finished(_), _)
+                if !matches!(
+                    newer,
+                    StatusEvent::Answer { .. } | StatusEvent::Tick | StatusEvent::Watch(_)
+                ) =>
+            {
+                if uid(self) == uid(newer) {
+                    Relation::Ordered
+                } else {
+                    Relation::Independent
+                }
+            }
+            // A pod must be known before something is said about it.
+            (StatusEvent::Watch(_), StatusEvent::Published { .. }) => Relation::Ordered,
+            _ => Relation::Independent,
+        }
+    }
+}
+
+fn uid(event: &StatusEvent) -> Option<&agent_core::runtime::PodUid> {
+    match event {
+        StatusEvent::Published { pod, .. } | StatusEvent::Finished(pod) => Some(&pod.uid),
+        StatusEvent::Terminated(uid) => Some(uid),
+        StatusEvent::Watch(_) | StatusEvent::Answer { .. } | StatusEvent::Tick => None,
+    }
+}
+
+impl Coalesce for MirrorEvent {
+    fn relation(&self, newer: &Self) -> Relation {
+        match (self, newer) {
+            (MirrorEvent::Watch(a), MirrorEvent::Watch(b)) => watch_relation(a, b),
+            (MirrorEvent::Node(_), MirrorEvent::Node(_)) | (MirrorEvent::Tick, MirrorEvent::Tick) => {
+                Relation::Supersedes
+            }
+            (MirrorEvent::Answer { .. }, _) | (_, MirrorEvent::Answer { .. }) => Relation::Independent,
+            (MirrorEvent::Tick, _) | (_, MirrorEvent::Tick) => Relation::Independent,
+            _ => Relation::Ordered,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use agent_core::runtime::PodKey;
+
+    use super::*;
+
+    fn key(uid: &str) -> PodKey {
+        PodKey { namespace: "ns".into(), name: "web".into(), uid: uid.into() }
+    }
+
+    #[test]
+    fn the_newest_status_wins_and_the_end_is_never_overtaken() {
+        let published = |uid: &str| StatusEvent::Published { pod: key(uid), status: Arc::default() };
+        let terminated = |uid: &str| StatusEvent::Terminated(uid.into());
+        for (queued, newer, relation) in [
+            (published("a"), published("a"), Relation::Supersedes),
+            (published("a"), published("b"), Relation::Independent),
+            (published("a"), terminated("a"), Relation::Ordered),
+            (terminated("a"), published("a"), Relation::Ordered),
+            (terminated("a"), published("b"), Relation::Independent),
+            (StatusEvent::Finished(key("a")), published("a"), Relation::Ordered),
+            (StatusEvent::Watch(WatchEvent::Listed(Vec::new())), published("a"), Relation::Ordered),
+            (StatusEvent::Tick, published("a"), Relation::Independent),
+            (StatusEvent::Tick, StatusEvent::Tick, Relation::Supersedes),
+        ] {
+            assert_eq!(queued.relation(&newer), relation, "{queued:?} then {newer:?}");
+        }
+    }
+
+    #[test]
+    fn single_changes_of_a_watch_keep_their_order() {
+        let applied = || WatchEvent::Applied(Arc::<Pod>::default());
+        let listed = || WatchEvent::<Pod>::Listed(Vec::new());
+        assert_eq!(watch_relation(&applied(), &applied()), Relation::Ordered);
+        assert_eq!(watch_relation(&listed(), &applied()), Relation::Ordered);
+        assert_eq!(watch_relation(&listed(), &listed()), Relation::Supersedes);
+    }
+}

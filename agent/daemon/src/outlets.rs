@@ -1,0 +1,123 @@
+//! What pods' owners tell the owners that speak to the API server; nobody on a standalone node.
+//!
+//! In: what the manager and the workers did. Out: events in the mailboxes of mirror pods, status manager and event
+//! recorder. Clones share them. Invariant: events of one pod keep their order in every mailbox.
+
+use std::sync::Arc;
+
+use agent_core::admission::Rejection;
+use agent_core::events::{About, Fact, RecorderEvent};
+use agent_core::mirror_pods::MirrorEvent;
+use agent_core::pod_source::PodUpdate;
+use agent_core::pod_worker::{EventFact, EventKind};
+use agent_core::runtime::{PodKey, PodUid};
+use agent_core::status_manager::StatusEvent;
+use k8s_openapi::api::core::v1::PodStatus;
+
+use crate::mailbox::Sender;
+use crate::status::StatusStore;
+
+/// Who wants to know.
+#[derive(Clone)]
+pub struct Outlets {
+    statuses: StatusStore,
+    api: Option<ApiOutlets>,
+}
+
+/// The mailboxes of a node that has an API server.
+#[derive(Clone)]
+pub struct ApiOutlets {
+    /// The status manager.
+    pub status: Sender<StatusEvent>,
+    /// The mirror pods.
+    pub mirrors: Sender<MirrorEvent>,
+    /// The event recorder.
+    pub recorder: Sender<RecorderEvent>,
+}
+
+impl Outlets {
+    /// `api` is `None` on a standalone node.
+    #[must_use]
+    pub fn new(statuses: StatusStore, api: Option<ApiOutlets>) -> Outlets {
+        Outlets { statuses, api }
+    }
+
+    /// A source of static pods changed.
+    pub fn static_pods(&self, update: &PodUpdate) {
+        if let Some(api) = &self.api {
+            api.mirrors.send(MirrorEvent::Static(update.clone()));
+        }
+    }
+
+    /// A worker was started.
+    pub fn started(&self, key: &PodKey) {
+        if let Some(api) = &self.api {
+            api.mirrors.send(MirrorEvent::Worker(key.clone()));
+        }
+    }
+
+    /// A worker has ended and is forgotten.
+    pub fn forgotten(&self, uid: &PodUid) {
+        if let Some(api) = &self.api {
+            api.mirrors.send(MirrorEvent::Forgotten(uid.clone()));
+        }
+    }
+
+    /// Every source was read.
+    pub fn synced(&self) {
+        if let Some(api) = &self.api {
+            api.mirrors.send(MirrorEvent::Synced);
+        }
+    }
+
+    /// A worker published a status.
+    pub fn published(&self, key: &PodKey, status: PodStatus) {
+        let status = Arc::new(status);
+        self.statuses.publish(key, status.clone());
+        if let Some(api) = &self.api {
+            api.status.send(StatusEvent::Published { pod: key.clone(), status });
+        }
+    }
+
+    /// Nothing of the pod runs or will run.
+    pub fn terminated(&self, uid: &PodUid) {
+        if let Some(api) = &self.api {
+            api.status.send(StatusEvent::Terminated(uid.clone()));
+        }
+    }
+
+    /// Nothing of the pod is left.
+    pub fn finished(&self, key: &PodKey) {
+        self.statuses.remove(&key.uid);
+        if let Some(api) = &self.api {
+            api.status.send(StatusEvent::Finished(key.clone()));
+        }
+    }
+
+    /// Something to record as a Kubernetes event; it is in the log in any case.
+    pub fn event(&self, key: &PodKey, fact: &EventFact) {
+        self.record(key, Fact::of_pod(key, fact));
+    }
+
+    /// Admission refused a pod.
+    pub fn rejected(&self, key: &PodKey, rejection: &Rejection) {
+        self.record(key, Fact::rejected(key, rejection));
+    }
+
+    fn record(&self, key: &PodKey, fact: Fact) {
+        let About::Pod { field_path, .. } = &fact.about else { return };
+        let object = field_path.as_deref().unwrap_or("");
+        let (pod, namespace, uid) = (&*key.name, &*key.namespace, &key.uid);
+        match fact.kind {
+            EventKind::Normal => {
+                tracing::info!(pod, namespace, %uid, object, reason = fact.reason, message = fact.message, "event");
+            }
+            EventKind::Warning => {
+                tracing::warn!(pod, namespace, %uid, object, reason = fact.reason, message = fact.message, "event");
+            }
+        }
+        if let Some(api) = &self.api {
+            api.recorder.send(RecorderEvent::Record(fact));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The whole daemon over a fake runtime and a fake API server: registration, API pods, mirror pods, an API server that
+//! goes away, an agent that is killed. Time is tokio's, paused.
+
+// A test's helpers fail by panicking, as the test itself does.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use agent_core::time::Mono;
+use agent_sim::fake_api::{Key, Resource};
+use orlop_agent::status::PodViews;
+use serde_json::Value;
+use support::Machine;
+use support::api::TestApi;
+
+fn machine() -> (Machine, TestApi) {
+    let mut machine = Machine::new();
+    let api = TestApi::new(machine.clock.clone());
+    machine.api = Some(api.clone());
+    (machine, api)
+}
+
+fn phase(object: Option<&Value>) -> &str {
+    object.and_then(|o| o.pointer("/status/phase")).and_then(Value::as_str).unwrap_or("")
+}
+
+fn is_ready(node: Option<&Value>) -> bool {
+    let conditions = node.and_then(|n| n.pointer("/status/conditions")).and_then(Value::as_array);
+    conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+}
+
+fn the_node() -> Key {
+    Key::new(Resource::Nodes, "", "node")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_registers_runs_a_pod_and_lets_it_go() {
+    let (machine, api) = machine();
+    let agent = machine.agent(Mono(0)).await;
+    api.until("ready", &the_node(), is_ready).await;
+    let lease = Key::new(Resource::Leases, "kube-node-lease", "node");
+    api.until("there", &lease, |lease| lease.is_some()).await;
+
+    let pod = api.run_pod("web");
+    api.until("running", &pod, |pod| phase(pod) == "Running").await;
+    assert_eq!(machine.running().len(), 1);
+    api.with(|api, now| api.remove_object(now.wall, &pod, None)).unwrap();
+    api.until("gone", &pod, |pod| pod.is_none()).await;
+    assert!(machine.running().is_empty());
+    agent.pass(30).await;
+    assert!(machine.is_empty());
+    assert_eq!(std::fs::read_dir(machine.path("kubelet/pods")).unwrap().count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_has_a_mirror_that_comes_back() {
+    let (machine, api) = machine();
+    machine.write("web", "x");
+    let mut agent = machine.agent(Mono(0)).await;
+    let mirror = Key::new(Resource::Pods, "default", "web-node");
+    api.until("running", &mirror, |pod| phase(pod) == "Running").await;
+    let before = machine.running();
+    api.with(|api, now| api.remove_object(now.wall, &mirror, Some(0))).unwrap();
+    api.until("back", &mirror, |pod| phase(pod) == "Running").await;
+    assert_eq!(machine.running(), before, "the static pod itself is not touched");
+    machine.remove("web");
+    agent.until("gone", PodViews::is_empty).await;
+    api.until("gone", &mirror, |pod| pod.is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_deleted_comes_back() {
+    let (machine, api) = machine();
+    let _agent = machine.agent(Mono(0)).await;
+    api.until("ready", &the_node(), is_ready).await;
+    api.with(|api, now| api.remove_object(now.wall, &the_node(), None)).unwrap();
+    api.until("ready again", &the_node(), is_ready).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_api_server_pods_go_on_and_everything_converges() {
+    let (machine, api) = machine();
+    machine.write("web", "x");
+    let mut agent = machine.agent(Mono(0)).await;
+    let pod = api.run_pod("api");
+    api.until("running", &pod, |pod| phase(pod) == "Running").await;
+    agent.running(2).await;
+    let before = machine.running();
+    api.set_up(false);
+    agent.pass(300).await;
+    assert_eq!(machine.running(), before);
+    machine.write("late", "x");
+    agent.running(3).await;
+    // While nobody can be asked, a restarted agent runs what it has and takes nothing down.
+    agent.kill().await;
+    let agent = machine.agent(Mono(0)).await;
+    agent.pass(120).await;
+    assert_eq!(machine.running().len(), 3);
+    api.with(|api, now| api.remove_object(now.wall, &pod, None)).unwrap();
+    api.set_up(true);
+    api.until("gone", &pod, |pod| pod.is_none()).await;
+    let late = Key::new(Resource::Pods, "default", "late-node");
+    api.until("running", &late, |pod| phase(pod) == "Running").await;
+    assert_eq!(machine.running().len(), 2);
+}

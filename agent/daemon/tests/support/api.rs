@@ -1,0 +1,190 @@
+//! The simulator's API server behind the driver's trait, and the watches that the real driver would keep.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use agent_core::api::{ApiCall, ApiError, ApiResult, ApiServer, WatchEvent};
+use agent_core::drivers::Class;
+use agent_core::events::Rate;
+use agent_core::lease::LeaseConfig;
+use agent_core::node_status::{AddressPolicy, NodeStatusConfig};
+use agent_core::resources::node_allocatable::Reservations;
+use agent_core::time::Now;
+use agent_linux::clock::Clock;
+use agent_sim::fake_api::{FakeApi, Key, Resource, Selector, WatchLine, Who};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use orlop_agent::actor::Tasks;
+use orlop_agent::cluster::{ApiDrivers, ClusterPlan};
+use orlop_agent::testing::VirtualClock;
+use orlop_config::kubelet::KubeletConfiguration;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc, watch};
+
+/// An API server that survives the agents; clones share it.
+#[derive(Clone)]
+pub struct TestApi {
+    api: Arc<Mutex<FakeApi>>,
+    clock: Arc<VirtualClock>,
+    changed: Arc<Notify>,
+    up: watch::Sender<bool>,
+}
+
+impl ApiServer for TestApi {
+    async fn call(&self, call: &ApiCall) -> ApiResult {
+        if !*self.up.borrow() {
+            return Err(ApiError {
+                call: call.describe(),
+                class: Class::Unavailable,
+                code: None,
+                reason: String::new(),
+                message: "connection refused".to_owned(),
+            });
+        }
+        self.with(|api, now| api.call(now.wall, &Who::Node("node".to_owned()), call))
+    }
+}
+
+impl TestApi {
+    pub fn new(clock: Arc<VirtualClock>) -> TestApi {
+        let (up, _) = watch::channel(true);
+        TestApi { api: Arc::default(), clock, changed: Arc::default(), up }
+    }
+
+    /// Looks at it or changes it.
+    pub fn with<T>(&self, f: impl FnOnce(&mut FakeApi, Now) -> T) -> T {
+        let answer = f(&mut self.api.lock().unwrap(), self.clock.now());
+        self.changed.notify_waiters();
+        answer
+    }
+
+    /// Whether the server answers at all.
+    pub fn set_up(&self, up: bool) {
+        self.up.send_replace(up);
+        self.changed.notify_waiters();
+    }
+
+    /// A pod as the scheduler leaves it.
+    pub fn run_pod(&self, name: &str) -> Key {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"terminationGracePeriodSeconds": 30, "restartPolicy": "Always", "serviceAccountName": "default",
+            "containers": [{"name": "main", "image": super::IMAGE, "command": ["x"]}]}});
+        self.with(|api, now| {
+            let key = api.create_pod(now.wall, &pod).unwrap();
+            api.bind(now.wall, &key, "node").unwrap();
+            key
+        })
+    }
+
+    pub fn object(&self, key: &Key) -> Option<Value> {
+        // A look is no change: nobody is woken.
+        self.api.lock().unwrap().object(key).map(|object| Value::clone(object))
+    }
+
+    /// Virtual time passes until `wanted` holds.
+    pub async fn until(&self, what: &str, key: &Key, wanted: impl Fn(Option<&Value>) -> bool) {
+        let look = async {
+            loop {
+                let changed = self.changed.notified();
+                if wanted(self.object(key).as_ref()) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        if tokio::time::timeout(super::SOON, look).await.is_err() {
+            panic!("{key} not {what}: {:#?}", self.object(key));
+        }
+    }
+
+    /// What an agent is given: a client, and watches as the real driver keeps them.
+    pub fn connect(&self, tasks: &Tasks) -> ApiDrivers<TestApi> {
+        let (_, client) = watch::channel(Some(Arc::new(self.clone())));
+        ApiDrivers {
+            client,
+            pods: self.watch::<Pod>(tasks, Resource::Pods, Selector::node("node")),
+            node: self.watch::<Node>(tasks, Resource::Nodes, Selector::name("node")),
+            reconnect: Arc::default(),
+        }
+    }
+
+    fn watch<T: DeserializeOwned + Send + Sync + 'static>(
+        &self,
+        tasks: &Tasks,
+        resource: Resource,
+        selector: Selector,
+    ) -> mpsc::Receiver<WatchEvent<T>> {
+        let (to, events) = mpsc::channel(16);
+        let this = self.clone();
+        tasks.start(async move {
+            let typed = |object: &Value| Arc::new(serde_json::from_value(object.clone()).unwrap());
+            let mut seen = None;
+            loop {
+                let changed = this.changed.notified();
+                let up = *this.up.borrow();
+                let mut out = Vec::new();
+                match seen {
+                    Some(_) if !up => {
+                        seen = None;
+                        out.push(WatchEvent::Lost("connection refused".to_owned()));
+                    }
+                    None if !up => {}
+                    None => {
+                        let (objects, version) = this.api.lock().unwrap().list(resource, &selector);
+                        out.push(WatchEvent::Listed(objects.iter().map(|o| typed(o)).collect()));
+                        seen = Some(version);
+                    }
+                    Some(version) => {
+                        let lines =
+                            this.api.lock().unwrap().changes_since(resource, &selector, version).unwrap();
+                        for line in lines {
+                            seen = Some(line.version());
+                            match line {
+                                WatchLine::Added(o) | WatchLine::Modified(o) => {
+                                    out.push(WatchEvent::Applied(typed(&o)))
+                                }
+                                WatchLine::Deleted(o) => out.push(WatchEvent::Deleted(typed(&o))),
+                                WatchLine::Bookmark(_) => {}
+                            }
+                        }
+                    }
+                }
+                for event in out {
+                    if to.send(event).await.is_err() {
+                        return;
+                    }
+                }
+                // It began before the look: a change since then is not missed.
+                changed.await;
+            }
+        });
+        events
+    }
+}
+
+/// As the configuration's defaults make it.
+pub fn plan() -> ClusterPlan {
+    let kubelet = KubeletConfiguration::default();
+    ClusterPlan {
+        node: NodeStatusConfig {
+            node_name: "node".into(),
+            register: true,
+            labels: Default::default(),
+            taints: Vec::new(),
+            provider_id: String::new(),
+            controller_attach_detach: true,
+            addresses: AddressPolicy { hostname: "node".to_owned(), ..AddressPolicy::default() },
+            reservations: Reservations::new(&KubeletConfiguration { max_pods: 110, ..kubelet }),
+            local_storage_capacity_isolation: false,
+            images_max: 50,
+            port: 10250,
+            kubelet_version: "v1.36.0".to_owned(),
+            declared_features: Vec::new(),
+            update_period: Duration::from_secs(10),
+            report_period: Duration::from_secs(300),
+            seed: 1,
+        },
+        lease: LeaseConfig { node_name: "node".into(), duration_s: 40, seed: 2 },
+        events: Rate { per_second: 50, burst: 100 },
+    }
+}

@@ -1,0 +1,217 @@
+//! A machine under test: real directories, a fake runtime, a fake API server if it has one, and tokio's paused time,
+//! which passes only while everybody waits. Agents come and go.
+
+// Each test file uses its own part; a test's helpers fail by panicking, as the test itself does.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+pub mod api;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::admission::AdmissionContext;
+use agent_core::container_spec::NodeContext;
+use agent_core::node_status::{HostNetwork, InterfaceAddress, MachineFacts};
+use agent_core::pod_worker::WorkerContext;
+use agent_core::resources::node_allocatable::MachineAmounts;
+use agent_core::restart;
+use agent_core::runtime::observed::ContainerState;
+use agent_core::time::Mono;
+use agent_linux::clock::Clock;
+use agent_sim::driver::FakeDriver;
+use agent_sim::fake_runtime::{FakeRuntime, image};
+use api::TestApi;
+use orlop_agent::actor::Tasks;
+use orlop_agent::cluster::feeds::NodeFactsSource;
+use orlop_agent::host::Host;
+use orlop_agent::node::{Drivers, Node, Plan};
+use orlop_agent::pleg::{RuntimeSignal, Signals};
+use orlop_agent::runtime_state::ContextSource;
+use orlop_agent::status::PodViews;
+use orlop_agent::testing::VirtualClock;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+pub const IMAGE: &str = "localhost/orlop/hello:1";
+/// Virtual time; a pod that needs longer than this for anything here is stuck.
+pub const SOON: Duration = Duration::from_secs(120);
+
+/// A runtime without events: everything is found by relisting.
+struct NoEvents;
+
+impl Signals for NoEvents {
+    fn signals(&self) -> (mpsc::Receiver<RuntimeSignal>, impl Future<Output = ()> + Send + 'static) {
+        let (to, signals) = mpsc::channel(1);
+        (signals, async move {
+            let _ = to.send(RuntimeSignal::Lost).await;
+        })
+    }
+}
+
+struct Facts(NodeContext);
+
+impl ContextSource for Facts {
+    fn worker_context(&self) -> anyhow::Result<WorkerContext> {
+        Ok(WorkerContext {
+            specs: Arc::new(self.0.clone()),
+            request_timeout: Duration::from_secs(120),
+            crash_loop: restart::Policy::default(),
+            runtime_name: "fake".to_owned(),
+            host_ips: Vec::new(),
+        })
+    }
+}
+
+impl NodeFactsSource for Facts {
+    fn machine_facts(&self) -> anyhow::Result<MachineFacts> {
+        let amounts = MachineAmounts { cpus: 2, memory_bytes: 4 << 30, ..MachineAmounts::default() };
+        Ok(MachineFacts {
+            boot_id: "boot".to_owned(),
+            architecture: "amd64".to_owned(),
+            amounts,
+            ..Default::default()
+        })
+    }
+
+    fn host_network(&self) -> anyhow::Result<HostNetwork> {
+        let address = InterfaceAddress { interface: "eth0".to_owned(), ip: IpAddr::from([192, 0, 2, 1]) };
+        Ok(HostNetwork {
+            addresses: vec![address],
+            default_v4: vec!["eth0".to_owned()],
+            ..Default::default()
+        })
+    }
+
+    fn network_changes(&self, _: &Tasks) -> Arc<Notify> {
+        Arc::default()
+    }
+}
+
+/// A machine: its disk, its runtime, its clock.
+pub struct Machine {
+    pub dir: tempfile::TempDir,
+    pub driver: FakeDriver,
+    pub clock: Arc<VirtualClock>,
+    /// The cluster that it belongs to.
+    pub api: Option<TestApi>,
+}
+
+/// One run of the agent.
+pub struct Agent {
+    pub node: Node<FakeDriver, FakeDriver>,
+    pub tasks: Tasks,
+    pub pods: watch::Receiver<PodViews>,
+}
+
+impl Machine {
+    pub fn new() -> Machine {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("manifests")).unwrap();
+        let clock = Arc::new(VirtualClock::new());
+        let mut runtime = FakeRuntime::default();
+        // What the container wants is what the pod spells; both forms lead to the image.
+        for name in [IMAGE, "hello"] {
+            runtime.images.insert(name.to_owned(), image(IMAGE));
+        }
+        let time = clock.clone();
+        let driver = FakeDriver::new(runtime, move || time.now());
+        Machine { dir, driver, clock, api: None }
+    }
+
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join(below)
+    }
+
+    pub async fn agent(&self, fence_until: Mono) -> Agent {
+        let tasks = Tasks::new(self.clock.clone(), CancellationToken::new());
+        let mut node = NodeContext::new("node");
+        node.root_dir = self.path("kubelet").display().to_string();
+        node.pod_logs_dir = self.path("logs").display().to_string();
+        let plan = Plan {
+            static_pods: Some(self.path("manifests").display().to_string()),
+            check_period: Duration::from_secs(20),
+            node_name: "node".to_owned(),
+            root_dir: self.path("kubelet"),
+            pod_logs_dir: self.path("logs"),
+            pulls: 1,
+            fence_until,
+            pod_output: false,
+            admission: Arc::new(AdmissionContext {
+                node_name: "node".to_owned(),
+                max_pods: Some(200),
+                ..AdmissionContext::default()
+            }),
+        };
+        let driver = Arc::new(self.driver.clone());
+        let drivers = Drivers {
+            runtime: driver.clone(),
+            images: driver,
+            signals: NoEvents,
+            facts: Arc::new(Facts(node)),
+            cluster: self.api.as_ref().map(|api| (api::plan(), api.connect(&tasks))),
+        };
+        let host = Host::new(tasks.clone(), &self.path("run"), None);
+        let mut node = Node::start(plan, drivers, host, tasks.clone()).await.unwrap();
+        tokio::time::timeout(SOON, node.ready()).await.expect("not ready");
+        let pods = node.statuses().subscribe();
+        Agent { node, tasks, pods }
+    }
+
+    pub fn write(&self, name: &str, command: &str) {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  containers:\n  - name: main\n    \
+             image: {IMAGE}\n    command: [{command}]\n"
+        );
+        put(&self.path(&format!("manifests/{name}.yaml")), &text);
+    }
+
+    pub fn remove(&self, name: &str) {
+        std::fs::remove_file(self.path(&format!("manifests/{name}.yaml"))).unwrap();
+    }
+
+    /// Ids of running containers: what must not change when the agent is restarted.
+    pub fn running(&self) -> Vec<String> {
+        self.driver.with(|r| {
+            let live = r.containers.values().filter(|c| c.observed.state == ContainerState::Running);
+            live.map(|c| c.observed.id.to_string()).collect()
+        })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.driver.with(|r| r.sandboxes.is_empty() && r.containers.is_empty())
+    }
+}
+
+pub fn put(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(&new, path).unwrap();
+}
+
+impl Agent {
+    pub async fn until(&mut self, what: &str, wanted: impl FnMut(&PodViews) -> bool) {
+        let seen = tokio::time::timeout(SOON, self.pods.wait_for(wanted)).await.is_ok();
+        if !seen {
+            panic!("not {what}: {:#?}", self.pods.borrow().values().collect::<Vec<_>>());
+        }
+    }
+
+    pub async fn running(&mut self, count: usize) {
+        self.until("running", |pods| pods.len() == count && pods.values().all(|p| p.phase() == "Running"))
+            .await;
+    }
+
+    /// Virtual time passes; everything that has a timer gets its turn.
+    pub async fn pass(&self, seconds: u64) {
+        self.tasks.wait_until(self.tasks.now().mono.after(Duration::from_secs(seconds))).await;
+    }
+
+    /// As kill -9 does: everything it was doing is dropped where it stands.
+    pub async fn kill(self) {
+        self.tasks.stop().cancel();
+        drop(self.node);
+        self.tasks.drain(Duration::from_secs(1)).await;
+    }
+}

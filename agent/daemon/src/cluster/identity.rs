@@ -15,7 +15,7 @@ use std::time::Duration;
 use agent_apiserver::certificates::{KeyAndCsr, Store, facts_of_pem};
 use agent_apiserver::discovery::{Join, discover};
 use agent_apiserver::kubeconfig::{self, Kubeconfig, OwnKubeconfig};
-use agent_apiserver::{ApiClient, Options, Refreshed, Trust};
+use agent_apiserver::{ApiClient, Options, Refreshed, Trust, keep_fresh};
 use agent_core::api::{ApiCall, ApiServer};
 use agent_core::certs::{
     CertAction, CertConfig, CertEvent, CertFact, CertIdentity, CertKind, CertManager, CertTemplate,
@@ -87,8 +87,18 @@ pub fn start(
     let shell = IdentityShell { shared: shared.clone(), tasks: tasks.clone(), own: own.clone() };
     let rotate = config.rotate;
     tasks.own(CertManager::new(config), shell, inbox);
+    tasks.start(follow_files(shared.clone()));
     tasks.start(begin(shared, own, rotate, tasks.clone()));
     Ok(())
+}
+
+/// A certificate, key or CA bundle that somebody else replaces is taken up without a restart.
+async fn follow_files(shared: Arc<Shared>) {
+    let mut client = shared.client.subscribe();
+    let first = client.wait_for(Option::is_some).await.ok().and_then(|client| client.clone());
+    if let Some(client) = first {
+        keep_fresh(ApiClient::clone(&client), shared.settings.kubeconfig.clone()).await;
+    }
 }
 
 /// What is on disk first; then, if it does not do, credentials to ask with.

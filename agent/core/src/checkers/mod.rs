@@ -6,6 +6,7 @@
 //! a checker never reads the agent's own state, so it cannot share its mistakes. See docs/agent.md.
 
 mod agent;
+mod api;
 mod runtime;
 
 #[cfg(test)]
@@ -15,6 +16,7 @@ use crate::runtime::{ContainerId, PodUid, SandboxId};
 use crate::time::Mono;
 
 pub use agent::{AbsorbTerm, BackOff, Bounded, RestartTransparent, StatusMono};
+pub use api::{ApiStatusMono, DeleteLast, StatusTruth};
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
 
 /// Something that happened in the world.
@@ -97,6 +99,34 @@ pub enum TraceEvent {
         /// `status.phase`.
         phase: String,
     },
+    /// The API server applied a status that the agent wrote, or has a phase from the start.
+    ApiStatus {
+        /// UID of the pod in the API.
+        pod: PodUid,
+        /// `status.phase` as it is now.
+        phase: String,
+        /// Containers that the status shows as running.
+        running: Vec<ContainerId>,
+        /// It is a mirror pod.
+        mirror: bool,
+    },
+    /// The pod got its `metadata.deletionTimestamp`.
+    ApiDeletionAsked {
+        /// Which pod.
+        pod: PodUid,
+    },
+    /// The API server applied a DELETE of the agent.
+    ApiDeletedByAgent {
+        /// Which pod.
+        pod: PodUid,
+        /// It is a mirror pod.
+        mirror: bool,
+    },
+    /// The pod is gone from the API, whoever deleted it.
+    ApiGone {
+        /// Which pod.
+        pod: PodUid,
+    },
     /// The pod was desired anew after everything of it was gone: its history ends.
     PodForgotten {
         /// Which pod.
@@ -146,6 +176,9 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(NoOutlive::default()),
         Box::new(AbsorbTerm::default()),
         Box::new(StatusMono::default()),
+        Box::new(ApiStatusMono::default()),
+        Box::new(StatusTruth::default()),
+        Box::new(DeleteLast::default()),
         Box::new(BackOff::default()),
         Box::new(RestartTransparent::default()),
         Box::new(Bounded),

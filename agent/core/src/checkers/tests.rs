@@ -38,6 +38,19 @@ fn issued(verb: &'static str) -> TraceEvent {
     TraceEvent::EffectIssued { pod: pod(), verb, object: "x".to_owned() }
 }
 
+fn shown(phase: &str, running: &[&str], mirror: bool) -> TraceEvent {
+    let running = running.iter().map(|id| (*id).into()).collect();
+    TraceEvent::ApiStatus { pod: pod(), phase: phase.to_owned(), running, mirror }
+}
+
+fn asked() -> TraceEvent {
+    TraceEvent::ApiDeletionAsked { pod: pod() }
+}
+
+fn deleted(mirror: bool) -> TraceEvent {
+    TraceEvent::ApiDeletedByAgent { pod: pod(), mirror }
+}
+
 /// The invariant that the trace breaks, with a second between events.
 fn verdict(trace: &[TraceEvent]) -> Option<&'static str> {
     let mut invariants = all();
@@ -73,6 +86,16 @@ fn every_checker_can_fail() {
         ("ABSORB-TERM", vec![state("terminating"), issued("create_container")]),
         ("STATUS-MONO", vec![phase("Failed"), phase("Running")]),
         ("STATUS-MONO", vec![phase("Failed"), phase("Succeeded")]),
+        ("STATUS-MONO", vec![shown("Failed", &[], false), shown("Running", &[], false)]),
+        ("STATUS-TRUTH", vec![created("c1", 0), started("c1"), shown("Failed", &[], false)]),
+        ("STATUS-TRUTH", vec![created("c1", 0), shown("Running", &["c1"], false)]),
+        ("DELETE-LAST", vec![shown("Failed", &[], false), deleted(false)]),
+        ("DELETE-LAST", vec![shown("Running", &[], false), asked(), deleted(false)]),
+        ("DELETE-LAST", vec![created("c1", 0), shown("Failed", &[], false), asked(), deleted(false)]),
+        (
+            "DELETE-LAST",
+            vec![ready("s1", 0), stopped("s1"), shown("Failed", &[], false), asked(), deleted(false)],
+        ),
         ("BACKOFF", loops),
         ("RESTART-TRANSPARENT", vec![undisturbed.clone(), issued("stop_container")]),
         ("BOUNDED", vec![gauge(4), gauge(5)]),
@@ -96,6 +119,8 @@ fn a_normal_life_breaks_nothing() {
         created("c1", 0),
         started("c1"),
         phase("Running"),
+        shown("Running", &["c1"], false),
+        asked(),
         exited("c1"),
         created("c2", 1),
         started("c2"),
@@ -108,14 +133,20 @@ fn a_normal_life_breaks_nothing() {
         exited("c2"),
         stopped("s1"),
         phase("Failed"),
+        shown("Failed", &[], false),
         state("terminated"),
         gone("c2"),
         TraceEvent::SandboxRemoved { id: "s1".into() },
         state("finished"),
+        deleted(false),
+        TraceEvent::ApiGone { pod: pod() },
         TraceEvent::PodForgotten { pod: pod() },
         ready("s2", 0),
         created("c3", 0),
         started("c3"),
+        shown("Failed", &[], true),
+        shown("Running", &["c3"], true),
+        deleted(true),
     ];
     assert_eq!(verdict(&trace), None);
 }

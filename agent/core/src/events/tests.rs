@@ -87,3 +87,109 @@ fn the_same_again_raises_the_count() {
     assert_eq!(patch["count"], 2);
     assert_eq!(patch["lastTimestamp"], "2023-11-14T22:13:22Z");
 }
+
+fn error(class: Class, code: Option<u16>) -> ApiResult {
+    Err(ApiError { call: String::new(), class, code, reason: String::new(), message: String::new() })
+}
+
+#[test]
+fn similar_events_become_one() {
+    let mut n = Node::new();
+    let mut messages = Vec::new();
+    for i in 0..12 {
+        n.now += SECOND;
+        n.record(fact("Pulling", &format!("Pulling image {i}")));
+        match n.done() {
+            ApiCall::CreateEvent(event) => messages.push((event.message.unwrap(), event.count)),
+            ApiCall::PatchEvent { patch, .. } => {
+                messages.push((patch["message"].as_str().unwrap().to_owned(), None));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(messages[8], ("Pulling image 8".to_owned(), Some(1)));
+    assert_eq!(messages[9], ("(combined from similar events): Pulling image 9".to_owned(), Some(1)));
+    assert_eq!(messages[11], ("(combined from similar events): Pulling image 11".to_owned(), None));
+    n.now += 601 * SECOND;
+    n.record(fact("Pulling", "Pulling image z"));
+    let ApiCall::CreateEvent(event) = n.done() else { panic!() };
+    assert_eq!(event.message.as_deref(), Some("Pulling image z"));
+}
+
+#[test]
+fn spam_about_one_object_is_dropped_and_others_are_heard() {
+    let mut n = Node::new();
+    let mut told = 0;
+    for i in 0..60 {
+        n.now += SECOND;
+        n.record(fact("Killing", &format!("Stopping {}", i % 3)));
+        while !n.calls.is_empty() {
+            n.done();
+            told += 1;
+        }
+    }
+    assert_eq!(told, 25);
+    n.record(Fact {
+        about: About::Pod { key: key("db"), field_path: None },
+        ..fact("Killing", "Stopping 0")
+    });
+    assert_eq!(n.calls.len(), 1);
+}
+
+#[test]
+fn while_the_server_is_away_the_queue_is_bounded_and_then_told_in_order() {
+    let mut n = Node::new();
+    for i in 0..3_000 {
+        let about = About::Pod { key: key(&format!("p{i}")), field_path: None };
+        n.record(Fact { about, ..fact("Started", "Container started") });
+    }
+    assert_eq!((n.machine.waiting(), n.calls.len()), (QUEUE_MAX, CALLS_MAX));
+    assert_eq!(n.machine.dropped(), 3_000 - (QUEUE_MAX + CALLS_MAX) as u64);
+    for (id, _) in std::mem::take(&mut n.calls) {
+        n.step(RecorderEvent::Answer { id, result: error(Class::Unavailable, None) });
+    }
+    assert_eq!(n.calls, []);
+    let mut told = 0;
+    for _ in 0..20_000 {
+        match n.machine.deadline() {
+            _ if !n.calls.is_empty() => {
+                n.done();
+                told += 1;
+            }
+            Some(deadline) => {
+                n.now = deadline.0;
+                n.step(RecorderEvent::Tick);
+            }
+            None => break,
+        }
+    }
+    assert_eq!((told, n.machine.waiting()), (QUEUE_MAX + CALLS_MAX, 0));
+}
+
+#[test]
+fn what_each_answer_means() {
+    // Class, HTTP code, whether it is an update: what is called next.
+    let next = |class: Class, code: Option<u16>, update: bool| {
+        let mut n = Node::new();
+        n.record(fact("BackOff", "Back-off"));
+        if update {
+            n.done();
+            n.record(fact("BackOff", "Back-off"));
+        }
+        let (id, _) = n.calls.remove(0);
+        n.step(RecorderEvent::Answer { id, result: error(class, code) });
+        if let Some(deadline) = n.machine.deadline() {
+            n.now = deadline.0;
+            n.step(RecorderEvent::Tick);
+        }
+        n.calls.pop().map(|(_, call)| call.describe().split(' ').next().unwrap_or("").to_owned())
+    };
+    let called = |verb: &str| Some(verb.to_owned());
+    assert_eq!(next(Class::Invalid, Some(403), false), None);
+    assert_eq!(next(Class::AlreadyExists, Some(409), false), None);
+    assert_eq!(next(Class::Unavailable, None, false), called("create"));
+    assert_eq!(next(Class::Retryable { after_ms: 10 }, Some(429), false), called("create"));
+    assert_eq!(next(Class::DeadlineExceeded, None, true), called("patch"));
+    assert_eq!(next(Class::NotFound, Some(404), true), called("create"));
+    assert_eq!(next(Class::NotFound, Some(404), false), None, "its namespace is gone");
+}

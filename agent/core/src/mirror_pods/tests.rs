@@ -188,3 +188,5 @@ fn somebody_elses_pod_is_never_deleted() {
         }
     }
 }
+
+mod properties;

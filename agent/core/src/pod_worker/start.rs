@@ -18,6 +18,7 @@ use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageI
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::WaitingReason;
 use crate::time::{Mono, Now};
+use crate::types::pod;
 
 /// Begins the first start of the plan that may begin, unless one is under way.
 pub(super) fn begin_next(
@@ -181,12 +182,27 @@ fn inspected(
         _ => match s.images.wait(&chain.image, now.mono) {
             Some(due) => back_off_pull(s, b, chain, due, now, out),
             None => {
+                warn_about_pull_secrets(s, b, out);
                 let text = format!("Pulling image \"{}\"", chain.image);
                 b.event(EventKind::Normal, "Pulling", text, Some(name), out);
                 step(s, b, Purpose::PullImage, now, out);
             }
         },
     }
+}
+
+/// Once: the pod names secrets for its images, and pulls are anonymous.
+fn warn_about_pull_secrets(s: &mut Syncing, b: &Base, out: &mut Outbox<PodAction>) {
+    let secrets = pod::spec(&s.pod).image_pull_secrets.as_deref().unwrap_or(&[]);
+    let names: Vec<&str> = secrets.iter().map(|secret| secret.name.as_str()).collect();
+    if names.is_empty() || !s.told.insert("pull secrets".to_owned()) {
+        return;
+    }
+    let text = format!(
+        "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+        names.join(", ")
+    );
+    b.event(EventKind::Warning, "FailedToRetrieveImagePullSecret", text, None, out);
 }
 
 fn back_off_pull(

@@ -65,7 +65,7 @@ pub fn merge(inputs: &MergeInputs<'_>, mut status: PodStatus) -> PodStatus {
         status.message.clone_from(&before.message);
     }
     if terminal(&status) {
-        not_ready(inputs, &mut status);
+        not_ready(inputs, before, &mut status);
     }
     status
 }
@@ -99,7 +99,7 @@ fn conditions(
     all
 }
 
-fn not_ready(inputs: &MergeInputs<'_>, status: &mut PodStatus) {
+fn not_ready(inputs: &MergeInputs<'_>, before: &PodStatus, status: &mut PodStatus) {
     let reason = if status.phase.as_deref() == Some("Succeeded") { "PodCompleted" } else { "PodFailed" };
     for condition in status.conditions.iter_mut().flatten() {
         let about = matches!(condition.type_.as_str(), "Ready" | "ContainersReady");
@@ -107,7 +107,9 @@ fn not_ready(inputs: &MergeInputs<'_>, status: &mut PodStatus) {
             condition.status = "False".to_owned();
             condition.reason = Some(reason.to_owned());
             condition.message = None;
-            condition.last_transition_time = api_time(inputs.now);
+            let old = before.conditions.iter().flatten().find(|c| c.type_ == condition.type_);
+            let since = old.filter(|c| c.status == "False").and_then(|c| c.last_transition_time.clone());
+            condition.last_transition_time = since.or_else(|| api_time(inputs.now));
         }
     }
 }

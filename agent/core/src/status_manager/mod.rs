@@ -273,13 +273,17 @@ impl StatusManager {
             if !self.may_call() {
                 break;
             }
+            if let Some(held) = self.gate.held(now.mono) {
+                self.wake_at(held);
+                break;
+            }
             match decide::decide(entry, &self.api, now) {
                 None => {
                     self.dirty.remove(&uid);
                     self.settle(&uid);
                 }
                 Some(wanted) => {
-                    let until = [wanted.not_before, entry.retry.held(now.mono), self.gate.held(now.mono)];
+                    let until = [wanted.not_before, entry.retry.held(now.mono)];
                     match until.into_iter().flatten().max().filter(|t| *t > now.mono) {
                         Some(until) => self.wake_at(until),
                         None => self.issue(&uid, wanted, out),
@@ -298,6 +302,7 @@ impl StatusManager {
     fn settle(&mut self, uid: &PodUid) {
         if let Some(entry) = self.pods.get_mut(uid) {
             entry.retry.succeeded();
+            entry.just_read = false;
         }
     }
 

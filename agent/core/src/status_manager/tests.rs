@@ -211,3 +211,95 @@ fn a_new_mirror_pod_gets_the_status_at_once() {
     let ApiCall::PatchPodStatus { patch, .. } = call else { panic!("{call:?}") };
     assert_eq!(patch["metadata"]["uid"], "m2");
 }
+#[test]
+fn a_static_pod_is_shown_by_the_mirror_that_names_it_and_never_deleted() {
+    let mirror = |hash: &str| {
+        json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": hash},
+            "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "status": {"startTime": "2026-01-01T00:00:00Z", "conditions": [
+                {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
+    };
+    let status = json!({"phase": "Failed", "startTime": "2026-02-02T00:00:00Z", "conditions": [
+        {"type": "Ready", "status": "True", "lastTransitionTime": "2026-02-02T00:00:00Z"}]});
+    let mut n = Node::new(&[api_pod("m1", 5, mirror("other"))]);
+    n.step(said("hash", status));
+    n.step(StatusEvent::Terminated("hash".into()));
+    assert_eq!(n.calls, [], "the mirror shows another static pod");
+    n.step(StatusEvent::Watch(WatchEvent::Listed(vec![Arc::new(api_pod("m2", 6, mirror("hash")))])));
+    let (id, patch) = n.patch();
+    assert_eq!(patch["metadata"]["uid"], "m2");
+    assert_eq!(patch["status"]["phase"], "Failed");
+    assert_eq!(patch["status"].get("startTime"), None);
+    n.answer(
+        id,
+        reply(&api_pod("m2", 7, {
+            let mut told = mirror("hash");
+            merge_json(
+                &mut told,
+                json!({"status": {"phase": "Failed", "conditions": [
+            {"type": "Ready", "status": "False", "reason": "PodFailed",
+                "lastTransitionTime": "1970-01-01T00:00:00Z"}]}}),
+            );
+            told
+        })),
+    );
+    n.step(StatusEvent::Finished(key("hash")));
+    assert!(!n.calls.iter().any(|(_, c)| matches!(c, ApiCall::DeletePod { .. })), "{:?}", n.calls);
+}
+
+#[test]
+fn a_pod_that_never_started_ends_failed_and_is_deleted() {
+    let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    let mut n = Node::new(&[api_pod("u", 5, going.clone())]);
+    n.step(StatusEvent::Finished(key("u")));
+    let (id, patch) = n.patch();
+    assert_eq!(patch["status"], json!({"phase": "Failed"}));
+    let mut told = going;
+    merge_json(&mut told, json!({"status": {"phase": "Failed"}}));
+    n.answer(id, reply(&api_pod("u", 6, told)));
+    assert!(matches!(n.call().1, ApiCall::DeletePod { .. }));
+}
+
+#[test]
+fn a_server_that_is_away_is_probed_with_one_call() {
+    let pods: Vec<Pod> = (0..100)
+        .map(|i| api_pod(&format!("u{i}"), 5, json!({"metadata": {"name": format!("p{i}")}})))
+        .collect();
+    let mut n = Node::new(&pods);
+    for i in 0..100 {
+        let pod =
+            PodKey { namespace: "ns".into(), name: format!("p{i}").into(), uid: format!("u{i}").into() };
+        let status = serde_json::from_value(json!({"phase": "Running"})).unwrap();
+        n.step(StatusEvent::Published { pod, status: Arc::new(status) });
+    }
+    assert_eq!(n.calls.len(), CALLS_MAX);
+    for (id, _) in std::mem::take(&mut n.calls) {
+        n.answer(id, error(Class::Unavailable));
+    }
+    let mut probes = 0;
+    while n.now < 300 * SECOND {
+        n.wait();
+        assert!(n.calls.len() <= 1);
+        for (id, _) in std::mem::take(&mut n.calls) {
+            probes += 1;
+            n.answer(id, error(Class::Unavailable));
+        }
+    }
+    assert!((30..150).contains(&probes), "{probes} probes in five minutes");
+}
+
+#[test]
+fn what_ended_for_good_does_not_run_again() {
+    let ended = json!({"status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
+        "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}]}});
+    let mut n = Node::new(&[api_pod("u", 5, ended)]);
+    n.step(said(
+        "u",
+        json!({"phase": "Running", "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
+        "ready": true, "restartCount": 0, "state": {"running": {}}}]}),
+    ));
+    assert_eq!(n.calls, []);
+    assert!(n.machine.is_settled());
+}
+
+mod properties;

@@ -392,6 +392,9 @@ fn a_rejected_pod_is_failed_and_never_started() {
     w.settle();
     w.wait(secs(20));
     assert_eq!((w.phase(), w.worker.state_name(), w.count("run_sandbox")), ("Failed", "terminated", 0));
+    let status = w.worker.status().unwrap();
+    let words = (status.reason.as_deref(), status.message.as_deref(), status.qos_class.as_deref());
+    assert_eq!(words, (Some("OutOfcpu"), Some("Pod was rejected: x"), Some("BestEffort")));
 }
 
 #[test]

@@ -1,0 +1,170 @@
+//! Invariants over what the API server was told: STATUS-MONO (there), STATUS-TRUTH, DELETE-LAST.
+//!
+//! In: statuses and deletions as the API server applied them, beside what happened in the runtime. Out: violations.
+//! They look at the server's side: what the agent meant to say does not count.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Invariant, TraceEvent};
+use crate::runtime::{ContainerId, PodUid, SandboxId};
+use crate::status::Phase;
+use crate::time::Mono;
+
+fn is_terminal(phase: &str) -> bool {
+    Phase::terminal(phase).is_some()
+}
+
+/// STATUS-MONO: a terminal phase that the API has shown stays, whatever restarts. Mirror pods show one run of a
+/// static pod after the other and are exempt.
+#[derive(Clone, Debug, Default)]
+pub struct ApiStatusMono {
+    terminal: BTreeMap<PodUid, String>,
+}
+
+impl Invariant for ApiStatusMono {
+    fn name(&self) -> &'static str {
+        "STATUS-MONO"
+    }
+
+    fn observe(&mut self, _: Mono, event: &TraceEvent) -> Result<(), String> {
+        match event {
+            TraceEvent::ApiStatus { pod, phase, mirror: false, .. } => match self.terminal.get(pod) {
+                Some(was) if was != phase => Err(format!("the API showed {pod} as {was} and shows {phase}")),
+                None if is_terminal(phase) => {
+                    self.terminal.insert(pod.clone(), phase.clone());
+                    Ok(())
+                }
+                _ => Ok(()),
+            },
+            TraceEvent::ApiGone { pod } => {
+                self.terminal.remove(pod);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the runtime has of each pod.
+#[derive(Clone, Debug, Default)]
+struct Holdings {
+    containers: BTreeMap<ContainerId, PodUid>,
+    live: BTreeSet<ContainerId>,
+    /// Containers that ran at some time.
+    started: BTreeSet<ContainerId>,
+    sandboxes: BTreeMap<SandboxId, PodUid>,
+}
+
+impl Holdings {
+    fn observe(&mut self, event: &TraceEvent) {
+        match event {
+            TraceEvent::SandboxReady { pod, id, .. } => {
+                self.sandboxes.insert(id.clone(), pod.clone());
+            }
+            TraceEvent::SandboxRemoved { id } => {
+                self.sandboxes.remove(id);
+            }
+            TraceEvent::ContainerCreated { pod, id, .. } => {
+                self.containers.insert(id.clone(), pod.clone());
+            }
+            TraceEvent::ContainerStarted { id } => {
+                self.live.insert(id.clone());
+                self.started.insert(id.clone());
+            }
+            TraceEvent::ContainerExited { id } => {
+                self.live.remove(id);
+            }
+            TraceEvent::ContainerRemoved { id } => {
+                self.live.remove(id);
+                self.containers.remove(id);
+            }
+            TraceEvent::RuntimeEmptied => {
+                self.live.clear();
+                self.containers.clear();
+                self.sandboxes.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn live_of(&self, pod: &PodUid) -> Option<&ContainerId> {
+        self.live.iter().find(|id| self.containers.get(id) == Some(pod))
+    }
+}
+
+/// STATUS-TRUTH: the API shows a terminal phase only of a pod of which nothing runs, and shows as running only what
+/// was started.
+#[derive(Clone, Debug, Default)]
+pub struct StatusTruth(Holdings);
+
+impl Invariant for StatusTruth {
+    fn name(&self) -> &'static str {
+        "STATUS-TRUTH"
+    }
+
+    fn observe(&mut self, _: Mono, event: &TraceEvent) -> Result<(), String> {
+        self.0.observe(event);
+        let TraceEvent::ApiStatus { pod, phase, running, mirror } = event else { return Ok(()) };
+        if let Some(id) = running.iter().find(|id| !self.0.started.contains(*id)) {
+            return Err(format!("{pod} is said to run {id}, which was never started"));
+        }
+        // The pod of a mirror pod has another UID: what runs of it is not looked up here.
+        match self.0.live_of(pod).filter(|_| is_terminal(phase) && !mirror) {
+            Some(id) => Err(format!("{pod} is said to be {phase} while {id} runs")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// DELETE-LAST: the agent deletes a pod only if that was asked for, after its terminal phase was told, and after
+/// everything of it is gone from the node. Mirror pods are pictures and may go at any time.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteLast {
+    holdings: Holdings,
+    phases: BTreeMap<PodUid, String>,
+    asked: BTreeSet<PodUid>,
+}
+
+impl DeleteLast {
+    fn judge(&self, pod: &PodUid) -> Result<(), String> {
+        if !self.asked.contains(pod) {
+            return Err(format!("{pod} was deleted and nobody had asked for it"));
+        }
+        let phase = self.phases.get(pod).map_or("", String::as_str);
+        if !is_terminal(phase) {
+            return Err(format!("{pod} was deleted in phase {phase:?}"));
+        }
+        if let Some((id, _)) = self.holdings.containers.iter().find(|(_, of)| *of == pod) {
+            return Err(format!("{pod} was deleted before its container {id} was removed"));
+        }
+        if let Some((id, _)) = self.holdings.sandboxes.iter().find(|(_, of)| *of == pod) {
+            return Err(format!("{pod} was deleted before its sandbox {id} was removed"));
+        }
+        Ok(())
+    }
+}
+
+impl Invariant for DeleteLast {
+    fn name(&self) -> &'static str {
+        "DELETE-LAST"
+    }
+
+    fn observe(&mut self, _: Mono, event: &TraceEvent) -> Result<(), String> {
+        self.holdings.observe(event);
+        match event {
+            TraceEvent::ApiStatus { pod, phase, .. } => {
+                self.phases.insert(pod.clone(), phase.clone());
+            }
+            TraceEvent::ApiDeletionAsked { pod } => {
+                self.asked.insert(pod.clone());
+            }
+            TraceEvent::ApiDeletedByAgent { pod, mirror: false } => return self.judge(pod),
+            TraceEvent::ApiGone { pod } => {
+                self.phases.remove(pod);
+                self.asked.remove(pod);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -96,6 +96,9 @@ fn conditions(
             all.push(new);
         }
     }
+    // In the API's order: a list that only stands in another order is no change worth a patch.
+    let place = |c: &PodCondition| shown.iter().position(|old| old.type_ == c.type_).unwrap_or(usize::MAX);
+    all.sort_by_key(place);
     all
 }
 

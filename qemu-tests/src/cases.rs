@@ -7,6 +7,7 @@ pub mod boot_refused;
 pub mod cri_contract;
 pub mod image;
 pub mod join;
+pub mod join_node;
 pub mod lifecycle;
 pub mod lifecycle_crash;
 pub mod lifecycle_time;
@@ -22,6 +23,7 @@ pub fn all() -> Vec<Case> {
         runtime_control::CASES,
         cri_contract::CASES,
         join::CASES,
+        join_node::CASES,
         lifecycle::CASES,
         lifecycle_time::CASES,
         lifecycle_crash::CASES,

@@ -9,6 +9,8 @@
 //! by its name: sandbox and container names are functions of (UID, name, attempt) and the runtime refuses a
 //! second one of the same name.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -93,8 +95,26 @@ impl Incarnation {
         let state = State { boot_id: self.boot_id.clone(), clean };
         let text = serde_json::to_vec(&state).unwrap_or_default();
         // Not synced: what a power cut loses belongs to another boot anyway.
-        files::write_atomic(&self.path, &text, 0o600, Durability::Rebuildable)
+        match files::write_atomic(&self.path, &text, 0o600, Durability::Rebuildable) {
+            // A full disk has no room for a second file, but the first one has its block: without this the agent
+            // could not even start to say so. Half a write is a damaged file, which is taken for a crash.
+            Err(error) if overwrite(&self.path, &text).is_ok() => {
+                tracing::warn!(
+                    error = chain(&error),
+                    "the state directory takes no new file; overwritten in place"
+                );
+                Ok(())
+            }
+            other => other,
+        }
     }
+}
+
+/// Writes into the file that is there, without making or enlarging anything.
+fn overwrite(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.write_all_at(text, 0)?;
+    file.set_len(text.len() as u64)
 }
 
 #[cfg(test)]
@@ -117,6 +137,14 @@ mod tests {
         assert_eq!((after_stop.fence_until(), after_stop.is_first_of_boot()), (Mono(0), false));
         let after_reboot = begin("boot-2", 1);
         assert_eq!((after_reboot.fence_until(), after_reboot.is_first_of_boot()), (Mono(0), true));
+        // Nothing new can be made beside it: what is there is overwritten, and longer or shorter text is whole.
+        let temporary = root.join(format!(".{NAME}.orlop-new"));
+        std::fs::create_dir_all(temporary.join("in-the-way")).unwrap();
+        assert_eq!(begin("boot-2", 2).fence_until(), fenced(2));
+        assert!(begin("a-much-longer-boot-id", 1).is_first_of_boot());
+        assert!(begin("b", 1).is_first_of_boot());
+        assert_eq!(begin("b", 4).fence_until(), fenced(4));
+        std::fs::remove_dir_all(temporary).unwrap();
         std::fs::write(root.join(NAME), "{").unwrap();
         assert_eq!(begin("boot-2", 3).fence_until(), fenced(3));
     }

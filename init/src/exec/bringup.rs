@@ -6,7 +6,7 @@
 use super::clock::boottime_ms;
 use super::error::{InitError, chain};
 use super::report::Report;
-use super::{DEGRADED, runtime, seed, settings, systemd_started};
+use super::{DEGRADED, reserve, runtime, seed, settings, systemd_started};
 use crate::plan::promises;
 use std::fs;
 use std::path::Path;
@@ -34,6 +34,7 @@ pub fn main() -> ExitCode {
     bringup.step("bringup.settings", Bringup::settings);
     bringup.step("containerd.ready", |_| runtime::await_ready().map(|version| version.to_string()));
     bringup.step("bringup.images", Bringup::images);
+    bringup.step("bringup.reserve", Bringup::reserve);
     bringup.report.flush();
     if bringup.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
@@ -93,6 +94,13 @@ impl Bringup {
             return Ok("none: /var is volatile".into());
         }
         seed::check()
+    }
+
+    fn reserve(&mut self) -> Result<String, InitError> {
+        if self.degraded {
+            return Ok("none: /var is volatile".into());
+        }
+        reserve::make(Path::new("/var"))
     }
 }
 

@@ -16,6 +16,7 @@ pub mod ledger;
 pub mod machine_id;
 pub mod prefetch;
 pub mod report;
+pub mod reserve;
 pub mod resolv;
 pub mod runtime;
 pub mod seed;

@@ -3,10 +3,12 @@
 use super::devices::{read_at, scan};
 use super::drivers::Drivers;
 use super::error::{InitError, chain};
+use super::reserve;
 use super::steps::{apply, apply_all};
 use crate::plan::disk::Disk;
 use crate::plan::gpt::Partition;
 use crate::plan::mounts::{self, SYSROOT};
+use crate::plan::reserve::full_message;
 use crate::plan::state::{COPY_OFFSET, FULL_BELOW, Facts, Plan, free_start, partition_name, plan};
 use crate::plan::step::Step;
 use crate::plan::{ext4, gpt_relocate};
@@ -16,6 +18,7 @@ use nix::sys::statvfs::statvfs;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Output;
 
 const VAR: &str = "/sysroot/var";
@@ -170,11 +173,7 @@ fn mount(
     grow_file_system(disk, partition, &mut warnings);
     let free = statvfs(VAR).map_or(u64::MAX, |s| s.blocks_available().saturating_mul(s.fragment_size()));
     if free < FULL_BELOW {
-        warnings.push(format!(
-            "state partition {device} is full ({} KiB free): pods will not start until space is freed; nothing was \
-             deleted",
-            free / 1024
-        ));
+        warnings.push(full_message(&device, free, reserve::release(Path::new(VAR))));
     }
     let verb = if made { "made" } else { "kept" };
     let detail = format!("{device}, {verb}, {} MiB of {} MiB free", free >> 20, partition.length >> 20);

@@ -54,8 +54,12 @@ fn flags_mount(from: &str, to: &str, flags: MsFlags) -> io::Result<()> {
     Ok(mount(Some(from), to, None::<&str>, flags, None::<&str>)?)
 }
 
-/// Written beside and renamed, so that no reader sees half of it.
+/// Written beside and renamed, so that no reader sees half of it. A file that is so already is left alone: on a full
+/// disk a static pod of the last boot must not fail for want of a copy of itself.
 fn write_file(path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+    if is_written(path, mode, content) {
+        return Ok(());
+    }
     let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
     fs::create_dir_all(if dir.is_empty() { "/" } else { dir })?;
     // A leading dot: directories of drop-ins and manifests pass over what a power cut leaves behind.
@@ -67,6 +71,13 @@ fn write_file(path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
     file.write_all(content)?;
     fs::rename(&temporary, path)
+}
+
+fn is_written(path: &str, mode: u32, content: &[u8]) -> bool {
+    let same = |m: fs::Metadata| {
+        m.is_file() && m.permissions().mode() & 0o7777 == mode && m.len() == content.len() as u64
+    };
+    fs::symlink_metadata(path).is_ok_and(same) && fs::read(path).is_ok_and(|now| now == content)
 }
 
 fn mount_one(m: &Mount) -> io::Result<()> {
@@ -120,6 +131,7 @@ pub fn load_modules(steps: &[Step]) -> (usize, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn files_are_replaced_whole_with_their_mode() {
@@ -130,6 +142,16 @@ mod tests {
             apply(&step).expect("written");
             assert_eq!(fs::read(&path).expect("file"), content);
         }
+        // What is so already is not written again: not even a new inode.
+        let inode = |path: &str| fs::metadata(path).expect("file").ino();
+        let (before, again) = (inode(&path), |mode, content: &[u8]| {
+            apply(&Step::WriteFile { path: path.clone(), mode, content: content.to_vec() }).expect("written");
+        });
+        again(0o600, b"two");
+        assert_eq!(inode(&path), before);
+        again(0o644, b"two");
+        assert_ne!(inode(&path), before);
+        again(0o600, b"two");
         let mode = fs::metadata(&path).expect("file").permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
         assert_eq!(fs::read_dir(dir.path().join("a/b")).expect("dir").count(), 1);

@@ -18,6 +18,7 @@ pub mod mounts;
 pub mod node_files;
 pub mod phase;
 pub mod promises;
+pub mod reserve;
 pub mod resolv;
 pub mod settings;
 pub mod smbios;

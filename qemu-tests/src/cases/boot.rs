@@ -46,7 +46,12 @@ pub const CASES: &[Case] = &[
         "powered off and on: machine-id and the containers' images are kept",
         second_boot,
     ),
-    case("boot/state-full", 50, "a full state partition is reported, and nothing is wiped", state_full),
+    case(
+        "boot/state-full",
+        110,
+        "a full state partition: the pod runs on the reserve; without it the agent is ready, and all recovers",
+        state_full,
+    ),
 ];
 
 /// How long a boot to the running pod may take under TCG on a busy machine, seconds.
@@ -246,23 +251,48 @@ fn second_boot(cx: &mut CaseContext<'_>) -> Result<()> {
     Ok(())
 }
 
-fn state_full(cx: &mut CaseContext<'_>) -> Result<()> {
-    let node = node(cx)?;
-    node.must("echo precious > /var/precious && sync")?;
-    // All that root can take, to the last block.
-    let fill = "dd if=/dev/zero of=/var/filler bs=64k 2>/dev/null; sync; stat -f -c %a /var";
-    let free = node.vm()?.shell()?.run(fill, std::time::Duration::from_secs(240))?;
-    say::line(format!("  free blocks after filling for others than root: {}", free.text.trim()));
+/// Takes all that root can have on /var, to the last block.
+fn fill(node: &mut Node, file: &str) -> Result<()> {
+    let fill = format!("dd if=/dev/zero of=/var/{file} bs=64k 2>/dev/null; sync; stat -f -c %a /var");
+    let free = node.vm()?.shell()?.run(&fill, std::time::Duration::from_secs(240))?;
+    ensure!(free.text.trim() == "0", "blocks left after filling: {}", free.text);
+    Ok(())
+}
+
+/// Resets, and waits for what init says about the full partition and for the agent.
+fn reset_while_full(node: &mut Node, said: &str) -> Result<()> {
     let vm = node.vm()?;
     vm.reset()?;
     let problem = vm.await_message("a word about the full state partition", BOOT_LIMIT_S, |m| match m {
-        HostMessage::Problem { source, message } if message.contains("full") => {
+        HostMessage::Problem { source, message } if message.contains("is full") => {
             Some(format!("{source}: {message}"))
         }
         _ => None,
     })?;
     say::line(format!("  {problem}"));
+    ensure!(problem.contains(said), "the message does not say: {said}");
+    vm.await_phase("agent.ready", BOOT_LIMIT_S).context("with a full state partition")?;
     ensure!(node.must("cat /var/precious")?.trim() == "precious", "data was lost");
-    node.must("rm -f /var/filler && sync")?;
+    Ok(())
+}
+
+fn state_full(cx: &mut CaseContext<'_>) -> Result<()> {
+    let node = node(cx)?;
+    node.must("echo precious > /var/precious && sync")?;
+    fill(node, "filler")?;
+    reset_while_full(node, "emergency reserve of")?;
+    let ran = node.vm()?.await_phase("pod.running", BOOT_LIMIT_S).context("on the emergency reserve")?;
+    say::line(format!("  pod running at {:.1} s on the reserve", ran.at_ms as f64 / 1000.0));
+    // Now without a reserve: what was released is taken as well.
+    fill(node, "filler2")?;
+    reset_while_full(node, "no emergency reserve left")?;
+    let restarts = node.must("systemctl show -P NRestarts orlop-agent orlop-bringup")?;
+    let numbers: Vec<u32> = restarts.split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    ensure!(numbers.len() == 2 && numbers.iter().all(|n| *n <= 8), "restarts of agent, bringup: {restarts}");
+    let bringups = entries(node.vm()?).iter().filter(|e| e.phase == "bringup.images").count();
+    ensure!(bringups <= 2, "bringup ran {bringups} times");
+    node.must("rm -f /var/filler /var/filler2 && sync")?;
+    node.vm()?.await_phase("pod.running", BOOT_LIMIT_S).context("after space was freed")?;
+    ensure!(node.must("cat /var/precious")?.trim() == "precious", "data was lost");
     Ok(())
 }

@@ -208,3 +208,37 @@ impl fmt::Debug for KeyPem {
         f.write_str("<private key>")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_api_servers() {
+        for (url, shown) in [
+            ("https://api:6443", "https://api:6443"),
+            ("https://api", "https://api:443"),
+            ("https://[fd00::1]:6443/", "https://[fd00::1]:6443"),
+            ("https://10.0.0.1:6443/k8s/clusters/c-1/", "https://10.0.0.1:6443/k8s/clusters/c-1"),
+        ] {
+            assert_eq!(Server::parse(url).unwrap().to_string(), shown);
+        }
+        for url in
+            ["http://api:6443", "api:6443", "", "https://", "https://u:p@api", "https://api?x=1", "\u{0}"]
+        {
+            assert!(Server::parse(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn nothing_secret_is_shown() {
+        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let key = KeyPem::from_pem(key.as_bytes()).unwrap();
+        assert_eq!(format!("{key:?}"), "<private key>");
+        let token = Credentials::Token(Secret::new("abcdef.0123456789abcdef"));
+        assert!(!format!("{token:?}").contains("0123"));
+        let bad =
+            KeyPem::from_pem(b"-----BEGIN PRIVATE KEY-----\nsecret?\n-----END PRIVATE KEY-----").unwrap_err();
+        assert!(!bad.contains("secret?"), "{bad}");
+    }
+}

@@ -143,7 +143,8 @@ impl Connection {
                 Ok(response) => return Ok(response),
                 Err(mut failed) => {
                     let unprocessed = failed.take_message().is_some() || is_unprocessed(failed.error());
-                    if failed.error().is_closed() || live.sender.is_closed() || unprocessed {
+                    // A reset stream says nothing about the others; anything else may be the connection's end.
+                    if unprocessed || live.sender.is_closed() || !is_reset(failed.error()) {
                         self.forget(live.number);
                     }
                     // Reading twice is reading once.
@@ -226,16 +227,27 @@ fn keep(
     });
 }
 
-/// True if the server certainly did not act on the request: it said so by refusing the stream, or by going away
-/// with a smaller stream number.
-fn is_unprocessed(error: &hyper::Error) -> bool {
+fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
     let mut next = std::error::Error::source(error);
     while let Some(cause) = next {
         if let Some(h2) = cause.downcast_ref::<h2::Error>() {
-            return h2.is_remote() && h2.reason() == Some(h2::Reason::REFUSED_STREAM)
-                || h2.is_go_away() && h2.is_remote() && h2.reason() == Some(h2::Reason::NO_ERROR);
+            return Some(h2);
         }
         next = cause.source();
     }
-    false
+    None
+}
+
+/// True if only this request's stream ended.
+fn is_reset(error: &hyper::Error) -> bool {
+    h2_error(error).is_some_and(h2::Error::is_reset)
+}
+
+/// True if the server certainly did not act on the request: it said so by refusing the stream, or by going away
+/// with a smaller stream number.
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    h2_error(error).is_some_and(|h2| {
+        let said = |reason| h2.is_remote() && h2.reason() == Some(reason);
+        h2.is_reset() && said(h2::Reason::REFUSED_STREAM) || h2.is_go_away() && said(h2::Reason::NO_ERROR)
+    })
 }

@@ -121,3 +121,80 @@ pub(crate) fn cut(text: &str) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_those_that_core_documents() {
+        let after = |after_ms| Class::Retryable { after_ms };
+        let table = [
+            (404, "NotFound", None, Class::NotFound),
+            (409, "AlreadyExists", None, Class::AlreadyExists),
+            (409, "Conflict", None, Class::Conflict),
+            (400, "BadRequest", None, Class::Invalid),
+            (401, "Unauthorized", None, Class::Unavailable),
+            (403, "Forbidden", None, Class::Invalid),
+            (405, "MethodNotAllowed", None, Class::Invalid),
+            (410, "Expired", None, Class::Invalid),
+            (413, "RequestEntityTooLarge", None, Class::Invalid),
+            (415, "UnsupportedMediaType", None, Class::Invalid),
+            (422, "Invalid", None, Class::Invalid),
+            (429, "TooManyRequests", Some(1), after(1000)),
+            (429, "TooManyRequests", None, after(0)),
+            (429, "TooManyRequests", Some(u64::MAX), after(600_000)),
+            (500, "InternalError", None, Class::Unavailable),
+            (502, "", None, Class::Unavailable),
+            (503, "ServiceUnavailable", None, Class::Unavailable),
+            (503, "ServiceUnavailable", Some(2), after(2000)),
+            (504, "Timeout", None, Class::DeadlineExceeded),
+            (302, "", None, Class::Unavailable),
+        ];
+        for (code, reason, retry_after, expected) in table {
+            let code = StatusCode::from_u16(code).unwrap();
+            assert_eq!(class(code, reason, retry_after), expected, "{code} {reason}");
+        }
+    }
+
+    #[test]
+    fn any_body_gives_a_message() {
+        let get = || "get node n".to_owned();
+        let status = br#"{"kind":"Status","message":"nodes \"n\" not found","reason":"NotFound","code":404}"#;
+        let error = refused(get(), StatusCode::NOT_FOUND, &HeaderMap::new(), status);
+        assert_eq!(error.to_string(), "get node n: nodes \"n\" not found");
+        let long = vec![b'\n'; 100_000];
+        let page = [&b"<html>\xff"[..], &long, b"x"].concat();
+        for body in [&b""[..], b"null", b"[]", b"{\"message\":3}", &page] {
+            let error = refused(get(), StatusCode::BAD_GATEWAY, &HeaderMap::new(), body);
+            assert!(error.message.starts_with("HTTP 502"), "{error}");
+            assert!(error.message.chars().count() < 1100 && !error.message.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn retry_after_comes_from_header_or_details() {
+        let mut headers = HeaderMap::new();
+        let body = br#"{"message":"slow down","reason":"TooManyRequests","details":{"retryAfterSeconds":7}}"#;
+        let class =
+            |h: &HeaderMap, b: &[u8]| refused(String::new(), StatusCode::TOO_MANY_REQUESTS, h, b).class;
+        assert_eq!(class(&headers, body), Class::Retryable { after_ms: 7000 });
+        headers.insert(RETRY_AFTER, "3".parse().unwrap());
+        assert_eq!(class(&headers, body), Class::Retryable { after_ms: 3000 });
+        headers.insert(RETRY_AFTER, "Wed, 21 Oct 2026 07:28:00 GMT".parse().unwrap());
+        assert_eq!(class(&headers, b""), Class::Retryable { after_ms: 0 });
+    }
+
+    #[test]
+    fn an_unknown_fate_is_said() {
+        let write = ApiCall::PatchPodStatus {
+            pod: agent_core::api::ObjectName { namespace: "a".into(), name: "b".into() },
+            patch: serde_json::Value::Null,
+        };
+        let read = ApiCall::GetNode { name: "n".into() };
+        let broken = SendError::Broken("reset".to_owned());
+        assert_eq!(unanswered(&write, &broken).class, Class::DeadlineExceeded);
+        assert_eq!(unanswered(&read, &broken).class, Class::Unavailable);
+        assert_eq!(unreadable(&write, StatusCode::OK, "x").class, Class::DeadlineExceeded);
+    }
+}

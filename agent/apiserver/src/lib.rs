@@ -34,6 +34,8 @@ mod refresh;
 mod request;
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod watch;
 

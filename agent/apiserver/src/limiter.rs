@@ -41,3 +41,23 @@ impl Limiter {
         Ok(wait)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn burst_then_rate() {
+        let (limiter, now) = (Limiter::new(50, 100).unwrap(), Instant::now());
+        let most = Duration::from_secs(10);
+        for _ in 0..100 {
+            assert_eq!(limiter.reserve(now, most), Ok(Duration::ZERO));
+        }
+        assert_eq!(limiter.reserve(now, most), Ok(Duration::from_millis(20)));
+        assert_eq!(limiter.reserve(now, most), Ok(Duration::from_millis(40)));
+        assert_eq!(limiter.reserve(now, Duration::from_millis(1)), Err(Duration::from_millis(60)));
+        let later = now + Duration::from_millis(60);
+        assert_eq!(limiter.reserve(later, Duration::ZERO), Ok(Duration::ZERO), "who gave up cost nothing");
+        assert!(Limiter::new(-1, 10).is_none());
+    }
+}

@@ -126,3 +126,73 @@ fn patch_status<K: Resource<DynamicType = ()>>(
 fn json(object: &impl Serialize) -> Result<Vec<u8>, String> {
     serde_json::to_vec(object).map_err(|e| e.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use agent_core::api::ObjectName;
+    use serde_json::json;
+
+    use super::*;
+
+    fn shape(call: &ApiCall) -> String {
+        let request = build(call).unwrap();
+        let kind = request.headers().get("content-type").map_or("", |v| v.to_str().unwrap());
+        let uri = request.uri().to_string();
+        format!(
+            "{} {} {kind} {}",
+            request.method(),
+            uri.trim_end_matches(['?', '&']),
+            String::from_utf8_lossy(request.body())
+        )
+    }
+
+    #[test]
+    fn calls_have_upstreams_shapes() {
+        let pod = ObjectName { namespace: "ns".into(), name: "web".into() };
+        let lease: Lease =
+            serde_json::from_value(json!({"metadata": {"name": "n", "namespace": LEASE_NAMESPACE}})).unwrap();
+        let patch = json!({"status": {}});
+        let strategic = "application/strategic-merge-patch+json {\"status\":{}}";
+        let deletion = "DELETE /api/v1/namespaces/ns/pods/web application/json \
+                        {\"gracePeriodSeconds\":0,\"preconditions\":{\"uid\":\"u\"}}";
+        let table = [
+            (ApiCall::GetNode { name: "n".into() }, "GET /api/v1/nodes/n  ".to_owned()),
+            (
+                ApiCall::PatchNodeStatus { name: "n".into(), patch: patch.clone() },
+                format!("PATCH /api/v1/nodes/n/status {strategic}"),
+            ),
+            (
+                ApiCall::GetLease { name: "n".into() },
+                "GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n  ".to_owned(),
+            ),
+            (
+                ApiCall::PatchPodStatus { pod: pod.clone(), patch },
+                format!("PATCH /api/v1/namespaces/ns/pods/web/status {strategic}"),
+            ),
+            (ApiCall::DeletePod { pod, uid: "u".into(), grace_s: 0 }, deletion.to_owned()),
+            (
+                ApiCall::GetCsr { name: "csr-x".into() },
+                "GET /apis/certificates.k8s.io/v1/certificatesigningrequests/csr-x  ".to_owned(),
+            ),
+        ];
+        for (call, expected) in table {
+            assert_eq!(shape(&call), expected);
+        }
+        assert!(
+            shape(&ApiCall::ReplaceLease(Box::new(lease)))
+                .starts_with("PUT /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n ")
+        );
+    }
+
+    #[test]
+    fn a_name_cannot_become_a_path() {
+        for name in ["", ".", "..", "a/b", "a?b", "a%2fb", "a b", "ä", "a#b", "a\nb"] {
+            assert!(build(&ApiCall::GetNode { name: name.into() }).is_err(), "{name:?}");
+            let pod = ObjectName { namespace: name.into(), name: "p".into() };
+            assert!(build(&ApiCall::GetPod(pod)).is_err(), "{name:?}");
+            let mut pod = Pod::default();
+            pod.metadata.namespace = Some(name.to_owned());
+            assert!(build(&ApiCall::CreatePod(Box::new(pod))).is_err(), "{name:?}");
+        }
+    }
+}

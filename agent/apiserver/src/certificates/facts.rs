@@ -101,3 +101,63 @@ pub fn is_key_of(what: &str, key_pem: &[u8], certificate_pem: &[u8]) -> Result<b
     let public = key.public_key().ok_or_else(|| wrong("holds a key without a public half".to_owned()))?;
     Ok(certificate.public_key().raw == public.as_ref())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+
+    use super::*;
+
+    fn made(common_name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params =
+            CertificateParams::new(vec!["b.x".to_owned(), "a.x".to_owned(), "10.0.0.1".to_owned()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2027, 1, 1);
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    }
+
+    #[test]
+    fn facts_of_a_certificate() {
+        let (certificate, key) = made("system:node:n");
+        let both = format!("{key}{certificate}");
+        let facts = facts_of_pem("x", both.as_bytes(), true).unwrap();
+        let expected = CertificateFacts {
+            not_before: Wall(1_767_225_600_000_000_000),
+            not_after: Wall(1_798_761_600_000_000_000),
+            common_name: "system:node:n".to_owned(),
+            organizations: vec!["system:nodes".to_owned()],
+            dns_names: vec!["a.x".to_owned(), "b.x".to_owned()],
+            ips: vec!["10.0.0.1".parse().unwrap()],
+            from_bootstrap: true,
+        };
+        assert_eq!(facts, expected);
+        assert!(is_key_of("x", both.as_bytes(), both.as_bytes()).unwrap());
+        assert!(!is_key_of("x", key.as_bytes(), made("o").0.as_bytes()).unwrap());
+        assert!(
+            facts_of_pem("x", key.as_bytes(), false)
+                .unwrap_err()
+                .to_string()
+                .contains("holds no certificate")
+        );
+        assert!(is_key_of("x", certificate.as_bytes(), certificate.as_bytes()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..600), at in 0_usize..900, flip in any::<u8>()) {
+            let _ = facts_of_pem("x", &bytes, false);
+            let (certificate, _) = made("n");
+            let mut der = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap().to_vec();
+            let at = at % der.len();
+            der[at] ^= flip;
+            if let Ok((_, parsed)) = X509Certificate::from_der(&der) {
+                let _ = of(&parsed);
+            }
+        }
+    }
+}

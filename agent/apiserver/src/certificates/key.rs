@@ -75,3 +75,62 @@ impl KeyAndCsr {
         Ok(KeyAndCsr { key_pem, csr_pem: csr.map_err(failed)? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use x509_parser::pem::parse_x509_pem;
+    use x509_parser::prelude::{FromDer, ParsedExtension, X509CertificationRequest};
+
+    use super::*;
+
+    fn names() -> CertTemplate {
+        CertTemplate {
+            common_name: "system:node:n1".to_owned(),
+            organization: "system:nodes".to_owned(),
+            dns_names: vec!["z.example".to_owned(), "a.example".to_owned(), "z.example".to_owned()],
+            ips: vec!["10.0.0.9".parse().unwrap(), "10.0.0.10".parse().unwrap(), "fd00::1".parse().unwrap()],
+        }
+    }
+
+    #[test]
+    fn a_request_carries_what_upstreams_carries() {
+        let made = KeyAndCsr::generate(&names()).unwrap();
+        let (_, pem) = parse_x509_pem(made.csr_pem.as_bytes()).unwrap();
+        assert_eq!(pem.label, "CERTIFICATE REQUEST");
+        let (_, csr) = X509CertificationRequest::from_der(&pem.contents).unwrap();
+        let info = &csr.certification_request_info;
+        assert_eq!(info.subject.to_string(), "O=system:nodes, CN=system:node:n1");
+        let sans: Vec<String> = csr
+            .requested_extensions()
+            .unwrap()
+            .filter_map(|e| match e {
+                ParsedExtension::SubjectAlternativeName(s) => Some(s),
+                _ => None,
+            })
+            .flat_map(|s| s.general_names.iter().map(ToString::to_string))
+            .collect();
+        assert_eq!(sans.len(), 5, "{sans:?}");
+        assert!(sans[0].contains("a.example") && sans[1].contains("z.example"));
+        let again = KeyAndCsr::generate(&names()).unwrap();
+        assert_ne!(again.key_pem, made.key_pem, "a new key each time");
+        assert!(!format!("{made:?}").contains("BEGIN"));
+        let same = KeyAndCsr::from_key(&made.key_pem, &names()).unwrap();
+        assert_eq!(*same.key_pem, *made.key_pem);
+    }
+
+    #[test]
+    fn a_client_request_has_no_names() {
+        let client = CertTemplate { dns_names: Vec::new(), ips: Vec::new(), ..names() };
+        let made = KeyAndCsr::generate(&client).unwrap();
+        let (_, pem) = parse_x509_pem(made.csr_pem.as_bytes()).unwrap();
+        let (_, csr) = X509CertificationRequest::from_der(&pem.contents).unwrap();
+        let sans = csr
+            .requested_extensions()
+            .into_iter()
+            .flatten()
+            .filter(|e| matches!(e, ParsedExtension::SubjectAlternativeName(_)));
+        assert_eq!(sans.count(), 0);
+        let bad = CertTemplate { dns_names: vec!["ä".to_owned()], ..client };
+        assert!(KeyAndCsr::generate(&bad).unwrap_err().to_string().contains("system:node:n1"));
+    }
+}

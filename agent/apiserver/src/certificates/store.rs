@@ -181,3 +181,76 @@ fn io(path: &Path, operation: &'static str) -> impl FnOnce(std::io::Error) -> Ce
     let path = path.to_owned();
     move |source| CertificateError::Io { path, operation, source }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const NOON: Wall = Wall(1_795_262_400_000_000_000); // 2026-11-21 12:00:00 UTC
+
+    fn pair() -> (String, String) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["n".to_owned()]).unwrap();
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    }
+
+    #[test]
+    fn pairs_replace_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), CertKind::Client).unwrap();
+        assert!(store.current().unwrap().is_none());
+        let (first, second) = (pair(), pair());
+        let path = store.update(first.0.as_bytes(), &first.1, NOON).unwrap();
+        assert_eq!(path.file_name().unwrap(), "kubelet-client-2026-11-21-12-00-00.pem");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_link(store.current_path()).unwrap(), path);
+        assert_eq!(**store.current().unwrap().unwrap(), *format!("{}{}", first.0, first.1).as_bytes());
+        // Twice within a second, then later.
+        store.update(second.0.as_bytes(), &second.1, NOON).unwrap();
+        assert_eq!(**store.current().unwrap().unwrap(), *format!("{}{}", second.0, second.1).as_bytes());
+        let later = store.update(first.0.as_bytes(), &first.1, Wall(NOON.0 + 1_000_000_000)).unwrap();
+        assert_eq!(fs::read_link(store.current_path()).unwrap(), later);
+        assert!(path.exists(), "the old pair stays, as upstream leaves it");
+        let serving = Store::open(dir.path(), CertKind::Serving).unwrap();
+        assert!(serving.current_path().ends_with("kubelet-server-current.pem"));
+    }
+
+    #[test]
+    fn a_foreign_key_or_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), CertKind::Client).unwrap();
+        let (first, second) = (pair(), pair());
+        let error = store.update(first.0.as_bytes(), &second.1, NOON).unwrap_err();
+        assert!(error.to_string().contains("is for another key"), "{error}");
+        fs::write(store.current_path(), "mine").unwrap();
+        let error = store.update(first.0.as_bytes(), &first.1, NOON).unwrap_err();
+        assert!(matches!(error, CertificateError::NotALink { .. }), "{error}");
+        assert!(matches!(Store::open(dir.path(), CertKind::Client), Err(CertificateError::NotALink { .. })));
+    }
+
+    #[test]
+    fn an_interrupted_replacement_is_finished_or_undone() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), CertKind::Client).unwrap();
+        let (first, second) = (pair(), pair());
+        let old = store.update(first.0.as_bytes(), &first.1, NOON).unwrap();
+        // The link points at half a pair: thrown away.
+        fs::write(dir.path().join("half.pem"), &first.0).unwrap();
+        symlink(dir.path().join("half.pem"), store.updated_path()).unwrap();
+        Store::open(dir.path(), CertKind::Client).unwrap();
+        assert_eq!(fs::read_link(store.current_path()).unwrap(), old);
+        assert!(!store.updated_path().exists());
+        // At nothing: the same.
+        symlink(dir.path().join("absent"), store.updated_path()).unwrap();
+        Store::open(dir.path(), CertKind::Client).unwrap();
+        assert!(fs::symlink_metadata(store.updated_path()).is_err());
+        // At a whole pair: becomes current.
+        let whole = dir.path().join("whole.pem");
+        fs::write(&whole, format!("{}{}", second.0, second.1)).unwrap();
+        symlink(&whole, store.updated_path()).unwrap();
+        Store::open(dir.path(), CertKind::Client).unwrap();
+        assert_eq!(fs::read_link(store.current_path()).unwrap(), whole);
+    }
+}

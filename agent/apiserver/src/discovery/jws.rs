@@ -44,3 +44,44 @@ pub(crate) fn sign(payload: &[u8], id: &str, secret: &[u8]) -> String {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), signed.as_bytes());
     format!("{header}..{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From upstream's own test of its signer: a fact about the format, not code.
+    const UPSTREAM: &str =
+        "eyJhbGciOiJIUzI1NiIsImtpZCI6Impvc2h1YSJ9..VShe2taLd-YTrmWuRkcL_8QTNDHYxQIEBsAYYiIj1_8";
+
+    #[test]
+    fn upstreams_own_signature_is_good() {
+        verify(
+            UPSTREAM,
+            b"Hello from the other side. I must have called a thousand times.",
+            "joshua",
+            b"my voice is my passcode",
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn anything_else_is_not() {
+        let good = sign(b"text", "abcdef", b"secret");
+        assert!(verify(&good, b"text", "abcdef", b"secret").is_ok());
+        let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","kid":"abcdef"}"#);
+        let table = [
+            (good.clone(), &b"other"[..], "abcdef", &b"secret"[..]),
+            (good.clone(), b"text", "abcdeg", b"secret"),
+            (good.clone(), b"text", "abcdef", b"Secret"),
+            (good.replace("..", ".dGV4dA."), b"text", "abcdef", b"secret"),
+            (format!("{none}.."), b"text", "abcdef", b"secret"),
+            (String::new(), b"text", "abcdef", b"secret"),
+            ("..".to_owned(), b"text", "abcdef", b"secret"),
+            (format!("{good}."), b"text", "abcdef", b"secret"),
+            ("?..?".to_owned(), b"text", "abcdef", b"secret"),
+        ];
+        for (jws, payload, id, secret) in table {
+            assert!(verify(&jws, payload, id, secret).is_err(), "{jws}");
+        }
+    }
+}

@@ -13,6 +13,8 @@
 mod error;
 mod jws;
 mod pins;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::Path;

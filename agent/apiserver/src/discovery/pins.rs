@@ -63,3 +63,54 @@ pub(super) fn check(pins: &[Pin], ca_pem: &[u8]) -> Result<(), DiscoveryError> {
     }
     Err(DiscoveryError::WrongHash { found: found.iter().map(ToString::to_string).collect() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ca() -> (String, Pin) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
+        (certificate.pem(), pin_of(certificate.der()).unwrap())
+    }
+
+    #[test]
+    fn pins_are_of_the_key() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let spki = rcgen::PublicKeyData::subject_public_key_info(&key);
+        let expected = format!(
+            "sha256:{}",
+            digest(&SHA256, &spki).as_ref().iter().map(|b| format!("{b:02x}")).collect::<String>()
+        );
+        let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
+        let pin = pin_of(certificate.der()).unwrap();
+        assert_eq!(pin.to_string(), expected);
+        assert_eq!(Pin::parse(&expected.to_uppercase().replace("SHA256", "sha256")).unwrap(), pin);
+    }
+
+    #[test]
+    fn any_of_several_will_do_and_a_wrong_one_is_told() {
+        let (one, two, three) = (ca(), ca(), ca());
+        let bundle = format!("{}{}", one.0, two.0);
+        check(std::slice::from_ref(&two.1), bundle.as_bytes()).unwrap();
+        let error = check(&[three.1], bundle.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(&one.1.to_string()) && error.contains(&two.1.to_string()), "{error}");
+        assert!(check(&[two.1], b"").is_err());
+    }
+
+    #[test]
+    fn forms() {
+        let hex = "0123456789abcdef".repeat(4);
+        assert!(Pin::parse(&format!("sha256:{hex}")).is_ok());
+        for bad in [
+            "",
+            "sha256:",
+            &hex,
+            &format!("sha1:{hex}"),
+            &format!("sha256:{}", "ü".repeat(32)),
+            &format!("sha256:+1{}", &hex[2..]),
+        ] {
+            assert!(Pin::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

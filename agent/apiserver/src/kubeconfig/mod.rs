@@ -224,3 +224,6 @@ impl Kubeconfig {
         KubeconfigError::Field { path: self.path.clone(), field: field.to_owned(), reason: reason.into() }
     }
 }
+
+#[cfg(test)]
+mod tests;

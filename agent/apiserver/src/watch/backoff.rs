@@ -29,3 +29,18 @@ impl Backoff {
         base.mul_f64(1.0 + fraction.clamp(0.0, 1.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_to_a_limit_and_starts_over() {
+        let (mut backoff, start) = (Backoff::default(), Instant::now());
+        let waits: Vec<u64> =
+            (0..8).map(|_| u64::try_from(backoff.failed(start, 0.0).as_millis()).unwrap()).collect();
+        assert_eq!(waits, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
+        assert_eq!(backoff.failed(start, 0.5), Duration::from_secs(45));
+        assert_eq!(backoff.failed(start + RESET_AFTER * 2, 0.0), FIRST);
+    }
+}

@@ -164,3 +164,73 @@ pub(super) fn list<T: DeserializeOwned + Resource>(body: &[u8]) -> Result<(Strin
     let items = wire.items.unwrap_or_default().into_iter().map(|i| item(i.get())).collect();
     Ok((wire.metadata.resource_version, items))
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn one_bad_object_does_not_hide_the_others() {
+        let body = br#"{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[
+            {"metadata":{"name":"a","namespace":"d","managedFields":[{"manager":"x"}]}},
+            {"metadata":{"name":"b","namespace":"d"},"spec":{"containers":"none"}},
+            {"metadata":{}}, 3,
+            {"metadata":{"name":"c"}}]}"#;
+        let (version, items) = list::<Pod>(body).unwrap();
+        assert_eq!(version, "7");
+        let said: Vec<String> = items
+            .iter()
+            .map(|i| match i {
+                Item::Good(k, pod) => {
+                    assert!(pod.metadata.managed_fields.is_none());
+                    format!("good {}", k.full_name())
+                }
+                Item::Bad(k, _) => format!("bad {}", k.full_name()),
+                Item::Nameless(_) => "nameless".to_owned(),
+            })
+            .collect();
+        assert_eq!(said, ["good d/a", "bad d/b", "nameless", "nameless", "good c"]);
+    }
+
+    #[test]
+    fn frames_of_every_kind() {
+        let said = |line: &str| match frame::<Pod>(line.as_bytes()) {
+            Frame::Applied(k, _) => format!("applied {}", k.full_name()),
+            Frame::Deleted(k, o) => format!("deleted {} {}", k.full_name(), o.is_some()),
+            Frame::Undecodable(k, _) => format!("undecodable {}", k.full_name()),
+            Frame::Bookmark { version, listed } => format!("bookmark {version} {listed}"),
+            Frame::Refused(s) => format!("refused {:?}", s.code),
+            Frame::Nonsense(_) => "nonsense".to_owned(),
+        };
+        for (line, expected) in [
+            (r#"{"type":"ADDED","object":{"metadata":{"name":"a"}}}"#, "applied a"),
+            (r#"{"type":"MODIFIED","object":{"metadata":{"name":"a"},"spec":1}}"#, "undecodable a"),
+            (r#"{"type":"DELETED","object":{"metadata":{"name":"a"},"spec":1}}"#, "deleted a false"),
+            (r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}"#, "bookmark 9 false"),
+            (
+                r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
+                "bookmark 9 true",
+            ),
+            (r#"{"type":"ERROR","object":{"kind":"Status","code":410}}"#, "refused Some(410)"),
+            (r#"{"type":"ADDED"}"#, "nonsense"),
+            (r#"{"type":"OTHER","object":{}}"#, "nonsense"),
+            (r#"{"type":"BOOKMARK","object":{}}"#, "nonsense"),
+            ("garbage", "nonsense"),
+        ] {
+            assert_eq!(said(line), expected, "{line}");
+        }
+        let deep = "[".repeat(100_000);
+        assert_eq!(said(&format!(r#"{{"type":"ADDED","object":{deep}"#)), "nonsense");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = frame::<Pod>(&bytes);
+            let _ = list::<Pod>(&bytes);
+        }
+    }
+}

@@ -75,3 +75,53 @@ impl Lines {
         self.searched = 0;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lines_of_any_length() {
+        let mut lines = Lines::new(5);
+        lines.push(b"ab");
+        assert_eq!(lines.next(), None);
+        lines.push(b"c\n\n12345\nlonger\nx");
+        assert_eq!(lines.next(), Some(Line::Whole(Bytes::from_static(b"abc"))));
+        assert_eq!(lines.next(), Some(Line::Whole(Bytes::from_static(b"12345"))));
+        assert_eq!(lines.next(), Some(Line::TooLong(Bytes::from_static(b"longer"))));
+        assert_eq!(lines.next(), None);
+        for _ in 0..1000 {
+            lines.push(b"yyyyyyyyyy");
+            assert_eq!(lines.next(), None);
+            assert!(lines.held.len() <= 16);
+        }
+        lines.push(b"\nok\n");
+        assert!(matches!(lines.next(), Some(Line::TooLong(start)) if start.starts_with(b"xyy")));
+        assert_eq!(lines.next(), Some(Line::Whole(Bytes::from_static(b"ok"))));
+    }
+
+    proptest! {
+        #[test]
+        fn cutting_does_not_depend_on_the_pieces(text in "[ab\n]{0,80}", cuts in proptest::collection::vec(1_usize..9, 1..80)) {
+            let whole = |pieces: Vec<&[u8]>| {
+                let (mut lines, mut out) = (Lines::new(6), Vec::new());
+                for piece in pieces {
+                    lines.push(piece);
+                    while let Some(line) = lines.next() {
+                        out.push(matches!(line, Line::Whole(_)));
+                    }
+                }
+                out
+            };
+            let (mut rest, mut pieces, mut cut) = (text.as_bytes(), Vec::new(), cuts.iter().cycle());
+            while !rest.is_empty() {
+                let (piece, more) = rest.split_at((*cut.next().unwrap()).min(rest.len()));
+                pieces.push(piece);
+                rest = more;
+            }
+            prop_assert_eq!(whole(pieces), whole(vec![text.as_bytes()]));
+        }
+    }
+}

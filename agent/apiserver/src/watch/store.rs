@@ -64,3 +64,37 @@ impl<T: Resource> Store<T> {
         (self.known.values().cloned().collect(), bad)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
+    use super::*;
+
+    fn pod(version: &str) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some("a".to_owned());
+        pod.metadata.resource_version = Some(version.to_owned());
+        pod
+    }
+
+    fn key() -> Key {
+        Key { name: Some("a".to_owned()), ..Key::default() }
+    }
+
+    #[test]
+    fn what_does_not_decode_stands_as_it_was() {
+        let mut store = Store::new();
+        let first = store.apply(&key(), pod("1"));
+        let (listed, bad) = store.replace(vec![Item::Bad(key(), "why".to_owned())]);
+        assert!(Arc::ptr_eq(&listed[0], &first));
+        assert_eq!(bad, [("a".to_owned(), "why".to_owned())]);
+        let (listed, _) = store.replace(vec![Item::Good(key(), pod("1"))]);
+        assert!(Arc::ptr_eq(&listed[0], &first), "unchanged: the same pointer");
+        let (listed, _) = store.replace(vec![Item::Good(key(), pod("2"))]);
+        assert!(!Arc::ptr_eq(&listed[0], &first));
+        assert_eq!(store.delete(&key(), None).unwrap().metadata.resource_version.as_deref(), Some("2"));
+        assert_eq!(store.delete(&key(), None), None);
+        assert!(store.replace(vec![Item::Bad(key(), String::new())]).0.is_empty());
+    }
+}

@@ -14,7 +14,7 @@
 //! for each name; nothing is created before the first list, nor while the Node is missing or being deleted; an
 //! existing pod is deleted only by its UID and only if it is a mirror pod; a mirror pod outlives the worker of
 //! its static pod, and one whose static pod is gone is deleted only once every source was read; an answer that was
-//! lost is looked up, never assumed. Upstream: pkg/kubelet/pod/mirror_client.go, tryReconcileMirrorPods.
+//! lost is never assumed. Upstream: pkg/kubelet/pod/mirror_client.go, tryReconcileMirrorPods.
 
 mod slot;
 
@@ -39,6 +39,8 @@ use slot::{Mirror, Need, Slot};
 
 /// Calls in flight at one time.
 const CALLS_MAX: usize = 8;
+/// `Status.reason` of 403.
+const FORBIDDEN: &str = "Forbidden";
 
 /// What is known of this node's Node object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -219,7 +221,8 @@ impl MirrorPods {
                 slot.removed(uid);
                 out.push(MirrorAction::Report(MirrorReport::Deleted(name)));
             }
-            (Need::Look, Err(e)) if e.class == Class::NotFound => slot.looked(None),
+            // To a node a pod that does not exist is forbidden, not missing: it has no relationship to it.
+            (Need::Look, Err(e)) if e.class == Class::NotFound || e.reason == FORBIDDEN => slot.looked(None),
             (Need::Delete(uid), Err(e)) if e.class == Class::NotFound => slot.removed(uid),
             // Another pod has the name now: the one that was meant is gone.
             (Need::Delete(uid), Err(e)) if e.class == Class::Conflict => {
@@ -227,7 +230,8 @@ impl MirrorPods {
                 slot.look = true;
             }
             (need, Err(e)) => {
-                slot.look |= matches!(need, Need::Create(_)) && e.class != Class::Invalid;
+                // Creating again finds out whether a lost call was carried out.
+                slot.look |= matches!(need, Need::Create(_)) && e.class == Class::AlreadyExists;
                 slot.retry.failed(now.mono, e.class, &name.name);
                 if e.class != Class::AlreadyExists {
                     out.push(MirrorAction::Report(MirrorReport::Failed(e)));

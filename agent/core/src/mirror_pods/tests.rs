@@ -110,6 +110,30 @@ fn mirrored() -> (Node, Arc<Pod>, Arc<Pod>) {
 }
 
 #[test]
+fn a_create_whose_answer_was_lost_is_repeated_and_then_looked_up() {
+    let mut n = Node::new();
+    n.step(update(PodOp::Add, &static_pod("web", "hash")));
+    n.step(MirrorEvent::Watch(WatchEvent::Listed(vec![])));
+    n.step(present());
+    let mut again = |result: ApiResult| {
+        let (id, call) = n.call();
+        n.answer(id, result);
+        n.now += 60 * SECOND;
+        n.step(MirrorEvent::Tick);
+        call
+    };
+    assert!(matches!(again(error(Class::DeadlineExceeded)), ApiCall::CreatePod(_)));
+    assert!(matches!(again(error(Class::AlreadyExists)), ApiCall::CreatePod(_)));
+    // A node may not read what does not exist.
+    let mut gone = error(Class::Invalid);
+    if let Err(e) = &mut gone {
+        (e.code, e.reason) = (Some(403), "Forbidden".to_owned());
+    }
+    assert!(matches!(again(gone), ApiCall::GetPod(_)));
+    assert!(matches!(n.call().1, ApiCall::CreatePod(_)));
+}
+
+#[test]
 fn deleted_by_somebody_it_comes_back() {
     let (mut n, _, mirror) = mirrored();
     assert_eq!(n.step(MirrorEvent::Watch(WatchEvent::Deleted(mirror))), 1);

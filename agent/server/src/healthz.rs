@@ -2,7 +2,7 @@
 //!
 //! In: the address from healthzBindAddress and healthzPort. Out: HTTP/1. Only the ping check lives here
 //! (fact 19 of the contract); the checks with meaning belong to 10250. Invariants: a listener that cannot
-//! be had or fails is tried again every 5 s and never stops the agent; clients cannot use up more than [`BOUNDS`];
+//! be had or fails is tried again every 5 s and never stops the agent; clients cannot use up more than `BOUNDS`;
 //! on stop it ends within a second.
 
 use std::net::{IpAddr, SocketAddr};

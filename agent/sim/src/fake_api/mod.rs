@@ -8,7 +8,7 @@
 //! ApiCall (the node's)    ──► call()  ──► serve() ──► ApiResult
 //! (resource, selector)    ──► list(), changes_since(version) ──► WatchLine… | 410
 //! ```
-//! For an HTTP fake: map method and path to [`Request`], answer `Ok` with its JSON and [`Status`] with `code` and
+//! For an HTTP fake: map method and path to `Request`, answer `Ok` with its JSON and [`Status`] with `code` and
 //! [`Status::body`]; a watch is [`FakeApi::list`] then [`FakeApi::changes_since`] with the version of the last line,
 //! [`WatchLine::body`] for each, a [`WatchLine::Bookmark`] with [`FakeApi::version`] now and then. Users, scheduler and
 //! controllers are [`Who::Admin`] and [`actors`]. [`FakeApi::forget_history`] makes the next continuation answer 410.

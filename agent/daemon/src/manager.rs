@@ -115,6 +115,7 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
                     worker.send(event);
                 }
             }
+            ManagerAction::ReadNode => self.outlets.read_node(),
             ManagerAction::Rejected { key, rejection } => self.outlets.rejected(&key, &rejection),
             ManagerAction::Forget(uid) => {
                 self.workers.remove(&uid);
@@ -133,7 +134,7 @@ impl Coalesce for ManagerEvent {
         match (self, newer) {
             (ManagerEvent::Network(_), ManagerEvent::Network(_))
             | (ManagerEvent::Context(_), ManagerEvent::Context(_))
-            | (ManagerEvent::Admission(_), ManagerEvent::Admission(_))
+            | (ManagerEvent::Node(_), ManagerEvent::Node(_))
             | (ManagerEvent::Tick, ManagerEvent::Tick) => Relation::Supersedes,
             (ManagerEvent::Changed(a), ManagerEvent::Changed(b))
                 if a.pod.uid == b.pod.uid && a.as_of <= b.as_of =>

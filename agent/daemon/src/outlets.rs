@@ -13,6 +13,7 @@ use agent_core::pod_worker::{EventFact, EventKind};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::status_manager::StatusEvent;
 use k8s_openapi::api::core::v1::PodStatus;
+use tokio::sync::Notify;
 
 use crate::mailbox::Sender;
 use crate::status::StatusStore;
@@ -33,6 +34,8 @@ pub struct ApiOutlets {
     pub mirrors: Sender<MirrorEvent>,
     /// The event recorder.
     pub recorder: Sender<RecorderEvent>,
+    /// Asks for the Node object to be read for the manager.
+    pub read_node: Arc<Notify>,
 }
 
 impl Outlets {
@@ -40,6 +43,13 @@ impl Outlets {
     #[must_use]
     pub fn new(statuses: StatusStore, api: Option<ApiOutlets>) -> Outlets {
         Outlets { statuses, api }
+    }
+
+    /// The manager wants to know the Node as it is now.
+    pub fn read_node(&self) {
+        if let Some(api) = &self.api {
+            api.read_node.notify_one();
+        }
     }
 
     /// A source of static pods changed.

@@ -223,7 +223,7 @@ impl Node {
                 ManagerAction::Forget(uid) => {
                     self.workers.remove(&uid);
                 }
-                ManagerAction::Rejected { .. } | ManagerAction::Synced => {}
+                ManagerAction::Rejected { .. } | ManagerAction::Synced | ManagerAction::ReadNode => {}
             }
         }
     }

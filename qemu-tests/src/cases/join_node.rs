@@ -42,6 +42,12 @@ pub const CASES: &[Case] = &[
         pod_delete,
     ),
     case(
+        "join/node-labels",
+        10,
+        "labels that the Node is given later decide about pods at once",
+        node_labels,
+    ),
+    case(
         "join/mirror-pod",
         20,
         "a static pod has a mirror pod, which comes back when it is deleted",
@@ -129,6 +135,41 @@ fn pod(cx: &mut CaseContext<'_>) -> Result<()> {
     await_pod_gone(&joined.cluster, "one", 30)?;
     joined.nodes[0].wait(30, "nothing left of the pod", |v| v.is_stopped("one").then_some(()))?;
     joined.cluster.ensure_nothing_forbidden()
+}
+
+fn node_labels(cx: &mut CaseContext<'_>) -> Result<()> {
+    let joined = Joined::shared(cx)?;
+    let (cluster, client) = (&joined.cluster, joined.cluster.client());
+    let picky = |name: &str| {
+        let mut pod = api_pod(name, "first", STAYS, 1);
+        pod["spec"]["nodeSelector"] = json!({"e2e/disk": "ssd"});
+        // Bound as it is made: the node alone is asked.
+        pod["spec"]["nodeName"] = json!("first");
+        pod
+    };
+    let refused = |name: &str| {
+        client.wait::<Pod, _>(&client.of("default"), 10, &format!("pod {name} to be refused"), |all| {
+            let status = all.get(name)?.status.as_ref()?;
+            (status.phase.as_deref() == Some("Failed")).then(|| status.reason.clone().unwrap_or_default())
+        })
+    };
+    client.create::<Pod>(&client.of("default"), picky("unlabelled"))?;
+    let reason = refused("unlabelled")?;
+    ensure!(reason == "NodeAffinity", "refused for {reason}");
+    cluster.kubectl(&["label", "node", "first", "e2e/disk=ssd"])?;
+    client.create::<Pod>(&client.of("default"), picky("labelled"))?;
+    await_pod_ready(cluster, "labelled", 20)?;
+    // A pod that runs keeps running when the label goes.
+    cluster.kubectl(&["label", "node", "first", "e2e/disk-"])?;
+    client.create::<Pod>(&client.of("default"), picky("late"))?;
+    let reason = refused("late")?;
+    ensure!(reason == "NodeAffinity", "refused for {reason}");
+    await_pod_ready(cluster, "labelled", 1)?;
+    for name in ["unlabelled", "labelled", "late"] {
+        client.delete::<Pod>(&client.of("default"), name, None)?;
+        await_pod_gone(cluster, name, 20)?;
+    }
+    cluster.ensure_nothing_forbidden()
 }
 
 fn pod_delete(cx: &mut CaseContext<'_>) -> Result<()> {

@@ -13,7 +13,7 @@ mod taints;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod, Taint};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 
 use crate::container_spec::{security::apparmor, unsupported};
 use crate::pod_source::validate;
@@ -42,6 +42,34 @@ pub struct AdmissionContext {
     pub apparmor_enabled: bool,
     /// True if the runtime knows `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
+}
+
+/// What admission minds of the Node object, which people change at any time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeMarks {
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `spec.taints`.
+    pub taints: Vec<Taint>,
+}
+
+impl NodeMarks {
+    /// Those of `node`.
+    #[must_use]
+    pub fn of(node: &Node) -> NodeMarks {
+        NodeMarks {
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            taints: node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+impl AdmissionContext {
+    /// The same node with the labels and taints that its Node object has now.
+    #[must_use]
+    pub fn marked(&self, marks: NodeMarks) -> AdmissionContext {
+        AdmissionContext { node_labels: marks.labels, node_taints: marks.taints, ..self.clone() }
+    }
 }
 
 /// Why a pod may not run here.

@@ -13,10 +13,12 @@
 //!   new UID); an unknown pod that holds the name of a static pod is its predecessor and is taken down at once;
 //! - other unknown pods are orphans only once **every** expected source was read;
 //! - a pod that one source wants does not wait for another source: static pods start without the API;
+//! - a pod of the API is judged by the labels and taints that its Node has there (`node_view`);
 //! - a pod whose deletion was asked for is not started again after its worker finished.
 //!
 //! Upstream: pkg/kubelet/pod, the dispatch half of pod_workers.go, HandlePodCleanups (contract 4, 6.2, 6.4).
 
+mod node_view;
 mod state;
 
 #[cfg(test)]
@@ -27,7 +29,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::admission::{AdmissionContext, Rejection};
+use crate::admission::{AdmissionContext, NodeMarks, Rejection};
 use crate::machine::{Machine, Outbox};
 use crate::pod_source::{PodOp, PodUpdate, Source};
 use crate::pod_worker::{KillReason, PodEvent, TerminatingRecord, WorkerContext};
@@ -36,6 +38,7 @@ use crate::runtime::{PodKey, PodUid};
 use crate::time::{Mono, Now};
 use crate::types::pod::{self, CONFIG_MIRROR};
 
+use node_view::NodeView;
 use state::{Names, Worker};
 
 /// What the manager reacts to.
@@ -55,8 +58,10 @@ pub enum ManagerEvent {
     Network(Result<(), String>),
     /// What workers share changed.
     Context(Arc<WorkerContext>),
-    /// What admission knows about the node changed; pods that were judged stay judged.
-    Admission(Arc<AdmissionContext>),
+    /// The Node object as the watch has it, `None` if there is none; pods that were judged stay judged.
+    Node(Option<NodeMarks>),
+    /// The answer to [`ManagerAction::ReadNode`]; `None` if there is none.
+    NodeRead(Option<NodeMarks>),
     /// Nothing in particular: looks whether anything can start. Never needed, as there is no deadline.
     Tick,
 }
@@ -98,6 +103,8 @@ pub enum ManagerAction {
     },
     /// The worker has ended; nothing more is sent to it.
     Forget(PodUid),
+    /// Ask the API server for the Node object and answer [`ManagerEvent::NodeRead`], whatever comes of it.
+    ReadNode,
     /// Every source was read and the runtime listed: clean-up of unknown things may begin.
     Synced,
 }
@@ -132,6 +139,7 @@ pub struct PodManager {
     done: BTreeSet<PodUid>,
     network: Result<(), String>,
     admission: Arc<AdmissionContext>,
+    node: NodeView,
 }
 
 impl PodManager {
@@ -144,6 +152,7 @@ impl PodManager {
         network: Result<(), String>,
     ) -> PodManager {
         PodManager {
+            node: NodeView::new(expected.contains(&Source::Api)),
             expected,
             listed: false,
             synced: false,
@@ -219,19 +228,26 @@ impl PodManager {
         self.waiting = [running, new].concat();
     }
 
-    /// Starts waiting pods whose name is free.
-    fn start_waiting(&mut self, out: &mut Outbox<ManagerAction>) {
+    /// Starts waiting pods whose name is free. The verdict on those of `answered` is final.
+    fn start_waiting(&mut self, answered: &BTreeSet<PodUid>, out: &mut Outbox<ManagerAction>) {
         for uid in std::mem::take(&mut self.waiting) {
             let Some(pod) = self.desired.get(&uid).map(Arc::clone) else { continue };
             let key = pod::key(&pod);
             if pod::is_static(&pod) {
                 self.take_down_predecessors(&key, out);
             }
-            if self.names.is_taken(&key) {
+            if self.names.is_taken(&key) || self.node.must_be_heard_for(&pod) {
                 self.waiting.push(uid);
                 continue;
             }
             let verdict = self.judge(&pod);
+            if let Err(rejection) = &verdict
+                && !answered.contains(&uid)
+                && self.node.doubts(&uid, &pod, rejection)
+            {
+                self.waiting.push(uid);
+                continue;
+            }
             self.start(key.clone(), Beginning::Fresh, out);
             tell(&uid, PodEvent::Desired(Arc::clone(&pod)), out);
             if let Some(worker) = self.workers.get_mut(&uid) {
@@ -242,6 +258,15 @@ impl PodManager {
                 tell(&uid, PodEvent::Kill { reason: rejection.clone().into(), grace_s: None }, out);
                 out.push(ManagerAction::Rejected { key, rejection });
             }
+        }
+        if self.node.asks() {
+            out.push(ManagerAction::ReadNode);
+        }
+    }
+
+    fn mark(&mut self, marks: Option<NodeMarks>) {
+        if let Some(marks) = marks {
+            self.admission = Arc::new(self.admission.marked(marks));
         }
     }
 
@@ -270,7 +295,12 @@ impl PodManager {
         if !self.expected.is_empty() || !self.listed {
             return;
         }
-        for key in std::mem::take(&mut self.unknown).into_values() {
+        // Who waits to be judged is wanted; should that change meanwhile, it must still be found here.
+        let (held, strays) =
+            std::mem::take(&mut self.unknown).into_iter().partition(|(uid, _)| self.waiting.contains(uid));
+        self.unknown = held;
+        let strays: BTreeMap<PodUid, PodKey> = strays;
+        for key in strays.into_values() {
             self.orphan(key, out);
         }
         if std::mem::replace(&mut self.synced, true) {
@@ -346,6 +376,7 @@ impl Machine for PodManager {
     type Action = ManagerAction;
 
     fn step(&mut self, _now: Now, event: ManagerEvent, out: &mut Outbox<ManagerAction>) {
+        let mut answered = BTreeSet::new();
         match event {
             ManagerEvent::Update(update) => self.update(update, out),
             ManagerEvent::Listed(pods) => self.listed(pods, out),
@@ -362,11 +393,18 @@ impl Machine for PodManager {
             }
             ManagerEvent::Network(_) => {}
             ManagerEvent::Context(context) => self.tell_all(&PodEvent::Context(context), out),
-            ManagerEvent::Admission(context) => self.admission = context,
+            ManagerEvent::Node(marks) => {
+                self.node.hear();
+                self.mark(marks);
+            }
+            ManagerEvent::NodeRead(marks) => {
+                self.mark(marks);
+                answered = self.node.answered();
+            }
             ManagerEvent::Tick => {}
         }
         if self.listed {
-            self.start_waiting(out);
+            self.start_waiting(&answered, out);
             self.clean_up(out);
         }
     }

@@ -1,5 +1,6 @@
 //! Scenarios of the pod manager, told in short words.
 
+use k8s_openapi::api::core::v1::Taint;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -45,7 +46,7 @@ fn manager(expected: &[Source], leftovers: Leftovers) -> PodManager {
     PodManager::new(expected.iter().copied().collect(), leftovers, Arc::new(admission), Ok(()))
 }
 
-/// `+uid` start, `~uid` resume, `uid:word` tell, `-uid` forget, `!uid:reason` rejected, `synced`.
+/// `+uid` start, `~uid` resume, `uid:word` tell, `-uid` forget, `!uid:reason` rejected, `synced`, `read` the Node.
 fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
     let mut out = Outbox::new();
     manager.step(Now { mono: Mono(1), wall: Wall(1) }, event, &mut out);
@@ -57,6 +58,7 @@ fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
         ManagerAction::Forget(uid) => format!("-{uid}"),
         ManagerAction::Rejected { key, rejection } => format!("!{}:{}", key.uid, rejection.reason),
         ManagerAction::Synced => "synced".to_owned(),
+        ManagerAction::ReadNode => "read".to_owned(),
         ManagerAction::Tell { uid, event } => match event {
             PodEvent::Desired(_) => format!("{uid}:desired"),
             PodEvent::Kill { reason: KillReason::Failed { .. }, .. } => format!("{uid}:Failed"),
@@ -101,8 +103,91 @@ fn an_unknown_pod_of_an_unread_source_is_taken_up_not_down() {
     let ours = pod("x", "x", "api");
     let mut m = manager(&[Source::File, Source::Api], Leftovers::default());
     step(&mut m, listed(&[&ours]));
+    step(&mut m, ManagerEvent::Node(None));
     assert_eq!(step(&mut m, file(PodOp::Add, &[])), "");
     assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&ours])), "+x@0 x:desired synced");
+}
+
+/// A pod `a` for nodes with the label `disk: ssd`.
+fn picky() -> Arc<Pod> {
+    let mut pod = Pod::clone(&pod("a", "a", "api"));
+    pod.spec.get_or_insert_default().node_selector = Some([("disk".to_owned(), "ssd".to_owned())].into());
+    Arc::new(pod)
+}
+
+fn marks(labels: &[(&str, &str)], taints: &[&str]) -> ManagerEvent {
+    ManagerEvent::Node(Some(NodeMarks {
+        labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        taints: taints
+            .iter()
+            .map(|key| Taint { key: (*key).to_owned(), effect: "NoExecute".into(), ..Taint::default() })
+            .collect(),
+    }))
+}
+
+#[test]
+fn pods_of_the_api_are_judged_by_the_node_as_the_api_has_it() {
+    let (a, fixed) = (picky(), pod("f", "f", "file"));
+    let verdict = |node: ManagerEvent| {
+        let mut m = manager(&[Source::File, Source::Api], Leftovers::default());
+        step(&mut m, listed(&[]));
+        // Static pods belong to the node and do not wait for it.
+        assert_eq!(step(&mut m, file(PodOp::Add, &[&fixed])), "+f@0 f:desired");
+        assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&a])), "synced");
+        step(&mut m, node)
+    };
+    assert_eq!(verdict(marks(&[("disk", "ssd")], &[])), "+a@0 a:desired");
+    let tainted = verdict(marks(&[("disk", "ssd")], &["out"]));
+    assert_eq!(tainted, "+a@0 a:desired a:Failed !a:TaintToleration");
+    assert_eq!(verdict(marks(&[], &[])), "read");
+    assert_eq!(verdict(ManagerEvent::Node(None)), "read");
+}
+
+#[test]
+fn a_missing_label_is_final_only_after_the_node_was_read_anew() {
+    let a = picky();
+    let b = Arc::new({
+        let mut b = Pod::clone(&picky());
+        b.metadata.uid = Some("b".into());
+        b.metadata.name = Some("b".into());
+        b
+    });
+    let read = |labels: &[(&str, &str)]| match marks(labels, &[]) {
+        ManagerEvent::Node(marks) => ManagerEvent::NodeRead(marks),
+        other => panic!("{other:?}"),
+    };
+    let asking = || {
+        let mut m = manager(&[Source::Api], Leftovers::default());
+        step(&mut m, listed(&[]));
+        step(&mut m, marks(&[], &[]));
+        assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&a])), "read synced");
+        m
+    };
+    assert_eq!(step(&mut asking(), read(&[("disk", "ssd")])), "+a@0 a:desired");
+    // The watch may be quicker than the answer.
+    let mut m = asking();
+    assert_eq!(step(&mut m, marks(&[("disk", "ssd")], &[])), "+a@0 a:desired");
+    assert_eq!(step(&mut m, read(&[])), "");
+    // Who came after the question was put needs one of its own, one at a time.
+    let mut m = asking();
+    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&b])), "");
+    assert_eq!(step(&mut m, ManagerEvent::NodeRead(None)), "+a@0 a:desired a:Failed !a:NodeAffinity read");
+    assert_eq!(step(&mut m, read(&[("disk", "ssd")])), "+b@0 b:desired");
+}
+
+#[test]
+fn a_running_pod_that_waits_for_the_node_is_neither_taken_down_nor_forgotten() {
+    let a = picky();
+    let begun = || {
+        let mut m = manager(&[Source::Api], Leftovers::default());
+        step(&mut m, listed(&[&a]));
+        assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&a])), "synced");
+        m
+    };
+    assert_eq!(step(&mut begun(), marks(&[("disk", "ssd")], &[])), "+a@0 a:desired");
+    // Its end needs no permission.
+    assert_eq!(step(&mut begun(), update(PodOp::Remove, Source::Api, &[&a])), "+a@0 a:Orphan");
+    assert_eq!(step(&mut begun(), update(PodOp::Delete, Source::Api, &[&deleted(&a)])), "+a@0 a:desired");
 }
 
 #[test]
@@ -150,6 +235,7 @@ fn a_deleted_pod_is_brought_to_its_end_once() {
     let a = pod("a", "a", "api");
     let mut m = manager(&[Source::Api], Leftovers::default());
     step(&mut m, listed(&[]));
+    step(&mut m, ManagerEvent::Node(None));
     step(&mut m, update(PodOp::Add, Source::Api, &[&a]));
     let gone = deleted(&a);
     assert_eq!(step(&mut m, update(PodOp::Delete, Source::Api, &[&gone])), "a:desired");
@@ -280,7 +366,7 @@ proptest! {
                     }
                     ManagerAction::Forget(uid) => prop_assert!(live.remove(&uid).is_some()),
                     ManagerAction::Rejected { key, .. } => prop_assert!(live.contains_key(&key.uid)),
-                    ManagerAction::Synced => {}
+                    ManagerAction::Synced | ManagerAction::ReadNode => {}
                 }
             }
             Ok(live.keys().cloned().collect())
@@ -301,5 +387,58 @@ proptest! {
         let held: BTreeSet<_> =
             workers.iter().filter_map(|uid| m.desired().get(uid)).map(|p| pod::name(p).to_owned()).collect();
         prop_assert_eq!(names, held);
+    }
+}
+
+fn any_node_event() -> impl Strategy<Value = ManagerEvent> {
+    let pods = prop_oneof![Just("1"), Just("2"), Just("3")].prop_map(|uid| {
+        let mut pod = Pod::clone(&picky());
+        pod.metadata.uid = Some(uid.to_owned());
+        pod.metadata.name = Some(uid.to_owned());
+        pod.spec.get_or_insert_default().containers.clear();
+        Arc::new(pod)
+    });
+    let labels = || prop_oneof![Just(vec![]), Just(vec![("disk", "ssd")])];
+    prop_oneof![
+        pods.clone().prop_map(|p| update(PodOp::Add, Source::Api, &[&p])),
+        pods.prop_map(|p| update(PodOp::Remove, Source::Api, &[&p])),
+        labels().prop_map(|l| marks(&l, &[])),
+        // Answers whatever was asked for; dropped below if nothing was.
+        labels().prop_map(|l| match marks(&l, &[]) {
+            ManagerEvent::Node(marks) => ManagerEvent::NodeRead(marks),
+            other => other,
+        }),
+    ]
+}
+
+proptest! {
+    /// Questions are put one at a time; nothing starts before the Node was heard of; once all is answered, every
+    /// wanted pod has a worker.
+    #[test]
+    fn every_pod_is_judged_in_the_end(events in proptest::collection::vec(any_node_event(), 0..40)) {
+        let mut m = manager(&[Source::Api], Leftovers::default());
+        let (mut heard, mut asked) = (false, false);
+        let mut workers = BTreeSet::new();
+        let end = [marks(&[], &[]), ManagerEvent::NodeRead(None), ManagerEvent::NodeRead(None)];
+        for event in [listed(&[])].into_iter().chain(events).chain(end) {
+            heard |= matches!(event, ManagerEvent::Node(_));
+            if matches!(event, ManagerEvent::NodeRead(_)) && !std::mem::take(&mut asked) {
+                continue;
+            }
+            let mut out = Outbox::new();
+            m.step(Now::default(), event, &mut out);
+            for action in out.drain() {
+                match action {
+                    ManagerAction::ReadNode => prop_assert!(!std::mem::replace(&mut asked, true)),
+                    ManagerAction::Start { key, .. } => {
+                        prop_assert!(heard);
+                        workers.insert(key.uid);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        prop_assert!(!asked);
+        prop_assert!(m.desired().keys().all(|uid| workers.contains(uid)));
     }
 }

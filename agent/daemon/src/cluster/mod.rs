@@ -19,7 +19,8 @@ pub mod watches;
 
 use std::sync::Arc;
 
-use agent_core::api::{ApiServer, WatchEvent};
+use agent_core::admission::NodeMarks;
+use agent_core::api::{ApiCall, ApiReply, ApiServer, WatchEvent};
 use agent_core::events::{Rate, Recorder, RecorderEvent};
 use agent_core::lease::{LeaseConfig, LeaseEvent, NodeLease};
 use agent_core::mirror_pods::{MirrorEvent, MirrorPods};
@@ -75,6 +76,7 @@ pub struct Mailboxes {
     recorder: Ends<RecorderEvent>,
     lease: Ends<LeaseEvent>,
     node: Ends<NodeStatusEvent>,
+    read_node: Arc<Notify>,
 }
 
 /// What others need of the cluster's part.
@@ -100,6 +102,7 @@ impl Mailboxes {
             recorder: tasks.mailbox(),
             lease: tasks.mailbox(),
             node: tasks.mailbox(),
+            read_node: Arc::new(Notify::new()),
         }
     }
 
@@ -110,6 +113,7 @@ impl Mailboxes {
             status: self.status.0.clone(),
             mirrors: self.mirrors.0.clone(),
             recorder: self.recorder.0.clone(),
+            read_node: self.read_node.clone(),
         }
     }
 }
@@ -122,7 +126,7 @@ pub fn start<A: ApiServer>(
     to_manager: Sender<ManagerEvent>,
     tasks: &Tasks,
 ) -> ClusterHandles {
-    let Mailboxes { source, status, mirrors, recorder, lease, node } = mailboxes;
+    let Mailboxes { source, status, mirrors, recorder, lease, node, read_node } = mailboxes;
     let caller = Caller::new(tasks.clone(), drivers.client);
     let name = plan.node.node_name.to_string();
     let (ready_view, ready) = watch::channel(false);
@@ -144,10 +148,12 @@ pub fn start<A: ApiServer>(
         PodWatchers { source: source.0.clone(), status: status.0.clone(), mirrors: mirrors.0.clone() };
     tasks.start(hear_pods(drivers.pods, watchers));
     tasks.start(hear_node(drivers.node, node.0.clone()));
+    tasks.start(answer_manager(read_node, name.clone(), caller.clone(), to_manager.clone()));
     let listeners = NodeListeners {
         recorder: recorder.0.clone(),
         lease: lease.0.clone(),
         mirrors: mirrors.0.clone(),
+        manager: to_manager.clone(),
         ready: ready_view,
         pod_cidrs: cidr_view,
         reconnect: drivers.reconnect.clone(),
@@ -187,5 +193,25 @@ async fn hear_pods(mut events: mpsc::Receiver<WatchEvent<Pod>>, watchers: PodWat
 async fn hear_node(mut events: mpsc::Receiver<WatchEvent<Node>>, to: Sender<NodeStatusEvent>) {
     while let Some(event) = events.recv().await {
         to.send(NodeStatusEvent::Watched(event));
+    }
+}
+
+/// Reads the Node whenever the manager asks for it. A question that nobody can answer is answered with nothing.
+async fn answer_manager<A: ApiServer>(
+    asked: Arc<Notify>,
+    node: String,
+    caller: Caller<A>,
+    to: Sender<ManagerEvent>,
+) {
+    loop {
+        asked.notified().await;
+        let to = to.clone();
+        caller.send(ApiCall::GetNode { name: Arc::from(node.as_str()) }, move |result| {
+            let marks = match result {
+                Ok(ApiReply::Node(node)) => Some(NodeMarks::of(&node)),
+                _ => None,
+            };
+            to.send(ManagerEvent::NodeRead(marks));
+        });
     }
 }

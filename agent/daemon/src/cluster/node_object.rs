@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
+use agent_core::admission::NodeMarks;
 use agent_core::api::{ApiServer, WatchEvent};
 use agent_core::events::{Fact, RecorderEvent};
 use agent_core::lease::LeaseEvent;
 use agent_core::mirror_pods::{MirrorEvent, NodeView};
 use agent_core::node_status::{NodeFact, NodeInput, NodeStatus, NodeStatusAction, NodeStatusEvent};
+use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_worker::EventKind;
 use agent_core::time::Now;
 use k8s_openapi::api::core::v1::Node;
@@ -27,6 +29,8 @@ pub struct NodeListeners {
     pub lease: Sender<LeaseEvent>,
     /// The mirror pods.
     pub mirrors: Sender<MirrorEvent>,
+    /// The pod manager: labels and taints decide about pods.
+    pub manager: Sender<ManagerEvent>,
     /// Whether the API server shows the node as ready.
     pub ready: watch::Sender<bool>,
     /// `spec.podCIDRs` of the Node.
@@ -60,6 +64,11 @@ impl<A: ApiServer> Shell for NodeObjectShell<A> {
                 self.listeners.lease.send(LeaseEvent::Registered { uid: uid.clone() });
             }
             self.listeners.mirrors.send(MirrorEvent::Node(view));
+        }
+        if let NodeStatusEvent::Watched(event) = event
+            && let Some(marks) = marks(event)
+        {
+            self.listeners.manager.send(ManagerEvent::Node(marks));
         }
     }
 
@@ -124,6 +133,16 @@ fn view(event: &WatchEvent<Node>) -> Option<NodeView> {
         WatchEvent::Applied(node) => Some(of(node)),
         WatchEvent::Deleted(_) => Some(NodeView::Missing),
         WatchEvent::Lost(_) => None,
+    }
+}
+
+/// What admission should know of the Node; `None` if the watch says nothing new. A Node that is gone leaves its marks:
+/// it comes back, and pods are bound to it only then.
+fn marks(event: &WatchEvent<Node>) -> Option<Option<NodeMarks>> {
+    match event {
+        WatchEvent::Listed(nodes) => Some(nodes.first().map(|node| NodeMarks::of(node))),
+        WatchEvent::Applied(node) => Some(Some(NodeMarks::of(node))),
+        WatchEvent::Deleted(_) | WatchEvent::Lost(_) => None,
     }
 }
 

@@ -18,8 +18,9 @@ use orlop_config::kubelet::KubeletConfiguration;
 use super::ClusterPlan;
 use crate::cli::Settings;
 
-/// The Kubernetes release whose behaviour this agent has, as the Node's `kubeletVersion`.
-pub const KUBELET_VERSION: &str = concat!("v1.36.0-orlop.", env!("CARGO_PKG_VERSION"));
+/// The Kubernetes release whose behaviour this agent has, as the Node's `kubeletVersion`. What is ours stands behind a
+/// plus sign, as build metadata: behind a hyphen it would be a version before the release (Semantic Versioning 2.0, 9, 10).
+pub const KUBELET_VERSION: &str = concat!("v1.36.0+orlop.", env!("CARGO_PKG_VERSION"));
 /// No clock that shows less than this file's time is right (systemd's own convention).
 const CLOCK_EPOCH: &str = "/usr/lib/clock-epoch";
 

@@ -1,0 +1,68 @@
+//! What the pod manager knows of the Node object, whose labels decide about the API's pods.
+//!
+//! In: what the watch said, verdicts. Out: which pods wait, and when the API server is to be asked. Invariants: a pod
+//! of the API is judged only once the Node was heard of; `NodeAffinity` is final only after an answer to a question
+//! that was put after the pod was there, because label and pod arrive by different watches. Upstream: predicate.go,
+//! generalFilter, which fetches the Node before it refuses for that reason.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::admission::Rejection;
+use crate::runtime::PodUid;
+use crate::types::pod;
+
+/// The view; on a standalone node it knows all there is.
+#[derive(Clone, Debug)]
+pub(super) struct NodeView {
+    clustered: bool,
+    heard: bool,
+    /// Refused for now, and not asked for yet.
+    doubted: BTreeSet<PodUid>,
+    /// Whom the question that is on its way is put for.
+    asked: Option<BTreeSet<PodUid>>,
+}
+
+impl NodeView {
+    pub(super) fn new(clustered: bool) -> NodeView {
+        NodeView { clustered, heard: false, doubted: BTreeSet::new(), asked: None }
+    }
+
+    /// The watch has said what there is.
+    pub(super) fn hear(&mut self) {
+        self.heard = true;
+    }
+
+    /// The end of a pod needs no permission, and a static pod belongs to the node.
+    pub(super) fn must_be_heard_for(&self, pod: &Pod) -> bool {
+        self.clustered && !self.heard && is_judged_by_labels(pod)
+    }
+
+    /// Is this refusal only as old as what the watch said last?
+    pub(super) fn doubts(&mut self, uid: &PodUid, pod: &Pod, rejection: &Rejection) -> bool {
+        let doubts = self.clustered && is_judged_by_labels(pod) && rejection.reason == "NodeAffinity";
+        if doubts && !self.asked.as_ref().is_some_and(|asked| asked.contains(uid)) {
+            self.doubted.insert(uid.clone());
+        }
+        doubts
+    }
+
+    /// True if the API server is to be asked now: one question at a time.
+    pub(super) fn asks(&mut self) -> bool {
+        if self.asked.is_some() || self.doubted.is_empty() {
+            return false;
+        }
+        self.asked = Some(std::mem::take(&mut self.doubted));
+        true
+    }
+
+    /// The question is answered: whose verdict is final now.
+    pub(super) fn answered(&mut self) -> BTreeSet<PodUid> {
+        self.asked.take().unwrap_or_default()
+    }
+}
+
+fn is_judged_by_labels(pod: &Pod) -> bool {
+    !pod::is_static(pod) && pod.metadata.deletion_timestamp.is_none()
+}

@@ -37,7 +37,7 @@ pub fn parse_usage(stat: &str, status: &str) -> Option<Usage> {
     Some(Usage { ticks, rss_kib: kib("VmRSS:")?, anon_kib: kib("RssAnon:")? })
 }
 
-fn usage(pid: i32) -> Result<Usage> {
+pub(super) fn usage(pid: i32) -> Result<Usage> {
     let read = |file: &str| {
         fs::read_to_string(format!("/proc/{pid}/{file}")).with_context(|| format!("read {file}"))
     };
@@ -50,6 +50,13 @@ pub fn per_mille(before: u64, after: u64, ticks_per_second: u64, window: Duratio
     let available = u128::from(ticks_per_second) * window.as_millis();
     let used = u128::from(after.saturating_sub(before)) * 1_000_000;
     u64::try_from(used / available.max(1)).unwrap_or(u64::MAX)
+}
+
+/// Seconds of processor time of a process until now.
+pub(super) fn processor_s(pid: i32) -> Result<f64> {
+    let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);
+    let ticks = u32::try_from(usage(pid)?.ticks)?;
+    Ok(f64::from(ticks) / f64::from(i32::try_from(per_second)?))
 }
 
 /// Prints what agent and containerd use over a window.

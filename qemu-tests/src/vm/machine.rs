@@ -94,6 +94,12 @@ impl Vm {
         })
     }
 
+    /// QEMU's process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.qemu.pid()
+    }
+
     /// Waits for a ledger phase of the current boot (`agent.ready`); answers its entry.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ pub mod cri_contract;
 pub mod image;
 pub mod join;
 pub mod join_node;
+pub mod join_vm;
 pub mod lifecycle;
 pub mod lifecycle_crash;
 pub mod lifecycle_time;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Case> {
         cri_contract::CASES,
         join::CASES,
         join_node::CASES,
+        join_vm::CASES,
         lifecycle::CASES,
         lifecycle_time::CASES,
         lifecycle_crash::CASES,

@@ -26,4 +26,5 @@ pub mod play;
 pub mod programs;
 pub mod proxy;
 pub mod ready;
+pub mod vm_node;
 pub mod wires;

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use orlop_qemu_tests::cluster::play::Kind;
 use orlop_qemu_tests::counts::Counts;
 use orlop_qemu_tests::run::{Run, clean_stale};
 use orlop_qemu_tests::runner::{Options, run_cases};
@@ -48,11 +49,14 @@ enum Verb {
     },
     /// A cluster to play with: control plane and nodes, until Ctrl-C.
     Cluster {
-        /// Native nodes.
+        /// How many nodes.
         #[arg(long, default_value_t = 1)]
         nodes: u8,
-        /// The upstream kubelet in the agent's place.
+        /// Booted VMs instead of native nodes.
         #[arg(long)]
+        vm: bool,
+        /// The upstream kubelet in the agent's place.
+        #[arg(long, conflicts_with = "vm")]
         upstream: bool,
         /// Take the image as the last build left it.
         #[arg(long)]
@@ -153,12 +157,17 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             }
             Ok(None)
         }),
-        Verb::Cluster { nodes, upstream, as_built } => counted(|run| {
+        Verb::Cluster { nodes, vm, upstream, as_built } => counted(|run| {
             prepare::host()?;
             if !as_built && *nodes > 0 {
                 anyhow::ensure!(prepare::image(run)?, "the image does not build");
             }
-            cluster::play::run(run, *nodes, *upstream).map(|()| None)
+            let kind = match (vm, upstream) {
+                (true, _) => Kind::Vm,
+                (false, true) => Kind::Upstream,
+                (false, false) => Kind::Agent,
+            };
+            cluster::play::run(run, *nodes, kind).map(|()| None)
         }),
         Verb::NodeLaunch { cgroups } => native::supervisor::launch(cgroups).map(|()| ExitCode::SUCCESS),
         Verb::NodeSupervisor => native::supervisor::main().map(|()| ExitCode::SUCCESS),

@@ -40,6 +40,30 @@ pub struct Disk {
     pub format: &'static str,
 }
 
+/// What the guest's network card is plugged into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// A network of its own that leads nowhere.
+    Nowhere,
+    /// A TAP device that is there already, in the network namespace that QEMU is started in.
+    Tap {
+        /// Its name.
+        device: String,
+        /// The guest's hardware address; two guests on one bridge must not share it.
+        mac: String,
+    },
+}
+
+/// What the firmware tells the guest about the machine (SMBIOS).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Firmware {
+    /// System UUID; without one the guest finds none.
+    pub uuid: Option<String>,
+    /// Files that are an OEM string (type 11) each, to their last byte. Not on the command line: it can be read by
+    /// everybody, and such a string may hold a secret.
+    pub oem_strings: Vec<PathBuf>,
+}
+
 /// A machine to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -53,6 +77,10 @@ pub struct Machine {
     pub disks: Vec<Disk>,
     /// fw_cfg entries: name and file.
     pub fw_cfg: Vec<(String, PathBuf)>,
+    /// SMBIOS.
+    pub firmware: Firmware,
+    /// The network card's other end.
+    pub network: Network,
     /// Directory of the sockets [`SOCKETS`].
     pub sockets: PathBuf,
     /// Those of them on which QEMU listens; on the others the caller does, before QEMU starts.
@@ -118,8 +146,21 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
     add("-device", "virtio-serial-pci".into());
     add("-device", "virtserialport,chardev=host,name=org.orlop.host.0".into());
     add("-device", "virtio-rng-pci".into());
-    add("-netdev", "user,id=net0,restrict=on".into());
-    add("-device", "virtio-net-pci,netdev=net0,romfile=".into());
+    let mut card = "virtio-net-pci,netdev=net0,romfile=".to_owned();
+    match &machine.network {
+        Network::Nowhere => add("-netdev", "user,id=net0,restrict=on".into()),
+        Network::Tap { device, mac } => {
+            add("-netdev", format!("tap,id=net0,ifname={device},script=no,downscript=no"));
+            card.push_str(&format!(",mac={mac}"));
+        }
+    }
+    add("-device", card);
+    if let Some(uuid) = &machine.firmware.uuid {
+        add("-uuid", uuid.clone());
+    }
+    for file in &machine.firmware.oem_strings {
+        add("-smbios", format!("type=11,path={}", escape(file)));
+    }
     for (n, disk) in machine.disks.iter().enumerate() {
         let file = escape(&disk.file);
         add("-drive", format!("if=none,id=disk{n},format={},cache=unsafe,file={file}", disk.format));
@@ -154,6 +195,8 @@ mod tests {
             boot: Boot::Uefi { code: "/c".into(), vars: "/v,w".into() },
             disks: vec![Disk { file: "/d.qcow2".into(), format: "qcow2" }],
             fw_cfg: vec![(FW_CFG_CONFIG.into(), "/f".into())],
+            firmware: Firmware::default(),
+            network: Network::Nowhere,
             sockets: "/s".into(),
             qemu_listens: &["qmp"],
             no_reboot: true,
@@ -179,6 +222,24 @@ mod tests {
             assert!(args.contains(part), "{part}: {args}");
         }
         assert!(!args.contains("-kernel"));
+    }
+
+    #[test]
+    fn a_cable_and_what_the_firmware_says() {
+        let mut machine = machine();
+        assert!(!arguments(&machine).iter().any(|a| a == "-smbios" || a == "-uuid"));
+        machine.network = Network::Tap { device: "tap3".into(), mac: "52:54:00:00:00:03".into() };
+        machine.firmware = Firmware { uuid: Some("u-1".into()), oem_strings: vec!["/a,b".into()] };
+        let args = arguments(&machine).join(" ");
+        for part in [
+            "-netdev tap,id=net0,ifname=tap3,script=no,downscript=no",
+            "netdev=net0,romfile=,mac=52:54:00:00:00:03",
+            "-uuid u-1",
+            "-smbios type=11,path=/a,,b",
+        ] {
+            assert!(args.contains(part), "{part}: {args}");
+        }
+        assert!(!args.contains("restrict=on"), "{args}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use orlop_config::ledger::HostMessage;
-use orlop_image::qemu::{Boot, Disk, Machine};
+use orlop_image::qemu::{self, Boot, Disk, Machine};
 
 use super::native::processor_s;
 use super::stock::{self, MARK};
@@ -80,11 +80,13 @@ fn debian(run: &Arc<Run>, artefacts: &Path, stock: &stock::Stock, n: u32) -> Res
             },
             disks: vec![Disk { file: own.clone(), format: "raw" }],
             fw_cfg: Vec::new(),
+            firmware: qemu::Firmware::default(),
+            network: qemu::Network::Nowhere,
             sockets: socket_dir(run)?,
             qemu_listens: &[],
             no_reboot: true,
         };
-        let vm = Vm::start(run, artefacts, &spec)?;
+        let vm = Vm::start(run, artefacts, &spec, None)?;
         let line =
             vm.await_console(LIMIT_S, "stock Debian's report", |l| l.contains(MARK) && l.contains(" ms"))?;
         let used = processor_s(vm.pid())?;

@@ -199,14 +199,29 @@ impl Cluster {
     /// # Errors
     /// Which step failed.
     pub fn start_node(&mut self, artefacts: &Path, name: &str, agent: PathBuf) -> Result<NativeNode> {
-        let wire = Wire::new(self.nodes)?;
-        self.nodes += 1;
+        let wire = self.next_wire()?;
         let place = Place { name: name.to_owned(), pods: wire.pods(), wired: true };
         let plane = self.pid()?;
         let logs = artefacts.join(name);
         let node = NativeNode::start_at(&self.run, &logs, agent, place, |node| wire.plug(plane, node))?;
         join::lay(self, &node)?;
         Ok(node)
+    }
+
+    /// The wire of the next node.
+    ///
+    /// # Errors
+    /// If the cluster has too many.
+    pub fn next_wire(&mut self) -> Result<Wire> {
+        let wire = Wire::new(self.nodes)?;
+        self.nodes += 1;
+        Ok(wire)
+    }
+
+    /// The run it belongs to.
+    #[must_use]
+    pub fn run(&self) -> &Arc<Run> {
+        &self.run
     }
 
     /// Ends the API server as a crash does.

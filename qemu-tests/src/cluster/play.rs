@@ -1,6 +1,6 @@
 //! `cargo e2e cluster`: a cluster for a person to play with, until Ctrl-C.
 //!
-//! What comes in: how many nodes, and which kubelet. What goes out: what to type. Everything is removed by the run's
+//! What comes in: how many nodes, which kind, and which kubelet. What goes out: what to type. Everything is removed by the run's
 //! own cleaning when the signal comes.
 
 use std::path::Path;
@@ -14,31 +14,71 @@ use super::flags::Settings;
 use super::join::{self, Way};
 use super::plane::Cluster;
 use super::programs;
+use super::vm_node::{READY_LIMIT_S, VmNode};
 use crate::native::node::{NativeNode, build_agent};
 use crate::run::Run;
 use crate::say;
+
+/// What the nodes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Native nodes with the agent.
+    Agent,
+    /// Native nodes with the upstream kubelet.
+    Upstream,
+    /// Booted VMs.
+    Vm,
+}
 
 /// Brings a cluster up, says how to reach it, and stays.
 ///
 /// # Errors
 /// What did not come up, and where its log is.
-pub fn run(run: &Arc<Run>, nodes: u8, upstream: bool) -> Result<()> {
+pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind) -> Result<()> {
     let artefacts = run.dir().join("cluster");
     std::fs::create_dir_all(&artefacts)?;
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
-    let agent = if upstream { programs::kubelet(run)? } else { build_agent(run, true)? };
+    let names: Vec<String> = (1..=nodes).map(|n| format!("node{n}")).collect();
     // They live as long as this function, which only a signal ends.
-    let mut running = Vec::new();
-    for number in 1..=nodes {
-        running.push(start_node(&mut cluster, &artefacts, &format!("node{number}"), &agent)?);
+    let (mut native, mut vms) = (Vec::new(), Vec::new());
+    if kind == Kind::Vm {
+        vms.extend(boot(&mut cluster, &artefacts, &names)?);
+    } else {
+        let agent = if kind == Kind::Upstream { programs::kubelet(run)? } else { build_agent(run, true)? };
+        for name in &names {
+            native.push(start_node(&mut cluster, &artefacts, name, &agent)?);
+        }
     }
     say::line("");
     say::line(format!("export KUBECONFIG={}", cluster.kubeconfig().display()));
     say::line(format!("{} get nodes -o wide", cluster.kubectl_path().display()));
+    if kind == Kind::Vm {
+        say::line(
+            "pods on these nodes: image localhost/orlop/hello:1 with imagePullPolicy Never, they reach no registry",
+        );
+    }
     say::line(format!("logs are in {}; Ctrl-C ends and removes everything", artefacts.display()));
     loop {
         std::thread::park();
     }
+}
+
+/// Boots all of them side by side.
+fn boot(cluster: &mut Cluster, artefacts: &Path, names: &[String]) -> Result<Vec<VmNode>> {
+    let start = Instant::now();
+    let mut vms = Vec::new();
+    for name in names {
+        let mut vm = VmNode::plug(cluster, artefacts, name)?;
+        vm.boot(Some(cluster.token()))?;
+        vms.push(vm);
+    }
+    // They share the processors.
+    let limit_s = READY_LIMIT_S * names.len() as u64;
+    for name in names {
+        await_ready(cluster, name, limit_s)?;
+        say::line(format!("{name} is Ready after {:.1} s", start.elapsed().as_secs_f64()));
+    }
+    Ok(vms)
 }
 
 fn start_node(cluster: &mut Cluster, artefacts: &Path, name: &str, agent: &Path) -> Result<NativeNode> {

@@ -4,9 +4,13 @@
 //! (VM). The plane forwards between pod subnets, so a node needs one route only. Nothing is made in the host's own
 //! namespace, so nothing is left there.
 
+use std::fs::File;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::flags::ADDRESS;
 
@@ -51,6 +55,19 @@ impl Wire {
         format!("tap{}", self.number)
     }
 
+    /// Hardware address of a VM's network card.
+    #[must_use]
+    pub fn mac(self) -> String {
+        // 52:54:00 is what QEMU gives its own.
+        format!("52:54:00:1e:00:{:02x}", self.number)
+    }
+
+    /// System UUID of a VM. Its bytes differ, so that a wrong order shows.
+    #[must_use]
+    pub fn uuid(self) -> String {
+        format!("0a1b2c3d-4e5f-4789-8abc-0102030405{:02x}", self.number)
+    }
+
     /// Connects a native node: its `node0` to the bridge, a default route, and its pods' subnet known to the plane.
     ///
     /// # Errors
@@ -85,6 +102,33 @@ impl Wire {
     }
 }
 
+/// Fails unless the host with address `ip` answers a process in `pid`'s network namespace. Nobody needs to listen: a
+/// host that is there refuses the connection by itself.
+///
+/// # Errors
+/// If nothing answers within `limit`.
+pub fn reach(pid: i32, ip: IpAddr, limit: Duration) -> Result<()> {
+    // A network namespace belongs to a thread, so a thread goes there and ends there.
+    let go = move || -> Result<()> {
+        let namespace = File::open(format!("/proc/{pid}/ns/net")).context("open a network namespace")?;
+        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)
+            .context("enter a network namespace")?;
+        knock((ip, DISCARD).into(), limit)
+    };
+    std::thread::spawn(go).join().unwrap_or_else(|_| bail!("the knocking thread died"))
+}
+
+fn knock(at: SocketAddr, limit: Duration) -> Result<()> {
+    match TcpStream::connect_timeout(&at, limit) {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
+        Err(e) => Err(e).with_context(|| format!("{} does not answer", at.ip())),
+    }
+}
+
+/// A port on which nobody listens here.
+const DISCARD: u16 = 9;
+
 /// `ip` in another network namespace, in the host's process namespace: numbers of processes are the host's.
 fn ip(pid: i32, args: &[&str]) -> Result<()> {
     let output = Command::new("nsenter")
@@ -107,5 +151,20 @@ mod tests {
         assert_eq!(a.address(), "172.30.0.10");
         assert_eq!(b.pods(), "10.88.11.0/24");
         assert!(Wire::new(100).is_err());
+        assert_ne!((a.mac(), a.uuid(), a.tap()), (b.mac(), b.uuid(), b.tap()));
+        assert!(a.mac().len() == 17 && a.uuid().len() == 36);
+    }
+
+    #[test]
+    fn a_refusal_is_an_answer() {
+        let soon = Duration::from_millis(300);
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = socket.local_addr().unwrap();
+        knock(open, soon).unwrap();
+        drop(socket);
+        knock(open, soon).unwrap();
+        // No host has the broadcast address.
+        let error = knock("255.255.255.255:9".parse().unwrap(), soon).unwrap_err();
+        assert!(error.to_string().contains("255.255.255.255 does not answer"), "{error}");
     }
 }

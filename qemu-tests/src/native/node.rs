@@ -266,6 +266,12 @@ impl NativeNode {
         self.supervised()?.await_exit(AGENT)
     }
 
+    /// The node's first process, as the host numbers it.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// The agent's process id on the host.
     ///
     /// # Errors

@@ -114,6 +114,8 @@ fn build_node(spec: &NodeSpec) -> Result<Dirs> {
 fn build_plane(spec: PlaneSpec) -> Result<Dirs> {
     ip(&["link", "set", "lo", "up"])?;
     make_bridge(&spec.bridge, &spec.address)?;
+    // Pods of one node reach those of another through the plane. The file is this network namespace's own.
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("let the plane forward")?;
     Ok(Dirs { logs: spec.logs, sockets: spec.sockets })
 }
 

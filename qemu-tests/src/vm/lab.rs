@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use orlop_image::qemu::{self, Accelerator, Boot, Disk, FW_CFG_CONFIG, Guest, Machine};
+use orlop_image::qemu::{self, Accelerator, Boot, Disk, FW_CFG_CONFIG, Guest, Machine, Network};
 
 use super::disk::{self, Partition};
 use super::machine::{Vm, socket_dir};
@@ -85,6 +85,17 @@ pub enum Firmware {
     Uefi,
 }
 
+/// The free end of a cable in a cluster.
+#[derive(Clone, Debug)]
+pub struct Cable {
+    /// A process in whose network namespace the TAP device is, as the host numbers it.
+    pub namespace_of: i32,
+    /// The TAP device.
+    pub device: String,
+    /// The guest's hardware address.
+    pub mac: String,
+}
+
 impl Lab {
     /// A fresh disk from the test image.
     ///
@@ -132,27 +143,56 @@ impl Lab {
     /// # Errors
     /// If QEMU does not start.
     pub fn boot(&self, firmware: Firmware, config: Option<&str>) -> Result<Vm> {
+        let mut fw_cfg = Vec::new();
+        if let Some(text) = config {
+            fw_cfg.push((FW_CFG_CONFIG.to_owned(), self.file("node-config.yaml", text)?));
+        }
+        let spec = Machine { fw_cfg, ..self.machine(firmware)? };
+        Vm::start(&self.run, &self.artefacts, &spec, None)
+    }
+
+    /// Boots as a node of a cluster: plugged in, `config` as an SMBIOS credential.
+    ///
+    /// # Errors
+    /// If QEMU does not start.
+    pub fn boot_plugged(&self, cable: &Cable, uuid: &str, config: &str) -> Result<Vm> {
+        let credential = format!("io.systemd.credential:orlop.config={config}");
+        let spec = Machine {
+            firmware: qemu::Firmware {
+                uuid: Some(uuid.to_owned()),
+                oem_strings: vec![self.file("oem-string", &credential)?],
+            },
+            network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },
+            ..self.machine(Firmware::Direct)?
+        };
+        Vm::start(&self.run, &self.artefacts, &spec, Some(cable.namespace_of))
+    }
+
+    /// Writes a file that QEMU reads; it may hold a token.
+    fn file(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let file = self.dir.join(name);
+        crate::cluster::pki::write_private(&file, text)?;
+        Ok(file)
+    }
+
+    /// The machine without any configuration.
+    fn machine(&self, firmware: Firmware) -> Result<Machine> {
         let boot = match firmware {
             Firmware::Direct => self.direct()?,
             Firmware::Uefi => self.uefi()?,
         };
-        let mut fw_cfg = Vec::new();
-        if let Some(text) = config {
-            let file = self.dir.join("node-config.yaml");
-            fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-            fw_cfg.push((FW_CFG_CONFIG.to_owned(), file));
-        }
-        let spec = Machine {
+        Ok(Machine {
             accelerator: self.accelerator,
             memory_mib: MEMORY_MIB,
             boot,
             disks: vec![Disk { file: self.disk(), format: "raw" }],
-            fw_cfg,
+            fw_cfg: Vec::new(),
+            firmware: qemu::Firmware::default(),
+            network: Network::Nowhere,
             sockets: socket_dir(&self.run)?,
             qemu_listens: &[],
             no_reboot: false,
-        };
-        Vm::start(&self.run, &self.artefacts, &spec)
+        })
     }
 
     fn direct(&self) -> Result<Boot> {

@@ -48,11 +48,11 @@ pub fn socket_dir(run: &Run) -> Result<PathBuf> {
 }
 
 impl Vm {
-    /// Starts QEMU; logs go to `artefacts`.
+    /// Starts QEMU, in the network namespace of process `place` if one is given; logs go to `artefacts`.
     ///
     /// # Errors
     /// If QEMU does not start: its own words.
-    pub fn start(run: &Arc<Run>, artefacts: &Path, spec: &Machine) -> Result<Vm> {
+    pub fn start(run: &Arc<Run>, artefacts: &Path, spec: &Machine, place: Option<i32>) -> Result<Vm> {
         let mut listeners = Vec::new();
         for name in SOCKETS {
             let path = spec.sockets.join(name);
@@ -61,7 +61,7 @@ impl Vm {
         }
         let log = artefacts.join("qemu.log");
         let errors = File::create(&log).with_context(|| format!("make {}", log.display()))?;
-        let mut command = Command::new("qemu-system-x86_64");
+        let mut command = qemu_in(place);
         command.args(arguments(spec)).stdin(Stdio::null()).stdout(errors.try_clone()?).stderr(errors);
         let mut qemu = Guarded::spawn(run, &mut command)?;
         let mut streams = Vec::new();
@@ -197,6 +197,16 @@ impl Vm {
             ),
         }
     }
+}
+
+/// QEMU, in another network namespace if `place` names a process there. nsenter becomes QEMU: the process that is
+/// recorded and killed is QEMU itself.
+fn qemu_in(place: Option<i32>) -> Command {
+    const QEMU: &str = "qemu-system-x86_64";
+    let Some(pid) = place else { return Command::new(QEMU) };
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &pid.to_string(), "--net", "--", QEMU]);
+    command
 }
 
 /// Accepts QEMU's connection; `None` if QEMU ends first.

@@ -1,0 +1,206 @@
+//! A booted VM joins a cluster, beside a native node, and comes back after a power cut as the node that it was.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::{Event, Node, NodeSystemInfo, Pod, Secret};
+use serde_json::json;
+
+use crate::case::{Case, CaseContext, Level};
+use crate::cluster::fixture::{STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::flags::Settings;
+use crate::cluster::join::{Way, start_kubelet};
+use crate::cluster::plane::Cluster;
+use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
+use crate::cluster::{ready, wires};
+use crate::native::node::build_agent;
+use crate::say;
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[Case {
+    name: "join/vm",
+    level: Level::L4v,
+    expected_s: 150,
+    about: "a VM joins with a token from SMBIOS, runs a pod, and is the same node after a power cut without token",
+    group: None,
+    run: vm,
+}];
+
+/// Name of the VM's node, and of its pod.
+const VM: &str = "vm";
+const POD: &str = "on-vm";
+
+fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
+    let agent = build_agent(&cx.run, false)?;
+    let mut cluster = Cluster::start(&cx.run, &cx.artefacts, Settings::default())?;
+    let mut vm = VmNode::plug(&mut cluster, &cx.artefacts, VM)?;
+    vm.boot(Some(cluster.token()))?;
+    // A native node joins while the VM boots.
+    let mut native = cluster.start_node(&cx.artefacts, "native", agent)?;
+    start_kubelet(&mut native, Way::JoinFile)?;
+    await_ready(&cluster, "native", 120)?;
+    let node = await_ready(&cluster, VM, READY_LIMIT_S)?;
+    say_ready(&mut vm, "first boot")?;
+    let first = info(&node)?;
+    ensure_described(&cluster, &mut vm, &node)?;
+    let pod = run_pods(cx, &cluster, &vm)?;
+    let pod_ip = pod_ip(&pod)?;
+    for (who, pid) in [("the control plane", cluster.pid()?), ("the other node", native.pid())] {
+        wires::reach(pid, pod_ip, Duration::from_secs(20)).with_context(|| format!("a pod, from {who}"))?;
+    }
+
+    let requests = certificate_requests(&cluster)?;
+    ensure!(requests.len() == 2, "one request for each node: {requests:?}");
+    let identity = identity(&mut vm)?;
+    forget_token(&cluster, &mut vm)?;
+    vm.cut_power();
+    vm.boot(None)?;
+    let back = await_back(&cluster, &first.boot_id)?;
+    say_ready(&mut vm, "second boot")?;
+    ensure!(back.metadata.uid == node.metadata.uid, "another Node object after the power cut");
+    ensure_described(&cluster, &mut vm, &back)?;
+    let second = info(&back)?;
+    ensure!(
+        (&second.machine_id, &second.system_uuid) == (&first.machine_id, &first.system_uuid),
+        "another machine: {first:?}, then {second:?}"
+    );
+    await_rebooted(&cluster)?;
+    await_restarted(&cluster, &pod)?;
+    ensure!(self::identity(&mut vm)? == identity, "another certificate after the power cut");
+    let after = certificate_requests(&cluster)?;
+    ensure!(after == requests, "certificates were asked for again: {requests:?}, then {after:?}");
+    cluster.kubectl(&["delete", "pod", POD])?;
+    await_pod_gone(&cluster, POD, 60)?;
+    cluster.ensure_nothing_forbidden()
+}
+
+fn say_ready(vm: &mut VmNode, which: &str) -> Result<()> {
+    let entry = vm.vm()?.await_phase("node.ready", 60)?;
+    say::line(format!("  {which}: Ready {:.1} s after the VM's kernel", entry.at_ms as f64 / 1000.0));
+    Ok(())
+}
+
+fn info(node: &Node) -> Result<NodeSystemInfo> {
+    node.status.as_ref().and_then(|s| s.node_info.clone()).context("a node without nodeInfo")
+}
+
+/// The Node says what the machine is, in the API and in what kubectl shows.
+fn ensure_described(cluster: &Cluster, vm: &mut VmNode, node: &Node) -> Result<()> {
+    let address = vm.wire().address();
+    let addresses = node.status.as_ref().and_then(|s| s.addresses.clone()).unwrap_or_default();
+    let mut addresses: Vec<_> = addresses.iter().map(|a| (a.type_.as_str(), a.address.as_str())).collect();
+    addresses.sort_unstable();
+    ensure!(addresses == [("Hostname", VM), ("InternalIP", &address)], "addresses: {addresses:?}");
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let wanted = [("kubernetes.io/hostname", VM), ("kubernetes.io/os", "linux"), LABEL];
+    for (key, value) in wanted {
+        ensure!(labels.get(key).is_some_and(|v| v == value), "label {key}: {labels:?}");
+    }
+    let (info, uuid) = (info(node)?, vm.wire().uuid());
+    let shell = vm.vm()?.shell()?;
+    let mut read = |command: &str| shell.must(command).map(|text| text.trim().to_owned());
+    let os = read(". /etc/os-release; echo \"$PRETTY_NAME\"")?;
+    for (what, said, is) in [
+        ("machineID", &info.machine_id, read("cat /etc/machine-id")?),
+        ("systemUUID", &info.system_uuid, uuid),
+        ("bootID", &info.boot_id, read("cat /proc/sys/kernel/random/boot_id")?),
+        ("kernelVersion", &info.kernel_version, read("cat /proc/sys/kernel/osrelease")?),
+        ("osImage", &info.os_image, os),
+    ] {
+        ensure!(*said == is && !is.is_empty(), "{what} is {is:?}, the Node says {said:?}");
+    }
+    let wide = cluster.kubectl(&["get", "nodes", "-o", "wide"])?;
+    for name in [VM, "native"] {
+        let line = wide.lines().find(|l| l.split_whitespace().next() == Some(name));
+        ensure!(line.is_some_and(|l| l.contains(" Ready ")), "{name} is not shown as Ready:\n{wide}");
+    }
+    for shown in [&address, &info.os_image, &info.kernel_version] {
+        ensure!(wide.contains(shown.as_str()), "{shown} is not shown:\n{wide}");
+    }
+    Ok(())
+}
+
+/// A pod on each node, made with kubectl; answers the VM's.
+fn run_pods(cx: &CaseContext<'_>, cluster: &Cluster, vm: &VmNode) -> Result<Pod> {
+    let container = json!({"name": "hello", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never"});
+    let on_vm = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD}, "spec": {
+        "nodeSelector": {LABEL.0: LABEL.1}, "terminationGracePeriodSeconds": 2, "containers": [container]}});
+    let mut on_native = api_pod("on-native", "native", STAYS, 1);
+    on_native["apiVersion"] = "v1".into();
+    on_native["kind"] = "Pod".into();
+    let file = cx.artefacts.join("pods.json");
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [on_vm, on_native]});
+    std::fs::write(&file, list.to_string()).context("write the pods")?;
+    cluster.kubectl(&["create", "-f", &file.display().to_string()])?;
+    await_pod_ready(cluster, "on-native", 60)?;
+    let pod = await_pod_ready(cluster, POD, 120)?;
+    let status = pod.status.as_ref().context("a pod without a status")?;
+    ensure!(status.host_ip.as_ref() == Some(&vm.wire().address()), "hostIP {:?}", status.host_ip);
+    let subnet = vm.wire().pods();
+    let prefix = subnet.trim_end_matches("0/24");
+    ensure!(status.pod_ip.as_ref().is_some_and(|ip| ip.starts_with(prefix)), "podIP {:?}", status.pod_ip);
+    Ok(pod)
+}
+
+fn pod_ip(pod: &Pod) -> Result<std::net::IpAddr> {
+    let ip = pod.status.as_ref().and_then(|s| s.pod_ip.as_deref()).context("a pod without an address")?;
+    ip.parse().with_context(|| format!("podIP {ip}"))
+}
+
+fn container_id(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.container_statuses.as_ref()?.first()?.container_id.as_deref()
+}
+
+/// The same pod is Ready again, in another container.
+fn await_restarted(cluster: &Cluster, before: &Pod) -> Result<()> {
+    let client = cluster.client();
+    client.wait::<Pod, _>(&client.of("default"), 120, "the pod to run again", |all| {
+        let pod = all.get(POD).filter(|p| ready::pod(p) && p.metadata.uid == before.metadata.uid)?;
+        (container_id(pod)? != container_id(before)?).then_some(())
+    })
+}
+
+fn await_back(cluster: &Cluster, old_boot: &str) -> Result<Node> {
+    let client = cluster.client();
+    client.wait::<Node, _>(&client.all(), READY_LIMIT_S, "the VM to be back and Ready", |all| {
+        let node = all.get(VM).filter(|n| ready::node(n))?;
+        (node.status.as_ref()?.node_info.as_ref()?.boot_id != old_boot).then(|| node.clone())
+    })
+}
+
+/// The cluster is told that the machine was restarted.
+fn await_rebooted(cluster: &Cluster) -> Result<()> {
+    let client = cluster.client();
+    client.wait::<Event, _>(&client.of("default"), 60, "the event Rebooted", |all| {
+        let of_vm = |e: &&Event| e.involved_object.name.as_deref() == Some(VM);
+        all.values().filter(of_vm).find(|e| e.reason.as_deref() == Some("Rebooted")).map(|_| ())
+    })
+}
+
+/// Names of the requests for client certificates so far.
+fn certificate_requests(cluster: &Cluster) -> Result<BTreeSet<String>> {
+    let client = cluster.client();
+    client.wait::<CertificateSigningRequest, _>(&client.all(), 30, "certificate requests", |all| {
+        let of_nodes = all.iter().filter(|(_, r)| r.spec.signer_name.ends_with("-client-kubelet"));
+        Some(of_nodes.map(|(name, _)| name.clone()).collect())
+    })
+}
+
+/// The certificate in use: the name of its file and its digest.
+fn identity(vm: &mut VmNode) -> Result<String> {
+    let current = "/var/lib/kubelet/pki/kubelet-client-current.pem";
+    vm.vm()?.shell()?.must(&format!("readlink {current} && sha256sum < {current}"))
+}
+
+/// The token is on no disk of the node; from now on it is good for nothing in the cluster either.
+fn forget_token(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
+    let token = cluster.token();
+    let search = format!("grep -rlF {} /var/lib/kubelet /var/lib/orlop /var/log", token.secret);
+    let found = vm.vm()?.shell()?.run(&search, Duration::from_secs(60))?;
+    // 1: read everything and found nothing.
+    ensure!(found.status == 1, "the token on the state partition? status {}: {}", found.status, found.text);
+    let secrets = cluster.client().of::<Secret>("kube-system");
+    cluster.client().delete(&secrets, &format!("bootstrap-token-{}", token.id), None)
+}

@@ -1,0 +1,124 @@
+//! A booted VM as a node of a cluster: its wire, its first-boot configuration, its power.
+//!
+//! ```text
+//! NodeConfig (SMBIOS type 11) ─► VM ── virtio-net ── TAP ── cluster0 ── API server
+//! ```
+//! What comes in: a cluster. What goes out: [`VmNode`]. Invariant: a node must be dropped before its cluster, whose
+//! network namespace its QEMU holds.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::bootstrap::Token;
+use super::flags::ADDRESS;
+use super::plane::{Cluster, server_url};
+use super::wires::Wire;
+use crate::vm::lab::{Cable, Lab};
+use crate::vm::machine::Vm;
+
+/// How long a boot to a Ready node may take under TCG on a busy machine, seconds.
+pub const READY_LIMIT_S: u64 = 240;
+
+/// Label that these nodes give themselves.
+pub const LABEL: (&str, &str) = ("orlop.test/machine", "vm");
+
+/// A VM with a place in a cluster.
+pub struct VmNode {
+    // Dropped first: the disk goes after QEMU.
+    vm: Option<Vm>,
+    lab: Lab,
+    cable: Cable,
+    name: String,
+    wire: Wire,
+    ca_hash: String,
+}
+
+impl VmNode {
+    /// Makes the place and a fresh disk; nothing is booted. Logs go below `artefacts/<name>`.
+    ///
+    /// # Errors
+    /// If there is no image, or the cable cannot be made (`/dev/net/tun`).
+    pub fn plug(cluster: &mut Cluster, artefacts: &Path, name: &str) -> Result<VmNode> {
+        let (wire, plane) = (cluster.next_wire()?, cluster.pid()?);
+        let artefacts = artefacts.join(name);
+        std::fs::create_dir_all(&artefacts).with_context(|| format!("make {}", artefacts.display()))?;
+        let lab = Lab::new(cluster.run(), &artefacts)?;
+        wire.make_tap(plane)?;
+        let cable = Cable { namespace_of: plane, device: wire.tap(), mac: wire.mac() };
+        let ca_hash = cluster.pki().ca.public_key_hash.clone();
+        Ok(VmNode { vm: None, lab, cable, name: name.to_owned(), wire, ca_hash })
+    }
+
+    /// Switches it on. Without a token the node can only come back with the identity that it has.
+    ///
+    /// # Errors
+    /// If QEMU does not start.
+    pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
+        let config = node_config(&self.name, self.wire, &self.ca_hash, token);
+        self.vm = Some(self.lab.boot_plugged(&self.cable, &self.wire.uuid(), &config)?);
+        Ok(())
+    }
+
+    /// Cuts the power: what the guest has not written is lost, the disk stays.
+    pub fn cut_power(&mut self) {
+        self.vm = None;
+    }
+
+    /// The running machine.
+    ///
+    /// # Errors
+    /// If it is off.
+    pub fn vm(&mut self) -> Result<&mut Vm> {
+        self.vm.as_mut().with_context(|| format!("{} is off", self.name))
+    }
+
+    /// Its place in the network.
+    #[must_use]
+    pub fn wire(&self) -> Wire {
+        self.wire
+    }
+}
+
+/// What the node is told at first boot. Pure.
+fn node_config(name: &str, wire: Wire, ca_hash: &str, token: Option<&Token>) -> String {
+    let mut join = json!({"server": server_url(), "caCertHashes": [ca_hash]});
+    if let Some(token) = token {
+        join["token"] = token.render().into();
+    }
+    let interface = json!({"addresses": [format!("{}/24", wire.address())], "gateway": ADDRESS});
+    let (label, value) = LABEL;
+    json!({
+        "apiVersion": "orlop/v1alpha1",
+        "kind": "NodeConfig",
+        "node": {"name": name},
+        "network": {"interfaces": [interface]},
+        "labels": {label: value},
+        "kubelet": {"podCIDR": wire.pods()},
+        "join": join,
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use orlop_config::node::{Source, load};
+
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_taken_whole() {
+        let token = Token { id: "abcdef".into(), secret: "0123456789abcdef".into() };
+        let (wire, hash) = (Wire::new(3).unwrap(), format!("sha256:{}", "ab".repeat(32)));
+        for token in [Some(&token), None] {
+            let text = node_config("vm", wire, &hash, token);
+            let source = Source { name: "smbios".into(), origin: "SMBIOS".into(), text };
+            let effective = load(&[source], &[]);
+            assert_eq!(effective.problems, []);
+            assert_eq!(effective.config.node.name, "vm");
+            let join = effective.config.join.unwrap();
+            assert_eq!((join.server, join.token.is_some()), (server_url(), token.is_some()));
+        }
+    }
+}

@@ -7,9 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use agent_core::node_status::{JoinError, may_join};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use orlop_config::kubelet::flags::args::Options;
-use orlop_config::node::Join;
 
 /// Where init says that the state partition is not used.
 const DEGRADED: &str = "/run/orlop/degraded";
@@ -21,8 +20,8 @@ pub struct ClusterSettings {
     pub kubeconfig: PathBuf,
     /// Credentials for asking.
     pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// The same as a first-boot token.
-    pub join: Option<Join>,
+    /// The join file: server, first-boot token, CA or its hashes. Read when it is needed, and again when it changes.
+    pub join: Option<PathBuf>,
     /// Certificates and keys.
     pub cert_dir: PathBuf,
 }
@@ -38,7 +37,8 @@ pub fn take_join(arguments: Vec<String>) -> anyhow::Result<(Option<PathBuf>, Vec
 /// What the flags mean together.
 ///
 /// # Errors
-/// Flags that need one another, or a `--join` file that cannot be read.
+/// Flags that need one another. What the files that they name hold is looked at later: a node that cannot join says so
+/// and runs its static pods meanwhile.
 pub fn read(options: &Options, join: Option<&Path>) -> anyhow::Result<Option<ClusterSettings>> {
     let Some(kubeconfig) = &options.kubeconfig else {
         let given = [
@@ -54,18 +54,12 @@ pub fn read(options: &Options, join: Option<&Path>) -> anyhow::Result<Option<Clu
     if join.is_some() && options.bootstrap_kubeconfig.is_some() {
         bail!("--join: excludes --bootstrap-kubeconfig; both say how to ask for the first certificate");
     }
-    let join = join.map(read_join).transpose()?;
     Ok(Some(ClusterSettings {
         kubeconfig: PathBuf::from(kubeconfig),
         bootstrap_kubeconfig: options.bootstrap_kubeconfig.as_deref().map(PathBuf::from),
-        join,
+        join: join.map(Path::to_owned),
         cert_dir: PathBuf::from(&options.cert_dir),
     }))
-}
-
-fn read_join(path: &Path) -> anyhow::Result<Join> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("--join: read {}", path.display()))?;
-    Ok(orlop_config::join::parse(&text, &path.display().to_string())?)
 }
 
 /// Why this node must not join, if it must not.
@@ -101,23 +95,11 @@ mod tests {
     }
 
     #[test]
-    fn a_join_file_is_read_and_never_shown() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("join.yaml");
-        std::fs::write(&path, "server: https://a:6443\ncaData: YWJj\ntoken: zyxwvu.9876543210fedcba\n")
-            .unwrap();
-        let settings = read(&options(Some("/k")), Some(&path)).unwrap().unwrap();
-        assert_eq!(settings.join.as_ref().unwrap().server, "https://a:6443");
+    fn a_join_file_need_not_be_there_yet() {
+        let settings = read(&options(Some("/k")), Some(Path::new("/none"))).unwrap().unwrap();
+        assert_eq!(settings.join.as_deref(), Some(Path::new("/none")));
         assert_eq!(settings.cert_dir, Path::new("/var/lib/kubelet/pki"));
-        assert!(!format!("{settings:?}").contains("9876543210"));
         let both = Options { bootstrap_kubeconfig: Some("/b".to_owned()), ..options(Some("/k")) };
-        assert!(read(&both, Some(&path)).unwrap_err().to_string().contains("excludes"));
-        std::fs::write(&path, "token: zyxwvu.9876543210fedcbaX\n").unwrap();
-        let message = format!("{:#}", read(&options(Some("/k")), Some(&path)).unwrap_err());
-        assert!(message.contains("join.yaml") && !message.contains("9876543210"), "{message}");
-        assert!(
-            format!("{:#}", read(&options(Some("/k")), Some(Path::new("/none"))).unwrap_err())
-                .contains("/none")
-        );
+        assert!(read(&both, Some(Path::new("/j"))).unwrap_err().to_string().contains("excludes"));
     }
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod actor;
+pub mod board;
 pub mod cli;
 pub mod cluster;
 pub mod cluster_settings;

@@ -23,6 +23,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::actor::Tasks;
+use crate::board::Board;
 use crate::cli::Settings;
 use crate::cluster::feeds::NodeFactsSource;
 use crate::cluster::{ApiDrivers, ClusterPlan, identity, plan, watches};
@@ -148,7 +149,9 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     }
     host.stamp("agent.started", "").await;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), reason = "Starting", "starting orlop-agent");
-    tell(&notifier, "STATUS=waiting for the container runtime");
+    let (base_view, base) = watch::channel("waiting for the container runtime");
+    let board = Board::default();
+    tasks.start(board.clone().follow(base, notifier.clone(), host.clone()));
     let (runtime, images) = tokio::select! {
         // Nothing was begun yet: dropping the connection attempt loses nothing.
         connected = connect(&kubelet) => connected?,
@@ -166,7 +169,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono)?;
     let plan = node_plan(&settings, &facts, &incarnation)?;
     let cluster = settings.cluster.as_ref();
-    let cluster = cluster.map(|of| join(of, &settings, facts.node_name(), &host, &tasks)).transpose()?;
+    let cluster = cluster.map(|of| join(of, &settings, facts.node_name(), &board, &tasks)).transpose()?;
     let network = runtime.clone();
     let drivers = Drivers { signals: CriSignals(runtime.clone()), runtime, images, facts, cluster };
     let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
@@ -180,11 +183,12 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     if let Some(period) = watchdog {
         tasks.start(beat(notifier.clone(), period, node.take_owners(), tasks.clone()));
     }
-    tell(&notifier, "STATUS=waiting for pod sources and the container runtime");
+    base_view.send_replace("waiting for pod sources and the container runtime");
     let signal = tokio::select! {
         // `ready` only waits; dropping it changes nothing.
         () = node.ready() => {
-            tell(&notifier, "READY=1\nSTATUS=running");
+            tell(&notifier, "READY=1");
+            base_view.send_replace("running");
             host.stamp("agent.ready", "").await;
             log_usage();
             stop.asked().await
@@ -202,7 +206,7 @@ fn join(
     cluster: &ClusterSettings,
     settings: &Settings,
     node_name: &str,
-    host: &Host,
+    board: &Board,
     tasks: &Tasks,
 ) -> anyhow::Result<(ClusterPlan, ApiDrivers<ApiClient>)> {
     let kubelet = &settings.kubelet;
@@ -215,27 +219,11 @@ fn join(
         plan::client_options(kubelet),
         plan::client_certificate(kubelet, node_name),
         client_view,
-        speaker(host.clone()),
+        board.clone(),
         tasks,
     )?;
-    let drivers = ApiDrivers { client, pods, node, reconnect };
+    let drivers = ApiDrivers { client, pods, node, reconnect, board: board.clone() };
     Ok((plan::plan(settings, node_name)?, drivers))
-}
-
-/// What is wrong with the identity goes to the log and to the host, each wording once.
-fn speaker(host: Host) -> identity::Say {
-    let said = std::sync::Mutex::new(String::new());
-    Arc::new(move |problem: &str| {
-        let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if *said == problem {
-            return;
-        }
-        problem.clone_into(&mut said);
-        if !problem.is_empty() {
-            tracing::warn!(problem, "the node has no identity in its cluster yet");
-            host.tell(HostMessage::Problem { source: "join".to_owned(), message: problem.to_owned() });
-        }
-    })
 }
 
 /// The ledger's last line of a node that belongs to a cluster.

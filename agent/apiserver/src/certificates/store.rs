@@ -147,8 +147,22 @@ impl Store {
         }
     }
 
+    /// A pair that was being written when the last run ended is nobody's: its key is erased.
+    fn remove_unfinished(&self) -> Result<(), CertificateError> {
+        let failed = |source| io(&self.directory, "list")(source);
+        for entry in fs::read_dir(&self.directory).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with(prefix(self.kind)) && name.ends_with(".pem.new") {
+                remove(&self.directory.join(&*name))?;
+            }
+        }
+        Ok(())
+    }
+
     /// An `-updated` link was on its way when the last run ended: if it names a whole pair it becomes current.
     fn recover(&self) -> Result<(), CertificateError> {
+        self.remove_unfinished()?;
         self.check_current()?;
         let updated = self.updated_path();
         match fs::symlink_metadata(&updated) {
@@ -236,6 +250,14 @@ mod tests {
         let store = Store::open(dir.path(), CertKind::Client).unwrap();
         let (first, second) = (pair(), pair());
         let old = store.update(first.0.as_bytes(), &first.1, NOON).unwrap();
+        // A pair that was not written to its end: gone. Another store's is left alone.
+        let halves =
+            ["kubelet-client-2026-11-21-12-00-01.pem.new", "kubelet-server-2026-11-21-12-00-01.pem.new"];
+        for name in halves {
+            fs::write(dir.path().join(name), &first.1).unwrap();
+        }
+        Store::open(dir.path(), CertKind::Client).unwrap();
+        assert_eq!(halves.map(|name| dir.path().join(name).exists()), [false, true]);
         // The link points at half a pair: thrown away.
         fs::write(dir.path().join("half.pem"), &first.0).unwrap();
         symlink(dir.path().join("half.pem"), store.updated_path()).unwrap();

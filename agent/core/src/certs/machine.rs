@@ -8,9 +8,7 @@ use std::time::Duration;
 use super::csr::{self, Verdict};
 use super::facts::{CertTemplate, CertificateFacts};
 use super::rotation::{self, ClockProblem, Need};
-use super::{
-    CertAction, CertConfig, CertEvent, CertFact, CertIdentity, CertKind, CertState, KeyHandle, message,
-};
+use super::{CertAction, CertConfig, CertEvent, CertFact, CertIdentity, CertKind, KeyHandle, message};
 use crate::api::{ApiCall, ApiReply, ApiResult};
 use crate::drivers::Class;
 use crate::entropy::Entropy;
@@ -24,6 +22,8 @@ use k8s_openapi::api::core::v1::NodeAddress;
 const APPROVAL_MAX: Duration = Duration::from_secs(15 * 60);
 /// First pause between looks at a request; it doubles.
 const POLL_MIN: Duration = Duration::from_millis(250);
+/// Beyond this pause (3.75 s after the request) people are told that it waits.
+const POLL_OVERDUE: Duration = Duration::from_secs(4);
 /// Longest pause between looks.
 const POLL_MAX: Duration = Duration::from_secs(8);
 /// A wrong clock is looked at this often.
@@ -37,7 +37,7 @@ const SPACING: Duration = Duration::from_secs(1);
 
 /// A request under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Request {
+pub(super) struct Request {
     key: KeyHandle,
     template: CertTemplate,
     with: CertIdentity,
@@ -45,17 +45,24 @@ struct Request {
 
 /// A request that the API server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Filed {
-    name: String,
+pub(super) struct Filed {
+    pub(super) name: String,
     uid: Option<String>,
     give_up: Mono,
     pause: Duration,
     look: Mono,
-    approved: bool,
+    pub(super) approved: bool,
+}
+
+impl Filed {
+    /// True once people should be told: nobody approves it by himself.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.pause > POLL_OVERDUE
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Idle,
     Generating(Request),
     Creating(Request),
@@ -66,24 +73,30 @@ enum Phase {
 /// The machine; see the module.
 #[derive(Clone, Debug)]
 pub struct CertManager {
-    config: CertConfig,
+    pub(super) config: CertConfig,
     entropy: Entropy,
     last_id: u64,
     last_key: u64,
     in_flight: Option<EffectId>,
-    phase: Phase,
+    pub(super) phase: Phase,
     /// What the directory holds, once it was read.
-    current: Option<Option<CertificateFacts>>,
+    pub(super) current: Option<Option<CertificateFacts>>,
     rotate_at: Option<Wall>,
-    bootstrap: bool,
-    addresses: Vec<NodeAddress>,
+    /// Bootstrap credentials, or why there are none; `None` while nobody has looked.
+    pub(super) bootstrap: Option<Result<(), String>>,
+    /// What was last asked for with [`CertAction::Bootstrap`].
+    pub(super) bootstrap_wanted: Option<bool>,
+    pub(super) addresses: Vec<NodeAddress>,
     /// The API server refused the node's own certificate.
-    refused: bool,
+    pub(super) refused: bool,
+    /// And the bootstrap credentials after it: the two take turns.
+    pub(super) bootstrap_refused: bool,
     failures: u32,
     next_try: Mono,
-    failure: Option<String>,
+    pub(super) failure: Option<String>,
     /// Since when the clock is known to be wrong.
-    clock_wrong: Option<(Mono, String)>,
+    pub(super) clock_wrong: Option<(Mono, String)>,
+    pub(super) shown: String,
     wake: Option<Mono>,
 }
 
@@ -100,13 +113,16 @@ impl CertManager {
             phase: Phase::Idle,
             current: None,
             rotate_at: None,
-            bootstrap: false,
+            bootstrap: None,
+            bootstrap_wanted: None,
             addresses: Vec::new(),
             refused: false,
+            bootstrap_refused: false,
             failures: 0,
             next_try: Mono(0),
             failure: None,
             clock_wrong: None,
+            shown: String::new(),
             wake: None,
         }
     }
@@ -121,52 +137,6 @@ impl CertManager {
     #[must_use]
     pub fn last_failure(&self) -> Option<&str> {
         self.failure.as_deref()
-    }
-
-    /// How it stands at `wall`.
-    #[must_use]
-    pub fn state(&self, wall: Wall) -> CertState {
-        let Some(current) = &self.current else { return CertState::Starting };
-        if let Some(facts) = current.as_ref().filter(|c| is_valid(c, wall)) {
-            return CertState::Valid { not_after: facts.not_after };
-        }
-        if let Some((_, message)) = &self.clock_wrong {
-            return CertState::Waiting { message: message.clone() };
-        }
-        if self.template().is_none() {
-            return CertState::Waiting { message: message::NO_ADDRESS.to_owned() };
-        }
-        if self.identity(wall).is_none() {
-            let expired = current.as_ref().map(|c| text(c.not_after));
-            return CertState::Waiting { message: message::no_credentials(expired) };
-        }
-        let message = match (&self.phase, &self.failure) {
-            (Phase::Approval(_, filed), _) if filed.approved => message::approved(&filed.name),
-            (Phase::Approval(_, filed), _) => message::pending(self.config.kind, &filed.name),
-            (_, Some(failure)) => failure.clone(),
-            (_, None) => format!("a {} certificate is being asked for", self.config.kind.as_str()),
-        };
-        CertState::Requesting { message }
-    }
-
-    fn template(&self) -> Option<CertTemplate> {
-        CertTemplate::of(&self.config, &self.addresses)
-    }
-
-    /// Who asks; `None` if nobody can.
-    fn identity(&self, wall: Wall) -> Option<CertIdentity> {
-        if self.config.kind == CertKind::Serving {
-            return Some(CertIdentity::Node);
-        }
-        match self.current() {
-            Some(current) if is_valid(current, wall) && !(self.refused && self.bootstrap) => {
-                Some(CertIdentity::Node)
-            }
-            _ if self.bootstrap => Some(CertIdentity::Bootstrap),
-            // Expired by this clock: the server's clock decides.
-            Some(_) => Some(CertIdentity::Node),
-            None => None,
-        }
     }
 
     fn next_id(&mut self) -> EffectId {
@@ -210,7 +180,7 @@ impl CertManager {
     fn take(&mut self, facts: Option<CertificateFacts>, rotate_at: Option<Wall>) {
         self.rotate_at = rotate_at.filter(|_| self.config.rotate);
         self.current = Some(facts);
-        self.refused = false;
+        (self.refused, self.bootstrap_refused) = (false, false);
     }
 
     fn loaded(&mut self, facts: Option<CertificateFacts>) {
@@ -244,8 +214,9 @@ impl CertManager {
         now: Now,
         out: &mut Outbox<CertAction>,
     ) {
-        if error.code == Some(401) && with == CertIdentity::Node {
-            self.refused = true;
+        if error.code == Some(401) && self.config.kind == CertKind::Client {
+            self.refused |= with == CertIdentity::Node;
+            self.bootstrap_refused = with == CertIdentity::Bootstrap;
         }
         self.fail(message::call_failed(self.config.kind, with, error), now, out);
     }
@@ -444,10 +415,6 @@ impl CertManager {
     }
 }
 
-fn is_valid(facts: &CertificateFacts, wall: Wall) -> bool {
-    facts.not_before <= wall && wall < facts.not_after
-}
-
 impl Machine for CertManager {
     type Event = CertEvent;
     type Action = CertAction;
@@ -455,11 +422,12 @@ impl Machine for CertManager {
     fn step(&mut self, now: Now, event: CertEvent, out: &mut Outbox<CertAction>) {
         match event {
             CertEvent::Loaded(facts) => self.loaded(facts),
-            CertEvent::Bootstrap(there) => {
-                if there && !self.bootstrap {
+            CertEvent::Bootstrap(credentials) => {
+                if credentials.is_ok() {
                     (self.failures, self.next_try) = (0, now.mono);
+                    self.bootstrap_refused = false;
                 }
-                self.bootstrap = there;
+                self.bootstrap = Some(credentials);
             }
             CertEvent::Addresses(addresses) => self.addresses = addresses,
             CertEvent::Generated { id, result } => match self.answer(id) {
@@ -478,6 +446,7 @@ impl Machine for CertManager {
             CertEvent::Tick => {}
         }
         self.wake = self.advance(now, out);
+        self.tell(now, out);
     }
 
     fn deadline(&self) -> Option<Mono> {

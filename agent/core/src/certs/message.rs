@@ -10,7 +10,7 @@ pub(super) fn call_failed(kind: CertKind, with: CertIdentity, error: &ApiError) 
     let advice = match (error.code, with) {
         (Some(401), CertIdentity::Bootstrap) => {
             "; the first-boot token was refused, it has expired or was deleted: make a new one \
-             (kubeadm token create) and give it to the node"
+             (kubeadm token create) and give it to the node; no restart is needed"
         }
         (Some(401), CertIdentity::Node) => {
             "; the API server does not accept the node's client certificate: it has expired, or this is another \
@@ -62,14 +62,12 @@ pub(super) fn replaced(csr: &str) -> String {
     format!("the request {csr} was deleted or replaced, a new one follows")
 }
 
-pub(super) fn no_credentials(expired: Option<String>) -> String {
-    let state = match expired {
-        Some(at) => format!("the node's client certificate expired at {at}"),
-        None => "the node has no client certificate".to_owned(),
-    };
-    format!(
-        "{state} and there is no first-boot token: make one (kubeadm token create) and give it to the node"
-    )
+/// Nobody can ask: what is the matter with the certificate, and `why` there is no other way, with its remedy.
+pub(super) fn no_credentials(expired: Option<String>, why: &str) -> String {
+    match expired {
+        Some(at) => format!("the node's client certificate expired at {at}; to ask for a new one: {why}"),
+        None => format!("the node has no client certificate; to ask for one: {why}"),
+    }
 }
 
 pub(super) const NO_ADDRESS: &str =

@@ -3,20 +3,22 @@
 //!
 //! # For the shell
 //! First send [`CertEvent::Loaded`] with what the certificate directory holds (again whenever the files change by
-//! other hands), [`CertEvent::Bootstrap`] as soon as bootstrap credentials (a first-boot token) are there or gone,
-//! and for a serving certificate [`CertEvent::Addresses`] whenever the Node's addresses change. Answer each of
-//! [`CertAction::GenerateKeyAndCsr`], [`CertAction::Call`] and [`CertAction::Store`] exactly once; send
+//! other hands), and for a serving certificate [`CertEvent::Addresses`] whenever the Node's addresses change. Answer
+//! each of [`CertAction::GenerateKeyAndCsr`], [`CertAction::Call`] and [`CertAction::Store`] exactly once; send
 //! [`CertEvent::Tick`] at the deadline.
 //! - `GenerateKeyAndCsr`: make a P-256 key, keep it in memory under `key`, answer with the PEM of the request signed
 //!   by it. The key never leaves the shell.
-//! - `Call`: send with the identity named in `with`. Bootstrap credentials stay usable until the machine says
-//!   [`CertFact::Rotated`]; a token is then to be forgotten.
+//! - `Call`: send with the identity named in `with`.
+//! - `Bootstrap`: wanted, look for bootstrap credentials (a first-boot token), say with [`CertEvent::Bootstrap`] that
+//!   they are there or why not, and again whenever that changes. Not wanted: the certificate in use is good; use it,
+//!   stop looking, and forget the token.
 //! - `Store`: write certificate chain and key `key` into one file of mode 0600, switch `-current.pem` to it, make
 //!   the API client use it (closing its old connections), and answer with what the certificate says. A chain that
 //!   does not fit the key is an error.
 //! - `DropKey`: the key `key` will not be used, erase it.
-//! - `Fact`: for logs and metrics, said once. [`CertManager::state`] is how it stands now, with a sentence for
-//!   people; [`CertManager::state`] is also what `kubelet_certificate_manager_*_ttl_seconds` is made from.
+//! - `Show`: the sentence for people changed; empty when there is nothing to do about anything.
+//! - `Fact`: for logs and metrics, said once. [`CertManager::state`] is how it stands now; it is also what
+//!   `kubelet_certificate_manager_*_ttl_seconds` is made from.
 //!
 //! Invariants: one effect in flight; never a CSR before the clock is plausible, nor for a serving certificate without
 //! an IP address; after every failure a pause (2 s doubling four times, then 32 s); one CSR is waited for at most
@@ -29,6 +31,7 @@ mod facts;
 mod machine;
 mod message;
 mod rotation;
+mod standing;
 
 #[cfg(test)]
 mod tests;
@@ -116,8 +119,9 @@ pub struct KeyHandle(pub u64);
 pub enum CertEvent {
     /// What the certificate directory holds; `None` if there is no usable pair.
     Loaded(Option<CertificateFacts>),
-    /// Bootstrap credentials are there, or not (any more).
-    Bootstrap(bool),
+    /// Bootstrap credentials are there, or others than before: they are tried at once. `Err`: there are none, why, and
+    /// what to do about it.
+    Bootstrap(Result<(), String>),
     /// Addresses of the Node (serving certificates only).
     Addresses(Vec<NodeAddress>),
     /// The answer to [`CertAction::GenerateKeyAndCsr`]: PEM of the request, or why not.
@@ -180,6 +184,13 @@ pub enum CertAction {
         /// Which.
         key: KeyHandle,
     },
+    /// Look for bootstrap credentials, or let them be; answers are [`CertEvent::Bootstrap`]. Client certificates only.
+    Bootstrap {
+        /// False: there is a certificate that does, to be used.
+        wanted: bool,
+    },
+    /// What people should know now, in one sentence with what to do about it; empty if there is nothing.
+    Show(String),
     /// For logs and metrics.
     Fact(CertFact),
 }

@@ -54,6 +54,10 @@ struct World {
     now: Now,
     lifetime: Duration,
     approve: bool,
+    /// What the shell finds when it looks for bootstrap credentials; `None`: it goes on looking.
+    token: Option<Result<(), String>>,
+    wanted: Vec<bool>,
+    shown: String,
     template: Option<CertTemplate>,
     keys: BTreeSet<KeyHandle>,
     actions: Vec<String>,
@@ -96,6 +100,9 @@ impl World {
             now: Now { mono: Mono(0), wall: Wall(BUILT.0 + 1000 * SECOND) },
             lifetime: hours(1),
             approve: true,
+            token: None,
+            wanted: Vec::new(),
+            shown: String::new(),
             template: None,
             keys: BTreeSet::new(),
             actions: Vec::new(),
@@ -106,10 +113,13 @@ impl World {
 
     /// A client manager with nothing but a token.
     fn joining() -> World {
-        let mut w = World::new(CertKind::Client);
-        w.step(CertEvent::Bootstrap(true), &mut peace());
+        let mut w = World::with_token();
         w.step(CertEvent::Loaded(None), &mut peace());
         w
+    }
+
+    fn with_token() -> World {
+        World { token: Some(Ok(())), ..World::new(CertKind::Client) }
     }
 
     fn pass(&mut self, d: Duration) {
@@ -119,14 +129,19 @@ impl World {
 
     fn step(&mut self, event: CertEvent, faults: &mut dyn Iterator<Item = Fault>) {
         let mut events = vec![event];
+        let mut flying = false;
         while let Some(event) = events.pop() {
+            flying &= matches!(event, CertEvent::Bootstrap(_));
             let mut out = Outbox::new();
             self.machine.step(self.now, event, &mut out);
             for action in out.drain() {
-                let effect = !matches!(action, CertAction::DropKey { .. } | CertAction::Fact(_));
+                let effect = matches!(
+                    action,
+                    CertAction::GenerateKeyAndCsr { .. } | CertAction::Call { .. } | CertAction::Store { .. }
+                );
                 let fault = if effect { faults.next().unwrap_or(Fault::None) } else { Fault::None };
                 if let Some(answer) = self.serve(action, fault) {
-                    assert!(events.is_empty(), "one effect in flight");
+                    assert!(!effect || !std::mem::replace(&mut flying, true), "one effect in flight");
                     self.pass(Duration::from_millis(5));
                     events.push(answer);
                 }
@@ -164,6 +179,16 @@ impl World {
             }
             CertAction::DropKey { key } => {
                 assert!(self.keys.remove(&key), "dropped twice");
+                None
+            }
+            CertAction::Bootstrap { wanted } => {
+                assert_ne!(self.wanted.last(), Some(&wanted), "said once");
+                self.wanted.push(wanted);
+                self.token.clone().filter(|_| wanted).map(CertEvent::Bootstrap)
+            }
+            CertAction::Show(sentence) => {
+                assert_ne!(self.shown, sentence, "said once");
+                self.shown = sentence;
                 None
             }
             CertAction::Fact(fact) => {
@@ -255,7 +280,7 @@ fn a_token_becomes_a_certificate_and_the_certificate_renews_itself() {
     w.run(Duration::from_secs(1), &mut peace());
     assert_eq!(w.actions(), ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
     assert!(matches!(w.machine.state(w.now.wall), CertState::Valid { .. }));
-    w.step(CertEvent::Bootstrap(false), &mut peace());
+    assert_eq!(w.wanted, [true, false], "a token that was used is forgotten");
     w.run(hours(100), &mut peace());
     let rounds: Vec<String> = w.actions();
     assert!(rounds.iter().all(|a| !a.contains("Bootstrap")), "{rounds:?}");
@@ -322,17 +347,17 @@ fn what_is_wrong_is_said_with_what_to_do() {
         (&[Fault::None, Fault::None, Fault::None, Fault::Broken], "keeping the new certificate"),
         (&[Fault::None, Fault::None, Fault::None, Fault::Mangled], "common name is \"somebody\""),
     ] {
-        let mut w = World::new(CertKind::Client);
-        w.step(CertEvent::Bootstrap(true), &mut peace());
+        let mut w = World::with_token();
         let mut faults = faults.iter().copied();
         w.step(CertEvent::Loaded(None), &mut faults);
         w.run(Duration::from_secs(1), &mut faults);
         assert_eq!(w.failures().len(), 1, "{words}: {:?}", w.facts);
         assert!(w.failures()[0].contains(words), "{words}: {:?}", w.failures());
         assert_eq!(w.machine.last_failure(), Some(w.failures()[0]));
+        assert_eq!(w.shown, w.failures()[0]);
         w.run(Duration::from_secs(4), &mut peace());
         assert!(matches!(w.machine.state(w.now.wall), CertState::Valid { .. }), "{words}");
-        assert_eq!(w.machine.last_failure(), None);
+        assert_eq!((w.machine.last_failure(), w.shown.as_str()), (None, ""));
     }
 }
 
@@ -343,6 +368,7 @@ fn an_unapproved_request_is_looked_at_gently_and_replaced_after_a_quarter_of_an_
     w.run(Duration::from_secs(14 * 60), &mut peace());
     let message = w.machine.state(w.now.wall).message().to_owned();
     assert!(message.contains("kubectl certificate approve csr-1"), "{message}");
+    assert_eq!(w.shown, message);
     assert_eq!(w.requests.len(), 1);
     assert!(w.actions().len() < 120);
     w.run(Duration::from_secs(120), &mut peace());
@@ -353,16 +379,48 @@ fn an_unapproved_request_is_looked_at_gently_and_replaced_after_a_quarter_of_an_
 }
 
 #[test]
+fn a_request_is_not_called_overdue_before_somebody_could_have_approved_it() {
+    let mut w = World::joining();
+    w.approve = false;
+    w.run(Duration::from_secs(3), &mut peace());
+    assert_eq!(w.shown, "");
+    w.run(Duration::from_secs(2), &mut peace());
+    assert!(w.shown.contains("kubectl certificate approve csr-1"), "{}", w.shown);
+    w.approve = true;
+    w.run(Duration::from_secs(5), &mut peace());
+    assert_eq!(w.shown, "");
+    // The same for the renewal of a good certificate: there is time left to approve it.
+    w.approve = false;
+    w.run(hours(1) - Duration::from_secs(120), &mut peace());
+    assert!(matches!(w.machine.state(w.now.wall), CertState::Valid { .. }));
+    assert!(w.shown.contains("kubectl certificate approve csr-1"), "{}", w.shown);
+}
+
+#[test]
 fn an_expired_certificate_needs_a_token_but_never_ends_the_agent() {
-    let mut w = World::new(CertKind::Client);
+    let mut w = World { token: Some(Err("make a token".into())), ..World::new(CertKind::Client) };
     let old = facts(Wall(BUILT.0), Duration::from_secs(60), &client_template());
     w.step(CertEvent::Loaded(Some(old)), &mut std::iter::repeat(Fault::Unauthorized));
     w.run(hours(1), &mut std::iter::repeat(Fault::Unauthorized));
     let calls = w.requests.len();
     assert!((90..=125).contains(&calls), "{calls}");
-    assert!(w.failures()[0].contains("first-boot token"), "{:?}", w.failures());
+    assert!(w.shown.contains("expired at 2026-") && w.shown.ends_with("make a token"), "{}", w.shown);
+    assert_eq!(w.machine.state(w.now.wall).message(), w.shown);
     w.actions();
-    w.step(CertEvent::Bootstrap(true), &mut peace());
+    w.step(CertEvent::Bootstrap(Ok(())), &mut peace());
+    w.run(Duration::from_secs(1), &mut peace());
+    assert_eq!(w.actions(), ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
+    assert_eq!((w.wanted.as_slice(), w.shown.as_str()), (&[true, false][..], ""));
+}
+
+#[test]
+fn with_a_token_the_server_is_not_bothered_with_an_expired_certificate() {
+    let mut w = World::new(CertKind::Client);
+    let old = facts(Wall(BUILT.0), Duration::from_secs(60), &client_template());
+    w.step(CertEvent::Loaded(Some(old)), &mut peace());
+    w.run(Duration::from_secs(60), &mut peace());
+    assert!(w.actions().is_empty(), "nobody knows yet whether there is a token");
+    w.step(CertEvent::Bootstrap(Ok(())), &mut peace());
     w.run(Duration::from_secs(1), &mut peace());
     assert_eq!(w.actions(), ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
 }
@@ -371,14 +429,31 @@ fn an_expired_certificate_needs_a_token_but_never_ends_the_agent() {
 fn without_certificate_and_token_it_waits_for_a_token() {
     let mut w = World::new(CertKind::Client);
     w.step(CertEvent::Loaded(None), &mut peace());
+    assert_eq!((w.machine.deadline(), w.shown.as_str(), &w.wanted[..]), (None, "", &[true][..]));
+    w.step(CertEvent::Bootstrap(Err("make a token".into())), &mut peace());
     assert_eq!(w.machine.deadline(), None);
-    assert!(w.machine.state(w.now.wall).message().contains("no first-boot token"));
+    assert!(matches!(w.machine.state(w.now.wall), CertState::Waiting { .. }));
+    assert!(w.shown.contains("no client certificate") && w.shown.ends_with("make a token"), "{}", w.shown);
+    // Another reason is news, too.
+    w.step(CertEvent::Bootstrap(Err("mend the hash".into())), &mut peace());
+    assert!(w.shown.ends_with("mend the hash"), "{}", w.shown);
+}
+
+#[test]
+fn other_credentials_than_those_that_were_refused_are_tried_at_once() {
+    let mut w = World::with_token();
+    let mut refused = [Fault::None, Fault::Unauthorized].into_iter().cycle();
+    w.step(CertEvent::Loaded(None), &mut refused);
+    w.run(hours(1), &mut refused);
+    assert!(w.shown.contains("kubeadm token create"), "{}", w.shown);
+    w.actions();
+    w.step(CertEvent::Bootstrap(Ok(())), &mut peace());
+    assert_eq!(w.actions(), ["generate", "create as Bootstrap"]);
 }
 
 #[test]
 fn a_certificate_that_the_server_refuses_is_replaced_with_the_token() {
-    let mut w = World::new(CertKind::Client);
-    w.step(CertEvent::Bootstrap(true), &mut peace());
+    let mut w = World::with_token();
     let old = facts(w.now.wall, Duration::from_secs(100), &client_template());
     w.pass(Duration::from_secs(95));
     w.step(CertEvent::Loaded(Some(old)), &mut [Fault::None, Fault::Unauthorized].into_iter());
@@ -386,13 +461,37 @@ fn a_certificate_that_the_server_refuses_is_replaced_with_the_token() {
     let said = w.actions();
     assert_eq!(said[..2], ["generate", "create as Node"]);
     assert_eq!(said[2..], ["generate", "create as Bootstrap", "get as Bootstrap", "store"]);
+    assert_eq!(w.wanted, [false, true, false]);
+}
+
+/// The API server refused the certificate once, and the token of the first boot was forgotten long ago.
+#[test]
+fn a_refusal_does_not_tie_the_node_to_a_token_that_is_gone() {
+    for token in [Some(Err("no token".into())), Some(Ok(())), None] {
+        let mut w = World::joining();
+        w.run(Duration::from_secs(10), &mut peace());
+        w.token = token.clone();
+        w.actions();
+        // From now on neither the certificate nor any token is taken, for a while.
+        let mut refused = [Fault::None, Fault::Unauthorized].into_iter().cycle();
+        w.run(hours(1) - Duration::from_secs(200), &mut refused);
+        let asked = w.actions();
+        assert!(asked.contains(&"create as Node".to_owned()), "{token:?}: {asked:?}");
+        let turns = asked.contains(&"create as Bootstrap".to_owned());
+        assert_eq!(turns, token == Some(Ok(())), "{token:?}: {asked:?}");
+        // Only the certificate is good again: found with the next turn or the one after it.
+        w.run(Duration::from_secs(40), &mut [Fault::None, Fault::Unauthorized].into_iter());
+        w.run(Duration::from_secs(40), &mut peace());
+        assert!(matches!(w.machine.state(w.now.wall), CertState::Valid { .. }), "{token:?}");
+        assert_eq!(w.shown, "", "{token:?}");
+    }
 }
 
 #[test]
 fn a_wrong_clock_is_said_once_waited_for_and_then_the_node_joins() {
     let mut w = World::new(CertKind::Client);
     w.now.wall = Wall(0);
-    w.step(CertEvent::Bootstrap(true), &mut peace());
+    w.token = Some(Ok(()));
     w.step(CertEvent::Loaded(None), &mut peace());
     w.run(hours(1), &mut peace());
     assert!(w.actions().is_empty());
@@ -404,8 +503,7 @@ fn a_wrong_clock_is_said_once_waited_for_and_then_the_node_joins() {
     assert!(matches!(w.machine.state(w.now.wall), CertState::Valid { .. }));
 
     // A certificate of the future: likely our clock, but not for ever.
-    let mut w = World::new(CertKind::Client);
-    w.step(CertEvent::Bootstrap(true), &mut peace());
+    let mut w = World::with_token();
     let future = facts(Wall(w.now.wall.0 + 100_000 * SECOND), hours(1), &client_template());
     w.step(CertEvent::Loaded(Some(future)), &mut peace());
     w.run(Duration::from_secs(14 * 60), &mut peace());
@@ -418,6 +516,7 @@ fn a_wrong_clock_is_said_once_waited_for_and_then_the_node_joins() {
 fn without_rotation_only_the_end_counts() {
     let mut w = World::new(CertKind::Client);
     w.machine = CertManager::new(CertConfig { rotate: false, ..config(CertKind::Client) });
+    w.token = Some(Err("no token".into()));
     let cert = facts(w.now.wall, hours(1), &client_template());
     w.step(CertEvent::Loaded(Some(cert)), &mut peace());
     w.run(Duration::from_secs(3599), &mut peace());
@@ -456,8 +555,7 @@ fn every_short_sequence_of_faults_ends_with_a_certificate() {
             rest /= FAULTS.len();
             fault
         });
-        let mut w = World::new(CertKind::Client);
-        w.step(CertEvent::Bootstrap(true), &mut peace());
+        let mut w = World::with_token();
         w.step(CertEvent::Loaded(None), &mut faults);
         w.run(Duration::from_secs(120), &mut faults);
         let about = || format!("sequence {number}: {:?}, {:?}", w.actions, w.facts);

@@ -1,21 +1,22 @@
 //! Who the node is to the API server: found on disk, or asked for with a first-boot token, and kept for ever.
 //!
 //! ```text
-//! kubeconfig, certificate directory ─► Loaded ─┐
-//! --join, --bootstrap-kubeconfig ─► Bootstrap ─┴─► CertManager ─► key, CSR, certificate ─► client, watches
+//! kubeconfig, certificate directory ─► Loaded ─┐        ┌─► Show ─► board
+//! what the node was told ─► Bootstrap ─────────┴─ CertManager ─► key, CSR, certificate ─► client, watches
 //! ```
 //! In: [`ClusterSettings`]. Out: the client's view, which is `None` until there is an identity. Invariants: nothing
-//! that goes wrong here ends the process or touches a pod: it is said, and tried again; bootstrap credentials are
-//! forgotten with the first certificate; no token and no key is logged. Decisions are in [`agent_core::certs`].
+//! that goes wrong here ends the process or touches a pod: it is said on the board, and tried again; what was mended
+//! on disk is taken without a restart; bootstrap credentials are forgotten with the first certificate; no token and no
+//! key is logged. Decisions are in [`agent_core::certs`].
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_apiserver::certificates::{KeyAndCsr, Store, facts_of_pem};
-use agent_apiserver::discovery::{Join, discover};
 use agent_apiserver::kubeconfig::{self, Kubeconfig, OwnKubeconfig};
-use agent_apiserver::{ApiClient, Options, Refreshed, Trust, keep_fresh};
+use agent_apiserver::{ApiClient, Options, Refreshed, keep_fresh};
 use agent_core::api::{ApiCall, ApiServer};
 use agent_core::certs::{
     CertAction, CertConfig, CertEvent, CertFact, CertIdentity, CertKind, CertManager, CertTemplate,
@@ -23,12 +24,12 @@ use agent_core::certs::{
 };
 use agent_core::machine::EffectId;
 use agent_core::time::Now;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use tokio::sync::{Notify, watch};
 use zeroize::Zeroizing;
 
+use super::bootstrap::{Found, Told};
 use crate::actor::{Shell, Tasks};
+use crate::board::{Board, Part};
 use crate::cluster_settings::ClusterSettings;
 use crate::mailbox::{Coalesce, Relation, Sender};
 use crate::pod_dirs::chain;
@@ -37,11 +38,11 @@ use crate::pod_dirs::chain;
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest pause.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Without an identity, what the node was told is read again this often: one small file.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The client, once the node has an identity.
 pub type ClientView = watch::Sender<Option<Arc<ApiClient>>>;
-/// Tells people what is wrong with the identity, in one sentence; empty once all is well.
-pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What the shell's tasks share.
 struct Shared {
@@ -49,9 +50,11 @@ struct Shared {
     options: Options,
     store: Store,
     keys: Mutex<BTreeMap<KeyHandle, Arc<Zeroizing<String>>>>,
-    bootstrap: Mutex<Option<ApiClient>>,
+    bootstrap: Mutex<Option<Arc<ApiClient>>>,
+    /// A call with bootstrap credentials failed: what they rest on is to be found again.
+    doubted: AtomicBool,
     client: ClientView,
-    say: Say,
+    board: Board,
 }
 
 /// The client certificate's surroundings.
@@ -59,6 +62,8 @@ pub struct IdentityShell {
     shared: Arc<Shared>,
     tasks: Tasks,
     own: Sender<CertEvent>,
+    /// Whether bootstrap credentials are looked for; `None` before the machine has said so.
+    wanted: watch::Sender<Option<bool>>,
 }
 
 /// Starts looking for the identity. `client` shows it once it is there.
@@ -70,7 +75,7 @@ pub fn start(
     options: Options,
     config: CertConfig,
     client: ClientView,
-    say: Say,
+    board: Board,
     tasks: &Tasks,
 ) -> anyhow::Result<()> {
     let store = Store::open(&settings.cert_dir, CertKind::Client)?;
@@ -80,15 +85,16 @@ pub fn start(
         store,
         keys: Mutex::default(),
         bootstrap: Mutex::default(),
+        doubted: AtomicBool::new(false),
         client,
-        say,
+        board,
     });
     let (own, inbox) = tasks.mailbox();
-    let shell = IdentityShell { shared: shared.clone(), tasks: tasks.clone(), own: own.clone() };
-    let rotate = config.rotate;
+    let (wanted, wants) = watch::channel(None);
+    let shell = IdentityShell { shared: shared.clone(), tasks: tasks.clone(), own: own.clone(), wanted };
     tasks.own(CertManager::new(config), shell, inbox);
     tasks.start(follow_files(shared.clone()));
-    tasks.start(begin(shared, own, rotate, tasks.clone()));
+    tasks.start(begin(shared, own, wants, tasks.clone()));
     Ok(())
 }
 
@@ -101,46 +107,49 @@ async fn follow_files(shared: Arc<Shared>) {
     }
 }
 
-/// What is on disk first; then, if it does not do, credentials to ask with.
-async fn begin(shared: Arc<Shared>, own: Sender<CertEvent>, rotate: bool, tasks: Tasks) {
-    let existing = Kubeconfig::read(&shared.settings.kubeconfig).await;
-    let ours = match &existing {
+/// What is on disk first; then what the machine makes of it.
+async fn begin(
+    shared: Arc<Shared>,
+    own: Sender<CertEvent>,
+    mut wanted: watch::Receiver<Option<bool>>,
+    tasks: Tasks,
+) {
+    let ours = match Kubeconfig::read(&shared.settings.kubeconfig).await {
         Ok(read) => read.client_certificate_file().as_deref() == Some(&*shared.store.current_path()),
         Err(_) => true,
     };
     if !ours {
         // An identity that somebody else made: used as it is, followed when its files change.
-        if let Err(problem) = shared.connect().await {
-            (shared.say)(&problem);
-        }
-        return;
+        return shared.be_connected(false, &tasks).await;
     }
-    let facts = match tasks
-        .blocking({
-            let shared = shared.clone();
-            move || shared.facts()
-        })
-        .await
-    {
+    let reading = shared.clone();
+    let facts = match tasks.blocking(move || reading.facts()).await {
         Some(Ok(facts)) => facts,
         Some(Err(problem)) => {
-            (shared.say)(&problem);
+            shared.board.say(Part::Kubeconfig, &problem);
             None
         }
         None => return,
     };
-    let now = tasks.now().wall;
-    let valid = facts.as_ref().is_some_and(|f| f.not_after > now);
-    if valid && existing.is_ok() && shared.connect().await.is_ok() {
-        own.send(CertEvent::Loaded(facts));
-        if !rotate {
-            tracing::info!("rotateCertificates is false: the certificate is used until it ends");
-        }
-        return;
-    }
     own.send(CertEvent::Loaded(facts));
-    shared.find_bootstrap(&tasks).await;
-    own.send(CertEvent::Bootstrap(true));
+    loop {
+        let now = *wanted.borrow_and_update();
+        let work = async {
+            match now {
+                None => std::future::pending().await,
+                Some(true) => shared.look_for_bootstrap(&own, &tasks).await,
+                Some(false) => {
+                    shared.set_bootstrap(None);
+                    shared.be_connected(true, &tasks).await;
+                }
+            }
+        };
+        tokio::select! {
+            // Neither ends by itself. What is dropped has written whole files or none.
+            () = work => {}
+            changed = wanted.changed() => if changed.is_err() { return },
+        }
+    }
 }
 
 impl Shared {
@@ -158,9 +167,34 @@ impl Shared {
         let read = Kubeconfig::read(path).await.map_err(|e| chain(&e))?;
         let access = read.access().await.map_err(|e| chain(&e))?;
         let client = ApiClient::new(access, &self.options).map_err(|e| chain(&e))?;
-        (self.say)("");
         self.client.send_replace(Some(Arc::new(client)));
         Ok(())
+    }
+
+    /// The same; a kubeconfig of ours that is lost or spoilt is written anew from what the node was told.
+    async fn connect_or_mend(&self, ours: bool, tasks: &Tasks) -> Result<(), String> {
+        let mut result = self.connect().await;
+        if ours && result.is_err() {
+            let mended = async {
+                let cluster = Told::read(&self.settings).await?.cluster(&self.options).await?;
+                self.write_kubeconfig(&cluster, tasks).await
+            };
+            if mended.await.is_ok() {
+                result = self.connect().await;
+            }
+        }
+        self.board.say(Part::Kubeconfig, result.as_ref().err().map_or("", String::as_str));
+        result
+    }
+
+    /// Goes on until there is a client, then waits for ever.
+    async fn be_connected(&self, ours: bool, tasks: &Tasks) {
+        let mut pause = RETRY_MIN;
+        while self.connect_or_mend(ours, tasks).await.is_err() {
+            tasks.wait_until(tasks.now().mono.after(pause)).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+        std::future::pending().await
     }
 
     /// What the certificate on disk says; `None` if there is none.
@@ -170,53 +204,55 @@ impl Shared {
         facts_of_pem(&what, &pair, false).map(Some).map_err(|e| chain(&e))
     }
 
-    /// Waits until there are bootstrap credentials; says why there are none yet.
-    async fn find_bootstrap(&self, tasks: &Tasks) {
-        let mut pause = RETRY_MIN;
-        let mut said = String::new();
+    /// Looks at what the node was told for as long as it is wanted: finds credentials, says when they are others
+    /// than before or gone, and why.
+    async fn look_for_bootstrap(&self, own: &Sender<CertEvent>, tasks: &Tasks) {
+        let (mut seen, mut said) = (None, None);
+        let (mut pause, mut due) = (RETRY_MIN, tasks.now().mono);
         loop {
-            match self.try_bootstrap(tasks).await {
-                Ok(client) => {
-                    *self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
-                    (self.say)("");
-                    return;
+            let told = Told::read(&self.settings).await;
+            let is_new = seen.as_ref() != Some(&told);
+            let again = matches!(said, Some(Err(_))) && due <= tasks.now().mono;
+            if self.doubted.swap(false, Ordering::Relaxed) || is_new || again {
+                pause = if is_new { RETRY_MIN } else { (pause * 2).min(RETRY_MAX) };
+                let outcome = match &told {
+                    Ok(told) => self.try_bootstrap(told, tasks).await,
+                    Err(problem) => Err(problem.clone()),
+                };
+                self.set_bootstrap(outcome.as_ref().ok().cloned());
+                let outcome = outcome.map(|_| ());
+                if is_new || said.as_ref() != Some(&outcome) {
+                    own.send(CertEvent::Bootstrap(outcome.clone()));
                 }
-                Err(problem) if problem != said => {
-                    (self.say)(&problem);
-                    said = problem;
-                }
-                Err(_) => {}
+                said = Some(outcome);
+                due = tasks.now().mono.after(pause);
             }
-            tasks.wait_until(tasks.now().mono.after(pause)).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            seen = Some(told);
+            tasks.wait_until(tasks.now().mono.after(LOOK)).await;
         }
     }
 
-    async fn try_bootstrap(&self, tasks: &Tasks) -> Result<ApiClient, String> {
-        let (access, ca_pem) = if let Some(join) = &self.settings.join {
-            let found = discover(&asked(join)?, &self.options).await.map_err(|e| chain(&e))?;
-            (found.bootstrap, found.ca_pem)
-        } else if let Some(path) = &self.settings.bootstrap_kubeconfig {
-            let read = Kubeconfig::read(path).await.map_err(|e| chain(&e))?;
-            let access = read.access().await.map_err(|e| chain(&e))?;
-            let ca_pem = pem(&access.trust)
-                .ok_or_else(|| format!("{}: names no certificate authority", path.display()))?;
-            (access, ca_pem)
-        } else {
-            return Err(format!(
-                "{} holds no valid identity, and neither --join nor --bootstrap-kubeconfig says how to ask for one",
-                self.settings.kubeconfig.display()
-            ));
+    async fn try_bootstrap(&self, told: &Told, tasks: &Tasks) -> Result<Arc<ApiClient>, String> {
+        let found = told.found(&self.options).await?;
+        self.write_kubeconfig(&found, tasks).await?;
+        ApiClient::new(found.access, &self.options).map(Arc::new).map_err(|e| chain(&e))
+    }
+
+    async fn write_kubeconfig(&self, found: &Found, tasks: &Tasks) -> Result<(), String> {
+        let own = OwnKubeconfig {
+            server: found.access.server.clone(),
+            ca_pem: found.ca_pem.clone(),
+            client_pem: self.store.current_path(),
         };
-        let client_pem = self.store.current_path();
-        let own = OwnKubeconfig { server: access.server.clone(), ca_pem, client_pem };
         let path = self.settings.kubeconfig.clone();
         match tasks.blocking(move || kubeconfig::write(&path, &own)).await {
-            Some(Ok(())) => {}
-            Some(Err(error)) => return Err(chain(&error)),
-            None => return Err("the node is being stopped".to_owned()),
+            Some(written) => written.map_err(|e| chain(&e)),
+            None => Err("the node is being stopped".to_owned()),
         }
-        ApiClient::new(access, &self.options).map_err(|e| chain(&e))
+    }
+
+    fn set_bootstrap(&self, client: Option<Arc<ApiClient>>) {
+        *self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner) = client;
     }
 
     fn keep(&self, key: KeyHandle, pem: Zeroizing<String>) {
@@ -227,13 +263,25 @@ impl Shared {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
     }
 
-    fn client_for(&self, with: CertIdentity) -> Option<Arc<ApiClient>> {
+    async fn client_for(&self, with: CertIdentity) -> Option<Arc<ApiClient>> {
         match with {
-            CertIdentity::Node => self.client.borrow().clone(),
-            CertIdentity::Bootstrap => {
-                self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).clone().map(Arc::new)
+            CertIdentity::Node => {
+                let known = self.client.borrow().clone();
+                match known {
+                    Some(client) => Some(client),
+                    // Expired by this node's clock: good for asking, nothing else is to begin with it.
+                    None => self.expired().await.map(Arc::new),
+                }
             }
+            CertIdentity::Bootstrap => self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
+    }
+}
+
+impl Shared {
+    async fn expired(&self) -> Option<ApiClient> {
+        let read = Kubeconfig::read(&self.settings.kubeconfig).await.ok()?;
+        ApiClient::new(read.access().await.ok()?, &self.options).ok()
     }
 }
 
@@ -263,12 +311,16 @@ impl IdentityShell {
     }
 
     fn call(&self, id: EffectId, with: CertIdentity, call: ApiCall) {
-        let (client, own) = (self.shared.client_for(with), self.own.clone());
+        let (shared, own) = (self.shared.clone(), self.own.clone());
         self.tasks.start(async move {
-            let result = match client {
+            let result = match shared.client_for(with).await {
                 Some(client) => client.call(&call).await,
                 None => Err(super::calls::no_client(&call, "there are no credentials for it")),
             };
+            let doubtful = result.as_ref().is_err_and(|e| matches!(e.code, None | Some(401 | 403)));
+            if with == CertIdentity::Bootstrap && doubtful {
+                shared.doubted.store(true, Ordering::Relaxed);
+            }
             own.send(CertEvent::Answered { id, result });
         });
     }
@@ -298,9 +350,7 @@ async fn store(
         })
         .await;
     let facts = stored.ok_or("the node is being stopped")??;
-    shared.connect().await?;
-    // A token that was used is not needed again.
-    shared.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).take();
+    shared.connect_or_mend(true, tasks).await?;
     Ok(facts)
 }
 
@@ -319,53 +369,28 @@ impl Shell for IdentityShell {
             CertAction::DropKey { key } => {
                 self.shared.keys.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             }
-            CertAction::Fact(fact) => say(&self.shared.say, &fact),
+            CertAction::Bootstrap { wanted } => {
+                self.wanted.send_replace(Some(wanted));
+            }
+            CertAction::Show(sentence) => self.shared.board.say(Part::Identity, &sentence),
+            CertAction::Fact(fact) => log(&fact),
         }
     }
 }
 
-fn say(people: &Say, fact: &CertFact) {
+fn log(fact: &CertFact) {
     match fact {
         CertFact::Rotated { not_after, lived_s } => {
             tracing::info!(not_after_s = not_after.0 / 1_000_000_000, lived_s, "client certificate in use");
-            people("");
         }
-        CertFact::Failed { message } => people(message),
-        CertFact::Requested { csr } => tracing::info!(csr, "certificate requested; waiting for approval"),
-        CertFact::ClockWrong { message } => people(message),
+        // What people have to know is shown; this is every single attempt.
+        CertFact::Failed { message } => {
+            tracing::debug!(message, "no certificate yet; another attempt follows")
+        }
+        CertFact::Requested { csr } => tracing::info!(csr, "certificate requested"),
+        CertFact::ClockWrong { message } => tracing::warn!(message, "the clock is wrong"),
         CertFact::ClockSet => tracing::info!("the clock is plausible"),
     }
-}
-
-/// The question to discovery.
-fn asked(join: &orlop_config::node::Join) -> Result<Join, String> {
-    let token = join.token.clone().ok_or(
-        "the node has no valid certificate and its join configuration no token: make one with \
-         `kubeadm token create` and give it as join.token",
-    )?;
-    let ca_pem = join.ca_data.as_deref().map(|data| STANDARD.decode(data)).transpose();
-    Ok(Join {
-        server: join.server.clone(),
-        token,
-        ca_pem: ca_pem.map_err(|_| "join.caData: must be PEM certificates in base64")?,
-        ca_cert_hashes: join.ca_cert_hashes.clone(),
-    })
-}
-
-/// The certificates as PEM; `None` if none are named.
-fn pem(trust: &Trust) -> Option<Vec<u8>> {
-    let Trust::Certificates(list) = trust else { return None };
-    let mut text = String::new();
-    for der in list.iter() {
-        text.push_str("-----BEGIN CERTIFICATE-----\n");
-        // 48 bytes are 64 characters, the line length of PEM.
-        for line in der.chunks(48) {
-            text.push_str(&STANDARD.encode(line));
-            text.push('\n');
-        }
-        text.push_str("-----END CERTIFICATE-----\n");
-    }
-    Some(text.into_bytes())
 }
 
 impl Coalesce for CertEvent {

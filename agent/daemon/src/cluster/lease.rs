@@ -1,7 +1,6 @@
 //! The node lease's surroundings.
 //!
-//! In: the Node's UID. Out: calls; log lines at the first failure and when it works again. Decisions are in
-//! [`agent_core::lease`].
+//! In: the Node's UID. Out: calls; what is wrong, on the board. Decisions are in [`agent_core::lease`].
 
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use tokio::sync::Notify;
 
 use super::calls::Caller;
 use crate::actor::Shell;
+use crate::board::{Board, Part};
 use crate::mailbox::{Coalesce, Relation, Sender};
 
 /// The lease's surroundings.
@@ -20,14 +20,19 @@ pub struct LeaseShell<A> {
     own: Sender<LeaseEvent>,
     /// Asks for new connections.
     reconnect: Arc<Notify>,
-    failing: bool,
+    board: Board,
 }
 
 impl<A> LeaseShell<A> {
     /// `own` is the lease's own mailbox, for answers.
     #[must_use]
-    pub fn new(caller: Caller<A>, own: Sender<LeaseEvent>, reconnect: Arc<Notify>) -> LeaseShell<A> {
-        LeaseShell { caller, own, reconnect, failing: false }
+    pub fn new(
+        caller: Caller<A>,
+        own: Sender<LeaseEvent>,
+        reconnect: Arc<Notify>,
+        board: Board,
+    ) -> LeaseShell<A> {
+        LeaseShell { caller, own, reconnect, board }
     }
 }
 
@@ -47,17 +52,9 @@ impl<A: ApiServer> Shell for LeaseShell<A> {
                 });
             }
             LeaseAction::CloseConnections => self.reconnect.notify_one(),
-            LeaseAction::Fact(LeaseFact::Created | LeaseFact::Renewed) => {
-                if std::mem::replace(&mut self.failing, false) {
-                    tracing::info!("node lease is renewed again");
-                }
-            }
+            LeaseAction::Fact(LeaseFact::Created | LeaseFact::Renewed) => self.board.say(Part::Lease, ""),
             LeaseAction::Fact(LeaseFact::Failed { message }) => {
-                if std::mem::replace(&mut self.failing, true) {
-                    tracing::debug!(message, "node lease not renewed");
-                } else {
-                    tracing::warn!(message, "node lease not renewed; retried until it is");
-                }
+                self.board.say(Part::Lease, &format!("node lease not renewed: {message}"));
             }
         }
     }

@@ -7,6 +7,7 @@
 //! In: [`ClusterPlan`], [`ApiDrivers`]. Out: owners that run until the node stops. Invariant: nothing here can stop a
 //! pod by itself; without the API server every owner waits and the pods go on. See docs/join.md.
 
+mod bootstrap;
 pub mod calls;
 pub mod events;
 pub mod feeds;
@@ -32,6 +33,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::actor::Tasks;
+use crate::board::Board;
 use crate::mailbox::{Inbox, Sender};
 use crate::outlets::ApiOutlets;
 use crate::watchdog::Owner;
@@ -63,6 +65,8 @@ pub struct ApiDrivers<A> {
     pub node: mpsc::Receiver<WatchEvent<Node>>,
     /// Asks the driver for new connections.
     pub reconnect: Arc<Notify>,
+    /// Where trouble is shown.
+    pub board: Board,
 }
 
 /// An owner's mailbox, both ends.
@@ -157,6 +161,7 @@ pub fn start<A: ApiServer>(
         ready: ready_view,
         pod_cidrs: cidr_view,
         reconnect: drivers.reconnect.clone(),
+        board: drivers.board.clone(),
     };
     tasks.own(ApiSource::new(name.clone()), ApiSourceShell(to_manager), source.1);
     tasks.own(
@@ -174,7 +179,7 @@ pub fn start<A: ApiServer>(
         RecorderShell { caller: caller.clone(), own: recorder.0 },
         recorder.1,
     );
-    let lease_shell = LeaseShell::new(caller.clone(), lease.0.clone(), drivers.reconnect);
+    let lease_shell = LeaseShell::new(caller.clone(), lease.0.clone(), drivers.reconnect, drivers.board);
     tasks.own(NodeLease::new(plan.lease), lease_shell, lease.1);
     let shell = NodeObjectShell { caller, own: node.0.clone(), listeners };
     tasks.own(NodeStatus::new(plan.node), shell, node.1);

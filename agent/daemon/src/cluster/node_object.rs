@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 
 use super::calls::Caller;
 use crate::actor::Shell;
+use crate::board::{Board, Part};
 use crate::mailbox::{Coalesce, Relation, Sender};
 
 /// Who hears about the Node.
@@ -37,6 +38,8 @@ pub struct NodeListeners {
     pub pod_cidrs: watch::Sender<Vec<String>>,
     /// Asks for new connections.
     pub reconnect: Arc<Notify>,
+    /// Where trouble is shown.
+    pub board: Board,
 }
 
 /// The Node object's surroundings.
@@ -102,16 +105,20 @@ impl<A> NodeObjectShell<A> {
     fn fact(&self, fact: NodeFact) {
         match fact {
             NodeFact::Registered { uid, created } => {
+                self.listeners.board.say(Part::Node, "");
                 tracing::info!(uid, created, "node registered");
                 self.listeners.lease.send(LeaseEvent::Registered { uid: uid.clone() });
                 self.listeners.mirrors.send(MirrorEvent::Node(NodeView::Present { uid }));
             }
             NodeFact::Reported { ready } => {
+                self.listeners.board.say(Part::Node, "");
                 if self.listeners.ready.send_replace(ready) != ready {
                     tracing::info!(ready, "node status reported");
                 }
             }
-            NodeFact::Failed { message } => tracing::warn!(message, "node status not reported yet"),
+            NodeFact::Failed { message } => {
+                self.listeners.board.say(Part::Node, &format!("node status not reported yet: {message}"));
+            }
             NodeFact::Problem { message } => tracing::warn!(message, "part of the node's status is missing"),
             NodeFact::Deleted => {
                 tracing::warn!("the Node object was deleted; it is registered again");

@@ -105,6 +105,7 @@ impl TestApi {
             pods: self.watch::<Pod>(tasks, Resource::Pods, Selector::node("node")),
             node: self.watch::<Node>(tasks, Resource::Nodes, Selector::name("node")),
             reconnect: Arc::default(),
+            board: Default::default(),
         }
     }
 

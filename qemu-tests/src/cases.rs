@@ -7,7 +7,9 @@ pub mod boot_refused;
 pub mod cri_contract;
 pub mod image;
 pub mod join;
+pub mod join_certificates;
 pub mod join_node;
+pub mod join_refused;
 pub mod join_vm;
 pub mod lifecycle;
 pub mod lifecycle_crash;
@@ -25,6 +27,8 @@ pub fn all() -> Vec<Case> {
         cri_contract::CASES,
         join::CASES,
         join_node::CASES,
+        join_refused::CASES,
+        join_certificates::CASES,
         join_vm::CASES,
         lifecycle::CASES,
         lifecycle_time::CASES,

@@ -24,6 +24,8 @@ pub struct Request {
     pub code: u16,
     /// The client's name for itself.
     pub user_agent: String,
+    /// Where it came from.
+    pub source: String,
     /// When it was answered, RFC 3339.
     pub at: String,
 }
@@ -58,6 +60,8 @@ fn parse_line(line: &str) -> Result<Request> {
         object_ref: Option<ObjectRef>,
         response_status: Option<Status>,
         stage_timestamp: String,
+        #[serde(default, rename = "sourceIPs")]
+        source_ips: Vec<String>,
     }
     #[derive(Deserialize)]
     struct User {
@@ -86,6 +90,7 @@ fn parse_line(line: &str) -> Result<Request> {
         resource,
         code: event.response_status.and_then(|s| s.code).unwrap_or(0),
         user_agent: event.user_agent,
+        source: event.source_ips.into_iter().next().unwrap_or_default(),
         at: event.stage_timestamp,
     })
 }
@@ -102,6 +107,12 @@ pub fn forbidden(requests: &[Request]) -> Vec<&Request> {
     requests.iter().filter(|r| is_of_node(r) && r.code == 403).collect()
 }
 
+/// Requests from this address that got no answer to be content with, whoever the API server took it for.
+#[must_use]
+pub fn failed_from<'a>(requests: &'a [Request], source: &str, codes: &[u16]) -> Vec<&'a Request> {
+    requests.iter().filter(|r| r.source == source && codes.contains(&r.code)).collect()
+}
+
 /// How often each verb and resource was asked for.
 #[must_use]
 pub fn counts<'a>(requests: impl Iterator<Item = &'a Request>) -> BTreeMap<String, u32> {
@@ -116,7 +127,7 @@ pub fn counts<'a>(requests: impl Iterator<Item = &'a Request>) -> BTreeMap<Strin
 mod tests {
     use super::*;
 
-    const LINE: &str = r#"{"kind":"Event","level":"Metadata","stage":"ResponseComplete","requestURI":"/api/v1/nodes/a/status?x","verb":"patch","user":{"username":"system:node:a","groups":["system:nodes"]},"userAgent":"orlop","objectRef":{"resource":"nodes","name":"a","subresource":"status"},"responseStatus":{"metadata":{},"code":403},"stageTimestamp":"2026-11-21T12:00:00.000000Z"}"#;
+    const LINE: &str = r#"{"kind":"Event","level":"Metadata","stage":"ResponseComplete","requestURI":"/api/v1/nodes/a/status?x","verb":"patch","user":{"username":"system:node:a","groups":["system:nodes"]},"sourceIPs":["172.30.0.10"],"userAgent":"orlop","objectRef":{"resource":"nodes","name":"a","subresource":"status"},"responseStatus":{"metadata":{},"code":403},"stageTimestamp":"2026-11-21T12:00:00.000000Z"}"#;
 
     #[test]
     fn refusals_of_nodes_are_found() {
@@ -126,6 +137,8 @@ mod tests {
         let refused = forbidden(&all);
         assert_eq!(refused.len(), 1);
         assert_eq!(refused[0].resource, "nodes/status");
+        assert_eq!(failed_from(&all, "172.30.0.10", &[401, 403]).len(), 2);
+        assert!(failed_from(&all, "172.30.0.11", &[401, 403]).is_empty());
         assert_eq!(counts(all.iter())["patch nodes/status"], 2);
         assert!(parse("nonsense\n").is_err());
     }

@@ -46,7 +46,9 @@ impl Token {
         format!("{}.{}", self.id, self.secret)
     }
 
-    fn secret_name(&self) -> String {
+    /// Name of its secret in namespace kube-system.
+    #[must_use]
+    pub fn secret_name(&self) -> String {
         format!("bootstrap-token-{}", self.id)
     }
 }
@@ -128,6 +130,14 @@ fn cluster_info(client: &ClusterClient, server: &str, ca_pem: &str) -> Result<()
 /// # Errors
 /// If the API server refuses it.
 pub fn add_token(client: &ClusterClient, token: &Token, valid_s: i64) -> Result<()> {
+    add_token_of(client, token, valid_s, TOKEN_GROUP)
+}
+
+/// The same for a group of its own.
+///
+/// # Errors
+/// If the API server refuses it.
+pub fn add_token_of(client: &ClusterClient, token: &Token, valid_s: i64, group: &str) -> Result<()> {
     let expiration = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + valid_s)
         .context("a token's expiration")?;
     client.create::<Secret>(
@@ -137,8 +147,21 @@ pub fn add_token(client: &ClusterClient, token: &Token, valid_s: i64) -> Result<
             "token-id": token.id, "token-secret": token.secret,
             "expiration": expiration.to_string(),
             "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
-            "auth-extra-groups": TOKEN_GROUP,
+            "auth-extra-groups": group,
         }}),
+    )?;
+    Ok(())
+}
+
+/// A group whose tokens may ask for certificates, and whose requests somebody has to approve by hand.
+///
+/// # Errors
+/// If the API server refuses it.
+pub fn add_unapproved_group(client: &ClusterClient, group: &str) -> Result<()> {
+    client.create::<ClusterRoleBinding>(
+        &client.all(),
+        json!({"metadata": {"name": "e2e:unapproved"}, "roleRef": role_ref("ClusterRole", "system:node-bootstrapper"),
+            "subjects": [subject("Group", group)]}),
     )?;
     Ok(())
 }

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::pki::Pki;
+use super::pki::{OTHER_NAME, Pki};
 
 /// The control plane's address on the bridge, and the port of the API server.
 pub const ADDRESS: &str = "172.30.0.1";
@@ -106,6 +106,15 @@ pub fn apiserver(files: &Files<'_>) -> Vec<String> {
         file("client-ca-file", &pki.ca.certificate),
         file("tls-cert-file", &pki.apiserver.certificate),
         file("tls-private-key-file", &pki.apiserver.key),
+        // Whoever looks for another cluster's API server finds it.
+        flag(
+            "tls-sni-cert-key",
+            format_args!(
+                "{},{}:{OTHER_NAME}",
+                pki.other_apiserver.certificate.display(),
+                pki.other_apiserver.key.display()
+            ),
+        ),
         file("kubelet-certificate-authority", &pki.ca.certificate),
         file("kubelet-client-certificate", &pki.apiserver_kubelet_client.certificate),
         file("kubelet-client-key", &pki.apiserver_kubelet_client.key),

@@ -106,6 +106,27 @@ pub fn write(node: &NativeNode, path: &str, text: &str) -> Result<()> {
     fs::write(node.inside(path), text).with_context(|| format!("write {path} in node {}", node.name()))
 }
 
+/// Takes from a node everything by which a cluster knows it: as it left the factory.
+///
+/// # Errors
+/// If something cannot be removed.
+pub fn forget(node: &NativeNode) -> Result<()> {
+    for path in [KUBECONFIG, BOOTSTRAP, JOIN_FILE] {
+        match fs::remove_file(node.inside(path)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(e).with_context(|| format!("remove {path} in node {}", node.name()));
+            }
+            _ => {}
+        }
+    }
+    match fs::remove_dir_all(node.inside(CERT_DIR)) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("remove {CERT_DIR} in node {}", node.name()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Starts the node's kubelet; does not wait for anything.
 ///
 /// # Errors

@@ -45,6 +45,10 @@ pub struct Pki {
     pub front_proxy_ca: Authority,
     /// The API server's serving certificate.
     pub apiserver: Pair,
+    /// Another cluster's authority.
+    pub other_ca: Authority,
+    /// What the API server shows under [`OTHER_NAME`]: a certificate of that other cluster.
+    pub other_apiserver: Pair,
     /// The API server as client of kubelets.
     pub apiserver_kubelet_client: Pair,
     /// The API server as front proxy.
@@ -56,7 +60,11 @@ pub struct Pki {
     dir: PathBuf,
 }
 
+/// A node that asks for this server name is shown another cluster's certificate.
+pub const OTHER_NAME: &str = "api.other.example";
+
 /// What a certificate is for.
+#[derive(Clone)]
 struct Subject<'a> {
     common_name: &'a str,
     organization: Option<&'a str>,
@@ -85,6 +93,8 @@ impl Pki {
             names,
             purpose: ExtendedKeyUsagePurpose::ServerAuth,
         };
+        let other_ca = Authority::make(dir, "other-ca", "kubernetes")?;
+        let other_server = Subject { names: &[OTHER_NAME], ..server.clone() };
         let kubelet_client = client("kube-apiserver-kubelet-client", Some("kubeadm:cluster-admins"));
         let service_account_key = dir.join("sa.key");
         let service_account_public_key = dir.join("sa.pub");
@@ -93,6 +103,7 @@ impl Pki {
         fs::write(&service_account_public_key, pair.public_key_pem()).context("write sa.pub")?;
         Ok(Pki {
             apiserver: ca.issue(dir, "apiserver", &server)?,
+            other_apiserver: other_ca.issue(dir, "other-apiserver", &other_server)?,
             apiserver_kubelet_client: ca.issue(dir, "apiserver-kubelet-client", &kubelet_client)?,
             front_proxy_client: front_proxy_ca.issue(
                 dir,
@@ -100,6 +111,7 @@ impl Pki {
                 &client("front-proxy-client", None),
             )?,
             ca,
+            other_ca,
             front_proxy_ca,
             service_account_key,
             service_account_public_key,

@@ -332,6 +332,20 @@ impl NativeNode {
         self.supervised()?.pass(moment)
     }
 
+    /// Waits until the agent's own word about itself (`STATUS=`) has all of `words`, and nothing is the matter if
+    /// there are none; answers it.
+    ///
+    /// # Errors
+    /// At the deadline, with what it says instead; if the agent ends.
+    pub fn await_agent_status(&mut self, limit_s: u64, words: &[&str]) -> Result<String> {
+        let what = if words.is_empty() { "\"running\"".to_owned() } else { format!("{words:?}") };
+        let limit = Duration::from_secs(limit_s);
+        self.supervised()?.await_status(AGENT, limit, &what, |status| match words {
+            [] => status == "running",
+            words => words.iter().all(|word| status.contains(word)),
+        })
+    }
+
     /// Waits for the agent's end; answers its exit status.
     ///
     /// # Errors

@@ -28,6 +28,8 @@ pub struct Supervised {
     unseen: Vec<Event>,
     /// Programs that run, as far as events were read.
     running: BTreeSet<String>,
+    /// What programs said last about how they are.
+    statuses: BTreeMap<String, String>,
     pid: i32,
     logs: PathBuf,
 }
@@ -63,9 +65,9 @@ impl Supervised {
         };
         std::thread::Builder::new().name("node-events".into()).spawn(read).context("start a thread")?;
         let unseen = Vec::new();
-        let (logs, running) = (logs.to_owned(), BTreeSet::new());
+        let (logs, running, statuses) = (logs.to_owned(), BTreeSet::new(), BTreeMap::new());
         let mut made =
-            Supervised { requests, _supervisor: supervisor, events, unseen, running, pid: 0, logs };
+            Supervised { requests, _supervisor: supervisor, events, unseen, running, statuses, pid: 0, logs };
         made.pid = made.event(Duration::from_secs(30), "the namespaces", |e| match e {
             Event::Ready { pid } => Some(*pid),
             _ => None,
@@ -87,6 +89,7 @@ impl Supervised {
         let env = BTreeMap::from([("RUST_BACKTRACE".to_owned(), "1".to_owned())]);
         // What its predecessor said is no news about this one.
         self.unseen.retain(|e| !is_about(e, name));
+        self.statuses.remove(name);
         self.request(&Request::Start { name: name.into(), argv: argv.to_vec(), env })?;
         self.event(Duration::from_secs(10), &format!("{name} to start"), |e| {
             matches!(e, Event::Started { name: n, .. } if n == name).then_some(())
@@ -132,6 +135,42 @@ impl Supervised {
         }
     }
 
+    /// Waits until what a program says of itself (`STATUS=`) is as wanted; answers it.
+    ///
+    /// # Errors
+    /// At the deadline, with what it says instead; if it ends.
+    pub fn await_status(
+        &mut self,
+        name: &str,
+        limit: Duration,
+        what: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let is_running = self.is_running(name);
+            let status = self.statuses.get(name).map(String::as_str).unwrap_or_default();
+            if wanted(status) {
+                return Ok(status.to_owned());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !is_running || left.is_zero() {
+                let log = tail(&self.logs.join(format!("{name}.log")));
+                let how = if is_running { "says" } else { "has ended and said" };
+                bail!("waited for {name} to say {what}; it {how} {status:?}, its last lines:\n{log}");
+            }
+            match self.events.recv_timeout(left) {
+                Ok(Event::Failed { message }) => bail!("the node's supervisor: {message}"),
+                Ok(event) => {
+                    self.note(&event);
+                    self.unseen.push(event);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("the node ended"),
+            }
+        }
+    }
+
     /// True if a program was started and has not ended as of now.
     pub fn is_running(&mut self, name: &str) -> bool {
         while let Ok(event) = self.events.try_recv() {
@@ -146,10 +185,15 @@ impl Supervised {
             Event::Started { name, .. } => {
                 self.running.insert(name.clone());
             }
+            Event::Ready { .. } | Event::Failed { .. } => {}
             Event::Exited { name, .. } => {
                 self.running.remove(name);
             }
-            _ => {}
+            Event::Notified { name, text } => {
+                if let Some(status) = text.lines().find_map(|l| l.strip_prefix("STATUS=")) {
+                    self.statuses.insert(name.clone(), status.to_owned());
+                }
+            }
         }
     }
 

@@ -1,0 +1,180 @@
+//! Client certificates that live for less than a minute: renewed under load, interrupted by a kill, ended while the node
+//! was off. And what the agent's client relies on in an API server, asked of the real one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::case::{Case, CaseContext, Level};
+use crate::cluster::audit;
+use crate::cluster::fixture::await_ready;
+use crate::cluster::identities::{ASKS, ASKS_ADDRESS, GROUP, Identities, LIFETIME, ROTATES, ROTATES_ADDRESS};
+use crate::cluster::join::{CERT_DIR, Way, start_kubelet};
+use crate::cluster::swaps::CURRENT;
+use crate::native::node::NativeNode;
+use crate::process::must;
+use crate::say;
+use crate::selftest::cargo;
+
+const fn case(
+    name: &'static str,
+    expected_s: u64,
+    about: &'static str,
+    run: fn(&mut CaseContext<'_>) -> Result<()>,
+) -> Case {
+    Case { name, level: Level::L4n, expected_s, about, group: GROUP, run }
+}
+
+/// Cases of this file. The last one looks at what happened on its node while the others ran.
+pub const CASES: &[Case] = &[
+    case(
+        "join/api-contract",
+        10,
+        "the contract that the fake API server keeps is the real one's",
+        api_contract,
+    ),
+    case(
+        "join/certificate-expired",
+        15,
+        "a certificate that ended while the node was off: with a token at once, without one when there is one",
+        expired,
+    ),
+    case(
+        "join/certificates-rotate",
+        60,
+        "certificates are renewed under load without a failed request, also by an agent that is killed meanwhile",
+        rotate,
+    ),
+];
+
+/// No answer of these is routine: not authenticated, forbidden, throttled, broken.
+const FAILURES: [u16; 7] = [0, 401, 403, 429, 500, 503, 504];
+/// The first certificate, and three that replaced it.
+const CERTIFICATES: usize = 4;
+
+fn api_contract(cx: &mut CaseContext<'_>) -> Result<()> {
+    let ids = Identities::shared(cx)?;
+    let pair = ids.cluster.pki().client("suite", "system:node:suite", Some("system:nodes"))?;
+    let kubeconfig = ids.cluster.dir().join("suite.kubeconfig");
+    let (certificate, key) = (fs::read_to_string(pair.certificate)?, fs::read_to_string(pair.key)?);
+    crate::cluster::pki::write_private(&kubeconfig, &ids.cluster.host_kubeconfig(certificate, key))?;
+    ids.cluster.ensure_nothing_forbidden()?;
+    let mut command = cargo();
+    command.args(["run", "--quiet", "--package", "agent-apiserver", "--example", "api-contract", "--"]);
+    command.arg("--node-kubeconfig").arg(&kubeconfig);
+    command.arg("--admin-kubeconfig").arg(ids.cluster.kubeconfig()).args(["--node", "suite"]);
+    let output = must(&cx.run, &mut command)?;
+    say::line(format!("  {}", output.lines().last().unwrap_or_default()));
+    // The suite asks for what a node may not have, and checks that it is refused.
+    let ids = Identities::shared(cx)?;
+    ids.cluster.ensure_nothing_forbidden_but(|request| request.user == "system:node:suite")
+}
+
+fn expired(cx: &mut CaseContext<'_>) -> Result<()> {
+    let ids = Identities::shared(cx)?;
+    ids.reset_to_expired()?;
+    ids.is_told(Way::BootstrapKubeconfig, &["client certificate expired at", "kubeadm token create"])?;
+    let agent = ids.asks.agent_pid()?;
+    let token = ids.cluster.token().clone();
+    ids.give_token(&token)?;
+    ids.is_mended(agent)?;
+    // With a token that is still there: nobody has to do anything, and nothing is asked in the old name.
+    ids.reset_to_expired()?;
+    ids.give_token(&token)?;
+    let before = ids.cluster.audit()?.len();
+    let start = Instant::now();
+    start_kubelet(&mut ids.asks, Way::BootstrapKubeconfig)?;
+    await_ready(&ids.cluster, ASKS, 60)?;
+    say::line(format!("  with a token Ready {:.1} s after the start", start.elapsed().as_secs_f64()));
+    let requests = ids.cluster.audit()?;
+    let refused = audit::failed_from(&requests[before..], ASKS_ADDRESS, &[401, 403]);
+    ensure!(refused.is_empty(), "refused on the way: {refused:#?}");
+    ids.cluster.ensure_nothing_forbidden()
+}
+
+fn rotate(cx: &mut CaseContext<'_>) -> Result<()> {
+    let ids = Identities::shared(cx)?;
+    // The last of the renewals happens before our eyes.
+    ids.swaps.await_count(CERTIFICATES - 1, LIFETIME * 3)?;
+    let before = connections(&ids.rotates)?;
+    let already = ids.swaps.count()?;
+    ids.swaps.await_count(CERTIFICATES.max(already + 1), LIFETIME * 2)?;
+    replaced(&mut ids.rotates, &before)?;
+    nothing_failed(ids)?;
+    killed_meanwhile(ids)?;
+    ids.swaps.ensure_atomic()?;
+    let pods = ids.churn.take().context("nobody else ends it")?.finish()?;
+    ensure!(pods >= 5, "{pods} pods are no load");
+    let requests = ids.cluster.audit()?;
+    let refused = audit::failed_from(&requests, ROTATES_ADDRESS, &[401, 403]);
+    ensure!(refused.is_empty(), "the node was refused: {refused:#?}");
+    say::line(format!("  {} certificates, {pods} pods came and went", ids.swaps.count()?));
+    ids.cluster.ensure_nothing_forbidden()
+}
+
+/// Local ports of the node's connections to the API server.
+fn connections(node: &NativeNode) -> Result<BTreeSet<String>> {
+    let path = format!("/proc/{}/net/tcp", node.agent_pid()?);
+    let table = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    // Columns: number, local address, remote address, state. 172.30.0.1:6443 as the kernel writes it, and ESTABLISHED.
+    let of = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, remote, state, ..] = columns.as_slice() else { return None };
+        (*remote == "01001EAC:192B" && *state == "01").then(|| (*local).to_owned())
+    };
+    Ok(table.lines().filter_map(of).collect())
+}
+
+/// Old connections end once nothing is under way on them; one new one stays.
+fn replaced(node: &mut NativeNode, before: &BTreeSet<String>) -> Result<()> {
+    ensure!(!before.is_empty(), "the node had no connection to the API server");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let now = connections(node)?;
+        if now.len() == 1 && now.is_disjoint(before) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "connections before {before:?}, after a new certificate {now:?}");
+        // The kernel's table gives no sign.
+        node.pass(Duration::from_millis(100))?;
+    }
+}
+
+fn nothing_failed(ids: &Identities) -> Result<()> {
+    let requests = ids.cluster.audit()?;
+    let failed = audit::failed_from(&requests, ROTATES_ADDRESS, &FAILURES);
+    ensure!(failed.is_empty(), "requests of the node failed: {failed:#?}");
+    let of_node: Vec<_> = requests.iter().filter(|r| r.source == ROTATES_ADDRESS).collect();
+    let lists: Vec<_> = of_node.iter().filter(|r| r.uri.contains("sendInitialEvents=true")).collect();
+    // The watches' lines are written when they end; those that replaced them began where they were.
+    ensure!(lists.len() <= 2, "a watch was not moved over but listed anew: {lists:#?}");
+    let log = fs::read_to_string(ids.rotates.logs().join("agent.log")).context("read the agent's log")?;
+    let lost: Vec<_> = log.lines().filter(|l| l.contains("watch lost") || l.contains("broke")).collect();
+    ensure!(lost.is_empty(), "connections or watches broke: {lost:#?}");
+    say::line(format!("  {} requests of the node answered, none failed", of_node.len()));
+    Ok(())
+}
+
+/// kill -9 between the request for a certificate and its use; the next start goes on with the old one.
+fn killed_meanwhile(ids: &mut Identities) -> Result<()> {
+    ids.rotates.kill_agent()?;
+    let known = ids.requests()?;
+    // A certificate most of whose life is over is replaced at once.
+    start_kubelet(&mut ids.rotates, Way::BootstrapKubeconfig)?;
+    ids.await_request(&format!("system:node:{ROTATES}"), &known)?;
+    ids.rotates.kill_agent()?;
+    let link = ids.rotates.inside(CERT_DIR).join(CURRENT);
+    let target = fs::read_link(&link).with_context(|| format!("read the link {}", link.display()))?;
+    let pair = fs::read_to_string(ids.rotates.inside(&target.to_string_lossy()))
+        .with_context(|| format!("read {}", target.display()))?;
+    for part in ["BEGIN CERTIFICATE", "BEGIN PRIVATE KEY", "END PRIVATE KEY"] {
+        ensure!(pair.contains(part), "{} is no whole pair", target.display());
+    }
+    let swaps = ids.swaps.count()?;
+    start_kubelet(&mut ids.rotates, Way::BootstrapKubeconfig)?;
+    ids.swaps.await_count(swaps + 1, Duration::from_secs(30))?;
+    ids.rotates.await_agent_status(30, &[])?;
+    ids.churn.as_mut().context("nobody else ends it")?.await_round(Duration::from_secs(60))
+}

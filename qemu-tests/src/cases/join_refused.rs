@@ -1,0 +1,144 @@
+//! Nodes that may not join, each for another reason: they say what is wrong and what to do about it, and join without
+//! a restart once that was done.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Secret;
+use serde_json::Value;
+
+use crate::case::{Case, CaseContext, Level};
+use crate::cluster::bootstrap::{Token, add_token};
+use crate::cluster::identities::{GROUP, Identities};
+use crate::cluster::join::{BOOTSTRAP, JOIN_FILE, Trust, Way, join_file, write};
+use crate::cluster::pki::OTHER_NAME;
+use crate::cluster::plane::server_url;
+
+const fn case(
+    name: &'static str,
+    expected_s: u64,
+    about: &'static str,
+    run: fn(&mut CaseContext<'_>) -> Result<()>,
+) -> Case {
+    Case { name, level: Level::L4n, expected_s, about, group: GROUP, run }
+}
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[
+    case("join/refused-ca", 40, "caData of another CA: said, and mended by the right one", wrong_ca),
+    case("join/refused-hash", 8, "a hash of another CA: said, and mended by the right one", wrong_hash),
+    case("join/refused-token", 16, "an expired token: said, and mended on either side", expired_token),
+    case(
+        "join/refused-approval",
+        20,
+        "a request that waits for approval, is denied, is approved: each is said",
+        approval,
+    ),
+    case(
+        "join/refused-server",
+        8,
+        "an API server with another cluster's CA: said, and mended by the right address",
+        wrong_server,
+    ),
+];
+
+fn tell(ids: &Identities, token: &Token, trust: &Trust) -> Result<()> {
+    write(&ids.asks, JOIN_FILE, &join_file(&server_url(), token, trust))
+}
+
+fn wrong_ca(cx: &mut CaseContext<'_>) -> Result<()> {
+    let ids = Identities::shared(cx)?;
+    let token = ids.cluster.token().clone();
+    ids.reset()?;
+    tell(ids, &token, &Trust::Data(ids.cluster.pki().other_ca.pem.clone()))?;
+    ids.is_told(
+        Way::JoinFile,
+        &["signed by an authority that this node does not trust", "compare the CA data of this node"],
+    )?;
+    let agent = ids.asks.agent_pid()?;
+    tell(ids, &token, &Trust::Data(ids.cluster.pki().ca.pem.clone()))?;
+    ids.is_mended(agent)?;
+    // Another case needs an identity that has ended; this one will have by then.
+    ids.keep_identity()
+}
+
+fn wrong_hash(cx: &mut CaseContext<'_>) -> Result<()> {
+    let ids = Identities::shared(cx)?;
+    let token = ids.cluster.token().clone();
+    let right = ids.cluster.pki().ca.public_key_hash.clone();
+    ids.reset()?;
+    tell(ids, &token, &Trust::Hashes(vec![ids.cluster.pki().other_ca.public_key_hash.clone()]))?;
+    let words =
+        ["none of the cluster's CAs has a hash from join.caCertHashes", "set the hash to that", &right];
+    ids.is_told(Way::JoinFile, &words)?;
+    let agent = ids.asks.agent_pid()?;
+    tell(ids, &token, &Trust::Hashes(vec![right]))?;
+    ids.is_mended(agent)
+}
+
+fn expired_token(cx: &mut CaseContext<'_>) -> Result<()> {
+    let ids = Identities::shared(cx)?;
+    let (expired, other) = (Token::random()?, ids.cluster.token().clone());
+    add_token(ids.cluster.client(), &expired, -60)?;
+    // By hash: cluster-info is no longer signed for it. Mended in the cluster, nothing changes on the node.
+    ids.reset()?;
+    tell(ids, &expired, &Trust::Hashes(vec![ids.cluster.pki().ca.public_key_hash.clone()]))?;
+    ids.is_told(Way::JoinFile, &["is not signed for token id", "expired", "kubeadm token create"])?;
+    let agent = ids.asks.agent_pid()?;
+    let client = ids.cluster.client();
+    let secrets = client.of::<Secret>("kube-system");
+    // The cleaner of tokens may have been quicker.
+    if client.get(&secrets, &expired.secret_name())?.is_some() {
+        client.delete(&secrets, &expired.secret_name(), None)?;
+    }
+    add_token(client, &expired, 3600)?;
+    ids.is_mended(agent)?;
+    // By kubeconfig: the API server refuses it. Mended on the node by another token.
+    ids.reset()?;
+    let never = Token { id: expired.id, secret: other.secret.clone() };
+    ids.give_token(&never)?;
+    ids.is_told(Way::BootstrapKubeconfig, &["the first-boot token was refused", "kubeadm token create"])?;
+    let agent = ids.asks.agent_pid()?;
+    ids.give_token(&other)?;
+    ids.is_mended(agent)
+}
+
+fn approval(cx: &mut CaseContext<'_>) -> Result<()> {
+    let ids = Identities::shared(cx)?;
+    ids.reset()?;
+    let token = ids.token_by_hand()?;
+    ids.give_token(&token)?;
+    let user = format!("system:bootstrap:{}", token.id);
+    let waits =
+        ids.is_told(Way::BootstrapKubeconfig, &["waits for approval", "kubectl certificate approve csr-"])?;
+    let agent = ids.asks.agent_pid()?;
+    let first = waits.rsplit(' ').next().context("the request's name is the last word")?.to_owned();
+    let mut known = ids.requests()?;
+    ensure!(known.contains(&first), "{waits:?} names no request of {known:?}");
+    ids.cluster.kubectl(&["certificate", "deny", &first])?;
+    let denied = ids.asks.await_agent_status(30, &["was denied", &first, "kubectl certificate approve"])?;
+    crate::say::line(format!("  {denied}"));
+    let second = ids.await_request(&user, &known)?;
+    ids.cluster.kubectl(&["certificate", "approve", &second])?;
+    ids.is_mended(agent)?;
+    known.push(second);
+    let all = ids.requests()?;
+    let more: Vec<_> = all.iter().filter(|name| !known.contains(name)).collect();
+    // The node that renews its certificate may have asked meanwhile.
+    ensure!(more.len() <= 2, "requests beyond those that were needed: {more:?}");
+    Ok(())
+}
+
+fn wrong_server(cx: &mut CaseContext<'_>) -> Result<()> {
+    let ids = Identities::shared(cx)?;
+    let token = ids.cluster.token().clone();
+    ids.reset()?;
+    let mut kubeconfig: Value = serde_json::from_str(&ids.cluster.bootstrap_kubeconfig(&token))?;
+    kubeconfig["clusters"][0]["cluster"]["tls-server-name"] = OTHER_NAME.into();
+    write(&ids.asks, BOOTSTRAP, &kubeconfig.to_string())?;
+    ids.is_told(
+        Way::BootstrapKubeconfig,
+        &["signed by an authority that this node does not trust", "the address is another cluster's"],
+    )?;
+    let agent = ids.asks.agent_pid()?;
+    ids.give_token(&token)?;
+    ids.is_mended(agent)
+}

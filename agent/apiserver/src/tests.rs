@@ -115,7 +115,7 @@ async fn nobody_there_and_somebody_else() {
     let anonymous =
         crate::Access { credentials: Credentials::None, ..fake.pki.access(fake.server(), "n", "o") };
     let error = fake.client_with(anonymous).call(&get_node()).await.unwrap_err();
-    assert_eq!((error.class, error.code), (Class::Unavailable, Some(401)));
+    assert_eq!((error.class, error.code), (Class::Invalid, Some(403)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,15 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::audit;
+use crate::cluster::bootstrap::Token;
 use crate::cluster::fixture::await_ready;
 use crate::cluster::identities::{ASKS, ASKS_ADDRESS, GROUP, Identities, LIFETIME, ROTATES, ROTATES_ADDRESS};
 use crate::cluster::join::{CERT_DIR, Way, start_kubelet};
+use crate::cluster::pki::{Pair, write_private};
 use crate::cluster::swaps::CURRENT;
 use crate::native::node::NativeNode;
 use crate::process::must;
@@ -56,20 +59,38 @@ const CERTIFICATES: usize = 4;
 
 fn api_contract(cx: &mut CaseContext<'_>) -> Result<()> {
     let ids = Identities::shared(cx)?;
-    let pair = ids.cluster.pki().client("suite", "system:node:suite", Some("system:nodes"))?;
-    let kubeconfig = ids.cluster.dir().join("suite.kubeconfig");
-    let (certificate, key) = (fs::read_to_string(pair.certificate)?, fs::read_to_string(pair.key)?);
-    crate::cluster::pki::write_private(&kubeconfig, &ids.cluster.host_kubeconfig(certificate, key))?;
     ids.cluster.ensure_nothing_forbidden()?;
+    let cluster = &ids.cluster;
+    let kubeconfig = |name: &str, text: &str| -> Result<PathBuf> {
+        let path = cluster.dir().join(format!("{name}.kubeconfig"));
+        write_private(&path, text)?;
+        Ok(path)
+    };
+    let of_pair = |name: &str, pair: Pair| {
+        let (certificate, key) = (fs::read_to_string(pair.certificate)?, fs::read_to_string(pair.key)?);
+        kubeconfig(name, &cluster.host_kubeconfig(certificate, key))
+    };
+    let node = of_pair("suite", cluster.pki().client("suite", "system:node:suite", Some("system:nodes"))?)?;
+    let token = kubeconfig("suite-token", &cluster.host_bootstrap_kubeconfig(cluster.token()))?;
+    let [ended, other] = cluster.pki().unknown_clients("suite")?;
+    let never = kubeconfig("suite-never", &cluster.host_bootstrap_kubeconfig(&Token::random()?))?;
+    let unknown = [of_pair("suite-ended", ended)?, of_pair("suite-other", other)?, never];
     let mut command = cargo();
     command.args(["run", "--quiet", "--package", "agent-apiserver", "--example", "api-contract", "--"]);
-    command.arg("--node-kubeconfig").arg(&kubeconfig);
-    command.arg("--admin-kubeconfig").arg(ids.cluster.kubeconfig()).args(["--node", "suite"]);
-    let output = must(&cx.run, &mut command)?;
+    command.arg("--node-kubeconfig").arg(node).arg("--admin-kubeconfig").arg(cluster.kubeconfig());
+    command.arg("--bootstrap-kubeconfig").arg(token).args(["--node", "suite"]);
+    for path in unknown {
+        command.arg("--unknown-kubeconfig").arg(path);
+    }
+    let output = must(&cx.run.clone(), &mut command)?;
     say::line(format!("  {}", output.lines().last().unwrap_or_default()));
-    // The suite asks for what a node may not have, and checks that it is refused.
+    // The suite asks for what it may not have, and checks that it is refused.
     let ids = Identities::shared(cx)?;
-    ids.cluster.ensure_nothing_forbidden_but(|request| request.user == "system:node:suite")
+    let bootstrap = format!("system:bootstrap:{}", ids.cluster.token().id);
+    ids.cluster.ensure_nothing_forbidden_but(|request| {
+        let of_suite = request.user_agent.starts_with("orlop/api-contract");
+        of_suite && (request.user == "system:node:suite" || request.user == bootstrap)
+    })
 }
 
 fn expired(cx: &mut CaseContext<'_>) -> Result<()> {
@@ -157,24 +178,48 @@ fn nothing_failed(ids: &Identities) -> Result<()> {
     Ok(())
 }
 
-/// kill -9 between the request for a certificate and its use; the next start goes on with the old one.
+/// kill -9 between the request for a certificate and its use, and while the pair is being replaced; the next start goes
+/// on with whichever is current.
 fn killed_meanwhile(ids: &mut Identities) -> Result<()> {
     ids.rotates.kill_agent()?;
-    let known = ids.requests()?;
-    // A certificate most of whose life is over is replaced at once.
-    start_kubelet(&mut ids.rotates, Way::BootstrapKubeconfig)?;
-    ids.await_request(&format!("system:node:{ROTATES}"), &known)?;
-    ids.rotates.kill_agent()?;
-    let link = ids.rotates.inside(CERT_DIR).join(CURRENT);
-    let target = fs::read_link(&link).with_context(|| format!("read the link {}", link.display()))?;
-    let pair = fs::read_to_string(ids.rotates.inside(&target.to_string_lossy()))
-        .with_context(|| format!("read {}", target.display()))?;
-    for part in ["BEGIN CERTIFICATE", "BEGIN PRIVATE KEY", "END PRIVATE KEY"] {
-        ensure!(pair.contains(part), "{} is no whole pair", target.display());
+    for moment in [Moment::Requested, Moment::Written, Moment::Linked] {
+        let known = ids.requests()?;
+        let already = ids.swaps.seen()?;
+        // A certificate most of whose life is over is replaced at once, or within ten seconds.
+        start_kubelet(&mut ids.rotates, Way::BootstrapKubeconfig)?;
+        match moment {
+            Moment::Requested => ids.await_request(&format!("system:node:{ROTATES}"), &known).map(|_| ())?,
+            Moment::Written => ids.swaps.await_name(already, ".pem.new", Duration::from_secs(30))?,
+            Moment::Linked => ids.swaps.await_name(already, "-updated.pem", Duration::from_secs(30))?,
+        }
+        ids.rotates.kill_agent()?;
+        whole_pair(&ids.rotates).with_context(|| format!("after a kill at {moment:?}"))?;
     }
     let swaps = ids.swaps.count()?;
     start_kubelet(&mut ids.rotates, Way::BootstrapKubeconfig)?;
     ids.swaps.await_count(swaps + 1, Duration::from_secs(30))?;
     ids.rotates.await_agent_status(30, &[])?;
     ids.churn.as_mut().context("nobody else ends it")?.await_round(Duration::from_secs(60))
+}
+
+/// When the agent is killed.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// The request is at the API server.
+    Requested,
+    /// A new pair is being written.
+    Written,
+    /// The link to it is on its way.
+    Linked,
+}
+
+fn whole_pair(node: &NativeNode) -> Result<()> {
+    let link = node.inside(CERT_DIR).join(CURRENT);
+    let target = fs::read_link(&link).with_context(|| format!("read the link {}", link.display()))?;
+    let pair = fs::read_to_string(node.inside(&target.to_string_lossy()))
+        .with_context(|| format!("read {}", target.display()))?;
+    for part in ["BEGIN CERTIFICATE", "END CERTIFICATE", "BEGIN PRIVATE KEY", "END PRIVATE KEY"] {
+        ensure!(pair.contains(part), "{} is no whole pair", target.display());
+    }
+    Ok(())
 }

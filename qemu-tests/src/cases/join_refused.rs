@@ -1,14 +1,17 @@
 //! Nodes that may not join, each for another reason: they say what is wrong and what to do about it, and join without
 //! a restart once that was done.
 
+use std::fs;
+
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
 
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::bootstrap::{Token, add_token};
+use crate::cluster::fixture::await_words;
 use crate::cluster::identities::{GROUP, Identities};
-use crate::cluster::join::{BOOTSTRAP, JOIN_FILE, Trust, Way, join_file, write};
+use crate::cluster::join::{BOOTSTRAP, JOIN_FILE, KUBECONFIG, Trust, Way, join_file, write};
 use crate::cluster::pki::OTHER_NAME;
 use crate::cluster::plane::server_url;
 
@@ -34,8 +37,8 @@ pub const CASES: &[Case] = &[
     ),
     case(
         "join/refused-server",
-        8,
-        "an API server with another cluster's CA: said, and mended by the right address",
+        20,
+        "an API server with another cluster's CA, before and after joining: said, and mended by the right address",
         wrong_server,
     ),
 ];
@@ -140,5 +143,17 @@ fn wrong_server(cx: &mut CaseContext<'_>) -> Result<()> {
     )?;
     let agent = ids.asks.agent_pid()?;
     ids.give_token(&token)?;
+    ids.is_mended(agent)?;
+    // The same for a node that has joined: its address leads to another cluster one day.
+    let own = ids.asks.inside(KUBECONFIG);
+    let right = fs::read_to_string(&own).context("read the node's kubeconfig")?;
+    ids.asks.stop_agent()?;
+    let server = format!("tls-server-name: {OTHER_NAME}\n    server:");
+    fs::write(&own, right.replacen("server:", &server, 1)).context("write the node's kubeconfig")?;
+    let words = "signed by an authority that this node does not trust";
+    ids.is_told(Way::BootstrapKubeconfig, &[words, "compare the CA data of this node"])?;
+    await_words(&mut ids.asks, 10, &["node status not reported", words])?;
+    let agent = ids.asks.agent_pid()?;
+    fs::write(&own, right).context("write the node's kubeconfig")?;
     ids.is_mended(agent)
 }

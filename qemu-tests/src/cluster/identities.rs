@@ -118,8 +118,9 @@ impl Identities {
     /// What is there instead.
     pub fn is_mended(&mut self, agent: i32) -> Result<()> {
         let start = Instant::now();
-        await_ready(&self.cluster, ASKS, 60)?;
-        self.asks.await_agent_status(20, &[])?;
+        // Files are looked at every ten seconds by a node that has joined, and a lease is renewed as often.
+        self.asks.await_agent_status(60, &[])?;
+        await_ready(&self.cluster, ASKS, 30)?;
         say::line(format!("  Ready {:.1} s after it was mended", start.elapsed().as_secs_f64()));
         ensure!(self.asks.agent_pid()? == agent, "the agent was restarted");
         self.cluster.ensure_nothing_forbidden()

@@ -70,6 +70,8 @@ struct Subject<'a> {
     organization: Option<&'a str>,
     names: &'a [&'a str],
     purpose: ExtendedKeyUsagePurpose,
+    /// It ended years ago.
+    ended: bool,
 }
 
 impl Pki {
@@ -86,12 +88,14 @@ impl Pki {
             organization,
             names: &[],
             purpose: ExtendedKeyUsagePurpose::ClientAuth,
+            ended: false,
         };
         let server = Subject {
             common_name: "kube-apiserver",
             organization: None,
             names,
             purpose: ExtendedKeyUsagePurpose::ServerAuth,
+            ended: false,
         };
         let other_ca = Authority::make(dir, "other-ca", "kubernetes")?;
         let other_server = Subject { names: &[OTHER_NAME], ..server.clone() };
@@ -125,8 +129,21 @@ impl Pki {
     /// If a file cannot be written.
     pub fn client(&self, file: &str, user: &str, group: Option<&str>) -> Result<Pair> {
         let purpose = ExtendedKeyUsagePurpose::ClientAuth;
-        let subject = Subject { common_name: user, organization: group, names: &[], purpose };
+        let subject = Subject { common_name: user, organization: group, names: &[], purpose, ended: false };
         self.ca.issue(&self.dir, file, &subject)
+    }
+
+    /// Certificates that the API server must not take for a node's: one that ended, one of another cluster's.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn unknown_clients(&self, node: &str) -> Result<[Pair; 2]> {
+        let (user, purpose) = (format!("system:node:{node}"), ExtendedKeyUsagePurpose::ClientAuth);
+        let organization = Some("system:nodes");
+        let subject = Subject { common_name: &user, organization, names: &[], purpose, ended: true };
+        let ended = self.ca.issue(&self.dir, &format!("{node}-ended"), &subject)?;
+        let subject = Subject { ended: false, ..subject };
+        Ok([ended, self.other_ca.issue(&self.dir, &format!("{node}-other"), &subject)?])
     }
 }
 
@@ -158,6 +175,9 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, subject.common_name);
         if let Some(organization) = subject.organization {
             params.distinguished_name.push(DnType::OrganizationName, organization);
+        }
+        if subject.ended {
+            params.not_after = date_time_ymd(2021, 1, 1);
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![subject.purpose.clone()];

@@ -15,10 +15,13 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 /// The link that names the pair in use.
 pub const CURRENT: &str = "kubelet-client-current.pem";
 
+/// What happened, and to which name.
+type Change = (AddWatchFlags, String);
+
 /// A directory that is being watched.
 pub struct Swaps {
     inotify: Inotify,
-    seen: Vec<(AddWatchFlags, String)>,
+    seen: Vec<Change>,
 }
 
 impl Swaps {
@@ -62,20 +65,45 @@ impl Swaps {
         Ok(self.seen.iter().filter(|(_, name)| name == CURRENT).count())
     }
 
+    /// How many events there were so far.
+    ///
+    /// # Errors
+    /// If events were lost.
+    pub fn seen(&mut self) -> Result<usize> {
+        self.read()?;
+        Ok(self.seen.len())
+    }
+
+    /// Waits until something happens, after the first `already` events, to a name that ends like this.
+    ///
+    /// # Errors
+    /// At the deadline, with what happened instead.
+    pub fn await_name(&mut self, already: usize, end: &str, limit: Duration) -> Result<()> {
+        self.wait(limit, &format!("a file *{end}"), |seen| {
+            seen.iter().skip(already).any(|(_, name)| name.ends_with(end))
+        })
+    }
+
     /// Waits until the current pair was replaced `count` times in all.
     ///
     /// # Errors
     /// At the deadline, with how often it was.
     pub fn await_count(&mut self, count: usize, limit: Duration) -> Result<()> {
+        self.wait(limit, &format!("{count} certificates"), |seen| {
+            seen.iter().filter(|(_, name)| name == CURRENT).count() >= count
+        })
+    }
+
+    fn wait(&mut self, limit: Duration, what: &str, is_there: impl Fn(&[Change]) -> bool) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
-            let now = self.count()?;
-            if now >= count {
+            self.read()?;
+            if is_there(&self.seen) {
                 return Ok(());
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                bail!("waited {} s for {count} certificates; there were {now}", limit.as_secs());
+                bail!("waited {} s for {what}; there were {:#?}", limit.as_secs(), self.seen);
             }
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
             match poll(&mut [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)], timeout) {
@@ -94,7 +122,7 @@ impl Swaps {
     }
 }
 
-fn judge(seen: &[(AddWatchFlags, String)]) -> Result<()> {
+fn judge(seen: &[Change]) -> Result<()> {
     let pair = |name: &str| {
         let stamp = name.strip_prefix("kubelet-client-").and_then(|n| n.strip_suffix(".pem"));
         stamp.is_some_and(|s| s.starts_with(|c: char| c.is_ascii_digit()))
@@ -128,7 +156,11 @@ mod tests {
         swap();
         swaps.await_count(2, Duration::from_secs(5)).unwrap();
         swaps.ensure_atomic().unwrap();
-        assert!(swaps.await_count(3, Duration::ZERO).unwrap_err().to_string().contains("there were 2"));
+        let said = swaps.await_count(3, Duration::ZERO).unwrap_err().to_string();
+        assert!(said.contains("for 3 certificates"), "{said}");
+        swaps.await_name(0, "-updated.pem", Duration::ZERO).unwrap();
+        let already = swaps.seen().unwrap();
+        assert!(swaps.await_name(already, "-updated.pem", Duration::ZERO).is_err());
         fs::remove_file(dir.join(CURRENT)).unwrap();
         swaps.count().unwrap();
         assert!(swaps.ensure_atomic().unwrap_err().to_string().contains("IN_DELETE"));

@@ -46,7 +46,17 @@ pub enum Violation {
     },
 }
 
-type Checked = Result<(), Violation>;
+pub(super) type Checked = Result<(), Violation>;
+
+/// Who may less than a node.
+pub struct Strangers {
+    /// Credentials that the server must not know: an expired certificate, another authority's, a token of nobody.
+    pub unknown: Vec<ApiClient>,
+    /// No credentials.
+    pub anonymous: ApiClient,
+    /// A bootstrap token's.
+    pub bootstrap: ApiClient,
+}
 
 /// Runs every check. `node` has the certificate of `system:node:<name>` in `system:nodes`.
 ///
@@ -55,6 +65,7 @@ type Checked = Result<(), Violation>;
 pub async fn contract_suite(
     node: &ApiClient,
     admin: &ApiClient,
+    strangers: &Strangers,
     name: &str,
 ) -> Result<Vec<&'static str>, Violation> {
     let mut suite = Suite { node, admin, name: name.into(), check: "", done: Vec::new() };
@@ -66,41 +77,45 @@ pub async fn contract_suite(
     suite.mirror_pod(&uid).await?;
     suite.events().await?;
     suite.requests_for_certificates().await?;
+    suite.strangers(strangers).await?;
+    suite.what_is_not_the_nodes().await?;
+    suite.what_changed_meanwhile().await?;
+    suite.node_deleted().await?;
     suite.clean().await?;
     Ok(suite.done)
 }
 
-struct Suite<'a> {
-    node: &'a ApiClient,
-    admin: &'a ApiClient,
-    name: Arc<str>,
-    check: &'static str,
+pub(super) struct Suite<'a> {
+    pub(super) node: &'a ApiClient,
+    pub(super) admin: &'a ApiClient,
+    pub(super) name: Arc<str>,
+    pub(super) check: &'static str,
     done: Vec<&'static str>,
 }
 
-fn typed<T: DeserializeOwned>(value: Value) -> Box<T> {
+pub(super) fn typed<T: DeserializeOwned>(value: Value) -> Box<T> {
     serde_json::from_value(value).expect("an object of the suite")
 }
 
 impl Suite<'_> {
-    fn check(&mut self, name: &'static str) {
+    pub(super) fn check(&mut self, name: &'static str) {
         self.check = name;
         self.done.push(name);
     }
 
-    fn holds(&self, condition: bool, what: impl FnOnce() -> String) -> Checked {
+    pub(super) fn holds(&self, condition: bool, what: impl FnOnce() -> String) -> Checked {
         if condition { Ok(()) } else { Err(Violation::Answer { check: self.check, what: what() }) }
     }
 
-    async fn ok(&self, call: ApiCall) -> Result<ApiReply, Violation> {
+    pub(super) async fn ok(&self, call: ApiCall) -> Result<ApiReply, Violation> {
         self.node.call(&call).await.map_err(|source| Violation::Call { check: self.check, source })
     }
 
-    async fn fails(&self, call: ApiCall, class: Class) -> Checked {
+    pub(super) async fn fails(&self, call: ApiCall, class: Class) -> Checked {
         self.failed(self.node.call(&call).await, class)
     }
 
-    fn failed(&self, outcome: ApiResult, class: Class) -> Checked {
+    pub(super) fn failed(&self, outcome: ApiResult, class: Class) -> Checked {
         match outcome {
             Ok(answer) => self.holds(false, || format!("expected {class:?}, got {answer:?}")),
             Err(error) => self.holds(error.class == class, || format!("expected {class:?}, got {error:?}")),
@@ -108,7 +123,7 @@ impl Suite<'_> {
     }
 
     /// Anything, as the administrator; the answer's code.
-    async fn admin(&self, method: &str, path: &str, body: &Value) -> Result<u16, Violation> {
+    pub(super) async fn as_admin(&self, method: &str, path: &str, body: &Value) -> Result<u16, Violation> {
         let failed = |what: String| Violation::Answer { check: self.check, what };
         let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let request = Request::builder()
@@ -127,19 +142,19 @@ impl Suite<'_> {
 
     async fn clean(&self) -> Checked {
         let now = json!({ "gracePeriodSeconds": 0 });
-        for pod in ["suite-pod", "suite-mirror"] {
-            self.admin("DELETE", &format!("/api/v1/namespaces/default/pods/{pod}-{}", self.name), &now)
+        for pod in ["suite-pod", "suite-mirror", "suite-other", "suite-stale"] {
+            self.as_admin("DELETE", &format!("/api/v1/namespaces/default/pods/{pod}-{}", self.name), &now)
                 .await?;
         }
         let lease = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASES}/leases/{}", self.name);
-        self.admin("DELETE", &lease, &Value::Null).await?;
-        self.admin(
+        self.as_admin("DELETE", &lease, &Value::Null).await?;
+        self.as_admin(
             "DELETE",
             &format!("/api/v1/namespaces/default/events/suite-event-{}", self.name),
             &Value::Null,
         )
         .await?;
-        self.admin("DELETE", &format!("/api/v1/nodes/{}", self.name), &Value::Null).await.map(|_| ())
+        self.as_admin("DELETE", &format!("/api/v1/nodes/{}", self.name), &Value::Null).await.map(|_| ())
     }
 
     fn reply_node(&self, reply: ApiReply) -> Result<Box<Node>, Violation> {
@@ -149,7 +164,7 @@ impl Suite<'_> {
         }
     }
 
-    fn reply_pod(&self, reply: ApiReply) -> Result<Box<Pod>, Violation> {
+    pub(super) fn reply_pod(&self, reply: ApiReply) -> Result<Box<Pod>, Violation> {
         match reply {
             ApiReply::Pod(pod) => Ok(pod),
             other => Err(Violation::Answer { check: self.check, what: format!("{other:?}") }),
@@ -220,7 +235,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    async fn until<T: std::fmt::Debug>(
+    pub(super) async fn until<T: std::fmt::Debug>(
         &self,
         events: &mut Receiver<WatchEvent<T>>,
         wanted: impl Fn(&WatchEvent<T>) -> bool,
@@ -272,7 +287,7 @@ impl Suite<'_> {
         let driver = tokio::spawn(driver);
         self.until(&mut events, |e| matches!(e, WatchEvent::Listed(l) if l.is_empty())).await?;
         let account = json!({ "metadata": { "name": "default" } });
-        self.admin("POST", "/api/v1/namespaces/default/serviceaccounts", &account).await?;
+        self.as_admin("POST", "/api/v1/namespaces/default/serviceaccounts", &account).await?;
         let name: Arc<str> = format!("suite-pod-{}", self.name).into();
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": &*name, "namespace": "default" },
@@ -280,7 +295,7 @@ impl Suite<'_> {
                       "terminationGracePeriodSeconds": 30,
                       "containers": [{ "name": "c", "image": "none" }] },
         });
-        self.admin("POST", "/api/v1/namespaces/default/pods", &pod).await?;
+        self.as_admin("POST", "/api/v1/namespaces/default/pods", &pod).await?;
         self.until(
             &mut events,
             |e| matches!(e, WatchEvent::Applied(p) if p.metadata.name.as_deref() == Some(&*name)),
@@ -302,7 +317,7 @@ impl Suite<'_> {
         self.fails(status("00000000-0000-0000-0000-00000000ffff"), Class::Invalid).await?;
         self.check("a deleted pod stays until the node lets go of it, which wants the right UID");
         let path = format!("/api/v1/namespaces/default/pods/{name}");
-        self.admin("DELETE", &path, &json!({ "gracePeriodSeconds": 30 })).await?;
+        self.as_admin("DELETE", &path, &json!({ "gracePeriodSeconds": 30 })).await?;
         let going = |e: &WatchEvent<Pod>| {
             matches!(e, WatchEvent::Applied(p) if p.metadata.deletion_timestamp.is_some()
                 && p.metadata.deletion_grace_period_seconds == Some(30))
@@ -357,8 +372,8 @@ impl Suite<'_> {
         self.holds(matches!(&reply, ApiReply::Event(e) if e.count == Some(2)), || format!("{reply:?}"))
     }
 
-    async fn requests_for_certificates(&mut self) -> Checked {
-        self.check("a node asks for its certificate");
+    /// A request for the node's certificate.
+    pub(super) fn csr(&self) -> Result<ApiCall, Violation> {
         let names = CertTemplate {
             common_name: format!("system:node:{}", self.name),
             organization: "system:nodes".to_owned(),
@@ -373,14 +388,19 @@ impl Suite<'_> {
             "spec": { "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "request": pem,
                       "usages": ["digital signature", "client auth"] },
         });
-        let ApiReply::Csr(made) = self.ok(ApiCall::CreateCsr(typed(csr))).await? else {
+        Ok(ApiCall::CreateCsr(typed(csr)))
+    }
+
+    async fn requests_for_certificates(&mut self) -> Checked {
+        self.check("a node asks for its certificate");
+        let ApiReply::Csr(made) = self.ok(self.csr()?).await? else {
             return self.holds(false, || "no request".to_owned());
         };
         let name = made.metadata.name.unwrap_or_default();
         self.holds(name.starts_with("csr-") && name.len() > 4, || name.clone())?;
         self.ok(ApiCall::GetCsr { name: name.clone() }).await?;
         let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}");
-        self.admin("DELETE", &path, &Value::Null).await?;
+        self.as_admin("DELETE", &path, &Value::Null).await?;
         self.fails(ApiCall::GetCsr { name }, Class::NotFound).await
     }
 }

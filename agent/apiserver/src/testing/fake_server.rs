@@ -11,28 +11,29 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use agent_core::certs::CertificateFacts;
 use agent_core::time::Wall;
-use agent_sim::fake_api::{FakeApi, Status, Who};
+use agent_sim::fake_api::{FakeApi, Status};
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use orlop_config::node::Secret;
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
+use super::authn::{Authenticator, Caller};
 use super::network::MemoryNetwork;
 use super::pki::{TestPki, Validity};
 use super::route::{Wanted, route};
 use super::watching;
-use crate::access::{Access, Server};
-use crate::certificates::facts_of_der;
+use crate::access::{Access, Credentials, Server};
 use crate::client::{ApiClient, Options};
 use crate::connect::Dialer;
 use crate::discovery;
@@ -75,6 +76,7 @@ pub struct Seen {
 
 pub(super) struct Shared {
     api: Mutex<FakeApi>,
+    authn: Authenticator,
     faults: Mutex<VecDeque<(String, Fault)>>,
     seen: Mutex<Vec<Seen>>,
     cluster_info: Mutex<Option<Value>>,
@@ -185,6 +187,18 @@ impl FakeServer {
         self.client("admin", "system:masters")
     }
 
+    /// Knows these bootstrap tokens and no other from now on; before that, every token is one.
+    pub fn accept_tokens(&self, tokens: &[&str]) {
+        self.shared.authn.accept_tokens(tokens);
+    }
+
+    /// A client with a token, or without any credentials.
+    #[must_use]
+    pub fn client_without_certificate(&self, token: Option<&str>) -> ApiClient {
+        let credentials = token.map_or(Credentials::None, |t| Credentials::Token(Secret::new(t)));
+        self.client_with(Access { server: self.server(), trust: self.pki.trust(), credentials })
+    }
+
     /// Looks at or changes the objects directly; watches hear of it.
     pub fn with_api<R>(&self, act: impl FnOnce(&mut FakeApi, Wall) -> R) -> R {
         let outcome = act(&mut self.shared.api(), now());
@@ -260,6 +274,7 @@ impl FakeServer {
 fn shared(pki: &TestPki) -> Arc<Shared> {
     Arc::new(Shared {
         api: Mutex::default(),
+        authn: Authenticator::new(pki.clients()),
         faults: Mutex::default(),
         seen: Mutex::default(),
         cluster_info: Mutex::default(),
@@ -277,18 +292,18 @@ fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(shared: Arc<Shared>
     tokio::spawn(async move {
         let acceptor = TlsAcceptor::from(Arc::clone(&*lock(&shared.tls)));
         let Ok(stream) = acceptor.accept(stream).await else { return };
-        let certificate = stream.get_ref().1.peer_certificates().and_then(|c| c.first());
-        let who = certificate.and_then(|der| facts_of_der(der));
+        let shown = stream.get_ref().1.peer_certificates();
+        let shown = Arc::new(shown.and_then(|chain| chain.first()).map(|c| c.clone().into_owned()));
         let number = {
             let mut connections = lock(&shared.connections);
             *connections += 1;
             *connections
         };
         shared.open.send_modify(|n| *n += 1);
-        let (handling, who) = (Arc::clone(&shared), Arc::new(who));
+        let handling = Arc::clone(&shared);
         let service = hyper::service::service_fn(move |request| {
-            let (shared, who) = (Arc::clone(&handling), Arc::clone(&who));
-            async move { answer(&shared, who.as_ref().as_ref(), number, request).await }
+            let (shared, shown) = (Arc::clone(&handling), Arc::clone(&shown));
+            async move { answer(&shared, shown.as_ref().as_ref(), number, request).await }
         });
         let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
             .max_header_list_size(1 << 20)
@@ -300,24 +315,6 @@ fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(shared: Arc<Shared>
         }
         shared.open.send_modify(|n| *n -= 1);
     });
-}
-
-fn identity(facts: Option<&CertificateFacts>, authorization: Option<&str>) -> (Option<Who>, String) {
-    match facts {
-        Some(f) if f.organizations.iter().any(|o| o == "system:masters") => {
-            (Some(Who::Admin), f.common_name.clone())
-        }
-        Some(f) => {
-            let node = f.common_name.strip_prefix("system:node:").map(|n| Who::Node(n.to_owned()));
-            (node, f.common_name.clone())
-        }
-        None => match authorization.and_then(|a| a.strip_prefix("Bearer ")) {
-            Some(token) => {
-                (Some(Who::Bootstrapper), format!("system:bootstrap:{}", &token[..token.len().min(6)]))
-            }
-            None => (None, "system:anonymous".to_owned()),
-        },
-    }
 }
 
 fn whole(code: u16, value: impl Into<Bytes>) -> Response<Body> {
@@ -337,12 +334,12 @@ fn refusal(status: &Status) -> Response<Body> {
 
 async fn answer(
     shared: &Arc<Shared>,
-    facts: Option<&CertificateFacts>,
+    shown: Option<&CertificateDer<'static>>,
     connection: u64,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, std::io::Error> {
     let header = |name| request.headers().get(name).and_then(|v| v.to_str().ok()).map(ToOwned::to_owned);
-    let (who, name) = identity(facts, header(hyper::header::AUTHORIZATION).as_deref());
+    let (who, name) = shared.authn.caller(shown, header(hyper::header::AUTHORIZATION).as_deref());
     let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
     lock(&shared.seen).push(Seen {
         method: request.method().to_string(),
@@ -359,7 +356,7 @@ async fn answer(
     let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
     let respond = || {
         let query = parts.uri.query().unwrap_or_default();
-        respond(shared, who.as_ref(), &parts.method, (parts.uri.path(), query), &body)
+        respond(shared, &who, &parts.method, (parts.uri.path(), query), &body)
     };
     match fault.map(|(_, fault)| fault) {
         None => Ok(respond()),
@@ -405,11 +402,18 @@ fn endless(code: u16, lines: bool) -> Response<Body> {
 
 fn respond(
     shared: &Arc<Shared>,
-    who: Option<&Who>,
+    caller: &Caller,
     method: &hyper::Method,
     (path, query): (&str, &str),
     body: &[u8],
 ) -> Response<Body> {
+    let no = |code, reason, message: &str| {
+        refusal(&Status { code, reason, message: message.to_owned(), retry_after_s: None })
+    };
+    // Before anything is shown, even to anybody: who shows something must be known by it.
+    if matches!(caller, Caller::Unknown) {
+        return no(401, "Unauthorized", "Unauthorized");
+    }
     if path == "/healthz" {
         return whole(200, "ok");
     }
@@ -419,9 +423,8 @@ fn respond(
             None => whole(404, r#"{"kind":"Status","code":404,"reason":"NotFound","message":"not found"}"#),
         };
     }
-    let Some(who) = who else {
-        let message = "Unauthorized".to_owned();
-        return refusal(&Status { code: 401, reason: "Unauthorized", message, retry_after_s: None });
+    let Caller::Known(who) = caller else {
+        return no(403, "Forbidden", "forbidden: the user cannot do anything");
     };
     let outcome = route(method, path, query, body).and_then(|wanted| match wanted {
         Wanted::One(key, verb) => {

@@ -5,6 +5,8 @@
 
 #![allow(clippy::expect_used, clippy::missing_panics_doc)] // what is broken here is a broken test
 
+mod authn;
+mod contract_refusals;
 mod contract_suite;
 mod fake_server;
 mod network;
@@ -12,7 +14,7 @@ mod pki;
 mod route;
 mod watching;
 
-pub use contract_suite::{Violation, contract_suite};
+pub use contract_suite::{Strangers, Violation, contract_suite};
 pub use fake_server::{FakeServer, Fault, Seen};
 pub use network::MemoryNetwork;
 pub use pki::{TestPki, Validity};

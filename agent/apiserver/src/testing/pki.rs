@@ -12,8 +12,10 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
+use super::authn::AnyClient;
 use crate::access::{Access, Credentials, Server, Trust};
 use crate::discovery::pin_of;
 
@@ -103,7 +105,15 @@ impl TestPki {
         request.signed_by(&self.issuer).expect("signed").pem()
     }
 
-    /// A server's TLS: HTTP/2, client certificates asked for and not demanded.
+    /// Knows the certificates that this authority has signed.
+    pub(super) fn clients(&self) -> Arc<dyn ClientCertVerifier> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.ca_pem.as_bytes()).expect("CA")).expect("root");
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().expect("verifier")
+    }
+
+    /// A server's TLS: HTTP/2, client certificates asked for, and judged later.
     #[must_use]
     pub fn server_config(&self, names: &[&str], validity: Validity) -> Arc<ServerConfig> {
         let key = KeyPair::generate().expect("key");
@@ -113,12 +123,7 @@ impl TestPki {
         (params.not_before, params.not_after) = (at(validity.0).into(), at(validity.1).into());
         let certificate = params.signed_by(&key, &self.issuer).expect("server");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.ca_pem.as_bytes()).expect("CA")).expect("root");
-        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-            .allow_unauthenticated()
-            .build()
-            .expect("verifier");
+        let clients = Arc::new(AnyClient(provider.signature_verification_algorithms));
         let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("key");
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

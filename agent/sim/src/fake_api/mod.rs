@@ -304,8 +304,12 @@ impl FakeApi {
         options: &DeleteOptions,
     ) -> Result<Arc<Value>, Status> {
         let old = self.existing(key)?;
-        access::admit_delete(who, key, &old)?;
-        match graceful::before_delete(now, key, &old, options)? {
+        // Admission of a removal comes after its preconditions, and not at all for one that changes nothing.
+        let outcome = graceful::before_delete(now, key, &old, options)?;
+        if !matches!(outcome, graceful::Outcome::Pending) {
+            access::admit_delete(who, key, &old)?;
+        }
+        match outcome {
             graceful::Outcome::Pending => Ok(old),
             graceful::Outcome::Marked(object) => Ok(self.store(key.clone(), object)),
             graceful::Outcome::Now(marked) => {

@@ -181,6 +181,11 @@ impl ApiClient {
         })
     }
 
+    /// Changes when a server that did not answer answers again.
+    pub(crate) fn returned(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.0.connection.returned()
+    }
+
     /// Sends a request of ours with what all have in common.
     pub(crate) async fn exchange(&self, request: Request<Vec<u8>>) -> Result<Response<Incoming>, SendError> {
         let (mut parts, body) = request.into_parts();

@@ -54,6 +54,8 @@ struct State {
     live: Option<Live>,
     dialing: Option<Dial>,
     failures: u32,
+    /// The last call got no answer.
+    silent: bool,
 }
 
 /// Owns the connection; cheap to share.
@@ -63,17 +65,21 @@ pub(crate) struct Connection {
     numbers: AtomicU64,
     /// Bumped when everybody should move to a new connection.
     generation: watch::Sender<u64>,
+    /// Bumped when the server answers again.
+    returned: watch::Sender<u64>,
 }
 
 impl Connection {
     pub(crate) fn new(access: Access, dialer: Dialer) -> Result<Connection, TlsError> {
         let tls = tls::client_config(&access)?;
-        let state = State { access: Arc::new(access), tls, live: None, dialing: None, failures: 0 };
+        let state =
+            State { access: Arc::new(access), tls, live: None, dialing: None, failures: 0, silent: false };
         Ok(Connection {
             state: Mutex::new(state),
             dialer,
             numbers: AtomicU64::new(0),
             generation: watch::Sender::new(0),
+            returned: watch::Sender::new(0),
         })
     }
 
@@ -123,12 +129,21 @@ impl Connection {
         self.generation.send_modify(|g| *g += 1);
     }
 
+    /// Changes when a server that did not answer does: whoever waits to try again need not wait any longer.
+    pub(crate) fn returned(&self) -> watch::Receiver<u64> {
+        self.returned.subscribe()
+    }
+
     /// Notes that a call got an answer, or none.
     pub(crate) fn answered(&self, answered: bool) {
         let mut state = self.state();
         state.failures = if answered { 0 } else { state.failures.saturating_add(1) };
+        let returned = std::mem::replace(&mut state.silent, !answered) && answered;
         let dead = state.failures >= FAILURES_MAX && state.live.is_some();
         drop(state);
+        if returned {
+            self.returned.send_modify(|n| *n += 1);
+        }
         if dead {
             self.close();
         }

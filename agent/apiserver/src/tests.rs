@@ -218,6 +218,35 @@ async fn a_server_that_is_gone_is_said_and_comes_back_with_a_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_does_not_sit_out_its_back_off_once_another_call_is_answered() {
+    let fake = fake();
+    add_node(&fake);
+    add_pod(&fake, "p0");
+    let client = fake.node("n");
+    let (mut events, driver) = client.watch_pods("n");
+    let driver = tokio::spawn(driver);
+    assert_eq!(names(&next(&mut events).await), "listed p0");
+    // A long outage: the watch has doubled its wait to half a minute and more.
+    for _ in 0..12 {
+        fake.fail("watch=true", Fault::Refuse(500, "InternalError", None));
+    }
+    // Reading is tried twice.
+    for _ in 0..2 {
+        fake.fail("/nodes/n", Fault::Cut);
+    }
+    fake.cut_connections();
+    for _ in 0..12 {
+        assert_eq!(names(&next(&mut events).await), "lost");
+    }
+    assert!(client.call(&get_node()).await.is_err());
+    let back = Instant::now();
+    client.call(&get_node()).await.expect("the server is back");
+    assert_eq!(names(&next(&mut events).await), "listed p0");
+    assert!(back.elapsed() < Duration::from_secs(2), "{:?}", back.elapsed());
+    driver.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_bad_object_stands_as_it_was_and_garbage_is_survived() {
     let fake = fake();
     add_node(&fake);

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::backoff::Backoff;
 use super::decode::{self, Frame, Item, Key};
@@ -39,6 +39,8 @@ const NONSENSE_MAX: u32 = 16;
 /// The same words about the same object are worth a line only this often.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 const SAID_MAX: usize = 256;
+/// How far apart nodes begin that see the server come back.
+const RETURN_SPREAD: Duration = Duration::from_secs(1);
 /// A watch that ends sooner than this without an event is a fault, not a routine.
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -113,11 +115,25 @@ impl<T: Watched> Session<T> {
                 }
             }
             let wait = self.backoff.failed(Instant::now(), random::fraction());
-            // Until the next attempt, or until nobody listens any more.
-            if timeout(wait, self.events.closed()).await.is_ok() {
+            if !self.wait(wait).await {
                 return;
             }
         }
+    }
+
+    /// Until the next attempt, or soon after another call has found the server back; false once nobody listens.
+    async fn wait(&mut self, wait: Duration) -> bool {
+        let mut returned = self.client.returned();
+        tokio::select! {
+            () = self.events.closed() => return false,
+            () = sleep(wait) => return true,
+            // The sender lives as long as the client.
+            _ = returned.changed() => {}
+        }
+        self.backoff = Backoff::default();
+        // A thousand nodes see the server come back at the same time.
+        let spread = RETURN_SPREAD.mul_f64(random::fraction());
+        timeout(spread, self.events.closed()).await.is_err()
     }
 
     async fn list(&mut self) -> End {

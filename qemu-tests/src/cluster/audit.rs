@@ -104,7 +104,13 @@ pub fn is_of_node(request: &Request) -> bool {
 /// Requests of nodes that were refused for want of permission.
 #[must_use]
 pub fn forbidden(requests: &[Request]) -> Vec<&Request> {
-    requests.iter().filter(|r| is_of_node(r) && r.code == 403).collect()
+    requests.iter().filter(|r| is_forbidden(r)).collect()
+}
+
+/// True if a node was refused it for want of permission.
+#[must_use]
+pub fn is_forbidden(request: &Request) -> bool {
+    is_of_node(request) && request.code == 403
 }
 
 /// Requests from this address that got no answer to be content with, whoever the API server took it for.

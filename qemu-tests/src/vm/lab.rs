@@ -3,20 +3,28 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use orlop_image::qemu::{self, Accelerator, Boot, Disk, FW_CFG_CONFIG, Guest, Machine, Network};
 
 use super::disk::{self, Partition};
 use super::machine::{Vm, socket_dir};
 use crate::resource::Resource;
 use crate::run::{Run, cache_dir};
+use crate::say;
 
 /// Memory of a test VM.
 pub const MEMORY_MIB: u32 = 1024;
 
 /// Size of a test VM's disk, GiB.
 const DISK_GIB: u64 = 4;
+
+/// Firmware and kernel, on a slow machine.
+const KERNEL_LIMIT_S: u64 = 120;
+
+/// How often QEMU is started for one boot.
+const STARTS_MAX: u32 = 3;
 
 /// The build output of a profile.
 #[derive(Clone, Debug)]
@@ -96,6 +104,22 @@ pub struct Cable {
     pub mac: String,
 }
 
+/// How the kernel's own start ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KernelStart {
+    /// It runs init.
+    Init,
+    /// It gave up.
+    Panic,
+}
+
+fn start_of_kernel(line: &str) -> Option<KernelStart> {
+    if line.contains("Run /init as init process") {
+        return Some(KernelStart::Init);
+    }
+    line.contains("Kernel panic - not syncing").then_some(KernelStart::Panic)
+}
+
 impl Lab {
     /// A fresh disk from the test image.
     ///
@@ -147,8 +171,7 @@ impl Lab {
         if let Some(text) = config {
             fw_cfg.push((FW_CFG_CONFIG.to_owned(), self.file("node-config.yaml", text)?));
         }
-        let spec = Machine { fw_cfg, ..self.machine(firmware)? };
-        Vm::start(&self.run, &self.artefacts, &spec, None)
+        self.start(None, || Ok(Machine { fw_cfg: fw_cfg.clone(), ..self.machine(firmware)? }))
     }
 
     /// Boots as a node of a cluster: plugged in, `config` as an SMBIOS credential.
@@ -157,15 +180,34 @@ impl Lab {
     /// If QEMU does not start.
     pub fn boot_plugged(&self, cable: &Cable, uuid: &str, config: &str) -> Result<Vm> {
         let credential = format!("io.systemd.credential:orlop.config={config}");
-        let spec = Machine {
-            firmware: qemu::Firmware {
-                uuid: Some(uuid.to_owned()),
-                oem_strings: vec![self.file("oem-string", &credential)?],
-            },
-            network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },
-            ..self.machine(Firmware::Direct)?
-        };
-        Vm::start(&self.run, &self.artefacts, &spec, Some(cable.namespace_of))
+        let oem_string = self.file("oem-string", &credential)?;
+        self.start(Some(cable.namespace_of), || {
+            Ok(Machine {
+                firmware: qemu::Firmware {
+                    uuid: Some(uuid.to_owned()),
+                    oem_strings: vec![oem_string.clone()],
+                },
+                network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },
+                ..self.machine(Firmware::Direct)?
+            })
+        })
+    }
+
+    /// Starts QEMU and waits until the kernel starts init. Emulating two processors, QEMU 7.2 sometimes runs a
+    /// breakpoint by which the kernel changes its own code when it is no longer there (`Oops: int3`): then the guest
+    /// has not touched its disk yet, and QEMU is started once more.
+    fn start(&self, namespace_of: Option<i32>, spec: impl Fn() -> Result<Machine>) -> Result<Vm> {
+        for _ in 0..STARTS_MAX {
+            let vm = Vm::start(&self.run, &self.artefacts, &spec()?, namespace_of)?;
+            let limit = Duration::from_secs(KERNEL_LIMIT_S);
+            let (_, end) = vm.console.wait(0, limit, "the kernel to start init", start_of_kernel)?;
+            let patched = || vm.console.since(0).iter().any(|line| line.contains("Oops: int3"));
+            if end == KernelStart::Init || self.accelerator != Accelerator::Tcg || !patched() {
+                return Ok(vm);
+            }
+            say::line("  the emulator tripped over the kernel's own code patching: booting once more");
+        }
+        bail!("the kernel did not get to init in {STARTS_MAX} starts of QEMU")
     }
 
     /// Writes a file that QEMU reads; it may hold a token.
@@ -225,7 +267,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         let resource = Resource::Dir { path: self.dir.clone() };
         if let Err(e) = resource.remove(self.run.id()) {
-            crate::say::line(format!("left behind: {e:#}"));
+            say::line(format!("left behind: {e:#}"));
         }
     }
 }

@@ -9,6 +9,7 @@ mod disk;
 mod initrd;
 mod mkosi;
 mod modules;
+mod prefetch;
 mod publish;
 mod root;
 mod seed;

@@ -2,7 +2,9 @@
 
 use super::error::InitError;
 use super::steps::load_modules;
-use crate::plan::modules::Modules;
+use crate::plan::modules::{self, Modules};
+use crate::plan::step::Step;
+use crate::sys::child;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -43,11 +45,23 @@ impl Drivers {
     }
 
     fn load(&mut self, names: &[String]) -> bool {
-        let steps = self.modules.take(names);
-        let (loaded, missing) = load_modules(&steps);
+        let (always, called) = self.modules.take(names);
+        // Checking a module's signature takes a processor longer than anything else about it.
+        let second = std::thread::available_parallelism().is_ok_and(|n| n.get() > 1);
+        let beside = (second && !always.is_empty() && !called.is_empty())
+            .then(|| child::alongside(|| drop(load_modules(&called))))
+            .and_then(Result::ok);
+        let (mut loaded, mut missing) = load_modules(&always);
+        drop(beside);
+        // Only who was not loaded by the child is left, and says here why.
+        let (live, left): (Vec<Step>, Vec<Step>) = called.into_iter().partition(is_live);
+        let (more, without) = load_modules(&left);
+        loaded += live.len() + more;
+        missing.extend(without);
+        let any = loaded + missing.len() > 0;
         self.loaded += loaded;
         self.missing.extend(missing);
-        !steps.is_empty()
+        any
     }
 
     /// For the ledger.
@@ -59,6 +73,12 @@ impl Drivers {
         };
         format!("{} loaded, {} not called for{without}", self.loaded, self.modules.waiting())
     }
+}
+
+fn is_live(step: &Step) -> bool {
+    let Step::LoadModule { path, .. } = step else { return false };
+    let name = modules::name(path).replace('-', "_");
+    fs::read_to_string(format!("/sys/module/{name}/initstate")).is_ok_and(|state| state.trim_end() == "live")
 }
 
 fn modaliases(buses: &Path) -> Vec<String> {

@@ -121,6 +121,8 @@ impl Boot {
                 if let Err(e) = apply_all(&mounts::var_layout()) {
                     self.report.problem(&chain(&e));
                 }
+                // Without the flag the journal stays in memory: less of it, nothing worse.
+                let _ = apply_all(&[mounts::journal_is_on_disk()]);
                 Ok(mounted.detail)
             }
             Err(e) => {

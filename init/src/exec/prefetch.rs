@@ -1,15 +1,18 @@
-//! Reads what services will need into the page cache, in a process beside the boot, in the order of a list in
-//! the verified root. It only saves time: whatever fails here is tried again by the one who needs it.
+//! Reads what services will need into the page cache, and loads modules that the first pod calls for, in a process
+//! beside the boot, in the order of a list in the verified root. It only saves time: whatever fails here is tried
+//! again by the one who needs it.
 
+use super::steps::load_module_file;
 use crate::sys::child;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// One path a line, `#` comments; a name that ends with `/` is every file of that directory.
+/// One path a line, `#` comments; a name that ends with `/` is every file of that directory, one that ends with
+/// `.ko` is a module.
 const LIST: &str = "usr/share/orlop/prefetch";
 
-/// Starts reading. The list's files are opened first: their paths change with the hand-over.
+/// Starts. The list's files are opened first: their paths change with the hand-over.
 pub fn start(sysroot: &str) {
     let root = Path::new(sysroot);
     let Ok(list) = fs::read_to_string(root.join(LIST)) else { return };
@@ -17,14 +20,23 @@ pub fn start(sysroot: &str) {
     if processors < 2 {
         return;
     }
-    let files: Vec<File> = paths(root, &list).iter().filter_map(|path| File::open(path).ok()).collect();
+    let open = |path: PathBuf| File::open(&path).ok().map(|file| (is_module(&path), file));
+    let files: Vec<(bool, File)> = paths(root, &list).into_iter().filter_map(open).collect();
     // Without a child the boot is slower, nothing else.
     let _ = child::beside(move || {
         let mut buffer = vec![0; 1 << 16];
-        for mut file in files {
+        for (module, mut file) in files {
+            if module {
+                let _ = load_module_file(&file, false);
+                continue;
+            }
             while file.read(&mut buffer).is_ok_and(|n| n > 0) {}
         }
     });
+}
+
+fn is_module(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "ko")
 }
 
 fn paths(root: &Path, list: &str) -> Vec<PathBuf> {
@@ -58,5 +70,6 @@ mod tests {
         let found = paths(dir.path(), "# first\n/usr/bin/x # why\n\nusr/lib/\nusr/none/\n");
         let want = ["usr/bin/x", "usr/lib/a", "usr/lib/b"].map(|p| dir.path().join(p));
         assert_eq!(found, want);
+        assert!(is_module(Path::new("/m/kernel/veth.ko")) && !is_module(Path::new("/usr/lib/libko.so")));
     }
 }

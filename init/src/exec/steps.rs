@@ -107,9 +107,16 @@ fn already_mounted(m: &Mount) -> bool {
 }
 
 fn load_module(path: &str, compressed: bool) -> io::Result<()> {
-    let file = File::open(path)?;
+    load_module_file(&File::open(path)?, compressed)
+}
+
+/// Loads a module; one that is loaded already is fine.
+///
+/// # Errors
+/// The kernel's: no such device, not signed, of another kernel.
+pub fn load_module_file(file: &File, compressed: bool) -> io::Result<()> {
     let flags = if compressed { MODULE_INIT_COMPRESSED_FILE } else { 0 };
-    match finit_module(&file, c"", ModuleInitFlags::from_bits_retain(flags)) {
+    match finit_module(file, c"", ModuleInitFlags::from_bits_retain(flags)) {
         Err(Errno::EEXIST) => Ok(()),
         other => Ok(other?),
     }
@@ -160,7 +167,7 @@ mod tests {
     #[test]
     fn a_missing_module_is_a_note() {
         let steps = modules::Modules::parse("/nonexistent/dm-verity.ko").take(&[]);
-        let (loaded, missing) = load_modules(&steps);
+        let (loaded, missing) = load_modules(&steps.0);
         assert_eq!(loaded, 0);
         assert!(missing[0].starts_with("dm-verity (No such file"), "{missing:?}");
     }

@@ -29,19 +29,16 @@ impl Modules {
         Modules { waiting: list.lines().filter_map(module).collect() }
     }
 
-    /// What is to be loaded now that these names are called for; a module is handed out once.
-    pub fn take(&mut self, names: &[String]) -> Vec<Step> {
+    /// What is to be loaded now that these names are called for; a module is handed out once. First what is always
+    /// loaded, which needs nothing of the second part: the two can be loaded at the same time.
+    pub fn take(&mut self, names: &[String]) -> (Vec<Step>, Vec<Step>) {
         let called =
             |m: &Module| m.patterns.is_empty() || m.patterns.iter().any(|p| names.iter().any(|n| fits(p, n)));
         let (now, later) = self.waiting.drain(..).partition(called);
         self.waiting = later;
         let now: Vec<Module> = now;
-        now.into_iter()
-            .map(|m| Step::LoadModule {
-                compressed: [".xz", ".zst", ".gz"].iter().any(|suffix| m.path.ends_with(suffix)),
-                path: m.path,
-            })
-            .collect()
+        let (always, called) = now.into_iter().partition(|m| m.patterns.is_empty());
+        (steps(always), steps(called))
     }
 
     /// How many have not been called for.
@@ -49,6 +46,16 @@ impl Modules {
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
+}
+
+fn steps(modules: Vec<Module>) -> Vec<Step> {
+    modules
+        .into_iter()
+        .map(|m| Step::LoadModule {
+            compressed: [".xz", ".zst", ".gz"].iter().any(|suffix| m.path.ends_with(suffix)),
+            path: m.path,
+        })
+        .collect()
 }
 
 /// `*` for any text, `?` for any byte, `[a-z]` for one of a set: what modules.alias uses. Runs in the product of
@@ -108,15 +115,16 @@ mod tests {
         let text = "# order matters\n/m/libata.ko pci:v*bc01sc06* \n/m/ahci.ko pci:v*bc01sc06* # disks\n\n\
             /m/dm-mod.ko\n/m/vfat.ko.xz fs-vfat\n/m/sd_mod.ko scsi:t-0x00*\n";
         let mut modules = Modules::parse(text);
-        assert_eq!(modules.take(&[]), [load("/m/dm-mod.ko", false)]);
+        assert_eq!(modules.take(&[]), (vec![load("/m/dm-mod.ko", false)], vec![]));
         let ahci = "pci:v00008086d00002922sv00001AF4sd00001100bc01sc06i01".to_string();
         assert_eq!(
             modules.take(std::slice::from_ref(&ahci)),
-            [load("/m/libata.ko", false), load("/m/ahci.ko", false)]
+            (vec![], vec![load("/m/libata.ko", false), load("/m/ahci.ko", false)])
         );
-        assert_eq!((modules.take(&[ahci]), modules.waiting()), (vec![], 2));
+        assert_eq!((modules.take(&[ahci]), modules.waiting()), ((vec![], vec![]), 2));
         let names = ["fs-vfat".to_string(), "scsi:t-0x00".to_string()];
-        assert_eq!(modules.take(&names), [load("/m/vfat.ko.xz", true), load("/m/sd_mod.ko", false)]);
+        let both = vec![load("/m/vfat.ko.xz", true), load("/m/sd_mod.ko", false)];
+        assert_eq!(modules.take(&names), (vec![], both));
         assert_eq!(name("/lib/modules/6/dm-verity.ko.xz"), "dm-verity");
     }
 
@@ -145,7 +153,8 @@ mod tests {
         fn any_list_and_names(list in "[ -~\n]{0,200}", names in proptest::collection::vec("[ -~]{0,30}", 0..4)) {
             let mut modules = Modules::parse(&list);
             let before = modules.waiting();
-            prop_assert_eq!(modules.take(&names).len() + modules.waiting(), before);
+            let (always, called) = modules.take(&names);
+            prop_assert_eq!(always.len() + called.len() + modules.waiting(), before);
         }
     }
 }

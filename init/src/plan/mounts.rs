@@ -73,6 +73,13 @@ pub fn var_layout() -> Vec<Step> {
     .collect()
 }
 
+/// journald writes to /var/log/journal from its start instead of to /run first, which has to be copied: the flag
+/// that `journalctl --flush` leaves (systemd-journald.service(8)).
+#[must_use]
+pub fn journal_is_on_disk() -> Step {
+    Step::WriteFile { path: "/run/systemd/journal/flushed".into(), mode: 0o644, content: Vec::new() }
+}
+
 /// A /var that is lost at power-off, when the state partition cannot be used.
 #[must_use]
 pub fn volatile_state() -> Vec<Step> {

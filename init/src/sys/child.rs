@@ -45,6 +45,32 @@ pub fn beside(work: impl FnOnce()) -> io::Result<()> {
     }
 }
 
+/// A child that does a part of the work; it is waited for when this is dropped.
+#[derive(Debug)]
+pub struct Alongside(nix::unistd::Pid);
+
+/// Does `work` in a child, at the same time as the caller goes on.
+///
+/// # Errors
+/// There can be no further process.
+pub fn alongside(work: impl FnOnce()) -> io::Result<Alongside> {
+    // SAFETY: init is a single thread, so no lock is held by another in the child's copy of the memory.
+    match unsafe { nix::unistd::fork() }? {
+        nix::unistd::ForkResult::Parent { child } => Ok(Alongside(child)),
+        nix::unistd::ForkResult::Child => {
+            work();
+            // SAFETY: a plain system call. The child must not run what its parent has left to do.
+            unsafe { nix::libc::_exit(0) }
+        }
+    }
+}
+
+impl Drop for Alongside {
+    fn drop(&mut self) {
+        while matches!(nix::sys::wait::waitpid(self.0, None), Err(nix::errno::Errno::EINTR)) {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

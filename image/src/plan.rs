@@ -86,7 +86,7 @@ impl Step {
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
-            Step::Debs => "fetching mkosi, containerd, runc, CNI plugins",
+            Step::Debs => "fetching mkosi, containerd, CNI plugins",
             Step::Tools => "build tools (mkosi, Debian trixie)",
             Step::Base => "package tree (mkosi, Debian trixie)",
             Step::Compile => "compiling agent and init",

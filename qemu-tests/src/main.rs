@@ -82,6 +82,9 @@ enum Bench {
         /// How often.
         #[arg(long, default_value_t = 1)]
         times: u32,
+        /// Only Orlop: to compare two images.
+        #[arg(long)]
+        alone: bool,
     },
     /// The agent's memory and CPU time on the native node.
     Native {
@@ -150,7 +153,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         }
         Verb::Bench { what } => counted(|run| {
             match what {
-                Bench::Boot { times } => bench::boot::run(run, *times)?,
+                Bench::Boot { times, alone } => bench::boot::run(run, *times, *alone)?,
                 Bench::Native { pods } => bench::native::run(run, *pods)?,
                 Bench::Peer { pods } => bench::peer::run(run, *pods)?,
                 Bench::Size => bench::size::run(run)?,

@@ -1,4 +1,4 @@
-//! The native node (level L4n): the image's own root in private namespaces, real containerd, runc and CNI,
+//! The native node (level L4n): the image's own root in private namespaces, real containerd, crun and CNI,
 //! the agent, without a VM.
 //!
 //! What comes in: a root (erofs or a directory), the agent's binary. What goes out: [`node::NativeNode`].

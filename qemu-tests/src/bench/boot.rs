@@ -22,19 +22,25 @@ use crate::vm::machine::{Vm, socket_dir};
 
 const LIMIT_S: u64 = 240;
 
-/// Boots each twice (on a fresh disk, then again on it), `times` times.
+/// Boots each twice (on a fresh disk, then again on it), `times` times; `alone`: without the stock Debian.
 ///
 /// # Errors
 /// If one of them does not come up.
-pub fn run(run: &Arc<Run>, times: u32) -> Result<()> {
-    crate::prepare::bench()?;
-    let stock = stock::build(run)?;
+pub fn run(run: &Arc<Run>, times: u32, alone: bool) -> Result<()> {
+    let stock = if alone {
+        None
+    } else {
+        crate::prepare::bench()?;
+        Some(stock::build(run)?)
+    };
     let artefacts = run.dir().join("bench-boot");
     fs::create_dir_all(&artefacts)?;
     let accelerator = Image::test()?.accelerator()?;
     say::line(format!("accelerator {}, 2 CPUs, {MEMORY_MIB} MiB", accelerator.argument()));
     for n in 1..=times {
-        debian(run, &artefacts, &stock, n)?;
+        if let Some(stock) = &stock {
+            debian(run, &artefacts, stock, n)?;
+        }
         ours(run, &artefacts, n)?;
     }
     fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
@@ -60,6 +66,13 @@ fn ours(run: &Arc<Run>, artefacts: &Path, n: u32) -> Result<()> {
             .collect();
         for line in render(&entries) {
             say::line(format!("  {line}"));
+        }
+        if let Ok(command) = std::env::var("ORLOP_PROBE") {
+            let mut vm = vm;
+            let text = vm.shell()?.must(&command)?;
+            say::line(text);
+            vm.power_off(LIMIT_S)?;
+            continue;
         }
         vm.power_off(LIMIT_S)?;
     }

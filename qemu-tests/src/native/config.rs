@@ -12,9 +12,10 @@ pub const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
 pub const NODE_NAME: &str = "native";
 
 /// containerd 2 configuration: no AppArmor, no lowering of oom_score_adj (it needs CAP_SYS_RESOURCE), the
-/// cgroupfs driver.
+/// cgroupfs driver. The handler has the name of the OCI runtime's program, as in the image.
 #[must_use]
 pub fn containerd(sandbox_image: &str, runtime: &str) -> String {
+    let handler = runtime.rsplit('/').next().unwrap_or(runtime);
     format!(
         r#"version = 3
 root = "/var/lib/containerd"
@@ -32,14 +33,15 @@ state = "/run/containerd"
   disable_apparmor = true
   restrict_oom_score_adj = true
   [plugins."io.containerd.cri.v1.runtime".containerd]
-    default_runtime_name = "runc"
-    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    default_runtime_name = "{handler}"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{handler}]
       runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{handler}.options]
         BinaryName = "{runtime}"
         SystemdCgroup = false
   [plugins."io.containerd.cri.v1.runtime".cni]
     conf_dir = "/var/lib/orlop/cni/net.d"
+    use_internal_loopback = true
 "#
     )
 }

@@ -50,7 +50,7 @@ fn every_field_has_the_documented_default() {
         "node": { "name": "" },
         "network": { "interfaces": [
             { "name": "en* eth*", "addresses": [], "dns": [], "search": [] }
-        ] },
+        ], "podNetwork": "cluster" },
         "time": { "servers": [] },
         "registries": { "mirrors": {} },
         "kernel": { "sysctls": {}, "modules": [] },

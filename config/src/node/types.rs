@@ -6,7 +6,7 @@
 use super::scalar::Scalar;
 use super::secret::Secret;
 use super::static_pod::StaticPod;
-use crate::field::{Describe, Kind, config_struct};
+use crate::field::{Describe, Kind, config_enum, config_struct};
 use crate::kubelet::KubeletConfiguration;
 use crate::kubelet::nested::Taint;
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,18 @@ config_struct! {
     pub struct Network {
         /// Interfaces in order of matching; the first whose name matches counts.
         interfaces: Vec<Interface> = vec![Interface::default()], "interfaces";
+        /// Who brings the pod network once the node has joined a cluster.
+        pod_network: PodNetwork = PodNetwork::Cluster, "podNetwork";
+    }
+}
+
+config_enum! {
+    /// Who brings the pod network of a node that joins a cluster. A standalone node always has a bridge.
+    pub enum PodNetwork {
+        /// An add-on of the cluster, which puts its CNI configuration on the node.
+        Cluster = "cluster",
+        /// The node: a bridge with the ranges of its Node object, which the network outside must route.
+        Bridge = "bridge",
     }
 }
 

@@ -17,6 +17,9 @@ pub const CNI: &str = "/sysroot/var/lib/orlop/cni/net.d";
 /// containerd's registry hosts, as init sees them.
 pub const CERTS: &str = "/sysroot/var/lib/orlop/containerd/certs.d";
 
+/// CNI configuration that containerd writes with the ranges of the Node (`network.podNetwork: bridge`).
+const CONTAINERDS: &str = "10-containerd-net.conflist";
+
 /// Pods of a node whose configuration names no range of its own.
 const POD_CIDR: &str = "10.88.0.0/16";
 
@@ -59,6 +62,10 @@ pub fn plan(inputs: &Inputs<'_>) -> Vec<Step> {
     if !inputs.refused {
         let stale = inputs.hosts.iter().filter(|h| !config.registries.mirrors.contains_key(*h));
         steps.extend(stale.map(|h| Step::RemoveFile(format!("{CERTS}/{h}/hosts.toml"))));
+    }
+    if derive::joins(config) && !derive::bridges(config) {
+        // It is there if the configuration was another one; it would stand before an add-on's.
+        steps.push(Step::RemoveFile(format!("{CNI}/{CONTAINERDS}")));
     }
     let range = &inputs.effective.kubelet.pod_cidr;
     let conflist = format!("{CNI}/10-orlop.conflist");
@@ -226,14 +233,25 @@ mod tests {
         let path = format!("{CNI}/10-orlop.conflist");
         let join = "join: {server: 'https://api:6443', caData: YWJj}\n";
         let e = effective(join);
+        let (own, containerds) = ("cni/net.d/10-orlop.conflist", "cni/net.d/10-containerd-net.conflist");
         for cni_empty in [true, false] {
             let steps = plan(&Inputs { cni_empty, ..inputs(&e, &[], &[]) });
-            assert_eq!(removed(&steps), ["cni/net.d/10-orlop.conflist"]);
+            assert_eq!(removed(&steps), [containerds, own]);
             assert!(written(&steps, &path).is_none());
+            assert!(written(&steps, derive::POD_NETWORK_FILE).is_none());
         }
-        let own = effective(&format!("{join}kubelet: {{podCIDR: 172.20.0.0/24}}\n"));
-        let steps = plan(&Inputs { cni_empty: true, ..inputs(&own, &[], &[]) });
-        assert!(removed(&steps).is_empty() && written(&steps, &path).is_some());
+        let bridge = effective(&format!("{join}network: {{podNetwork: bridge}}\n"));
+        let steps = plan(&inputs(&bridge, &[], &[]));
+        // What containerd wrote stays: static pods run after a boot without the API server.
+        assert_eq!(removed(&steps), [own]);
+        assert!(written(&steps, derive::POD_NETWORK_FILE).is_some() && written(&steps, &path).is_none());
+        let ranged = effective(&format!("{join}kubelet: {{podCIDR: 172.20.0.0/24}}\n"));
+        let steps = plan(&Inputs { cni_empty: true, ..inputs(&ranged, &[], &[]) });
+        assert_eq!(removed(&steps), [containerds]);
+        assert!(written(&steps, &path).is_some());
+        let alone = effective("network: {podNetwork: bridge}\n");
+        let steps = plan(&Inputs { cni_empty: true, ..inputs(&alone, &[], &[]) });
+        assert!(written(&steps, derive::POD_NETWORK_FILE).is_none() && written(&steps, &path).is_some());
     }
 
     #[test]

@@ -41,6 +41,7 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut native = cluster.start_node(&cx.artefacts, "native", agent)?;
     start_kubelet(&mut native, Way::JoinFile)?;
     await_ready(&cluster, "native", 120)?;
+    vm.give_range(&cluster)?;
     let node = await_ready(&cluster, VM, READY_LIMIT_S)?;
     say_ready(&mut vm, "first boot")?;
     let first = info(&node)?;

@@ -74,7 +74,8 @@ fn boot(cluster: &mut Cluster, artefacts: &Path, names: &[String]) -> Result<Vec
     }
     // They share the processors.
     let limit_s = READY_LIMIT_S * names.len() as u64;
-    for name in names {
+    for (name, vm) in names.iter().zip(&vms) {
+        vm.give_range(cluster)?;
         await_ready(cluster, name, limit_s)?;
         say::line(format!("{name} is Ready after {:.1} s", start.elapsed().as_secs_f64()));
     }

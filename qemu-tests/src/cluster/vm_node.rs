@@ -9,6 +9,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 use super::bootstrap::Token;
@@ -49,6 +50,22 @@ impl VmNode {
         let cable = Cable { namespace_of: plane, device: wire.tap(), mac: wire.mac() };
         let ca_hash = cluster.pki().ca.public_key_hash.clone();
         Ok(VmNode { vm: None, lab, cable, name: name.to_owned(), wire, ca_hash })
+    }
+
+    /// Gives its Node the range of its pods, as a cluster's controller does, once it has registered: only then it can
+    /// become Ready.
+    ///
+    /// # Errors
+    /// If it does not register, or has another range.
+    pub fn give_range(&self, cluster: &Cluster) -> Result<()> {
+        let (client, name) = (cluster.client(), self.name.as_str());
+        let nodes = client.all::<Node>();
+        client.wait(&nodes, READY_LIMIT_S, &format!("node {name} to register"), |all| {
+            all.contains_key(name).then_some(())
+        })?;
+        let range = self.wire.pods();
+        client.merge(&nodes, name, &json!({"spec": {"podCIDR": range, "podCIDRs": [range]}}))?;
+        Ok(())
     }
 
     /// Switches it on. Without a token the node can only come back with the identity that it has.
@@ -93,9 +110,9 @@ fn node_config(name: &str, wire: Wire, ca_hash: &str, token: Option<&Token>) -> 
         "apiVersion": "orlop/v1alpha1",
         "kind": "NodeConfig",
         "node": {"name": name},
-        "network": {"interfaces": [interface]},
+        // The pods' range is the cluster's to say: see `give_range`.
+        "network": {"interfaces": [interface], "podNetwork": "bridge"},
         "labels": {label: value},
-        "kubelet": {"podCIDR": wire.pods()},
         "join": join,
     })
     .to_string()

@@ -1,6 +1,6 @@
 //! The files a node's services read, from its effective configuration.
 
-use super::{hostname, hosts_files, joins, networks};
+use super::{bridges, hostname, hosts_files, joins, networks};
 use crate::kubelet;
 use crate::node::effective::Effective;
 use crate::node::types::NodeConfig;
@@ -9,6 +9,10 @@ use std::fmt::Write;
 
 /// Which cluster to join, with the token; memory only.
 pub const JOIN_FILE: &str = "/run/orlop/join.yaml";
+/// Makes containerd write a bridge's CNI configuration when it hears the Node's ranges.
+pub const POD_NETWORK_FILE: &str = "/run/orlop/containerd/pod-network.toml";
+/// What it makes that from; in the image.
+const POD_NETWORK_TEMPLATE: &str = "/usr/share/orlop/pod-network.conflist";
 /// The agent's identity, kept.
 pub const KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 
@@ -45,6 +49,9 @@ pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
     if let Some(join) = config.join.as_ref().filter(|_| joins(config)) {
         files.push(file(JOIN_FILE, 0o600, crate::join::render(join)));
     }
+    if bridges(config) {
+        files.push(file(POD_NETWORK_FILE, 0o644, pod_network_toml()));
+    }
     files.extend(networks(config));
     let optional = [
         ("/run/sysctl.d/90-orlop.conf", sysctl_conf(config)),
@@ -54,6 +61,13 @@ pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
     files.extend(optional.into_iter().filter_map(|(path, text)| Some(file(path, 0o644, text?))));
     files.extend(hosts_files(config));
     files
+}
+
+/// Part of containerd's configuration, which imports the files of that directory.
+fn pod_network_toml() -> String {
+    format!(
+        "version = 3\n\n[plugins.'io.containerd.cri.v1.runtime'.cni]\nconf_template = '{POD_NETWORK_TEMPLATE}'\n"
+    )
 }
 
 /// `/run/orlop/kubelet.yaml`, every field, readable by `load_kubelet_config`.

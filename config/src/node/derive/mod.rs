@@ -7,13 +7,13 @@ mod network;
 mod registries;
 
 pub use files::{
-    JOIN_FILE, KUBECONFIG, RunFile, agent_env, modules_conf, run_files, static_pod_files, sysctl_conf,
-    timesyncd_conf,
+    JOIN_FILE, KUBECONFIG, POD_NETWORK_FILE, RunFile, agent_env, modules_conf, run_files, static_pod_files,
+    sysctl_conf, timesyncd_conf,
 };
 pub use network::{networks, resolv_conf};
 pub use registries::hosts_files;
 
-use super::types::NodeConfig;
+use super::types::{NodeConfig, PodNetwork};
 use crate::field::{self, NoLines};
 use crate::kubelet::{self, KubeletConfiguration, validate};
 use crate::merge;
@@ -53,6 +53,12 @@ pub fn appliance(config: &NodeConfig) -> Value {
 #[must_use]
 pub fn joins(config: &NodeConfig) -> bool {
     config.join.as_ref().is_some_and(|join| crate::join::missing(join).is_empty())
+}
+
+/// Whether the node makes the pod network from the ranges of its Node object.
+#[must_use]
+pub fn bridges(config: &NodeConfig) -> bool {
+    joins(config) && config.network.pod_network == PodNetwork::Bridge
 }
 
 /// The agent's effective configuration, and what is wrong with it (paths below `kubelet.`).

@@ -88,6 +88,22 @@ fn joining() {
 }
 
 #[test]
+fn a_bridge_for_a_clusters_pods_is_asked_for() {
+    let join = "join: {server: 'https://api:6443', caData: YWJj}\n";
+    let files = |body: &str| run_files(&effective(body), MACHINE_ID);
+    let bridge = files(&format!("{join}network: {{podNetwork: bridge}}\n"));
+    assert_eq!(
+        file(&bridge, POD_NETWORK_FILE).text,
+        "version = 3\n\n[plugins.'io.containerd.cri.v1.runtime'.cni]\n\
+         conf_template = '/usr/share/orlop/pod-network.conflist'\n"
+    );
+    // The cluster's add-on brings it, or there is no cluster.
+    for body in [join.to_owned(), "network: {podNetwork: bridge}\n".to_owned()] {
+        assert!(files(&body).iter().all(|f| f.path != POD_NETWORK_FILE), "{body}");
+    }
+}
+
+#[test]
 fn interfaces() {
     let effective = effective(
         "network:\n  interfaces:\n  - macAddress: '52:54:00:12:34:56'\n    addresses: [192.0.2.10/24, 'fd00::a/64']\n    \

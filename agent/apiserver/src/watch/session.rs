@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::backoff::Backoff;
 use super::decode::{self, Frame, Item, Key};
@@ -125,8 +125,7 @@ impl<T: Watched> Session<T> {
     async fn wait(&mut self, wait: Duration) -> bool {
         let mut returned = self.client.returned();
         tokio::select! {
-            () = self.events.closed() => return false,
-            () = sleep(wait) => return true,
+            closed = timeout(wait, self.events.closed()) => return closed.is_err(),
             // The sender lives as long as the client.
             _ = returned.changed() => {}
         }

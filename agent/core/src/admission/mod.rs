@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 
+use crate::api::WatchEvent;
 use crate::container_spec::{security::apparmor, unsupported};
 use crate::pod_source::validate;
 use crate::pod_worker::KillReason;
@@ -60,6 +61,17 @@ impl NodeMarks {
         NodeMarks {
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// What the watch on the own Node says, `Some(None)` if there is no Node; `None` if it says nothing new. A Node that
+    /// is gone leaves its marks: it comes back, and pods are bound to it only then.
+    #[must_use]
+    pub fn heard(event: &WatchEvent<Node>) -> Option<Option<NodeMarks>> {
+        match event {
+            WatchEvent::Listed(nodes) => Some(nodes.first().map(|node| NodeMarks::of(node))),
+            WatchEvent::Applied(node) => Some(Some(NodeMarks::of(node))),
+            WatchEvent::Deleted(_) | WatchEvent::Lost(_) => None,
         }
     }
 }

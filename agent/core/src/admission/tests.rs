@@ -201,3 +201,14 @@ fn a_rejection_fails_the_pod() {
         KillReason::Failed { reason: "OutOfcpu".into(), message: "Pod was rejected: no room".into() };
     assert_eq!(KillReason::from(rejection), expected);
 }
+
+#[test]
+fn a_node_that_is_gone_leaves_its_marks() {
+    let node = std::sync::Arc::new(Node::default());
+    let marks = Some(Some(NodeMarks::default()));
+    assert_eq!(NodeMarks::heard(&WatchEvent::Listed(vec![node.clone()])), marks);
+    assert_eq!(NodeMarks::heard(&WatchEvent::Applied(node.clone())), marks);
+    assert_eq!(NodeMarks::heard(&WatchEvent::Listed(Vec::new())), Some(None));
+    assert_eq!(NodeMarks::heard(&WatchEvent::Deleted(node)), None);
+    assert_eq!(NodeMarks::heard(&WatchEvent::Lost("x".into())), None);
+}

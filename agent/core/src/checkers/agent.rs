@@ -3,7 +3,7 @@
 //!
 //! In: effects, states, statuses. Out: violations.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::{Invariant, TraceEvent};
@@ -62,10 +62,13 @@ impl Invariant for AbsorbTerm {
     }
 }
 
-/// STATUS-MONO: a terminal phase never reverts, a pod that ran is never pending again without a new sandbox.
+/// STATUS-MONO: a terminal phase never reverts, a pod that ran is never pending again without a new sandbox. What an
+/// incarnation said to itself and the API server does not show may be lost with it: nobody has seen it.
 #[derive(Clone, Debug, Default)]
 pub struct StatusMono {
     terminal: BTreeMap<PodUid, String>,
+    /// Pods that the API server shows in a phase that is not terminal.
+    going_on: BTreeSet<PodUid>,
 }
 
 impl Invariant for StatusMono {
@@ -83,7 +86,23 @@ impl Invariant for StatusMono {
                 }
                 _ => Ok(()),
             },
-            // Nothing of the pod is left that the phase could be told from (no API server in these worlds).
+            TraceEvent::ApiStatus { pod, phase, .. } => {
+                if matches!(phase.as_str(), "Succeeded" | "Failed") {
+                    self.going_on.remove(pod);
+                } else {
+                    self.going_on.insert(pod.clone());
+                }
+                Ok(())
+            }
+            TraceEvent::ApiGone { pod } => {
+                self.going_on.remove(pod);
+                Ok(())
+            }
+            TraceEvent::AgentStarted { .. } => {
+                self.terminal.retain(|pod, _| !self.going_on.contains(pod));
+                Ok(())
+            }
+            // Nothing of the pod is left that the phase could be told from.
             TraceEvent::RuntimeEmptied => {
                 self.terminal.clear();
                 Ok(())

@@ -1,4 +1,5 @@
-//! Invariants over what the API server was told: STATUS-MONO (there), STATUS-TRUTH, DELETE-LAST.
+//! Invariants over what the API server was told: STATUS-MONO (there), STATUS-TRUTH, DELETE-LAST,
+//! SECRET-SCOPE.
 //!
 //! In: statuses and deletions as the API server applied them, beside what happened in the runtime. Out: violations.
 //! They look at the server's side: what the agent meant to say does not count.
@@ -166,5 +167,23 @@ impl Invariant for DeleteLast {
             _ => {}
         }
         Ok(())
+    }
+}
+
+/// SECRET-SCOPE: the agent asks for nothing that is not its node's: not for other nodes, their leases or pods. No call
+/// that exists reads a secret or a config map; when one does, it is judged here, too.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SecretScope;
+
+impl Invariant for SecretScope {
+    fn name(&self) -> &'static str {
+        "SECRET-SCOPE"
+    }
+
+    fn observe(&mut self, _: Mono, event: &TraceEvent) -> Result<(), String> {
+        match event {
+            TraceEvent::ApiAsked { what, own: false } => Err(format!("{what}: not this node's business")),
+            _ => Ok(()),
+        }
     }
 }

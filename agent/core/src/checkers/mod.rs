@@ -7,16 +7,20 @@
 
 mod agent;
 mod api;
+pub mod at_rest;
 mod runtime;
 
 #[cfg(test)]
 mod tests;
 
+use k8s_openapi::api::core::v1::Pod;
+
 use crate::runtime::{ContainerId, PodUid, SandboxId};
 use crate::time::Mono;
+use crate::types::pod::{self, CONFIG_MIRROR};
 
 pub use agent::{AbsorbTerm, BackOff, Bounded, RestartTransparent, StatusMono};
-pub use api::{ApiStatusMono, DeleteLast, StatusTruth};
+pub use api::{ApiStatusMono, DeleteLast, SecretScope, StatusTruth};
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
 
 /// Something that happened in the world.
@@ -127,6 +131,13 @@ pub enum TraceEvent {
         /// Which pod.
         pod: PodUid,
     },
+    /// The agent asked the API server for something.
+    ApiAsked {
+        /// `ApiCall::describe`.
+        what: String,
+        /// It is this node's business: its Node, its lease, its events, a pod that is or was bound to it.
+        own: bool,
+    },
     /// The pod was desired anew after everything of it was gone: its history ends.
     PodForgotten {
         /// Which pod.
@@ -141,6 +152,17 @@ pub enum TraceEvent {
         /// How many are allowed.
         limit: usize,
     },
+}
+
+impl TraceEvent {
+    /// What the API server shows of `pod` after the agent wrote it.
+    #[must_use]
+    pub fn api_status(pod: &Pod) -> TraceEvent {
+        let phase = pod.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default();
+        let running = pod.status.as_ref().map(at_rest::running).unwrap_or_default();
+        let mirror = pod::annotation(pod, CONFIG_MIRROR).is_some();
+        TraceEvent::ApiStatus { pod: PodUid::from(pod::uid(pod)), phase, running, mirror }
+    }
 }
 
 /// A broken invariant.
@@ -167,22 +189,32 @@ pub trait Invariant: std::fmt::Debug {
     fn observe(&mut self, at: Mono, event: &TraceEvent) -> Result<(), String>;
 }
 
+/// A fresh observer for each invariant over what the API server was told; worlds without runtime feed only these.
+#[must_use]
+pub fn api_side() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(ApiStatusMono::default()),
+        Box::new(StatusTruth::default()),
+        Box::new(DeleteLast::default()),
+        Box::new(SecretScope),
+    ]
+}
+
 /// A fresh observer for each invariant of this module.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Invariant>> {
-    vec![
+    let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::new(OneLive::default()),
         Box::new(OneSandbox::default()),
         Box::new(NoOutlive::default()),
         Box::new(AbsorbTerm::default()),
         Box::new(StatusMono::default()),
-        Box::new(ApiStatusMono::default()),
-        Box::new(StatusTruth::default()),
-        Box::new(DeleteLast::default()),
         Box::new(BackOff::default()),
         Box::new(RestartTransparent::default()),
         Box::new(Bounded),
-    ]
+    ];
+    all.extend(api_side());
+    all
 }
 
 /// Shows one event to every observer.

@@ -28,6 +28,7 @@ use crate::api::retry::Retry;
 use crate::api::{ApiCall, ApiError, ApiResult, ObjectName};
 use crate::drivers::Class;
 use crate::machine::{EffectId, Machine, Outbox};
+use crate::node_status::NodeEvent;
 use crate::pod_worker::{EventFact, EventKind};
 use crate::runtime::PodKey;
 use crate::time::{Mono, Now};
@@ -87,6 +88,13 @@ impl Fact {
             reason: rejection.reason.clone(),
             message: rejection.message.clone(),
         }
+    }
+
+    /// A change of the Node's status.
+    #[must_use]
+    pub fn of_node_event(event: NodeEvent) -> Fact {
+        let kind = if event.warning { EventKind::Warning } else { EventKind::Normal };
+        Fact::of_node(kind, event.reason, event.message)
     }
 
     /// Something about the node.

@@ -6,7 +6,8 @@
 //! 2. [`MirrorEvent::Watch`]: every event of the pod watch (see [`crate::pod_source::api`]);
 //! 3. [`MirrorEvent::Node`]: what is known of the Node object, at each change;
 //! 4. [`MirrorEvent::Worker`] for each `ManagerAction::Start`, [`MirrorEvent::Forgotten`] for each
-//!    `ManagerAction::Forget`, [`MirrorEvent::Synced`] for `ManagerAction::Synced`;
+//!    `ManagerAction::Forget`, [`MirrorEvent::Synced`] for `ManagerAction::Synced`, [`MirrorEvent::Outdated`] for
+//!    `StatusAction::Outdated`;
 //! 5. [`MirrorEvent::Answer`], exactly one for each [`MirrorAction::Call`], and [`MirrorEvent::Tick`] at the
 //!    deadline.
 //!
@@ -24,7 +25,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::api::{ApiCall, ApiError, ApiReply, ApiResult, ObjectName, WatchEvent};
@@ -57,6 +58,24 @@ pub enum NodeView {
     },
 }
 
+impl NodeView {
+    /// What the watch on the own Node says; `None` if it says nothing new.
+    #[must_use]
+    pub fn heard(event: &WatchEvent<Node>) -> Option<NodeView> {
+        let of = |node: &Node| match (&node.metadata.deletion_timestamp, &node.metadata.uid) {
+            (Some(_), _) => NodeView::Deleting,
+            (None, Some(uid)) => NodeView::Present { uid: uid.clone() },
+            (None, None) => NodeView::Missing,
+        };
+        match event {
+            WatchEvent::Listed(nodes) => Some(nodes.first().map_or(NodeView::Missing, |node| of(node))),
+            WatchEvent::Applied(node) => Some(of(node)),
+            WatchEvent::Deleted(_) => Some(NodeView::Missing),
+            WatchEvent::Lost(_) => None,
+        }
+    }
+}
+
 /// What the machine reacts to.
 #[derive(Clone, Debug)]
 pub enum MirrorEvent {
@@ -72,6 +91,14 @@ pub enum MirrorEvent {
     Forgotten(PodUid),
     /// Every source was read: static pods that are not known do not exist.
     Synced,
+    /// The mirror pod shows an earlier run that the API server lets nobody take back
+    /// ([`StatusAction::Outdated`](crate::status_manager::StatusAction::Outdated)).
+    Outdated {
+        /// Its name.
+        name: ObjectName,
+        /// Its UID in the API.
+        uid: String,
+    },
     /// The answer to a call.
     Answer {
         /// As issued.
@@ -259,7 +286,7 @@ impl MirrorPods {
                 }
                 match mirror {
                     Some(m) if !m.is_mirror() => Some(Need::Look),
-                    Some(m) if m.mirrors(wanted) => None,
+                    Some(m) if m.mirrors(wanted) && slot.outdated.as_ref() != Some(&m.uid) => None,
                     Some(m) => Some(Need::Delete(m.uid.clone())),
                     None => self.new_mirror(wanted).map(|pod| Need::Create(Box::new(pod))),
                 }
@@ -373,6 +400,11 @@ impl Machine for MirrorPods {
                 self.workers.remove(&uid);
             }
             MirrorEvent::Synced => self.synced = true,
+            MirrorEvent::Outdated { name, uid } => {
+                if let Some(slot) = self.slots.get_mut(&name) {
+                    slot.outdated = Some(uid);
+                }
+            }
             MirrorEvent::Answer { id, result } => self.answered(id, result, now, out),
             MirrorEvent::Tick => {}
         }

@@ -61,6 +61,8 @@ pub(super) struct Slot {
     pub(super) flight: Option<Need>,
     pub(super) look: bool,
     pub(super) retry: Retry,
+    /// UID of a mirror pod that shows an earlier run and must be made anew.
+    pub(super) outdated: Option<String>,
     /// That somebody else has the name was said.
     pub(super) told_taken: bool,
 }

@@ -213,4 +213,40 @@ fn somebody_elses_pod_is_never_deleted() {
     }
 }
 
+#[test]
+fn an_outdated_mirror_is_made_anew() {
+    let (mut n, _, mirror) = mirrored();
+    let name = name_of(&mirror);
+    let outdated = |uid: &str| MirrorEvent::Outdated { name: name.clone(), uid: uid.to_owned() };
+    assert_eq!(n.step(outdated("another")), 0);
+    assert_eq!(n.step(outdated(pod::uid(&mirror))), 1);
+    let (id, call) = n.call();
+    assert!(matches!(call, ApiCall::DeletePod { .. }), "{call:?}");
+    n.answer(id, Ok(ApiReply::Done));
+    let (id, call) = n.call();
+    assert!(matches!(call, ApiCall::CreatePod(_)), "{call:?}");
+    n.answer(id, Ok(ApiReply::Pod(Box::new((*stored(&call, "new")).clone()))));
+    assert_eq!(n.calls, []);
+}
+
+#[test]
+fn the_watch_tells_whether_the_node_is_there() {
+    let mut node = k8s_openapi::api::core::v1::Node::default();
+    node.metadata.uid = Some("u".into());
+    let mut deleting = node.clone();
+    deleting.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    let (node, deleting) = (Arc::new(node), Arc::new(deleting));
+    let present = || Some(NodeView::Present { uid: "u".into() });
+    for (event, view) in [
+        (WatchEvent::Listed(vec![node.clone()]), present()),
+        (WatchEvent::Applied(node.clone()), present()),
+        (WatchEvent::Applied(deleting), Some(NodeView::Deleting)),
+        (WatchEvent::Deleted(node), Some(NodeView::Missing)),
+        (WatchEvent::Listed(Vec::new()), Some(NodeView::Missing)),
+        (WatchEvent::Lost("x".into()), None),
+    ] {
+        assert_eq!(NodeView::heard(&event), view, "{event:?}");
+    }
+}
+
 mod properties;

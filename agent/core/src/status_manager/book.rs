@@ -1,6 +1,7 @@
 //! What the status manager knows: the API's pods, and what workers said.
 //!
-//! In: sightings, facts, answers. Out: look-ups. Invariants: an older resource version never replaces a newer one; a pod
+//! In: sightings, facts, answers. Out: look-ups. Invariants: an older resource version never replaces a newer one, but
+//! in a list, which is the truth even of a server that was put back to an earlier state; a pod
 //! that the watch took away does not come back through a late answer; a static pod is its mirror pod's only if the
 //! mirror names its UID.
 
@@ -59,12 +60,9 @@ impl ApiPods {
 
     pub(super) fn listed(&mut self, pods: &[Arc<Pod>]) {
         self.listed = true;
-        let mut before = std::mem::take(&mut self.pods);
+        self.pods.clear();
         self.mirrors.clear();
         for pod in pods {
-            if let Some(old) = before.remove(pod::uid(pod)) {
-                self.insert(old);
-            }
             self.applied(pod);
         }
     }
@@ -197,6 +195,8 @@ pub(super) struct Entry {
     written: Option<Written>,
     /// The final DELETE is done.
     pub(super) deleted: bool,
+    /// UID of the mirror pod of which it was said that it is outdated.
+    pub(super) outdated: Option<String>,
 }
 
 impl Entry {
@@ -214,6 +214,7 @@ impl Entry {
             just_read: false,
             written: None,
             deleted: false,
+            outdated: None,
         }
     }
 

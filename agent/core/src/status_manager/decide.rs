@@ -8,8 +8,8 @@ use super::book::{ApiPods, Entry, Via};
 use super::merge::{MergeInputs, merge};
 use super::patch::{Guard, status_patch};
 use super::terminate::terminated_status;
-use super::{name_of, patch};
-use crate::api::ApiCall;
+use super::{name_of, patch, transition};
+use crate::api::{ApiCall, ObjectName};
 use crate::status::Phase;
 use crate::time::{Mono, Now};
 use crate::types::pod;
@@ -67,6 +67,14 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, now: Now) -> Option<Wanted> {
         return wanted(Need::Delete, delete(), None);
     }
     None
+}
+
+/// The mirror pod that shows an ended run while its static pod runs anew: its name and UID.
+pub(super) fn outdated(entry: &Entry, api: &ApiPods) -> Option<(ObjectName, String)> {
+    let (shown, via) = api.of(&entry.key)?;
+    let said = entry.status.as_deref().filter(|_| via == Via::Mirror)?;
+    transition::check(shown.status.as_ref(), said, Some(shown)).err()?;
+    Some((name_of(shown), pod::uid(shown).to_owned()))
 }
 
 /// The status that the API should show.

@@ -11,6 +11,9 @@
 //! 3. [`StatusEvent::Answer`], exactly one for each [`StatusAction::Call`], and [`StatusEvent::Tick`] at the
 //!    deadline.
 //!
+//! [`StatusAction::Outdated`] goes to the mirror pods as
+//! [`MirrorEvent::Outdated`](crate::mirror_pods::MirrorEvent::Outdated).
+//!
 //! A patch carries `metadata.uid` and, if its base comes from the watch, `metadata.resourceVersion`: the server
 //! answers 409 if the base was stale, and only then the pod is read with a GET, as upstream does every time.
 //!
@@ -46,7 +49,7 @@ use crate::runtime::{PodKey, PodUid};
 use crate::time::{Mono, Now};
 use crate::types::pod;
 
-use book::{ApiPods, Entry, Flight};
+use book::{ApiPods, Entry, Flight, Via};
 use decide::Need;
 
 pub use merge::{MergeInputs, is_owned_condition, merge};
@@ -94,6 +97,14 @@ pub enum StatusAction {
         id: EffectId,
         /// What.
         call: ApiCall,
+    },
+    /// A mirror pod shows an earlier run of its static pod as ended for good, which the API server lets nobody take
+    /// back: it must be made anew. Tell [`MirrorPods`](crate::mirror_pods::MirrorPods).
+    Outdated {
+        /// The mirror pod.
+        name: ObjectName,
+        /// Its UID in the API.
+        uid: String,
     },
     /// Tell people.
     Report(StatusReport),
@@ -177,7 +188,10 @@ impl StatusManager {
         let uid = key.uid.clone();
         let entry = self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key));
         let api = self.api.of(&entry.key);
-        if let Err(problem) = transition::check(entry.status.as_deref(), status, api.map(|(pod, _)| pod)) {
+        // What a mirror pod shows may be of an earlier run; that is looked at when it is to be written.
+        let shown = api.filter(|(_, via)| *via == Via::Itself).and_then(|(pod, _)| pod.status.as_ref());
+        let before = entry.status.as_deref().filter(|_| !entry.is_over()).or(shown);
+        if let Err(problem) = transition::check(before, status, api.map(|(pod, _)| pod)) {
             out.push(StatusAction::Report(StatusReport::Illegal { pod: entry.key.clone(), problem }));
             return;
         }
@@ -203,6 +217,8 @@ impl StatusManager {
             WatchEvent::Listed(pods) => {
                 self.gate.release();
                 self.api.listed(&pods);
+                // What was deleted and is there again came from a backup of the server.
+                self.pods.values_mut().for_each(|entry| entry.deleted = false);
                 self.pods.keys().cloned().collect()
             }
             WatchEvent::Applied(pod) => self.api.applied(&pod),
@@ -270,6 +286,11 @@ impl StatusManager {
                 self.dirty.remove(&uid);
                 continue;
             }
+            if let Some((name, api_uid)) = decide::outdated(entry, &self.api) {
+                self.dirty.remove(&uid);
+                self.outdated(&uid, name, api_uid, out);
+                continue;
+            }
             if !self.may_call() {
                 break;
             }
@@ -290,6 +311,13 @@ impl StatusManager {
                     }
                 }
             }
+        }
+    }
+
+    fn outdated(&mut self, pod: &PodUid, name: ObjectName, uid: String, out: &mut Outbox<StatusAction>) {
+        if let Some(entry) = self.pods.get_mut(pod).filter(|e| e.outdated.as_ref() != Some(&uid)) {
+            entry.outdated = Some(uid.clone());
+            out.push(StatusAction::Outdated { name, uid });
         }
     }
 

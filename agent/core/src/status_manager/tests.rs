@@ -46,11 +46,14 @@ struct Node {
     machine: StatusManager,
     now: u64,
     calls: Vec<(EffectId, ApiCall)>,
+    /// UIDs of mirror pods that must be made anew.
+    outdated: Vec<String>,
 }
 
 impl Node {
     fn new(pods: &[Pod]) -> Node {
-        let mut n = Node { machine: StatusManager::new("n"), now: SECOND, calls: Vec::new() };
+        let machine = StatusManager::new("n");
+        let mut n = Node { machine, now: SECOND, calls: Vec::new(), outdated: Vec::new() };
         n.step(StatusEvent::Watch(WatchEvent::Listed(pods.iter().cloned().map(Arc::new).collect())));
         n
     }
@@ -60,8 +63,10 @@ impl Node {
         let mono = Mono(self.now);
         self.machine.step(Now { mono, ..Now::default() }, event, &mut out);
         for action in out.drain() {
-            if let StatusAction::Call { id, call } = action {
-                self.calls.push((id, call));
+            match action {
+                StatusAction::Call { id, call } => self.calls.push((id, call)),
+                StatusAction::Outdated { uid, .. } => self.outdated.push(uid),
+                StatusAction::Report(_) => {}
             }
         }
     }
@@ -300,6 +305,65 @@ fn what_ended_for_good_does_not_run_again() {
     ));
     assert_eq!(n.calls, []);
     assert!(n.machine.is_settled());
+}
+
+/// A static pod that was taken away and came back as it was runs again, whatever its restart policy; the API server
+/// refuses to take back what its mirror pod shows as ended.
+#[test]
+fn a_mirror_of_an_ended_run_is_made_anew_and_then_told() {
+    let container = |state: Value| json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}]);
+    let ended =
+        json!({"phase": "Failed", "containerStatuses": container(json!({"terminated": {"exitCode": 1}}))});
+    let runs = json!({"phase": "Running", "containerStatuses": container(json!({"running": {}}))});
+    let mirror = |uid: &str, version: u64, status: &Value| {
+        let meta = json!({"annotations": {"kubernetes.io/config.mirror": "hash"}});
+        Arc::new(api_pod(uid, version, json!({"metadata": meta, "status": status})))
+    };
+    for restarted in [false, true] {
+        let mut n = Node::new(&[]);
+        n.step(StatusEvent::Watch(WatchEvent::Listed(vec![mirror("m1", 5, &ended)])));
+        if !restarted {
+            n.step(said("hash", ended.clone()));
+            n.step(StatusEvent::Terminated("hash".into()));
+            n.step(StatusEvent::Finished(key("hash")));
+            n.calls.clear();
+            n.machine.flights.clear();
+            n.machine.pods.values_mut().for_each(|entry| entry.in_flight = false);
+        }
+        n.step(said("hash", runs.clone()));
+        n.step(StatusEvent::Tick);
+        assert_eq!((n.outdated.as_slice(), n.calls.len()), (&["m1".to_owned()][..], 0), "said once");
+        n.step(StatusEvent::Watch(WatchEvent::Deleted(mirror("m1", 6, &ended))));
+        n.step(StatusEvent::Watch(WatchEvent::Applied(mirror("m2", 7, &json!({})))));
+        let (_, patch) = n.patch();
+        assert_eq!((&patch["metadata"]["uid"], &patch["status"]["phase"]), (&json!("m2"), &json!("Running")));
+    }
+}
+
+/// A server that was put back to an earlier state has lower versions than what is known.
+#[test]
+fn a_list_is_the_truth_whatever_was_known() {
+    let mut n = Node::new(&[api_pod("u", 90, json!({"status": {"phase": "Running", "podIP": "1.1.1.1"}}))]);
+    n.step(said("u", json!({"phase": "Running", "podIP": "1.1.1.1"})));
+    assert_eq!(n.calls, []);
+    n.step(StatusEvent::Watch(WatchEvent::Listed(vec![Arc::new(api_pod("u", 50, json!({})))])));
+    let (_, patch) = n.patch();
+    assert_eq!(patch["metadata"]["resourceVersion"], "50");
+    assert_eq!(patch["status"], json!({"phase": "Running", "podIP": "1.1.1.1"}));
+}
+
+#[test]
+fn a_pod_that_a_backup_brings_back_is_deleted_again() {
+    let going =
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Failed"}});
+    let mut n = Node::new(&[api_pod("u", 5, going.clone())]);
+    n.step(StatusEvent::Finished(key("u")));
+    let (id, call) = n.call();
+    assert!(matches!(call, ApiCall::DeletePod { .. }));
+    n.answer(id, Ok(ApiReply::Done));
+    assert_eq!(n.calls, []);
+    n.step(StatusEvent::Watch(WatchEvent::Listed(vec![Arc::new(api_pod("u", 4, going))])));
+    assert!(matches!(n.call().1, ApiCall::DeletePod { .. }));
 }
 
 mod properties;

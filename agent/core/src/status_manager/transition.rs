@@ -10,7 +10,7 @@ use crate::pod_actions::{Ended, SlotKind, restarts, slots};
 /// May `after` follow `before`? Without a specification nobody knows, and everything may.
 pub(super) fn check(before: Option<&PodStatus>, after: &PodStatus, pod: Option<&Pod>) -> Result<(), String> {
     let Some(pod) = pod else { return Ok(()) };
-    let Some(before) = before.or(pod.status.as_ref()) else { return Ok(()) };
+    let Some(before) = before else { return Ok(()) };
     for slot in slots(pod).iter().filter(|s| s.kind != SlotKind::Sidecar) {
         let list = |status: &PodStatus| match slot.kind {
             SlotKind::Regular => status.container_statuses.clone(),

@@ -166,7 +166,7 @@ pub fn start<A: ApiServer>(
     tasks.own(ApiSource::new(name.clone()), ApiSourceShell(to_manager), source.1);
     tasks.own(
         StatusManager::new(name.clone()),
-        StatusShell { caller: caller.clone(), own: status.0 },
+        StatusShell { caller: caller.clone(), own: status.0, mirrors: mirrors.0.clone() },
         status.1,
     );
     tasks.own(

@@ -6,15 +6,13 @@
 use std::sync::Arc;
 
 use agent_core::admission::NodeMarks;
-use agent_core::api::{ApiServer, WatchEvent};
+use agent_core::api::ApiServer;
 use agent_core::events::{Fact, RecorderEvent};
 use agent_core::lease::LeaseEvent;
 use agent_core::mirror_pods::{MirrorEvent, NodeView};
 use agent_core::node_status::{NodeFact, NodeInput, NodeStatus, NodeStatusAction, NodeStatusEvent};
 use agent_core::pod_manager::ManagerEvent;
-use agent_core::pod_worker::EventKind;
 use agent_core::time::Now;
-use k8s_openapi::api::core::v1::Node;
 use tokio::sync::{Notify, watch};
 
 use super::calls::Caller;
@@ -61,7 +59,7 @@ impl<A: ApiServer> Shell for NodeObjectShell<A> {
 
     fn before(&mut self, _now: Now, event: &NodeStatusEvent) {
         if let NodeStatusEvent::Watched(event) = event
-            && let Some(view) = view(event)
+            && let Some(view) = NodeView::heard(event)
         {
             if let NodeView::Present { uid } = &view {
                 self.listeners.lease.send(LeaseEvent::Registered { uid: uid.clone() });
@@ -69,7 +67,7 @@ impl<A: ApiServer> Shell for NodeObjectShell<A> {
             self.listeners.mirrors.send(MirrorEvent::Node(view));
         }
         if let NodeStatusEvent::Watched(event) = event
-            && let Some(marks) = marks(event)
+            && let Some(marks) = NodeMarks::heard(event)
         {
             self.listeners.manager.send(ManagerEvent::Node(marks));
         }
@@ -84,13 +82,8 @@ impl<A: ApiServer> Shell for NodeObjectShell<A> {
                 });
             }
             NodeStatusAction::Event(event) => {
-                let kind = if event.warning { EventKind::Warning } else { EventKind::Normal };
                 tracing::info!(reason = event.reason, message = event.message, "node event");
-                self.listeners.recorder.send(RecorderEvent::Record(Fact::of_node(
-                    kind,
-                    event.reason,
-                    event.message,
-                )));
+                self.listeners.recorder.send(RecorderEvent::Record(Fact::of_node_event(event)));
             }
             NodeStatusAction::PodCidr(ranges) => {
                 self.listeners.pod_cidrs.send_replace(ranges);
@@ -128,31 +121,6 @@ impl<A> NodeObjectShell<A> {
     }
 }
 
-/// What the watch says about the Node; `None` if it says nothing new.
-fn view(event: &WatchEvent<Node>) -> Option<NodeView> {
-    let of = |node: &Node| match (&node.metadata.deletion_timestamp, &node.metadata.uid) {
-        (Some(_), _) => NodeView::Deleting,
-        (None, Some(uid)) => NodeView::Present { uid: uid.clone() },
-        (None, None) => NodeView::Missing,
-    };
-    match event {
-        WatchEvent::Listed(nodes) => Some(nodes.first().map_or(NodeView::Missing, |node| of(node))),
-        WatchEvent::Applied(node) => Some(of(node)),
-        WatchEvent::Deleted(_) => Some(NodeView::Missing),
-        WatchEvent::Lost(_) => None,
-    }
-}
-
-/// What admission should know of the Node; `None` if the watch says nothing new. A Node that is gone leaves its marks:
-/// it comes back, and pods are bound to it only then.
-fn marks(event: &WatchEvent<Node>) -> Option<Option<NodeMarks>> {
-    match event {
-        WatchEvent::Listed(nodes) => Some(nodes.first().map(|node| NodeMarks::of(node))),
-        WatchEvent::Applied(node) => Some(Some(NodeMarks::of(node))),
-        WatchEvent::Deleted(_) | WatchEvent::Lost(_) => None,
-    }
-}
-
 impl Coalesce for NodeStatusEvent {
     fn relation(&self, newer: &Self) -> Relation {
         match (self, newer) {
@@ -175,6 +143,7 @@ fn input_relation(queued: &NodeInput, newer: &NodeInput) -> Relation {
 
 #[cfg(test)]
 mod tests {
+    use agent_core::api::WatchEvent;
     use agent_core::node_status::Pressures;
 
     use super::*;
@@ -187,18 +156,5 @@ mod tests {
         assert_eq!(pleg().relation(&other), Relation::Independent);
         let watched = || NodeStatusEvent::Watched(WatchEvent::Listed(Vec::new()));
         assert_eq!(watched().relation(&watched()), Relation::Ordered);
-    }
-
-    #[test]
-    fn the_watch_tells_whether_the_node_is_there() {
-        let mut node = Node::default();
-        node.metadata.uid = Some("u".into());
-        let present = NodeView::Present { uid: "u".into() };
-        let node = Arc::new(node);
-        assert_eq!(view(&WatchEvent::Listed(vec![node.clone()])), Some(present.clone()));
-        assert_eq!(view(&WatchEvent::Applied(node.clone())), Some(present));
-        assert_eq!(view(&WatchEvent::Deleted(node.clone())), Some(NodeView::Missing));
-        assert_eq!(view(&WatchEvent::Listed(Vec::new())), Some(NodeView::Missing));
-        assert_eq!(view(&WatchEvent::Lost("x".into())), None);
     }
 }

@@ -81,6 +81,8 @@ pub struct StatusShell<A> {
     pub caller: Caller<A>,
     /// Its own mailbox, for answers.
     pub own: Sender<StatusEvent>,
+    /// The mirror pods.
+    pub mirrors: Sender<MirrorEvent>,
 }
 
 impl<A: ApiServer> Shell for StatusShell<A> {
@@ -97,6 +99,10 @@ impl<A: ApiServer> Shell for StatusShell<A> {
                 self.caller.send(call, move |result| {
                     own.send(StatusEvent::Answer { id, result });
                 });
+            }
+            StatusAction::Outdated { name, uid } => {
+                tracing::info!(pod = %name.name, namespace = %name.namespace, uid, "mirror pod of an earlier run");
+                self.mirrors.send(MirrorEvent::Outdated { name, uid });
             }
             StatusAction::Report(StatusReport::Failed { pod, error }) => tracing::warn!(
                 pod = %pod.name, namespace = %pod.namespace, uid = %pod.uid, %error, "status not written yet"

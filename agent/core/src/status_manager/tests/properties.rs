@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
+use crate::checkers::{self, Invariant, TraceEvent};
+use crate::runtime::ContainerId;
 
 const UIDS: [&str; 3] = ["a", "b", "c"];
 
@@ -26,13 +28,14 @@ struct World {
     workers: BTreeMap<&'static str, Worker>,
     forced: BTreeSet<&'static str>,
     count: u32,
+    checks: Vec<Box<dyn Invariant>>,
 }
 
 impl World {
     fn new() -> World {
         let pods: Vec<Pod> =
             UIDS.iter().map(|uid| api_pod(uid, 1, json!({"metadata": {"name": uid}}))).collect();
-        World {
+        let mut world = World {
             node: Node::new(&pods),
             pods: pods.into_iter().map(|p| (pod::uid(&p).to_owned(), p)).collect(),
             version: 1,
@@ -40,7 +43,21 @@ impl World {
             workers: UIDS.iter().map(|uid| (*uid, Worker::default())).collect(),
             forced: BTreeSet::new(),
             count: 0,
+            checks: checkers::api_side(),
+        };
+        for uid in UIDS {
+            let (pod, id) = (PodUid::from(uid), ContainerId::from(uid));
+            let name = "a".to_owned();
+            world.note(&TraceEvent::ContainerCreated { pod, name, attempt: 0, id: id.clone() });
+            world.note(&TraceEvent::ContainerStarted { id });
         }
+        world
+    }
+
+    /// Shows an event to the checkers that the simulator uses, too.
+    fn note(&mut self, event: &TraceEvent) {
+        let at = Mono(self.node.now);
+        checkers::observe_all(&mut self.checks, at, event).unwrap_or_else(|broken| panic!("{broken}"));
     }
 
     fn store(&mut self, mut pod: Pod) -> Pod {
@@ -53,6 +70,7 @@ impl World {
 
     fn remove(&mut self, uid: &str) {
         if let Some(pod) = self.pods.remove(uid) {
+            self.note(&TraceEvent::ApiGone { pod: uid.into() });
             self.news.push_back(WatchEvent::Deleted(Arc::new(pod)));
         }
     }
@@ -62,10 +80,11 @@ impl World {
             ApiCall::GetPod(name) => self.pods.get(&*name.name).map_or_else(|| error(Class::NotFound), reply),
             ApiCall::PatchPodStatus { pod, patch } => self.patch(&pod.name, patch),
             ApiCall::DeletePod { pod, uid, grace_s } => {
-                let Some(shown) = self.pods.get(&*pod.name) else { return error(Class::NotFound) };
+                if !self.pods.contains_key(&*pod.name) {
+                    return error(Class::NotFound);
+                }
                 assert_eq!((*grace_s, uid.as_str()), (0, &*pod.name));
-                assert!(shown.metadata.deletion_timestamp.is_some() && is_terminal(shown), "DELETE-LAST");
-                assert!(self.workers[uid.as_str()].finished, "DELETE-LAST");
+                self.note(&TraceEvent::ApiDeletedByAgent { pod: uid.as_str().into(), mirror: false });
                 self.remove(uid);
                 Ok(ApiReply::Done)
             }
@@ -85,13 +104,7 @@ impl World {
         apply_patch(&mut status, &patch["status"]);
         pod.status = Some(serde_json::from_value(status).unwrap());
         assert_ne!(pod.status, shown.status, "a patch that changes nothing");
-        if is_terminal(&shown) {
-            assert_eq!(phase(&shown), phase(&pod), "STATUS-MONO");
-        }
-        if is_terminal(&pod) && !is_terminal(&shown) {
-            let worker = &self.workers[name];
-            assert!(worker.terminated || worker.finished, "STATUS-TRUTH");
-        }
+        self.note(&TraceEvent::api_status(&pod));
         let stored = self.store(pod);
         reply(&stored)
     }
@@ -117,10 +130,12 @@ impl World {
             }
             (true, false) => {
                 worker.terminated = true;
+                self.note(&TraceEvent::ContainerExited { id: uid.into() });
                 self.node.step(StatusEvent::Terminated(uid.into()));
             }
             (true, true) => {
                 worker.finished = true;
+                self.note(&TraceEvent::ContainerRemoved { id: uid.into() });
                 self.node.step(StatusEvent::Finished(key_of(uid)));
             }
         }
@@ -167,6 +182,7 @@ impl World {
             1 => {
                 let time = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
                 pod.metadata.deletion_timestamp.get_or_insert(time);
+                self.note(&TraceEvent::ApiDeletionAsked { pod: uid.into() });
                 self.store(pod);
             }
             _ => {
@@ -246,14 +262,6 @@ impl World {
 
 fn key_of(uid: &str) -> PodKey {
     PodKey { namespace: "ns".into(), name: uid.into(), uid: uid.into() }
-}
-
-fn phase(pod: &Pod) -> Option<&str> {
-    pod.status.as_ref()?.phase.as_deref()
-}
-
-fn is_terminal(pod: &Pod) -> bool {
-    matches!(phase(pod), Some("Succeeded" | "Failed"))
 }
 
 /// What the API server does with a strategic merge patch of a status.

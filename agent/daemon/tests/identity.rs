@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_apiserver::testing::{FakeServer, TestPki, Validity};
+use agent_apiserver::kubeconfig::{self, OwnKubeconfig};
+use agent_apiserver::testing::{FakeServer, Fault, TestPki, Validity};
 use agent_apiserver::{ApiClient, Options};
 use agent_core::certs::{CertConfig, CertKind};
 use agent_core::time::Wall;
@@ -171,6 +172,32 @@ async fn an_expired_certificate_is_replaced_with_a_token_and_not_shown_to_anybod
     agent.has_joined(&place).await;
     let seen = place.fake.seen();
     assert!(seen.iter().all(|s| s.who == "system:bootstrap:abcdef"), "{seen:?}");
+    agent.tasks.stop().cancel();
+}
+
+#[tokio::test]
+async fn one_refusal_does_not_lead_back_to_where_the_node_once_came_from() {
+    let place = Place::new().await;
+    // Moved long ago: what it was told at its first boot is history. Its certificate is due for renewal.
+    place.own_pair(Validity(-3600, 60));
+    let own = OwnKubeconfig {
+        server: place.fake.server(),
+        ca_pem: place.fake.pki.ca_pem.clone().into_bytes(),
+        client_pem: place.current(),
+    };
+    kubeconfig::write(&place.settings.kubeconfig, &own).unwrap();
+    let told = format!(
+        "server: https://127.0.0.1:1\ncaData: {}\ntoken: {TOKEN}\n",
+        STANDARD.encode(&TestPki::new().ca_pem)
+    );
+    std::fs::write(place.settings.join.as_ref().unwrap(), told).unwrap();
+    place.fake.fail("certificatesigningrequests", Fault::Refuse(401, "Unauthorized", None));
+    let before = std::fs::read_link(place.current()).unwrap();
+    let agent = place.agent();
+    agent.says("127.0.0.1:1").await;
+    agent.has_joined(&place).await;
+    assert_ne!(std::fs::read_link(place.current()).unwrap(), before, "renewed");
+    assert_eq!(std::fs::read_to_string(&place.settings.kubeconfig).unwrap(), own.render());
     agent.tasks.stop().cancel();
 }
 

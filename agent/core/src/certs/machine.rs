@@ -89,8 +89,8 @@ pub struct CertManager {
     pub(super) addresses: Vec<NodeAddress>,
     /// The API server refused the node's own certificate.
     pub(super) refused: bool,
-    /// And the bootstrap credentials after it: the two take turns.
-    pub(super) bootstrap_refused: bool,
+    /// The last attempt was with bootstrap credentials and failed: while a certificate is refused the two take turns.
+    pub(super) is_nodes_turn: bool,
     failures: u32,
     next_try: Mono,
     pub(super) failure: Option<String>,
@@ -117,7 +117,7 @@ impl CertManager {
             bootstrap_wanted: None,
             addresses: Vec::new(),
             refused: false,
-            bootstrap_refused: false,
+            is_nodes_turn: false,
             failures: 0,
             next_try: Mono(0),
             failure: None,
@@ -165,6 +165,7 @@ impl CertManager {
         match phase {
             Phase::Idle => {}
             Phase::Generating(r) | Phase::Creating(r) | Phase::Approval(r, _) | Phase::Storing(r) => {
+                self.is_nodes_turn = r.with == CertIdentity::Bootstrap;
                 out.push(CertAction::DropKey { key: r.key });
             }
         }
@@ -180,7 +181,7 @@ impl CertManager {
     fn take(&mut self, facts: Option<CertificateFacts>, rotate_at: Option<Wall>) {
         self.rotate_at = rotate_at.filter(|_| self.config.rotate);
         self.current = Some(facts);
-        (self.refused, self.bootstrap_refused) = (false, false);
+        (self.refused, self.is_nodes_turn) = (false, false);
     }
 
     fn loaded(&mut self, facts: Option<CertificateFacts>) {
@@ -216,7 +217,6 @@ impl CertManager {
     ) {
         if error.code == Some(401) && self.config.kind == CertKind::Client {
             self.refused |= with == CertIdentity::Node;
-            self.bootstrap_refused = with == CertIdentity::Bootstrap;
         }
         self.fail(message::call_failed(self.config.kind, with, error), now, out);
     }
@@ -288,10 +288,10 @@ impl CertManager {
             }
             Verdict::Issued(certificate) => {
                 if let Phase::Approval(request, _) = std::mem::replace(&mut self.phase, Phase::Idle) {
-                    let key = request.key;
+                    let (key, with) = (request.key, request.with);
                     self.phase = Phase::Storing(request);
                     let id = self.next_id();
-                    out.push(CertAction::Store { id, key, certificate });
+                    out.push(CertAction::Store { id, key, with, certificate });
                 }
             }
             Verdict::Denied(why) => self.fail(message::denied(&filed.name, &why), now, out),
@@ -425,7 +425,7 @@ impl Machine for CertManager {
             CertEvent::Bootstrap(credentials) => {
                 if credentials.is_ok() {
                     (self.failures, self.next_try) = (0, now.mono);
-                    self.bootstrap_refused = false;
+                    self.is_nodes_turn = false;
                 }
                 self.bootstrap = Some(credentials);
             }

@@ -12,7 +12,7 @@
 //! - `Bootstrap`: wanted, look for bootstrap credentials (a first-boot token), say with [`CertEvent::Bootstrap`] that
 //!   they are there or why not, and again whenever that changes. Not wanted: the certificate in use is good; use it,
 //!   stop looking, and forget the token.
-//! - `Store`: write certificate chain and key `key` into one file of mode 0600, switch `-current.pem` to it, make
+//! - `Store`: if bootstrap credentials asked for it, their cluster is the node's from now on. Write certificate chain and key `key` into one file of mode 0600, switch `-current.pem` to it, make
 //!   the API client use it (closing its old connections), and answer with what the certificate says. A chain that
 //!   does not fit the key is an error.
 //! - `DropKey`: the key `key` will not be used, erase it.
@@ -176,6 +176,8 @@ pub enum CertAction {
         id: EffectId,
         /// Its private key.
         key: KeyHandle,
+        /// Who asked for it: it is of that one's cluster.
+        with: CertIdentity,
         /// The chain, PEM, as the API server gave it.
         certificate: Vec<u8>,
     },

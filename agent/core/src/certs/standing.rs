@@ -1,7 +1,7 @@
 //! How it stands with a certificate: who can ask for one, whether bootstrap credentials are of use, what people are told.
 //!
 //! In: the machine's state and the time. Out: [`CertState`], the sentence to show, [`CertIdentity`]. Invariants: a
-//! token is used only where the node's own certificate does not do; if both are refused they take turns, so that
+//! token is used only where the node's own certificate does not do; if neither gets anywhere they take turns, so that
 //! whichever is mended first is found.
 
 use super::facts::{CertTemplate, CertificateFacts};
@@ -64,7 +64,7 @@ impl CertManager {
         }
         let valid = self.current().map(|current| is_valid(current, wall));
         match (valid, &self.bootstrap) {
-            (Some(true), Some(Ok(()))) if self.refused && !self.bootstrap_refused => {
+            (Some(true), Some(Ok(()))) if self.refused && !self.is_nodes_turn => {
                 Some(CertIdentity::Bootstrap)
             }
             (Some(true), _) => Some(CertIdentity::Node),

@@ -56,6 +56,8 @@ struct World {
     approve: bool,
     /// What the shell finds when it looks for bootstrap credentials; `None`: it goes on looking.
     token: Option<Result<(), String>>,
+    /// The cluster that the token is of cannot be reached.
+    token_leads_nowhere: bool,
     wanted: Vec<bool>,
     shown: String,
     template: Option<CertTemplate>,
@@ -101,6 +103,7 @@ impl World {
             lifetime: hours(1),
             approve: true,
             token: None,
+            token_leads_nowhere: false,
             wanted: Vec::new(),
             shown: String::new(),
             template: None,
@@ -232,6 +235,9 @@ impl World {
             ..Default::default()
         };
         let kinds = match fault {
+            _ if self.token_leads_nowhere && with == CertIdentity::Bootstrap => {
+                return error(Class::Unavailable, None, "connection refused");
+            }
             Fault::Broken => return error(Class::Unavailable, None, "connection refused"),
             Fault::Unauthorized => return error(Class::Unavailable, Some(401), "Unauthorized"),
             Fault::Lost => return error(Class::DeadlineExceeded, None, "no answer"),
@@ -485,6 +491,19 @@ fn a_refusal_does_not_tie_the_node_to_a_token_that_is_gone() {
         assert!(matches!(w.machine.state(w.now.wall), CertState::Valid { .. }), "{token:?}");
         assert_eq!(w.shown, "", "{token:?}");
     }
+}
+
+/// A single 401, and what the node was told at its first boot leads nowhere any more.
+#[test]
+fn a_token_that_leads_nowhere_does_not_keep_a_good_certificate_from_its_renewal() {
+    let mut w = World::joining();
+    w.run(Duration::from_secs(10), &mut peace());
+    w.token_leads_nowhere = true;
+    w.actions();
+    w.run(hours(1) - Duration::from_secs(20), &mut [Fault::None, Fault::Unauthorized].into_iter());
+    let asked: Vec<String> = w.actions().into_iter().filter(|a| a.starts_with("create")).collect();
+    assert_eq!(asked, ["create as Node", "create as Bootstrap", "create as Node"]);
+    assert_eq!((w.wanted.as_slice(), w.shown.as_str()), (&[true, false, true, false][..], ""));
 }
 
 #[test]

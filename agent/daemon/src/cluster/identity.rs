@@ -50,11 +50,18 @@ struct Shared {
     options: Options,
     store: Store,
     keys: Mutex<BTreeMap<KeyHandle, Arc<Zeroizing<String>>>>,
-    bootstrap: Mutex<Option<Arc<ApiClient>>>,
+    bootstrap: Mutex<Option<Bootstrap>>,
     /// A call with bootstrap credentials failed: what they rest on is to be found again.
     doubted: AtomicBool,
     client: ClientView,
     board: Board,
+}
+
+/// Credentials to ask with, and the cluster that they are of.
+#[derive(Clone)]
+struct Bootstrap {
+    client: Arc<ApiClient>,
+    found: Arc<Found>,
 }
 
 /// The client certificate's surroundings.
@@ -216,7 +223,7 @@ impl Shared {
             if self.doubted.swap(false, Ordering::Relaxed) || is_new || again {
                 pause = if is_new { RETRY_MIN } else { (pause * 2).min(RETRY_MAX) };
                 let outcome = match &told {
-                    Ok(told) => self.try_bootstrap(told, tasks).await,
+                    Ok(told) => self.try_bootstrap(told).await,
                     Err(problem) => Err(problem.clone()),
                 };
                 self.set_bootstrap(outcome.as_ref().ok().cloned());
@@ -232,10 +239,10 @@ impl Shared {
         }
     }
 
-    async fn try_bootstrap(&self, told: &Told, tasks: &Tasks) -> Result<Arc<ApiClient>, String> {
+    async fn try_bootstrap(&self, told: &Told) -> Result<Bootstrap, String> {
         let found = told.found(&self.options).await?;
-        self.write_kubeconfig(&found, tasks).await?;
-        ApiClient::new(found.access, &self.options).map(Arc::new).map_err(|e| chain(&e))
+        let client = ApiClient::new(found.access.clone(), &self.options).map_err(|e| chain(&e))?;
+        Ok(Bootstrap { client: Arc::new(client), found: Arc::new(found) })
     }
 
     async fn write_kubeconfig(&self, found: &Found, tasks: &Tasks) -> Result<(), String> {
@@ -251,8 +258,12 @@ impl Shared {
         }
     }
 
-    fn set_bootstrap(&self, client: Option<Arc<ApiClient>>) {
-        *self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner) = client;
+    fn set_bootstrap(&self, bootstrap: Option<Bootstrap>) {
+        *self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner) = bootstrap;
+    }
+
+    fn bootstrap(&self) -> Option<Bootstrap> {
+        self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn keep(&self, key: KeyHandle, pem: Zeroizing<String>) {
@@ -267,21 +278,15 @@ impl Shared {
         match with {
             CertIdentity::Node => {
                 let known = self.client.borrow().clone();
-                match known {
-                    Some(client) => Some(client),
-                    // Expired by this node's clock: good for asking, nothing else is to begin with it.
-                    None => self.expired().await.map(Arc::new),
+                if known.is_some() {
+                    return known;
                 }
+                // Expired by this node's clock: good for asking, nothing else is to begin with it.
+                let read = Kubeconfig::read(&self.settings.kubeconfig).await.ok()?;
+                ApiClient::new(read.access().await.ok()?, &self.options).ok().map(Arc::new)
             }
-            CertIdentity::Bootstrap => self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            CertIdentity::Bootstrap => self.bootstrap().map(|bootstrap| bootstrap.client),
         }
-    }
-}
-
-impl Shared {
-    async fn expired(&self) -> Option<ApiClient> {
-        let read = Kubeconfig::read(&self.settings.kubeconfig).await.ok()?;
-        ApiClient::new(read.access().await.ok()?, &self.options).ok()
     }
 }
 
@@ -325,10 +330,10 @@ impl IdentityShell {
         });
     }
 
-    fn store(&self, id: EffectId, key: KeyHandle, certificate: Vec<u8>) {
+    fn store(&self, id: EffectId, key: KeyHandle, with: CertIdentity, certificate: Vec<u8>) {
         let (shared, own, tasks) = (self.shared.clone(), self.own.clone(), self.tasks.clone());
         self.tasks.start(async move {
-            let result = store(&shared, &tasks, key, certificate).await;
+            let result = store(&shared, &tasks, (key, with), certificate).await;
             own.send(CertEvent::Stored { id, result });
         });
     }
@@ -337,7 +342,7 @@ impl IdentityShell {
 async fn store(
     shared: &Arc<Shared>,
     tasks: &Tasks,
-    key: KeyHandle,
+    (key, with): (KeyHandle, CertIdentity),
     certificate: Vec<u8>,
 ) -> Result<CertificateFacts, String> {
     let key = shared.key(key).ok_or("the key of the request is gone; a new one is made")?;
@@ -350,6 +355,10 @@ async fn store(
         })
         .await;
     let facts = stored.ok_or("the node is being stopped")??;
+    // The kubeconfig is the certificate's, not the token's: one that is in use is not touched before.
+    if let (CertIdentity::Bootstrap, Some(bootstrap)) = (with, shared.bootstrap()) {
+        shared.write_kubeconfig(&bootstrap.found, tasks).await?;
+    }
     shared.connect_or_mend(true, tasks).await?;
     Ok(facts)
 }
@@ -365,7 +374,7 @@ impl Shell for IdentityShell {
         match action {
             CertAction::GenerateKeyAndCsr { id, key, template } => self.generate(id, key, template),
             CertAction::Call { id, with, call } => self.call(id, with, call),
-            CertAction::Store { id, key, certificate } => self.store(id, key, certificate),
+            CertAction::Store { id, key, with, certificate } => self.store(id, key, with, certificate),
             CertAction::DropKey { key } => {
                 self.shared.keys.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             }

@@ -11,9 +11,10 @@ use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
 use agent_core::runtime::observed::{ContainerState, PodSnapshot};
 use agent_core::runtime::{ContainerId, PodKey, PodUid};
 
+use crate::calls::{Answer, Ask, Call, answered_effect};
+use crate::defects::Defect;
 use crate::fake_runtime::key;
-use crate::node::Defect;
-use crate::world::{Answer, Ask, Call, Event, World, answered_effect};
+use crate::world::{Event, World};
 
 impl World {
     pub(crate) fn apply(&mut self, call: Call) {

@@ -34,6 +34,39 @@ pub struct Faults {
     pub sandbox_dies: u64,
     /// Per simulated second: the machine reboots.
     pub reboot: u64,
+    /// Those of the API server and the way to it.
+    pub api: ApiFaults,
+}
+
+/// Faults of the API server and of the way to it. Chances are per mille of the occasion named; 0 is off.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApiFaults {
+    /// A call is answered with 429, 500, 503 or 504 and changes nothing.
+    pub refused: u64,
+    /// A call is applied; the answer is 500 or 504, or none comes.
+    pub answer_lost: u64,
+    /// A call never arrives; its caller waits its time out.
+    pub call_lost: u64,
+    /// A call is applied after its caller has given it up.
+    pub late: u64,
+    /// A call takes up to this many extra milliseconds to arrive.
+    pub slow_ms_max: u64,
+    /// Per simulated second: nothing reaches the server for up to 90 s; watches may or may not survive it.
+    pub partition: u64,
+    /// Per simulated second: connections are dead, which nobody notices until they are closed or 45 s are over.
+    pub dead: u64,
+    /// Per simulated second: a watch ends; it is resumed where it was.
+    pub watch_closed: u64,
+    /// Per simulated second: the server forgets its history; resumed watches get 410.
+    pub history_lost: u64,
+    /// A bookmark does not come.
+    pub bookmark_lost: u64,
+    /// The first list of an incarnation is one that a lagging server has.
+    pub stale_list: u64,
+    /// Per simulated second: the server is put back to where it was up to two minutes ago, versions included.
+    pub restored: u64,
+    /// Versions that the server remembers; 0 for its default.
+    pub window: usize,
 }
 
 impl Faults {
@@ -55,6 +88,29 @@ impl Faults {
             container_killed: some(60),
             sandbox_dies: some(30),
             reboot: some(8),
+            api: ApiFaults::from_rng(rng),
+        }
+    }
+}
+
+impl ApiFaults {
+    fn from_rng(rng: &mut Rng) -> ApiFaults {
+        let window = if rng.chance(300) { 20 } else { 0 };
+        let mut some = |max: u64| if rng.chance(500) { rng.between(1, max) } else { 0 };
+        ApiFaults {
+            refused: some(200),
+            answer_lost: some(200),
+            call_lost: some(100),
+            late: some(60),
+            slow_ms_max: some(8_000),
+            partition: some(20),
+            dead: some(10),
+            watch_closed: some(60),
+            history_lost: some(40),
+            bookmark_lost: some(1_000),
+            stale_list: some(500),
+            restored: some(5),
+            window,
         }
     }
 }

@@ -5,8 +5,15 @@
 //! replay. See docs/testing.md, level L2.
 #![forbid(unsafe_code)]
 
+mod api_calls;
+pub mod api_checks;
+pub mod api_side;
+pub mod api_watch;
 mod apply;
+mod calls;
 pub mod checks;
+pub mod cluster;
+pub mod defects;
 pub mod driver;
 pub mod fake_api;
 pub mod fake_runtime;
@@ -16,4 +23,5 @@ pub mod queue;
 pub mod rng;
 pub mod scenario;
 pub mod trace;
+pub mod users;
 pub mod world;

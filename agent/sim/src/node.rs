@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use agent_core::admission::AdmissionContext;
+use agent_core::admission::{AdmissionContext, NodeMarks};
+use agent_core::api::{ApiCall, ApiReply, ApiResult, ObjectName};
 use agent_core::machine::{EffectId, Machine, Outbox};
+use agent_core::node_status::NodeInput;
 use agent_core::pleg::{Config as PlegConfig, Pleg, PlegAction, PlegEvent};
 use agent_core::pod_manager::{Beginning, Leftovers, ManagerAction, ManagerEvent, PodManager};
 use agent_core::pod_source::{PodOp, PodUpdate, Source};
@@ -17,27 +19,12 @@ use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::{Mono, Now};
 
-use crate::trace::brief;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-/// A deliberate fault in the agent, one for each checker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defect {
-    /// Starts a second instance beside the first (ONE-LIVE).
-    StartsTwice,
-    /// Runs a second sandbox beside the first (ONE-SANDBOX).
-    SandboxTwice,
-    /// Starts a container of a pod that is being taken down (ABSORB-TERM).
-    StartsWhileTerminating,
-    /// Says that a pod is finished while it still runs (NO-OUTLIVE).
-    FinishesEarly,
-    /// Restarts what exited at once (BACKOFF).
-    IgnoresBackOff,
-    /// Stops a container whenever it starts up (RESTART-TRANSPARENT).
-    StopsOnStart,
-    /// Asks and asks (BOUNDED).
-    AsksForEver,
-}
+use crate::api_watch::Heard;
+use crate::cluster::{Cluster, ClusterAction, NODE, Owner, PodNews};
+use crate::defects::Defect;
+use crate::trace::{brief, brief_call};
 
 /// What happens to the agent.
 #[derive(Clone, Debug)]
@@ -59,6 +46,19 @@ pub enum NodeEvent {
     },
     /// For PLEG: the event stream, and the answers to its questions.
     Pleg(PlegEvent),
+    /// A watch on the API server says.
+    Heard(Heard),
+    /// The API server's answer.
+    ApiReply {
+        /// For whom.
+        owner: Owner,
+        /// To what.
+        id: EffectId,
+        /// The answer.
+        result: Box<ApiResult>,
+    },
+    /// News of the machine.
+    Input(Box<NodeInput>),
     /// The timer.
     Tick,
 }
@@ -73,6 +73,10 @@ impl fmt::Debug for NodeRequest {
             NodeRequest::Inspect(uid) => write!(f, "  -> {uid} pleg inspect"),
             NodeRequest::Relist => f.write_str("  -> pleg relist"),
             NodeRequest::Status(key, s) => write!(f, "  -> {} is {:?}", key.uid, s.phase),
+            NodeRequest::Api { owner, id, call } => {
+                write!(f, "  -> {owner:?} #{} {}", id.0, brief_call(call))
+            }
+            NodeRequest::CloseConnections => f.write_str("  -> close connections"),
             NodeRequest::Event(key, e) => write!(f, "  -> {} event {} {}", key.uid, e.reason, e.message),
             NodeRequest::Worker { uid, state, in_flight } => {
                 write!(f, "  -> {uid} {state}, {in_flight} in flight")
@@ -110,6 +114,17 @@ pub enum NodeRequest {
     Status(PodKey, Box<PodStatus>),
     /// A Kubernetes event was recorded.
     Event(PodKey, EventFact),
+    /// A call to the API server.
+    Api {
+        /// From whom.
+        owner: Owner,
+        /// To be sent back.
+        id: EffectId,
+        /// What.
+        call: ApiCall,
+    },
+    /// Connections to the API server may be dead: make new ones.
+    CloseConnections,
     /// A worker's state after a step.
     Worker {
         /// Whose.
@@ -126,22 +141,36 @@ pub struct Node {
     context: Arc<WorkerContext>,
     manager: PodManager,
     pleg: Pleg,
-    workers: BTreeMap<PodUid, PodWorker>,
-    defect: Option<Defect>,
-    out: Vec<NodeRequest>,
+    pub(crate) workers: BTreeMap<PodUid, PodWorker>,
+    /// Workers of which it was said that nothing runs any more.
+    ended: BTreeSet<PodUid>,
+    cluster: Option<Cluster>,
+    pub(crate) defect: Option<Defect>,
+    pub(crate) out: Vec<NodeRequest>,
 }
 
 impl Node {
-    /// A fresh incarnation and what the last one left on disk.
+    /// A fresh incarnation and what the last one left on disk; `cluster` is `None` for a standalone node.
     #[must_use]
-    pub fn new(context: Arc<WorkerContext>, leftovers: Leftovers, defect: Option<Defect>) -> Node {
+    pub fn new(
+        context: Arc<WorkerContext>,
+        leftovers: Leftovers,
+        cluster: Option<Cluster>,
+        defect: Option<Defect>,
+    ) -> Node {
         let admission =
-            Arc::new(AdmissionContext { node_name: "node".to_owned(), ..AdmissionContext::default() });
+            Arc::new(AdmissionContext { node_name: NODE.to_owned(), ..AdmissionContext::default() });
+        let mut expected = BTreeSet::from([Source::File]);
+        if cluster.is_some() {
+            expected.insert(Source::Api);
+        }
         Node {
             context,
-            manager: PodManager::new(BTreeSet::from([Source::File]), leftovers, admission, Ok(())),
+            manager: PodManager::new(expected, leftovers, admission, Ok(())),
             pleg: Pleg::new(PlegConfig::default()),
             workers: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            cluster,
             defect,
             out: Vec::new(),
         }
@@ -153,11 +182,39 @@ impl Node {
             NodeEvent::Start(pods) => {
                 self.source(now, PodOp::Add, pods);
                 self.pleg(now, PlegEvent::Tick);
+                self.tell_cluster(now, |cluster, out| cluster.start(now, out));
+                if self.defect == Some(Defect::ReadsForeign) {
+                    let pod = ObjectName { namespace: "kube-system".into(), name: "other".into() };
+                    self.also_call(Owner::Status, ApiCall::GetPod(pod));
+                }
             }
             NodeEvent::Desired(pod) => self.source(now, PodOp::Add, vec![pod]),
             NodeEvent::Removed(pod) => self.source(now, PodOp::Remove, vec![pod]),
             NodeEvent::Reply { uid, id, result } => self.reply(now, &uid, id, result),
             NodeEvent::Pleg(event) => self.pleg(now, event),
+            NodeEvent::Heard(Heard::Pods(event)) => {
+                self.tell_cluster(now, |cluster, out| cluster.pods(now, &event, out));
+            }
+            NodeEvent::Heard(Heard::Node(event)) => {
+                let marks = NodeMarks::heard(&event);
+                self.tell_cluster(now, |cluster, out| cluster.own_node(now, event, out));
+                if let Some(marks) = marks {
+                    self.manage(now, ManagerEvent::Node(marks));
+                }
+            }
+            NodeEvent::ApiReply { owner: Owner::Manager, result, .. } => {
+                let marks = match *result {
+                    Ok(ApiReply::Node(node)) => Some(NodeMarks::of(&node)),
+                    _ => None,
+                };
+                self.manage(now, ManagerEvent::NodeRead(marks));
+            }
+            NodeEvent::ApiReply { owner, id, result } => {
+                self.tell_cluster(now, |cluster, out| cluster.answered(now, (owner, id), *result, out));
+            }
+            NodeEvent::Input(input) => {
+                self.tell_cluster(now, |cluster, out| cluster.input(now, *input, out));
+            }
             NodeEvent::Tick => self.tick(now),
         }
         std::mem::take(&mut self.out)
@@ -166,7 +223,14 @@ impl Node {
     /// The nearest timer of any machine.
     #[must_use]
     pub fn deadline(&self) -> Option<Mono> {
-        self.workers.values().filter_map(Machine::deadline).chain(self.pleg.deadline()).min()
+        let cluster = self.cluster.as_ref().and_then(Cluster::deadline);
+        self.workers.values().filter_map(Machine::deadline).chain(self.pleg.deadline()).chain(cluster).min()
+    }
+
+    /// The machines of the cluster's part, for leak checks.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_ref()
     }
 
     /// Workers alive, for leak checks.
@@ -176,7 +240,26 @@ impl Node {
     }
 
     fn source(&mut self, now: Now, op: PodOp, pods: Vec<Arc<Pod>>) {
-        self.manage(now, ManagerEvent::Update(PodUpdate { source: Source::File, op, pods }));
+        let update = PodUpdate { source: Source::File, op, pods };
+        self.tell_cluster(now, |cluster, out| cluster.static_pods(now, &update, out));
+        self.manage(now, ManagerEvent::Update(update));
+    }
+
+    fn tell_cluster(&mut self, now: Now, say: impl FnOnce(&mut Cluster, &mut Vec<ClusterAction>)) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let mut actions = Vec::new();
+        say(cluster, &mut actions);
+        for action in actions {
+            match action {
+                ClusterAction::Call { owner, id, call } => self.call(owner, id, call),
+                ClusterAction::CloseConnections => self.out.push(NodeRequest::CloseConnections),
+                ClusterAction::Deliver(update) => self.manage(now, ManagerEvent::Update(update)),
+            }
+        }
+    }
+
+    fn pod_news(&mut self, now: Now, news: PodNews) {
+        self.tell_cluster(now, |cluster, out| cluster.pod_news(now, news, out));
     }
 
     fn reply(&mut self, now: Now, uid: &PodUid, id: EffectId, result: EffectResult) {
@@ -217,13 +300,23 @@ impl Node {
                         Beginning::Resume(record) => PodWorker::resume(&record, context, fence_until, now),
                     };
                     self.workers.insert(key.uid.clone(), worker);
+                    self.pod_news(now, PodNews::Started(key.clone()));
                     self.step(now, &key.uid, PodEvent::Tick);
                 }
                 ManagerAction::Tell { uid, event } => self.step(now, &uid, event),
                 ManagerAction::Forget(uid) => {
                     self.workers.remove(&uid);
+                    self.ended.remove(&uid);
+                    self.pod_news(now, PodNews::Forgotten(uid));
                 }
-                ManagerAction::Rejected { .. } | ManagerAction::Synced | ManagerAction::ReadNode => {}
+                ManagerAction::Rejected { key, rejection } => {
+                    self.pod_news(now, PodNews::Rejected(key, rejection));
+                }
+                ManagerAction::Synced => self.pod_news(now, PodNews::Synced),
+                ManagerAction::ReadNode if self.cluster.is_some() => {
+                    self.call(Owner::Manager, EffectId(0), ApiCall::GetNode { name: NODE.into() });
+                }
+                ManagerAction::ReadNode => {}
             }
         }
     }
@@ -237,6 +330,7 @@ impl Node {
         if self.pleg.deadline().is_some_and(|d| d <= now.mono) {
             self.pleg(now, PlegEvent::Tick);
         }
+        self.tell_cluster(now, |cluster, out| cluster.tick(now, out));
     }
 
     fn step(&mut self, now: Now, uid: &PodUid, event: PodEvent) {
@@ -247,11 +341,19 @@ impl Node {
         let (state, in_flight) = (worker.state_name(), worker.in_flight());
         self.out.push(NodeRequest::Worker { uid: uid.clone(), state, in_flight });
         let ended = worker.is_terminated();
+        let mut finished = false;
         for action in actions.drain() {
+            finished |= matches!(action, PodAction::Finished { .. });
             self.act(now, &key, action);
         }
-        if ended {
+        // The order of the daemon's worker shell.
+        if ended && self.ended.insert(uid.clone()) {
             self.manage(now, ManagerEvent::Ended(uid.clone()));
+            self.pod_news(now, PodNews::Terminated(uid.clone()));
+        }
+        if finished {
+            self.pod_news(now, PodNews::Finished(key));
+            self.manage(now, ManagerEvent::Finished(uid.clone()));
         }
     }
 
@@ -264,37 +366,15 @@ impl Node {
             // This shell cannot cancel: the real answer comes.
             PodAction::Cancel(_) => {}
             PodAction::Persist { id, record } => self.out.push(NodeRequest::Persist { id, record }),
-            PodAction::PublishStatus(status) => self.out.push(NodeRequest::Status(key.clone(), status)),
-            PodAction::Event(fact) => self.out.push(NodeRequest::Event(key.clone(), fact)),
-            PodAction::Finished { .. } => self.manage(now, ManagerEvent::Finished(key.uid.clone())),
-        }
-    }
-
-    /// Adds what the configured defect would do beside a correct `effect`.
-    fn misbehave(&mut self, key: &PodKey, effect: &Effect, deadline: Option<Mono>) {
-        // Ids that no worker ever opens: their answers are ignored.
-        let mut also = |effect: Effect| {
-            let id = EffectId(u64::MAX);
-            self.out.push(NodeRequest::Effect { key: key.clone(), id, effect, deadline });
-        };
-        match (self.defect, effect) {
-            (Some(Defect::SandboxTwice), Effect::RunSandbox { config }) => {
-                let mut config = config.clone();
-                config.attempt += 1;
-                also(Effect::RunSandbox { config });
+            PodAction::PublishStatus(status) => {
+                self.out.push(NodeRequest::Status(key.clone(), status.clone()));
+                self.pod_news(now, PodNews::Published(key.clone(), Arc::from(status)));
             }
-            (Some(Defect::StartsWhileTerminating), Effect::StopContainer { container, .. }) => {
-                also(Effect::StartContainer { container: container.clone() });
+            PodAction::Event(fact) => {
+                self.out.push(NodeRequest::Event(key.clone(), fact.clone()));
+                self.pod_news(now, PodNews::Event(key.clone(), fact));
             }
-            (Some(Defect::FinishesEarly), Effect::StopContainer { .. }) => {
-                let uid = key.uid.clone();
-                self.out.push(NodeRequest::Worker { uid, state: "finished", in_flight: 0 });
-            }
-            (Some(Defect::AsksForEver), Effect::RunSandbox { .. }) => {
-                let looks = (0..20_000).map(|_| NodeRequest::Inspect(key.uid.clone()));
-                self.out.extend(looks);
-            }
-            _ => {}
+            PodAction::Finished { .. } => {}
         }
     }
 }

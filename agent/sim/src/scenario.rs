@@ -11,12 +11,14 @@ use agent_core::restart;
 use agent_core::runtime::PodUid;
 use agent_core::runtime::observed::ContainerState;
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::checks::Violation;
+use crate::cluster::{Cluster, NODE};
+use crate::defects::Defect;
 use crate::fake_runtime::{Program, image};
 use crate::faults::Faults;
-use crate::node::{Defect, key_of};
+use crate::node::{Node, key_of};
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -69,9 +71,26 @@ fn context() -> Arc<WorkerContext> {
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
 pub fn run(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    play(seed, defect, None)
+}
+
+/// [`run`], but a failure comes with every event from the beginning.
+///
+/// # Errors
+/// The first broken invariant, with the whole trace.
+pub fn run_and_tell(seed: u64) -> Result<Report, Failure> {
+    play(seed, None, Some(usize::MAX))
+}
+
+fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>) -> Result<Report, Failure> {
     let mut rng = Rng::new(seed);
     let faults = Faults::from_rng(&mut rng);
     let mut world = World::new(rng.next_u64(), Faults::default(), context(), defect);
+    world.trace.keep = keep.unwrap_or(world.trace.keep);
+    let joined = defect.map_or_else(|| rng.chance(700), Defect::needs_api);
+    if joined {
+        world.join();
+    }
     let mut story = Story { rng, pods: 0 };
     match story.tell(&mut world, faults) {
         Ok(()) => {
@@ -82,8 +101,8 @@ pub fn run(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
     }
 }
 
-struct Story {
-    rng: Rng,
+pub(crate) struct Story {
+    pub(crate) rng: Rng,
     pods: u32,
 }
 
@@ -100,19 +119,25 @@ impl Story {
             self.add(world);
         }
         world.run_for(MINUTE)?;
-        world.faults = faults;
+        world.set_faults(faults);
         self.storm(world)?;
-        world.faults = Faults::default();
+        world.set_faults(Faults::default());
         heal(world);
         // Longest fence (4 min), longest back-off (5 min), and time to act on both.
         world.run_for(MINUTE * 25)?;
         live(world)?;
+        api_at_rest(world)?;
         world.crash_at_rest();
         world.run_for(MINUTE * 12)?;
+        api_at_rest(world)?;
+        let calls = world.api.as_ref().map_or(0, |api| api.pod_calls);
+        world.run_for(MINUTE * 5)?;
+        idle(world, calls)?;
         let all: Vec<PodUid> = world.disk.manifests.keys().cloned().collect();
         for uid in all {
             world.user_removes(&uid);
         }
+        world.everything_is_deleted();
         world.run_for(MINUTE * 12)?;
         leaks(world)
     }
@@ -120,6 +145,11 @@ impl Story {
     fn storm(&mut self, world: &mut World) -> Result<(), Violation> {
         for _ in 0..self.rng.between(5, 40) {
             let uids: Vec<PodUid> = world.disk.manifests.keys().cloned().collect();
+            if world.api.is_some() && self.rng.chance(600) {
+                self.user_acts(world);
+                world.run_for(Duration::from_millis(self.rng.between(50, 40_000)))?;
+                continue;
+            }
             match self.rng.below(10) {
                 0..=2 => self.add(world),
                 3..=4 => {
@@ -146,12 +176,24 @@ impl Story {
     }
 
     fn add(&mut self, world: &mut World) {
+        let mut pod = self.pod(world);
+        let (number, uid) = (self.pods, format!("uid-{}", self.pods));
+        pod["metadata"] = json!({
+            "name": format!("pod{number}-node"), "namespace": "default", "uid": uid,
+            "annotations": { "kubernetes.io/config.source": "file", "kubernetes.io/config.hash": uid },
+        });
+        pod["spec"]["nodeName"] = json!(NODE);
+        let pod = serde_json::from_value::<Pod>(pod).expect("the literals are a pod");
+        world.user_adds(&Arc::new(pod));
+    }
+
+    /// A pod with a specification of its own, not named yet.
+    pub(crate) fn pod(&mut self, world: &mut World) -> Value {
         self.pods += 1;
-        let name = format!("pod{}-node", self.pods);
         let policy = ["Always", "OnFailure", "Never"][usize::try_from(self.rng.below(3)).unwrap_or(0)];
         let init = self.rng.below(3).saturating_sub(1);
         let number = self.pods;
-        let mut containers = |kind: &str, n: u64, rng: &mut Rng| -> Vec<serde_json::Value> {
+        let mut containers = |kind: &str, n: u64, rng: &mut Rng| -> Vec<Value> {
             let one = |i: u64| {
                 let cname = format!("{kind}{i}-{number}");
                 world.runtime.programs.insert(cname.clone(), program(kind, rng));
@@ -166,16 +208,13 @@ impl Story {
         let n = self.rng.between(1, 3);
         let init = containers("init", init, &mut self.rng);
         let regular = containers("app", n, &mut self.rng);
-        let pod = json!({
+        json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{}", self.pods) },
             "spec": {
                 "restartPolicy": policy, "terminationGracePeriodSeconds": self.rng.below(40),
-                "dnsPolicy": "Default", "initContainers": init, "containers": regular, "nodeName": "node",
+                "dnsPolicy": "Default", "initContainers": init, "containers": regular,
             },
-        });
-        let pod = serde_json::from_value::<Pod>(pod).expect("the literal above is a pod");
-        world.user_adds(&Arc::new(pod));
+        })
     }
 }
 
@@ -199,27 +238,56 @@ fn heal(world: &mut World) {
 
 /// After heal: what should run runs, what ended stays ended.
 fn live(world: &mut World) -> Result<(), Violation> {
-    let pods: Vec<Arc<Pod>> = world.disk.manifests.values().cloned().collect();
-    for pod in pods {
+    let statics: Vec<Arc<Pod>> = world.disk.manifests.values().cloned().collect();
+    for pod in statics {
         let key = key_of(&pod);
         let worker = world.node.as_ref().and_then(|n| n.workers().get(&key.uid));
         let phase = worker.and_then(|w| w.status()).and_then(|s| s.phase.clone()).unwrap_or_default();
-        let spec = pod.spec.clone().unwrap_or_default();
-        let always = spec.restart_policy.as_deref() == Some("Always");
-        let running = |name: &str| {
-            world.runtime.containers.values().any(|c| {
-                c.pod.uid == key.uid && c.observed.name == name && c.observed.state == ContainerState::Running
-            })
-        };
-        let fine = match phase.as_str() {
-            "Running" if always => spec.containers.iter().all(|c| running(&c.name)),
-            "Running" => spec.containers.iter().any(|c| running(&c.name)),
-            "Succeeded" | "Failed" => !always,
-            _ => false,
-        };
-        if !fine {
-            world.checks.report("LIVENESS", format!("{key} is {phase:?} long after everything healed"));
-        }
+        lives(world, &pod, &phase, false);
+    }
+    let went_back = world.api.as_ref().is_some_and(|api| api.went_back);
+    for pod in world.runnable_api_pods() {
+        let status = pod.status.clone().unwrap_or_default();
+        // What the server did not have for a while was taken down, and a terminal phase stays.
+        let may_fail = went_back || status.reason.as_deref() == Some("DeadlineExceeded");
+        lives(world, &pod, status.phase.as_deref().unwrap_or_default(), may_fail);
+    }
+    world.checks.verdict()
+}
+
+fn lives(world: &mut World, pod: &Pod, phase: &str, may_fail: bool) {
+    let key = key_of(pod);
+    let spec = pod.spec.clone().unwrap_or_default();
+    let always = spec.restart_policy.as_deref() == Some("Always");
+    let running = |name: &str| {
+        world.runtime.containers.values().any(|c| {
+            c.pod.uid == key.uid && c.observed.name == name && c.observed.state == ContainerState::Running
+        })
+    };
+    let fine = match phase {
+        "Running" if always => spec.containers.iter().all(|c| running(&c.name)),
+        "Running" => spec.containers.iter().any(|c| running(&c.name)),
+        "Succeeded" | "Failed" => !always || may_fail,
+        _ => false,
+    };
+    if !fine {
+        world.checks.report("LIVENESS", format!("{key} is {phase:?} long after everything healed"));
+    }
+}
+
+/// After heal: what the API shows is what is.
+fn api_at_rest(world: &mut World) -> Result<(), Violation> {
+    for (invariant, problem) in world.untruths() {
+        world.checks.report(invariant, problem);
+    }
+    world.checks.verdict()
+}
+
+/// Nothing happens: nothing is said but heartbeats.
+fn idle(world: &mut World, calls: u64) -> Result<(), Violation> {
+    let now = world.api.as_ref().map_or(0, |api| api.pod_calls);
+    if now > calls {
+        world.checks.report("IDLE", format!("{} calls about pods while nothing happened", now - calls));
     }
     world.checks.verdict()
 }
@@ -232,6 +300,8 @@ fn leaks(world: &mut World) -> Result<(), Violation> {
         ("containers", world.runtime.containers.len()),
         ("pod directories", world.disk.dirs.len()),
         ("terminating records", world.disk.records.len()),
+        ("pods of the API", world.left_in_api()),
+        ("statuses", world.node.as_ref().and_then(Node::cluster).map_or(0, Cluster::remembered)),
     ];
     for (what, n) in left {
         if n > 0 {

@@ -6,10 +6,12 @@
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
+use agent_core::api::ApiCall;
 use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
 use agent_core::runtime::observed::{ContainerObserved, PodSnapshot};
 use agent_core::time::Mono;
 
+/// Lines of the tail unless told.
 const TAIL: usize = 400;
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
@@ -20,11 +22,13 @@ pub struct Trace {
     hash: u64,
     steps: u64,
     tail: VecDeque<String>,
+    /// Lines that are kept.
+    pub keep: usize,
 }
 
 impl Default for Trace {
     fn default() -> Self {
-        Trace { hash: FNV_OFFSET, steps: 0, tail: VecDeque::new() }
+        Trace { hash: FNV_OFFSET, steps: 0, tail: VecDeque::new(), keep: TAIL }
     }
 }
 
@@ -36,7 +40,7 @@ impl Trace {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
         }
         self.steps += 1;
-        if self.tail.len() == TAIL {
+        if self.tail.len() >= self.keep {
             self.tail.pop_front();
         }
         self.tail.push_back(line.chars().take(400).collect());
@@ -77,6 +81,19 @@ pub fn brief(effect: &Effect) -> String {
         Effect::StopContainer { container, grace_s } => format!("{verb} {container} grace {grace_s}s"),
         Effect::InspectImage { image } | Effect::PullImage { image } => format!("{verb} {image}"),
         _ => verb.to_owned(),
+    }
+}
+
+/// A call to the API server in a few words; what matters of a status patch is what it says of the phase.
+#[must_use]
+pub fn brief_call(call: &ApiCall) -> String {
+    match call {
+        ApiCall::PatchPodStatus { patch, .. } => {
+            let text: String = patch.to_string().chars().take(240).collect();
+            format!("{} {text}", call.describe())
+        }
+        ApiCall::DeletePod { uid, .. } => format!("{} {uid}", call.describe()),
+        _ => call.describe(),
     }
 }
 

@@ -5,7 +5,6 @@
 //! Each effect has three crash points: before apply; applied, not acknowledged; acknowledged, not processed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,101 +14,47 @@ use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_manager::Leftovers;
 use agent_core::pod_worker::{TerminatingRecord, WorkerContext, longest_call};
-use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult};
+use agent_core::runtime::effect::{Effect, EffectError};
 use agent_core::runtime::observed::{ContainerState, RuntimeHint};
 use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
 use agent_core::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::api_calls::ApiEvent;
+use crate::api_side::{ApiSide, WATCHES};
+use crate::calls::{Answer, Ask, Call, refused};
 use crate::checks::{Checks, Violation};
+use crate::cluster::Cluster;
+use crate::defects::Defect;
 use crate::fake_runtime::{FakeRuntime, now_at};
 use crate::faults::Faults;
-use crate::node::{Defect, Node, NodeEvent, NodeRequest, key_of};
+use crate::node::{Node, NodeEvent, NodeRequest, key_of};
 use crate::queue::Queue;
 use crate::rng::Rng;
-use crate::trace::{Trace, brief, brief_result, brief_snapshot};
-
-/// What is asked of the runtime or the disk.
-#[derive(Clone)]
-pub(crate) enum Ask {
-    Effect { key: PodKey, id: EffectId, effect: Effect },
-    Persist { id: EffectId, record: TerminatingRecord },
-    Inspect(PodUid),
-    Relist,
-}
-
-impl Ask {
-    /// True if somebody else carries it out, who may not notice that the agent died.
-    fn is_remote(&self) -> bool {
-        let local = |e: &Effect| matches!(e, Effect::CreatePodDirs { .. } | Effect::RemovePodDirs);
-        matches!(self, Ask::Effect { effect, .. } if !local(effect))
-    }
-
-    pub(crate) fn mutates(&self) -> bool {
-        match self {
-            Ask::Effect { effect, .. } => !matches!(effect, Effect::Inspect | Effect::InspectImage { .. }),
-            Ask::Persist { .. } => true,
-            Ask::Inspect(_) | Ask::Relist => false,
-        }
-    }
-}
-
-impl fmt::Debug for Ask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ask::Effect { key, id, effect } => write!(f, "{} #{} {}", key.uid, id.0, brief(effect)),
-            Ask::Persist { id, record } => write!(f, "{} #{} persist", record.pod.uid, id.0),
-            Ask::Inspect(uid) => write!(f, "{uid} pleg inspect"),
-            Ask::Relist => f.write_str("pleg relist"),
-        }
-    }
-}
-
-/// A call on its way to the runtime and back.
-#[derive(Clone)]
-pub(crate) struct Call {
-    pub(crate) incarnation: u32,
-    pub(crate) ask: Ask,
-    pub(crate) issued: Mono,
-    pub(crate) deadline: Option<Mono>,
-}
-
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} (agent {})", self.ask, self.incarnation)
-    }
-}
+use crate::trace::Trace;
 
 /// What happens at a moment of virtual time.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Apply(Call),
     Answer(Call, Box<Answer>),
-    Exit { container: ContainerId, code: i32 },
-    AgentStart { incarnation: u32 },
-    Tick { incarnation: u32 },
-    ToPleg { incarnation: u32, event: PlegEvent },
+    Exit {
+        container: ContainerId,
+        code: i32,
+    },
+    AgentStart {
+        incarnation: u32,
+    },
+    Tick {
+        incarnation: u32,
+    },
+    ToPleg {
+        incarnation: u32,
+        event: PlegEvent,
+    },
+    /// Between agent and API server.
+    Api(ApiEvent),
     Second,
-}
-
-impl fmt::Debug for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Answer::Worker(result) => f.write_str(&brief_result(result)),
-            Answer::Pleg(PlegEvent::Inspected(s)) => f.write_str(&brief_snapshot(s)),
-            Answer::Pleg(PlegEvent::Listed { result, .. }) => {
-                write!(f, "{:?}", result.as_ref().map(Vec::len))
-            }
-            Answer::Pleg(event) => write!(f, "{event:?}"),
-        }
-    }
-}
-
-/// What an ask is answered with.
-#[derive(Clone)]
-pub(crate) enum Answer {
-    Worker(EffectResult),
-    Pleg(PlegEvent),
 }
 
 /// What survives a crash of the agent.
@@ -137,7 +82,11 @@ pub struct World {
     pub trace: Trace,
     /// The invariants.
     pub checks: Checks,
+    /// The API server; `None` for a standalone node.
+    pub api: Option<Box<ApiSide>>,
     pub(crate) node: Option<Node>,
+    /// When the agent's timer goes off.
+    armed: Option<Mono>,
     pub(crate) incarnation: u32,
     pub(crate) defect: Option<Defect>,
     context: Arc<WorkerContext>,
@@ -162,7 +111,9 @@ impl World {
             disk: Disk::default(),
             trace: Trace::default(),
             checks: Checks::default(),
+            api: None,
             node: None,
+            armed: None,
             incarnation: 0,
             defect,
             context,
@@ -208,7 +159,7 @@ impl World {
     }
 
     /// Somebody other than the agent changed something.
-    fn disturb(&mut self) {
+    pub(crate) fn disturb(&mut self) {
         self.quiet = false;
         self.checks.note(self.queue.now(), &TraceEvent::Disturbed);
     }
@@ -219,10 +170,11 @@ impl World {
             Event::Answer(call, answer) => self.answer(call, *answer),
             Event::Exit { container, code } => self.exit(&container, code),
             Event::AgentStart { incarnation } if incarnation == self.incarnation => self.start_agent(),
-            Event::Tick { incarnation } if incarnation == self.incarnation => self.tell(NodeEvent::Tick),
+            Event::Tick { incarnation } if incarnation == self.incarnation => self.tick(),
             Event::ToPleg { incarnation, event } if incarnation == self.incarnation => {
                 self.tell(NodeEvent::Pleg(event));
             }
+            Event::Api(event) => self.api_event(event),
             Event::Second => self.second(),
             Event::AgentStart { .. } | Event::Tick { .. } | Event::ToPleg { .. } => {}
         }
@@ -231,7 +183,8 @@ impl World {
     /// A user writes a manifest.
     pub fn user_adds(&mut self, pod: &Arc<Pod>) {
         self.disturb();
-        let uid = key_of(pod).uid;
+        let PodKey { namespace, name, uid } = key_of(pod);
+        self.owns(&namespace, &name);
         if self.removed.remove(&uid) {
             self.added_again.insert(uid.clone());
         }
@@ -259,8 +212,23 @@ impl World {
                 return; // It died in the middle: the rest was never sent.
             }
         }
-        if let Some(at) = self.node.as_ref().and_then(Node::deadline) {
-            self.queue.at(at, Event::Tick { incarnation });
+        self.arm();
+    }
+
+    /// One timer: the nearest deadline, as in production.
+    fn arm(&mut self) {
+        let Some(at) = self.node.as_ref().and_then(Node::deadline) else { return };
+        let at = at.max(self.queue.now());
+        if self.armed.is_none_or(|armed| at < armed) {
+            self.armed = Some(at);
+            self.queue.at(at, Event::Tick { incarnation: self.incarnation });
+        }
+    }
+
+    fn tick(&mut self) {
+        // One that was overtaken by a nearer deadline has nothing to do any more.
+        if self.armed.take_if(|armed| *armed <= self.queue.now()).is_some() {
+            self.tell(NodeEvent::Tick);
         }
     }
 
@@ -278,6 +246,8 @@ impl World {
                 self.checks.world(now, &self.runtime);
                 self.checks.status(now, &key, status.phase.as_deref());
             }
+            NodeRequest::Api { owner, id, call } => self.send_call(owner, id, call),
+            NodeRequest::CloseConnections => self.reconnect(),
             NodeRequest::Event(..) => {}
             NodeRequest::Worker { uid, state, in_flight } => {
                 self.checks.world(now, &self.runtime);
@@ -343,12 +313,17 @@ impl World {
 
     /// `kill -9` of the agent. Calls in flight may still reach the runtime until their deadlines.
     pub fn crash(&mut self) {
-        self.node = None;
+        (self.node, self.armed) = (None, None);
         self.incarnation += 1;
+        if let Some(api) = &mut self.api {
+            for which in WATCHES {
+                api.watches.close(which);
+            }
+        }
         let longest = longest_call(self.context.request_timeout, Duration::from_secs(60));
         self.fence_until = self.queue.now().after(longest);
         let (dead, zombies) = (self.incarnation, self.faults.zombie_applies);
-        let mut kept = Vec::new();
+        let (mut kept, mut under_way) = (Vec::new(), Vec::new());
         self.queue.retain(|event| match event {
             Event::Apply(call) if call.incarnation < dead => {
                 // What the process itself does on disk ends with it; only the runtime goes on.
@@ -357,8 +332,20 @@ impl World {
                 }
                 false
             }
+            Event::Api(ApiEvent::Arrive(flight)) if flight.incarnation < dead => {
+                under_way.push(flight.clone());
+                false
+            }
+            Event::Api(ApiEvent::Answer(..) | ApiEvent::Heard { .. }) => false,
             _ => true,
         });
+        // What was on the wire may still arrive, and nobody will wait for the answer.
+        for flight in under_way {
+            if self.rng.chance(zombies) {
+                let wait = Duration::from_millis(self.rng.below(10_000));
+                self.queue.after(wait, Event::Api(ApiEvent::Arrive(flight)));
+            }
+        }
         for call in kept {
             if self.rng.chance(zombies) {
                 let left = call.deadline.unwrap_or(self.queue.now()).since(self.queue.now());
@@ -385,12 +372,14 @@ impl World {
             directories: self.disk.dirs.clone(),
             fence_until: self.fence_until,
         };
-        self.node = Some(Node::new(self.context.clone(), leftovers, self.defect));
+        let cluster = self.api.is_some().then(|| Cluster::new(u64::from(self.incarnation)));
+        self.node = Some(Node::new(self.context.clone(), leftovers, cluster, self.defect));
         self.checks.note(self.queue.now(), &TraceEvent::AgentStarted { undisturbed: self.quiet });
         for pod in std::mem::take(&mut self.added_again) {
             self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod });
         }
         self.tell(NodeEvent::Start(self.disk.manifests.values().cloned().collect()));
+        self.start_api();
         if self.stream_up {
             self.tell(NodeEvent::Pleg(PlegEvent::StreamUp));
         }
@@ -409,6 +398,7 @@ impl World {
     /// The faults that strike on their own.
     fn second(&mut self) {
         self.queue.after(Duration::from_secs(1), Event::Second);
+        self.api_second();
         if self.rng.chance(self.faults.container_killed) {
             let running: Vec<ContainerId> = self.ids_in(ContainerState::Running);
             if let Some(id) = self.rng.pick(&running).cloned() {
@@ -471,19 +461,6 @@ impl World {
             self.queue.after(wait, Event::ToPleg { incarnation: self.incarnation, event });
         }
     }
-}
-
-fn refused(call: &Call, error: EffectError) -> Answer {
-    match &call.ask {
-        Ask::Effect { .. } | Ask::Persist { .. } => Answer::Worker(Err(error)),
-        Ask::Inspect(uid) => Answer::Pleg(PlegEvent::InspectFailed { uid: uid.clone() }),
-        Ask::Relist => Answer::Pleg(PlegEvent::Listed { as_of: call.issued, result: Err(error.message) }),
-    }
-}
-
-/// What a look answers.
-pub(crate) fn answered_effect(ok: EffectOk) -> Answer {
-    Answer::Worker(Ok(ok))
 }
 
 fn millis(d: Duration) -> u64 {

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use agent_sim::node::Defect;
+use agent_sim::defects::Defect;
 use agent_sim::scenario::{Failure, Report, run};
 
 /// Seeds of a CI run; `ORLOP_SIM_SEEDS=5000` for a longer one.
 fn seeds() -> u64 {
-    std::env::var("ORLOP_SIM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(300)
+    std::env::var("ORLOP_SIM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60)
 }
 
 fn must(outcome: Result<Report, Failure>) -> Report {
@@ -87,4 +87,44 @@ fn restart_transparent_can_fail() {
 #[test]
 fn bounded_can_fail() {
     caught(Defect::AsksForEver, "BOUNDED");
+}
+
+#[test]
+fn status_mono_can_fail_at_the_api_server() {
+    caught(Defect::TakesBackTheEnd, "STATUS-MONO");
+}
+
+#[test]
+fn status_truth_can_fail() {
+    caught(Defect::ReportsEarly, "STATUS-TRUTH");
+}
+
+#[test]
+fn status_truth_can_fail_at_rest() {
+    caught(Defect::SaysNothing, "STATUS-TRUTH");
+}
+
+#[test]
+fn delete_last_can_fail() {
+    caught(Defect::DeletesEarly, "DELETE-LAST");
+}
+
+#[test]
+fn secret_scope_can_fail() {
+    caught(Defect::ReadsForeign, "SECRET-SCOPE");
+}
+
+#[test]
+fn mirror_one_can_fail() {
+    caught(Defect::KeepsMirrors, "MIRROR-ONE");
+}
+
+#[test]
+fn idle_can_fail() {
+    caught(Defect::RepeatsItself, "IDLE");
+}
+
+#[test]
+fn node_ready_can_fail() {
+    caught(Defect::NeverReports, "NODE-READY");
 }

@@ -161,6 +161,14 @@ impl FakeApi {
         self.history.shrink(0);
     }
 
+    /// Puts everything back to where it was in `backup`, versions included, as a restored etcd does. Names and UIDs that
+    /// were made since are not made again.
+    pub fn restore(&mut self, backup: &FakeApi) {
+        self.objects.clone_from(&backup.objects);
+        self.version = backup.version;
+        self.history = History::starting_at(backup.version);
+    }
+
     /// Serves one request; `metadata` is the object's identity only for kinds with a name in the key.
     ///
     /// # Errors

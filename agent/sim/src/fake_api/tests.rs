@@ -276,6 +276,22 @@ fn a_node_does_only_what_is_its_own() {
 }
 
 #[test]
+fn a_restored_server_has_old_versions_and_never_old_uids() {
+    let mut api = FakeApi::default();
+    let kept = bound(&mut api, "kept");
+    let backup = api.clone();
+    let lost = bound(&mut api, "lost");
+    let uid = text(&see(&api, &lost), "/metadata/uid").to_owned();
+    api.remove_object(at(1), &kept, Some(0)).unwrap();
+    api.restore(&backup);
+    assert_eq!(api.version(), backup.version());
+    assert!(api.object(&kept).is_some() && api.object(&lost).is_none());
+    assert_eq!(api.changes_since(Resource::Pods, &Selector::default(), 1).unwrap_err().code, 410);
+    let again = bound(&mut api, "lost");
+    assert_ne!(text(&see(&api, &again), "/metadata/uid"), uid);
+}
+
+#[test]
 fn a_name_is_reused_with_a_new_uid_and_spec_changes_raise_the_generation() {
     let mut api = FakeApi::default();
     let first = bound(&mut api, "a");

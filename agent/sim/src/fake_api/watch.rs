@@ -78,6 +78,11 @@ pub(super) struct History {
 }
 
 impl History {
+    /// Nothing before `version` is remembered.
+    pub(super) fn starting_at(version: u64) -> History {
+        History { changes: VecDeque::new(), forgotten: version }
+    }
+
     pub(super) fn push(&mut self, change: Change, window: usize) {
         self.changes.push_back(change);
         self.shrink(window);

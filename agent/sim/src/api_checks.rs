@@ -1,0 +1,137 @@
+//! What the API server was told, as the checkers want to see it.
+//!
+//! In: the fake API server after every change, and whether the agent made it. Out: [`TraceEvent`]s. It looks at what is
+//! stored, never at what the agent meant.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use agent_core::api::ApiCall;
+use agent_core::checkers::TraceEvent;
+use agent_core::runtime::PodUid;
+use agent_core::types::pod::{CONFIG_MIRROR, annotation};
+use k8s_openapi::api::core::v1::Pod;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::cluster::NODE;
+use crate::fake_api::resource::text;
+use crate::fake_api::{FakeApi, Resource, Selector, WatchLine};
+
+/// What was shown last.
+#[derive(Default)]
+pub struct ApiChecks {
+    seen: u64,
+    /// The status of each pod as it was noted last.
+    shown: BTreeMap<PodUid, TraceEvent>,
+    asked: BTreeSet<PodUid>,
+    /// Names that are or were this node's business.
+    own: BTreeSet<(String, String)>,
+}
+
+fn uid_of(object: &Value) -> PodUid {
+    PodUid::from(text(object, "/metadata/uid"))
+}
+
+fn is_mirror(object: &Value) -> bool {
+    object.pointer("/metadata/annotations").and_then(|a| a.get(CONFIG_MIRROR)).is_some()
+}
+
+/// A pod that does not decode shows nothing.
+fn status_of(object: &Value) -> Option<TraceEvent> {
+    Pod::deserialize(object).ok().map(|pod| TraceEvent::api_status(&pod))
+}
+
+impl ApiChecks {
+    /// A static pod has this name: its mirror pod is the node's business.
+    pub fn owns(&mut self, namespace: &str, name: &str) {
+        self.own.insert((namespace.to_owned(), name.to_owned()));
+    }
+
+    /// The agent asks for this.
+    #[must_use]
+    pub fn asked(&self, call: &ApiCall) -> TraceEvent {
+        TraceEvent::ApiAsked { what: call.describe(), own: self.is_own(call) }
+    }
+
+    fn is_own(&self, call: &ApiCall) -> bool {
+        let here = |name: Option<&str>| name == Some(NODE);
+        match call {
+            ApiCall::GetNode { name }
+            | ApiCall::PatchNodeStatus { name, .. }
+            | ApiCall::GetLease { name } => here(Some(name)),
+            ApiCall::CreateNode(node) => here(node.metadata.name.as_deref()),
+            ApiCall::CreateLease(lease) | ApiCall::ReplaceLease(lease) => {
+                here(lease.metadata.name.as_deref())
+            }
+            ApiCall::GetPod(pod) | ApiCall::PatchPodStatus { pod, .. } | ApiCall::DeletePod { pod, .. } => {
+                self.own.contains(&(pod.namespace.to_string(), pod.name.to_string()))
+            }
+            ApiCall::CreatePod(pod) => {
+                let bound = here(pod.spec.as_ref().and_then(|s| s.node_name.as_deref()));
+                bound && annotation(pod, CONFIG_MIRROR).is_some()
+            }
+            ApiCall::CreateEvent(event) => here(event.source.as_ref().and_then(|s| s.host.as_deref())),
+            ApiCall::PatchEvent { .. } | ApiCall::CreateCsr(_) | ApiCall::GetCsr { .. } => true,
+        }
+    }
+
+    /// What changed since; `by` is the agent's call that did it.
+    pub fn changes(&mut self, server: &FakeApi, by: Option<&ApiCall>) -> Vec<TraceEvent> {
+        let Ok(lines) = server.changes_since(Resource::Pods, &Selector::default(), self.seen) else {
+            return self.anew(server);
+        };
+        self.seen = server.version();
+        let mut events = Vec::new();
+        for line in lines {
+            match line {
+                WatchLine::Added(object) | WatchLine::Modified(object) => {
+                    self.stored(&object, by, &mut events)
+                }
+                WatchLine::Deleted(object) => {
+                    let pod = uid_of(&object);
+                    if matches!(by, Some(ApiCall::DeletePod { .. })) {
+                        let mirror = is_mirror(&object);
+                        events.push(TraceEvent::ApiDeletedByAgent { pod: pod.clone(), mirror });
+                    }
+                    self.shown.remove(&pod);
+                    self.asked.remove(&pod);
+                    events.push(TraceEvent::ApiGone { pod });
+                }
+                WatchLine::Bookmark(_) => {}
+            }
+        }
+        events
+    }
+
+    fn stored(&mut self, object: &Value, by: Option<&ApiCall>, events: &mut Vec<TraceEvent>) {
+        let pod = uid_of(object);
+        if text(object, "/spec/nodeName") == NODE {
+            self.owns(text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+        }
+        // What the agent itself asks for is no licence.
+        let deleting = !text(object, "/metadata/deletionTimestamp").is_empty();
+        if deleting && by.is_none() && self.asked.insert(pod.clone()) {
+            events.push(TraceEvent::ApiDeletionAsked { pod: pod.clone() });
+        }
+        if by.is_none() && self.shown.contains_key(&pod) {
+            return; // What others write is not the agent's to answer for.
+        }
+        let Some(status) = status_of(object) else { return };
+        if self.shown.get(&pod) != Some(&status) {
+            events.push(status.clone());
+            self.shown.insert(pod, status);
+        }
+    }
+
+    /// The server was put back: everything begins anew, as it is now.
+    pub fn anew(&mut self, server: &FakeApi) -> Vec<TraceEvent> {
+        self.seen = server.version();
+        self.asked.clear();
+        let gone = std::mem::take(&mut self.shown).into_keys();
+        let mut events: Vec<TraceEvent> = gone.map(|pod| TraceEvent::ApiGone { pod }).collect();
+        for object in server.list(Resource::Pods, &Selector::default()).0 {
+            self.stored(&object, None, &mut events);
+        }
+        events
+    }
+}

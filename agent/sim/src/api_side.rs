@@ -1,0 +1,346 @@
+//! The API server's side of the world: the server, the way to it, and what others than the node do to it by themselves.
+//!
+//! In: the world's clock and chance. Out: changes of the server, watch events on their way to the agent. Invariants:
+//! a backup is of a moment that was; what the network swallows is never delivered later in another order.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use agent_core::drivers::RuntimeStatus;
+use agent_core::node_status::{HostNetwork, InterfaceAddress, MachineFacts, NodeInput};
+use agent_core::resources::node_allocatable::MachineAmounts;
+use agent_core::time::Mono;
+use serde_json::Value;
+
+use crate::api_calls::ApiEvent;
+use crate::api_checks::ApiChecks;
+use crate::api_watch::{Watches, Which};
+use crate::cluster::NODE;
+use crate::fake_api::resource::text;
+use crate::fake_api::{FakeApi, Key, Resource, Selector};
+use crate::node::NodeEvent;
+use crate::world::{Event, World};
+
+/// Both watches.
+pub(crate) const WATCHES: [Which; 2] = [Which::Pods, Which::Node];
+/// How often a backup is made, seconds.
+const BACKUP_S: u64 = 10;
+/// Backups that are kept.
+const BACKUPS: usize = 12;
+/// Dead connections are noticed after this without anybody's help.
+const DEAD_S: u64 = 45;
+
+/// The API server and the way to it.
+#[derive(Default)]
+pub struct ApiSide {
+    /// The server.
+    pub server: FakeApi,
+    /// Calls about statuses and mirror pods; events have limits of their own, and heartbeats go on.
+    pub pod_calls: u64,
+    /// It was put back to an earlier state, or showed one: pods that it did not have were taken down.
+    pub went_back: bool,
+    pub(crate) checks: ApiChecks,
+    pub(crate) watches: Watches,
+    backups: VecDeque<FakeApi>,
+    /// Nothing reaches the server until then.
+    pub(crate) cut_until: Option<Mono>,
+    /// Connections are dead until then.
+    pub(crate) dead_until: Option<Mono>,
+    seconds: u64,
+    /// The pods were listed by this incarnation.
+    listed: bool,
+}
+
+impl ApiSide {
+    /// Something can arrive.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.cut_until.is_none() && self.dead_until.is_none()
+    }
+}
+
+impl World {
+    /// A node that belongs to a cluster from now on; to be said before the agent starts.
+    pub fn join(&mut self) {
+        self.api = Some(Box::default());
+    }
+
+    /// What others do to the API server; the checkers and the watches see it.
+    pub fn on_server<T>(&mut self, act: impl FnOnce(&mut FakeApi, agent_core::time::Wall) -> T) -> Option<T> {
+        let wall = self.now().wall;
+        let result = act(&mut self.api.as_mut()?.server, wall);
+        self.server_changed(None);
+        Some(result)
+    }
+
+    /// Shows a change to the checkers, then to the watches.
+    pub(crate) fn server_changed(&mut self, by: Option<&agent_core::api::ApiCall>) {
+        let Some(api) = &mut self.api else { return };
+        let now = self.queue.now();
+        for event in api.checks.changes(&api.server, by) {
+            self.checks.note(now, &event);
+        }
+        for which in WATCHES {
+            self.pump(which);
+        }
+    }
+
+    /// Sends what is new to an agent whose watch is open.
+    pub(crate) fn pump(&mut self, which: Which) {
+        let Some(api) = &mut self.api else { return };
+        if !api.is_reachable() {
+            return;
+        }
+        match api.watches.news(which, &api.server) {
+            Ok(news) => {
+                for heard in news {
+                    self.deliver(which, heard);
+                }
+            }
+            Err(_) => self.try_watch_in(which, None, Duration::from_secs(1)),
+        }
+    }
+
+    fn deliver(&mut self, which: Which, heard: crate::api_watch::Heard) {
+        let at = self.queue.now().after(Duration::from_millis(self.rng.between(1, 30)));
+        let Some(api) = &mut self.api else { return };
+        let at = api.watches.in_order(which, at);
+        self.queue.at(at, Event::Api(ApiEvent::Heard { incarnation: self.incarnation, heard }));
+    }
+
+    pub(crate) fn try_watch_in(&mut self, which: Which, from: Option<u64>, wait: Duration) {
+        let incarnation = self.incarnation;
+        self.queue.after(wait, Event::Api(ApiEvent::Watch { incarnation, which, from }));
+    }
+
+    /// The driver opens a watch: resumed at a version, or with a list.
+    pub(crate) fn try_watch(&mut self, which: Which, from: Option<u64>) {
+        let stale = self.rng.chance(self.faults.api.stale_list);
+        let Some(api) = &mut self.api else { return };
+        if !api.is_reachable() {
+            return self.lost(which);
+        }
+        match from {
+            Some(version) if version <= api.server.version() => {
+                api.watches.resume(which, version);
+                self.pump(which);
+            }
+            Some(_) => self.lost(which),
+            None => {
+                // Only the first list of an incarnation can be behind what it has seen.
+                let old = api
+                    .backups
+                    .back()
+                    .filter(|old| stale && !api.listed && old.version() <= api.server.version());
+                api.went_back |= old.is_some_and(|old| old.version() < api.server.version());
+                let heard = api.watches.list(which, old.unwrap_or(&api.server));
+                api.listed |= which == Which::Pods;
+                self.deliver(which, heard);
+                self.pump(which);
+            }
+        }
+    }
+
+    /// The connection of a watch broke: the driver says so and lists again after a while.
+    fn lost(&mut self, which: Which) {
+        use crate::api_watch::Heard;
+        use agent_core::api::WatchEvent;
+        let why = "connection lost".to_owned();
+        self.deliver(
+            which,
+            match which {
+                Which::Pods => Heard::Pods(WatchEvent::Lost(why)),
+                Which::Node => Heard::Node(WatchEvent::Lost(why)),
+            },
+        );
+        let wait = Duration::from_millis(self.rng.between(800, 30_000));
+        self.try_watch_in(which, None, wait);
+    }
+
+    /// Makes new connections; watches go on where they were.
+    pub(crate) fn reconnect(&mut self) {
+        let Some(api) = &mut self.api else { return };
+        api.dead_until = None;
+        for which in WATCHES {
+            self.break_watch(which, true);
+        }
+    }
+
+    fn break_watch(&mut self, which: Which, resumes: bool) {
+        let Some(version) = self.api.as_mut().and_then(|api| api.watches.close(which)) else { return };
+        if resumes {
+            self.try_watch_in(which, Some(version), Duration::from_millis(20));
+        } else {
+            self.lost(which);
+        }
+    }
+
+    /// An incarnation begins: both watches from the beginning, and what the machine says of itself.
+    pub(crate) fn start_api(&mut self) {
+        if self.node.is_none() {
+            return; // It died in its first step.
+        }
+        let Some(api) = &mut self.api else { return };
+        (api.watches, api.listed) = (Watches::default(), false);
+        for which in WATCHES {
+            self.try_watch_in(which, None, Duration::from_millis(5));
+        }
+        let machine = MachineFacts {
+            machine_id: "m".to_owned(),
+            architecture: "amd64".to_owned(),
+            amounts: MachineAmounts {
+                cpus: 4,
+                memory_bytes: 16 << 30,
+                hugepages: Vec::new(),
+                ephemeral_storage_bytes: Some(64 << 30),
+            },
+            ..MachineFacts::default()
+        };
+        let eth0 = InterfaceAddress { interface: "eth0".to_owned(), ip: [192, 0, 2, 1].into() };
+        let network = HostNetwork {
+            addresses: vec![eth0],
+            default_v4: vec!["eth0".to_owned()],
+            ..HostNetwork::default()
+        };
+        for input in [NodeInput::Network(network), NodeInput::Machine(Ok(machine)), NodeInput::Pleg(Ok(()))] {
+            self.tell(NodeEvent::Input(Box::new(input)));
+        }
+        self.runtime_is_ready();
+    }
+
+    fn runtime_is_ready(&mut self) {
+        let asked = self.queue.now();
+        let input = NodeInput::Runtime { asked, result: Ok(RuntimeStatus::ready()) };
+        self.tell(NodeEvent::Input(Box::new(input)));
+    }
+
+    /// What happens to the server by itself, once a second.
+    pub(crate) fn api_second(&mut self) {
+        let now = self.queue.now();
+        let Some(api) = &mut self.api else { return };
+        api.seconds += 1;
+        let seconds = api.seconds;
+        if self.faults.api.stale_list + self.faults.api.restored > 0 && seconds.is_multiple_of(BACKUP_S) {
+            if api.backups.len() == BACKUPS {
+                api.backups.pop_front();
+            }
+            api.backups.push_back(api.server.clone());
+        }
+        if seconds.is_multiple_of(5) {
+            self.runtime_is_ready();
+            self.collect_garbage();
+        }
+        if seconds.is_multiple_of(60) && !self.rng.chance(self.faults.api.bookmark_lost) {
+            self.bookmarks();
+        }
+        self.network_second(now);
+        self.server_second();
+    }
+
+    fn bookmarks(&mut self) {
+        let Some(api) = &mut self.api else { return };
+        if api.is_reachable() {
+            for which in WATCHES {
+                api.watches.bookmark(which, &api.server);
+            }
+        }
+    }
+
+    fn network_second(&mut self, now: Mono) {
+        let (partition, dead) = (self.faults.api.partition, self.faults.api.dead);
+        let closed = self.faults.api.watch_closed;
+        let Some(api) = &mut self.api else { return };
+        if api.cut_until.is_some_and(|until| until <= now) {
+            api.cut_until = None;
+            let survives = self.rng.chance(500);
+            for which in WATCHES {
+                if survives { self.pump(which) } else { self.break_watch(which, true) }
+            }
+        } else if self.rng.chance(partition) {
+            let length = Duration::from_millis(self.rng.between(500, 90_000));
+            let breaks = self.rng.chance(500);
+            if let Some(api) = &mut self.api {
+                api.cut_until = Some(now.after(length));
+            }
+            for which in WATCHES.into_iter().filter(|_| breaks) {
+                self.break_watch(which, false);
+            }
+        }
+        let Some(api) = &mut self.api else { return };
+        if api.dead_until.is_some_and(|until| until <= now) {
+            self.reconnect();
+        } else if self.rng.chance(dead) {
+            api.dead_until = Some(now.after(Duration::from_secs(DEAD_S)));
+        }
+        for which in WATCHES {
+            if self.rng.chance(closed) {
+                self.break_watch(which, true);
+            }
+        }
+    }
+
+    fn server_second(&mut self) {
+        let (forgets, restored) = (self.faults.api.history_lost, self.faults.api.restored);
+        let Some(api) = &mut self.api else { return };
+        if self.rng.chance(forgets) {
+            api.server.forget_history();
+        }
+        if self.rng.chance(restored) {
+            let backups: Vec<FakeApi> = api.backups.iter().cloned().collect();
+            if let Some(backup) = self.rng.pick(&backups) {
+                self.restore(backup);
+            }
+        }
+    }
+
+    /// The server comes back as it was when `backup` was made; every connection breaks.
+    fn restore(&mut self, backup: &FakeApi) {
+        self.disturb();
+        let Some(api) = &mut self.api else { return };
+        api.server.restore(backup);
+        api.went_back = true;
+        // Later ones are of a history that did not happen.
+        api.backups.retain(|b| b.version() <= backup.version());
+        let now = self.queue.now();
+        for event in api.checks.anew(&api.server) {
+            self.checks.note(now, &event);
+        }
+        for which in WATCHES {
+            self.break_watch(which, false);
+        }
+    }
+
+    /// Network and server are well from now on.
+    pub fn heal_api(&mut self) {
+        let Some(api) = &mut self.api else { return };
+        let window = FakeApi::default().window;
+        api.server.window = window;
+        if api.cut_until.is_some() || api.dead_until.is_some() {
+            api.cut_until = None;
+            self.reconnect();
+        }
+    }
+
+    /// The garbage collector: mirror pods of a Node that is no more go with it.
+    fn collect_garbage(&mut self) {
+        let Some(api) = &self.api else { return };
+        let node = api.server.object(&Key::new(Resource::Nodes, "", NODE));
+        let uid = node.map_or("", |node| text(node, "/metadata/uid")).to_owned();
+        let orphan = |pod: &Value| {
+            let owner = text(pod, "/metadata/ownerReferences/0/uid");
+            let deleting = !text(pod, "/metadata/deletionTimestamp").is_empty();
+            !owner.is_empty() && owner != uid && !deleting
+        };
+        let pods = api.server.list(Resource::Pods, &Selector::default()).0;
+        let orphans: Vec<Key> = pods.iter().filter(|pod| orphan(pod)).map(|pod| key_of(pod)).collect();
+        for key in orphans {
+            self.disturb();
+            self.on_server(|server, now| server.remove_object(now, &key, None));
+        }
+    }
+}
+
+/// The key of a pod as it is stored.
+#[must_use]
+pub fn key_of(pod: &Value) -> Key {
+    Key::new(Resource::Pods, text(pod, "/metadata/namespace"), text(pod, "/metadata/name"))
+}

@@ -1,0 +1,202 @@
+//! The two watches of an incarnation, as the driver in agent-apiserver keeps them up: list, watch, resume, list again.
+//!
+//! ```text
+//! list ─► Listed ─► open(version) ─news─► Applied, Deleted     closed ─► resumed at its version, or 410 ─► list
+//! ```
+//! In: the fake API server. Out: [`Heard`] in order. Invariants: the driver's own: every change after the last `Listed`
+//! is seen, or another `Listed`; after `Lost` comes a `Listed`; an object that does not decode stands as it was last.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use agent_core::api::WatchEvent;
+use agent_core::time::Mono;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::cluster::NODE;
+use crate::fake_api::resource::text;
+use crate::fake_api::{FakeApi, Resource, Selector, Status, WatchLine};
+
+/// What one of the watches says.
+#[derive(Clone)]
+pub enum Heard {
+    /// The watch on the node's pods.
+    Pods(WatchEvent<Pod>),
+    /// The watch on the own Node.
+    Node(WatchEvent<Node>),
+}
+
+impl fmt::Debug for Heard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Heard::Pods(event) => brief(f, "pods", event, |p| {
+                let phase = p.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("");
+                let m = &p.metadata;
+                let deleting = if m.deletion_timestamp.is_some() { " deleting" } else { "" };
+                let text = |t: &Option<String>| t.clone().unwrap_or_default();
+                format!("{} {} v{} {phase}{deleting}", text(&m.name), text(&m.uid), text(&m.resource_version))
+            }),
+            Heard::Node(event) => brief(f, "node", event, |n| n.metadata.uid.clone().unwrap_or_default()),
+        }
+    }
+}
+
+fn brief<T>(
+    f: &mut fmt::Formatter<'_>,
+    of: &str,
+    event: &WatchEvent<T>,
+    name: impl Fn(&T) -> String,
+) -> fmt::Result {
+    match event {
+        WatchEvent::Listed(all) => {
+            let names: Vec<String> = all.iter().map(|o| name(o)).collect();
+            write!(f, "{of} listed [{}]", names.join(", "))
+        }
+        WatchEvent::Applied(o) => write!(f, "{of} applied {}", name(o)),
+        WatchEvent::Deleted(o) => write!(f, "{of} deleted {}", name(o)),
+        WatchEvent::Lost(why) => write!(f, "{of} lost: {why}"),
+    }
+}
+
+/// Which watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// On the node's pods.
+    Pods,
+    /// On the own Node.
+    Node,
+}
+
+/// Both watches of one incarnation.
+pub struct Watches {
+    pods: Watch<Pod>,
+    node: Watch<Node>,
+}
+
+impl Default for Watches {
+    fn default() -> Self {
+        Watches {
+            pods: Watch::new(Resource::Pods, Selector::node(NODE)),
+            node: Watch::new(Resource::Nodes, Selector::name(NODE)),
+        }
+    }
+}
+
+impl Watches {
+    /// Lists as `server` is, and opens the watch there.
+    pub fn list(&mut self, which: Which, server: &FakeApi) -> Heard {
+        match which {
+            Which::Pods => Heard::Pods(self.pods.list(server)),
+            Which::Node => Heard::Node(self.node.list(server)),
+        }
+    }
+
+    /// What is new since; nothing for a watch that is not open.
+    ///
+    /// # Errors
+    /// 410: list again. The watch is closed.
+    pub fn news(&mut self, which: Which, server: &FakeApi) -> Result<Vec<Heard>, Status> {
+        Ok(match which {
+            Which::Pods => self.pods.news(server)?.into_iter().map(Heard::Pods).collect(),
+            Which::Node => self.node.news(server)?.into_iter().map(Heard::Node).collect(),
+        })
+    }
+
+    /// Opens the watch where it was.
+    pub fn resume(&mut self, which: Which, version: u64) {
+        *self.open(which) = Some(version);
+    }
+
+    /// Closes the watch; where it was, if it was open.
+    pub fn close(&mut self, which: Which) -> Option<u64> {
+        self.open(which).take()
+    }
+
+    /// A bookmark: everything up to now was delivered.
+    pub fn bookmark(&mut self, which: Which, server: &FakeApi) {
+        if let Some(version) = self.open(which) {
+            *version = (*version).max(server.version());
+        }
+    }
+
+    /// When the next delivery of this watch may happen, not before `at` and not before the one before it.
+    pub fn in_order(&mut self, which: Which, at: Mono) -> Mono {
+        let last = match which {
+            Which::Pods => &mut self.pods.delivered,
+            Which::Node => &mut self.node.delivered,
+        };
+        *last = at.max(*last);
+        *last
+    }
+
+    fn open(&mut self, which: Which) -> &mut Option<u64> {
+        match which {
+            Which::Pods => &mut self.pods.open,
+            Which::Node => &mut self.node.open,
+        }
+    }
+}
+
+struct Watch<T> {
+    resource: Resource,
+    selector: Selector,
+    /// Up to which version was delivered.
+    open: Option<u64>,
+    delivered: Mono,
+    /// As delivered last, by namespace and name.
+    known: BTreeMap<(String, String), Arc<T>>,
+}
+
+fn name_of(object: &Value) -> (String, String) {
+    (text(object, "/metadata/namespace").to_owned(), text(object, "/metadata/name").to_owned())
+}
+
+impl<T: DeserializeOwned> Watch<T> {
+    fn new(resource: Resource, selector: Selector) -> Watch<T> {
+        Watch { resource, selector, open: None, delivered: Mono(0), known: BTreeMap::new() }
+    }
+
+    fn list(&mut self, server: &FakeApi) -> WatchEvent<T> {
+        let (objects, version) = server.list(self.resource, &self.selector);
+        let mut before = std::mem::take(&mut self.known);
+        for object in objects {
+            let name = name_of(&object);
+            let decoded = T::deserialize(&*object).ok().map(Arc::new);
+            if let Some(object) = decoded.or_else(|| before.remove(&name)) {
+                self.known.insert(name, object);
+            }
+        }
+        self.open = Some(version);
+        WatchEvent::Listed(self.known.values().cloned().collect())
+    }
+
+    fn news(&mut self, server: &FakeApi) -> Result<Vec<WatchEvent<T>>, Status> {
+        let Some(from) = self.open else { return Ok(Vec::new()) };
+        let lines = server.changes_since(self.resource, &self.selector, from).inspect_err(|_| {
+            self.open = None;
+        })?;
+        let mut events = Vec::new();
+        for line in lines {
+            self.open = Some(line.version());
+            match line {
+                WatchLine::Added(object) | WatchLine::Modified(object) => {
+                    if let Ok(decoded) = T::deserialize(&*object) {
+                        let decoded = Arc::new(decoded);
+                        self.known.insert(name_of(&object), decoded.clone());
+                        events.push(WatchEvent::Applied(decoded));
+                    }
+                }
+                WatchLine::Deleted(object) => {
+                    let known = self.known.remove(&name_of(&object));
+                    let last = T::deserialize(&*object).ok().map(Arc::new).or(known);
+                    events.extend(last.map(WatchEvent::Deleted));
+                }
+                WatchLine::Bookmark(_) => {}
+            }
+        }
+        Ok(events)
+    }
+}

@@ -1,0 +1,97 @@
+//! Calls to the runtime and the disk, on their way there and back.
+
+use std::fmt;
+
+use agent_core::machine::EffectId;
+use agent_core::pleg::PlegEvent;
+use agent_core::pod_worker::TerminatingRecord;
+use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult};
+use agent_core::runtime::{PodKey, PodUid};
+use agent_core::time::Mono;
+
+use crate::trace::{brief, brief_result, brief_snapshot};
+
+/// What is asked of the runtime or the disk.
+#[derive(Clone)]
+pub(crate) enum Ask {
+    Effect { key: PodKey, id: EffectId, effect: Effect },
+    Persist { id: EffectId, record: TerminatingRecord },
+    Inspect(PodUid),
+    Relist,
+}
+
+impl Ask {
+    /// True if somebody else carries it out, who may not notice that the agent died.
+    pub(crate) fn is_remote(&self) -> bool {
+        let local = |e: &Effect| matches!(e, Effect::CreatePodDirs { .. } | Effect::RemovePodDirs);
+        matches!(self, Ask::Effect { effect, .. } if !local(effect))
+    }
+
+    pub(crate) fn mutates(&self) -> bool {
+        match self {
+            Ask::Effect { effect, .. } => !matches!(effect, Effect::Inspect | Effect::InspectImage { .. }),
+            Ask::Persist { .. } => true,
+            Ask::Inspect(_) | Ask::Relist => false,
+        }
+    }
+}
+
+impl fmt::Debug for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ask::Effect { key, id, effect } => write!(f, "{} #{} {}", key.uid, id.0, brief(effect)),
+            Ask::Persist { id, record } => write!(f, "{} #{} persist", record.pod.uid, id.0),
+            Ask::Inspect(uid) => write!(f, "{uid} pleg inspect"),
+            Ask::Relist => f.write_str("pleg relist"),
+        }
+    }
+}
+
+/// A call on its way to the runtime and back.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub(crate) incarnation: u32,
+    pub(crate) ask: Ask,
+    pub(crate) issued: Mono,
+    pub(crate) deadline: Option<Mono>,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} (agent {})", self.ask, self.incarnation)
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Worker(result) => f.write_str(&brief_result(result)),
+            Answer::Pleg(PlegEvent::Inspected(s)) => f.write_str(&brief_snapshot(s)),
+            Answer::Pleg(PlegEvent::Listed { result, .. }) => {
+                write!(f, "{:?}", result.as_ref().map(Vec::len))
+            }
+            Answer::Pleg(event) => write!(f, "{event:?}"),
+        }
+    }
+}
+
+/// What an ask is answered with.
+#[derive(Clone)]
+pub(crate) enum Answer {
+    Worker(EffectResult),
+    Pleg(PlegEvent),
+}
+
+/// An error as the answer to `call`.
+pub(crate) fn refused(call: &Call, error: EffectError) -> Answer {
+    match &call.ask {
+        Ask::Effect { .. } | Ask::Persist { .. } => Answer::Worker(Err(error)),
+        Ask::Inspect(uid) => Answer::Pleg(PlegEvent::InspectFailed { uid: uid.clone() }),
+        Ask::Relist => Answer::Pleg(PlegEvent::Listed { as_of: call.issued, result: Err(error.message) }),
+    }
+}
+
+/// What a look answers.
+pub(crate) fn answered_effect(ok: EffectOk) -> Answer {
+    Answer::Worker(Ok(ok))
+}

@@ -1,0 +1,139 @@
+//! An agent that is broken on purpose, to prove that each checker can fail.
+//!
+//! In: what the correct machines ask for. Out: that, and what a [`Defect`] adds to it, changes or swallows.
+
+use agent_core::api::{ApiCall, ObjectName};
+use agent_core::machine::EffectId;
+use agent_core::runtime::PodKey;
+use agent_core::runtime::effect::Effect;
+use agent_core::time::Mono;
+use serde_json::json;
+
+use crate::cluster::Owner;
+use crate::node::{Node, NodeRequest};
+
+/// A deliberate fault in the agent, one for each checker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// Starts a second instance beside the first (ONE-LIVE).
+    StartsTwice,
+    /// Runs a second sandbox beside the first (ONE-SANDBOX).
+    SandboxTwice,
+    /// Starts a container of a pod that is being taken down (ABSORB-TERM).
+    StartsWhileTerminating,
+    /// Says that a pod is finished while it still runs (NO-OUTLIVE).
+    FinishesEarly,
+    /// Restarts what exited at once (BACKOFF).
+    IgnoresBackOff,
+    /// Stops a container whenever it starts up (RESTART-TRANSPARENT).
+    StopsOnStart,
+    /// Asks and asks (BOUNDED).
+    AsksForEver,
+    /// Writes `Running` after a terminal phase (STATUS-MONO).
+    TakesBackTheEnd,
+    /// Writes `Failed` while containers run (STATUS-TRUTH).
+    ReportsEarly,
+    /// Writes no status at all (STATUS-TRUTH, at rest).
+    SaysNothing,
+    /// Deletes the object of a pod that nobody wanted deleted (DELETE-LAST).
+    DeletesEarly,
+    /// Reads a pod of another node (SECRET-SCOPE).
+    ReadsForeign,
+    /// Never deletes a mirror pod (MIRROR-ONE).
+    KeepsMirrors,
+    /// Writes no node status (NODE-READY).
+    NeverReports,
+    /// Writes statuses again that the API shows already (IDLE).
+    RepeatsItself,
+}
+
+impl Defect {
+    /// It is a defect of what a node tells the API server.
+    #[must_use]
+    pub fn needs_api(self) -> bool {
+        matches!(
+            self,
+            Defect::TakesBackTheEnd
+                | Defect::ReportsEarly
+                | Defect::SaysNothing
+                | Defect::DeletesEarly
+                | Defect::ReadsForeign
+                | Defect::KeepsMirrors
+                | Defect::NeverReports
+                | Defect::RepeatsItself
+        )
+    }
+}
+
+impl Node {
+    /// Adds what the configured defect would do beside a correct `effect`.
+    pub(crate) fn misbehave(&mut self, key: &PodKey, effect: &Effect, deadline: Option<Mono>) {
+        // Ids that no worker ever opens: their answers are ignored.
+        let mut also = |effect: Effect| {
+            let id = EffectId(u64::MAX);
+            self.out.push(NodeRequest::Effect { key: key.clone(), id, effect, deadline });
+        };
+        match (self.defect, effect) {
+            (Some(Defect::SandboxTwice), Effect::RunSandbox { config }) => {
+                let mut config = config.clone();
+                config.attempt += 1;
+                also(Effect::RunSandbox { config });
+            }
+            (Some(Defect::StartsWhileTerminating), Effect::StopContainer { container, .. }) => {
+                also(Effect::StartContainer { container: container.clone() });
+            }
+            (Some(Defect::FinishesEarly), Effect::StopContainer { .. }) => {
+                let uid = key.uid.clone();
+                self.out.push(NodeRequest::Worker { uid, state: "finished", in_flight: 0 });
+            }
+            (Some(Defect::AsksForEver), Effect::RunSandbox { .. }) => {
+                let looks = (0..20_000).map(|_| NodeRequest::Inspect(key.uid.clone()));
+                self.out.extend(looks);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends a call, or what the configured defect makes of it.
+    pub(crate) fn call(&mut self, owner: Owner, id: EffectId, call: ApiCall) {
+        let phase = |phase: &str| json!({ "status": { "phase": phase } });
+        let mut also = None;
+        match (self.defect, owner, &call) {
+            (Some(Defect::SaysNothing), Owner::Status, ApiCall::PatchPodStatus { .. })
+            | (Some(Defect::KeepsMirrors), Owner::Mirrors, ApiCall::DeletePod { .. })
+            | (Some(Defect::NeverReports), Owner::Node, ApiCall::CreateNode(_)) => return,
+            (Some(defect), Owner::Status, ApiCall::PatchPodStatus { pod, patch }) => {
+                let terminal = matches!(patch["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
+                let pod = pod.clone();
+                also =
+                    match defect {
+                        Defect::TakesBackTheEnd if terminal => {
+                            Some(ApiCall::PatchPodStatus { pod, patch: phase("Running") })
+                        }
+                        Defect::ReportsEarly => Some(ApiCall::PatchPodStatus { pod, patch: phase("Failed") }),
+                        Defect::DeletesEarly => patch["metadata"]["uid"]
+                            .as_str()
+                            .map(|uid| ApiCall::DeletePod { pod, uid: uid.to_owned(), grace_s: 0 }),
+                        _ => None,
+                    };
+            }
+            (Some(Defect::RepeatsItself), Owner::Lease, ApiCall::ReplaceLease(_)) => {
+                let name = self.workers.values().next().map(|w| w.key());
+                also = name.map(|key| ApiCall::PatchPodStatus {
+                    pod: ObjectName { namespace: key.namespace.clone(), name: key.name.clone() },
+                    patch: json!({ "status": {} }),
+                });
+            }
+            _ => {}
+        }
+        self.out.push(NodeRequest::Api { owner, id, call });
+        if let Some(call) = also {
+            self.also_call(Owner::Status, call);
+        }
+    }
+
+    /// A call whose answer nobody waits for.
+    pub(crate) fn also_call(&mut self, owner: Owner, call: ApiCall) {
+        self.out.push(NodeRequest::Api { owner, id: EffectId(u64::MAX), call });
+    }
+}

@@ -213,7 +213,7 @@ fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, Chosen>) -> R
         Ok(())
     };
     add(&agent, "usr/bin/orlop-agent", 0o755, "the node agent")?;
-    add(&init, "usr/lib/orlop/orlop-init", 0o755, "second stage of init: seed, bringup")?;
+    add(&init, "usr/lib/orlop/orlop-init", 0o755, "second stage of init: bringup")?;
     for (name, _, _) in containers::IMAGES {
         let to = format!("usr/share/orlop/images/{name}.tar");
         add(&images.join(format!("{name}.tar")), &to, 0o644, "baked-in image")?;

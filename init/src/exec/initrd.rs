@@ -8,7 +8,7 @@ use super::drivers::Drivers;
 use super::error::{InitError, chain};
 use super::report::Report;
 use super::steps::apply_all;
-use super::{DEGRADED, configuration, handover, machine_id, prefetch, state, stop, verity};
+use super::{DEGRADED, configuration, handover, machine_id, prefetch, seed, state, stop, verity};
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::disk;
 use crate::plan::disk::{Choice, Disk, Slot, choose};
@@ -64,6 +64,7 @@ impl Boot {
         // A second processor has nothing to do until systemd runs.
         prefetch::start(SYSROOT);
         self.tolerated(Phase::State, |b| b.state(&disk.name));
+        self.tolerated(Phase::Seed, |_| seed::run(Path::new(SYSROOT)));
         self.tolerated(Phase::MachineId, |_| machine_id());
         self.tolerated(Phase::Cgroup, |_| {
             apply_all(&mounts::cgroup2())?;

@@ -54,14 +54,13 @@ pub fn main(args: Vec<String>) -> ExitCode {
         initrd::run();
     }
     match args.first().map(String::as_str) {
-        Some("seed") => seed::main(),
         Some("bringup") => bringup::main(),
         Some("resolv") => resolv::main(),
         Some("ledger") => ledger::print(),
         _ => {
             let _ = writeln!(
                 std::io::stderr(),
-                "usage: orlop-init seed|bringup|resolv|ledger (PID 1 of an initramfs boots)"
+                "usage: orlop-init bringup|resolv|ledger (PID 1 of an initramfs boots)"
             );
             ExitCode::from(2)
         }

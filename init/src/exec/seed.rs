@@ -1,48 +1,40 @@
-//! `orlop-init seed`: containerd's directory of a first boot, copied from the verified root.
+//! containerd's directory of a first boot, copied from the verified root; later, whether it holds all of it.
 //!
-//! Runs before containerd. The copy is made beside its place and renamed when it is on disk, so that a power
-//! cut leaves either no directory or a whole one; one that exists is never touched.
+//! Done before systemd runs, so that containerd is the first thing that systemd starts. The copy is made beside its
+//! place and renamed when it is on disk, so that a power cut leaves either no directory or a whole one; one that
+//! exists is never touched.
 
-use super::clock::boottime_ms;
+use super::DEGRADED;
 use super::error::{InitError, chain};
-use super::report::Report;
 use super::tree::{self, Copied};
-use super::{DEGRADED, systemd_started};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
 
 const SEED: &str = "/usr/share/orlop/containerd-seed";
 const TARGET: &str = "/var/lib/containerd";
 /// Where containerd keeps content, one file per digest.
 const BLOBS: &str = "io.containerd.content.v1.content/blobs/sha256";
 
-/// Runs the subcommand.
-#[must_use]
-pub fn main() -> ExitCode {
-    let mut report = Report::new("bringup", "orlop-init");
-    systemd_started(&mut report);
+/// Copies it below `sysroot` if it is not there; the detail is for the ledger.
+///
+/// # Errors
+/// It cannot be copied: what, and why.
+pub fn run(sysroot: &Path) -> Result<String, InitError> {
     if Path::new(DEGRADED).exists() {
-        report.info("no containerd state is seeded: /var is volatile in this boot");
-        return ExitCode::SUCCESS;
+        return Ok("none: /var is volatile".into());
     }
-    let started = boottime_ms();
-    let (detail, ok) = match seed(Path::new(SEED), Path::new(TARGET)) {
-        Ok(Seeded::Kept) => ("kept".to_string(), true),
-        Ok(Seeded::NoSeed) => ("the image has none".to_string(), true),
-        Ok(Seeded::Copied(c)) => (format!("{} files, {} KiB", c.files, c.bytes / 1024), true),
+    let below = |path: &str| sysroot.join(path.trim_start_matches('/'));
+    match seed(&below(SEED), &below(TARGET)) {
+        Ok(Seeded::Kept) => Ok("kept".into()),
+        Ok(Seeded::NoSeed) => Ok("the image has none".into()),
+        Ok(Seeded::Copied(c)) => Ok(format!("{} files, {} KiB", c.files, c.bytes / 1024)),
         Err(e) => {
-            let why = format!("baked-in images cannot be unpacked to {TARGET}: {}", chain(&e));
-            report.problem(&why);
-            (why, false)
+            Err(InitError::Refused(format!("baked-in images cannot be unpacked to {TARGET}: {}", chain(&e))))
         }
-    };
-    report.stamp("bringup.seed", Some(started), &detail, ok);
-    report.flush();
-    if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
 }
 
 /// Are the images that this root bakes in in containerd's store? Its blobs are named by their digests, so the

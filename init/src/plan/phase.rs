@@ -15,6 +15,8 @@ pub enum Phase {
     Root,
     /// The state partition on /sysroot/var.
     State,
+    /// The baked-in images in containerd's directory on it.
+    Seed,
     /// The persistent machine id.
     MachineId,
     /// cgroup v2.
@@ -36,13 +38,14 @@ pub enum OnFailure {
 
 impl Phase {
     /// All phases in the order in which they run.
-    pub const ORDER: [Phase; 10] = [
+    pub const ORDER: [Phase; 11] = [
         Phase::ApiFilesystems,
         Phase::Modules,
         Phase::Disk,
         Phase::Verity,
         Phase::Root,
         Phase::State,
+        Phase::Seed,
         Phase::MachineId,
         Phase::Cgroup,
         Phase::Configuration,
@@ -59,6 +62,7 @@ impl Phase {
             Phase::Verity => "init.verity",
             Phase::Root => "init.root",
             Phase::State => "init.state",
+            Phase::Seed => "init.seed",
             Phase::MachineId => "init.machine-id",
             Phase::Cgroup => "init.cgroup",
             Phase::Configuration => "init.configuration",
@@ -74,9 +78,12 @@ impl Phase {
             Phase::ApiFilesystems | Phase::Disk | Phase::Verity | Phase::Root | Phase::Handover => {
                 OnFailure::Stop
             }
-            Phase::Modules | Phase::State | Phase::MachineId | Phase::Cgroup | Phase::Configuration => {
-                OnFailure::GoOn
-            }
+            Phase::Modules
+            | Phase::State
+            | Phase::Seed
+            | Phase::MachineId
+            | Phase::Cgroup
+            | Phase::Configuration => OnFailure::GoOn,
         }
     }
 }

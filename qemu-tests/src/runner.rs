@@ -16,6 +16,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::case::{Case, CaseContext, Shared, Skip, human};
 use crate::counts::Counts;
 use crate::run::Run;
+use crate::vm::machine::EmulatorFault;
 use crate::{prepare, say};
 
 /// How to run.
@@ -30,8 +31,15 @@ pub struct Options {
 /// What one case came to.
 enum Verdict {
     Passed,
-    Failed(String),
+    Failed(String, Fault),
     Skipped(String),
+}
+
+/// Whose fault a failure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Case,
+    Emulator,
 }
 
 struct Report {
@@ -97,8 +105,13 @@ fn run_unit(run: &Arc<Run>, unit: &[Case], seed: u64, reports: &Sender<Report>) 
     let mut failed = false;
     for case in unit {
         let start = Instant::now();
-        let verdict = run_case(run, case, &mut shared, seed);
-        failed |= matches!(verdict, Verdict::Failed(_));
+        let mut verdict = run_case(run, case, &mut shared, seed);
+        if matches!(verdict, Verdict::Failed(_, Fault::Emulator)) {
+            say::line(format!("  {}: {EmulatorFault}: once more, from the beginning", case.name));
+            shared = None;
+            verdict = run_case(run, case, &mut shared, seed);
+        }
+        failed |= matches!(verdict, Verdict::Failed(..));
         let _ = reports.send(Report { case: *case, verdict, took: start.elapsed() });
     }
     drop(shared);
@@ -115,7 +128,7 @@ fn shared_artefacts(run: &Run, group: &str) -> PathBuf {
 fn run_case(run: &Arc<Run>, case: &Case, shared: &mut Shared, seed: u64) -> Verdict {
     let artefacts = run.dir().join(case.name);
     if let Err(e) = fs::create_dir_all(&artefacts) {
-        return Verdict::Failed(format!("make {}: {e}", artefacts.display()));
+        return Verdict::Failed(format!("make {}: {e}", artefacts.display()), Fault::Case);
     }
     let shared_artefacts = shared_artefacts(run, case.group.unwrap_or(case.name));
     let mut context =
@@ -131,9 +144,12 @@ fn run_case(run: &Arc<Run>, case: &Case, shared: &mut Shared, seed: u64) -> Verd
                 remove_artefacts(run, &artefacts);
                 Verdict::Skipped(skip.0.clone())
             }
-            None => Verdict::Failed(format!("{e:#}")),
+            None if e.downcast_ref::<EmulatorFault>().is_some() => {
+                Verdict::Failed(format!("{e:#}"), Fault::Emulator)
+            }
+            None => Verdict::Failed(format!("{e:#}"), Fault::Case),
         },
-        Err(panic) => Verdict::Failed(format!("panicked: {}", panic_text(panic.as_ref()))),
+        Err(panic) => Verdict::Failed(format!("panicked: {}", panic_text(panic.as_ref())), Fault::Case),
     }
 }
 
@@ -163,7 +179,7 @@ fn show(run: &Run, report: &Report, done: usize, of: usize, seed: u64) -> Counts
             say::line(format!("{head} skipped: {why}"));
             Counts::one_skipped()
         }
-        Verdict::Failed(why) => {
+        Verdict::Failed(why, _) => {
             say::line(format!("{head} FAILED"));
             for line in why.lines() {
                 say::line(format!("    {line}"));
@@ -213,9 +229,19 @@ mod tests {
                 Ok(())
             }),
             case("t/absent", None, |_| skip("not here")),
+            // The emulator fails it once: the second attempt has a fixture of its own.
+            case("t/unlucky", Some("u"), |cx| {
+                let first = !cx.artefacts.join("first").exists();
+                fs::write(cx.artefacts.join("first"), "")?;
+                anyhow::ensure!(*cx.shared_or(|_, _| Ok(u32::from(first)))? == u32::from(first));
+                if first {
+                    return Err(anyhow!("no pod").context(EmulatorFault).context("after the reset"));
+                }
+                Ok(())
+            }),
         ];
         let counts = run_cases(&run, &cases, Options { jobs: 2, seed: 1 }).unwrap();
-        assert_eq!(counts, Counts { passed: 2, failed: 2, skipped: 1 });
+        assert_eq!(counts, Counts { passed: 3, failed: 2, skipped: 1 });
         assert!(!run.dir().join("t/good").exists());
         assert_eq!(fs::read_to_string(run.dir().join("t/bad/log")).unwrap(), "why");
         assert!(run.close().is_empty());

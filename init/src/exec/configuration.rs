@@ -42,9 +42,7 @@ pub fn run(
         refused,
         manifests: &manifests,
         hosts: &hosts,
-        cni_empty: !names(CNI)
-            .iter()
-            .any(|n| n.ends_with(".conf") || n.ends_with(".conflist") || n.ends_with(".json")),
+        cni_empty: !has_network(Path::new(CNI)),
     };
     let mut failed = None;
     for step in plan(&inputs) {
@@ -84,6 +82,16 @@ fn names(dir: &str) -> Vec<String> {
     entries.unwrap_or_default()
 }
 
+/// True if there is a configuration of a pod network. One without content is what a power cut leaves of a file.
+fn has_network(dir: &Path) -> bool {
+    let configures = |entry: &fs::DirEntry| {
+        let path = entry.path();
+        let named = path.extension().is_some_and(|e| e == "conf" || e == "conflist" || e == "json");
+        named && fs::metadata(&path).is_ok_and(|file| file.len() > 0)
+    };
+    fs::read_dir(dir).is_ok_and(|entries| entries.flatten().any(|entry| configures(&entry)))
+}
+
 /// systemd keeps a name that is set already when /etc/hostname says the same or is absent.
 fn set_hostname(name: &str) -> Result<(), InitError> {
     nix::unistd::sethostname(name).map_err(|e| InitError::Kernel("set the host name", e))
@@ -109,6 +117,21 @@ mod tests {
             "{said:?}"
         );
         assert!(effective.document().contains("noSuchField"));
+    }
+
+    #[test]
+    fn a_file_without_content_is_no_network() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        assert!(!has_network(&dir.path().join("none")));
+        for (name, content, has) in [
+            (".10.conflist.new", "{}", false),
+            ("10-orlop.conflist", "", false),
+            ("readme", "{}", false),
+            ("20-calico.conflist", "{}", true),
+        ] {
+            fs::write(dir.path().join(name), content).expect("fixture");
+            assert_eq!(has_network(dir.path()), has, "{name}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use orlop_image::qemu::{self, Accelerator, Boot, Disk, FW_CFG_CONFIG, Guest, Machine, Network};
 
 use super::disk::{self, Partition};
-use super::machine::{Vm, socket_dir};
+use super::machine::{EmulatorFault, Vm, socket_dir};
 use crate::resource::Resource;
 use crate::run::{Run, cache_dir};
 use crate::say;
@@ -193,19 +193,17 @@ impl Lab {
         })
     }
 
-    /// Starts QEMU and waits until the kernel starts init. Emulating two processors, QEMU 7.2 sometimes runs a
-    /// breakpoint by which the kernel changes its own code when it is no longer there (`Oops: int3`): then the guest
-    /// has not touched its disk yet, and QEMU is started once more.
+    /// Starts QEMU and waits until the kernel starts init. A guest that falls to the emulator before that has not
+    /// touched its disk yet: QEMU is started once more.
     fn start(&self, namespace_of: Option<i32>, spec: impl Fn() -> Result<Machine>) -> Result<Vm> {
         for _ in 0..STARTS_MAX {
             let vm = Vm::start(&self.run, &self.artefacts, &spec()?, namespace_of)?;
             let limit = Duration::from_secs(KERNEL_LIMIT_S);
             let (_, end) = vm.console.wait(0, limit, "the kernel to start init", start_of_kernel)?;
-            let patched = || vm.console.since(0).iter().any(|line| line.contains("Oops: int3"));
-            if end == KernelStart::Init || self.accelerator != Accelerator::Tcg || !patched() {
+            if end == KernelStart::Init || !vm.emulator_failed() {
                 return Ok(vm);
             }
-            say::line("  the emulator tripped over the kernel's own code patching: booting once more");
+            say::line(format!("  {EmulatorFault}: booting once more"));
         }
         bail!("the kernel did not get to init in {STARTS_MAX} starts of QEMU")
     }

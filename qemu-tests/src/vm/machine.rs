@@ -3,6 +3,7 @@
 //! Readiness is what the guest says on the host channel; what it says is kept, so a case asks for a phase
 //! whether it is past or to come. Dropping the VM ends QEMU.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use orlop_config::ledger::{Entry, HostMessage};
-use orlop_image::qemu::{Machine, Qmp, SOCKETS, arguments};
+use orlop_image::qemu::{Accelerator, Machine, Qmp, SOCKETS, arguments};
 
 use super::feed::Feed;
 use super::shell::Shell;
@@ -22,6 +23,18 @@ use crate::process::Guarded;
 use crate::run::Run;
 
 static VMS: AtomicU32 = AtomicU32::new(0);
+
+/// The guest's kernel fell to a fault of the emulator: emulating two processors, QEMU 7.2 sometimes runs a breakpoint
+/// by which the kernel changes its own code when it is no longer there. It says nothing about what is tested, so the
+/// runner starts such a case once more.
+#[derive(Debug)]
+pub struct EmulatorFault;
+
+impl fmt::Display for EmulatorFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the emulator tripped over the kernel's own code patching (Oops: int3)")
+    }
+}
 
 /// A running VM.
 pub struct Vm {
@@ -33,6 +46,7 @@ pub struct Vm {
     shell: Shell,
     shell_is_up: bool,
     qemu: Guarded,
+    emulated: bool,
     /// Position in the host channel from which messages belong to the current boot.
     boot_from: usize,
 }
@@ -90,6 +104,7 @@ impl Vm {
             shell_is_up: false,
             qmp: Qmp::new(qmp)?,
             qemu,
+            emulated: spec.accelerator == Accelerator::Tcg,
             boot_from: 0,
         })
     }
@@ -128,8 +143,18 @@ impl Vm {
             .map(|(_, found)| found)
             .map_err(|e| {
                 let console = self.console.since(self.console.len().saturating_sub(15)).join("\n");
-                anyhow::anyhow!("{e:#}\nconsole:\n{console}")
+                self.blame(anyhow::anyhow!("{e:#}\nconsole:\n{console}"))
             })
+    }
+
+    /// True if the kernel fell to the emulator since QEMU was started.
+    #[must_use]
+    pub fn emulator_failed(&self) -> bool {
+        self.emulated && self.console.since(0).iter().any(|line| line.contains("Oops: int3"))
+    }
+
+    fn blame(&self, error: anyhow::Error) -> anyhow::Error {
+        if self.emulator_failed() { error.context(EmulatorFault) } else { error }
     }
 
     /// Messages of the current boot so far.
@@ -146,6 +171,7 @@ impl Vm {
         self.console
             .wait(0, Duration::from_secs(limit_s), what, |l| wanted(l).then(|| l.to_owned()))
             .map(|(_, line)| line)
+            .map_err(|e| self.blame(e))
     }
 
     /// The debug shell; the first use waits for it to answer.

@@ -262,7 +262,7 @@ impl ApiServer for ApiClient {
             message,
         })?;
         let limiter = match request::lane(call) {
-            Lane::Heartbeat => &None,
+            Lane::Heartbeat | Lane::Reviews => &None,
             Lane::Events => &self.0.events,
             Lane::General => &self.0.general,
         };
@@ -297,6 +297,8 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<ApiReply, String> {
         ApiCall::DeletePod { .. } => ApiReply::Done,
         ApiCall::CreateEvent(_) | ApiCall::PatchEvent { .. } => ApiReply::Event(object(body)?),
         ApiCall::CreateCsr(_) | ApiCall::GetCsr { .. } => ApiReply::Csr(object(body)?),
+        ApiCall::ReviewToken(_) => ApiReply::TokenReview(object(body)?),
+        ApiCall::ReviewAccess(_) => ApiReply::AccessReview(object(body)?),
     })
 }
 

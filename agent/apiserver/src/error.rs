@@ -23,7 +23,12 @@ const RETRY_AFTER_MAX_S: u64 = 600;
 pub(crate) fn is_read(call: &ApiCall) -> bool {
     matches!(
         call,
-        ApiCall::GetNode { .. } | ApiCall::GetLease { .. } | ApiCall::GetPod(_) | ApiCall::GetCsr { .. }
+        ApiCall::GetNode { .. }
+            | ApiCall::GetLease { .. }
+            | ApiCall::GetPod(_)
+            | ApiCall::GetCsr { .. }
+            | ApiCall::ReviewToken(_)
+            | ApiCall::ReviewAccess(_)
     )
 }
 

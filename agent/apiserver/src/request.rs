@@ -25,6 +25,8 @@ pub(crate) enum Lane {
     Heartbeat,
     /// Events.
     Events,
+    /// Reviews of who calls the node: somebody waits, and the number of callers bounds them.
+    Reviews,
     /// The rest.
     General,
 }
@@ -37,6 +39,7 @@ pub(crate) fn lane(call: &ApiCall) -> Lane {
         | ApiCall::CreateLease(_)
         | ApiCall::ReplaceLease(_) => Lane::Heartbeat,
         ApiCall::CreateEvent(_) | ApiCall::PatchEvent { .. } => Lane::Events,
+        ApiCall::ReviewToken(_) | ApiCall::ReviewAccess(_) => Lane::Reviews,
         _ => Lane::General,
     }
 }
@@ -75,6 +78,8 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
             .map_err(|e| e.to_string()),
         ApiCall::CreateCsr(csr) => create(None, csr.as_ref()),
         ApiCall::GetCsr { name } => get::<CertificateSigningRequest>(None, name),
+        ApiCall::ReviewToken(review) => create(None, review.as_ref()),
+        ApiCall::ReviewAccess(review) => create(None, review.as_ref()),
     }
 }
 
@@ -177,6 +182,20 @@ mod tests {
         ];
         for (call, expected) in table {
             assert_eq!(shape(&call), expected);
+        }
+        let user = agent_core::server_policy::User::of_certificate("u", &[]);
+        let access = agent_core::server_policy::access_review(&user, "get", "n", "proxy");
+        for (call, begins) in [
+            (
+                ApiCall::ReviewToken(Box::new(agent_core::server_policy::token_review("t"))),
+                "POST /apis/authentication.k8s.io/v1/tokenreviews application/json {",
+            ),
+            (
+                ApiCall::ReviewAccess(Box::new(access)),
+                "POST /apis/authorization.k8s.io/v1/subjectaccessreviews application/json {",
+            ),
+        ] {
+            assert!(shape(&call).starts_with(begins), "{}", shape(&call));
         }
         assert!(
             shape(&ApiCall::ReplaceLease(Box::new(lease)))

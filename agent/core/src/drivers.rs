@@ -10,6 +10,7 @@ use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::ImageInfo;
 use crate::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved};
 use crate::runtime::{ContainerId, PodKey, PodUid, SandboxId};
+use crate::streaming::StreamOptions;
 
 /// What a failure allows: core decides by this, people read the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,6 +181,28 @@ pub trait ImageService: Send + Sync + 'static {
     fn list_images(&self) -> impl Future<Output = Result<Vec<ImageInfo>, DriverError>> + Send;
     /// `RemoveImage`; removing what is gone is a success.
     fn remove_image(&self, image: &str) -> impl Future<Output = Result<(), DriverError>> + Send;
+}
+
+/// Streams into containers and pods: the runtime answers with a URL of its own streaming server, good for one stream.
+pub trait Streaming: Send + Sync + 'static {
+    /// `Exec`.
+    fn exec_url(
+        &self,
+        container: &ContainerId,
+        options: &StreamOptions,
+    ) -> impl Future<Output = Result<String, DriverError>> + Send;
+    /// `Attach`.
+    fn attach_url(
+        &self,
+        container: &ContainerId,
+        options: &StreamOptions,
+    ) -> impl Future<Output = Result<String, DriverError>> + Send;
+    /// `PortForward`; without ports the stream itself names them.
+    fn port_forward_url(
+        &self,
+        sandbox: &SandboxId,
+        ports: &[u16],
+    ) -> impl Future<Output = Result<String, DriverError>> + Send;
 }
 
 /// Command execution inside a container (hooks and probes).

@@ -71,7 +71,11 @@ impl ApiChecks {
                 bound && annotation(pod, CONFIG_MIRROR).is_some()
             }
             ApiCall::CreateEvent(event) => here(event.source.as_ref().and_then(|s| s.host.as_deref())),
-            ApiCall::PatchEvent { .. } | ApiCall::CreateCsr(_) | ApiCall::GetCsr { .. } => true,
+            ApiCall::PatchEvent { .. }
+            | ApiCall::CreateCsr(_)
+            | ApiCall::GetCsr { .. }
+            | ApiCall::ReviewToken(_)
+            | ApiCall::ReviewAccess(_) => true,
         }
     }
 

@@ -400,6 +400,24 @@ fn endless(code: u16, lines: bool) -> Response<Body> {
     response
 }
 
+/// The answer to a review, if the path is one's.
+fn review(shared: &Shared, path: &str, body: &[u8]) -> Option<Response<Body>> {
+    let mut api = shared.api();
+    let answer = match path {
+        "/apis/authentication.k8s.io/v1/tokenreviews" => {
+            serde_json::from_slice(body).map(|review| json!(api.reviews.token(review)))
+        }
+        "/apis/authorization.k8s.io/v1/subjectaccessreviews" => {
+            serde_json::from_slice(body).map(|review| json!(api.reviews.access(review)))
+        }
+        _ => return None,
+    };
+    Some(match answer {
+        Ok(review) => whole(201, review.to_string()),
+        Err(error) => refusal(&Status::bad_request(&error.to_string())),
+    })
+}
+
 fn respond(
     shared: &Arc<Shared>,
     caller: &Caller,
@@ -426,6 +444,9 @@ fn respond(
     let Caller::Known(who) = caller else {
         return no(403, "Forbidden", "forbidden: the user cannot do anything");
     };
+    if let Some(answer) = review(shared, path, body) {
+        return answer;
+    }
     let outcome = route(method, path, query, body).and_then(|wanted| match wanted {
         Wanted::One(key, verb) => {
             let created = matches!(verb, agent_sim::fake_api::Verb::Create(_));

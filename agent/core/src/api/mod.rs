@@ -10,6 +10,8 @@ pub mod retry;
 use std::future::Future;
 use std::sync::Arc;
 
+use k8s_openapi::api::authentication::v1::TokenReview;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -90,6 +92,10 @@ pub enum ApiCall {
         /// Its name.
         name: String,
     },
+    /// POST a token review. Answer: [`ApiReply::TokenReview`].
+    ReviewToken(Box<TokenReview>),
+    /// POST a subject access review. Answer: [`ApiReply::AccessReview`].
+    ReviewAccess(Box<SubjectAccessReview>),
 }
 
 impl ApiCall {
@@ -119,6 +125,9 @@ impl ApiCall {
             ApiCall::PatchEvent { event, .. } => format!("patch event {}", named(event)),
             ApiCall::CreateCsr(csr) => format!("create certificate signing request {}", meta(&csr.metadata)),
             ApiCall::GetCsr { name } => format!("get certificate signing request {name}"),
+            // Neither the token nor whose request it is: both may be somebody's secret.
+            ApiCall::ReviewToken(_) => "review a token".to_owned(),
+            ApiCall::ReviewAccess(_) => "review an access".to_owned(),
         }
     }
 }
@@ -136,6 +145,10 @@ pub enum ApiReply {
     Event(Box<Event>),
     /// The request as it is now, with its certificate once it is signed.
     Csr(Box<CertificateSigningRequest>),
+    /// The review with its answer.
+    TokenReview(Box<TokenReview>),
+    /// The review with its answer.
+    AccessReview(Box<SubjectAccessReview>),
     /// Nothing to say.
     Done,
 }

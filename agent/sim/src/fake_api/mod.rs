@@ -23,6 +23,7 @@ mod calls;
 mod graceful;
 pub mod merge;
 pub mod resource;
+pub mod reviews;
 pub mod status;
 mod strategy;
 #[cfg(test)]
@@ -98,6 +99,8 @@ pub struct FakeApi {
     names: u64,
     /// How many changes watches can be behind.
     pub window: usize,
+    /// Who may use the nodes' own API.
+    pub reviews: reviews::Reviews,
 }
 
 impl Default for FakeApi {
@@ -109,6 +112,7 @@ impl Default for FakeApi {
             uids: 0,
             names: 0,
             window: WINDOW,
+            reviews: reviews::Reviews::default(),
         }
     }
 }

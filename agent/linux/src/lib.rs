@@ -5,7 +5,9 @@
 
 pub mod boot_ledger;
 pub mod clock;
+pub mod container_log;
 pub mod cri_log;
+pub mod directory_hints;
 pub mod files;
 pub mod host_channel;
 pub mod log_follow;

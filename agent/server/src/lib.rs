@@ -1,6 +1,17 @@
-//! agent-server: the node's HTTP endpoints. Now: healthz on 10248; the HTTPS API on 10250 joins it here.
-//! See docs/agent.md and contract chapter 14.
+//! agent-server: the node's HTTP endpoints. `healthz` on 10248 for whoever is on the node, the HTTPS API on 10250 for
+//! the API server and other clients of the cluster. See docs/server.md and contract chapter 14.
+//!
+//! ```text
+//! TCP ─► https (limits) ─► tls (who shows what) ─► auth (who may) ─► api (routes) ─► NodeApi (the daemon's view)
+//! ```
+//! In: a listener, the serving certificate, client CAs, an API server to ask, the node's view of itself. Out: answers.
+//! Decisions about access are in [`agent_core::server_policy`].
 #![forbid(unsafe_code)]
 
+pub mod api;
+pub mod auth;
+pub mod body;
 mod bounded;
 pub mod healthz;
+pub mod https;
+pub mod tls;

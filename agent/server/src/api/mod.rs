@@ -1,0 +1,272 @@
+//! The paths of the HTTPS API, and who answers them. Contract 14.3.
+//!
+//! In: requests that [`crate::auth`] let in, [`NodeApi`]. Out: answers. Invariants: a path is compared as it is on the
+//! wire, the same text that was judged; what is not built yet says so with 501; without debugging handlers those paths
+//! answer 405, as upstream's do.
+
+mod healthz;
+mod logs;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod tunnel;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::api::ApiServer;
+use agent_core::logs::LogOptions;
+use agent_core::time::Wall;
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::auth::{Clock, Guard};
+use crate::body::{Body, Broken, json as json_answer, text};
+use crate::https::{Handler, Peer, Spawn};
+
+pub use streams::{StreamRequest, StreamTo};
+
+/// A health check's name and what is wrong, if something is.
+pub type Check = (&'static str, Result<(), String>);
+
+/// Pieces of a log; a sender that fails means that nobody reads any more.
+pub type LogPieces = mpsc::Receiver<Result<Bytes, Broken>>;
+
+/// One container's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogRequest {
+    /// UID of the pod.
+    pub uid: String,
+    /// Name of the container, for messages.
+    pub container: String,
+    /// CRI id of the instance.
+    pub container_id: String,
+    /// What of it.
+    pub options: LogOptions,
+}
+
+/// The node as its API shows it.
+pub trait NodeApi: Send + Sync + 'static {
+    /// The checks of `/healthz`, in order.
+    fn health(&self) -> impl Future<Output = Vec<Check>> + Send;
+
+    /// Every pod that the node wants, with its status.
+    fn pods(&self) -> impl Future<Output = Vec<Pod>> + Send;
+
+    /// The pod of this name, and its status once it has one; `None` if the node has no such pod.
+    fn pod(&self, namespace: &str, name: &str) -> Option<(Arc<Pod>, Arc<PodStatus>)>;
+
+    /// What the runtime runs, as pods.
+    ///
+    /// # Errors
+    /// The runtime's words.
+    fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, String>> + Send;
+
+    /// The effective KubeletConfiguration, secrets left out.
+    fn configuration(&self) -> Value;
+
+    /// Opens a log.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn open_log(&self, request: LogRequest) -> impl Future<Output = Result<LogPieces, String>> + Send;
+
+    /// Where the runtime waits for a stream.
+    ///
+    /// # Errors
+    /// Why there can be none.
+    fn stream_url(&self, request: StreamRequest) -> impl Future<Output = Result<String, String>> + Send;
+}
+
+/// What streams need besides.
+#[derive(Clone)]
+pub struct Streams {
+    /// `streamingConnectionIdleTimeout`.
+    pub idle: Duration,
+    /// Who moves their bytes.
+    pub spawner: Arc<dyn Spawn>,
+}
+
+/// What of the configuration decides about paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// `enableDebuggingHandlers`.
+    pub debugging: bool,
+    /// `enableSystemLogHandler`.
+    pub system_log: bool,
+    /// `enableProfilingHandler`.
+    pub profiling: bool,
+}
+
+/// Paths that debugging handlers have, by their first segment.
+const DEBUGGING: &[&str] = &[
+    "run",
+    "exec",
+    "attach",
+    "portForward",
+    "containerLogs",
+    "runningpods",
+    "configz",
+    "logs",
+    "debug",
+    "checkpoint",
+];
+
+/// The API behind its guard.
+pub struct Api<N, A> {
+    inner: Arc<Inner<N, A>>,
+}
+
+struct Inner<N, A> {
+    node: Arc<N>,
+    guard: Guard<A>,
+    paths: Paths,
+    streams: Streams,
+    clock: Clock,
+}
+
+impl<N: NodeApi, A: ApiServer> Api<N, A> {
+    /// The node's API.
+    #[must_use]
+    pub fn new(node: Arc<N>, guard: Guard<A>, paths: Paths, streams: Streams, clock: Clock) -> Api<N, A> {
+        Api { inner: Arc::new(Inner { node, guard, paths, streams, clock }) }
+    }
+}
+
+impl<N: NodeApi, A: ApiServer> Handler for Api<N, A> {
+    fn handle(
+        &self,
+        peer: &Peer,
+        request: Request<Incoming>,
+    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + 'static>> {
+        let (inner, chain) = (self.inner.clone(), peer.chain.clone());
+        Box::pin(async move {
+            // A body is never read here: it is dropped with the request, or what a stream begins with.
+            let (parts, body) = request.into_parts();
+            match inner.guard.admit(&chain, &parts).await {
+                Ok(user) => {
+                    tracing::debug!(user = user.name, method = %parts.method, path = parts.uri.path(), "request");
+                    if inner.paths.debugging && streams::is_stream(parts.uri.path()) {
+                        let Streams { idle, spawner } = inner.streams.clone();
+                        return streams::answer(
+                            &*inner.node,
+                            Request::from_parts(parts, body),
+                            idle,
+                            spawner,
+                        )
+                        .await;
+                    }
+                    let query = parts.uri.query().unwrap_or_default();
+                    let now = (inner.clock)().wall;
+                    answer(&*inner.node, inner.paths, &parts.method, (parts.uri.path(), query), now).await
+                }
+                Err(refusal) => {
+                    tracing::debug!(?refusal, method = %parts.method, path = parts.uri.path(), "request refused");
+                    refusal.response()
+                }
+            }
+        })
+    }
+}
+
+/// The answer to a request that may be answered.
+pub(crate) async fn answer<N: NodeApi>(
+    node: &N,
+    paths: Paths,
+    method: &Method,
+    (path, query): (&str, &str),
+    now: Wall,
+) -> Response<Body> {
+    let segments: Vec<&str> = path.split('/').skip(1).collect();
+    let first = segments.first().copied().unwrap_or_default();
+    if !paths.debugging && DEBUGGING.contains(&first) {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
+    }
+    let get = method == Method::GET;
+    match segments.as_slice() {
+        ["healthz", rest @ ..] if get => healthz::answer(&node.health().await, rest, query),
+        ["pods"] | ["pods", ""] if get => pod_list(node.pods().await),
+        ["runningpods"] | ["runningpods", ""] if get => match node.running_pods().await {
+            Ok(pods) => pod_list(pods),
+            Err(problem) => text(StatusCode::INTERNAL_SERVER_ERROR, problem),
+        },
+        ["configz"] if get => json_answer(StatusCode::OK, &json!({ "kubeletconfig": node.configuration() })),
+        ["containerLogs", rest @ ..] if get => logs::answer(node, rest, query, now).await,
+        ["healthz", ..] | ["pods", ..] | ["runningpods", ..] | ["configz"] | ["containerLogs", ..]
+            if !get =>
+        {
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+            response
+        }
+        ["logs", ..] if !paths.system_log => {
+            text(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled.\n")
+        }
+        ["debug", "pprof", ..] if !paths.profiling => {
+            text(StatusCode::METHOD_NOT_ALLOWED, "profiling endpoint is disabled.\n")
+        }
+        _ => not_built(first).unwrap_or_else(|| text(StatusCode::NOT_FOUND, "404 page not found\n")),
+    }
+}
+
+/// 501 for what upstream has and this node does not have yet.
+fn not_built(first: &str) -> Option<Response<Body>> {
+    let what = match first {
+        "run" => "running commands in containers",
+        "checkpoint" => "checkpoints of containers",
+        "logs" => "logs of the node itself",
+        "stats" | "metrics" => "statistics and metrics",
+        "statusz" | "flagz" | "debug" => "this debugging endpoint",
+        _ => return None,
+    };
+    Some(text(StatusCode::NOT_IMPLEMENTED, format!("this node's agent does not support {what} yet\n")))
+}
+
+fn pod_list(pods: Vec<Pod>) -> Response<Body> {
+    let item = |pod: Pod| {
+        let mut item = serde_json::to_value(pod).unwrap_or_default();
+        // Items of a list name neither, as upstream sends them.
+        if let Some(item) = item.as_object_mut() {
+            item.remove("apiVersion");
+            item.remove("kind");
+        }
+        item
+    };
+    let items: Vec<Value> = pods.into_iter().map(item).collect();
+    json_answer(
+        StatusCode::OK,
+        &json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }),
+    )
+}
+
+/// Key and value of each pair of a query, decoded; pairs that are no text are left out.
+fn pairs(query: &str) -> Vec<(String, String)> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let split = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    split.filter_map(|(key, value)| Some((decoded(key, true)?, decoded(value, true)?))).collect()
+}
+
+/// Percent-decoded; `None` if it is no UTF-8 or ends in the middle of an escape.
+fn decoded(text: &str, plus_is_space: bool) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                let (high, low) = (digit()?, digit()?);
+                out.push(u8::try_from(high * 16 + low).ok()?);
+            }
+            b'+' if plus_is_space => out.push(b' '),
+            byte => out.push(byte),
+        }
+    }
+    String::from_utf8(out).ok()
+}

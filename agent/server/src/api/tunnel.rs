@@ -1,0 +1,168 @@
+//! An upgraded connection, led through to the runtime's streaming server byte by byte.
+//!
+//! ```text
+//! client ─ upgrade ─► node ─ the same upgrade ─► runtime (loopback)
+//!    ▲  101, its headers ◄──────────────────────────┘
+//!    └─────────────── bytes, both ways ─────────────┘  until one side ends, or nothing moves for the idle time
+//! ```
+//! In: the client's request, the URL that the runtime gave. Out: the runtime's answer; if that is 101, a task that moves
+//! bytes. Invariants: what the protocols say (SPDY/3.1, WebSocket) is nobody's business here; a side that closes its
+//! half closes the other's; memory is two buffers a connection.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{HOST, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::body::{Body, text, whole};
+use crate::https::Spawn;
+
+/// For the runtime's answer to the upgrade.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Of a runtime's refusal only the beginning matters.
+const REFUSAL_MAX: usize = 64 * 1024;
+
+/// Passes the request on to `url` and connects what comes after the upgrade.
+pub(super) async fn lead(
+    client: Request<Incoming>,
+    url: &str,
+    idle: Duration,
+    spawner: Arc<dyn Spawn>,
+) -> Response<Body> {
+    match timeout(ANSWER, upgrade(client, url, idle, spawner)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(problem)) => {
+            tracing::warn!(problem, "a stream could not be led to the runtime");
+            text(StatusCode::BAD_GATEWAY, format!("{problem}\n"))
+        }
+        Err(_) => text(StatusCode::GATEWAY_TIMEOUT, "the runtime's streaming server does not answer\n"),
+    }
+}
+
+async fn upgrade(
+    mut client: Request<Incoming>,
+    url: &str,
+    idle: Duration,
+    spawner: Arc<dyn Spawn>,
+) -> Result<Response<Body>, String> {
+    let url: Uri = url.parse().map_err(|e| format!("the runtime's streaming URL is none: {e}"))?;
+    let authority = url.authority().ok_or("the runtime's streaming URL names no server")?.clone();
+    if url.scheme_str() != Some("http") {
+        return Err("the runtime's streaming server wants TLS, which is not supported".to_owned());
+    }
+    let address = (authority.host().trim_matches(['[', ']']).to_owned(), authority.port_u16().unwrap_or(80));
+    let stream = TcpStream::connect((address.0.as_str(), address.1)).await;
+    let stream = stream.map_err(|e| format!("connect to the runtime's streaming server: {e}"))?;
+    let said = |e: hyper::Error| format!("the runtime's streaming server: {e}");
+    let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(said)?;
+    spawner.spawn(Box::pin(async move {
+        // Its end is seen by whoever waits for the answer or for the bytes.
+        let _ = connection.with_upgrades().await;
+    }));
+    let on_client = hyper::upgrade::on(&mut client);
+    let (parts, _body) = client.into_parts();
+    let request = forwarded(&parts, &url, authority.as_str())?;
+    let mut answer = send.send_request(request).await.map_err(said)?;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(refused(answer).await);
+    }
+    let on_runtime = hyper::upgrade::on(&mut answer);
+    let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *response.headers_mut() = answer.headers().clone();
+    spawner.spawn(Box::pin(async move {
+        let (Ok(client), Ok(runtime)) = tokio::join!(on_client, on_runtime) else { return };
+        join(TokioIo::new(client), TokioIo::new(runtime), idle).await;
+    }));
+    Ok(response)
+}
+
+/// The client's request with the runtime's address; its headers say what it wants to speak.
+fn forwarded(parts: &Parts, url: &Uri, authority: &str) -> Result<Request<Empty<Bytes>>, String> {
+    let target = url.path_and_query().map_or("/", |p| p.as_str());
+    let mut request = Request::builder().method(&parts.method).uri(target).body(Empty::new());
+    if let Ok(request) = &mut request {
+        *request.headers_mut() = parts.headers.clone();
+        // Who the client is to the node is no business of the runtime's.
+        request.headers_mut().remove(hyper::header::AUTHORIZATION);
+        let host = HeaderValue::try_from(authority).map_err(|e| e.to_string())?;
+        request.headers_mut().insert(HOST, host);
+    }
+    request.map_err(|e| e.to_string())
+}
+
+async fn refused(answer: Response<Incoming>) -> Response<Body> {
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), REFUSAL_MAX).collect().await;
+    whole(status, "text/plain; charset=utf-8", body.map(|b| b.to_bytes()).unwrap_or_default())
+}
+
+/// Moves bytes until one side has failed, both have ended, or nothing has moved for `idle`.
+async fn join<C, R>(client: C, runtime: R, idle: Duration)
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    R: AsyncRead + AsyncWrite + Unpin,
+{
+    let (moved, mut seen) = watch::channel(());
+    let (mut client, mut runtime) = (Seen { of: client, moved: moved.clone() }, runtime);
+    let quiet = async {
+        // Ends with the copying; an error cannot come while that runs.
+        while timeout(idle, seen.changed()).await.is_ok() {}
+    };
+    tokio::select! {
+        // A side that breaks off ends the stream, for whatever reason it has.
+        _ = copy_bidirectional(&mut client, &mut runtime) => {}
+        () = quiet => tracing::debug!("a stream was idle for too long"),
+    }
+}
+
+/// Tells that bytes moved.
+struct Seen<S> {
+    of: S,
+    moved: watch::Sender<()>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = ready!(Pin::new(&mut self.of).poll_read(cx, buf));
+        self.moved.send_replace(());
+        Poll::Ready(read)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Seen<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.of).poll_write(cx, bytes));
+        self.moved.send_replace(());
+        Poll::Ready(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.of).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.of).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

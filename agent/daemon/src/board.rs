@@ -28,6 +28,8 @@ pub enum Part {
     Node,
     /// Its lease.
     Lease,
+    /// The certificate of the HTTPS API.
+    Serving,
 }
 
 impl Part {
@@ -37,6 +39,7 @@ impl Part {
             Part::Kubeconfig => "kubeconfig",
             Part::Node => "node",
             Part::Lease => "lease",
+            Part::Serving => "serving certificate",
         }
     }
 }

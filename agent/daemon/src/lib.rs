@@ -23,6 +23,7 @@ pub mod pod_dirs;
 pub mod pod_output;
 pub mod run;
 pub mod runtime_state;
+pub mod serving;
 pub mod source;
 pub mod status;
 pub mod testing;

@@ -12,6 +12,7 @@ use agent_core::pod_source::Source;
 use agent_core::pod_worker::{PodEvent, PodWorker, WorkerContext};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::{Mono, Now};
+use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
 use crate::actor::{Shell, Tasks};
@@ -19,6 +20,9 @@ use crate::execute::Executor;
 use crate::mailbox::{Coalesce, Relation, Sender};
 use crate::outlets::Outlets;
 use crate::worker::WorkerShell;
+
+/// The pods that the node wants, by UID.
+pub type DesiredPods = BTreeMap<PodUid, Arc<Pod>>;
 
 /// The manager's surroundings.
 pub struct ManagerShell<R, I> {
@@ -29,6 +33,9 @@ pub struct ManagerShell<R, I> {
     workers: BTreeMap<PodUid, Sender<PodEvent>>,
     context: watch::Receiver<Arc<WorkerContext>>,
     synced: Synced,
+    desired: watch::Sender<DesiredPods>,
+    /// A source spoke: the view of desired pods may be out of date.
+    stale: bool,
 }
 
 /// Whether the node knows what it needs to begin: its own sources and what the runtime holds.
@@ -59,7 +66,7 @@ impl Synced {
 }
 
 impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
-    /// `own` is the manager's own mailbox, for workers.
+    /// `own` is the manager's own mailbox, for workers; `desired` shows what sources want.
     #[must_use]
     pub fn new(
         tasks: Tasks,
@@ -68,8 +75,19 @@ impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
         outlets: Outlets,
         context: watch::Receiver<Arc<WorkerContext>>,
         synced: Synced,
+        desired: watch::Sender<DesiredPods>,
     ) -> ManagerShell<R, I> {
-        ManagerShell { tasks, executor, own, outlets, workers: BTreeMap::new(), context, synced }
+        ManagerShell {
+            tasks,
+            executor,
+            own,
+            outlets,
+            workers: BTreeMap::new(),
+            context,
+            synced,
+            desired,
+            stale: false,
+        }
     }
 
     fn start(&mut self, key: PodKey, beginning: Beginning, fence_until: Mono, now: Now) {
@@ -103,6 +121,14 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
 
     fn before(&mut self, _now: Now, event: &ManagerEvent) {
         self.synced.see(event);
+        self.stale |= matches!(event, ManagerEvent::Update(_));
+    }
+
+    fn after(&mut self, _now: Now, machine: &PodManager) -> bool {
+        if std::mem::take(&mut self.stale) {
+            self.desired.send_replace(machine.desired().clone());
+        }
+        true
     }
 
     fn perform(&mut self, now: Now, action: ManagerAction) {

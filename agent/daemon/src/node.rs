@@ -22,6 +22,7 @@ use agent_core::pod_source::file::FileSourceConfig;
 use agent_core::pod_source::{FileSource, Source};
 use agent_core::runtime::observed::PodSnapshot;
 use agent_core::time::Mono;
+use k8s_openapi::api::core::v1::NodeAddress;
 use tokio::sync::{mpsc, watch};
 
 use crate::actor::Tasks;
@@ -30,7 +31,7 @@ use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
 use crate::execute::Executor;
 use crate::host::{self, Host};
 use crate::mailbox::{Inbox, Sender};
-use crate::manager::{ManagerShell, Synced};
+use crate::manager::{DesiredPods, ManagerShell, Synced};
 use crate::outlets::Outlets;
 use crate::pleg::{PlegShell, Signals, listen};
 use crate::pod_dirs::PodDirs;
@@ -84,6 +85,7 @@ pub struct Drivers<R, I, S, C, A> {
 struct ClusterView {
     ready: watch::Receiver<bool>,
     pod_cidrs: watch::Receiver<Vec<String>>,
+    addresses: watch::Receiver<Vec<NodeAddress>>,
 }
 
 /// A running node.
@@ -91,6 +93,7 @@ pub struct Node<R, I> {
     tasks: Tasks,
     executor: Executor<R, I>,
     statuses: StatusStore,
+    desired: watch::Receiver<DesiredPods>,
     synced: watch::Receiver<bool>,
     cluster: Option<ClusterView>,
     runtime: watch::Receiver<RuntimeState>,
@@ -142,6 +145,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let leftovers = Leftovers { records, directories, fence_until: plan.fence_until };
         let manager = PodManager::new(expected, leftovers, plan.admission.clone(), state.network.clone());
         let (synced_view, synced) = watch::channel(false);
+        let (desired_view, desired) = watch::channel(DesiredPods::new());
         let shell = ManagerShell::new(
             tasks.clone(),
             executor.clone(),
@@ -149,6 +153,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             outlets,
             context,
             Synced::new(plan.static_pods.is_none(), synced_view),
+            desired_view,
         );
         tasks.own(manager, shell, manager_inbox);
 
@@ -174,7 +179,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
                 to: handles.node,
             };
             feeds.start(&tasks);
-            ClusterView { ready: handles.ready, pod_cidrs: handles.pod_cidrs }
+            ClusterView { ready: handles.ready, pod_cidrs: handles.pod_cidrs, addresses: handles.addresses }
         });
         let (runtime_view, runtime) = watch::channel(state);
         tasks.start(runtime_state::observe(
@@ -186,7 +191,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             tasks.clone(),
         ));
         tasks.start(host::stamp_running(host, statuses.subscribe()));
-        Ok(Node { tasks, executor, statuses, synced, cluster, runtime, health, owners })
+        Ok(Node { tasks, executor, statuses, desired, synced, cluster, runtime, health, owners })
     }
 
     /// Waits until the node's own sources were read, the runtime listed, and the runtime is ready. The API server
@@ -207,6 +212,18 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
     #[must_use]
     pub fn pod_cidrs(&self) -> Option<watch::Receiver<Vec<String>>> {
         self.cluster.as_ref().map(|cluster| cluster.pod_cidrs.clone())
+    }
+
+    /// `status.addresses` of the Node; `None` on a standalone node.
+    #[must_use]
+    pub fn addresses(&self) -> Option<watch::Receiver<Vec<NodeAddress>>> {
+        self.cluster.as_ref().map(|cluster| cluster.addresses.clone())
+    }
+
+    /// The pods that sources want.
+    #[must_use]
+    pub fn desired(&self) -> watch::Receiver<DesiredPods> {
+        self.desired.clone()
     }
 
     /// All pods' statuses.

@@ -35,6 +35,7 @@ use crate::incarnation::Incarnation;
 use crate::node::{Drivers, Node, Plan, run_dir};
 use crate::pod_dirs::chain;
 use crate::runtime_state::ContextSource;
+use crate::serving::{self, Views};
 use crate::watchdog::{beat, tell};
 
 /// How long until the runtime is told again what it did not take.
@@ -171,9 +172,19 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let cluster = settings.cluster.as_ref();
     let cluster = cluster.map(|of| join(of, &settings, facts.node_name(), &board, &tasks)).transpose()?;
     let network = runtime.clone();
+    let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
+    let node_name = facts.node_name().to_owned();
     let drivers = Drivers { signals: CriSignals(runtime.clone()), runtime, images, facts, cluster };
     let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
     start_healthz(&kubelet, &tasks)?;
+    let views = Views {
+        desired: node.desired(),
+        statuses: node.statuses(),
+        health: node.health(),
+        addresses: node.addresses(),
+        board: board.clone(),
+    };
+    serving::start(&settings, &node_name, client, views, network.clone(), &tasks).await?;
     if let Some(shown) = node.shown_ready() {
         tasks.start(stamp_ready(shown, host.clone()));
     }

@@ -7,6 +7,7 @@
 
 mod facts;
 mod key;
+mod self_signed;
 mod store;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 pub(crate) use facts::facts_of_der;
 pub use facts::{facts_of_pem, is_key_of};
 pub use key::KeyAndCsr;
+pub use self_signed::self_signed;
 pub use store::Store;
 
 /// What is wrong with a key, a certificate or the store.

@@ -29,7 +29,7 @@ use agent_core::node_status::{NodeStatus, NodeStatusConfig, NodeStatusEvent};
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::api::{ApiSource, ApiSourceEvent};
 use agent_core::status_manager::{StatusEvent, StatusManager};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, Pod};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::actor::Tasks;
@@ -91,6 +91,8 @@ pub struct ClusterHandles {
     pub ready: watch::Receiver<bool>,
     /// `spec.podCIDRs`.
     pub pod_cidrs: watch::Receiver<Vec<String>>,
+    /// `status.addresses`, as the API server has them.
+    pub addresses: watch::Receiver<Vec<NodeAddress>>,
     /// For the watchdog.
     pub owners: Vec<Owner>,
 }
@@ -135,10 +137,12 @@ pub fn start<A: ApiServer>(
     let name = plan.node.node_name.to_string();
     let (ready_view, ready) = watch::channel(false);
     let (cidr_view, pod_cidrs) = watch::channel(Vec::new());
+    let (address_view, addresses) = watch::channel(Vec::new());
     let handles = ClusterHandles {
         node: node.0.clone(),
         ready,
         pod_cidrs,
+        addresses,
         owners: vec![
             ("api source", Box::new(source.0.clone())),
             ("status manager", Box::new(status.0.clone())),
@@ -151,7 +155,7 @@ pub fn start<A: ApiServer>(
     let watchers =
         PodWatchers { source: source.0.clone(), status: status.0.clone(), mirrors: mirrors.0.clone() };
     tasks.start(hear_pods(drivers.pods, watchers));
-    tasks.start(hear_node(drivers.node, node.0.clone()));
+    tasks.start(hear_node(drivers.node, node.0.clone(), address_view));
     tasks.start(answer_manager(read_node, name.clone(), caller.clone(), to_manager.clone()));
     let listeners = NodeListeners {
         recorder: recorder.0.clone(),
@@ -195,8 +199,19 @@ async fn hear_pods(mut events: mpsc::Receiver<WatchEvent<Pod>>, watchers: PodWat
     }
 }
 
-async fn hear_node(mut events: mpsc::Receiver<WatchEvent<Node>>, to: Sender<NodeStatusEvent>) {
+async fn hear_node(
+    mut events: mpsc::Receiver<WatchEvent<Node>>,
+    to: Sender<NodeStatusEvent>,
+    addresses: watch::Sender<Vec<NodeAddress>>,
+) {
     while let Some(event) = events.recv().await {
+        if let Some(now) = addresses_in(&event) {
+            addresses.send_if_modified(|known| {
+                let differ = *known != now;
+                *known = now;
+                differ
+            });
+        }
         to.send(NodeStatusEvent::Watched(event));
     }
 }
@@ -219,4 +234,15 @@ async fn answer_manager<A: ApiServer>(
             to.send(ManagerEvent::NodeRead(marks));
         });
     }
+}
+
+/// The Node's addresses, if the watch says which they are; a Node that is gone or has none yet keeps its last.
+fn addresses_in(event: &WatchEvent<Node>) -> Option<Vec<NodeAddress>> {
+    let node = match event {
+        WatchEvent::Listed(nodes) => nodes.first()?,
+        WatchEvent::Applied(node) => node,
+        WatchEvent::Deleted(_) | WatchEvent::Lost(_) => return None,
+    };
+    let addresses = node.status.as_ref()?.addresses.clone()?;
+    (!addresses.is_empty()).then_some(addresses)
 }

@@ -66,6 +66,18 @@ pub fn client_certificate(kubelet: &KubeletConfiguration, node_name: &str) -> Ce
     }
 }
 
+/// The certificate of the node's HTTPS server, where `serverTLSBootstrap` asks for one.
+#[must_use]
+pub fn serving_certificate(node_name: &str) -> CertConfig {
+    CertConfig {
+        kind: CertKind::Serving,
+        node_name: Arc::from(node_name),
+        rotate: true,
+        clock_floor: clock_floor(),
+        seed: seed(),
+    }
+}
+
 fn clock_floor() -> Wall {
     let seconds = std::fs::metadata(CLOCK_EPOCH).map_or(0, |metadata| metadata.mtime());
     Wall(seconds.saturating_mul(1_000_000_000))

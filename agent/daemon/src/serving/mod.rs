@@ -1,0 +1,197 @@
+//! The HTTPS API: what it is made from, and what keeps its certificate and its client CAs up to date.
+//!
+//! ```text
+//! configuration, files, certificate requests ─► serving certificate ─┐
+//! clientCAFile or the kubeconfig's CA ─► client authorities ─────────┼─► agent_server::https
+//! desired pods, statuses, runtime, logs ─► NodeView ─────────────────┘
+//! ```
+//! In: settings, the node's views. Out: a listener. Invariants: what cannot be used at the start is an error that names
+//! it; what cannot be used later is said, and what was read before stays in use. See docs/server.md.
+
+mod files;
+mod request;
+mod self_signed;
+mod view;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use agent_apiserver::ApiClient;
+use agent_core::drivers::{Runtime, Streaming};
+use agent_core::server_policy::AccessPolicy;
+use agent_linux::directory_hints::DirectoryHints;
+use agent_server::api::{Api, Paths, Streams};
+use agent_server::auth::{Clock, Guard};
+use agent_server::https::{Https, Limits, Spawn};
+use agent_server::tls;
+use agent_server::tls::serving::ServingKey;
+use anyhow::Context;
+use k8s_openapi::api::core::v1::NodeAddress;
+use orlop_config::kubelet::KubeletConfiguration;
+use tokio::sync::watch;
+
+use crate::actor::Tasks;
+use crate::board::Board;
+use crate::cli::Settings;
+use crate::cluster::plan;
+use crate::manager::DesiredPods;
+use crate::pod_dirs::chain;
+use crate::status::StatusStore;
+
+use files::Authorities;
+use view::NodeView;
+
+/// The node's views that the API shows.
+pub struct Views {
+    /// Pods that sources want.
+    pub desired: watch::Receiver<DesiredPods>,
+    /// Pods' statuses.
+    pub statuses: StatusStore,
+    /// Whether PLEG is healthy.
+    pub health: watch::Receiver<Result<(), String>>,
+    /// Addresses of the Node; `None` on a standalone node.
+    pub addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
+    /// Where trouble with the certificate is shown.
+    pub board: Board,
+}
+
+impl Spawn for Tasks {
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send + 'static>>) {
+        self.start(task);
+    }
+}
+
+/// Starts the HTTPS API, if the configuration wants one and somebody can decide who may use it.
+///
+/// # Errors
+/// A file or a TLS setting that cannot be used.
+pub async fn start<R: Runtime + Streaming>(
+    settings: &Arc<Settings>,
+    node_name: &str,
+    client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
+    views: Views,
+    runtime: Arc<R>,
+    tasks: &Tasks,
+) -> anyhow::Result<()> {
+    let kubelet = &settings.kubelet;
+    let policy = AccessPolicy::new(kubelet);
+    if !kubelet.enable_server {
+        return Ok(());
+    }
+    if client.is_none() && policy.needs_api_server() {
+        tracing::info!(
+            "the HTTPS API is off: this node has no API server that could say who may use it; turn \
+             authentication.webhook.enabled and authorization.mode: Webhook off if that is what you want"
+        );
+        return Ok(());
+    }
+    let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;
+    let address = SocketAddr::new(bind, u16::try_from(kubelet.port).context("port")?);
+    let identity = client.clone();
+    let client = client.unwrap_or_else(|| watch::channel(None).1);
+    let authorities = client_authorities(settings, client.clone(), tasks).await?;
+    let (asks, authorities) = match authorities {
+        Some(view) => (true, view),
+        None => (false, watch::channel(None).1),
+    };
+    let certificate = certificate(settings, node_name, identity, &views, tasks).await?;
+    let (tls, ignored) = tls::server_config(kubelet, certificate, asks)?;
+    if kubelet.read_only_port != 0 {
+        tracing::warn!(
+            port = kubelet.read_only_port,
+            "readOnlyPort has no effect: there is no read-only port yet"
+        );
+    }
+    for setting in ignored {
+        tracing::warn!(setting, "a TLS setting has no effect");
+    }
+    let (hints, reader) = DirectoryHints::new().context("watch logs")?;
+    tasks.start(async move {
+        let error = reader.await;
+        tracing::error!(error = %chain(&error), "logs are not followed any more");
+    });
+    let time = tasks.clone();
+    let clock: Clock = Arc::new(move || time.now());
+    let view = NodeView::new(views, runtime, configuration(kubelet), hints, tasks.clone());
+    let guard = Guard::new(policy, node_name, client, authorities, clock.clone());
+    let spawner: Arc<dyn Spawn> = Arc::new(tasks.clone());
+    let idle = kubelet.streaming_connection_idle_timeout.to_std();
+    let streams = Streams { idle, spawner: spawner.clone() };
+    let handler = Arc::new(Api::new(Arc::new(view), guard, paths(kubelet), streams, clock));
+    let https = Https { tls, limits: Limits::default(), handler, spawner };
+    let (bound, _) = watch::channel(None);
+    tasks.start(https.serve(address, bound, tasks.stop().clone()));
+    Ok(())
+}
+
+fn paths(kubelet: &KubeletConfiguration) -> Paths {
+    Paths {
+        debugging: kubelet.enable_debugging_handlers,
+        system_log: kubelet.enable_system_log_handler,
+        profiling: kubelet.enable_profiling_handler,
+    }
+}
+
+/// As `/configz` shows it; the headers of `staticPodURL` are secrets.
+fn configuration(kubelet: &KubeletConfiguration) -> serde_json::Value {
+    let mut value = serde_json::to_value(kubelet).unwrap_or_default();
+    if let Some(object) = value.as_object_mut() {
+        object.remove("staticPodURLHeader");
+    }
+    value
+}
+
+/// Who may sign client certificates: `clientCAFile`; for a node that joined with a token and names no file, the cluster's
+/// own CA, which the kubeconfig holds.
+async fn client_authorities(
+    settings: &Arc<Settings>,
+    client: watch::Receiver<Option<Arc<ApiClient>>>,
+    tasks: &Tasks,
+) -> anyhow::Result<Option<tls::clients::AuthoritiesView>> {
+    let file = &settings.kubelet.authentication.x509.client_ca_file;
+    if !file.is_empty() {
+        let path = PathBuf::from(file);
+        let first = files::read_authorities(&path).await.with_context(|| {
+            format!("unable to load client CA file {}: authentication.x509.clientCAFile", path.display())
+        })?;
+        return Ok(Some(files::follow(Authorities::File(path), Some(first), tasks)));
+    }
+    let joined = settings.cluster.as_ref().filter(|cluster| cluster.join.is_some());
+    Ok(joined.map(|cluster| {
+        let source = Authorities::Kubeconfig(cluster.kubeconfig.clone(), client);
+        files::follow(source, None, tasks)
+    }))
+}
+
+/// The certificate to show, by the contract's order: files, a request to the cluster's signer, one of our own.
+async fn certificate(
+    settings: &Arc<Settings>,
+    node_name: &str,
+    client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
+    views: &Views,
+    tasks: &Tasks,
+) -> anyhow::Result<watch::Receiver<Option<ServingKey>>> {
+    let kubelet = &settings.kubelet;
+    if !kubelet.tls_cert_file.is_empty() {
+        let pair = (PathBuf::from(&kubelet.tls_cert_file), PathBuf::from(&kubelet.tls_private_key_file));
+        let first = files::read_pair(&pair).await.context("tlsCertFile, tlsPrivateKeyFile")?;
+        return Ok(files::follow_pair(pair, first, tasks));
+    }
+    let cert_dir = PathBuf::from(&settings.options.cert_dir);
+    match (client, views.addresses.clone()) {
+        (Some(client), Some(addresses)) if kubelet.server_tls_bootstrap => {
+            let config = plan::serving_certificate(node_name);
+            request::start(&cert_dir, config, client, addresses, views.board.clone(), tasks)
+        }
+        _ => {
+            let (name, now) = (node_name.to_owned(), tasks.now().wall);
+            let dir = cert_dir.clone();
+            let made = tasks.blocking(move || self_signed::ensure(&dir, &name, now)).await;
+            let pair = made.context("the node is being stopped")??;
+            let first = files::read_pair(&pair).await.with_context(|| cert_dir.display().to_string())?;
+            Ok(files::follow_pair(pair, first, tasks))
+        }
+    }
+}

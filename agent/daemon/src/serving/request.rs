@@ -1,0 +1,212 @@
+//! The serving certificate that the cluster's signer gives: asked for with the Node's addresses, kept in
+//! `kubelet-server-current.pem`, asked for again when an address is new or its time comes.
+//!
+//! ```text
+//! directory ─► Loaded ─┐
+//! Node's addresses ────┴─► CertManager ─► key, request, certificate ─► directory ─► shown
+//! ```
+//! In: the certificate directory, the Node's addresses, an API server. Out: the view of the certificate, `None` until
+//! there is one. Invariants: nothing that goes wrong here ends the process; no key is logged; the old certificate is
+//! shown until the new one is on disk. Decisions are in [`agent_core::certs`].
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agent_apiserver::ApiClient;
+use agent_apiserver::certificates::{KeyAndCsr, Store, facts_of_pem};
+use agent_core::api::ApiServer;
+use agent_core::certs::{
+    CertAction, CertConfig, CertEvent, CertFact, CertKind, CertManager, CertTemplate, CertificateFacts,
+    KeyHandle,
+};
+use agent_core::machine::EffectId;
+use agent_core::time::{Now, Wall};
+use agent_server::tls::serving::{ServingKey, ServingView};
+use k8s_openapi::api::core::v1::NodeAddress;
+use tokio::sync::watch;
+use zeroize::Zeroizing;
+
+use crate::actor::{Shell, Tasks};
+use crate::board::{Board, Part};
+use crate::cluster::calls::Caller;
+use crate::mailbox::Sender;
+use crate::pod_dirs::chain;
+
+/// Keys whose certificate has not come yet.
+type Keys = Arc<Mutex<BTreeMap<KeyHandle, Arc<Zeroizing<String>>>>>;
+
+/// The serving certificate's surroundings.
+struct ServingShell<A> {
+    store: Arc<Store>,
+    keys: Keys,
+    caller: Caller<A>,
+    view: Arc<watch::Sender<Option<ServingKey>>>,
+    board: Board,
+    own: Sender<CertEvent>,
+    tasks: Tasks,
+}
+
+/// Starts asking; what is on disk already is shown at once.
+pub(super) fn start(
+    cert_dir: &Path,
+    config: CertConfig,
+    client: watch::Receiver<Option<Arc<ApiClient>>>,
+    addresses: watch::Receiver<Vec<NodeAddress>>,
+    board: Board,
+    tasks: &Tasks,
+) -> anyhow::Result<ServingView> {
+    start_with(cert_dir, config, Caller::new(tasks.clone(), client), addresses, board, tasks)
+}
+
+fn start_with<A: ApiServer>(
+    cert_dir: &Path,
+    config: CertConfig,
+    caller: Caller<A>,
+    addresses: watch::Receiver<Vec<NodeAddress>>,
+    board: Board,
+    tasks: &Tasks,
+) -> anyhow::Result<ServingView> {
+    let store = Arc::new(Store::open(cert_dir, CertKind::Serving)?);
+    let (view, shown) = watch::channel(None);
+    let (own, inbox) = tasks.mailbox();
+    let loaded = match load(&store) {
+        Ok(found) => found,
+        Err(problem) => {
+            tracing::warn!(problem, "the serving certificate on disk cannot be used; another is asked for");
+            None
+        }
+    };
+    let facts = loaded.map(|(facts, key)| {
+        view.send_replace(Some(key));
+        facts
+    });
+    own.send(CertEvent::Loaded(facts));
+    let shell = ServingShell {
+        store,
+        keys: Keys::default(),
+        caller,
+        view: Arc::new(view),
+        board,
+        own: own.clone(),
+        tasks: tasks.clone(),
+    };
+    tasks.own(CertManager::new(config), shell, inbox);
+    tasks.start(hear_addresses(addresses, own));
+    Ok(shown)
+}
+
+async fn hear_addresses(mut addresses: watch::Receiver<Vec<NodeAddress>>, to: Sender<CertEvent>) {
+    loop {
+        let now = addresses.borrow_and_update().clone();
+        to.send(CertEvent::Addresses(now));
+        if addresses.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What is on disk; `None` if nothing is.
+fn load(store: &Store) -> Result<Option<(CertificateFacts, ServingKey)>, String> {
+    let Some(pair) = store.current().map_err(|e| chain(&e))? else { return Ok(None) };
+    let what = store.current_path().display().to_string();
+    let facts = facts_of_pem(&what, &pair, false).map_err(|e| chain(&e))?;
+    let key = ServingKey::from_pem(&what, &pair, &pair).map_err(|e| e.to_string())?;
+    Ok(Some((facts, key)))
+}
+
+impl<A: ApiServer> ServingShell<A> {
+    fn generate(&self, id: EffectId, key: KeyHandle, template: CertTemplate) {
+        let (keys, own, tasks) = (self.keys.clone(), self.own.clone(), self.tasks.clone());
+        self.tasks.start(async move {
+            let Some(made) = tasks.blocking(move || KeyAndCsr::generate(&template)).await else { return };
+            let result = made.map_err(|e| chain(&e)).map(|made| {
+                lock(&keys).insert(key, Arc::new(made.key_pem));
+                made.csr_pem
+            });
+            own.send(CertEvent::Generated { id, result });
+        });
+    }
+
+    fn keep(&self, id: EffectId, key: KeyHandle, certificate: Vec<u8>) {
+        let (store, view, own) = (self.store.clone(), self.view.clone(), self.own.clone());
+        let (tasks, now) = (self.tasks.clone(), self.tasks.now().wall);
+        let key = lock(&self.keys).remove(&key);
+        self.tasks.start(async move {
+            let result = match key {
+                Some(key) => tasks
+                    .blocking(move || stored(&store, &certificate, &key, now))
+                    .await
+                    .unwrap_or_else(|| Err("the node is being stopped".to_owned())),
+                None => Err("the key of the request is gone; a new one is made".to_owned()),
+            };
+            let result = result.map(|(facts, key)| {
+                view.send_replace(Some(key));
+                facts
+            });
+            own.send(CertEvent::Stored { id, result });
+        });
+    }
+}
+
+fn stored(
+    store: &Store,
+    certificate: &[u8],
+    key: &str,
+    now: Wall,
+) -> Result<(CertificateFacts, ServingKey), String> {
+    store.update(certificate, key, now).map_err(|e| chain(&e))?;
+    load(store)?.ok_or_else(|| "the certificate was stored and is not there".to_owned())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<A: ApiServer> Shell for ServingShell<A> {
+    type Machine = CertManager;
+
+    fn tick(&self) -> CertEvent {
+        CertEvent::Tick
+    }
+
+    fn perform(&mut self, _now: Now, action: CertAction) {
+        match action {
+            CertAction::GenerateKeyAndCsr { id, key, template } => self.generate(id, key, template),
+            CertAction::Call { id, call, .. } => {
+                let own = self.own.clone();
+                self.caller.send(call, move |result| {
+                    own.send(CertEvent::Answered { id, result });
+                });
+            }
+            CertAction::Store { id, key, certificate, .. } => self.keep(id, key, certificate),
+            CertAction::DropKey { key } => {
+                lock(&self.keys).remove(&key);
+            }
+            // Only client certificates are asked for with other credentials than the node's own.
+            CertAction::Bootstrap { .. } => {}
+            CertAction::Show(sentence) => self.board.say(Part::Serving, &sentence),
+            CertAction::Fact(fact) => log(&fact),
+        }
+    }
+}
+
+fn log(fact: &CertFact) {
+    match fact {
+        CertFact::Rotated { not_after, lived_s } => {
+            tracing::info!(not_after_s = not_after.0 / 1_000_000_000, lived_s, "serving certificate in use");
+        }
+        // What people have to know is shown; this is every single attempt.
+        CertFact::Failed { message } => {
+            tracing::debug!(message, "no serving certificate yet; another attempt follows");
+        }
+        CertFact::Requested { csr } => {
+            tracing::info!(csr, "serving certificate requested; an administrator must approve it");
+        }
+        CertFact::ClockWrong { message } => tracing::warn!(message, "the clock is wrong"),
+        CertFact::ClockSet => tracing::info!("the clock is plausible"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

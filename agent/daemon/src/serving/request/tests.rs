@@ -1,0 +1,128 @@
+//! The serving certificate against a fake API server with an administrator who approves and signs.
+
+use std::net::IpAddr;
+
+use agent_core::api::{ApiCall, ApiReply, ApiResult};
+use agent_core::time::Wall;
+use agent_sim::fake_api::{FakeApi, Key, Resource, Who};
+use k8s_openapi::ByteString;
+use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::testing::VirtualClock;
+
+/// Signs every request at once.
+struct Signer {
+    api: Mutex<FakeApi>,
+    issuer: Issuer<'static, KeyPair>,
+    asked: watch::Sender<Vec<serde_json::Value>>,
+}
+
+impl Signer {
+    fn new() -> Signer {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Signer {
+            api: Mutex::default(),
+            issuer: Issuer::new(params, key),
+            asked: watch::Sender::new(Vec::new()),
+        }
+    }
+
+    fn sign(&self, api: &mut FakeApi, now: Wall, name: &str) {
+        let key = Key::new(Resource::Csrs, "", name);
+        let object = api.object(&key).unwrap().clone();
+        let request: ByteString = serde_json::from_value(object["spec"]["request"].clone()).unwrap();
+        let pem = String::from_utf8(request.0).unwrap();
+        let mut request = CertificateSigningRequestParams::from_pem(&pem).unwrap();
+        let second = |s: i64| {
+            std::time::SystemTime::UNIX_EPOCH
+                + std::time::Duration::from_secs(u64::try_from(now.0 / 1_000_000_000 + s).unwrap())
+        };
+        (request.params.not_before, request.params.not_after) = (second(-60).into(), second(3600).into());
+        let certificate = ByteString(request.signed_by(&self.issuer).unwrap().pem().into_bytes());
+        let status = json!({"status": {"certificate": certificate,
+            "conditions": [{"type": "Approved", "status": "True"}]}});
+        api.serve(now, &Who::Admin, &key, &agent_sim::fake_api::Verb::PatchStatus(status)).unwrap();
+        self.asked.send_modify(|asked| asked.push(object["spec"].clone()));
+    }
+}
+
+/// The node's way to the signer.
+struct NodeApi(Arc<Signer>, Tasks);
+
+impl ApiServer for NodeApi {
+    async fn call(&self, call: &ApiCall) -> ApiResult {
+        let now = self.1.now().wall;
+        let mut api = self.0.api.lock().unwrap();
+        let answer = api.call(now, &Who::Node("n1".to_owned()), call);
+        if let (ApiCall::CreateCsr(_), Ok(ApiReply::Csr(csr))) = (call, &answer) {
+            self.0.sign(&mut api, now, csr.metadata.name.as_deref().unwrap());
+        }
+        answer
+    }
+}
+
+fn addresses(ips: &[&str]) -> Vec<NodeAddress> {
+    let of = |kind: &str, address: &str| NodeAddress { type_: kind.to_owned(), address: address.to_owned() };
+    let ips = ips.iter().map(|ip| of("InternalIP", ip));
+    ips.chain([of("Hostname", "n1")]).collect()
+}
+
+fn on_disk(dir: &Path) -> CertificateFacts {
+    let pem = std::fs::read(dir.join("kubelet-server-current.pem")).unwrap();
+    facts_of_pem("x", &pem, false).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn asked_for_with_the_addresses_and_again_when_they_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let signer = Arc::new(Signer::new());
+    let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+    let (_client, client) = watch::channel(Some(Arc::new(NodeApi(signer.clone(), tasks.clone()))));
+    let (to, view) = watch::channel(Vec::new());
+    let config = CertConfig {
+        kind: CertKind::Serving,
+        node_name: "n1".into(),
+        rotate: true,
+        clock_floor: Wall(0),
+        seed: 1,
+    };
+    let caller = Caller::new(tasks.clone(), client);
+    let mut shown =
+        start_with(dir.path(), config.clone(), caller.clone(), view, Board::default(), &tasks).unwrap();
+    let mut asked = signer.asked.subscribe();
+    assert!(shown.borrow().is_none() && asked.borrow().is_empty(), "nothing without an address");
+    to.send_replace(addresses(&["192.0.2.1"]));
+    shown.wait_for(Option::is_some).await.unwrap();
+    let spec = asked.borrow()[0].clone();
+    assert_eq!(spec["signerName"], "kubernetes.io/kubelet-serving");
+    assert_eq!(spec["usages"], json!(["digital signature", "server auth"]));
+    let facts = on_disk(dir.path());
+    assert_eq!(facts.common_name, "system:node:n1");
+    assert_eq!(facts.dns_names, ["n1"]);
+    assert_eq!(facts.ips, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
+    let first = shown.borrow_and_update().clone();
+    to.send_replace(addresses(&["192.0.2.1", "192.0.2.2"]));
+    asked.wait_for(|asked| asked.len() == 2).await.unwrap();
+    shown.changed().await.unwrap();
+    assert_ne!(*shown.borrow(), first);
+    assert_eq!(on_disk(dir.path()).ips.len(), 2);
+    // One address fewer: the certificate still says all that is wanted.
+    to.send_replace(addresses(&["192.0.2.2"]));
+    // Before it ends it is renewed.
+    asked.wait_for(|asked| asked.len() == 3).await.unwrap();
+    shown.changed().await.unwrap();
+    assert_eq!(on_disk(dir.path()).ips, ["192.0.2.2".parse::<IpAddr>().unwrap()]);
+    // Another run shows what is on disk before it asks anybody.
+    let (_quiet, none) = watch::channel(None::<Arc<NodeApi>>);
+    let (_to, view) = watch::channel(Vec::new());
+    let again =
+        start_with(dir.path(), config, Caller::new(tasks.clone(), none), view, Board::default(), &tasks)
+            .unwrap();
+    assert_eq!(*again.borrow(), *shown.borrow());
+    tasks.stop().cancel();
+}

@@ -1,0 +1,186 @@
+//! The node as its API shows it.
+//!
+//! In: views of desired pods and statuses, the runtime, log files. Out: [`NodeApi`]. Invariant: looking changes nothing.
+
+use std::sync::Arc;
+
+use agent_core::drivers::{Runtime, Streaming};
+use agent_core::runtime::observed::{ContainerObserved, ContainerState, SandboxState};
+use agent_core::runtime::{PodKey, PodUid};
+use agent_core::types::pod;
+use agent_linux::container_log::ContainerLog;
+use agent_linux::directory_hints::DirectoryHints;
+use agent_server::api::{Check, LogPieces, LogRequest, NodeApi, StreamRequest, StreamTo};
+use agent_server::body::Broken;
+use bytes::Bytes;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+use super::Views;
+use crate::actor::Tasks;
+use crate::manager::DesiredPods;
+use crate::pod_dirs::chain;
+use crate::status::{PodView, PodViews, StatusStore};
+
+/// Pieces that wait for a client; a slow one holds back its own log only.
+const PIECES_MAX: usize = 4;
+/// CRI's number of `CONTAINER_RUNNING`.
+const RUNNING: i32 = 1;
+
+/// The view.
+pub(super) struct NodeView<R> {
+    desired: watch::Receiver<DesiredPods>,
+    statuses: StatusStore,
+    health: watch::Receiver<Result<(), String>>,
+    runtime: Arc<R>,
+    configuration: Value,
+    hints: DirectoryHints,
+    tasks: Tasks,
+}
+
+impl<R: Runtime> NodeView<R> {
+    pub(super) fn new(
+        views: Views,
+        runtime: Arc<R>,
+        configuration: Value,
+        hints: DirectoryHints,
+        tasks: Tasks,
+    ) -> NodeView<R> {
+        let Views { desired, statuses, health, .. } = views;
+        NodeView { desired, statuses, health, runtime, configuration, hints, tasks }
+    }
+
+    async fn running_pod(&self, uid: &PodUid) -> Result<Option<Pod>, String> {
+        let (key, found) = self.runtime.inspect(uid).await.map_err(|e| chain(&e))?;
+        let Some(key) = key else { return Ok(None) };
+        let running = found.containers.into_iter().filter(|c| c.state == ContainerState::Running);
+        let containers: Vec<Container> = running
+            .map(|c| Container { name: c.name, image: Some(c.image), ..Container::default() })
+            .collect();
+        Ok((!containers.is_empty()).then(|| running_pod(&key, containers)))
+    }
+}
+
+fn running_pod(key: &PodKey, containers: Vec<Container>) -> Pod {
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(key.name.to_string()),
+            namespace: Some(key.namespace.to_string()),
+            uid: Some(key.uid.to_string()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec { containers, ..PodSpec::default() }),
+        status: None,
+    }
+}
+
+impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
+    async fn health(&self) -> Vec<Check> {
+        vec![("ping", Ok(())), ("log", Ok(())), ("syncloop", self.health.borrow().clone())]
+    }
+
+    async fn pods(&self) -> Vec<Pod> {
+        let desired = self.desired.borrow().clone();
+        let statuses = self.statuses.subscribe();
+        let statuses = statuses.borrow();
+        let shown = |(uid, pod): (&PodUid, &Arc<Pod>)| {
+            let mut pod = Pod::clone(pod);
+            if let Some(view) = statuses.get(uid) {
+                pod.status = Some(PodStatus::clone(&view.status));
+            }
+            pod
+        };
+        desired.iter().map(shown).collect()
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<(Arc<Pod>, Arc<PodStatus>)> {
+        let desired = self.desired.borrow();
+        let is = |pod: &&Arc<Pod>| {
+            let key = pod::key(pod);
+            &*key.namespace == namespace && &*key.name == name
+        };
+        let pod = desired.values().find(is)?.clone();
+        let statuses = self.statuses.subscribe();
+        let status = statuses.borrow().get(&pod::key(&pod).uid).map(|view| view.status.clone());
+        Some((pod, status.unwrap_or_default()))
+    }
+
+    async fn running_pods(&self) -> Result<Vec<Pod>, String> {
+        let listed = self.runtime.list().await.map_err(|e| chain(&e))?;
+        let mut pods = Vec::new();
+        for listed in listed.iter().filter(|l| l.containers.values().any(|state| *state == RUNNING)) {
+            pods.extend(self.running_pod(&listed.pod.uid).await?);
+        }
+        Ok(pods)
+    }
+
+    fn configuration(&self) -> Value {
+        self.configuration.clone()
+    }
+
+    async fn open_log(&self, request: LogRequest) -> Result<LogPieces, String> {
+        let uid: PodUid = request.uid.as_str().into();
+        let (_, found) = self.runtime.inspect(&uid).await.map_err(|e| chain(&e))?;
+        let container = found.containers.into_iter().find(|c| c.id.as_str() == request.container_id);
+        let container = container.ok_or_else(|| {
+            format!("unable to retrieve container logs for containerd://{}", request.container_id)
+        })?;
+        let path = std::path::Path::new(&container.log_path);
+        let log = ContainerLog::open(path, &request.options, &self.hints).await.map_err(|e| chain(&e))?;
+        let (to, pieces) = mpsc::channel(PIECES_MAX);
+        let ended = ended(self.statuses.subscribe(), uid, request.container_id);
+        self.tasks.start(async move {
+            if let Err(error) = log.send(&to, |piece| Ok(Bytes::from(piece)), ended).await {
+                let problem = chain(&error);
+                tracing::warn!(container = request.container, problem, "a log is not read to its end");
+                // If nobody receives any more, nobody needs to know.
+                let _ = to.send(Err(Broken(problem))).await;
+            }
+        });
+        Ok(pieces)
+    }
+
+    async fn stream_url(&self, request: StreamRequest) -> Result<String, String> {
+        let uid: PodUid = request.uid.as_str().into();
+        let (_, found) = self.runtime.inspect(&uid).await.map_err(|e| chain(&e))?;
+        let url = match request.to {
+            StreamTo::Exec(name, options) => {
+                self.runtime.exec_url(&running(found.containers, &name)?.id, &options).await
+            }
+            StreamTo::Attach(name, options) => {
+                self.runtime.attach_url(&running(found.containers, &name)?.id, &options).await
+            }
+            StreamTo::Ports(ports) => {
+                let ready = found.sandboxes.into_iter().find(|s| s.state == SandboxState::Ready);
+                let sandbox = ready.ok_or_else(|| "the pod has no sandbox that is ready".to_owned())?;
+                self.runtime.port_forward_url(&sandbox.id, &ports).await
+            }
+        };
+        url.map_err(|e| chain(&e))
+    }
+}
+
+/// The running instance of a container.
+fn running(containers: Vec<ContainerObserved>, name: &str) -> Result<ContainerObserved, String> {
+    let is = |c: &ContainerObserved| c.name == name && c.state == ContainerState::Running;
+    containers.into_iter().find(is).ok_or_else(|| format!("container not found ({name:?})"))
+}
+
+/// Returns once the container does not run any more.
+async fn ended(mut statuses: watch::Receiver<PodViews>, uid: PodUid, container_id: String) {
+    let stopped = |views: &PodViews| !views.get(&uid).is_some_and(|view| runs(view, &container_id));
+    // An error means that the node is being stopped.
+    let _ = statuses.wait_for(stopped).await;
+}
+
+fn runs(view: &PodView, container_id: &str) -> bool {
+    let status = &view.status;
+    let lists =
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    lists.into_iter().flatten().flatten().any(|container| {
+        let is_it = container.container_id.as_deref().is_some_and(|id| id.ends_with(container_id));
+        is_it && container.state.as_ref().is_some_and(|state| state.running.is_some())
+    })
+}

@@ -2,6 +2,9 @@
 
 use crate::case::Case;
 
+pub mod api;
+pub mod api_logs;
+pub mod api_streams;
 pub mod boot;
 pub mod boot_refused;
 pub mod cri_contract;
@@ -30,6 +33,9 @@ pub fn all() -> Vec<Case> {
         join_refused::CASES,
         join_certificates::CASES,
         join_vm::CASES,
+        api::CASES,
+        api_logs::CASES,
+        api_streams::CASES,
         lifecycle::CASES,
         lifecycle_time::CASES,
         lifecycle_crash::CASES,

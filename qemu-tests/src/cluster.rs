@@ -22,6 +22,7 @@ pub mod flags;
 pub mod identities;
 pub mod join;
 pub mod kubeconfig;
+pub mod node_api;
 pub mod pki;
 pub mod plane;
 pub mod play;

@@ -188,6 +188,12 @@ impl Cluster {
     /// # Errors
     /// If it fails: what it said.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        crate::process::must(&self.run, &mut self.kubectl_command(args))
+    }
+
+    /// The same, not started yet.
+    #[must_use]
+    pub fn kubectl_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.kubectl_path());
         command.arg("--kubeconfig").arg(self.kubeconfig()).args(args);
         // Its cache of API groups is the run's, not the user's.
@@ -195,7 +201,7 @@ impl Cluster {
         for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
             command.env_remove(proxy);
         }
-        crate::process::must(&self.run, &mut command)
+        command
     }
 
     /// Starts a native node on the cluster's network, with `agent` as its kubelet and its configuration laid; the

@@ -90,6 +90,20 @@ impl Wire {
         ip(plane, &["link", "set", &self.bridge_end(), if is_up { "up" } else { "down" }])
     }
 
+    /// Gives a native node another address on its wire and takes the old one away, as a network does that numbers its
+    /// machines anew.
+    ///
+    /// # Errors
+    /// Which command failed.
+    pub fn renumber(self, plane: i32, node: i32, address: &str) -> Result<()> {
+        ip(node, &["addr", "add", &format!("{address}/24"), "dev", "node0"])?;
+        // The new one is the second of its subnet, and would go with the first.
+        ip(node, &["addr", "del", &format!("{}/24", self.address()), "dev", "node0"])?;
+        ip(node, &["addr", "replace", &format!("{address}/24"), "dev", "node0"])?;
+        ip(node, &["route", "replace", "default", "via", ADDRESS])?;
+        ip(plane, &["route", "replace", &self.pods(), "via", address])
+    }
+
     /// Makes a TAP device on the bridge for a VM, whose QEMU must then be started in the plane's namespace.
     ///
     /// # Errors

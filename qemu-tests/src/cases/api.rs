@@ -1,0 +1,189 @@
+//! The node's HTTPS API: its certificate, and who may use it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use serde_json::json;
+
+use crate::case::{Case, CaseContext, Level};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
+use crate::cluster::flags::Settings;
+use crate::cluster::kubeconfig::Credentials;
+use crate::cluster::node_api::NodeApi;
+use crate::cluster::pki::Pair;
+use crate::cluster::wires::Wire;
+use crate::native::node::NativeNode;
+use crate::say;
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "api/healthz-auth",
+        level: Level::L4n,
+        expected_s: 15,
+        about: "nobody 401, somebody 403, who was granted it 200, the admin everything; without the API server too",
+        group: GROUP,
+        run: healthz_auth,
+    },
+    Case {
+        name: "api/serving-certificate",
+        level: Level::L4n,
+        expected_s: 90,
+        about: "the serving certificate names the node's address, and its new one when the node is renumbered",
+        group: None,
+        run: serving_certificate,
+    },
+];
+
+const FIRST: &str = "172.30.0.10";
+
+fn credentials(pair: &Pair) -> Result<Credentials> {
+    let read = |path: &PathBuf| fs::read_to_string(path).with_context(|| format!("read {}", path.display()));
+    Ok(Credentials::Certificate { certificate: read(&pair.certificate)?, key: read(&pair.key)? })
+}
+
+fn healthz_auth(cx: &mut CaseContext<'_>) -> Result<()> {
+    let joined = Joined::shared(cx)?;
+    {
+        let cluster = &joined.cluster;
+        let node = NodeApi::at(cluster, FIRST)?;
+        let expect = |who: Option<&Credentials>, path: &str, status: u16| -> Result<String> {
+            let (is, body) = node.get(who, path)?;
+            ensure!(is == status, "GET {path}: {is} instead of {status}: {body}");
+            Ok(body)
+        };
+        for path in ["/healthz", "/pods", "/metrics", "/configz", "/exec/a/b/c", "/nothing"] {
+            let body = expect(None, path, 401)?;
+            ensure!(body == "Unauthorized", "{path}: {body}");
+        }
+        expect(Some(&Credentials::Token("made-up".to_owned())), "/healthz", 401)?;
+        let stranger = credentials(&cluster.pki().client("stranger", "stranger", None)?)?;
+        let body = expect(Some(&stranger), "/healthz", 403)?;
+        let words = "Forbidden (user=stranger, verb=get, resource=nodes, subresource(s)=[healthz proxy])";
+        ensure!(body.trim() == words, "{body}");
+        expect(Some(&stranger), "/containerLogs/default/x/c", 403)?;
+        let admin =
+            credentials(&cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?)?;
+        for path in ["/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop"] {
+            ensure!(expect(Some(&admin), path, 200)? == "ok", "{path}");
+        }
+        let configz: serde_json::Value = serde_json::from_str(&expect(Some(&admin), "/configz", 200)?)?;
+        ensure!(configz["kubeletconfig"]["serverTLSBootstrap"] == true, "{configz}");
+        // Fine-grained: a service account that may see pods, and nothing else.
+        let token = cluster.kubectl(&["create", "token", "default"])?;
+        let robot = Credentials::Token(token.trim().to_owned());
+        expect(Some(&robot), "/healthz", 403)?;
+        let client = cluster.client();
+        client.create::<ClusterRole>(
+            &client.all(),
+            json!({"metadata": {"name": "node-pods"},
+                "rules": [{"apiGroups": [""], "resources": ["nodes/pods"], "verbs": ["get"]}]}),
+        )?;
+        client.create::<ClusterRoleBinding>(
+            &client.all(),
+            json!({"metadata": {"name": "node-pods"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "node-pods"},
+                "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}]}),
+        )?;
+        await_granted(cluster)?;
+        let pods: serde_json::Value = serde_json::from_str(&expect(Some(&robot), "/pods", 200)?)?;
+        ensure!(pods["kind"] == "PodList", "{pods}");
+        expect(Some(&robot), "/configz", 403)?;
+        // The way that everybody takes.
+        let through = cluster.kubectl(&["get", "--raw", "/api/v1/nodes/first/proxy/healthz"])?;
+        ensure!(through == "ok", "through the API server: {through}");
+        ensure!(joined.nodes[0].http_get(10248, "/healthz")? == "ok", "healthz on 10248");
+    }
+    without_api_server(joined)
+}
+
+/// The authoriser learns of a new binding by a watch of its own.
+fn await_granted(cluster: &crate::cluster::plane::Cluster) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let ask = [
+        "auth",
+        "can-i",
+        "get",
+        "nodes",
+        "--subresource=pods",
+        "--as=system:serviceaccount:default:default",
+        "-q",
+    ];
+    while cluster.kubectl(&ask).is_err() {
+        ensure!(Instant::now() < deadline, "the new role is not in force after 20 s");
+    }
+    Ok(())
+}
+
+/// What was answered before holds, what was not is refused.
+fn without_api_server(joined: &mut Joined) -> Result<()> {
+    let admin =
+        credentials(&joined.cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?)?;
+    let late = credentials(&joined.cluster.pki().client("late", "late", Some("system:masters"))?)?;
+    joined.cluster.kill_apiserver()?;
+    let asked = || -> Result<_> {
+        let node = NodeApi::at(&joined.cluster, FIRST)?;
+        Ok((node.get(Some(&admin), "/healthz")?.0, node.get(Some(&late), "/healthz")?.0))
+    };
+    let codes = asked();
+    joined.cluster.restart_apiserver()?;
+    ensure!(codes? == (200, 500), "without the API server");
+    let node = NodeApi::at(&joined.cluster, FIRST)?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while node.get(Some(&late), "/healthz")?.0 != 200 {
+        ensure!(Instant::now() < deadline, "still refused a minute after the API server came back");
+        joined.nodes[0].cri().view()?;
+    }
+    joined.cluster.ensure_nothing_forbidden()
+}
+
+/// Where `kubelet-server-current.pem` leads to.
+fn current(node: &NativeNode) -> Result<PathBuf> {
+    let link = node.inside("/var/lib/kubelet/pki/kubelet-server-current.pem");
+    fs::read_link(&link).with_context(|| format!("read the link {}", link.display()))
+}
+
+fn serving_certificate(cx: &mut CaseContext<'_>) -> Result<()> {
+    const NEW: &str = "172.30.0.61";
+    let mut joined = Joined::start(&cx.run, &cx.artefacts, Settings::default(), &["moves"])?;
+    let admin =
+        credentials(&joined.cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?)?;
+    await_healthz(&mut joined, FIRST, &admin, 30)?;
+    let first = current(&joined.nodes[0])?;
+    joined.run_pod(api_pod("says", "moves", &format!("echo here; {STAYS}"), 1))?;
+    ensure!(joined.cluster.kubectl(&["logs", "says"])? == "here", "kubectl logs before the move");
+    let start = Instant::now();
+    Wire::new(0)?.renumber(joined.cluster.pid()?, joined.nodes[0].agent_pid()?, NEW)?;
+    let client = joined.cluster.client();
+    client.wait::<Node, _>(&client.all(), 120, "the node's new address", |all| {
+        let status = all.get("moves")?.status.as_ref()?;
+        status.addresses.iter().flatten().any(|a| a.address == NEW).then_some(())
+    })?;
+    say::line(format!("  the Node has its new address after {:.1} s", start.elapsed().as_secs_f64()));
+    await_healthz(&mut joined, NEW, &admin, 60)?;
+    say::line(format!("  and a certificate for it after {:.1} s", start.elapsed().as_secs_f64()));
+    ensure!(current(&joined.nodes[0])? != first, "the certificate is still the first one");
+    ensure!(joined.cluster.kubectl(&["logs", "says"])? == "here", "kubectl logs after the move");
+    joined.cluster.kubectl(&["delete", "pod", "says"])?;
+    await_pod_gone(&joined.cluster, "says", 30)?;
+    joined.cluster.ensure_nothing_forbidden()
+}
+
+/// Waits until the node answers under `address` with a certificate that names it.
+fn await_healthz(joined: &mut Joined, address: &str, who: &Credentials, limit_s: u64) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(limit_s);
+    loop {
+        match NodeApi::at(&joined.cluster, address)?.get(Some(who), "/healthz") {
+            Ok((200, _)) => return Ok(()),
+            answer if Instant::now() >= deadline => {
+                bail!("no healthy answer at {address} after {limit_s} s, but {answer:?}");
+            }
+            // A certificate has no event of its own here; the node's events are read meanwhile.
+            _ => joined.nodes[0].pass(Duration::from_millis(250))?,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A node's HTTPS API as somebody of the cluster asks it, past the API server.
+//!
+//! What comes in: where the node is, who asks. What goes out: status codes and bodies. Invariant: the node's serving
+//! certificate is verified with the cluster's CA against the address that the node says it has.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::ByteString;
+use kube::client::Body;
+use kube::{Client, Config};
+use serde_json::json;
+
+use super::kubeconfig::Credentials;
+use super::plane::Cluster;
+use super::proxy::Proxy;
+
+/// Port of the API.
+const PORT: u16 = 10250;
+
+/// The way to one node.
+pub struct NodeApi<'a> {
+    cluster: &'a Cluster,
+    name: String,
+    proxy: Proxy,
+}
+
+impl<'a> NodeApi<'a> {
+    /// To the node at `address`.
+    ///
+    /// # Errors
+    /// If the plane's namespace cannot be entered.
+    pub fn at(cluster: &'a Cluster, address: &str) -> Result<NodeApi<'a>> {
+        let target: SocketAddr = format!("{address}:{PORT}").parse().context("an address")?;
+        Ok(NodeApi { cluster, name: address.to_owned(), proxy: Proxy::start(cluster.pid()?, target)? })
+    }
+
+    /// GET of a path by somebody, or by nobody in particular.
+    ///
+    /// # Errors
+    /// If there is no answer, or the certificate is not the node's.
+    pub fn get(&self, who: Option<&Credentials>, path: &str) -> Result<(u16, String)> {
+        let user = match who {
+            None => json!({}),
+            Some(Credentials::Token(token)) => json!({"token": token}),
+            Some(Credentials::Certificate { certificate, key }) => json!({
+                "client-certificate-data": ByteString(certificate.clone().into_bytes()),
+                "client-key-data": ByteString(key.clone().into_bytes()),
+            }),
+        };
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "n",
+            "clusters": [{"name": "n", "cluster": {
+                "server": format!("https://127.0.0.1:{}", self.proxy.port()),
+                "certificate-authority-data": ByteString(self.cluster.pki().ca.pem.clone().into_bytes()),
+                "tls-server-name": self.name,
+            }}],
+            "users": [{"name": "n", "user": user}],
+            "contexts": [{"name": "n", "context": {"cluster": "n", "user": "n"}}],
+        });
+        let config = kube::config::Kubeconfig::from_yaml(&config.to_string()).context("a kubeconfig")?;
+        let client = self.cluster.client();
+        client
+            .block_on(async {
+                let exchange = async {
+                    let options = kube::config::KubeConfigOptions::default();
+                    let mut config = Config::from_custom_kubeconfig(config, &options).await?;
+                    config.proxy_url = None;
+                    let request = http::Request::get(path).body(Body::empty())?;
+                    let response = Client::try_from(config)?.send(request).await?;
+                    let status = response.status().as_u16();
+                    let body = response.into_body().collect_bytes().await?;
+                    anyhow::Ok((status, String::from_utf8_lossy(&body).into_owned()))
+                };
+                tokio::time::timeout(Duration::from_secs(20), exchange).await
+            })
+            .context("the node did not answer within 20 s")?
+            .with_context(|| format!("GET {path} of the node at {}", self.name))
+    }
+}

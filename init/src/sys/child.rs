@@ -30,19 +30,14 @@ pub fn run_in_root(root: &str, program: &str, args: &[&str]) -> io::Result<Outpu
 /// # Errors
 /// There can be no further process.
 pub fn beside(work: impl FnOnce()) -> io::Result<()> {
-    // SAFETY: init is a single thread, so no lock is held by another in the child's copy of the memory.
-    match unsafe { nix::unistd::fork() }? {
-        nix::unistd::ForkResult::Parent { .. } => Ok(()),
-        nix::unistd::ForkResult::Child => {
-            // SAFETY: plain system calls. The child must not run what its parent has left to do.
-            unsafe {
-                nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, 19);
-            }
-            work();
-            // SAFETY: as above.
-            unsafe { nix::libc::_exit(0) }
+    let behind = || {
+        // SAFETY: a plain system call.
+        unsafe {
+            nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, 19);
         }
-    }
+        work();
+    };
+    in_child(behind).map(|_| ())
 }
 
 /// A child that does a part of the work; it is waited for when this is dropped.
@@ -54,9 +49,13 @@ pub struct Alongside(nix::unistd::Pid);
 /// # Errors
 /// There can be no further process.
 pub fn alongside(work: impl FnOnce()) -> io::Result<Alongside> {
+    in_child(work).map(Alongside)
+}
+
+fn in_child(work: impl FnOnce()) -> io::Result<nix::unistd::Pid> {
     // SAFETY: init is a single thread, so no lock is held by another in the child's copy of the memory.
     match unsafe { nix::unistd::fork() }? {
-        nix::unistd::ForkResult::Parent { child } => Ok(Alongside(child)),
+        nix::unistd::ForkResult::Parent { child } => Ok(child),
         nix::unistd::ForkResult::Child => {
             work();
             // SAFETY: a plain system call. The child must not run what its parent has left to do.

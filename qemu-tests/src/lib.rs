@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod built;
 pub mod case;
 pub mod cases;
 pub mod cluster;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::native::node::{NativeNode, build_agent};
+use crate::built;
+use crate::native::node::NativeNode;
 use crate::native::pods::Pod;
 use crate::run::Run;
 use crate::say;
@@ -88,7 +89,7 @@ pub(super) fn measure(node: &mut NativeNode, what: &str) -> Result<()> {
 /// # Errors
 /// If the node does not come up.
 pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
-    let agent = build_agent(run, true)?;
+    let agent = built::agent(run, true)?;
     let artefacts = run.dir().join("bench-native");
     fs::create_dir_all(&artefacts)?;
     let mut node = NativeNode::start(run, &artefacts, agent)?;

@@ -14,13 +14,14 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::native::measure;
+use crate::built;
 use crate::cluster::audit::{self, Request};
 use crate::cluster::fixture::{STAYS, await_ready, container};
 use crate::cluster::flags::Settings;
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
 use crate::cluster::programs;
-use crate::native::node::{NativeNode, build_agent};
+use crate::native::node::NativeNode;
 use crate::run::Run;
 use crate::say;
 
@@ -33,7 +34,7 @@ const SETTLE: Duration = Duration::from_secs(30);
 /// If a node does not become Ready or its pods do not run.
 pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
     let kubelet = programs::kubelet(run)?;
-    let agent = build_agent(run, true)?;
+    let agent = built::agent(run, true)?;
     for (name, program) in [("agent", agent), ("upstream", kubelet)] {
         let artefacts = run.dir().join("bench-peer").join(name);
         fs::create_dir_all(&artefacts)?;

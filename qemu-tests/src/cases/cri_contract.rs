@@ -6,12 +6,12 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use orlop_proto::cri::v1 as cri;
 
+use crate::built;
 use crate::case::{Case, CaseContext, Level};
 use crate::native::images;
 use crate::native::node::NativeNode;
 use crate::process::must;
 use crate::say;
-use crate::selftest::cargo;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {
@@ -23,17 +23,17 @@ pub const CASES: &[Case] = &[Case {
     run,
 }];
 
-fn cri_contract(args: &[&str]) -> Command {
-    let mut command = cargo();
-    command.args(["run", "--quiet", "--package", "agent-cri", "--example", "cri-contract", "--"]).args(args);
-    command
+fn cri_contract(cx: &CaseContext<'_>, args: &[&str]) -> Result<Command> {
+    let mut command = Command::new(built::example(&cx.run, "cri-contract")?);
+    command.args(args);
+    Ok(command)
 }
 
 fn run(cx: &mut CaseContext<'_>) -> Result<()> {
     // No agent is started, so any program may stand at its place.
     let node = NativeNode::start(&cx.run, &cx.artefacts, std::env::current_exe()?)?;
     let containerd = node.inside("/usr/bin/containerd");
-    let output = must(&cx.run, &mut cri_contract(&["binary", &containerd.to_string_lossy()]))?;
+    let output = must(&cx.run, &mut cri_contract(cx, &["binary", &containerd.to_string_lossy()])?)?;
     ensure!(output.contains(" 0 breaking"), "{output}");
     say::line(format!("  {}", output.lines().last().unwrap_or_default()));
     let mut client = node.cri().image_client();
@@ -66,7 +66,7 @@ fn run(cx: &mut CaseContext<'_>) -> Result<()> {
     ]
     .map(str::to_owned);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let output = must(&cx.run, &mut cri_contract(&arguments))?;
+    let output = must(&cx.run, &mut cri_contract(cx, &arguments)?)?;
     say::line(format!("  {}", output.lines().last().unwrap_or_default()));
     Ok(())
 }

@@ -4,10 +4,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::built;
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::audit;
 use crate::cluster::bootstrap::Token;
@@ -19,7 +21,6 @@ use crate::cluster::swaps::CURRENT;
 use crate::native::node::NativeNode;
 use crate::process::must;
 use crate::say;
-use crate::selftest::cargo;
 
 const fn case(
     name: &'static str,
@@ -58,6 +59,7 @@ const FAILURES: [u16; 7] = [0, 401, 403, 429, 500, 503, 504];
 const CERTIFICATES: usize = 4;
 
 fn api_contract(cx: &mut CaseContext<'_>) -> Result<()> {
+    let suite = built::example(&cx.run, "api-contract")?;
     let ids = Identities::shared(cx)?;
     ids.cluster.ensure_nothing_forbidden()?;
     let cluster = &ids.cluster;
@@ -75,8 +77,7 @@ fn api_contract(cx: &mut CaseContext<'_>) -> Result<()> {
     let [ended, other] = cluster.pki().unknown_clients("suite")?;
     let never = kubeconfig("suite-never", &cluster.host_bootstrap_kubeconfig(&Token::random()?))?;
     let unknown = [of_pair("suite-ended", ended)?, of_pair("suite-other", other)?, never];
-    let mut command = cargo();
-    command.args(["run", "--quiet", "--package", "agent-apiserver", "--example", "api-contract", "--"]);
+    let mut command = Command::new(suite);
     command.arg("--node-kubeconfig").arg(node).arg("--admin-kubeconfig").arg(cluster.kubeconfig());
     command.arg("--bootstrap-kubeconfig").arg(token).args(["--node", "suite"]);
     for path in unknown {

@@ -8,6 +8,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Event, Node, NodeSystemInfo, Pod, Secret};
 use serde_json::json;
 
+use crate::built;
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::fixture::{STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
 use crate::cluster::flags::Settings;
@@ -15,7 +16,6 @@ use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
 use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
 use crate::cluster::{ready, wires};
-use crate::native::node::build_agent;
 use crate::say;
 
 /// Cases of this file.
@@ -33,7 +33,7 @@ const VM: &str = "vm";
 const POD: &str = "on-vm";
 
 fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
-    let agent = build_agent(&cx.run, false)?;
+    let agent = built::agent(&cx.run, false)?;
     let mut cluster = Cluster::start(&cx.run, &cx.artefacts, Settings::default())?;
     let mut vm = VmNode::plug(&mut cluster, &cx.artefacts, VM)?;
     vm.boot(Some(cluster.token()))?;

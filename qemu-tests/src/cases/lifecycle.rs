@@ -7,9 +7,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use nix::sys::stat::Mode;
 
+use crate::built;
 use crate::case::{Case, CaseContext, Level, human};
 use crate::native::cri::View;
-use crate::native::node::{NativeNode, build_agent};
+use crate::native::node::NativeNode;
 use crate::native::pods::Pod;
 use crate::say;
 
@@ -49,7 +50,7 @@ pub const CASES: &[Case] = &[
 
 /// A node with a ready agent.
 pub(super) fn ready_node(cx: &CaseContext<'_>) -> Result<NativeNode> {
-    let agent = build_agent(&cx.run, false)?;
+    let agent = built::agent(&cx.run, false)?;
     let mut node = NativeNode::start(&cx.run, &cx.artefacts, agent)?;
     node.start_agent_ready()?;
     Ok(node)
@@ -99,7 +100,7 @@ fn await_log(node: &NativeNode, id: &str, text: &str) -> Result<()> {
 }
 
 fn add(cx: &mut CaseContext<'_>) -> Result<()> {
-    let agent = build_agent(&cx.run, false)?;
+    let agent = built::agent(&cx.run, false)?;
     let mut node = NativeNode::start(&cx.run, &cx.artefacts, agent)?;
     // One is there before the agent, one comes after.
     let (early, late) = (Pod::staying("early"), Pod::staying("late"));

@@ -15,9 +15,10 @@ use super::flags::Settings;
 use super::join::{Way, start_kubelet};
 use super::plane::Cluster;
 use super::ready;
+use crate::built;
 use crate::case::CaseContext;
 use crate::native::images;
-use crate::native::node::{NativeNode, build_agent};
+use crate::native::node::NativeNode;
 use crate::run::Run;
 
 /// Cases with this group share one cluster of two nodes.
@@ -37,7 +38,7 @@ impl Joined {
     /// # Errors
     /// What did not come up.
     pub fn start(run: &Arc<Run>, artefacts: &Path, settings: Settings, names: &[&str]) -> Result<Joined> {
-        let agent = build_agent(run, false)?;
+        let agent = built::agent(run, false)?;
         let cluster = Cluster::start(run, artefacts, settings)?;
         let mut joined = Joined { nodes: Vec::new(), cluster };
         for name in names {

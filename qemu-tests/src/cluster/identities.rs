@@ -21,8 +21,9 @@ use super::flags::Settings;
 use super::join::{BOOTSTRAP, CERT_DIR, KUBECONFIG, Way, forget, start_kubelet, write};
 use super::plane::Cluster;
 use super::swaps::Swaps;
+use crate::built;
 use crate::case::CaseContext;
-use crate::native::node::{NativeNode, build_agent};
+use crate::native::node::NativeNode;
 use crate::run::Run;
 use crate::say;
 
@@ -59,7 +60,7 @@ pub struct Identities {
 
 impl Identities {
     fn start(run: &Arc<Run>, artefacts: &Path) -> Result<Identities> {
-        let agent = build_agent(run, false)?;
+        let agent = built::agent(run, false)?;
         let settings = Settings { certificate_lifetime: LIFETIME, ..Settings::default() };
         let mut cluster = Cluster::start(run, artefacts, settings)?;
         bootstrap::add_unapproved_group(cluster.client(), BY_HAND)?;

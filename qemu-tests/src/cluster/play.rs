@@ -15,7 +15,8 @@ use super::join::{self, Way};
 use super::plane::Cluster;
 use super::programs;
 use super::vm_node::{READY_LIMIT_S, VmNode};
-use crate::native::node::{NativeNode, build_agent};
+use crate::built;
+use crate::native::node::NativeNode;
 use crate::run::Run;
 use crate::say;
 
@@ -44,7 +45,7 @@ pub fn run(run: &Arc<Run>, nodes: u8, kind: Kind) -> Result<()> {
     if kind == Kind::Vm {
         vms.extend(boot(&mut cluster, &artefacts, &names)?);
     } else {
-        let agent = if kind == Kind::Upstream { programs::kubelet(run)? } else { build_agent(run, true)? };
+        let agent = if kind == Kind::Upstream { programs::kubelet(run)? } else { built::agent(run, true)? };
         for name in &names {
             native.push(start_node(&mut cluster, &artefacts, name, &agent)?);
         }

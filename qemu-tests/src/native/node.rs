@@ -7,8 +7,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -37,44 +37,6 @@ pub struct NativeNode {
     logs: PathBuf,
     leftovers: Vec<Resource>,
     cri: Cri,
-}
-
-/// Names an agent's binary to be used as it is, instead of one built from the tree.
-pub const AGENT_VARIABLE: &str = "ORLOP_E2E_AGENT";
-
-/// Builds the agent and answers where it is: beside this program, in the same profile.
-///
-/// # Errors
-/// If it does not build.
-pub fn build_agent(run: &Arc<Run>, release: bool) -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os(AGENT_VARIABLE) {
-        return Ok(PathBuf::from(path));
-    }
-    // Once for a run: the tree does not change under it.
-    static BUILT: Mutex<Option<(bool, PathBuf)>> = Mutex::new(None);
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((of_release, path)) = &*built
-        && *of_release == release
-    {
-        return Ok(path.clone());
-    }
-    let own = std::env::current_exe().context("find this program")?;
-    let profile_dir = own.parent().context("this program is in no directory")?;
-    let is_release = release || profile_dir.ends_with("release");
-    let mut cargo = crate::selftest::cargo();
-    cargo.args(["build", "--quiet", "--package", "orlop-agent"]);
-    if is_release {
-        cargo.arg("--release");
-    }
-    crate::process::must(run, &mut cargo).context("build the agent")?;
-    let target = profile_dir.parent().context("no target directory")?;
-    // Unit tests run from `deps`.
-    let target =
-        if profile_dir.ends_with("deps") { target.parent().context("no target directory")? } else { target };
-    let agent = target.join(if is_release { "release" } else { "debug" }).join("orlop-agent");
-    anyhow::ensure!(agent.exists(), "{} was not built", agent.display());
-    *built = Some((release, agent.clone()));
-    Ok(agent)
 }
 
 /// A number that no other node or cluster of this process has.

@@ -21,6 +21,8 @@ fn recipe(step: Step) -> String {
         Step::Root => &[
             include_str!("build/root.rs"),
             include_str!("build/modules.rs"),
+            include_str!("build/prefetch.rs"),
+            include_str!("build/shim_info.rs"),
             include_str!("select/closure.rs"),
         ],
         Step::Initrd => &[include_str!("build/initrd.rs"), include_str!("format/cpio.rs")],

@@ -12,6 +12,6 @@ use std::process::ExitCode;
 // are read through std::env, which glibc fills before main.
 #[unsafe(no_mangle)]
 pub extern "C" fn main(_argc: i32, _argv: *const *const u8) -> i32 {
-    let code = orlop_init::exec::main(std::env::args().skip(1).collect());
+    let code = orlop_init::exec::main(&std::env::args_os().collect::<Vec<_>>());
     i32::from(code != ExitCode::SUCCESS)
 }

@@ -16,12 +16,14 @@ use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
-use crate::connect::{self, Backoff};
+use crate::connect;
 use crate::error::{CallError, CriError};
 use crate::error_log::ErrorLog;
 
 /// Largest answer that is read, bytes.
 const RECEIVE_MAX: usize = 16 << 20;
+/// Pace of asking a runtime that does not answer at the start; connections have their own back-off.
+const ASK_AGAIN: Duration = connect::BACKOFF_FIRST;
 /// What the kubelet says of itself in `Version`, and what the runtime must repeat in the field `version`.
 pub(crate) const KUBELET_API_VERSION: &str = "0.1.0";
 
@@ -58,7 +60,7 @@ pub(crate) struct Call<'a> {
 
 impl CriClient {
     /// Connects to `unix:///…` and checks that the runtime speaks CRI v1. A runtime that does not answer yet is
-    /// tried again with back-off for up to `request_timeout` (`runtimeRequestTimeout`, also the deadline of
+    /// asked again for up to `request_timeout` (`runtimeRequestTimeout`, also the deadline of
     /// ordinary calls later on).
     ///
     /// # Errors
@@ -166,7 +168,6 @@ impl CriClient {
 
     async fn await_version(&self) -> Result<VersionResponse, CriError> {
         let start = Instant::now();
-        let mut backoff = Backoff::default();
         loop {
             let request = VersionRequest { version: KUBELET_API_VERSION.to_owned() };
             let left = self.request_timeout.saturating_sub(start.elapsed());
@@ -176,17 +177,15 @@ impl CriClient {
                     Ok(version) => return Ok(version),
                     Err(error) => error.driver,
                 };
-            backoff.failed(Instant::now(), ());
-            let waited = start.elapsed() + backoff.delay();
-            if waited >= self.request_timeout || failure.class == Class::Invalid {
+            if start.elapsed() + ASK_AGAIN >= self.request_timeout || failure.class == Class::Invalid {
                 return Err(CriError::NoAnswer {
                     endpoint: self.endpoint.to_string(),
                     waited_ms: start.elapsed().as_millis(),
                     last: failure.to_string(),
                 });
             }
-            // A runtime that is down announces nothing when it comes up; this is the back-off of the contract.
-            tokio::time::sleep_until(Instant::now() + backoff.delay()).await;
+            // A runtime that comes up announces neither its socket nor, behind that, its CRI.
+            tokio::time::sleep_until(Instant::now() + ASK_AGAIN).await;
         }
     }
 }

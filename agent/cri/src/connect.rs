@@ -2,8 +2,10 @@
 //!
 //! In: `unix:///path`. Out: a channel that connects when it is used, and again after it broke.
 //! Invariant: after a failed attempt the next one is made only when the back-off (100 ms doubling to 3 s) has
-//! passed; calls in between fail at once with the reason, so that no caller waits for a runtime that is down.
+//! passed; calls in between fail at once with the reason, so that no caller waits for a runtime that is down. A
+//! socket that is not there yet is not an attempt that failed: the back-off stays at its 100 ms.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +17,8 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::error::CriError;
 
-const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+/// After the first failed attempt.
+pub(crate) const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(3);
 /// An attempt gets at least this long.
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
@@ -61,17 +64,21 @@ impl Connector {
         }
         let result = match tokio::time::timeout(ATTEMPT_MAX, UnixStream::connect(&self.path)).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no connection within {} s", ATTEMPT_MAX.as_secs())),
+            Ok(Err(error)) => Err((error.kind() == ErrorKind::NotFound, error.to_string())),
+            Err(_) => Err((false, format!("no connection within {} s", ATTEMPT_MAX.as_secs()))),
         };
         match result {
             Ok(stream) => {
                 lock().succeeded();
                 Ok(TokioIo::new(stream))
             }
-            Err(reason) => {
+            Err((absent, reason)) => {
                 let failure = ConnectFailed { path: self.path.clone(), reason };
-                lock().failed(Instant::now(), failure.clone());
+                let mut backoff = lock();
+                if absent {
+                    backoff.succeeded();
+                }
+                backoff.failed(Instant::now(), failure.clone());
                 Err(failure)
             }
         }
@@ -132,6 +139,19 @@ mod tests {
             let message = socket_path(bad).unwrap_err().to_string();
             assert!(message.contains("unix:///"), "{message}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_that_is_not_there_yet_is_looked_for_at_the_first_pace() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("late.sock");
+        let connector = Arc::new(Connector { path: path.clone(), backoff: Mutex::default() });
+        for _ in 0..5 {
+            assert!(Arc::clone(&connector).connect().await.is_err());
+            tokio::time::advance(BACKOFF_FIRST).await;
+        }
+        let _listener = tokio::net::UnixListener::bind(&path).unwrap();
+        assert!(Arc::clone(&connector).connect().await.is_ok());
     }
 
     #[test]

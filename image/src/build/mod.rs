@@ -13,6 +13,7 @@ mod prefetch;
 mod publish;
 mod root;
 mod seed;
+mod shim_info;
 mod verify;
 
 pub use publish::{Manifest, read_manifest};

@@ -1,7 +1,7 @@
 //! Assembles the root's file tree: chosen files of the package tree, `image/rootfs`, agent, init, images, seed.
 //! Leaves `root/` and `contents.json` (path -> component and reason), which `inspect` reads.
 
-use super::{Builder, VERSION, binaries, containers, modules, prefetch};
+use super::{Builder, VERSION, binaries, containers, modules, prefetch, shim_info};
 use crate::format::elf;
 use crate::plan::Step;
 use crate::profile::Profile;
@@ -228,6 +228,10 @@ fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, Chosen>) -> R
             let why = Chosen { component: "orlop".to_owned(), reason: "unpacked baked-in images".to_owned() };
             all.insert(to, why);
         }
+    }
+    for path in shim_info::record(root)? {
+        let why = Chosen { component: "orlop".to_owned(), reason: "what the shim answers".to_owned() };
+        all.insert(path, why);
     }
     Ok(())
 }

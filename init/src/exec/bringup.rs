@@ -1,12 +1,12 @@
-//! `orlop-init bringup`: the second stage, a oneshot of systemd. Checks what init promised, applies what the
-//! node's configuration asks of a running system, waits for the runtime, then lets the agent start.
+//! `orlop-init bringup`: the second stage, a service of systemd. Checks what init promised, applies what the
+//! node's configuration asks of a running system, lets the agent start, then waits for the runtime as well.
 //!
 //! A failed step is a problem, not the end: the agent starts all the same and reports what it finds.
 
 use super::clock::boottime_ms;
 use super::error::{InitError, chain};
 use super::report::Report;
-use super::{DEGRADED, reserve, runtime, seed, settings, systemd_started};
+use super::{DEGRADED, notify, reserve, runtime, seed, settings, systemd_started};
 use crate::plan::promises;
 use std::fs;
 use std::path::Path;
@@ -32,6 +32,10 @@ pub fn main() -> ExitCode {
     bringup.step("bringup.mounts", Bringup::mounts);
     bringup.step("bringup.cgroup", Bringup::cgroup);
     bringup.step("bringup.settings", Bringup::settings);
+    if let Err(e) = notify::ready() {
+        bringup.failed = true;
+        bringup.report.problem(&format!("systemd is not told that the agent may start: {e}"));
+    }
     bringup.step("containerd.ready", |_| runtime::await_ready().map(|version| version.to_string()));
     bringup.step("bringup.images", Bringup::images);
     bringup.step("bringup.reserve", Bringup::reserve);

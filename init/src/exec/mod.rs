@@ -14,6 +14,7 @@ pub mod host_channel;
 pub mod initrd;
 pub mod ledger;
 pub mod machine_id;
+pub mod notify;
 pub mod prefetch;
 pub mod report;
 pub mod reserve;
@@ -21,6 +22,7 @@ pub mod resolv;
 pub mod runtime;
 pub mod seed;
 pub mod settings;
+pub mod shim;
 pub mod sources;
 pub mod state;
 pub mod steps;
@@ -30,6 +32,7 @@ pub mod verity;
 
 use console::{Console, Level};
 use report::Report;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -46,14 +49,17 @@ fn systemd_started(report: &mut Report) {
     }
 }
 
-/// What the binary does, given its arguments.
+/// What the binary does, given its arguments, its own name first.
 #[must_use]
-pub fn main(args: Vec<String>) -> ExitCode {
+pub fn main(args: &[OsString]) -> ExitCode {
     if nix::unistd::getpid().as_raw() == 1 && handover::root_is_initramfs() {
         panic_reboots();
         initrd::run();
     }
-    match args.first().map(String::as_str) {
+    if args.first().is_some_and(|name| Path::new(name).file_name() == Some(OsStr::new(shim::NAME))) {
+        return shim::main(&args[1..]);
+    }
+    match args.get(1).and_then(|a| a.to_str()) {
         Some("bringup") => bringup::main(),
         Some("resolv") => resolv::main(),
         Some("ledger") => ledger::print(),

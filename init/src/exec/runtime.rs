@@ -22,6 +22,8 @@ const REFUSED_MS: u64 = 15_000;
 const ANSWER: Duration = Duration::from_secs(10);
 /// Without an event the socket is tried again after this: a listener may be there but not serve yet.
 const AGAIN_MS: u64 = 1000;
+/// One that serves says so by no event when its CRI is there, which follows within a second: it is asked often.
+const REFUSED_AGAIN_MS: u64 = 50;
 
 /// Waits.
 ///
@@ -43,9 +45,12 @@ fn await_version(socket: &Path, limit_ms: u64) -> Result<Version, InitError> {
     let mut refused_since = None;
     loop {
         let answer = ask(socket);
-        if !matches!(answer, Ok(Progress::Refused(_))) {
+        let again = if matches!(answer, Ok(Progress::Refused(_))) {
+            REFUSED_AGAIN_MS
+        } else {
             refused_since = None;
-        }
+            AGAIN_MS
+        };
         let why = match answer {
             Ok(Progress::Answered(version)) => return Ok(version),
             Ok(Progress::Refused(why)) => {
@@ -65,7 +70,7 @@ fn await_version(socket: &Path, limit_ms: u64) -> Result<Version, InitError> {
                 (now - started) / 1000
             )));
         }
-        let timeout = PollTimeout::from(u16::try_from(left.min(AGAIN_MS)).unwrap_or(1000));
+        let timeout = PollTimeout::from(u16::try_from(left.min(again)).unwrap_or(1000));
         match poll(&mut [PollFd::new(watch.as_fd(), PollFlags::POLLIN)], timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(e) => return Err(kernel(e)),

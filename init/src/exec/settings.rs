@@ -1,6 +1,5 @@
-//! Applies the kernel settings and modules of the node's configuration, and says which were refused.
-//!
-//! init wrote both lists in systemd's own formats and places; systemd-sysctl may have applied the first by now.
+//! Applies the kernel settings of the image, then the modules and kernel settings of the node's configuration, and
+//! says which were refused. All lists are in systemd's own formats and places.
 
 use super::error::InitError;
 use crate::plan::settings::{Setting, in_force, modules, settings};
@@ -8,6 +7,8 @@ use std::fs;
 use std::io;
 use std::process::{Command, Stdio};
 
+/// Of the image.
+pub const IMAGE_SYSCTL: &str = "/usr/lib/sysctl.d/50-orlop.conf";
 /// Written by init.
 pub const SYSCTL: &str = "/run/sysctl.d/90-orlop.conf";
 /// Written by init.
@@ -28,6 +29,7 @@ pub struct Outcome {
 /// A list is there but cannot be read.
 pub fn run() -> Result<Outcome, InitError> {
     let mut outcome = Outcome::default();
+    apply(&settings(&read(IMAGE_SYSCTL)?), "image", &mut outcome.problems);
     let wanted_modules = modules(&read(MODULES)?);
     for module in &wanted_modules {
         if let Err(why) = load(module) {
@@ -35,15 +37,17 @@ pub fn run() -> Result<Outcome, InitError> {
         }
     }
     let wanted_settings = settings(&read(SYSCTL)?);
-    for setting in &wanted_settings {
-        if let Err(e) = put(setting) {
-            outcome
-                .problems
-                .push(format!("sysctl {} of the configuration is not {}: {e}", setting.name, setting.value));
-        }
-    }
+    apply(&wanted_settings, "configuration", &mut outcome.problems);
     outcome.detail = format!("{} modules, {} settings", wanted_modules.len(), wanted_settings.len());
     Ok(outcome)
+}
+
+fn apply(settings: &[Setting], whose: &str, problems: &mut Vec<String>) {
+    for setting in settings {
+        if let Err(e) = put(setting) {
+            problems.push(format!("sysctl {} of the {whose} is not {}: {e}", setting.name, setting.value));
+        }
+    }
 }
 
 fn read(path: &str) -> Result<String, InitError> {

@@ -113,6 +113,9 @@ pub fn services() -> Vec<Step> {
         )),
         optional(mount("hugetlbfs", "/dev/hugepages", "hugetlbfs", dev, "")),
         optional(mount("mqueue", "/dev/mqueue", "mqueue", dev | MsFlags::MS_NOEXEC, "")),
+        // The first of its kind makes the kernel look for a module that is not built: without modprobe here it
+        // knows at once, with systemd it would start one.
+        optional(mount("bpf", "/sys/fs/bpf", "bpf", dev | MsFlags::MS_NOEXEC, "mode=700")),
     ]
 }
 

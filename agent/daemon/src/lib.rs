@@ -16,6 +16,7 @@ pub mod incarnation;
 pub mod logging;
 pub mod mailbox;
 pub mod manager;
+pub mod memory;
 pub mod node;
 pub mod outlets;
 pub mod pleg;

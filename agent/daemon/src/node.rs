@@ -32,6 +32,7 @@ use crate::execute::Executor;
 use crate::host::{self, Host};
 use crate::mailbox::{Inbox, Sender};
 use crate::manager::{DesiredPods, ManagerShell, Synced};
+use crate::memory;
 use crate::outlets::Outlets;
 use crate::pleg::{PlegShell, Signals, listen};
 use crate::pod_dirs::PodDirs;
@@ -191,6 +192,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             tasks.clone(),
         ));
         tasks.start(host::stamp_running(host, statuses.subscribe()));
+        tasks.start(memory::after_bursts(statuses.subscribe(), agent_linux::heap::give_back));
         Ok(Node { tasks, executor, statuses, desired, synced, cluster, runtime, health, owners })
     }
 

@@ -73,7 +73,7 @@ fn rule_restarts(container: &Container, exit_code: i32) -> Option<bool> {
 pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&ContainerObserved>) -> bool {
     let Some(container) = slot.spec(inputs.pod) else { return false };
     match seen {
-        None => true,
+        None => !ended_for_good(inputs.pod, slot, container),
         Some(c) => match ended(c) {
             Some(how) => replaced(inputs, c) || restarts(inputs.pod, slot, container, how),
             None if c.state == ContainerState::Created => true,
@@ -81,6 +81,18 @@ pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&Con
             None => restarts(inputs.pod, slot, container, Ended::Failed(137)),
         },
     }
+}
+
+/// The API shows that the container ended and is not to come back. What the runtime forgot stays true: the API server
+/// lets nobody take it back, and who ran once is promised not to run twice.
+fn ended_for_good(p: &Pod, slot: &Slot, container: &Container) -> bool {
+    let shown = p.status.as_ref().and_then(|s| s.container_statuses.as_ref());
+    let shown = shown.and_then(|all| all.iter().find(|c| c.name == slot.name));
+    let terminated = shown.and_then(|c| c.state.as_ref()).and_then(|s| s.terminated.as_ref());
+    terminated.is_some_and(|t| {
+        let how = if t.exit_code == 0 { Ended::Succeeded } else { Ended::Failed(t.exit_code) };
+        slot.kind == SlotKind::Regular && !restarts(p, slot, container, how)
+    })
 }
 
 fn replaced(inputs: &Inputs<'_>, c: &ContainerObserved) -> bool {
@@ -202,7 +214,8 @@ fn sidecar(inputs: &Inputs<'_>, home: &SandboxId, slot: &Slot, actions: &mut Pod
 
 fn regular(inputs: &Inputs<'_>, home: &SandboxId, slot: &Slot, actions: &mut PodActions) {
     match newest(inputs.snapshot, &slot.name) {
-        None => start_fresh(inputs, slot, actions),
+        None if wants_instance(inputs, slot, None) => start_fresh(inputs, slot, actions),
+        None => {}
         Some(c) => settle(inputs, home, slot, c, actions),
     }
 }

@@ -199,6 +199,27 @@ fn regular_container_rules() {
     }
 }
 
+/// The runtime lost its records, or the API server was put back to before the pod's end (simulation, seed 163).
+#[test]
+fn what_the_api_shows_as_ended_for_good_does_not_run_again() {
+    for (policy, code, expected) in [
+        ("Always", 0, "keep s0 +a/0 +b/0"),
+        ("OnFailure", 1, "keep s0 +a/0 +b/0"),
+        ("OnFailure", 0, "keep s0 +b/0"),
+        ("Never", 1, "keep s0 +b/0"),
+    ] {
+        let mut p = pod_of(json!({"restartPolicy": policy, "containers": [
+            {"name": "a", "image": "i:1"}, {"name": "b", "image": "i:1"}]}));
+        let status = json!({"phase": "Pending", "containerStatuses": [
+            {"name": "a", "image": "i:1", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"terminated": {"exitCode": code}}}]});
+        p.status = serde_json::from_value(status).unwrap();
+        assert_eq!(short(&plan(&p, vec![], vec![])), "create 0", "{policy} {code}");
+        let a = plan(&p, vec![sandbox(0, READY)], vec![]);
+        assert_eq!(short(&a), expected, "{policy} {code}");
+    }
+}
+
 #[test]
 fn a_changed_definition_replaces_unless_it_never_restarts() {
     for (policy, expected, text) in [

@@ -295,6 +295,9 @@ impl PodManager {
         if !self.expected.is_empty() || !self.listed {
             return;
         }
+        if !self.synced {
+            self.finish_resumed(out);
+        }
         // Who waits to be judged is wanted; should that change meanwhile, it must still be found here.
         let (held, strays) =
             std::mem::take(&mut self.unknown).into_iter().partition(|(uid, _)| self.waiting.contains(uid));
@@ -310,6 +313,13 @@ impl PodManager {
             self.orphan(PodKey { namespace: Arc::from(""), name: Arc::from(""), uid }, out);
         }
         out.push(ManagerAction::Synced);
+    }
+
+    /// A resumed termination may have been about the end of a pod that was to be kept; nobody wants it now.
+    fn finish_resumed(&self, out: &mut Outbox<ManagerAction>) {
+        for uid in self.workers.keys().filter(|uid| !self.desired.contains_key(*uid)) {
+            tell(uid, PodEvent::Kill { reason: KillReason::Removed, grace_s: None }, out);
+        }
     }
 
     fn orphan(&mut self, key: PodKey, out: &mut Outbox<ManagerAction>) {

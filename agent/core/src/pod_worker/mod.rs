@@ -182,7 +182,9 @@ impl PodWorker {
             State::Terminating(t) => {
                 t.remove |= remove;
                 t.desired_again &= !remove;
-                if reason != KillReason::Ended {
+                // Of a pod that nobody has any more only the record knows what it was promised.
+                let is_promised = t.pod.is_none() && grace_s.is_none();
+                if reason != KillReason::Ended && !is_promised {
                     t.grace_s = t.grace_s.min(terminate::effective_grace(t.pod.as_deref(), grace_s));
                 }
                 if t.record == Record::Written && !t.is_recorded() {

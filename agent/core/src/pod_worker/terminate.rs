@@ -235,11 +235,12 @@ pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Ou
     }
 }
 
-/// False for a static pod after a restart in the middle of removal: some containers are gone already, and what an
-/// earlier incarnation said of them must not be contradicted. What was said of an API pod is in its status.
+/// False after a restart in the middle of removal: some containers are gone already, and what an earlier incarnation
+/// said of them must not be contradicted. Of an API pod its end is in its status, once it was told; a status without
+/// an end may be older than what was said (a list of a server that lags behind).
 fn can_tell(p: &Pod, b: &Base) -> bool {
-    let known = p.status.as_ref().is_some_and(|s| s.phase.is_some());
-    if known && !pod::is_static(p) {
+    let told = p.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal);
+    if told.is_some() && !pod::is_static(p) {
         return true;
     }
     let seen = |name: &str| b.snapshot.as_ref().is_some_and(|s| s.containers.iter().any(|c| c.name == name));

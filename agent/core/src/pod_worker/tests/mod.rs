@@ -440,3 +440,46 @@ fn a_shorter_grace_is_recorded_before_it_is_used() {
     let stops: Vec<_> = w.applied.iter().filter(|a| a.starts_with("stop_container")).collect();
     assert_eq!(stops, ["stop_container c2 3", "stop_container c3 3"]);
 }
+
+/// What was said before the crash had reached the API; the list that the agent got then had not (simulation, seed 88).
+#[test]
+fn a_stale_status_is_not_repeated_of_a_pod_that_is_half_removed() {
+    let pod = |phase: &str| {
+        let mut pod = (*two("Always")).clone();
+        pod.status = serde_json::from_value(json!({"phase": phase})).unwrap();
+        pod.metadata.deletion_timestamp =
+            Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+        Arc::new(pod)
+    };
+    for (now_shown, expected) in [("Pending", None), ("Failed", Some("Failed"))] {
+        let mut w = World::with(&two("Always"));
+        w.desire(&pod("Pending"));
+        let not_removed = EffectError { class: Class::Unavailable, message: "no answer".to_owned() };
+        w.runtime.refuse.insert("remove_sandbox", not_removed);
+        w.wait(secs(30));
+        assert_eq!((w.phase(), w.runtime.containers.len(), w.finished), ("Failed", 0, None));
+        w.crash(w.now.after(REQUEST_TIMEOUT));
+        w.statuses.clear();
+        w.desire(&pod("Pending"));
+        w.desire(&pod(now_shown));
+        w.settle();
+        assert_eq!(w.statuses.last().and_then(|s| s.phase.as_deref()), expected);
+        w.runtime.refuse.clear();
+        w.wait(REQUEST_TIMEOUT * 2);
+        assert_eq!(w.finished, Some(false));
+    }
+}
+
+/// Nobody knows the pod any more when its removal is asked for; the record knows its grace.
+#[test]
+fn the_removal_of_a_resumed_pod_leaves_it_its_grace() {
+    let mut w = World::with(&two("Always"));
+    w.kill(KillReason::DeadlineExceeded, None);
+    w.crash(w.now.after(REQUEST_TIMEOUT));
+    w.kill(KillReason::Removed, None);
+    w.settle();
+    let stops: Vec<_> = w.applied.iter().filter(|a| a.starts_with("stop_container")).collect();
+    assert_eq!(stops, ["stop_container c2 20", "stop_container c3 20"]);
+    w.wait(REQUEST_TIMEOUT * 2);
+    assert_eq!(w.finished, Some(false), "it was to be kept, and is not any more");
+}

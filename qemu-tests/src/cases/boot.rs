@@ -246,6 +246,16 @@ fn second_boot(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(node.must("cat /etc/machine-id")? == id, "another machine-id");
     ensure!(node.must(blobs)? == images, "other images");
     ensure!(node.must("cat /var/lib/orlop-e2e-marker")?.trim() == "kept", "the state partition was not kept");
+    stopped_in_order(node)
+}
+
+/// At the end of the last boot containerd was there until the agent had ended.
+fn stopped_in_order(node: &mut Node) -> Result<()> {
+    let journal = node.must("journalctl --boot=-1 --output=cat _PID=1")?;
+    let line =
+        |said: &str| journal.lines().position(|l| l.starts_with(said)).with_context(|| said.to_owned());
+    let [agent, containerd] = [line("Stopped orlop-agent.service")?, line("Stopping containerd.service")?];
+    ensure!(agent < containerd, "containerd was stopped before the agent:\n{journal}");
     Ok(())
 }
 

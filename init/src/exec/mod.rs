@@ -15,6 +15,7 @@ pub mod initrd;
 pub mod ledger;
 pub mod machine_id;
 pub mod notify;
+pub mod portmap;
 pub mod prefetch;
 pub mod report;
 pub mod reserve;
@@ -33,7 +34,7 @@ pub mod verity;
 use console::{Console, Level};
 use report::Report;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -56,8 +57,11 @@ pub fn main(args: &[OsString]) -> ExitCode {
         panic_reboots();
         initrd::run();
     }
-    if args.first().is_some_and(|name| Path::new(name).file_name() == Some(OsStr::new(shim::NAME))) {
-        return shim::main(&args[1..]);
+    let name = args.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str);
+    match name {
+        Some(shim::NAME) => return shim::main(&args[1..]),
+        Some(portmap::NAME) => return portmap::main(),
+        _ => {}
     }
     match args.get(1).and_then(|a| a.to_str()) {
         Some("bringup") => bringup::main(),
@@ -65,12 +69,19 @@ pub fn main(args: &[OsString]) -> ExitCode {
         Some("ledger") => ledger::print(),
         _ => {
             let _ = writeln!(
-                std::io::stderr(),
+                io::stderr(),
                 "usage: orlop-init bringup|resolv|ledger (PID 1 of an initramfs boots)"
             );
             ExitCode::from(2)
         }
     }
+}
+
+/// To standard output, to the last byte: nobody flushes it at the end of a program without Rust's start-up code.
+fn print(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout();
+    out.write_all(bytes)?;
+    out.flush()
 }
 
 /// A panic of PID 1 is a defect; it must not look like a hang. The kernel's own panic would follow from the

@@ -28,7 +28,7 @@ fn info() -> io::Result<ExitCode> {
     let mut question = Vec::new();
     io::stdin().read_to_end(&mut question)?;
     match recorded(Path::new(RECORD), &question) {
-        Some(Ok(answer)) => io::stdout().write_all(&answer).map(|()| ExitCode::SUCCESS),
+        Some(Ok(answer)) => super::print(&answer).map(|()| ExitCode::SUCCESS),
         Some(Err(why)) => io::stderr().write_all(&why).map(|()| ExitCode::FAILURE),
         None => ask(&question),
     }

@@ -116,7 +116,7 @@ pub fn source_files(documents: &[Document], sets: &[String]) -> Vec<Step> {
     steps
 }
 
-/// The network of a standalone node. Addresses are kept in /run: no pod lives through a reboot, and an address
+/// The network of a standalone node; what leaves it is masqueraded by bringup (`plan::masquerade`). Addresses are kept in /run: no pod lives through a reboot, and an address
 /// that was never given back would be lost for good.
 fn conflist(range: &str) -> String {
     let plugins = serde_json::json!([
@@ -125,8 +125,6 @@ fn conflist(range: &str) -> String {
             "bridge": "orlop0",
             "isDefaultGateway": true,
             "hairpinMode": true,
-            "ipMasq": true,
-            "ipMasqBackend": "nftables",
             "ipam": { "type": "host-local", "dataDir": "/run/cni/networks", "ranges": [[{ "subnet": range }]] },
         },
         { "type": "portmap", "backend": "nftables", "capabilities": { "portMappings": true } },

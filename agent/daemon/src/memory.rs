@@ -33,6 +33,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::time::advance;
+    use tokio_util::sync::CancellationToken;
+
+    use crate::actor::Tasks;
+    use crate::testing::VirtualClock;
 
     struct Watched {
         sender: watch::Sender<u32>,
@@ -44,7 +48,8 @@ mod tests {
             let (sender, changes) = watch::channel(0);
             let calls = Arc::new(AtomicUsize::new(0));
             let counted = calls.clone();
-            tokio::spawn(after_bursts(changes, move || {
+            let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+            tasks.start(after_bursts(changes, move || {
                 counted.fetch_add(1, Ordering::Relaxed);
             }));
             Watched { sender, calls }

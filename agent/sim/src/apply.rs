@@ -94,10 +94,23 @@ impl World {
             if self.defect == Some(Defect::StartsTwice) {
                 self.rogue_instance(container);
             }
+            if self.defect == Some(Defect::RunsInitAgain)
+                && let Some(init) = self.init_container_beside(container)
+            {
+                self.rogue_instance(&init);
+            }
         }
         if !matches!(result, Ok(EffectOk::Image(_))) {
             self.hint(uid);
         }
+    }
+
+    /// An init container of the pod whose regular container this is.
+    fn init_container_beside(&self, id: &ContainerId) -> Option<ContainerId> {
+        let c = self.runtime.containers.get(id).filter(|c| c.observed.name.starts_with("app"))?;
+        let mut all = self.runtime.containers.values();
+        let init = all.find(|o| o.pod.uid == c.pod.uid && o.observed.name.starts_with("init"))?;
+        Some(init.observed.id.clone())
     }
 
     fn schedule_exit(&mut self, id: &ContainerId) {

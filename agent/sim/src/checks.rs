@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use agent_core::checkers::{self, Invariant, TraceEvent};
+use agent_core::checkers::{self, InitContainer, Invariant, TraceEvent};
 use agent_core::runtime::effect::Effect;
 use agent_core::runtime::observed::{ContainerState, SandboxState};
 use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
 use agent_core::time::Mono;
+use agent_core::types::pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::fake_runtime::FakeRuntime;
 use crate::trace::brief;
@@ -101,7 +103,12 @@ impl Checks {
             }
             match c.observed.state {
                 ContainerState::Running => events.push(TraceEvent::ContainerStarted { id: id.clone() }),
-                ContainerState::Exited => events.push(TraceEvent::ContainerExited { id: id.clone() }),
+                ContainerState::Exited => {
+                    events.push(TraceEvent::ContainerExited { id: id.clone() });
+                    if c.observed.exit_code != 0 {
+                        events.push(TraceEvent::ContainerFailed { id: id.clone() });
+                    }
+                }
                 ContainerState::Created | ContainerState::Unknown => {}
             }
         }
@@ -124,6 +131,17 @@ impl Checks {
     pub fn issued(&mut self, at: Mono, key: &PodKey, effect: &Effect) {
         let (pod, verb, object) = (key.uid.clone(), effect.verb(), brief(effect));
         self.note(at, &TraceEvent::EffectIssued { pod, verb, object });
+        if let Effect::StopContainer { container, grace_s } = effect {
+            let (pod, id) = (key.uid.clone(), container.clone());
+            self.note(at, &TraceEvent::StopAsked { pod, id, grace_s: *grace_s });
+        }
+    }
+
+    /// A pod was made whose containers come up in an order.
+    pub fn planned(&mut self, at: Mono, pod: &Pod) {
+        let one = |c: &Container| InitContainer { name: c.name.clone(), sidecar: pod::is_sidecar(c) };
+        let init = pod::init_containers(pod).iter().map(one).collect();
+        self.note(at, &TraceEvent::PodPlanned { pod: PodUid::from(pod::uid(pod)), init });
     }
 
     /// A worker's state after a step, and how much it has in flight.

@@ -19,6 +19,12 @@ pub enum Defect {
     StartsTwice,
     /// Runs a second sandbox beside the first (ONE-SANDBOX).
     SandboxTwice,
+    /// Runs an init container once more when the rest has begun (ORDER).
+    RunsInitAgain,
+    /// Gives a container half a minute more than is left (GRACE).
+    GivesMore,
+    /// Removes a container that it has just started (GC-SAFE).
+    RemovesTheNewest,
     /// Starts a container of a pod that is being taken down (ABSORB-TERM).
     StartsWhileTerminating,
     /// Says that a pod is finished while it still runs (NO-OUTLIVE).
@@ -81,6 +87,12 @@ impl Node {
             }
             (Some(Defect::StartsWhileTerminating), Effect::StopContainer { container, .. }) => {
                 also(Effect::StartContainer { container: container.clone() });
+            }
+            (Some(Defect::GivesMore), Effect::StopContainer { container, grace_s }) => {
+                also(Effect::StopContainer { container: container.clone(), grace_s: grace_s + 30 });
+            }
+            (Some(Defect::RemovesTheNewest), Effect::StartContainer { container }) => {
+                also(Effect::RemoveContainer { container: container.clone() });
             }
             (Some(Defect::FinishesEarly), Effect::StopContainer { .. }) => {
                 let uid = key.uid.clone();

@@ -2,6 +2,7 @@
 //! leak check. A failure names its seed and the last events; the seed replays it.
 
 use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,7 +93,9 @@ fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>) -> Result<Report
         world.join();
     }
     let mut story = Story { rng, pods: 0 };
-    match story.tell(&mut world, faults) {
+    let told = panic::catch_unwind(AssertUnwindSafe(|| story.tell(&mut world, faults)));
+    let panicked = |_| Err(Violation { invariant: "PANIC", detail: "see above".to_owned() });
+    match told.unwrap_or_else(panicked) {
         Ok(()) => {
             let (hash, steps) = (world.trace.hash(), world.trace.steps());
             Ok(Report { seed, hash, steps, crashes: world.incarnation })
@@ -206,7 +209,12 @@ impl Story {
             (0..n).map(one).collect()
         };
         let n = self.rng.between(1, 3);
-        let init = containers("init", init, &mut self.rng);
+        let mut init = containers("init", init, &mut self.rng);
+        for mut sidecar in containers("side", self.rng.below(8).saturating_sub(6), &mut self.rng) {
+            sidecar["restartPolicy"] = json!("Always");
+            let place = if self.rng.chance(500) { 0 } else { init.len() };
+            init.insert(place, sidecar);
+        }
         let regular = containers("app", n, &mut self.rng);
         json!({
             "apiVersion": "v1", "kind": "Pod",

@@ -11,7 +11,7 @@ use agent_core::pod_source::api::refusal;
 use agent_core::runtime::observed::ContainerState;
 use agent_core::runtime::{ContainerId, PodUid};
 use agent_core::types::pod::{self, CONFIG_MIRROR};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -83,6 +83,11 @@ impl Story {
             pod["spec"]["activeDeadlineSeconds"] = json!(self.rng.between(1, 120));
         }
         let Some(Ok(key)) = world.on_server(|server, now| server.create_pod(now, &pod)) else { return };
+        if let Some(pod) =
+            world.api.as_ref().and_then(|api| Pod::deserialize(&**api.server.object(&key)?).ok())
+        {
+            world.checks.planned(world.queue.now(), &pod);
+        }
         let wait = Duration::from_millis(self.rng.below(500));
         world.queue.after(wait, Event::Api(ApiEvent::Bind(key)));
     }
@@ -172,6 +177,19 @@ fn is_mirror(pod: &Value) -> bool {
 
 fn is_hostile(pod: &Value) -> bool {
     pod.pointer("/metadata/annotations").is_some_and(|a| a.get(HOSTILE).is_some())
+}
+
+/// The API says what became of the pod: it runs, it is over, or a container says why it does not run.
+fn is_answered(shown: &Pod) -> bool {
+    let Some(status) = &shown.status else { return false };
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let waiting = |c: &ContainerStatus| c.state.as_ref()?.waiting.as_ref()?.reason.clone();
+    let mut reasons = lists.into_iter().flatten().flatten().filter_map(waiting);
+    match status.phase.as_deref() {
+        Some("Running" | "Succeeded" | "Failed") => true,
+        Some("Pending") => reasons.any(|r| !matches!(&*r, "" | "ContainerCreating" | "PodInitializing")),
+        _ => false,
+    }
 }
 
 impl World {
@@ -269,8 +287,8 @@ impl World {
             if shown.metadata.deletion_timestamp.is_some() {
                 wrong.push(("LIVENESS", format!("{name} is still being deleted")));
             }
-            if *hostile {
-                continue; // It was answered or refused; the invariants over its life hold all the same.
+            if *hostile && !is_answered(shown) {
+                wrong.push(("LIVENESS", format!("{name} is hostile and nobody says what became of it")));
             }
             let uid = PodUid::from(pod::annotation(shown, CONFIG_MIRROR).unwrap_or(pod::uid(shown)));
             let live = self.live_of(&uid);

@@ -185,6 +185,7 @@ impl World {
         self.disturb();
         let PodKey { namespace, name, uid } = key_of(pod);
         self.owns(&namespace, &name);
+        self.checks.planned(self.queue.now(), pod);
         if self.removed.remove(&uid) {
             self.added_again.insert(uid.clone());
         }
@@ -264,6 +265,9 @@ impl World {
         let call = Call { incarnation: self.incarnation, ask, issued, deadline };
         if self.rng.chance(self.faults.error_before_apply) {
             let error = EffectError { class: Class::Retryable { after_ms: 0 }, message: "injected".into() };
+            if let Ask::Persist { record, .. } = &call.ask {
+                self.checks.note(issued, &TraceEvent::RecordLost { pod: record.pod.uid.clone() });
+            }
             let answer = refused(&call, error);
             self.queue
                 .at(deadline.map_or(arrives, |d| d.min(arrives)), Event::Answer(call, Box::new(answer)));

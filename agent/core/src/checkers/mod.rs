@@ -8,6 +8,7 @@
 mod agent;
 mod api;
 pub mod at_rest;
+mod order;
 mod runtime;
 
 #[cfg(test)]
@@ -21,6 +22,7 @@ use crate::types::pod::{self, CONFIG_MIRROR};
 
 pub use agent::{AbsorbTerm, BackOff, Bounded, RestartTransparent, StatusMono};
 pub use api::{ApiStatusMono, DeleteLast, SecretScope, StatusTruth};
+pub use order::{GcSafe, Grace, InitContainer, Order};
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
 
 /// Something that happened in the world.
@@ -66,6 +68,11 @@ pub enum TraceEvent {
         /// Which.
         id: ContainerId,
     },
+    /// It ended badly; after [`TraceEvent::ContainerExited`].
+    ContainerFailed {
+        /// Which.
+        id: ContainerId,
+    },
     /// It is gone.
     ContainerRemoved {
         /// Which.
@@ -88,6 +95,27 @@ pub enum TraceEvent {
         verb: &'static str,
         /// What it acts on, for telling repetitions apart.
         object: String,
+    },
+    /// What a pod's specification says of its order.
+    PodPlanned {
+        /// Which pod.
+        pod: PodUid,
+        /// `spec.initContainers`, in order.
+        init: Vec<InitContainer>,
+    },
+    /// The agent asked for a container to be stopped; beside [`TraceEvent::EffectIssued`].
+    StopAsked {
+        /// Of which pod.
+        pod: PodUid,
+        /// Which container.
+        id: ContainerId,
+        /// What its process is given to end, seconds.
+        grace_s: u32,
+    },
+    /// The pod's terminating record could not be written.
+    RecordLost {
+        /// Which pod.
+        pod: PodUid,
     },
     /// A pod worker is in this state now (`PodWorker::state_name`).
     WorkerState {
@@ -207,6 +235,9 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(OneLive::default()),
         Box::new(OneSandbox::default()),
         Box::new(NoOutlive::default()),
+        Box::new(Order::default()),
+        Box::new(Grace::default()),
+        Box::new(GcSafe::default()),
         Box::new(AbsorbTerm::default()),
         Box::new(StatusMono::default()),
         Box::new(BackOff::default()),

@@ -51,6 +51,56 @@ fn deleted(mirror: bool) -> TraceEvent {
     TraceEvent::ApiDeletedByAgent { pod: pod(), mirror }
 }
 
+fn failed(id: &str) -> TraceEvent {
+    TraceEvent::ContainerFailed { id: id.into() }
+}
+
+fn gone(id: &str) -> TraceEvent {
+    TraceEvent::ContainerRemoved { id: id.into() }
+}
+
+fn of(name: &str, id: &str) -> TraceEvent {
+    TraceEvent::ContainerCreated { pod: pod(), name: name.to_owned(), attempt: 0, id: id.into() }
+}
+
+fn again(name: &str, id: &str) -> TraceEvent {
+    TraceEvent::ContainerCreated { pod: pod(), name: name.to_owned(), attempt: 1, id: id.into() }
+}
+
+/// Init container `i`, then sidecar `s`, then init container `j`.
+fn planned() -> TraceEvent {
+    let init = [("i", false), ("s", true), ("j", false)];
+    let init = init.map(|(name, sidecar)| InitContainer { name: name.to_owned(), sidecar });
+    TraceEvent::PodPlanned { pod: pod(), init: init.into() }
+}
+
+fn stop(id: &str, grace_s: u32) -> TraceEvent {
+    TraceEvent::StopAsked { pod: pod(), id: id.into(), grace_s }
+}
+
+/// The containers of a pod as [`planned`] one after another until all run that should.
+fn up() -> Vec<TraceEvent> {
+    let run = |name: &str| [of(name, name), started(name)];
+    let mut trace = vec![planned(), state("syncing"), ready("s1", 0)];
+    trace.extend(run("i"));
+    trace.push(exited("i"));
+    trace.extend(run("s"));
+    trace.extend(run("j"));
+    trace.push(exited("j"));
+    trace.extend(run("a"));
+    trace
+}
+
+fn then(mut before: Vec<TraceEvent>, after: &[TraceEvent]) -> Vec<TraceEvent> {
+    before.extend_from_slice(after);
+    before
+}
+
+/// `n` seconds in which nothing happens that a checker minds.
+fn pause(n: usize) -> Vec<TraceEvent> {
+    vec![TraceEvent::ApiGone { pod: PodUid::from("other") }; n]
+}
+
 /// The invariant that the trace breaks, with a second between events.
 fn verdict(trace: &[TraceEvent]) -> Option<&'static str> {
     let mut invariants = all();
@@ -101,6 +151,20 @@ fn every_checker_can_fail() {
             "DELETE-LAST",
             vec![ready("s1", 0), stopped("s1"), shown("Failed", &[], false), asked(), deleted(false)],
         ),
+        ("ORDER", vec![planned(), ready("s1", 0), of("a", "a"), started("a")]),
+        ("ORDER", vec![planned(), ready("s1", 0), of("i", "i"), started("i"), of("s", "s"), started("s")]),
+        (
+            "ORDER",
+            then(
+                vec![planned(), ready("s1", 0), of("i", "i"), started("i"), exited("i"), failed("i")],
+                &[of("s", "s"), started("s")],
+            ),
+        ),
+        ("ORDER", then(up(), &[again("j", "j1"), started("j1")])),
+        ("ORDER", then(then(up(), &pause(140)), &[state("terminating"), stop("s", 5)])),
+        ("GRACE", vec![state("terminating"), stop("c1", 10), stop("c1", 12)]),
+        ("GRACE", then(then(vec![state("terminating"), stop("c1", 10)], &pause(20)), &[stop("c2", 4)])),
+        ("GC-SAFE", vec![state("syncing"), created("c1", 0), started("c1"), exited("c1"), gone("c1")]),
         ("SECRET-SCOPE", vec![TraceEvent::ApiAsked { what: "get pod ns/other".to_owned(), own: false }]),
         ("BACKOFF", loops),
         ("RESTART-TRANSPARENT", vec![undisturbed.clone(), issued("stop_container")]),
@@ -115,9 +179,34 @@ fn every_checker_can_fail() {
 }
 
 #[test]
+fn order_and_grace_as_they_should_be_break_nothing() {
+    let end = [state("terminating"), stop("a", 10), exited("a"), failed("a"), stop("s", 7), exited("s")];
+    let anew = [ready("s2", 1), again("i", "i1"), started("i1")];
+    for trace in [
+        then(then(up(), &pause(140)), &end),
+        // A sandbox of its own begins anew.
+        then(up(), &[vec![exited("a"), exited("s"), stopped("s1")], anew.to_vec()].concat()),
+        // A stop gets two seconds whatever is left, and a new life a new grace.
+        then(then(vec![state("terminating"), stop("c1", 10)], &pause(20)), &[stop("c2", 2)]),
+        vec![state("terminating"), stop("c1", 1), TraceEvent::PodForgotten { pod: pod() }, stop("c1", 9)],
+        then(
+            vec![state("terminating"), TraceEvent::RecordLost { pod: pod() }, stop("c1", 3)],
+            &[TraceEvent::AgentStarted { undisturbed: false }, state("terminating"), stop("c1", 9)],
+        ),
+        // Created and never started; superseded; of a pod that is to go.
+        vec![state("syncing"), created("c1", 0), gone("c1")],
+        then(
+            vec![state("syncing"), created("c1", 0), started("c1"), exited("c1"), created("c2", 1)],
+            &[started("c2"), gone("c1"), state("terminating"), gone("c2")],
+        ),
+    ] {
+        assert_eq!(verdict(&trace), None, "{trace:?}");
+    }
+}
+
+#[test]
 fn a_normal_life_breaks_nothing() {
     let undisturbed = TraceEvent::AgentStarted { undisturbed: true };
-    let gone = |id: &str| TraceEvent::ContainerRemoved { id: id.into() };
     let trace = [
         state("pending"),
         state("syncing"),

@@ -2,7 +2,7 @@
 //!
 //! In: a pod of the API, with whatever fields. Out: mistakes that no correct API server lets pass and that this
 //! node must not act on: names that become paths and keys, quantities that are no numbers, mounts without a
-//! volume, absurd sizes. Invariant: narrower than the API server's own validation, so that a pod it took is
+//! volume, policies that nobody knows, absurd sizes. Invariant: narrower than the API server's own validation, so that a pod it took is
 //! never refused here.
 
 use std::collections::BTreeSet;
@@ -16,6 +16,9 @@ use crate::types::Quantity;
 /// More than any pod that fits into the API server's storage (1.5 MiB).
 pub(super) const POD_BYTES_MAX: usize = 2 * 1024 * 1024;
 
+/// A pod with another one could be run, but the API server would refuse what is said of it.
+const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
+
 /// Mistakes that keep `pod` from being run.
 #[must_use]
 pub fn runnable(pod: &Pod) -> Vec<FieldError> {
@@ -25,6 +28,7 @@ pub fn runnable(pod: &Pod) -> Vec<FieldError> {
         return errors.into_list();
     };
     size(pod, &mut errors);
+    errors.one_of("spec.restartPolicy", spec.restart_policy.as_deref(), &RESTART_POLICIES);
     containers(spec, &mut errors);
     errors.into_list()
 }
@@ -65,6 +69,8 @@ fn name<'s>(path: &str, text: &'s str, seen: &mut BTreeSet<&'s str>, errors: &mu
 }
 
 fn one(path: &str, container: &Container, volumes: &BTreeSet<&str>, errors: &mut Errors) {
+    let policy = container.restart_policy.as_deref();
+    errors.one_of(format!("{path}.restartPolicy"), policy, &RESTART_POLICIES);
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         if !volumes.contains(mount.name.as_str()) {
             let detail = "must be the name of a volume";
@@ -103,7 +109,7 @@ mod tests {
             container.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
             json!({"containers": [container], "volumes": [{"name": "v"}]})
         };
-        let cases: [(Value, &[&str]); 8] = [
+        let cases: [(Value, &[&str]); 10] = [
             (c(json!({})), &[]),
             (json!({"containers": []}), &["spec.containers"]),
             (c(json!({"name": "../x"})), &["spec.containers[0].name"]),
@@ -122,6 +128,8 @@ mod tests {
                 &["spec.containers[0].volumeMounts[1].name"],
             ),
             (c(json!({"resources": {"limits": {"cpu": "much"}}})), &["spec.containers[0].resources[cpu]"]),
+            (json!({"restartPolicy": "Perhaps", "containers": [{"name": "a"}]}), &["spec.restartPolicy"]),
+            (c(json!({"restartPolicy": "Perhaps"})), &["spec.containers[0].restartPolicy"]),
             (c(json!({"args": ["x".repeat(POD_BYTES_MAX)]})), &["spec"]),
         ];
         for (spec, paths) in cases {

@@ -1,0 +1,271 @@
+//! Invariants over how a pod's containers come and go: ORDER, GRACE, GC-SAFE.
+//!
+//! In: what the pod's specification says, the runtime's events, stops as they were asked for. Out: violations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{Invariant, TraceEvent};
+use crate::runtime::{ContainerId, PodUid};
+use crate::time::Mono;
+
+/// A look at the runtime is answered or given up within this: what has run for longer was seen.
+const LOOK_MAX: Duration = Duration::from_secs(130);
+/// The least that a stop is given, and what rounding up to whole seconds may add to what is left, seconds.
+const STOP_MIN_S: u64 = 2;
+const ROUNDING: Duration = Duration::from_secs(1);
+
+/// What the runtime has of each container.
+#[derive(Clone, Debug)]
+struct Instance {
+    pod: PodUid,
+    name: String,
+    attempt: u32,
+    /// Since when it runs, if it does.
+    live: Option<Mono>,
+    started: bool,
+}
+
+/// Instances by id, as the runtime's events tell them.
+#[derive(Clone, Debug, Default)]
+struct Instances(BTreeMap<ContainerId, Instance>);
+
+impl Instances {
+    fn observe(&mut self, at: Mono, event: &TraceEvent) {
+        match event {
+            TraceEvent::ContainerCreated { pod, name, attempt, id } => {
+                let (pod, name, attempt) = (pod.clone(), name.clone(), *attempt);
+                self.0.insert(id.clone(), Instance { pod, name, attempt, live: None, started: false });
+            }
+            TraceEvent::ContainerStarted { id } => {
+                if let Some(i) = self.0.get_mut(id) {
+                    (i.live, i.started) = (Some(at), true);
+                }
+            }
+            TraceEvent::ContainerExited { id } => {
+                if let Some(i) = self.0.get_mut(id) {
+                    i.live = None;
+                }
+            }
+            TraceEvent::ContainerRemoved { id } => {
+                self.0.remove(id);
+            }
+            TraceEvent::RuntimeEmptied => self.0.clear(),
+            _ => {}
+        }
+    }
+
+    fn of<'a>(&'a self, pod: &'a PodUid) -> impl Iterator<Item = &'a Instance> {
+        self.0.values().filter(move |i| i.pod == *pod)
+    }
+}
+
+/// An init container of a pod's specification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitContainer {
+    /// Its name.
+    pub name: String,
+    /// It keeps running: `restartPolicy: Always`.
+    pub sidecar: bool,
+}
+
+/// What happened in a pod's newest sandbox.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    begun: BTreeSet<String>,
+    /// Containers whose last run ended well.
+    done: BTreeSet<String>,
+}
+
+/// ORDER: init containers run one after another to a good end, sidecars are started in their place among them, the
+/// rest comes after all of them, and in a sandbox where the rest began they do not run again. At the end of the pod a
+/// sidecar is stopped only when nothing that came after it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Order {
+    instances: Instances,
+    init: BTreeMap<PodUid, Vec<InitContainer>>,
+    progress: BTreeMap<PodUid, Progress>,
+    terminating: BTreeSet<PodUid>,
+}
+
+impl Order {
+    fn started(&mut self, id: &ContainerId) -> Result<(), String> {
+        let Some(i) = self.instances.0.get(id) else { return Ok(()) };
+        let (pod, name) = (i.pod.clone(), i.name.clone());
+        let Some(init) = self.init.get(&pod) else { return Ok(()) };
+        let place = init.iter().position(|c| c.name == name);
+        let progress = self.progress.entry(pod.clone()).or_default();
+        let is_init = |begun: &String| init.iter().any(|c| c.name == *begun);
+        let plain = place.is_some_and(|place| !init[place].sidecar);
+        if let Some(rest) = progress.begun.iter().find(|b| plain && !is_init(b)) {
+            return Err(format!("init container {name} of {pod} runs after {rest} began"));
+        }
+        for before in &init[..place.unwrap_or(init.len())] {
+            let passed = if before.sidecar { &progress.begun } else { &progress.done };
+            if !passed.contains(&before.name) {
+                return Err(format!("{name} of {pod} was started before {} had had its turn", before.name));
+            }
+        }
+        progress.done.remove(&name);
+        progress.begun.insert(name);
+        Ok(())
+    }
+
+    fn ended(&mut self, id: &ContainerId, well: bool) {
+        let Some(i) = self.instances.0.get(id) else { return };
+        let progress = self.progress.entry(i.pod.clone()).or_default();
+        if well {
+            progress.done.insert(i.name.clone());
+        } else {
+            progress.done.remove(&i.name);
+        }
+    }
+
+    fn stopped(&self, at: Mono, pod: &PodUid, id: &ContainerId) -> Result<(), String> {
+        let Some(init) = self.init.get(pod).filter(|_| self.terminating.contains(pod)) else { return Ok(()) };
+        let name = self.instances.0.get(id).map_or("", |i| i.name.as_str());
+        let place = |name: &str| init.iter().position(|c| c.name == name);
+        let Some(own) = place(name).filter(|own| init[*own].sidecar) else { return Ok(()) };
+        let late = |i: &&Instance| {
+            let seen = i.live.is_some_and(|since| at.since(since) > LOOK_MAX);
+            seen && place(&i.name).is_none_or(|place| place > own)
+        };
+        match self.instances.of(pod).find(late) {
+            Some(i) => Err(format!("sidecar {name} of {pod} is stopped while {} runs", i.name)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Invariant for Order {
+    fn name(&self) -> &'static str {
+        "ORDER"
+    }
+
+    fn observe(&mut self, at: Mono, event: &TraceEvent) -> Result<(), String> {
+        self.instances.observe(at, event);
+        match event {
+            TraceEvent::PodPlanned { pod, init } => {
+                self.init.insert(pod.clone(), init.clone());
+            }
+            TraceEvent::SandboxReady { pod, .. } => {
+                self.progress.remove(pod);
+            }
+            TraceEvent::ContainerStarted { id } => return self.started(id),
+            TraceEvent::ContainerExited { id } => self.ended(id, true),
+            TraceEvent::ContainerFailed { id } => self.ended(id, false),
+            TraceEvent::WorkerState { pod, state } => {
+                if *state == "terminating" {
+                    self.terminating.insert(pod.clone());
+                } else {
+                    self.terminating.remove(pod);
+                }
+            }
+            TraceEvent::StopAsked { pod, id, .. } => return self.stopped(at, pod, id),
+            TraceEvent::RuntimeEmptied => self.progress.clear(),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// GRACE: a pod on its way out is given one grace for all its containers together, and no more by being asked again
+/// or by a restart of the agent. What was spent of it is known after a restart only if it could be written down.
+#[derive(Clone, Debug, Default)]
+pub struct Grace {
+    /// When the pod's grace is over; nothing was stopped yet if there is none.
+    until: BTreeMap<PodUid, Option<Mono>>,
+    /// Their record could not be written.
+    unwritten: BTreeSet<PodUid>,
+}
+
+impl Invariant for Grace {
+    fn name(&self) -> &'static str {
+        "GRACE"
+    }
+
+    fn observe(&mut self, at: Mono, event: &TraceEvent) -> Result<(), String> {
+        match event {
+            TraceEvent::WorkerState { pod, state: "terminating" } => {
+                self.until.entry(pod.clone()).or_default();
+            }
+            TraceEvent::WorkerState { pod, state: "pending" | "syncing" | "finished" }
+            | TraceEvent::PodForgotten { pod } => {
+                self.until.remove(pod);
+                self.unwritten.remove(pod);
+            }
+            TraceEvent::RecordLost { pod } => {
+                self.unwritten.insert(pod.clone());
+            }
+            TraceEvent::AgentStarted { .. } => {
+                for pod in std::mem::take(&mut self.unwritten) {
+                    self.until.insert(pod, None);
+                }
+            }
+            TraceEvent::StopAsked { pod, id, grace_s } => {
+                let Some(until) = self.until.get_mut(pod) else { return Ok(()) };
+                let asked = at.after(Duration::from_secs(u64::from(*grace_s)));
+                let least = at.after(Duration::from_secs(STOP_MIN_S));
+                let allowed = until.map_or(asked, |u| u.max(least).after(ROUNDING));
+                if asked > allowed {
+                    let over = asked.since(allowed).as_secs_f64();
+                    return Err(format!(
+                        "{id} of {pod} is given {grace_s} s, {over:.0} s more than are left"
+                    ));
+                }
+                *until = Some(until.map_or(asked, |u| u.min(asked)));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// GC-SAFE: as long as a pod is wanted, the newest instance of each container that ran is kept: its logs, its exit
+/// code and the restart count are told from it.
+#[derive(Clone, Debug, Default)]
+pub struct GcSafe {
+    instances: Instances,
+    wanted: BTreeSet<PodUid>,
+}
+
+impl GcSafe {
+    fn removed(&self, id: &ContainerId) -> Result<(), String> {
+        let Some(gone) = self.instances.0.get(id).filter(|i| i.started && self.wanted.contains(&i.pod))
+        else {
+            return Ok(());
+        };
+        let newer = |i: &Instance| i.name == gone.name && i.attempt > gone.attempt && i.started;
+        if self.instances.of(&gone.pod).any(newer) {
+            return Ok(());
+        }
+        Err(format!("{id} was removed, the newest {} of {}", gone.name, gone.pod))
+    }
+}
+
+impl Invariant for GcSafe {
+    fn name(&self) -> &'static str {
+        "GC-SAFE"
+    }
+
+    fn observe(&mut self, at: Mono, event: &TraceEvent) -> Result<(), String> {
+        let verdict = match event {
+            TraceEvent::ContainerRemoved { id } => self.removed(id),
+            _ => Ok(()),
+        };
+        self.instances.observe(at, event);
+        match event {
+            TraceEvent::WorkerState { pod, state } => {
+                if matches!(*state, "pending" | "syncing") {
+                    self.wanted.insert(pod.clone());
+                } else {
+                    self.wanted.remove(pod);
+                }
+            }
+            // Until its worker says so nobody knows what the next incarnation was told.
+            TraceEvent::AgentStarted { .. } => self.wanted.clear(),
+            _ => {}
+        }
+        verdict
+    }
+}

@@ -79,13 +79,16 @@ struct Progress {
 
 /// ORDER: init containers run one after another to a good end, sidecars are started in their place among them, the
 /// rest comes after all of them, and in a sandbox where the rest began they do not run again. At the end of the pod a
-/// sidecar is stopped only when nothing that came after it runs.
+/// sidecar is stopped only when nothing that came after it runs; of a pod that this incarnation of the agent was never
+/// given nobody knows which containers are sidecars.
 #[derive(Clone, Debug, Default)]
 pub struct Order {
     instances: Instances,
     init: BTreeMap<PodUid, Vec<InitContainer>>,
     progress: BTreeMap<PodUid, Progress>,
     terminating: BTreeSet<PodUid>,
+    /// Pods that this incarnation of the agent was given.
+    known: BTreeSet<PodUid>,
 }
 
 impl Order {
@@ -122,7 +125,10 @@ impl Order {
     }
 
     fn stopped(&self, at: Mono, pod: &PodUid, id: &ContainerId) -> Result<(), String> {
-        let Some(init) = self.init.get(pod).filter(|_| self.terminating.contains(pod)) else { return Ok(()) };
+        let Some(init) = self.init.get(pod) else { return Ok(()) };
+        if !self.terminating.contains(pod) || !self.known.contains(pod) {
+            return Ok(());
+        }
         let name = self.instances.0.get(id).map_or("", |i| i.name.as_str());
         let place = |name: &str| init.iter().position(|c| c.name == name);
         let Some(own) = place(name).filter(|own| init[*own].sidecar) else { return Ok(()) };
@@ -160,7 +166,11 @@ impl Invariant for Order {
                 } else {
                     self.terminating.remove(pod);
                 }
+                if *state == "syncing" {
+                    self.known.insert(pod.clone());
+                }
             }
+            TraceEvent::AgentStarted { .. } => self.known.clear(),
             TraceEvent::StopAsked { pod, id, .. } => return self.stopped(at, pod, id),
             TraceEvent::RuntimeEmptied => self.progress.clear(),
             _ => {}

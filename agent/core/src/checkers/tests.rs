@@ -184,6 +184,11 @@ fn order_and_grace_as_they_should_be_break_nothing() {
     let anew = [ready("s2", 1), again("i", "i1"), started("i1")];
     for trace in [
         then(then(up(), &pause(140)), &end),
+        // An orphan: which of its containers is a sidecar is known no more (simulation, seed 454).
+        then(
+            then(up(), &pause(140)),
+            &[TraceEvent::AgentStarted { undisturbed: false }, state("terminating"), stop("s", 5)],
+        ),
         // A sandbox of its own begins anew.
         then(up(), &[vec![exited("a"), exited("s"), stopped("s1")], anew.to_vec()].concat()),
         // A stop gets two seconds whatever is left, and a new life a new grace.

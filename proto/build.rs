@@ -22,5 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::fs::write(Path::new(&out).join("cri_v1.bin"), descriptors.encode_to_vec())?;
     // Servers here are fakes and answer what they implement; the rest is `Unimplemented`.
     tonic_prost_build::configure().generate_default_stubs(true).compile_fds(descriptors)?;
+    let health = protox::compile(["grpc/health/v1/health.proto"], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(health)?;
     Ok(())
 }

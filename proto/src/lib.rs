@@ -1,5 +1,6 @@
 //! The public wire contracts that Orlop speaks, restated in our own `.proto` files, and the code generated from
-//! them: CRI v1 ([`cri::v1`]) as of Kubernetes v1.36, whole.
+//! them: CRI v1 ([`cri::v1`]) as of Kubernetes v1.36, whole; of gRPC's health checking protocol
+//! ([`grpc_health::v1`]) what a probe asks.
 //!
 //! In: `proto/**/*.proto`. Out: message types, clients and server traits.
 //! Invariant: every name, number and type is that of the public contract; `tests/facts.rs` compares with the
@@ -28,5 +29,14 @@ pub mod cri {
 
         /// Serialised `FileDescriptorSet` of the package.
         pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cri_v1.bin"));
+    }
+}
+
+/// gRPC health checking protocol.
+pub mod grpc_health {
+    /// Package `grpc.health.v1`.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("grpc.health.v1");
     }
 }

@@ -16,6 +16,8 @@ pub mod join_refused;
 pub mod join_vm;
 pub mod lifecycle;
 pub mod lifecycle_crash;
+pub mod lifecycle_hooks;
+pub mod lifecycle_probes;
 pub mod lifecycle_time;
 pub mod runtime_control;
 
@@ -39,6 +41,8 @@ pub fn all() -> Vec<Case> {
         lifecycle::CASES,
         lifecycle_time::CASES,
         lifecycle_crash::CASES,
+        lifecycle_probes::CASES,
+        lifecycle_hooks::CASES,
     ]
     .concat()
 }

@@ -14,6 +14,7 @@ use agent_core::drivers::{Class, DriverError, ImageService, Runtime};
 use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_worker::{PodEvent, TerminatingRecord};
+use agent_core::probe::{ProbeCall, ProbeId};
 use agent_core::runtime::PodKey;
 use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult};
 use agent_core::runtime::observed::PodSnapshot;
@@ -23,6 +24,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::actor::Tasks;
+use crate::handlers::Handlers;
 use crate::mailbox::Sender;
 use crate::pod_dirs::PodDirs;
 
@@ -30,6 +32,7 @@ use crate::pod_dirs::PodDirs;
 pub struct Executor<R, I> {
     runtime: Arc<R>,
     images: Arc<I>,
+    handlers: Arc<dyn Handlers>,
     dirs: Arc<PodDirs>,
     pulls: Arc<Semaphore>,
     tasks: Tasks,
@@ -43,6 +46,7 @@ impl<R, I> Clone for Executor<R, I> {
         Executor {
             runtime: self.runtime.clone(),
             images: self.images.clone(),
+            handlers: self.handlers.clone(),
             dirs: self.dirs.clone(),
             pulls: self.pulls.clone(),
             tasks: self.tasks.clone(),
@@ -85,7 +89,7 @@ impl Drop for Answer {
 impl<R: Runtime, I: ImageService> Executor<R, I> {
     /// `pulls` image pulls at once.
     pub fn new(
-        (runtime, images): (Arc<R>, Arc<I>),
+        (runtime, images, handlers): (Arc<R>, Arc<I>, Arc<dyn Handlers>),
         dirs: Arc<PodDirs>,
         pulls: usize,
         tasks: Tasks,
@@ -94,6 +98,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         Executor {
             runtime,
             images,
+            handlers,
             dirs,
             pulls: Arc::new(Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS))),
             tasks,
@@ -134,6 +139,21 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             answer.give(result);
         };
         self.tasks.finish(task);
+    }
+
+    /// Asks a probe's question; once `cancel` is called there is no answer.
+    pub fn probe(&self, id: ProbeId, call: ProbeCall, cancel: CancellationToken, to: Sender<PodEvent>) {
+        let handlers = self.handlers.clone();
+        self.tasks.start(async move {
+            tokio::select! {
+                // The question may be dropped at any await: it changes nothing.
+                biased;
+                () = cancel.cancelled() => {}
+                outcome = handlers.probe(&call) => {
+                    to.send(PodEvent::ProbeDone { id, outcome });
+                }
+            }
+        });
     }
 
     /// Writes a terminating record durably, then answers.
@@ -202,6 +222,12 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::RemoveContainer { container } => {
                 done_or_error(self.runtime.remove_container(&container).await)
             }
+            Effect::RunHook { call, .. } => {
+                let ended = self.handlers.hook(&call).await;
+                ended
+                    .map(|fell_back| EffectOk::Hook { fell_back })
+                    .map_err(|message| EffectError { class: Class::Invalid, message })
+            }
         }
     }
 
@@ -259,6 +285,7 @@ fn changes_runtime(effect: &Effect) -> bool {
         | Effect::RemovePodDirs
         | Effect::InspectImage { .. }
         | Effect::PullImage { .. }
+        | Effect::RunHook { .. }
         | Effect::Inspect => false,
     }
 }

@@ -17,6 +17,7 @@ use agent_core::drivers::{CgroupDriver, RuntimeVersion};
 use agent_core::pod_worker::WorkerContext;
 use agent_core::resources::node_allocatable::{self, MachineAmounts, Reservations, Resources};
 use agent_core::restart;
+use agent_core::time::Now;
 use agent_linux::{machine, network, node_info, process};
 use anyhow::{Context, bail};
 use orlop_config::kubelet::{KubeletConfiguration, enums};
@@ -30,11 +31,12 @@ pub struct NodeFacts {
     node_name: String,
     driver: CgroupDriver,
     runtime_name: String,
+    started: Now,
     supplemental_groups_policy: bool,
 }
 
 impl NodeFacts {
-    /// Facts of this node; `driver` is what the runtime said about cgroups.
+    /// Facts of this node; `driver` is what the runtime said about cgroups, `started` when this agent began.
     ///
     /// # Errors
     /// The node has no name, or the machine does not fit the configuration.
@@ -42,6 +44,7 @@ impl NodeFacts {
         settings: Arc<Settings>,
         driver: Option<CgroupDriver>,
         runtime: &RuntimeVersion,
+        started: Now,
     ) -> anyhow::Result<NodeFacts> {
         let node_name = node_name(settings.options.hostname_override.as_deref())?;
         let driver = driver.unwrap_or(match settings.kubelet.cgroup_driver {
@@ -53,6 +56,7 @@ impl NodeFacts {
             node_name,
             driver,
             runtime_name: runtime.name.clone(),
+            started,
             supplemental_groups_policy: knows_supplemental_groups_policy(runtime),
         })
     }
@@ -87,6 +91,7 @@ impl NodeFacts {
                 ..restart::Policy::default()
             },
             runtime_name: self.runtime_name.clone(),
+            agent_started: self.started,
         })
     }
 
@@ -282,7 +287,7 @@ mod tests {
             version: version.to_owned(),
             api_version: "v1".to_owned(),
         };
-        let facts = NodeFacts::new(Arc::new(settings), None, &runtime("2.1.9")).unwrap();
+        let facts = NodeFacts::new(Arc::new(settings), None, &runtime("2.1.9"), Now::default()).unwrap();
         let admission = facts.admission_context().unwrap();
         assert_eq!(admission, facts.admission_context().unwrap());
         assert_eq!(admission.max_pods, Some(machine::cpus_online().unwrap()));

@@ -11,6 +11,7 @@ pub mod cluster_settings;
 pub mod cri;
 pub mod execute;
 pub mod facts;
+pub mod handlers;
 pub mod host;
 pub mod incarnation;
 pub mod logging;

@@ -29,6 +29,7 @@ use crate::actor::Tasks;
 use crate::cluster::feeds::{Feeds, NodeFactsSource};
 use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
 use crate::execute::Executor;
+use crate::handlers::Handlers;
 use crate::host::{self, Host};
 use crate::mailbox::{Inbox, Sender};
 use crate::manager::{DesiredPods, ManagerShell, Synced};
@@ -74,6 +75,8 @@ pub struct Drivers<R, I, S, C, A> {
     pub runtime: Arc<R>,
     /// CRI ImageService.
     pub images: Arc<I>,
+    /// Who carries out probes and hooks.
+    pub handlers: Arc<dyn Handlers>,
     /// CRI event stream.
     pub signals: S,
     /// What workers share, made from the machine.
@@ -122,7 +125,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let (directories, records) = dirs.scan()?;
         let images = drivers.images;
         let executor = Executor::new(
-            (drivers.runtime.clone(), images.clone()),
+            (drivers.runtime.clone(), images.clone(), drivers.handlers),
             dirs,
             plan.pulls,
             tasks.clone(),

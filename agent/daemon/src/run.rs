@@ -30,6 +30,7 @@ use crate::cluster::{ApiDrivers, ClusterPlan, identity, plan, watches};
 use crate::cluster_settings::ClusterSettings;
 use crate::cri::{CriSignals, connect};
 use crate::facts::{NodeFacts, check_machine};
+use crate::handlers::PodHandlers;
 use crate::host::Host;
 use crate::incarnation::Incarnation;
 use crate::node::{Drivers, Node, Plan, run_dir};
@@ -143,6 +144,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     check_machine(&kubelet)?;
     let mut stop = Stop::listen()?;
     let tasks = Tasks::new(Arc::new(LinuxClock), CancellationToken::new());
+    let started = tasks.now();
     let port = host_channel::find_port(Path::new("/sys"), Path::new("/dev"));
     let host = Host::new(tasks.clone(), run_dir(), port);
     for message in settings.warnings.clone() {
@@ -164,7 +166,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let settings = Arc::new(settings);
     let version = runtime.version().await.context("ask the runtime for its version")?;
     let driver = runtime.cgroup_driver().await.context("ask the runtime for its cgroup driver")?;
-    let facts = Arc::new(NodeFacts::new(settings.clone(), driver, &version)?);
+    let facts = Arc::new(NodeFacts::new(settings.clone(), driver, &version, started)?);
     adjust_process(&kubelet);
     let root_dir = PathBuf::from(&settings.options.root_dir);
     let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono)?;
@@ -174,7 +176,9 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let network = runtime.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
     let node_name = facts.node_name().to_owned();
-    let drivers = Drivers { signals: CriSignals(runtime.clone()), runtime, images, facts, cluster };
+    let handlers = Arc::new(PodHandlers::new(runtime.clone())?);
+    let signals = CriSignals(runtime.clone());
+    let drivers = Drivers { signals, runtime, images, handlers, facts, cluster };
     let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
     start_healthz(&kubelet, &tasks)?;
     let views = Views {

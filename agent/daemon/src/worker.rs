@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::machine::EffectId;
 use agent_core::pod_worker::{PodAction, PodEvent, PodWorker};
+use agent_core::probe::ProbeId;
 use agent_core::runtime::PodKey;
 use agent_core::time::Now;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,8 @@ pub struct WorkerShell<R, I> {
     outlets: Outlets,
     /// For each effect in flight, what cancels it.
     cancels: BTreeMap<EffectId, CancellationToken>,
+    /// The same for each probe that is being asked.
+    probes: BTreeMap<ProbeId, CancellationToken>,
     state: &'static str,
     ended: bool,
     finished: bool,
@@ -50,6 +53,7 @@ impl<R, I> WorkerShell<R, I> {
             manager,
             outlets,
             cancels,
+            probes: BTreeMap::new(),
             state: "",
             ended: false,
             finished: false,
@@ -65,8 +69,10 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
     }
 
     fn before(&mut self, _now: Now, event: &PodEvent) {
-        if let PodEvent::EffectDone { id, .. } = event {
-            self.cancels.remove(id);
+        match event {
+            PodEvent::EffectDone { id, .. } => drop(self.cancels.remove(id)),
+            PodEvent::ProbeDone { id, .. } => drop(self.probes.remove(id)),
+            _ => {}
         }
     }
 
@@ -79,6 +85,16 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
             }
             PodAction::Cancel(id) => {
                 if let Some(cancel) = self.cancels.get(&id) {
+                    cancel.cancel();
+                }
+            }
+            PodAction::Probe { id, call } => {
+                let cancel = CancellationToken::new();
+                self.probes.insert(id, cancel.clone());
+                self.executor.probe(id, *call, cancel, self.own.clone());
+            }
+            PodAction::CancelProbe(id) => {
+                if let Some(cancel) = self.probes.remove(&id) {
                     cancel.cancel();
                 }
             }

@@ -78,6 +78,7 @@ impl World {
                 return (Ok(EffectOk::Snapshot(Box::new(snapshot))), Duration::ZERO);
             }
             Effect::StopContainer { container, grace_s } => return self.stop(container, *grace_s),
+            Effect::RunHook { call, .. } => return self.run_hook(call),
             _ => {}
         }
         let result = self.runtime.apply(now, effect);

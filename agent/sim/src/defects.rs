@@ -35,6 +35,10 @@ pub enum Defect {
     StopsOnStart,
     /// Asks and asks (BOUNDED).
     AsksForEver,
+    /// Takes the answer of one probe for that of another (PROBE-OWN).
+    MixesProbes,
+    /// Does not count the time that hooks took (HOOK-GRACE).
+    StopsWithMoreGrace,
     /// Writes `Running` after a terminal phase (STATUS-MONO).
     TakesBackTheEnd,
     /// Writes `Failed` while containers run (STATUS-TRUTH).
@@ -103,6 +107,15 @@ impl Node {
                 self.out.extend(looks);
             }
             _ => {}
+        }
+    }
+
+    /// Changes an effect as the configured defect does.
+    pub(crate) fn distort(&self, effect: &mut Effect) {
+        if let (Some(Defect::StopsWithMoreGrace), Effect::StopContainer { grace_s, .. }) =
+            (self.defect, effect)
+        {
+            *grace_s += 30;
         }
     }
 

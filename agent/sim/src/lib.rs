@@ -19,6 +19,7 @@ pub mod fake_api;
 pub mod fake_runtime;
 pub mod faults;
 pub mod node;
+mod probing;
 pub mod queue;
 pub mod rng;
 pub mod scenario;

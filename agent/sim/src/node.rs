@@ -15,6 +15,7 @@ use agent_core::pleg::{Config as PlegConfig, Pleg, PlegAction, PlegEvent};
 use agent_core::pod_manager::{Beginning, Leftovers, ManagerAction, ManagerEvent, PodManager};
 use agent_core::pod_source::{PodOp, PodUpdate, Source};
 use agent_core::pod_worker::{EventFact, PodAction, PodEvent, PodWorker, TerminatingRecord, WorkerContext};
+use agent_core::probe::{Outcome, ProbeCall, ProbeId};
 use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::{Mono, Now};
@@ -44,6 +45,15 @@ pub enum NodeEvent {
         /// The answer.
         result: EffectResult,
     },
+    /// A container answered a probe.
+    ProbeDone {
+        /// Whose.
+        uid: PodUid,
+        /// To what.
+        id: ProbeId,
+        /// The answer.
+        outcome: Outcome,
+    },
     /// For PLEG: the event stream, and the answers to its questions.
     Pleg(PlegEvent),
     /// A watch on the API server says.
@@ -70,6 +80,10 @@ impl fmt::Debug for NodeRequest {
                 write!(f, "  -> {} #{} {}", key.uid, id.0, brief(effect))
             }
             NodeRequest::Persist { id, record } => write!(f, "  -> {} #{} persist", record.pod.uid, id.0),
+            NodeRequest::Cancel(uid, id) => write!(f, "  -> {uid} cancel #{}", id.0),
+            NodeRequest::Probe(uid, id, call) => {
+                write!(f, "  -> {uid} probe #{} {} of {}", id.0, call.kind, call.container)
+            }
             NodeRequest::Inspect(uid) => write!(f, "  -> {uid} pleg inspect"),
             NodeRequest::Relist => f.write_str("  -> pleg relist"),
             NodeRequest::Status(key, s) => write!(f, "  -> {} is {:?}", key.uid, s.phase),
@@ -106,6 +120,10 @@ pub enum NodeRequest {
         /// What.
         record: TerminatingRecord,
     },
+    /// Nobody waits for this effect any more.
+    Cancel(PodUid, EffectId),
+    /// A question to a container.
+    Probe(PodUid, ProbeId, Box<ProbeCall>),
     /// PLEG looks at one pod.
     Inspect(PodUid),
     /// PLEG lists all pods.
@@ -191,6 +209,9 @@ impl Node {
             NodeEvent::Desired(pod) => self.source(now, PodOp::Add, vec![pod]),
             NodeEvent::Removed(pod) => self.source(now, PodOp::Remove, vec![pod]),
             NodeEvent::Reply { uid, id, result } => self.reply(now, &uid, id, result),
+            NodeEvent::ProbeDone { uid, id, outcome } => {
+                self.step(now, &uid, PodEvent::ProbeDone { id, outcome });
+            }
             NodeEvent::Pleg(event) => self.pleg(now, event),
             NodeEvent::Heard(Heard::Pods(event)) => {
                 self.tell_cluster(now, |cluster, out| cluster.pods(now, &event, out));
@@ -359,12 +380,15 @@ impl Node {
 
     fn act(&mut self, now: Now, key: &PodKey, action: PodAction) {
         match action {
-            PodAction::Effect { id, effect, deadline } => {
+            PodAction::Effect { id, mut effect, deadline } => {
+                self.distort(&mut effect);
                 self.misbehave(key, &effect, deadline);
                 self.out.push(NodeRequest::Effect { key: key.clone(), id, effect, deadline });
             }
-            // This shell cannot cancel: the real answer comes.
-            PodAction::Cancel(_) => {}
+            PodAction::Cancel(id) => self.out.push(NodeRequest::Cancel(key.uid.clone(), id)),
+            PodAction::Probe { id, call } => self.out.push(NodeRequest::Probe(key.uid.clone(), id, call)),
+            // This shell cannot cancel a probe: its answer comes, and is nobody's.
+            PodAction::CancelProbe(_) => {}
             PodAction::Persist { id, record } => self.out.push(NodeRequest::Persist { id, record }),
             PodAction::PublishStatus(status) => {
                 self.out.push(NodeRequest::Status(key.clone(), status.clone()));

@@ -11,6 +11,7 @@ use agent_core::pod_worker::WorkerContext;
 use agent_core::restart;
 use agent_core::runtime::PodUid;
 use agent_core::runtime::observed::ContainerState;
+use agent_core::time::Now;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -64,6 +65,7 @@ fn context() -> Arc<WorkerContext> {
         crash_loop: restart::Policy::default(),
         runtime_name: "fake".to_owned(),
         host_ips: vec!["192.0.2.1".to_owned()],
+        agent_started: Now::default(),
     })
 }
 
@@ -72,7 +74,15 @@ fn context() -> Arc<WorkerContext> {
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
 pub fn run(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
-    play(seed, defect, None)
+    play(seed, defect, None, false)
+}
+
+/// [`run`] with pods that have probes and hooks.
+///
+/// # Errors
+/// The first broken invariant, with the tail of the trace.
+pub fn run_probing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    play(seed, defect, None, true)
 }
 
 /// [`run`], but a failure comes with every event from the beginning.
@@ -80,10 +90,10 @@ pub fn run(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
 /// # Errors
 /// The first broken invariant, with the whole trace.
 pub fn run_and_tell(seed: u64) -> Result<Report, Failure> {
-    play(seed, None, Some(usize::MAX))
+    play(seed, None, Some(usize::MAX), false)
 }
 
-fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>) -> Result<Report, Failure> {
+fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, probing: bool) -> Result<Report, Failure> {
     let mut rng = Rng::new(seed);
     let faults = Faults::from_rng(&mut rng);
     let mut world = World::new(rng.next_u64(), Faults::default(), context(), defect);
@@ -91,6 +101,9 @@ fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>) -> Result<Report
     let joined = defect.map_or_else(|| rng.chance(700), Defect::needs_api);
     if joined {
         world.join();
+    }
+    if probing {
+        world.probe(seed);
     }
     let mut story = Story { rng, pods: 0 };
     let told = panic::catch_unwind(AssertUnwindSafe(|| story.tell(&mut world, faults)));
@@ -129,6 +142,7 @@ impl Story {
         // Longest fence (4 min), longest back-off (5 min), and time to act on both.
         world.run_for(MINUTE * 25)?;
         live(world)?;
+        world.ready_at_rest()?;
         api_at_rest(world)?;
         world.crash_at_rest();
         world.run_for(MINUTE * 12)?;
@@ -216,13 +230,15 @@ impl Story {
             init.insert(place, sidecar);
         }
         let regular = containers("app", n, &mut self.rng);
-        json!({
+        let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "spec": {
                 "restartPolicy": policy, "terminationGracePeriodSeconds": self.rng.below(40),
                 "dnsPolicy": "Default", "initContainers": init, "containers": regular,
             },
-        })
+        });
+        world.decorate(&mut pod);
+        pod
     }
 }
 
@@ -239,6 +255,7 @@ fn program(kind: &str, rng: &mut Rng) -> Program {
 
 /// From now on every new process behaves.
 fn heal(world: &mut World) {
+    world.calm();
     for (name, program) in &mut world.runtime.programs {
         program.exits = name.starts_with("init").then_some((100, 0));
     }

@@ -29,6 +29,7 @@ use crate::defects::Defect;
 use crate::fake_runtime::{FakeRuntime, now_at};
 use crate::faults::Faults;
 use crate::node::{Node, NodeEvent, NodeRequest, key_of};
+use crate::probing::{Asked, Probing};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -38,6 +39,8 @@ use crate::trace::Trace;
 pub(crate) enum Event {
     Apply(Call),
     Answer(Call, Box<Answer>),
+    /// A container answers a probe.
+    Probe(Asked),
     Exit {
         container: ContainerId,
         code: i32,
@@ -84,6 +87,8 @@ pub struct World {
     pub checks: Checks,
     /// The API server; `None` for a standalone node.
     pub api: Option<Box<ApiSide>>,
+    /// Probes and hooks; `None` for a run without.
+    pub(crate) probing: Option<Box<Probing>>,
     pub(crate) node: Option<Node>,
     /// When the agent's timer goes off.
     armed: Option<Mono>,
@@ -112,6 +117,7 @@ impl World {
             trace: Trace::default(),
             checks: Checks::default(),
             api: None,
+            probing: None,
             node: None,
             armed: None,
             incarnation: 0,
@@ -168,6 +174,7 @@ impl World {
         match event {
             Event::Apply(call) => self.apply(call),
             Event::Answer(call, answer) => self.answer(call, *answer),
+            Event::Probe(asked) => self.probe_answers(asked),
             Event::Exit { container, code } => self.exit(&container, code),
             Event::AgentStart { incarnation } if incarnation == self.incarnation => self.start_agent(),
             Event::Tick { incarnation } if incarnation == self.incarnation => self.tick(),
@@ -238,18 +245,22 @@ impl World {
         match request {
             NodeRequest::Effect { key, id, effect, deadline } => {
                 self.checks.issued(now, &key, &effect);
+                self.note_effect(&key, &effect);
                 self.send(Ask::Effect { key, id, effect }, deadline);
             }
+            NodeRequest::Cancel(uid, id) => self.cancel(&uid, id),
+            NodeRequest::Probe(uid, id, call) => self.ask(uid, id, call),
             NodeRequest::Persist { id, record } => self.send(Ask::Persist { id, record }, None),
             NodeRequest::Inspect(uid) => self.send(Ask::Inspect(uid), None),
             NodeRequest::Relist => self.send(Ask::Relist, None),
             NodeRequest::Status(key, status) => {
                 self.checks.world(now, &self.runtime);
                 self.checks.status(now, &key, status.phase.as_deref());
+                self.note_status(&status);
             }
             NodeRequest::Api { owner, id, call } => self.send_call(owner, id, call),
             NodeRequest::CloseConnections => self.reconnect(),
-            NodeRequest::Event(..) => {}
+            NodeRequest::Event(key, fact) => self.note_event(&key, &fact),
             NodeRequest::Worker { uid, state, in_flight } => {
                 self.checks.world(now, &self.runtime);
                 self.checks.worker(now, &uid, state, in_flight);
@@ -298,7 +309,8 @@ impl World {
             return;
         }
         match (call.ask, answer) {
-            (Ask::Effect { key, id, .. }, Answer::Worker(result)) => {
+            (Ask::Effect { key, id, effect }, Answer::Worker(result)) => {
+                self.note_answer(&effect);
                 self.tell(NodeEvent::Reply { uid: key.uid, id, result });
             }
             (Ask::Persist { id, record }, Answer::Worker(result)) => {
@@ -377,7 +389,8 @@ impl World {
             fence_until: self.fence_until,
         };
         let cluster = self.api.is_some().then(|| Cluster::new(u64::from(self.incarnation)));
-        self.node = Some(Node::new(self.context.clone(), leftovers, cluster, self.defect));
+        let context = WorkerContext { agent_started: self.now(), ..(*self.context).clone() };
+        self.node = Some(Node::new(Arc::new(context), leftovers, cluster, self.defect));
         self.checks.note(self.queue.now(), &TraceEvent::AgentStarted { undisturbed: self.quiet });
         for pod in std::mem::take(&mut self.added_again) {
             self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod });

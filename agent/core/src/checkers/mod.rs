@@ -8,6 +8,7 @@
 mod agent;
 mod api;
 pub mod at_rest;
+mod handlers;
 mod order;
 mod runtime;
 
@@ -16,12 +17,14 @@ mod tests;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::probe::Kind;
 use crate::runtime::{ContainerId, PodUid, SandboxId};
 use crate::time::Mono;
 use crate::types::pod::{self, CONFIG_MIRROR};
 
 pub use agent::{AbsorbTerm, BackOff, Bounded, RestartTransparent, StatusMono};
 pub use api::{ApiStatusMono, DeleteLast, SecretScope, StatusTruth};
+pub use handlers::{HookGrace, ProbeOwn};
 pub use order::{GcSafe, Grace, InitContainer, Order};
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
 
@@ -166,6 +169,50 @@ pub enum TraceEvent {
         /// It is this node's business: its Node, its lease, its events, a pod that is or was bound to it.
         own: bool,
     },
+    /// A container answered a probe.
+    ProbeAnswered {
+        /// Which.
+        id: ContainerId,
+        /// Which probe.
+        kind: Kind,
+        /// What it said.
+        good: bool,
+    },
+    /// A status says of a container what only this probe of it can have told.
+    ShownFine {
+        /// Which.
+        id: ContainerId,
+        /// Which probe.
+        kind: Kind,
+    },
+    /// The agent says that it kills a container for this probe.
+    KilledFor {
+        /// Which.
+        id: ContainerId,
+        /// Which probe.
+        kind: Kind,
+    },
+    /// The agent runs a preStop hook.
+    HookStarted {
+        /// Whose.
+        pod: PodUid,
+        /// Which.
+        id: ContainerId,
+        /// What was left of the grace, seconds.
+        within_s: u32,
+    },
+    /// The agent knows that the hook is over.
+    HookEnded {
+        /// Which.
+        id: ContainerId,
+    },
+    /// The agent stops a container.
+    StopIssued {
+        /// Which.
+        id: ContainerId,
+        /// With so much grace, seconds.
+        grace_s: u32,
+    },
     /// The pod was desired anew after everything of it was gone: its history ends.
     PodForgotten {
         /// Which pod.
@@ -243,6 +290,8 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(BackOff::default()),
         Box::new(RestartTransparent::default()),
         Box::new(Bounded),
+        Box::new(ProbeOwn::default()),
+        Box::new(HookGrace::default()),
     ];
     all.extend(api_side());
     all

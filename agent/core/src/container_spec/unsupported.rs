@@ -94,12 +94,7 @@ fn source_name(volume: &Volume) -> String {
 
 fn container_level(path: &str, container: &Container, list: &mut List) {
     let mut add = |asked: bool, field: &str| list.add(asked, format!("{path}.{field}"));
-    add(container.liveness_probe.is_some(), "livenessProbe");
-    add(container.readiness_probe.is_some(), "readinessProbe");
-    add(container.startup_probe.is_some(), "startupProbe");
     if let Some(lifecycle) = &container.lifecycle {
-        add(lifecycle.post_start.is_some(), "lifecycle.postStart");
-        add(lifecycle.pre_stop.is_some(), "lifecycle.preStop");
         add(lifecycle.stop_signal.is_some(), "lifecycle.stopSignal");
     }
     add(some(container.env_from.as_ref()), "envFrom");
@@ -161,7 +156,9 @@ mod tests {
             "securityContext": {"fsGroup": 1, "sysctls": [{"name": "a", "value": "b"}]},
             "volumes": [{"name": "h", "hostPath": {"path": "/x", "type": ""}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always"}],
-            "containers": [{"name": "c", "terminationMessagePath": "/dev/termination-log",
+            "containers": [{"name": "c", "livenessProbe": {}, "readinessProbe": {}, "startupProbe": {},
+                "lifecycle": {"preStop": {}, "postStart": {}},
+                "terminationMessagePath": "/dev/termination-log",
                 "terminationMessagePolicy": "File", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
                 "resources": {"limits": {"cpu": "1", "memory": "1", "ephemeral-storage": "1", "hugepages-2Mi": "2Mi"}},
                 "volumeMounts": [{"name": "h", "mountPath": "/x", "subPath": "", "recursiveReadOnly": "IfPossible"}]}]});
@@ -206,11 +203,6 @@ mod tests {
     #[test]
     fn container_level_fields() {
         let table = [
-            (json!({"livenessProbe": {}}), "livenessProbe"),
-            (json!({"readinessProbe": {}}), "readinessProbe"),
-            (json!({"startupProbe": {}}), "startupProbe"),
-            (json!({"lifecycle": {"preStop": {}}}), "lifecycle.preStop"),
-            (json!({"lifecycle": {"postStart": {}}}), "lifecycle.postStart"),
             (json!({"lifecycle": {"stopSignal": "SIGUSR1"}}), "lifecycle.stopSignal"),
             (json!({"envFrom": [{"secretRef": {"name": "x"}}]}), "envFrom"),
             (

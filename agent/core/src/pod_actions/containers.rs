@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::view::{Slot, SlotKind, newest, newest_in, next_attempt, slots};
 use super::{Inputs, Kill, PodActions, SandboxPlan, Start, Waiting};
+use crate::probe::Kind;
 use crate::restart;
 use crate::runtime::observed::{ContainerObserved, ContainerState};
 use crate::runtime::{SandboxId, labels};
@@ -138,7 +139,7 @@ fn stop_strays(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) 
         let slot = Slot::of(inputs.pod, &c.name);
         if !is_newest || c.sandbox != *home || slot.spec(inputs.pod).is_none() {
             let message = format!("Stopping container {}", c.name);
-            actions.kill.push(Kill { slot, id: c.id.clone(), message, replace: false });
+            actions.kill.push(Kill { slot, id: c.id.clone(), message, replace: false, grace_s: None });
         }
     }
 }
@@ -205,8 +206,9 @@ fn sidecar(inputs: &Inputs<'_>, home: &SandboxId, slot: &Slot, actions: &mut Pod
         start_fresh(inputs, slot, actions);
         return false;
     };
-    if c.sandbox == *home && c.state == ContainerState::Running && !changed(inputs, slot, c) {
-        return true;
+    let up = c.sandbox == *home && c.state == ContainerState::Running && !changed(inputs, slot, c);
+    if up && !inputs.probes.failed.contains_key(&c.id) && !inputs.hook_failed.contains(&c.id) {
+        return !inputs.probes.starting.contains(&c.id);
     }
     settle(inputs, home, slot, c, actions);
     false
@@ -234,7 +236,16 @@ fn settle(
             let text = format!("Container {} definition changed", slot.name);
             kill(slot, c, &text, wants_instance(inputs, slot, Some(c)), actions);
         }
-        ContainerState::Running => {}
+        ContainerState::Running if inputs.hook_failed.contains(&c.id) => {
+            let message = "FailedPostStartHook".to_owned();
+            let (slot, id) = (slot.clone(), c.id.clone());
+            actions.kill.push(Kill { slot, id, message, replace: false, grace_s: None });
+        }
+        ContainerState::Running => {
+            if let Some(kind) = inputs.probes.failed.get(&c.id) {
+                kill_unhealthy(inputs, slot, c, *kind, actions);
+            }
+        }
         ContainerState::Unknown => {
             if c.sandbox == *home {
                 kill(slot, c, "", true, actions);
@@ -323,7 +334,26 @@ fn kill(slot: &Slot, c: &ContainerObserved, why: &str, replace: bool, actions: &
         (text, true) => format!("{text}, will be restarted"),
         (text, false) => text.to_owned(),
     };
-    actions.kill.push(Kill { slot: slot.clone(), id: c.id.clone(), message, replace });
+    actions.kill.push(Kill { slot: slot.clone(), id: c.id.clone(), message, replace, grace_s: None });
+}
+
+/// A container that failed its startup or liveness probe; the probe may have a grace of its own.
+fn kill_unhealthy(
+    inputs: &Inputs<'_>,
+    slot: &Slot,
+    c: &ContainerObserved,
+    kind: Kind,
+    actions: &mut PodActions,
+) {
+    let replace = wants_instance(inputs, slot, Some(c));
+    let (what, suffix) = match slot.kind {
+        SlotKind::Regular => ("Container", if replace { ", will be restarted" } else { "" }),
+        SlotKind::Init | SlotKind::Sidecar => ("Init container", ""),
+    };
+    let message = format!("{what} {} failed {} probe{suffix}", slot.name, kind.as_lower_str());
+    let probe = slot.spec(inputs.pod).and_then(|spec| kind.of(spec));
+    let grace_s = probe.and_then(|probe| probe.termination_grace_period_seconds);
+    actions.kill.push(Kill { slot: slot.clone(), id: c.id.clone(), message, replace, grace_s });
 }
 
 /// The definition changed if name and image hash differently; a container without our annotation counts as

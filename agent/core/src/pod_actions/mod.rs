@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::probe::Verdicts;
 use crate::restart::BackOff;
 use crate::runtime::observed::{
     ContainerObserved, ContainerState, PodSnapshot, SandboxObserved, SandboxState,
@@ -39,6 +40,10 @@ pub struct Inputs<'a> {
     pub back_off: &'a BackOff,
     /// Instances that were killed in order to be replaced: they restart unless the policy is Never.
     pub replaced: &'a BTreeSet<ContainerId>,
+    /// What probes say about the instances that run.
+    pub probes: &'a Verdicts,
+    /// Instances whose postStart hook failed.
+    pub hook_failed: &'a BTreeSet<ContainerId>,
     /// `container_spec::container_hash`.
     pub hash: &'a dyn Fn(&str, &str) -> String,
     /// Now.
@@ -83,8 +88,10 @@ pub struct Kill {
     pub id: ContainerId,
     /// Text of the `Killing` event.
     pub message: String,
-    /// It is to come back (definition changed).
+    /// It is to come back (definition changed, probe failed).
     pub replace: bool,
+    /// Grace of its own, seconds (`terminationGracePeriodSeconds` of the probe that failed).
+    pub grace_s: Option<i64>,
 }
 
 /// A container that should run but has to wait for its back-off.
@@ -185,7 +192,7 @@ fn clear_out(inputs: &Inputs<'_>, actions: &mut PodActions) {
     for c in inputs.snapshot.containers.iter().filter(|c| is_live(c.state)) {
         let slot = Slot::of(inputs.pod, &c.name);
         let message = format!("Stopping container {}", c.name);
-        actions.kill.push(Kill { slot, id: c.id.clone(), message, replace: false });
+        actions.kill.push(Kill { slot, id: c.id.clone(), message, replace: false, grace_s: None });
     }
     for c in &inputs.snapshot.containers {
         if c.state == ContainerState::Created {

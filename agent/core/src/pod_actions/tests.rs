@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
+use crate::probe::{Kind, Verdicts};
 use crate::runtime::labels;
 use crate::runtime::observed::ContainerState as St;
 use crate::time::Now;
@@ -69,6 +70,8 @@ fn plan_with(p: &Pod, s: Vec<SandboxObserved>, c: Vec<ContainerObserved>, replac
         snapshot: &snapshot,
         back_off: &BackOff::default(),
         replaced: &replaced,
+        probes: Verdicts::NONE,
+        hook_failed: &BTreeSet::new(),
         hash: &|name, image| format!("{name}@{image}"),
         now: Mono(5),
     })
@@ -305,6 +308,80 @@ fn container_restart_rules_come_before_the_policies() {
 }
 
 #[test]
+fn what_failed_its_probe_is_killed_and_a_sidecar_gates_until_it_has_started() {
+    let judged = |p: &Pod, c: Vec<ContainerObserved>, failed: &[(&str, Kind)], starting: &[&str]| {
+        let snapshot = PodSnapshot {
+            pod: pod::key(p),
+            as_of: Mono(1),
+            sandboxes: vec![sandbox(0, READY)],
+            containers: c,
+        };
+        let id = |id: &&str| ContainerId::from(*id);
+        let verdicts = Verdicts {
+            failed: failed.iter().map(|(c, kind)| (id(c), *kind)).collect(),
+            starting: starting.iter().map(id).collect(),
+            unready: BTreeSet::new(),
+        };
+        compute(&Inputs {
+            pod: p,
+            snapshot: &snapshot,
+            back_off: &BackOff::default(),
+            replaced: &BTreeSet::new(),
+            probes: &verdicts,
+            hook_failed: &BTreeSet::new(),
+            hash: &|name, image| format!("{name}@{image}"),
+            now: Mono(5),
+        })
+    };
+    let graced = |policy: &str| {
+        pod_of(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i:1",
+            "livenessProbe": {"terminationGracePeriodSeconds": 7}, "startupProbe": {}}]}))
+    };
+    let up = |name: &str| container(name, 0, 0, St::Running, 0);
+    let table = [
+        (
+            "Always",
+            Kind::Liveness,
+            "keep s0 -a0!",
+            "Container a failed liveness probe, will be restarted",
+            Some(7),
+        ),
+        (
+            "Always",
+            Kind::Startup,
+            "keep s0 -a0!",
+            "Container a failed startup probe, will be restarted",
+            None,
+        ),
+        (
+            "OnFailure",
+            Kind::Startup,
+            "keep s0 -a0!",
+            "Container a failed startup probe, will be restarted",
+            None,
+        ),
+        ("Never", Kind::Liveness, "keep s0 -a0", "Container a failed liveness probe", Some(7)),
+    ];
+    for (policy, kind, expected, message, grace_s) in table {
+        let a = judged(&graced(policy), vec![up("a")], &[("a0", kind)], &[]);
+        assert_eq!(short(&a), expected, "{policy} {kind}");
+        assert_eq!((a.kill[0].message.as_str(), a.kill[0].grace_s), (message, grace_s));
+    }
+    // An instance that ended is beyond that.
+    let ended = vec![container("a", 0, 0, St::Exited, 0)];
+    assert_eq!(short(&judged(&graced("Always"), ended, &[("a0", Kind::Liveness)], &[])), "keep s0 +a/1");
+    let p = with_init("Always");
+    let done = || container("i1", 0, 0, St::Exited, 0);
+    let sidecar =
+        |failed: &[(&str, Kind)], starting: &[&str]| judged(&p, vec![done(), up("side")], failed, starting);
+    assert_eq!(short(&sidecar(&[], &["side0"])), "keep s0");
+    assert_eq!(short(&sidecar(&[], &[])), "keep s0 +i2/0");
+    let killed = sidecar(&[("side0", Kind::Startup)], &["side0"]);
+    assert_eq!(short(&killed), "keep s0 -side0!");
+    assert_eq!(killed.kill[0].message, "Init container side failed startup probe");
+}
+
+#[test]
 fn a_crash_loop_waits_and_keeps_the_sandbox() {
     let p = single("Always");
     let c = container("a", 1, 0, St::Exited, 1);
@@ -323,6 +400,8 @@ fn a_crash_loop_waits_and_keeps_the_sandbox() {
         snapshot: &snapshot,
         back_off: &back_off,
         replaced: &BTreeSet::new(),
+        probes: Verdicts::NONE,
+        hook_failed: &BTreeSet::new(),
         hash: &|name, image| format!("{name}@{image}"),
         now: Mono(5),
     };

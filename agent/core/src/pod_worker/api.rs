@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use super::specs::PodSpecs;
 use crate::machine::EffectId;
+use crate::probe::{Outcome, ProbeCall, ProbeId};
 use crate::restart;
 use crate::runtime::PodKey;
 use crate::runtime::effect::{Effect, EffectResult};
 use crate::runtime::observed::PodSnapshot;
-use crate::time::{Mono, Wall};
+use crate::time::{Mono, Now, Wall};
 
 /// Why a pod is taken down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +72,13 @@ pub enum PodEvent {
         /// The answer.
         result: EffectResult,
     },
+    /// The answer to a [`PodAction::Probe`].
+    ProbeDone {
+        /// As asked.
+        id: ProbeId,
+        /// The answer.
+        outcome: Outcome,
+    },
     /// Whether the node's network is ready, `Err` with the runtime's words. Latest wins; ready until told.
     Network(Result<(), String>),
     /// What all workers share changed (the node got another address).
@@ -94,6 +102,15 @@ pub enum PodAction {
     /// Nobody waits for this effect any more: drop the call, answer `DeadlineExceeded` (or its real answer).
     /// A shell that cannot cancel may ignore it.
     Cancel(EffectId),
+    /// Ask this, answer [`PodEvent::ProbeDone`] unless it is cancelled.
+    Probe {
+        /// To be sent back.
+        id: ProbeId,
+        /// What to ask whom.
+        call: Box<ProbeCall>,
+    },
+    /// Nobody waits for this probe any more: drop it; an answer is ignored.
+    CancelProbe(ProbeId),
     /// Write this durably, then answer [`PodEvent::EffectDone`] with `Done`. Replaces an earlier record.
     Persist {
         /// To be sent back.
@@ -173,4 +190,6 @@ pub struct WorkerContext {
     pub runtime_name: String,
     /// The node's addresses, the primary first.
     pub host_ips: Vec<String>,
+    /// When this agent started: containers older than it were started by another.
+    pub agent_started: Now,
 }

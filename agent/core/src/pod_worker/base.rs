@@ -9,12 +9,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::api::{EventFact, EventKind, PodAction, WorkerContext};
+use super::hooks::PreStop;
 use super::ledger::{Flight, Ledger, Purpose, Target};
 use crate::machine::{EffectId, Outbox};
 use crate::pod_actions::newest_sandbox;
+use crate::probe::PodProbes;
 use crate::runtime::effect::Effect;
 use crate::runtime::observed::{PodSnapshot, SandboxObserved, SandboxState};
-use crate::runtime::{PodKey, SandboxId};
+use crate::runtime::{ContainerId, PodKey, SandboxId};
 use crate::status::{self, StatusInputs, Verdict, WaitingReason};
 use crate::time::{Mono, Now, Wall};
 
@@ -32,6 +34,9 @@ pub(super) struct Base {
     pub(super) stopped: Vec<SandboxId>,
     pub(super) start_time: Option<Wall>,
     pub(super) wake: Option<Mono>,
+    pub(super) probes: PodProbes,
+    /// preStop hooks of instances that are being stopped.
+    pub(super) pre_stops: BTreeMap<ContainerId, PreStop>,
     /// A decision waits for a snapshot later than this.
     wanted_after: Option<Mono>,
 }
@@ -49,6 +54,8 @@ impl Base {
             stopped: Vec::new(),
             start_time: None,
             wake: None,
+            probes: PodProbes::default(),
+            pre_stops: BTreeMap::new(),
             wanted_after: None,
         }
     }
@@ -147,6 +154,7 @@ impl Base {
         }
         if self.snapshot.as_ref().is_none_or(|have| have.as_of <= snapshot.as_of) {
             self.stopped.retain(|id| snapshot.sandboxes.iter().any(|s| s.id == *id));
+            self.pre_stops.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
             self.snapshot = Some(snapshot);
         }
     }
@@ -205,6 +213,7 @@ impl Base {
             previous: self.published.as_ref(),
             terminating,
             verdict,
+            probes: self.probes.verdicts(),
             host_ips: &self.ctx.host_ips,
             runtime_name: &self.ctx.runtime_name,
             start_time,

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::lifecycle_hooks::Hook;
 use crate::machine::EffectId;
 use crate::restart;
 use crate::runtime::effect::EffectError;
@@ -25,6 +26,8 @@ pub(super) enum Target {
     Sandbox,
     /// All instances of one container.
     Container(String),
+    /// The hooks of one container.
+    Hook(String),
     /// Nothing: looking.
     Observe,
 }
@@ -46,6 +49,7 @@ pub(super) enum Purpose {
     Start,
     Stop { id: ContainerId, grace_s: u32 },
     Remove(ContainerId),
+    Hook { id: ContainerId, hook: Hook },
 }
 
 impl Purpose {
@@ -60,6 +64,7 @@ impl Purpose {
                 | Purpose::Persist
                 | Purpose::InspectImage
                 | Purpose::PullImage
+                | Purpose::Hook { .. }
         )
     }
 

@@ -9,7 +9,8 @@
 //!    or with [`KillReason::Orphan`] when the runtime has it and nobody else; [`PodEvent::Observed`] from
 //!    PLEG; [`PodEvent::Network`]; [`PodEvent::Tick`] at [`Machine::deadline`].
 //! 3. Carry out its actions in order. Every [`PodAction::Effect`] and [`PodAction::Persist`] is answered by
-//!    exactly one [`PodEvent::EffectDone`]. [`Effect::Inspect`] is answered with
+//!    exactly one [`PodEvent::EffectDone`], every [`PodAction::Probe`] by one [`PodEvent::ProbeDone`].
+//!    [`Effect::Inspect`] is answered with
 //!    [`EffectOk::Snapshot`], whose `as_of` is read before the first question is sent; `completed_at` is read
 //!    after the call is over. A call must not outlive the effect's `deadline`: send it with what is left
 //!    until then, and answer `DeadlineExceeded` if that is nothing.
@@ -25,7 +26,9 @@
 
 mod api;
 mod base;
+mod hooks;
 mod ledger;
+mod probes;
 mod specs;
 mod start;
 mod state;
@@ -235,7 +238,7 @@ impl PodWorker {
         let result = forgive(&flight, result);
         match &result {
             Ok(_) => self.base.ledger.succeeded(&flight.target),
-            Err(_) if flight.cancelled => {}
+            Err(_) if flight.cancelled || matches!(flight.purpose, Purpose::Hook { .. }) => {}
             Err(e) => {
                 let seed = format!("{}/{:?}", self.base.key.uid, flight.target);
                 self.base.ledger.failed(&flight.target, &seed, now.mono, e, unknown);
@@ -261,6 +264,7 @@ impl PodWorker {
     /// What an answer means in every state.
     fn note(&mut self, flight: &Flight, result: &EffectResult, out: &mut Outbox<PodAction>) {
         let b = &mut self.base;
+        hooks::answered(b, flight, result, out);
         match (&flight.purpose, result) {
             (Purpose::Inspect, Ok(EffectOk::Snapshot(s))) => b.absorb(Arc::from(s.clone())),
             (Purpose::StopSandbox(id), Ok(_)) => b.stopped.push(id.clone()),
@@ -289,6 +293,7 @@ impl PodWorker {
         self.base.begin_pass();
         // Each round either changes the state, which happens at most four times in a life, or ends.
         loop {
+            probes::observe(&self.state, &mut self.base, now, out);
             let b = &mut self.base;
             match &mut self.state {
                 State::Pending | State::Finished => break,
@@ -341,15 +346,25 @@ impl Machine for PodWorker {
             PodEvent::EffectDone { id, completed_at, result } => {
                 self.effect_done((id, completed_at), result, now, out);
             }
+            PodEvent::ProbeDone { id, outcome } => {
+                if !probes::answered(&mut self.base, id, outcome, now, out) {
+                    return;
+                }
+            }
             PodEvent::Network(state) => self.base.network = state,
             PodEvent::Context(context) => self.base.ctx = context,
+            // Only a probe is due: the rest of the pod needs no thought.
+            PodEvent::Tick if probes::only_due(&self.base, now) => {
+                probes::tick(&mut self.base, now, out);
+                return;
+            }
             PodEvent::Tick => {}
         }
         self.advance(now, out);
     }
 
     fn deadline(&self) -> Option<Mono> {
-        self.base.wake
+        [self.base.wake, self.base.probes.deadline()].into_iter().flatten().min()
     }
 }
 

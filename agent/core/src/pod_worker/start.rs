@@ -7,6 +7,7 @@
 
 use super::api::{EventKind, PodAction};
 use super::base::Base;
+use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Chain, Syncing};
 use super::sync::RESTART_BACK_OFF;
@@ -70,7 +71,15 @@ fn begin(
             return;
         }
     };
-    s.chain = Some(Chain { start: start.clone(), sandbox, sandbox_attempt, image, found: None });
+    s.chain = Some(Chain {
+        start: start.clone(),
+        sandbox,
+        sandbox_attempt,
+        image,
+        found: None,
+        instance: None,
+        hooked: false,
+    });
     match &start.created {
         Some(id) => issue_start(s, b, id.clone(), now, out),
         None => step(s, b, Purpose::InspectImage, now, out),
@@ -92,8 +101,9 @@ fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<
     b.issue(now, Target::Container(chain.start.slot.name.clone()), purpose, effect, out);
 }
 
-fn issue_start(s: &Syncing, b: &mut Base, container: ContainerId, now: Now, out: &mut Outbox<PodAction>) {
-    let Some(chain) = &s.chain else { return };
+fn issue_start(s: &mut Syncing, b: &mut Base, container: ContainerId, now: Now, out: &mut Outbox<PodAction>) {
+    let Some(chain) = &mut s.chain else { return };
+    chain.instance = Some(container.clone());
     let target = Target::Container(chain.start.slot.name.clone());
     b.issue(now, target, Purpose::Start, Effect::StartContainer { container }, out);
 }
@@ -109,7 +119,11 @@ pub(super) fn answered(
 ) {
     let Some(chain) = s.chain.clone() else { return };
     let name = chain.start.slot.name.clone();
-    if flight.target != Target::Container(name.clone()) {
+    let of_chain = match &flight.purpose {
+        Purpose::Hook { id, .. } => chain.hooked && chain.instance.as_ref() == Some(id),
+        _ => flight.target == Target::Container(name.clone()),
+    };
+    if !of_chain {
         return;
     }
     if given_up(s, &chain) {
@@ -135,8 +149,20 @@ pub(super) fn answered(
         }
         (Purpose::Start, Ok(_)) => {
             b.event(EventKind::Normal, "Started", "Container started", Some(&name), out);
+            if !hooks::post_start(s, b, now, out) {
+                s.chain = None;
+            }
+        }
+        (Purpose::Hook { .. }, Ok(_)) => s.chain = None,
+        (Purpose::Hook { .. }, Err(_)) if flight.cancelled => s.chain = None,
+        (Purpose::Hook { id, .. }, Err(e)) => {
+            s.hook_failed.insert(id.clone());
+            let message = e.message.replace(id.as_str(), &name);
+            s.waiting.insert(name, WaitingReason { reason: hooks::POST_START_ERROR.to_owned(), message });
             s.chain = None;
         }
+        // A stop of what the hook belongs to, or a removal beside it.
+        _ if chain.hooked => {}
         (purpose, Err(e)) => failed(s, b, &chain, purpose, &e, now, out),
         (purpose, Ok(other)) => {
             let e = EffectError {

@@ -45,6 +45,8 @@ pub(super) struct Syncing {
     pub(super) waiting: BTreeMap<String, WaitingReason>,
     /// Instances killed in order to be replaced.
     pub(super) replaced: BTreeSet<ContainerId>,
+    /// Instances whose postStart hook failed.
+    pub(super) hook_failed: BTreeSet<ContainerId>,
     /// Restarts that the back-off has counted: container name to attempt.
     pub(super) counted: BTreeMap<String, u32>,
     /// Events that are told once.
@@ -61,13 +63,14 @@ impl Syncing {
             images: ImageBackOff::default(),
             waiting: BTreeMap::new(),
             replaced: BTreeSet::new(),
+            hook_failed: BTreeSet::new(),
             counted: BTreeMap::new(),
             told: BTreeSet::new(),
         }
     }
 }
 
-/// Bringing up one container: image, create, start.
+/// Bringing up one container: image, create, start, postStart hook.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
     pub(super) start: Start,
@@ -76,6 +79,10 @@ pub(super) struct Chain {
     /// The image as normalised when the chain began.
     pub(super) image: String,
     pub(super) found: Option<ImageInfo>,
+    /// The instance, once it was asked to start.
+    pub(super) instance: Option<ContainerId>,
+    /// Its postStart hook is running.
+    pub(super) hooked: bool,
 }
 
 #[derive(Clone, Debug)]

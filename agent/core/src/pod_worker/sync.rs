@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::api::{EventKind, KillReason, PodAction};
 use super::base::Base;
+use super::hooks;
 use super::ledger::{Purpose, Target};
 use super::start;
 use super::state::Syncing;
@@ -36,6 +37,10 @@ pub(super) fn advance(
         return None;
     };
     digest(s, &snapshot, now);
+    hooks::give_up_post_start(s, b, &snapshot, out);
+    if b.ledger.all_fresh(snapshot.as_of) {
+        s.hook_failed.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
+    }
     if past_active_deadline(s, b, now) {
         let text = "Pod was active on the node longer than the specified deadline";
         b.event(EventKind::Normal, "DeadlineExceeded", text, None, out);
@@ -92,6 +97,8 @@ fn plan(s: &Syncing, b: &Base, snapshot: &PodSnapshot, now: Now) -> PodActions {
         snapshot,
         back_off: &s.back_off,
         replaced: &s.replaced,
+        probes: b.probes.verdicts(),
+        hook_failed: &s.hook_failed,
         hash: &|name, image| specs.container_hash(name, image),
         now: now.mono,
     })
@@ -111,6 +118,7 @@ fn digest(s: &mut Syncing, snapshot: &PodSnapshot, now: Now) {
             s.back_off.restore(&key, std::time::Duration::from_secs(seconds), c.created);
         }
         match c.state {
+            ContainerState::Running if s.hook_failed.contains(&c.id) => {}
             ContainerState::Running => {
                 s.waiting.remove(&slot.name);
             }
@@ -179,10 +187,11 @@ fn stop_containers(
     now: Now,
     out: &mut Outbox<PodAction>,
 ) {
-    let grace =
-        pod::spec(&s.pod).termination_grace_period_seconds.unwrap_or(super::terminate::DEFAULT_GRACE_S);
-    let grace_s = u32::try_from(grace).unwrap_or(0).max(super::terminate::MINIMUM_STOP_GRACE_S);
+    let Some(snapshot) = b.snapshot.clone() else { return };
+    let own = pod::spec(&s.pod).termination_grace_period_seconds;
     for kill in &actions.kill {
+        let grace = kill.grace_s.or(own).unwrap_or(super::terminate::DEFAULT_GRACE_S);
+        let grace_s = u32::try_from(grace).unwrap_or(0);
         let target = Target::Container(kill.slot.name.clone());
         if !b.may_act(&target, now) {
             continue;
@@ -193,6 +202,14 @@ fn stop_containers(
         if s.told.insert(format!("killing {}", kill.id)) {
             b.event(EventKind::Normal, "Killing", kill.message.clone(), Some(&kill.slot.name), out);
         }
+        let Some(c) = snapshot.containers.iter().find(|c| c.id == kill.id) else { continue };
+        let grace = std::time::Duration::from_secs(u64::from(grace_s));
+        let p = s.pod.clone();
+        if !hooks::may_stop(b, Some(&p), c, grace, now, out) {
+            continue;
+        }
+        let since = hooks::stopping_since(b, &kill.id, now);
+        let grace_s = super::terminate::left_of(grace, since, now);
         let purpose = Purpose::Stop { id: kill.id.clone(), grace_s };
         b.issue(now, target, purpose, Effect::StopContainer { container: kill.id.clone(), grace_s }, out);
     }

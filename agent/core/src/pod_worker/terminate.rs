@@ -11,9 +11,11 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::api::{EventKind, PodAction, TerminatingRecord};
 use super::base::Base;
+use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Cleanup, Record, Terminated, Terminating, verdict};
 use super::sync::{discard_sandbox, stop_sandboxes};
+use crate::lifecycle_hooks::with_pre_stop;
 use crate::machine::Outbox;
 use crate::pod_actions::{self, Slot, SlotKind};
 use crate::runtime::effect::Effect;
@@ -42,6 +44,7 @@ pub(super) fn effective_grace(p: Option<&Pod>, override_s: Option<u32>) -> u32 {
 /// One pass of terminating. True when nothing of the pod runs or can come to run.
 pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
     drop_what_nobody_wants(b, t.grace_s, out);
+    hooks::drop_overdue(b, t.since.after(Duration::from_secs(u64::from(t.grace_s))), now, out);
     let Some(snapshot) = b.snapshot.clone() else {
         b.want_snapshot_after(Mono(0));
         return false;
@@ -123,8 +126,13 @@ fn stop_stage(
     if stage.is_empty() {
         stage.extend(live().max_by_key(|c| slot_of(c).map(|s| s.index)));
     }
-    let grace_s = remaining(t, now);
-    for c in stage {
+    let p = t.pod.clone();
+    for c in live() {
+        let its_turn = stage.iter().any(|other| other.id == c.id);
+        // Hooks run at once, also those of sidecars, whose stops wait for their turn.
+        if !its_turn && with_pre_stop(p.as_deref(), c).is_none() {
+            continue;
+        }
         let target = Target::Container(c.name.clone());
         if !b.may_act(&target, now) {
             continue;
@@ -133,14 +141,20 @@ fn stop_stage(
             let text = format!("Stopping container {}", c.name);
             b.event(EventKind::Normal, "Killing", text, Some(&c.name), out);
         }
-        let purpose = Purpose::Stop { id: c.id.clone(), grace_s };
-        b.issue(now, target, purpose, Effect::StopContainer { container: c.id.clone(), grace_s }, out);
+        let grace = Duration::from_secs(u64::from(t.grace_s));
+        let left = grace.saturating_sub(now.mono.since(t.since));
+        if hooks::may_stop(b, p.as_deref(), c, left, now, out) && its_turn {
+            let grace_s = left_of(grace, t.since, now);
+            let purpose = Purpose::Stop { id: c.id.clone(), grace_s };
+            let effect = Effect::StopContainer { container: c.id.clone(), grace_s };
+            b.issue(now, target, purpose, effect, out);
+        }
     }
 }
 
-/// What is left of the grace, in whole seconds rounded up, never below what a stop gets at least.
-fn remaining(t: &Terminating, now: Now) -> u32 {
-    let left = Duration::from_secs(u64::from(t.grace_s)).saturating_sub(now.mono.since(t.since));
+/// What is left of a grace that began at `since`, in whole seconds rounded up, never below what a stop gets at least.
+pub(super) fn left_of(grace: Duration, since: Mono, now: Now) -> u32 {
+    let left = grace.saturating_sub(now.mono.since(since));
     let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
     u32::try_from(seconds).unwrap_or(u32::MAX).max(MINIMUM_STOP_GRACE_S)
 }

@@ -11,6 +11,7 @@ use super::config::{ContainerConfig, SandboxConfig};
 use super::observed::PodSnapshot;
 use super::{ContainerId, ImageId, SandboxId};
 use crate::drivers::Class;
+use crate::lifecycle_hooks::HookCall;
 
 /// What an answer may be worth doing about: see [`Class`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -122,6 +123,13 @@ pub enum Effect {
         /// Which.
         container: ContainerId,
     },
+    /// Run a postStart or preStop hook; the answer is [`EffectOk::Hook`].
+    RunHook {
+        /// Which, and what it does.
+        call: Box<HookCall>,
+        /// Whole seconds it may take; `None` is no limit but cancellation.
+        within_s: Option<u32>,
+    },
     /// Ask for a fresh [`PodSnapshot`] of this pod; the answer is [`EffectOk::Snapshot`].
     Inspect,
 }
@@ -133,6 +141,7 @@ impl Effect {
     pub fn timeout(&self, request_timeout: Duration) -> Option<Duration> {
         match self {
             Effect::PullImage { .. } => None,
+            Effect::RunHook { within_s, .. } => within_s.map(|s| Duration::from_secs(u64::from(s))),
             Effect::RunSandbox { .. } => Some(request_timeout * 2),
             Effect::StopContainer { grace_s, .. } => {
                 Some(request_timeout + Duration::from_secs(u64::from(*grace_s)))
@@ -156,6 +165,7 @@ impl Effect {
             Effect::StartContainer { .. } => "start_container",
             Effect::StopContainer { .. } => "stop_container",
             Effect::RemoveContainer { .. } => "remove_container",
+            Effect::RunHook { .. } => "run_hook",
             Effect::Inspect => "inspect",
         }
     }
@@ -191,6 +201,11 @@ pub enum EffectOk {
     Container(ContainerId),
     /// InspectImage: `None` is absent. PullImage: always some.
     Image(Option<ImageInfo>),
+    /// RunHook.
+    Hook {
+        /// The server of an https hook that answered in plain text, and was asked again so.
+        fell_back: Option<String>,
+    },
     /// Inspect.
     Snapshot(Box<PodSnapshot>),
 }

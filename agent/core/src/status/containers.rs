@@ -95,10 +95,11 @@ fn observed(
     newest: &ContainerObserved,
 ) -> ContainerStatus {
     let running = newest.state == ContainerState::Running;
-    // Without probes a running container is started and ready (contract chapter 8).
+    // Unless its probes say otherwise, a running container is started and ready (contract chapter 8).
+    let started = running && !inputs.probes.starting.contains(&newest.id);
     let ready = match slot.kind {
         SlotKind::Init => newest.state == ContainerState::Exited && newest.exit_code == 0,
-        SlotKind::Sidecar | SlotKind::Regular => running,
+        SlotKind::Sidecar | SlotKind::Regular => started && !inputs.probes.unready.contains(&newest.id),
     };
     let annotated =
         newest.annotations.get(labels::CONTAINER_RESTART_COUNT).and_then(|t| t.parse::<i32>().ok());
@@ -114,7 +115,7 @@ fn observed(
         container_id: Some(container_id(inputs, newest)),
         restart_count: annotated.unwrap_or(from_attempt),
         ready,
-        started: Some(running),
+        started: Some(started),
         state: Some(state_of(inputs, newest)),
         ..ContainerStatus::default()
     }

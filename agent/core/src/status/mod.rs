@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::pod_actions::newest_sandbox;
+use crate::probe::Verdicts;
 use crate::runtime::observed::PodSnapshot;
 use crate::time::Wall;
 use crate::types::pod;
@@ -57,6 +58,8 @@ pub struct StatusInputs<'a> {
     pub terminating: bool,
     /// Decided failure, if any.
     pub verdict: Option<&'a Verdict>,
+    /// What probes say about the instances that run.
+    pub probes: &'a Verdicts,
     /// The node's addresses, the primary first.
     pub host_ips: &'a [String],
     /// Scheme of container ids, for example `containerd`.

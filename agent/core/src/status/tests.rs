@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::probe::Verdicts;
 use crate::runtime::observed::{
     ContainerObserved, ContainerState as St, PodSnapshot, SandboxObserved, SandboxState,
 };
@@ -90,6 +91,7 @@ impl<'a> Case<'a> {
             previous: self.previous.as_ref(),
             terminating: self.terminating,
             verdict: self.verdict.as_ref(),
+            probes: Verdicts::NONE,
             host_ips: &["192.0.2.1".to_owned()],
             runtime_name: "containerd",
             start_time: NOW,

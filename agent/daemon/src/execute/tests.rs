@@ -2,10 +2,14 @@
 
 use super::*;
 use agent_core::drivers::{CgroupDriver, PodObservation, RuntimeStatus, RuntimeVersion};
+use agent_core::lifecycle_hooks::{Hook, HookAction, HookCall};
+use agent_core::probe::check::Check;
+use agent_core::probe::{Kind, Outcome};
 use agent_core::runtime::config::{ContainerConfig, SandboxConfig};
 use agent_core::runtime::effect::ImageInfo;
 use agent_core::runtime::observed::ListedPod;
 use agent_core::runtime::{ContainerId, ImageId, PodUid, SandboxId};
+use futures_util::future::BoxFuture;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 
@@ -113,6 +117,24 @@ impl ImageService for Slow {
     }
 }
 
+/// Never answers a probe whose container is called `mute`.
+struct Hanging;
+
+impl Handlers for Hanging {
+    fn probe<'a>(&'a self, call: &'a ProbeCall) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            match call.name.as_str() {
+                "mute" => std::future::pending().await,
+                _ => Outcome::Success,
+            }
+        })
+    }
+
+    fn hook<'a>(&'a self, _: &'a HookCall) -> BoxFuture<'a, Result<Option<String>, String>> {
+        Box::pin(std::future::pending())
+    }
+}
+
 struct Rig {
     driver: Arc<Slow>,
     executor: Executor<Slow, Slow>,
@@ -129,7 +151,9 @@ fn rig(pulls: usize) -> Rig {
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let dirs = Arc::new(PodDirs::new(dir.path(), &dir.path().join("logs")));
     let (to_pleg, pleg) = tasks.mailbox();
-    let executor = Executor::new((driver.clone(), driver.clone()), dirs, pulls, tasks.clone(), to_pleg);
+    let handlers = Arc::new(Hanging);
+    let executor =
+        Executor::new((driver.clone(), driver.clone(), handlers), dirs, pulls, tasks.clone(), to_pleg);
     let (to, answers) = tasks.mailbox();
     Rig { driver, executor, tasks, to, answers, pleg, _dir: dir }
 }
@@ -260,4 +284,55 @@ async fn a_call_given_up_at_the_end_is_not_a_clean_stop() {
     rig.tasks.stop().cancel();
     assert!(!rig.executor.settle(Duration::from_secs(2)).await);
     assert_eq!(class(&rig.answer().await.1), Some(Class::DeadlineExceeded));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_hangs_ends_at_its_deadline_or_when_it_is_cancelled() {
+    let mut rig = rig(1);
+    let hook = || Effect::RunHook {
+        call: Box::new(HookCall {
+            container: ContainerId::from("c"),
+            name: "c".to_owned(),
+            hook: Hook::PreStop,
+            action: HookAction::Sleep { seconds: 0 },
+        }),
+        within_s: Some(5),
+    };
+    rig.start(1, hook(), Some(5));
+    rig.start(2, hook(), None).cancel();
+    let mut given_up = Vec::new();
+    for _ in 0..2 {
+        let PodEvent::EffectDone { id, result: Err(e), .. } = rig.answers.recv().await else {
+            panic!("an end")
+        };
+        given_up.push((id.0, e.class));
+    }
+    assert_eq!(given_up, [(2, Class::DeadlineExceeded), (1, Class::DeadlineExceeded)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_is_answered_once_unless_it_is_cancelled() {
+    let mut rig = rig(1);
+    let ask = |rig: &Rig, id: u64, name: &str| {
+        let cancel = CancellationToken::new();
+        let call = ProbeCall {
+            container: ContainerId::from("c"),
+            name: name.to_owned(),
+            kind: Kind::Liveness,
+            check: Check::Exec { command: Vec::new() },
+            timeout: Duration::from_secs(1),
+        };
+        rig.executor.probe(ProbeId(id), call, cancel.clone(), rig.to.clone());
+        cancel
+    };
+    let mute = ask(&rig, 1, "mute");
+    ask(&rig, 2, "c");
+    let PodEvent::ProbeDone { id, outcome } = rig.answers.recv().await else { panic!("an answer") };
+    assert_eq!((id, outcome), (ProbeId(2), Outcome::Success));
+    mute.cancel();
+    // The task is gone without an answer.
+    rig.tasks.stop().cancel();
+    assert!(rig.tasks.drain(Duration::from_secs(1)).await);
+    assert!(rig.to.send(PodEvent::Tick));
+    assert!(matches!(rig.answers.recv().await, PodEvent::Tick));
 }

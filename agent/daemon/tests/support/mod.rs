@@ -18,13 +18,14 @@ use agent_core::pod_worker::WorkerContext;
 use agent_core::resources::node_allocatable::MachineAmounts;
 use agent_core::restart;
 use agent_core::runtime::observed::ContainerState;
-use agent_core::time::Mono;
+use agent_core::time::{Mono, Now};
 use agent_linux::clock::Clock;
 use agent_sim::driver::FakeDriver;
 use agent_sim::fake_runtime::{FakeRuntime, image};
 use api::TestApi;
 use orlop_agent::actor::Tasks;
 use orlop_agent::cluster::feeds::NodeFactsSource;
+use orlop_agent::handlers::PodHandlers;
 use orlop_agent::host::Host;
 use orlop_agent::node::{Drivers, Node, Plan};
 use orlop_agent::pleg::{RuntimeSignal, Signals};
@@ -60,6 +61,7 @@ impl ContextSource for Facts {
             crash_loop: restart::Policy::default(),
             runtime_name: "fake".to_owned(),
             host_ips: Vec::new(),
+            agent_started: Now::default(),
         })
     }
 }
@@ -147,6 +149,7 @@ impl Machine {
         let driver = Arc::new(self.driver.clone());
         let drivers = Drivers {
             runtime: driver.clone(),
+            handlers: Arc::new(PodHandlers::new(driver.clone()).unwrap()),
             images: driver,
             signals: NoEvents,
             facts: Arc::new(Facts(node)),

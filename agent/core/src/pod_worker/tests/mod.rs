@@ -1,5 +1,7 @@
 //! The pod worker against a tiny world: start, restart, termination, adoption, lost answers.
 
+mod hooks;
+mod probes;
 mod small_scope;
 mod world;
 

@@ -12,10 +12,12 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::container_spec::SpecError;
 use crate::drivers::Class;
+use crate::lifecycle_hooks::HookCall;
 use crate::machine::{EffectId, Machine, Outbox};
 use crate::pod_worker::{
     EventFact, KillReason, PodAction, PodEvent, PodSpecs, PodWorker, TerminatingRecord, WorkerContext,
 };
+use crate::probe::{ProbeCall, ProbeId};
 use crate::restart;
 use crate::runtime::config::{
     ContainerConfig, ContainerSecurity, LinuxResources, SandboxConfig, SandboxSecurity,
@@ -115,6 +117,7 @@ pub(super) fn context() -> Arc<WorkerContext> {
         crash_loop: restart::Policy::default(),
         runtime_name: "tiny".to_owned(),
         host_ips: vec!["192.0.2.1".to_owned()],
+        agent_started: Now::default(),
     })
 }
 
@@ -187,6 +190,7 @@ impl Runtime {
                 self.containers.remove(container);
                 Ok(EffectOk::Done)
             }
+            Effect::RunHook { .. } => Ok(EffectOk::Hook { fell_back: None }),
             Effect::CreatePodDirs { .. } | Effect::RemovePodDirs | Effect::Inspect => Ok(EffectOk::Done),
         }
     }
@@ -304,6 +308,10 @@ pub(super) struct World {
     /// Mutating verbs in the order applied, with their object.
     pub(super) applied: Vec<String>,
     pub(super) cancelled: Vec<EffectId>,
+    /// Probes asked and not answered.
+    pub(super) probes: Vec<(ProbeId, ProbeCall)>,
+    /// Hooks that run.
+    pub(super) hooks: Vec<(EffectId, HookCall, Option<Mono>)>,
     pub(super) finished: Option<bool>,
 }
 
@@ -324,6 +332,8 @@ impl World {
             statuses: Vec::new(),
             applied: Vec::new(),
             cancelled: Vec::new(),
+            probes: Vec::new(),
+            hooks: Vec::new(),
             finished: None,
         }
     }
@@ -359,6 +369,9 @@ impl World {
         self.worker.step(now, event, &mut out);
         for action in out.drain() {
             match action {
+                PodAction::Effect { id, effect: Effect::RunHook { call, .. }, deadline } => {
+                    self.hooks.push((id, *call, deadline));
+                }
                 PodAction::Effect { id, effect, deadline } => {
                     self.pending.insert(id, Call { effect, deadline });
                 }
@@ -368,6 +381,8 @@ impl World {
                     self.answer_persist(id);
                 }
                 PodAction::Cancel(id) => self.cancelled.push(id),
+                PodAction::Probe { id, call } => self.probes.push((id, *call)),
+                PodAction::CancelProbe(id) => self.probes.retain(|(asked, _)| *asked != id),
                 PodAction::PublishStatus(s) => self.statuses.push(*s),
                 PodAction::Event(e) => self.events.push(e),
                 PodAction::Finished { desired_again } => self.finished = Some(desired_again),
@@ -427,6 +442,14 @@ impl World {
         self.step(PodEvent::EffectDone { id, completed_at, result });
     }
 
+    /// Ends the oldest hook; answers which it was.
+    pub(super) fn end_hook(&mut self, result: EffectResult) -> String {
+        let (id, call, _) = self.hooks.remove(0);
+        self.answer(id, result);
+        self.settle();
+        format!("{:?} {}", call.hook, call.name)
+    }
+
     /// Performs calls until none is pending; passes due timers.
     pub(super) fn settle(&mut self) {
         for _ in 0..2_000 {
@@ -467,6 +490,13 @@ impl World {
             self.runtime.exit(wall, &id, code);
         }
         self.observe();
+    }
+
+    /// A new agent, which knows when it began.
+    pub(super) fn restart_agent(&mut self) {
+        self.crash(Mono(0));
+        let context = WorkerContext { agent_started: self.now(), ..(*context()).clone() };
+        self.step(PodEvent::Context(Arc::new(context)));
     }
 
     /// Kills the agent; its calls become zombies. The next incarnation starts with `fence_until`.

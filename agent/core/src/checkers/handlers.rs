@@ -1,0 +1,118 @@
+//! Invariants over probes and hooks: PROBE-OWN, HOOK-GRACE.
+//!
+//! In: what probes answered, what statuses and events said because of them; hooks and stops. Out: violations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{Invariant, TraceEvent};
+use crate::probe::Kind;
+use crate::runtime::{ContainerId, PodUid};
+use crate::time::Mono;
+
+/// PROBE-OWN: what is said of an instance because of a probe was answered about that very instance.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeOwn {
+    good: BTreeSet<(ContainerId, Kind)>,
+    bad: BTreeSet<(ContainerId, Kind)>,
+}
+
+impl Invariant for ProbeOwn {
+    fn name(&self) -> &'static str {
+        "PROBE-OWN"
+    }
+
+    fn observe(&mut self, _: Mono, event: &TraceEvent) -> Result<(), String> {
+        match event {
+            TraceEvent::ProbeAnswered { id, kind, good } => {
+                let answers = if *good { &mut self.good } else { &mut self.bad };
+                answers.insert((id.clone(), *kind));
+            }
+            TraceEvent::ShownFine { id, kind } if !self.good.contains(&(id.clone(), *kind)) => {
+                return Err(format!("{id} is shown as fine, and its {kind} probe never said so"));
+            }
+            TraceEvent::KilledFor { id, kind } if !self.bad.contains(&(id.clone(), *kind)) => {
+                return Err(format!("{id} is killed for its {kind} probe, which never failed"));
+            }
+            TraceEvent::ContainerRemoved { id } => {
+                self.good.retain(|(of, _)| of != id);
+                self.bad.retain(|(of, _)| of != id);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// What a stop gets at least, and what rounding to whole seconds may add.
+const SLACK: Duration = Duration::from_secs(3);
+const STOP_GRACE_MIN_S: u32 = 2;
+
+#[derive(Clone, Debug)]
+struct Ran {
+    pod: PodUid,
+    began: Mono,
+    within: Duration,
+    over: bool,
+}
+
+/// HOOK-GRACE: no stop while the preStop hook of its instance runs; the hook and the stop together take no more than the
+/// grace, of which a stop gets 2 s in any case.
+#[derive(Clone, Debug, Default)]
+pub struct HookGrace {
+    hooks: BTreeMap<ContainerId, Ran>,
+    states: BTreeMap<PodUid, &'static str>,
+}
+
+impl HookGrace {
+    /// A kill of a container became the end of its pod, whose grace is another one.
+    fn enters(&mut self, pod: &PodUid, state: &'static str) {
+        if self.states.insert(pod.clone(), state).is_some_and(|before| before != state) {
+            self.hooks.retain(|_, ran| ran.pod != *pod || !ran.over);
+            for ran in self.hooks.values_mut().filter(|ran| ran.pod == *pod) {
+                ran.within = Duration::MAX / 2;
+            }
+        }
+    }
+}
+
+impl Invariant for HookGrace {
+    fn name(&self) -> &'static str {
+        "HOOK-GRACE"
+    }
+
+    fn observe(&mut self, at: Mono, event: &TraceEvent) -> Result<(), String> {
+        match event {
+            TraceEvent::HookStarted { pod, id, within_s } => {
+                let within = Duration::from_secs(u64::from(*within_s));
+                self.hooks.insert(id.clone(), Ran { pod: pod.clone(), began: at, within, over: false });
+            }
+            TraceEvent::HookEnded { id } => {
+                if let Some(ran) = self.hooks.get_mut(id) {
+                    ran.over = true;
+                }
+            }
+            TraceEvent::StopIssued { id, grace_s } => {
+                if *grace_s < STOP_GRACE_MIN_S {
+                    return Err(format!("{id} is stopped with {grace_s} s of grace"));
+                }
+                let Some(ran) = self.hooks.get(id) else { return Ok(()) };
+                if !ran.over {
+                    return Err(format!("{id} is stopped while its preStop hook runs"));
+                }
+                let whole = at.since(ran.began) + Duration::from_secs(u64::from(*grace_s));
+                if whole > ran.within + SLACK {
+                    let (whole, within) = (whole.as_secs(), ran.within.as_secs());
+                    return Err(format!("{id}: hook and stop may take {whole} s of {within} s of grace"));
+                }
+            }
+            TraceEvent::WorkerState { pod, state } => self.enters(pod, state),
+            // Nobody remembers the hooks of an agent that died.
+            TraceEvent::AgentStarted { .. } => self.hooks.clear(),
+            TraceEvent::ContainerRemoved { id } => drop(self.hooks.remove(id)),
+            TraceEvent::PodForgotten { pod } => drop(self.states.remove(pod)),
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! postStart and preStop: what a hook does, resolved from the specification or from a container's annotations.
+//!
+//! In: handlers, the container, the pod's address. Out: [`HookCall`]s, or why there is nothing to do. When a hook runs,
+//! and what its end means, the pod worker decides. Upstream: pkg/kubelet/lifecycle (contract 7.11).
+
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Lifecycle, LifecycleHandler, Pod};
+use serde::{Deserialize, Serialize};
+
+use crate::pod_actions::Slot;
+use crate::probe::check::{HttpGet, http_get};
+use crate::runtime::observed::ContainerObserved;
+use crate::runtime::{ContainerId, labels};
+
+/// Which hook of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Hook {
+    /// After the start; the container has not started before it ends.
+    PostStart,
+    /// Before the stop, out of the grace.
+    PreStop,
+}
+
+/// What a hook does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HookAction {
+    /// Run this in the container, as it is written; exit code 0 is success.
+    Exec {
+        /// Program and arguments.
+        command: Vec<String>,
+    },
+    /// Any answer is a success, whatever its status.
+    HttpGet(HttpGet),
+    /// Nothing, for so long.
+    Sleep {
+        /// Whole seconds, 0 included.
+        seconds: u64,
+    },
+}
+
+/// One hook to be run by the shell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookCall {
+    /// The instance.
+    pub container: ContainerId,
+    /// Its name in the pod.
+    pub name: String,
+    /// Which hook.
+    pub hook: Hook,
+    /// What to do.
+    pub action: HookAction,
+}
+
+/// What `handler` of `container` does.
+///
+/// # Errors
+/// What in it cannot be done: no handler (or a tcpSocket, which never was one), an unknown port name, no address.
+pub fn action(handler: &LifecycleHandler, container: &Container, pod_ip: &str) -> Result<HookAction, String> {
+    if let Some(exec) = &handler.exec {
+        return Ok(HookAction::Exec { command: exec.command.clone().unwrap_or_default() });
+    }
+    if let Some(http) = &handler.http_get {
+        let get = http_get(http, container, pod_ip)?;
+        if get.host.is_empty() {
+            return Err("the pod has no address yet".to_owned());
+        }
+        return Ok(HookAction::HttpGet(get));
+    }
+    if let Some(sleep) = &handler.sleep {
+        return Ok(HookAction::Sleep { seconds: u64::try_from(sleep.seconds).unwrap_or(0) });
+    }
+    Err(format!("invalid handler of container {}", container.name))
+}
+
+/// The container as its hook needs it: from the pod, or for an orphan from what its maker wrote on it.
+#[must_use]
+pub fn with_pre_stop(p: Option<&Pod>, c: &ContainerObserved) -> Option<(Container, LifecycleHandler)> {
+    if let Some(p) = p {
+        let container = Slot::of(p, &c.name).spec(p)?;
+        let handler = container.lifecycle.as_ref()?.pre_stop.clone()?;
+        return Some((container.clone(), handler));
+    }
+    let written = |key: &str| c.annotations.get(key).map(String::as_str);
+    let handler: LifecycleHandler = serde_json::from_str(written(labels::PRE_STOP_HANDLER)?).ok()?;
+    let ports: Option<Vec<ContainerPort>> =
+        written(labels::CONTAINER_PORTS).and_then(|text| serde_json::from_str(text).ok());
+    let lifecycle = Lifecycle { pre_stop: Some(handler.clone()), ..Lifecycle::default() };
+    let name = c.name.clone();
+    Some((Container { name, ports, lifecycle: Some(lifecycle), ..Container::default() }, handler))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn act(handler: Value) -> Result<HookAction, String> {
+        let container: Container =
+            serde_json::from_value(json!({"name": "c", "ports": [{"name": "web", "containerPort": 81}]}))
+                .unwrap();
+        action(&serde_json::from_value(handler).unwrap(), &container, "10.0.0.7")
+    }
+
+    #[test]
+    fn handlers() {
+        let command = ["sh", "-c", "$(A)"].map(str::to_owned).to_vec();
+        assert_eq!(
+            act(json!({"exec": {"command": ["sh", "-c", "$(A)"]}})),
+            Ok(HookAction::Exec { command }),
+            "a shell's own business"
+        );
+        assert_eq!(act(json!({"sleep": {"seconds": 0}})), Ok(HookAction::Sleep { seconds: 0 }));
+        assert_eq!(act(json!({"sleep": {"seconds": -3}})), Ok(HookAction::Sleep { seconds: 0 }));
+        let Ok(HookAction::HttpGet(get)) = act(json!({"httpGet": {"port": "web", "path": "/x"}})) else {
+            panic!("a GET")
+        };
+        assert_eq!(get.url(), "http://10.0.0.7:81/x");
+        assert_eq!(act(json!({"httpGet": {"port": "nowhere"}})).unwrap_err(), "port nowhere not found");
+        for nothing in [json!({}), json!({"tcpSocket": {"port": 1}})] {
+            assert_eq!(act(nothing).unwrap_err(), "invalid handler of container c");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Hooks of a pod worker's containers: when they run, how much of the grace is left, what their failure means.
+//!
+//! In: a container that has just been started, or one that is to be stopped. Out: [`Effect::RunHook`], events, and
+//! whether the stop may go ahead. Invariants: a preStop hook runs at most once for an instance and incarnation, and
+//! never longer than the grace; GRACE, what it took is gone from the grace, of which a stop gets 2 s at least.
+//! Upstream: killContainer, executePreStopHook, pkg/kubelet/lifecycle (contract 7.11).
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::api::{EventKind, PodAction};
+use super::base::Base;
+use super::ledger::{Flight, Purpose, Target};
+use super::state::{Chain, Syncing};
+use crate::lifecycle_hooks::{Hook, HookCall, action, with_pre_stop};
+use crate::machine::Outbox;
+use crate::pod_actions::{newest, newest_sandbox};
+use crate::runtime::ContainerId;
+use crate::runtime::effect::{Effect, EffectOk, EffectResult};
+use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use crate::status::WaitingReason;
+use crate::time::{Mono, Now};
+
+/// Why a container waits whose postStart hook failed.
+pub(super) const POST_START_ERROR: &str = "PostStartHookError";
+
+/// The preStop hook of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PreStop {
+    /// When the stop of the instance began.
+    pub(super) since: Mono,
+    /// It has ended, or could not begin.
+    pub(super) over: bool,
+}
+
+/// Runs the hook of the container that the chain has started, if it has one; false if there is nothing to run.
+pub(super) fn post_start(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    let Some(chain) = &s.chain else { return false };
+    let spec = chain.start.slot.spec(&s.pod);
+    let handler = spec.and_then(|c| c.lifecycle.as_ref()).and_then(|l| l.post_start.as_ref());
+    let (Some(spec), Some(handler), Some(id)) = (spec, handler, chain.instance.clone()) else { return false };
+    let name = chain.start.slot.name.clone();
+    match action(handler, spec, &pod_ip(b)) {
+        Ok(action) => {
+            let call = HookCall { container: id.clone(), name: name.clone(), hook: Hook::PostStart, action };
+            let effect = Effect::RunHook { call: Box::new(call), within_s: None };
+            b.issue(now, Target::Hook(name), Purpose::Hook { id, hook: Hook::PostStart }, effect, out);
+            if let Some(chain) = &mut s.chain {
+                chain.hooked = true;
+            }
+            true
+        }
+        Err(message) => {
+            s.hook_failed.insert(id);
+            tell_failure(b, Hook::PostStart, &name, out);
+            s.waiting.insert(name, WaitingReason { reason: POST_START_ERROR.to_owned(), message });
+            false
+        }
+    }
+}
+
+/// A postStart hook whose container has ended meanwhile is not waited for.
+pub(super) fn give_up_post_start(
+    s: &Syncing,
+    b: &mut Base,
+    snapshot: &PodSnapshot,
+    out: &mut Outbox<PodAction>,
+) {
+    let Some(Chain { start, instance: Some(id), hooked: true, .. }) = &s.chain else { return };
+    let runs =
+        newest(snapshot, &start.slot.name).is_some_and(|c| c.id == *id && c.state == ContainerState::Running);
+    if runs || !b.ledger.fresh(&Target::Container(start.slot.name.clone()), snapshot.as_of) {
+        return;
+    }
+    cancel(b, |flight| matches!(&flight.purpose, Purpose::Hook { id: of, .. } if of == id), out);
+}
+
+/// Whether `c` may be stopped now. If not, its preStop hook runs, for at most `left`.
+pub(super) fn may_stop(
+    b: &mut Base,
+    p: Option<&Pod>,
+    c: &ContainerObserved,
+    left: Duration,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) -> bool {
+    if let Some(known) = b.pre_stops.get(&c.id) {
+        return known.over;
+    }
+    let target = Target::Hook(c.name.clone());
+    if b.ledger.busy(&target) {
+        // Its postStart hook, whose end nobody needs any more.
+        cancel(b, |flight| flight.target == target, out);
+        return false;
+    }
+    let Some((container, handler)) = with_pre_stop(p, c) else { return true };
+    b.pre_stops.insert(c.id.clone(), PreStop { since: now.mono, over: true });
+    let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+    let within_s = u32::try_from(seconds).unwrap_or(u32::MAX);
+    if within_s == 0 {
+        return true;
+    }
+    let Ok(action) = action(&handler, &container, &pod_ip(b)) else {
+        tell_failure(b, Hook::PreStop, &c.name, out);
+        return true;
+    };
+    let call = HookCall { container: c.id.clone(), name: c.name.clone(), hook: Hook::PreStop, action };
+    let effect = Effect::RunHook { call: Box::new(call), within_s: Some(within_s) };
+    b.issue(now, target, Purpose::Hook { id: c.id.clone(), hook: Hook::PreStop }, effect, out);
+    b.pre_stops.insert(c.id.clone(), PreStop { since: now.mono, over: false });
+    false
+}
+
+/// When the stop of an instance began: with its preStop hook.
+pub(super) fn stopping_since(b: &Base, id: &ContainerId, now: Now) -> Mono {
+    b.pre_stops.get(id).map_or(now.mono, |known| known.since)
+}
+
+/// A hook's answer, in any state.
+pub(super) fn answered(b: &mut Base, flight: &Flight, result: &EffectResult, out: &mut Outbox<PodAction>) {
+    let (Purpose::Hook { id, hook }, Target::Hook(name)) = (&flight.purpose, &flight.target) else { return };
+    if *hook == Hook::PreStop
+        && let Some(known) = b.pre_stops.get_mut(id)
+    {
+        known.over = true;
+    }
+    match result {
+        Ok(EffectOk::Hook { fell_back: Some(host) }) => {
+            let text = format!(
+                "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
+            );
+            b.event(EventKind::Warning, "LifecycleHTTPFallback", text, None, out);
+        }
+        Ok(_) => {}
+        Err(_) if flight.cancelled => {}
+        Err(_) => tell_failure(b, *hook, name, out),
+    }
+}
+
+/// Pods on their way out wait for no postStart hook, and for a preStop hook only while the grace lasts.
+pub(super) fn drop_overdue(b: &mut Base, until: Mono, now: Now, out: &mut Outbox<PodAction>) {
+    let due = now.mono >= until;
+    let mut running = false;
+    let overdue = |flight: &Flight| match &flight.purpose {
+        Purpose::Hook { hook: Hook::PostStart, .. } => true,
+        Purpose::Hook { hook: Hook::PreStop, .. } => {
+            running = true;
+            due
+        }
+        _ => false,
+    };
+    cancel(b, overdue, out);
+    if running && !due {
+        b.wake_at(until, now);
+    }
+}
+
+fn cancel(b: &mut Base, mut which: impl FnMut(&Flight) -> bool, out: &mut Outbox<PodAction>) {
+    for (id, flight) in b.ledger.flights_mut().filter(|(_, f)| !f.cancelled) {
+        if which(flight) {
+            flight.cancelled = true;
+            out.push(PodAction::Cancel(*id));
+        }
+    }
+}
+
+/// What was said by whom stays out of the event: it may be a secret.
+fn tell_failure(b: &Base, hook: Hook, name: &str, out: &mut Outbox<PodAction>) {
+    let (reason, text) = match hook {
+        Hook::PostStart => ("FailedPostStartHook", "PostStartHook failed"),
+        Hook::PreStop => ("FailedPreStopHook", "PreStopHook failed"),
+    };
+    b.event(EventKind::Warning, reason, text, Some(name), out);
+}
+
+/// The address that a hook without a host means.
+fn pod_ip(b: &Base) -> String {
+    let newest = b.snapshot.as_deref().and_then(newest_sandbox);
+    let ips = match newest {
+        Some(s) if s.host_network => &b.ctx.host_ips,
+        Some(s) => &s.ips,
+        None => return String::new(),
+    };
+    ips.first().cloned().unwrap_or_default()
+}

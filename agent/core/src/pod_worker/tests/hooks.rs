@@ -1,0 +1,192 @@
+//! Hooks inside a pod worker: order, grace, failures, cancellation, orphans.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::secs;
+use super::world::{World, make_pod};
+use crate::drivers::Class;
+use crate::lifecycle_hooks::{Hook, HookAction};
+use crate::pod_worker::KillReason;
+use crate::runtime::effect::{EffectError, EffectOk, EffectResult};
+use crate::runtime::labels;
+use crate::time::Mono;
+
+const FINE: EffectResult = Ok(EffectOk::Hook { fell_back: None });
+
+fn failed(class: Class) -> EffectResult {
+    Err(EffectError { class, message: "the secret word of c2".to_owned() })
+}
+
+fn hooked(lifecycle: Value) -> Arc<Pod> {
+    make_pod(json!({"restartPolicy": "Always", "terminationGracePeriodSeconds": 20, "containers": [
+        {"name": "a", "image": "img:1", "lifecycle": lifecycle}, {"name": "b", "image": "img:1"}]}))
+}
+
+fn exec() -> Value {
+    json!({"exec": {"command": ["x"]}})
+}
+
+fn stops(w: &World) -> Vec<&str> {
+    w.applied.iter().filter(|a| a.starts_with("stop_container")).map(String::as_str).collect()
+}
+
+fn started(w: &World) -> Option<bool> {
+    let status = w.statuses.last().expect("a status");
+    status.container_statuses.as_ref().expect("statuses")[0].started
+}
+
+#[test]
+fn the_next_container_waits_for_post_start() {
+    let mut w = World::with(&hooked(json!({"postStart": exec()})));
+    assert_eq!((w.count("start_container"), started(&w), w.hooks.len()), (1, Some(false), 1));
+    assert_eq!(w.hooks[0].2, None, "it has no limit");
+    w.wait(secs(1000));
+    assert_eq!(w.count("start_container"), 1);
+    assert_eq!(w.end_hook(FINE), "PostStart a");
+    assert_eq!((w.count("start_container"), started(&w)), (2, Some(true)));
+    assert!(stops(&w).is_empty());
+}
+
+#[test]
+fn a_post_start_hook_that_fails_kills_its_container_which_is_restarted() {
+    let mut w = World::with(&hooked(json!({"postStart": exec()})));
+    w.end_hook(failed(Class::Invalid));
+    assert_eq!(w.told("FailedPostStartHook"), ["PostStartHook failed"]);
+    assert_eq!(w.told("Killing"), ["FailedPostStartHook"]);
+    assert_eq!(stops(&w), ["stop_container c2 20"]);
+    let shown: Vec<String> = w
+        .statuses
+        .iter()
+        .filter_map(|s| s.container_statuses.as_ref()?[0].state.as_ref()?.waiting.clone())
+        .filter_map(|waiting| Some(format!("{}: {}", waiting.reason?, waiting.message?)))
+        .collect();
+    assert!(shown.contains(&"PostStartHookError: the secret word of a".to_owned()), "{shown:?}");
+    assert_eq!(w.hooks.len(), 1, "the next instance has its own");
+    assert_eq!(w.end_hook(FINE), "PostStart a");
+    assert_eq!(w.count("start_container"), 3);
+}
+
+#[test]
+fn nobody_waits_for_the_post_start_hook_of_a_container_that_ended() {
+    let mut w = World::with(&hooked(json!({"postStart": exec()})));
+    w.exit("a", 1);
+    let (id, _, _) = w.hooks[0].clone();
+    assert!(w.cancelled.contains(&id));
+    w.end_hook(failed(Class::DeadlineExceeded));
+    assert!(w.told("FailedPostStartHook").is_empty() && stops(&w).is_empty());
+    assert_eq!(w.hooks.len(), 1, "of the next instance");
+}
+
+#[test]
+fn pre_stop_runs_before_the_stop_and_out_of_the_grace() {
+    for (takes, left) in [(0, 20), (7, 13), (19, 2), (20, 2), (400, 2)] {
+        let mut w = World::with(&hooked(json!({"preStop": exec()})));
+        w.kill(KillReason::Removed, None);
+        w.settle();
+        assert_eq!(stops(&w), ["stop_container c3 20"], "only the one without a hook");
+        assert_eq!(w.hooks[0].2, Some(w.hooks[0].2.unwrap().min(w.now.after(secs(20)))), "within the grace");
+        w.wait(secs(takes));
+        let cancelled = w.cancelled.contains(&w.hooks[0].0);
+        assert_eq!(cancelled, takes >= 20, "after {takes} s");
+        w.end_hook(if cancelled { failed(Class::DeadlineExceeded) } else { FINE });
+        assert_eq!(stops(&w)[1], format!("stop_container c2 {left}"), "after {takes} s");
+        assert_eq!((w.finished, w.told("FailedPreStopHook").len()), (Some(false), 0));
+        assert_eq!(w.told("Killing").len(), 2);
+    }
+}
+
+#[test]
+fn a_pre_stop_hook_that_fails_is_told_and_the_stop_follows() {
+    let mut w = World::with(&hooked(json!({"preStop": exec()})));
+    w.kill(KillReason::Removed, None);
+    w.settle();
+    w.end_hook(failed(Class::Invalid));
+    assert_eq!(w.told("FailedPreStopHook"), ["PreStopHook failed"]);
+    assert_eq!(w.finished, Some(false));
+}
+
+#[test]
+fn a_hook_that_cannot_be_run_is_a_failure() {
+    let w = World::with(&hooked(json!({"preStop": {"httpGet": {"port": "nowhere"}}, "postStart": {}})));
+    // The first restart is immediate, the second backs off.
+    assert_eq!(w.told("FailedPostStartHook").len(), 2);
+    assert_eq!(w.told("FailedPreStopHook").len(), 2, "each kill after it had its own");
+    assert!(w.hooks.is_empty());
+}
+
+#[test]
+fn a_shorter_grace_ends_the_hook_sooner() {
+    let mut w = World::with(&hooked(json!({"preStop": exec()})));
+    w.kill(KillReason::Removed, None);
+    w.settle();
+    let (id, _, _) = w.hooks[0].clone();
+    w.kill(KillReason::Removed, Some(5));
+    w.settle();
+    assert!(!w.cancelled.contains(&id));
+    w.wait(secs(6));
+    assert!(w.cancelled.contains(&id));
+    w.end_hook(failed(Class::DeadlineExceeded));
+    assert_eq!(w.finished, Some(false));
+}
+
+#[test]
+fn deletion_does_not_wait_for_post_start() {
+    let mut w = World::with(&hooked(json!({"postStart": exec(), "preStop": exec()})));
+    w.kill(KillReason::Removed, None);
+    w.settle();
+    let (id, _, _) = w.hooks[0].clone();
+    assert!(w.cancelled.contains(&id));
+    assert_eq!(w.end_hook(failed(Class::DeadlineExceeded)), "PostStart a");
+    assert!(w.told("FailedPostStartHook").is_empty());
+    assert_eq!(w.end_hook(FINE), "PreStop a");
+    assert_eq!(w.finished, Some(false));
+}
+
+#[test]
+fn hooks_of_sidecars_run_at_once_and_their_stops_in_their_turn() {
+    let p = make_pod(json!({"restartPolicy": "Always", "terminationGracePeriodSeconds": 20,
+        "initContainers": [{"name": "s", "image": "img:1", "restartPolicy": "Always", "lifecycle": {"preStop": exec()}}],
+        "containers": [{"name": "a", "image": "img:1", "lifecycle": {"preStop": exec()}}]}));
+    let mut w = World::with(&p);
+    w.kill(KillReason::Removed, None);
+    w.settle();
+    assert_eq!(w.hooks.len(), 2);
+    w.hooks.sort_by(|(_, a, _), (_, b, _)| b.name.cmp(&a.name));
+    assert_eq!(w.end_hook(FINE), "PreStop s");
+    assert!(stops(&w).is_empty(), "not before the regular one");
+    w.end_hook(FINE);
+    assert_eq!(stops(&w), ["stop_container c3 20", "stop_container c2 20"]);
+}
+
+#[test]
+fn an_orphan_runs_the_hook_that_its_maker_wrote_down() {
+    let mut w = World::with(&hooked(json!({})));
+    for c in w.runtime.containers.values_mut().filter(|c| c.name == "a") {
+        let written = |text: &str| text.to_owned();
+        c.annotations.insert(
+            labels::PRE_STOP_HANDLER.to_owned(),
+            written(r#"{"httpGet": {"port": "web", "path": "/bye"}}"#),
+        );
+        c.annotations
+            .insert(labels::CONTAINER_PORTS.to_owned(), written(r#"[{"name": "web", "containerPort": 81}]"#));
+    }
+    w.crash(Mono(0));
+    w.kill(KillReason::Orphan, None);
+    w.settle();
+    let HookAction::HttpGet(get) = &w.hooks[0].1.action else { panic!("a GET") };
+    assert_eq!((get.url().as_str(), w.hooks[0].1.hook), ("http://10.0.0.9:81/bye", Hook::PreStop));
+    w.end_hook(FINE);
+    assert_eq!(w.finished, Some(false));
+}
+
+#[test]
+fn a_fallback_to_plain_text_is_told() {
+    let mut w = World::with(&hooked(json!({"postStart": exec()})));
+    w.end_hook(Ok(EffectOk::Hook { fell_back: Some("10.0.0.9:443".to_owned()) }));
+    let text = "request to HTTPS lifecycle hook 10.0.0.9:443 got HTTP response, retry with HTTP succeeded";
+    assert_eq!(w.told("LifecycleHTTPFallback"), [text]);
+    assert_eq!(w.count("start_container"), 2);
+}

@@ -1,0 +1,147 @@
+//! Probes inside a pod worker: status, kills, restarts, termination, another incarnation.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use serde_json::{Value, json};
+
+use super::secs;
+use super::world::{World, make_pod};
+use crate::machine::Machine;
+use crate::pod_worker::{KillReason, PodEvent};
+use crate::probe::{Kind, Outcome};
+
+fn probed(policy: &str, probes: Value) -> Arc<Pod> {
+    let mut container = probes;
+    container["name"] = json!("a");
+    container["image"] = json!("img:1");
+    make_pod(json!({"restartPolicy": policy, "terminationGracePeriodSeconds": 20, "containers": [container]}))
+}
+
+fn exec() -> Value {
+    json!({"exec": {"command": ["x"]}, "failureThreshold": 1})
+}
+
+fn bad() -> Outcome {
+    Outcome::Failure("no".to_owned())
+}
+
+/// Lets time pass until something is asked, and answers it.
+fn answer(w: &mut World, outcome: &Outcome) -> Kind {
+    for _ in 0..100 {
+        if !w.probes.is_empty() {
+            let (id, call) = w.probes.remove(0);
+            w.step(PodEvent::ProbeDone { id, outcome: outcome.clone() });
+            w.settle();
+            return call.kind;
+        }
+        w.wait(secs(1));
+    }
+    panic!("nothing was asked");
+}
+
+fn last(w: &World) -> &PodStatus {
+    w.statuses.last().expect("a status")
+}
+
+fn container(w: &World) -> &ContainerStatus {
+    &last(w).container_statuses.as_ref().expect("statuses")[0]
+}
+
+fn is_ready(w: &World) -> bool {
+    let conditions = last(w).conditions.iter().flatten();
+    conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+#[test]
+fn readiness_is_in_the_status_as_soon_as_it_is_known() {
+    let mut w = World::with(&probed("Always", json!({"readinessProbe": exec()})));
+    assert_eq!((w.phase(), is_ready(&w), container(&w).started), ("Running", false, Some(true)));
+    assert_eq!(w.probes.len(), 1, "asked without delay");
+    assert_eq!(answer(&mut w, &Outcome::Success), Kind::Readiness);
+    assert!(is_ready(&w) && container(&w).ready);
+    let published = w.statuses.len();
+    answer(&mut w, &Outcome::Success);
+    assert_eq!(w.statuses.len(), published, "nothing new");
+    answer(&mut w, &bad());
+    assert!(!is_ready(&w));
+    assert_eq!(w.told("Unhealthy"), ["Readiness probe failed: no"]);
+    assert_eq!(w.count("stop_container"), 0, "readiness kills nothing");
+}
+
+#[test]
+fn liveness_kills_with_its_own_grace_and_the_policy_decides_what_follows() {
+    for (policy, restarts, message) in [
+        ("Always", 2, "Container a failed liveness probe, will be restarted"),
+        ("OnFailure", 2, "Container a failed liveness probe, will be restarted"),
+        ("Never", 1, "Container a failed liveness probe"),
+    ] {
+        let mut probe = exec();
+        probe["terminationGracePeriodSeconds"] = json!(9);
+        let mut w = World::with(&probed(policy, json!({ "livenessProbe": probe })));
+        assert!(is_ready(&w));
+        assert_eq!(answer(&mut w, &bad()), Kind::Liveness);
+        assert_eq!(w.told("Killing"), [message]);
+        assert_eq!(w.told("Unhealthy"), ["Liveness probe failed: no"]);
+        assert!(
+            w.applied.iter().any(|a| a.starts_with("stop_container") && a.ends_with(" 9")),
+            "{:?}",
+            w.applied
+        );
+        assert_eq!(w.count("start_container"), restarts, "{policy}");
+    }
+}
+
+#[test]
+fn startup_holds_back_started_and_ready() {
+    let mut w = World::with(&probed("Always", json!({"startupProbe": exec(), "readinessProbe": exec()})));
+    assert_eq!((container(&w).started, container(&w).ready), (Some(false), false));
+    assert_eq!(answer(&mut w, &Outcome::Success), Kind::Startup);
+    assert_eq!((container(&w).started, container(&w).ready), (Some(true), false));
+    assert_eq!(answer(&mut w, &Outcome::Success), Kind::Readiness);
+    assert!(is_ready(&w));
+}
+
+#[test]
+fn a_question_that_changes_nothing_costs_no_pass() {
+    let mut w = World::with(&probed("Always", json!({"livenessProbe": exec()})));
+    let before = w.applied.len();
+    for _ in 0..20 {
+        answer(&mut w, &Outcome::Success);
+    }
+    assert_eq!(w.applied.len(), before, "nothing was done, nothing looked at");
+    assert!(w.worker.deadline().is_some_and(|at| at > w.now));
+}
+
+#[test]
+fn a_pod_on_its_way_out_is_asked_only_whether_it_is_ready_and_then_nothing() {
+    let p = probed("Always", json!({"livenessProbe": exec(), "readinessProbe": exec()}));
+    let mut w = World::with(&p);
+    answer(&mut w, &Outcome::Success);
+    w.kill(KillReason::Removed, None);
+    assert!(w.probes.iter().all(|(_, call)| call.kind == Kind::Readiness));
+    w.settle();
+    assert_eq!(w.finished, Some(false));
+    assert!(w.probes.is_empty(), "{:?}", w.probes);
+}
+
+#[test]
+fn another_agent_keeps_what_the_api_server_shows() {
+    let probes = json!({"startupProbe": exec(), "readinessProbe": exec()});
+    let mut w = World::with(&probed("Always", probes.clone()));
+    answer(&mut w, &Outcome::Success);
+    answer(&mut w, &Outcome::Success);
+    assert!(is_ready(&w));
+    let mut shown = probed("Always", probes);
+    Arc::make_mut(&mut shown).status = w.statuses.last().cloned();
+    w.restart_agent();
+    let told = w.statuses.len();
+    w.desire(&shown);
+    w.settle();
+    assert!(
+        w.statuses[told..].iter().flat_map(|s| s.conditions.iter().flatten()).all(|c| c.status == "True")
+    );
+    // An answer of its own counts.
+    assert_eq!(answer(&mut w, &bad()), Kind::Readiness);
+    assert!(!is_ready(&w));
+}

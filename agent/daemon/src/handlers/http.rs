@@ -1,0 +1,231 @@
+//! GET requests to containers: one connection each, no proxy, certificates not verified, answers cut off.
+//!
+//! In: an [`HttpGet`]. Out: status and the beginning of the body, or a failure in upstream's words. Redirects are
+//! followed to the same host only, ten at most. Upstream: pkg/probe/http.
+
+use std::time::Duration;
+
+use agent_core::probe::Outcome;
+use agent_core::probe::check::{HttpGet, Scheme};
+use anyhow::Context;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::{ANSWER_BYTES_MAX, net, tls};
+
+/// `User-Agent` of probes.
+pub const PROBE_AGENT: &str = "kube-probe/1.36";
+/// Redirects after which it is enough, the first request counted.
+const REDIRECTS_MAX: usize = 10;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// No request was answered.
+    #[error("Get {url:?}: {message}")]
+    Get {
+        /// Of the last request.
+        url: String,
+        /// What happened.
+        message: String,
+    },
+    /// The server does not speak TLS.
+    #[error("Get {url:?}: http: server gave HTTP response to HTTPS client")]
+    NoTls {
+        /// Of the last request.
+        url: String,
+    },
+    /// The body ended before its end.
+    #[error("{0}")]
+    Body(String),
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// Status code of the last answer.
+    pub status: u16,
+    /// The first [`ANSWER_BYTES_MAX`] bytes of its body.
+    pub body: Vec<u8>,
+}
+
+/// Sends requests; holds no connections.
+pub struct HttpClient {
+    tls: TlsConnector,
+}
+
+impl HttpClient {
+    /// A client.
+    ///
+    /// # Errors
+    /// TLS cannot be set up.
+    pub fn new() -> anyhow::Result<HttpClient> {
+        let config = tls::client().context("set up TLS for probes")?;
+        Ok(HttpClient { tls: TlsConnector::from(config) })
+    }
+
+    /// 200 to 299 is success, 300 to 399 one with a warning.
+    pub(super) async fn probe(&self, get: &HttpGet, within: Duration) -> Outcome {
+        let Ok(result) = timeout(within, self.get(get, PROBE_AGENT)).await else {
+            return Outcome::Failure(format!(
+                "Get {:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+                get.url()
+            ));
+        };
+        match result {
+            Ok(Answer { status: 200..=299, .. }) => Outcome::Success,
+            Ok(Answer { status: 300..=399, body }) => Outcome::Warning(format!(
+                "Probe terminated redirects, Response body: {}",
+                String::from_utf8_lossy(&body)
+            )),
+            Ok(Answer { status, .. }) => {
+                Outcome::Failure(format!("HTTP probe failed with statuscode: {status}"))
+            }
+            Err(error @ (HttpError::Get { .. } | HttpError::NoTls { .. })) => {
+                Outcome::Failure(error.to_string())
+            }
+            Err(error @ HttpError::Body(_)) => Outcome::Error(error.to_string()),
+        }
+    }
+
+    /// Asks, and follows redirects.
+    ///
+    /// # Errors
+    /// [`HttpError`]: no connection, no HTTP, a body that broke off, too many redirects.
+    pub async fn get(&self, get: &HttpGet, agent: &str) -> Result<Answer, HttpError> {
+        let mut at = get.clone();
+        for _ in 0..REDIRECTS_MAX {
+            match self.once(&at, agent, &get.host).await? {
+                Step::Redirected(next) => at = *next,
+                Step::Answered(answer) => return Ok(answer),
+            }
+        }
+        let message = format!("stopped after {REDIRECTS_MAX} redirects");
+        Err(HttpError::Get { url: at.target, message })
+    }
+
+    async fn once(&self, get: &HttpGet, agent: &str, host: &str) -> Result<Step, HttpError> {
+        let failed = |message: String| HttpError::Get { url: get.url(), message };
+        let request = request(get, agent).map_err(failed)?;
+        let stream = net::dial(&get.host, get.port).await.map_err(failed)?;
+        let follow = |response: &Response<Incoming>| {
+            let next = get.redirected(redirection(response)?)?;
+            // Anybody else's answer says nothing about this container.
+            (next.host == host).then_some(next)
+        };
+        match get.scheme {
+            Scheme::Http => exchange(stream, request, follow, failed).await,
+            Scheme::Https => {
+                let name = ServerName::try_from(get.host.clone()).map_err(|e| failed(e.to_string()))?;
+                let stream =
+                    self.tls.connect(name, stream).await.map_err(|e| match tls::is_plain_text(&e) {
+                        true => HttpError::NoTls { url: get.url() },
+                        false => failed(net::words(&e)),
+                    })?;
+                exchange(stream, request, follow, failed).await
+            }
+        }
+    }
+}
+
+enum Step {
+    Redirected(Box<HttpGet>),
+    Answered(Answer),
+}
+
+/// One request and what matters of its answer. The connection is driven here and ends with it.
+async fn exchange<S>(
+    stream: S,
+    request: Request<Empty<Bytes>>,
+    follow: impl Fn(&Response<Incoming>) -> Option<HttpGet>,
+    failed: impl Fn(String) -> HttpError,
+) -> Result<Step, HttpError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let shaken = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = shaken.map_err(|e| failed(innermost(&e)))?;
+    let talk = async {
+        let response = sender.send_request(request).await.map_err(|e| failed(innermost(&e)))?;
+        match follow(&response) {
+            Some(next) => Ok(Step::Redirected(Box::new(next))),
+            None => read(response).await.map(Step::Answered),
+        }
+    };
+    tokio::pin!(talk, connection);
+    tokio::select! {
+        // Neither loses anything by being dropped: the one that is left is finished here, or nobody waits for it.
+        biased;
+        done = &mut talk => done,
+        // How it ended is told to the request as well.
+        _ = &mut connection => talk.await,
+    }
+}
+
+async fn read(response: Response<Incoming>) -> Result<Answer, HttpError> {
+    let (status, mut incoming) = (response.status().as_u16(), response.into_body());
+    let mut body = Vec::new();
+    while body.len() < ANSWER_BYTES_MAX {
+        match incoming.frame().await {
+            None => break,
+            Some(Err(error)) => return Err(HttpError::Body(innermost(&error))),
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    let room = ANSWER_BYTES_MAX - body.len();
+                    body.extend_from_slice(&data[..data.len().min(room)]);
+                }
+            }
+        }
+    }
+    Ok(Answer { status, body })
+}
+
+/// `Location` of an answer that asks to go elsewhere with the same method.
+fn redirection(response: &Response<Incoming>) -> Option<&str> {
+    let moved = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+    response.headers().get(LOCATION).filter(|_| moved)?.to_str().ok()
+}
+
+fn request(get: &HttpGet, agent: &str) -> Result<Request<Empty<Bytes>>, String> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &get.headers {
+        let bad = |_| format!("net/http: invalid header field {name:?}");
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|e| bad(e.to_string()))?;
+        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|e| bad(e.to_string()))?;
+        headers.append(name, value);
+    }
+    for (name, default) in [(USER_AGENT, agent), (ACCEPT, "*/*")] {
+        match headers.get(&name).map(HeaderValue::is_empty) {
+            None => drop(headers.insert(name, HeaderValue::from_str(default).map_err(|e| e.to_string())?)),
+            // Given empty: not sent at all.
+            Some(true) => drop(headers.remove(name)),
+            Some(false) => {}
+        }
+    }
+    if headers.get(HOST).is_none_or(HeaderValue::is_empty) {
+        let host = HeaderValue::from_str(&get.authority()).map_err(|e| e.to_string())?;
+        headers.insert(HOST, host);
+    }
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    let mut request = Request::get(&get.target).body(Empty::new()).map_err(|e| e.to_string())?;
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// The innermost words: hyper's own name the part of the protocol, the source what happened to it.
+fn innermost(error: &hyper::Error) -> String {
+    let mut words: &dyn std::error::Error = error;
+    while let Some(source) = words.source() {
+        words = source;
+    }
+    words.to_string()
+}

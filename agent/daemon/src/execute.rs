@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::actor::Tasks;
 use crate::handlers::Handlers;
 use crate::mailbox::Sender;
+use crate::observer::Observer;
 use crate::pod_dirs::PodDirs;
 
 /// What effects are carried out with; clones share it.
@@ -33,6 +34,7 @@ pub struct Executor<R, I> {
     runtime: Arc<R>,
     images: Arc<I>,
     handlers: Arc<dyn Handlers>,
+    observer: Observer<R>,
     dirs: Arc<PodDirs>,
     pulls: Arc<Semaphore>,
     tasks: Tasks,
@@ -47,6 +49,7 @@ impl<R, I> Clone for Executor<R, I> {
             runtime: self.runtime.clone(),
             images: self.images.clone(),
             handlers: self.handlers.clone(),
+            observer: self.observer.clone(),
             dirs: self.dirs.clone(),
             pulls: self.pulls.clone(),
             tasks: self.tasks.clone(),
@@ -96,6 +99,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         pleg: Sender<PlegEvent>,
     ) -> Executor<R, I> {
         Executor {
+            observer: Observer::new(runtime.clone(), dirs.clone(), tasks.clone()),
             runtime,
             images,
             handlers,
@@ -106,6 +110,12 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             mutating: Arc::default(),
             abandon: CancellationToken::new(),
         }
+    }
+
+    /// Looks at pods as effects do.
+    #[must_use]
+    pub fn observer(&self) -> Observer<R> {
+        self.observer.clone()
     }
 
     /// Starts an effect. `cancel` drops the call; the answer is then `DeadlineExceeded`.
@@ -243,7 +253,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
 
     async fn inspect(&self, key: &PodKey) -> EffectResult {
         let as_of = self.tasks.now().mono;
-        let (found, observation) = self.runtime.inspect(&key.uid).await.map_err(error)?;
+        let (found, observation) = self.observer.inspect(&key.uid).await.map_err(error)?;
         let snapshot = PodSnapshot {
             pod: found.unwrap_or_else(|| key.clone()),
             as_of,

@@ -14,12 +14,14 @@ use agent_core::container_spec::context::{
     CgroupContext, DnsContext, MachineContext, ResolvConf, SecurityContext,
 };
 use agent_core::drivers::{CgroupDriver, RuntimeVersion};
+use agent_core::node_status::addresses;
 use agent_core::pod_worker::WorkerContext;
 use agent_core::resources::node_allocatable::{self, MachineAmounts, Reservations, Resources};
 use agent_core::restart;
 use agent_core::time::Now;
 use agent_linux::{machine, network, node_info, process};
 use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::kubelet::{KubeletConfiguration, enums};
 
 use crate::cli::Settings;
@@ -74,12 +76,17 @@ impl NodeFacts {
         counted.then(|| Path::new(&self.settings.options.root_dir))
     }
 
-    /// What pod workers share, as of now.
+    /// What pod workers share, as of now. `shown` are the node's addresses as its cluster shows them: what pods are told
+    /// is what `kubectl get nodes` says.
     ///
     /// # Errors
     /// Memory or CPUs of the machine cannot be read.
-    pub fn worker_context(&self) -> anyhow::Result<WorkerContext> {
-        let node = self.node_context()?;
+    pub fn worker_context(&self, shown: &[NodeAddress]) -> anyhow::Result<WorkerContext> {
+        let mut node = self.node_context()?;
+        let host_ips = addresses::host_ips(shown);
+        if !host_ips.is_empty() {
+            node.node_ips = host_ips;
+        }
         let kubelet = &self.settings.kubelet;
         let cap = kubelet.crash_loop_back_off.max_container_restart_period;
         Ok(WorkerContext {
@@ -297,7 +304,7 @@ mod tests {
         );
         assert!(admission.supplemental_groups_policy);
         assert!(!knows_supplemental_groups_policy(&runtime("1.7.28")));
-        let context = || format!("{:?}", facts.worker_context().unwrap());
+        let context = || format!("{:?}", facts.worker_context(&[]).unwrap());
         assert_eq!(context(), context());
     }
 

@@ -34,6 +34,7 @@ use crate::host::{self, Host};
 use crate::mailbox::{Inbox, Sender};
 use crate::manager::{DesiredPods, ManagerShell, Synced};
 use crate::memory;
+use crate::observer::Observer;
 use crate::outlets::Outlets;
 use crate::pleg::{PlegShell, Signals, listen};
 use crate::pod_dirs::PodDirs;
@@ -117,7 +118,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         tasks: Tasks,
     ) -> anyhow::Result<Node<R, I>> {
         let state = RuntimeState::ask(&*drivers.runtime).await;
-        let context = Arc::new(drivers.facts.worker_context()?);
+        let context = Arc::new(drivers.facts.worker_context(&[])?);
         let (context_view, context) = watch::channel(context);
         let (to_manager, manager_inbox) = tasks.mailbox::<ManagerEvent>();
         let (to_pleg, pleg_inbox) = tasks.mailbox::<PlegEvent>();
@@ -163,7 +164,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
 
         let output = start_output(&plan, &host, &tasks);
         let health = start_pleg(
-            &drivers.runtime,
+            executor.observer(),
             &drivers.signals,
             &tasks,
             (to_pleg, pleg_inbox),
@@ -186,9 +187,10 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             ClusterView { ready: handles.ready, pod_cidrs: handles.pod_cidrs, addresses: handles.addresses }
         });
         let (runtime_view, runtime) = watch::channel(state);
+        let addresses = cluster.as_ref().map(|cluster| cluster.addresses.clone());
         tasks.start(runtime_state::observe(
             drivers.runtime,
-            drivers.facts,
+            runtime_state::Sources { facts: drivers.facts, addresses },
             runtime_view,
             context_view,
             to_manager,
@@ -288,14 +290,14 @@ fn start_output(plan: &Plan, host: &Host, tasks: &Tasks) -> Option<mpsc::Sender<
 }
 
 fn start_pleg<R: Runtime, S: Signals>(
-    runtime: &Arc<R>,
+    observer: Observer<R>,
     signals: &S,
     tasks: &Tasks,
     (to_pleg, inbox): (Sender<PlegEvent>, Inbox<PlegEvent>),
     to_manager: &Sender<ManagerEvent>,
     output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
 ) -> watch::Receiver<Result<(), String>> {
-    let shell = PlegShell::new(runtime.clone(), tasks.clone(), to_pleg.clone(), to_manager.clone(), output);
+    let shell = PlegShell::new(observer, tasks.clone(), to_pleg.clone(), to_manager.clone(), output);
     let health = shell.health();
     tasks.own(Pleg::new(agent_core::pleg::Config::default()), shell, inbox);
     let (receiver, driver) = signals.signals();

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::actor::{Shell, Tasks};
 use crate::mailbox::{Coalesce, Relation, Sender};
+use crate::observer::Observer;
 use agent_core::pod_manager::ManagerEvent;
 
 /// A signal of the runtime's event stream, whatever driver it comes from.
@@ -33,7 +34,7 @@ pub enum RuntimeSignal {
 
 /// PLEG's surroundings.
 pub struct PlegShell<R> {
-    runtime: Arc<R>,
+    observer: Observer<R>,
     tasks: Tasks,
     own: Sender<PlegEvent>,
     manager: Sender<ManagerEvent>,
@@ -48,14 +49,14 @@ impl<R: Runtime> PlegShell<R> {
     /// `own` is PLEG's own mailbox, for answers.
     #[must_use]
     pub fn new(
-        runtime: Arc<R>,
+        observer: Observer<R>,
         tasks: Tasks,
         own: Sender<PlegEvent>,
         manager: Sender<ManagerEvent>,
         output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
     ) -> PlegShell<R> {
         let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
-        PlegShell { runtime, tasks, own, manager, output, health, listed: false }
+        PlegShell { observer, tasks, own, manager, output, health, listed: false }
     }
 
     /// Whether PLEG is healthy, for checks and conditions.
@@ -65,10 +66,10 @@ impl<R: Runtime> PlegShell<R> {
     }
 
     fn relist(&self) {
-        let (runtime, tasks, own) = (self.runtime.clone(), self.tasks.clone(), self.own.clone());
+        let (observer, tasks, own) = (self.observer.clone(), self.tasks.clone(), self.own.clone());
         self.tasks.start(async move {
             let as_of = tasks.now().mono;
-            let result = runtime.list().await.map_err(|e| e.to_string());
+            let result = observer.list().await.map_err(|e| e.to_string());
             if let Err(error) = &result {
                 tracing::warn!(error, "relist failed");
             }
@@ -77,10 +78,10 @@ impl<R: Runtime> PlegShell<R> {
     }
 
     fn inspect(&self, uid: PodUid) {
-        let (runtime, tasks, own) = (self.runtime.clone(), self.tasks.clone(), self.own.clone());
+        let (observer, tasks, own) = (self.observer.clone(), self.tasks.clone(), self.own.clone());
         self.tasks.start(async move {
             let as_of = tasks.now().mono;
-            let event = match runtime.inspect(&uid).await {
+            let event = match observer.inspect(&uid).await {
                 Ok((key, observation)) => PlegEvent::Inspected(Arc::new(PodSnapshot {
                     pod: key.unwrap_or_else(|| PodKey { namespace: "".into(), name: "".into(), uid }),
                     as_of,

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use agent_core::container_spec::dirs::termination_log_below;
 use agent_core::drivers::{Class, DriverError};
 use agent_core::pod_worker::TerminatingRecord;
 use agent_core::runtime::effect::{FileWrite, PodFile};
@@ -95,6 +96,21 @@ impl PodDirs {
             message: e.to_string(),
         })?;
         Ok(files::write_atomic(&own.join(RECORD_NAME), &text, 0o600, Durability::Synced)?)
+    }
+
+    /// The file for the last words of one container instance.
+    ///
+    /// # Errors
+    /// A UID or a name that would lead elsewhere.
+    pub fn termination_log(
+        &self,
+        uid: &PodUid,
+        container: &str,
+        attempt: u32,
+    ) -> Result<PathBuf, DriverError> {
+        let own = self.pod_dir(uid)?;
+        let path = own.join(termination_log_below(container, attempt));
+        self.checked("termination_log", &path, &own).map(Path::to_owned)
     }
 
     /// Every pod that has a directory, and the terminations that had begun. A damaged record is reported

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_apiserver::ApiClient;
-use agent_core::drivers::{ImageService, PodNetwork, Runtime};
+use agent_core::drivers::{ImageService, Runtime};
 use agent_core::node_status::{HostNetwork, MachineFacts};
 use agent_linux::clock::LinuxClock;
 use agent_linux::network_changes::{NetworkChanges, NetworkChangesError};
 use agent_linux::notify::{Notifier, watchdog_interval};
 use agent_linux::{host_channel, network, node_info, process};
 use anyhow::Context;
+use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::ledger::HostMessage;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -35,12 +36,10 @@ use crate::host::Host;
 use crate::incarnation::Incarnation;
 use crate::node::{Drivers, Node, Plan, run_dir};
 use crate::pod_dirs::chain;
+use crate::pod_network::{self, RuntimesFile};
 use crate::runtime_state::ContextSource;
 use crate::serving::{self, Views};
 use crate::watchdog::{beat, tell};
-
-/// How long until the runtime is told again what it did not take.
-const POD_CIDR_RETRY: Duration = Duration::from_secs(5);
 
 /// What the service manager put into the environment, read once.
 #[derive(Clone, Debug, Default)]
@@ -70,8 +69,8 @@ impl Environment {
 }
 
 impl ContextSource for NodeFacts {
-    fn worker_context(&self) -> anyhow::Result<agent_core::pod_worker::WorkerContext> {
-        NodeFacts::worker_context(self)
+    fn worker_context(&self, shown: &[NodeAddress]) -> anyhow::Result<agent_core::pod_worker::WorkerContext> {
+        NodeFacts::worker_context(self, shown)
     }
 }
 
@@ -193,7 +192,8 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         tasks.start(stamp_ready(shown, host.clone()));
     }
     if let Some(ranges) = node.pod_cidrs() {
-        tasks.start(tell_pod_cidrs(network, ranges, tasks.clone()));
+        let file = RuntimesFile::of_appliance(run_dir());
+        tasks.start(pod_network::tell(network, ranges, file, tasks.clone()));
     }
     if let Some(period) = watchdog {
         tasks.start(beat(notifier.clone(), period, node.take_owners(), tasks.clone()));
@@ -245,32 +245,6 @@ fn join(
 async fn stamp_ready(mut shown: watch::Receiver<bool>, host: Host) {
     if shown.wait_for(|ready| *ready).await.is_ok() {
         host.stamp("node.ready", "").await;
-    }
-}
-
-/// The runtime hears the addresses of its pods, again until it takes them.
-async fn tell_pod_cidrs<N: PodNetwork>(
-    network: Arc<N>,
-    mut ranges: watch::Receiver<Vec<String>>,
-    tasks: Tasks,
-) {
-    loop {
-        let now = ranges.borrow_and_update().clone();
-        if !now.is_empty() {
-            match network.update_pod_cidr(&now).await {
-                Ok(()) => {
-                    tracing::info!(ranges = now.join(","), "pod address ranges are known to the runtime")
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "pod address ranges not told to the runtime yet");
-                    tasks.wait_until(tasks.now().mono.after(POD_CIDR_RETRY)).await;
-                    continue;
-                }
-            }
-        }
-        if ranges.changed().await.is_err() {
-            return;
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use agent_core::drivers::Runtime;
 use agent_core::pod_worker::WorkerContext;
+use k8s_openapi::api::core::v1::NodeAddress;
 use tokio::sync::watch;
 
 use crate::actor::Tasks;
@@ -47,17 +48,26 @@ impl RuntimeState {
 
 /// Something that makes the workers' context anew from the machine as it is now.
 pub trait ContextSource: Send + Sync + 'static {
-    /// The context as of now. May block for small reads of /proc and /sys.
+    /// The context as of now. `shown` are the node's addresses as its cluster shows them, empty before it does and on
+    /// a standalone node. May block for small reads of /proc and /sys.
     ///
     /// # Errors
     /// Why the machine cannot be read; the old context stays.
-    fn worker_context(&self) -> anyhow::Result<WorkerContext>;
+    fn worker_context(&self, shown: &[NodeAddress]) -> anyhow::Result<WorkerContext>;
+}
+
+/// What is observed besides the runtime.
+pub struct Sources<C> {
+    /// The machine.
+    pub facts: Arc<C>,
+    /// The Node's addresses; none on a standalone node.
+    pub addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
 }
 
 /// Keeps the view and the dispatcher informed until the node stops.
 pub async fn observe<R: Runtime>(
     runtime: Arc<R>,
-    facts: Arc<impl ContextSource>,
+    mut from: Sources<impl ContextSource>,
     view: watch::Sender<RuntimeState>,
     context: watch::Sender<Arc<WorkerContext>>,
     to: Sender<ManagerEvent>,
@@ -65,15 +75,20 @@ pub async fn observe<R: Runtime>(
 ) {
     loop {
         let every = if view.borrow().is_ready() { WHILE_READY } else { WHILE_NOT_READY };
-        tasks.wait_until(tasks.now().mono.after(every)).await;
+        tokio::select! {
+            // Both only wait.
+            () = tasks.wait_until(tasks.now().mono.after(every)) => {}
+            () = changed(from.addresses.as_mut()) => {}
+        }
         let state = RuntimeState::ask(&*runtime).await;
         let before = view.send_replace(state.clone());
         if before != state {
             tracing::info!(runtime = ?state.runtime, network = ?state.network, "runtime state");
             to.send(ManagerEvent::Network(state.network));
         }
-        let source = facts.clone();
-        match tasks.blocking(move || source.worker_context()).await {
+        let source = from.facts.clone();
+        let shown = from.addresses.as_mut().map(|a| a.borrow_and_update().clone()).unwrap_or_default();
+        match tasks.blocking(move || source.worker_context(&shown)).await {
             Some(Ok(new)) => {
                 // The whole context is plain data; its text is its identity.
                 let old = context.borrow().clone();
@@ -87,5 +102,16 @@ pub async fn observe<R: Runtime>(
             Some(Err(error)) => tracing::warn!(error = format!("{error:#}"), "node facts cannot be read"),
             None => return,
         }
+    }
+}
+
+/// Waits for other addresses; for ever if there can be none.
+async fn changed(addresses: Option<&mut watch::Receiver<Vec<NodeAddress>>>) {
+    let there = match addresses {
+        Some(addresses) => addresses.changed().await.is_ok(),
+        None => false,
+    };
+    if !there {
+        std::future::pending::<()>().await;
     }
 }

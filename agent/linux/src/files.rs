@@ -4,7 +4,7 @@
 //! to a [`Class`] for core. Invariant: a reader never sees half of a file that was written here.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -156,6 +156,28 @@ pub fn read_capped(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FilesError> {
     Ok(contents)
 }
 
+/// Reads at most the last `bytes_max` bytes of a file, and says whether that is all of it. A link is not followed.
+///
+/// # Errors
+/// `open`, `seek` or `read`; what is no regular file is `InvalidInput`.
+pub fn read_end(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, bool), FilesError> {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC | nix::libc::O_NOFOLLOW)
+        .open(path)
+        .map_err(FilesError::at("open", path))?;
+    let metadata = file.metadata().map_err(FilesError::at("stat", path))?;
+    if !metadata.is_file() {
+        let e = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+        return Err(FilesError::at("read", path)(e));
+    }
+    let start = metadata.len().saturating_sub(bytes_max);
+    file.seek(SeekFrom::Start(start)).map_err(FilesError::at("seek", path))?;
+    let mut end = Vec::with_capacity(usize::try_from(metadata.len() - start).unwrap_or(0));
+    file.take(bytes_max).read_to_end(&mut end).map_err(FilesError::at("read", path))?;
+    Ok((end, start == 0))
+}
+
 /// The names in a directory that do not begin with a dot, in byte order. Names that are not UTF-8 are
 /// given with replacement characters (and will then fail to open, with that name in the error).
 ///
@@ -239,6 +261,23 @@ mod tests {
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
         assert_eq!(read_capped(&fifo, 4).unwrap_err().class(), Class::Invalid);
+    }
+
+    #[test]
+    fn the_end_of_a_file_and_of_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        std::fs::write(&path, "12345").unwrap();
+        assert_eq!(read_end(&path, 5).unwrap(), (b"12345".to_vec(), true));
+        assert_eq!(read_end(&path, 2).unwrap(), (b"45".to_vec(), false));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        for refused in [&link, &fifo, dir.path()] {
+            assert!(read_end(refused, 5).is_err(), "{}", refused.display());
+        }
+        assert_eq!(read_end(&dir.path().join("gone"), 5).unwrap_err().class(), Class::NotFound);
     }
 
     #[test]

@@ -217,6 +217,8 @@ impl FakeRuntime {
             image_ref: config.image.to_string(),
             log_path: format!("{log_directory}/{}", config.log_path),
             annotations: config.annotations.clone(),
+            user: None,
+            resources: None,
         };
         let program = self.programs.get(&config.name).cloned().unwrap_or_default();
         self.containers.insert(id.clone(), FakeContainer { pod: home.pod, observed, program });

@@ -48,7 +48,13 @@ pub fn hosts_path(pod: &Pod, node: &NodeContext) -> String {
 /// Host path of a container instance's termination message. The attempt keeps instances apart.
 #[must_use]
 pub fn termination_log(pod: &Pod, container: ContainerRef<'_>, attempt: u32, node: &NodeContext) -> String {
-    format!("{}/containers/{}/{attempt:08x}", pod_dir(pod, node), container.name())
+    format!("{}/{}", pod_dir(pod, node), termination_log_below(container.name(), attempt))
+}
+
+/// The same, below the pod's directory.
+#[must_use]
+pub fn termination_log_below(container: &str, attempt: u32) -> String {
+    format!("containers/{container}/{attempt:08x}")
 }
 
 /// What must exist before the pod's sandbox: pod directory, its parts, emptyDir volumes, log directory.

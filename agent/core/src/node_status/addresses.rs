@@ -94,6 +94,17 @@ pub fn node_addresses(
     Ok(internal.chain([address("Hostname", &policy.hostname)]).collect())
 }
 
+/// The addresses that pods on the node see as their host's: the first internal one, else the first external one, and
+/// the first of the other family. Upstream: pkg/util/node, GetNodeHostIPs.
+#[must_use]
+pub fn host_ips(addresses: &[NodeAddress]) -> Vec<String> {
+    let of = |kind: &'static str| addresses.iter().filter(move |a| a.type_ == kind);
+    let ips = || of("InternalIP").chain(of("ExternalIP")).filter_map(|a| a.address.parse::<IpAddr>().ok());
+    let first = ips().next();
+    let other = first.and_then(|first| ips().find(|ip| ip.is_ipv4() != first.is_ipv4()));
+    first.into_iter().chain(other).map(|ip| ip.to_string()).collect()
+}
+
 /// What the cloud's controller is told about `--node-ip`; `None` if the annotation must not be there.
 pub(super) fn provided_node_ip(policy: &AddressPolicy) -> Option<String> {
     let given = |index: usize| policy.node_ips.get(index).filter(|ip| !ip.is_unspecified());
@@ -151,4 +162,23 @@ fn validate(ip: IpAddr, host: &HostNetwork) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("node IP: \"{ip}\" not found in the host's network interfaces"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_one_address_of_each_family() {
+        let of = |addresses: &[(&str, &str)]| {
+            let all: Vec<_> = addresses.iter().map(|(kind, value)| address(kind, value)).collect();
+            host_ips(&all).join(" ")
+        };
+        assert_eq!(of(&[("Hostname", "n"), ("InternalIP", "192.0.2.1")]), "192.0.2.1");
+        assert_eq!(of(&[("InternalIP", "192.0.2.1"), ("InternalIP", "192.0.2.2")]), "192.0.2.1");
+        assert_eq!(of(&[("ExternalIP", "198.51.100.1"), ("InternalIP", "192.0.2.1")]), "192.0.2.1");
+        let both = of(&[("InternalIP", "2001:db8::1"), ("ExternalIP", "198.51.100.1")]);
+        assert_eq!(both, "2001:db8::1 198.51.100.1");
+        assert_eq!(of(&[("Hostname", "192.0.2.9"), ("InternalIP", "nonsense")]), "");
+    }
 }

@@ -59,6 +59,8 @@ fn container(name: &str, attempt: u32, home: u32, state: St, code: i32) -> Conta
         image_ref: String::new(),
         log_path: String::new(),
         annotations,
+        user: None,
+        resources: None,
     }
 }
 

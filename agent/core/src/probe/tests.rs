@@ -74,6 +74,8 @@ impl World {
             image_ref: String::new(),
             log_path: String::new(),
             annotations: BTreeMap::new(),
+            user: None,
+            resources: None,
         });
         self.look();
         id

@@ -79,6 +79,34 @@ pub struct ContainerObserved {
     pub log_path: String,
     /// Annotations we put on it (`labels::CONTAINER_*`).
     pub annotations: BTreeMap<String, String>,
+    /// As whom its first process runs; `None` if the runtime does not say.
+    pub user: Option<UserObserved>,
+    /// The resources in force; `None` if the runtime does not say.
+    pub resources: Option<ResourcesObserved>,
+}
+
+/// CRI `LinuxContainerUser`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserObserved {
+    /// Numeric user.
+    pub uid: i64,
+    /// Primary group.
+    pub gid: i64,
+    /// Further groups, the image's included.
+    pub supplemental_groups: Vec<i64>,
+}
+
+/// The part of CRI `LinuxContainerResources` that a status shows. Zero or less means "not set", as on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourcesObserved {
+    /// CFS period, microseconds.
+    pub cpu_period_us: i64,
+    /// CFS quota, microseconds in a period.
+    pub cpu_quota_us: i64,
+    /// Relative weight.
+    pub cpu_shares: i64,
+    /// Memory limit, bytes.
+    pub memory_limit_bytes: i64,
 }
 
 /// Everything of one pod that the runtime knows, as of a moment.

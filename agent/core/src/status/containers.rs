@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
     ContainerStateWaiting, ContainerStatus, PodStatus,
 };
 
-use super::{StatusInputs, api_time};
+use super::{StatusInputs, api_time, instance};
 use crate::pod_actions::{Slot, SlotKind, ended, restarts, slots};
 use crate::runtime::labels;
 use crate::runtime::observed::{ContainerObserved, ContainerState};
@@ -72,6 +72,7 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
     if let Some(b) = before {
         status.restart_count = status.restart_count.max(b.restart_count);
     }
+    instance::fill(spec, found.first().copied(), before, &mut status);
     waiting_to_restart(inputs, slot, spec, found.first().copied(), &mut status);
     status
 }

@@ -7,6 +7,8 @@
 
 mod conditions;
 mod containers;
+mod instance;
+pub mod last_words;
 mod phase;
 
 #[cfg(test)]

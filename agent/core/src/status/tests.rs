@@ -42,6 +42,8 @@ fn container(name: &str, attempt: u32, state: St, code: i32) -> ContainerObserve
         image_ref: "i@sha256:1".to_owned(),
         log_path: String::new(),
         annotations: BTreeMap::new(),
+        user: None,
+        resources: None,
     }
 }
 

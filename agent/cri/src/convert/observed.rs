@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use agent_core::drivers::{CgroupDriver, RuntimeFeatures, RuntimeHandler, RuntimeStatus, RuntimeVersion};
 use agent_core::runtime::effect::ImageInfo;
-use agent_core::runtime::observed::{ContainerObserved, ContainerState, SandboxObserved, SandboxState};
+use agent_core::runtime::observed::{
+    ContainerObserved, ContainerState, ResourcesObserved, SandboxObserved, SandboxState, UserObserved,
+};
 use agent_core::runtime::{PodKey, PodUid, labels};
 use agent_core::time::Wall;
 use orlop_proto::cri::v1;
@@ -130,6 +132,21 @@ pub fn container(sandbox_id: &str, c: v1::ContainerStatus) -> ContainerObserved 
         image_ref: c.image_ref,
         log_path: c.log_path,
         annotations,
+        user: c.user.and_then(|u| u.linux).map(user),
+        resources: c.resources.and_then(|r| r.linux).map(|r| resources(&r)),
+    }
+}
+
+fn user(u: v1::LinuxContainerUser) -> UserObserved {
+    UserObserved { uid: u.uid, gid: u.gid, supplemental_groups: u.supplemental_groups }
+}
+
+fn resources(r: &v1::LinuxContainerResources) -> ResourcesObserved {
+    ResourcesObserved {
+        cpu_period_us: r.cpu_period,
+        cpu_quota_us: r.cpu_quota,
+        cpu_shares: r.cpu_shares,
+        memory_limit_bytes: r.memory_limit_in_bytes,
     }
 }
 

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use agent_core::drivers::CgroupDriver;
 use agent_core::runtime::PodKey;
 use agent_core::runtime::config::*;
-use agent_core::runtime::observed::{ContainerObserved, ContainerState, SandboxObserved, SandboxState};
+use agent_core::runtime::observed::{
+    ContainerObserved, ContainerState, ResourcesObserved, SandboxObserved, SandboxState, UserObserved,
+};
 use agent_core::time::Wall;
 use orlop_proto::cri::v1;
 use orlop_proto::cri::v1::security_profile::ProfileType;
@@ -371,6 +373,19 @@ fn container_statuses_arrive() {
         message: "words".into(),
         annotations: HashMap::from([("a".into(), "1".into())]),
         log_path: "/log".into(),
+        user: Some(v1::ContainerUser {
+            linux: Some(v1::LinuxContainerUser { uid: 1, gid: 2, supplemental_groups: vec![3] }),
+        }),
+        resources: Some(v1::ContainerResources {
+            linux: Some(v1::LinuxContainerResources {
+                cpu_period: 100_000,
+                cpu_quota: 50_000,
+                cpu_shares: 256,
+                memory_limit_in_bytes: 9,
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
         ..Default::default()
     };
     let seen = ContainerObserved {
@@ -389,6 +404,13 @@ fn container_statuses_arrive() {
         image_ref: "nginx@sha256:1".into(),
         log_path: "/log".into(),
         annotations: map(&[("a", "1")]),
+        user: Some(UserObserved { uid: 1, gid: 2, supplemental_groups: vec![3] }),
+        resources: Some(ResourcesObserved {
+            cpu_period_us: 100_000,
+            cpu_quota_us: 50_000,
+            cpu_shares: 256,
+            memory_limit_bytes: 9,
+        }),
     };
     assert_eq!(observed::container("s1", status), seen);
     let empty = observed::container("s1", v1::ContainerStatus { state: 99, ..Default::default() });

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use agent_core::admission::AdmissionContext;
 use agent_core::container_spec::NodeContext;
-use agent_core::node_status::{HostNetwork, InterfaceAddress, MachineFacts};
+use agent_core::node_status::{HostNetwork, InterfaceAddress, MachineFacts, addresses};
 use agent_core::pod_worker::WorkerContext;
 use agent_core::resources::node_allocatable::MachineAmounts;
 use agent_core::restart;
@@ -23,6 +23,7 @@ use agent_linux::clock::Clock;
 use agent_sim::driver::FakeDriver;
 use agent_sim::fake_runtime::{FakeRuntime, image};
 use api::TestApi;
+use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_agent::actor::Tasks;
 use orlop_agent::cluster::feeds::NodeFactsSource;
 use orlop_agent::handlers::PodHandlers;
@@ -54,14 +55,14 @@ impl Signals for NoEvents {
 struct Facts(NodeContext);
 
 impl ContextSource for Facts {
-    fn worker_context(&self) -> anyhow::Result<WorkerContext> {
+    fn worker_context(&self, shown: &[NodeAddress]) -> anyhow::Result<WorkerContext> {
         Ok(WorkerContext {
             specs: Arc::new(self.0.clone()),
             request_timeout: Duration::from_secs(120),
             crash_loop: restart::Policy::default(),
             runtime_name: "fake".to_owned(),
-            host_ips: Vec::new(),
             agent_started: Now::default(),
+            host_ips: addresses::host_ips(shown),
         })
     }
 }

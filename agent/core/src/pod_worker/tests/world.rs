@@ -251,6 +251,8 @@ impl Runtime {
             image_ref: config.image.to_string(),
             log_path: String::new(),
             annotations: config.annotations.clone(),
+            user: None,
+            resources: None,
         };
         self.containers.insert(id.clone(), c);
         Ok(EffectOk::Container(id))

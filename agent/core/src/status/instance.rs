@@ -1,0 +1,249 @@
+//! What a container status says about its instance beside its state: resources, user, mounts (contract 6.7).
+//!
+//! In: specification, newest instance, the status before. Out: fields of the status. Invariants: an amount that the
+//! runtime reports goes before what was asked for; what an instance was given when it was first shown stays, so that
+//! a later change of the pod's resources is not shown as if it were in force. Upstream: convertToAPIContainerStatuses.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, ContainerUser, LinuxContainerUser, ResourceRequirements, VolumeMountStatus,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+
+use crate::resources::requests::{CPU, MEMORY};
+use crate::runtime::observed::{ContainerObserved, ContainerState, ResourcesObserved, UserObserved};
+use crate::types::{Quantity, quantity_text};
+
+/// CPU limits up to this come out alike in the kernel, thousandths of a core.
+const CPU_LIMIT_MIN_MILLI: i64 = 10;
+/// The same for requests.
+const CPU_REQUEST_MIN_MILLI: i64 = 2;
+
+type Amounts = BTreeMap<String, ApiQuantity>;
+
+/// Fills in the fields. `status` has its container id already.
+pub(super) fn fill(
+    spec: &Container,
+    newest: Option<&ContainerObserved>,
+    before: Option<&ContainerStatus>,
+    status: &mut ContainerStatus,
+) {
+    status.volume_mounts = volume_mounts(spec);
+    let same = before.filter(|b| b.container_id.is_some() && b.container_id == status.container_id);
+    let Some(newest) = newest else {
+        // The runtime has dropped it; what was known of it stays known.
+        if let Some(b) = same {
+            status.allocated_resources.clone_from(&b.allocated_resources);
+            status.resources.clone_from(&b.resources);
+            status.user.clone_from(&b.user);
+        }
+        return;
+    };
+    let shown = same.and_then(|b| Some((b.allocated_resources.clone(), b.resources.clone()?)));
+    let (allocated, mut resources) = shown.unwrap_or_else(|| {
+        let mut asked = spec.resources.clone().unwrap_or_default();
+        for amounts in [&mut asked.limits, &mut asked.requests].into_iter().flatten() {
+            amounts.values_mut().for_each(respell);
+        }
+        (asked.requests.clone().filter(|r| !r.is_empty()), asked)
+    });
+    if let Some(actual) = newest.resources.filter(|_| newest.state == ContainerState::Running) {
+        in_force(&actual, &mut resources);
+    }
+    status.allocated_resources = allocated;
+    status.resources = Some(resources);
+    status.user = newest.user.as_ref().map(user);
+}
+
+fn volume_mounts(spec: &Container) -> Option<Vec<VolumeMountStatus>> {
+    let mounts = spec.volume_mounts.as_ref().filter(|all| !all.is_empty())?;
+    let status = |m: &k8s_openapi::api::core::v1::VolumeMount| {
+        let read_only = m.read_only.filter(|is| *is);
+        VolumeMountStatus {
+            name: m.name.clone(),
+            mount_path: m.mount_path.clone(),
+            read_only,
+            // Pods that insist on it are refused; where it is only preferred they go without.
+            recursive_read_only: read_only.map(|_| "Disabled".to_owned()),
+            ..VolumeMountStatus::default()
+        }
+    };
+    Some(mounts.iter().map(status).collect())
+}
+
+fn user(u: &UserObserved) -> ContainerUser {
+    let groups = Some(u.supplemental_groups.clone()).filter(|g| !g.is_empty());
+    ContainerUser { linux: Some(LinuxContainerUser { uid: u.uid, gid: u.gid, supplemental_groups: groups }) }
+}
+
+/// Puts what the runtime reports in the place of what was asked for, in lists that there are.
+fn in_force(actual: &ResourcesObserved, resources: &mut ResourceRequirements) {
+    if let Some(limits) = resources.limits.as_mut().filter(|l| !l.is_empty()) {
+        if actual.cpu_period_us > 0 {
+            let milli = actual.cpu_quota_us.saturating_mul(1000) / actual.cpu_period_us;
+            put_cpu(limits, milli, CPU_LIMIT_MIN_MILLI);
+        }
+        if actual.memory_limit_bytes > 0 {
+            put(limits, MEMORY, Quantity::from_units(actual.memory_limit_bytes));
+        }
+    }
+    if let Some(requests) = resources.requests.as_mut().filter(|r| !r.is_empty()) {
+        // Shares are thousandths of a core scaled to 1024 and cut: rounding up gives the request back.
+        let milli = actual.cpu_shares.saturating_mul(1000).saturating_add(1023) / 1024;
+        put_cpu(requests, milli, CPU_REQUEST_MIN_MILLI);
+    }
+}
+
+fn put_cpu(amounts: &mut Amounts, milli: i64, min: i64) {
+    let asked = amounts.get(CPU).and_then(|q| Quantity::parse(&q.0).ok()).unwrap_or_default();
+    if milli > 0 && (milli > min || asked.milli_value() > min) {
+        put(amounts, CPU, Quantity::from_milli(milli));
+    }
+}
+
+/// Spells an amount as the API server does, which would else be told the same again and again: shortest, by powers of two
+/// if it was.
+fn respell(amount: &mut ApiQuantity) {
+    let Ok(asked) = Quantity::parse(&amount.0) else { return };
+    let by_two = amount.0.ends_with('i');
+    amount.0 = if by_two { quantity_text::binary(asked.value()) } else { quantity_text::decimal(asked) };
+}
+
+/// Keeps the spelling of an amount that is the same.
+fn put(amounts: &mut Amounts, name: &str, actual: Quantity) {
+    let same = |q: &ApiQuantity| Quantity::parse(&q.0).is_ok_and(|asked| asked == actual);
+    if !amounts.get(name).is_some_and(same) {
+        amounts.insert(name.to_owned(), ApiQuantity(quantity_text::of_resource(name, actual)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::time::Wall;
+
+    fn container(resources: Value) -> Container {
+        serde_json::from_value(json!({"name": "a", "image": "i", "resources": resources})).unwrap()
+    }
+
+    fn instance(state: ContainerState, resources: Option<ResourcesObserved>) -> ContainerObserved {
+        ContainerObserved {
+            id: "a0".into(),
+            sandbox: "s".into(),
+            name: "a".to_owned(),
+            attempt: 0,
+            state,
+            created: Wall(1),
+            started: None,
+            finished: None,
+            exit_code: 0,
+            reason: String::new(),
+            message: String::new(),
+            image: String::new(),
+            image_ref: String::new(),
+            log_path: String::new(),
+            annotations: BTreeMap::new(),
+            user: None,
+            resources,
+        }
+    }
+
+    fn filled(
+        spec: &Container,
+        newest: Option<&ContainerObserved>,
+        before: Option<&ContainerStatus>,
+    ) -> ContainerStatus {
+        let id = Some("containerd://a0".to_owned());
+        let mut status = ContainerStatus { container_id: id, ..ContainerStatus::default() };
+        fill(spec, newest, before, &mut status);
+        status
+    }
+
+    fn shown(status: &ContainerStatus) -> Value {
+        json!({"resources": status.resources, "allocated": status.allocated_resources})
+    }
+
+    #[test]
+    fn what_the_runtime_reports_goes_before_what_was_asked_for() {
+        let spec = container(json!({"limits": {"cpu": "1", "memory": "64M", "example.com/x": "1"},
+            "requests": {"cpu": "333m", "memory": "32Mi"}}));
+        let actual = |cpu_quota_us, cpu_shares, memory_limit_bytes| {
+            Some(ResourcesObserved { cpu_period_us: 100_000, cpu_quota_us, cpu_shares, memory_limit_bytes })
+        };
+        let as_asked = shown(&filled(&spec, Some(&instance(ContainerState::Created, None)), None));
+        assert_eq!(as_asked["allocated"], json!({"cpu": "333m", "memory": "32Mi"}));
+        let same = instance(ContainerState::Running, actual(100_000, 340, 64_000_000));
+        assert_eq!(shown(&filled(&spec, Some(&same), None)), as_asked, "spelled as the pod spells it");
+        let other = instance(ContainerState::Running, actual(50_000, 512, 64 << 20));
+        let changed = shown(&filled(&spec, Some(&other), None));
+        let limits = json!({"cpu": "500m", "memory": "64Mi", "example.com/x": "1"});
+        assert_eq!(changed["resources"]["limits"], limits);
+        assert_eq!(changed["resources"]["requests"], json!({"cpu": "500m", "memory": "32Mi"}));
+        let ended = instance(ContainerState::Exited, actual(50_000, 512, 1));
+        assert_eq!(shown(&filled(&spec, Some(&ended), None)), as_asked, "an ended one uses nothing");
+    }
+
+    #[test]
+    fn amounts_that_the_kernel_cannot_tell_apart_stay_as_asked() {
+        let spec = container(json!({"limits": {"cpu": "5m"}, "requests": {"cpu": "1m", "memory": "1Mi"}}));
+        let smallest = ResourcesObserved {
+            cpu_period_us: 100_000,
+            cpu_quota_us: 1000,
+            cpu_shares: 2,
+            memory_limit_bytes: 0,
+        };
+        let status = filled(&spec, Some(&instance(ContainerState::Running, Some(smallest))), None);
+        assert_eq!(
+            shown(&status)["resources"],
+            json!({"limits": {"cpu": "5m"},
+            "requests": {"cpu": "1m", "memory": "1Mi"}})
+        );
+        let none =
+            filled(&container(json!({})), Some(&instance(ContainerState::Running, Some(smallest))), None);
+        assert_eq!(shown(&none), json!({"resources": {}, "allocated": null}));
+    }
+
+    #[test]
+    fn amounts_are_spelled_as_the_api_server_spells_them() {
+        let spec = container(json!({"limits": {"cpu": "0.5", "memory": "2048Ki"},
+            "requests": {"cpu": "1e-1", "memory": "1M", "example.com/x": "1000"}}));
+        let status = shown(&filled(&spec, Some(&instance(ContainerState::Created, None)), None));
+        assert_eq!(status["resources"]["limits"], json!({"cpu": "500m", "memory": "2Mi"}));
+        assert_eq!(status["allocated"], json!({"cpu": "100m", "memory": "1M", "example.com/x": "1k"}));
+    }
+
+    #[test]
+    fn a_resized_pod_does_not_change_what_an_instance_was_given() {
+        let running = instance(ContainerState::Running, None);
+        let first = filled(&container(json!({"requests": {"memory": "1Mi"}})), Some(&running), None);
+        let resized = container(json!({"requests": {"memory": "2Mi"}}));
+        assert_eq!(shown(&filled(&resized, Some(&running), Some(&first))), shown(&first));
+        assert_eq!(shown(&filled(&resized, None, Some(&first))), shown(&first), "dropped by the runtime");
+        let mut earlier = first.clone();
+        earlier.container_id = Some("containerd://older".to_owned());
+        let next = filled(&resized, Some(&running), Some(&earlier));
+        assert_eq!(shown(&next)["allocated"], json!({"memory": "2Mi"}), "the next instance has it");
+    }
+
+    #[test]
+    fn mounts_and_user() {
+        let mut spec = container(json!({}));
+        spec.volume_mounts = serde_json::from_value(json!([{"name": "v", "mountPath": "/v"},
+            {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "IfPossible"}]))
+        .unwrap();
+        let mut running = instance(ContainerState::Running, None);
+        running.user = Some(UserObserved { uid: 1000, gid: 0, supplemental_groups: vec![4, 5] });
+        let status = filled(&spec, Some(&running), None);
+        assert_eq!(
+            json!({"volumeMounts": status.volume_mounts, "user": status.user}),
+            json!({"volumeMounts": [{"name": "v", "mountPath": "/v"},
+                {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "Disabled"}],
+                "user": {"linux": {"uid": 1000, "gid": 0, "supplementalGroups": [4, 5]}}})
+        );
+        let waiting = filled(&spec, None, None);
+        assert!(waiting.volume_mounts.is_some() && waiting.user.is_none() && waiting.resources.is_none());
+    }
+}

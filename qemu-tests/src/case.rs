@@ -48,6 +48,29 @@ pub struct Case {
     pub run: fn(&mut CaseContext<'_>) -> Result<()>,
 }
 
+/// What the cases of one file have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Where they run.
+    pub level: Level,
+    /// Whom they share a fixture with.
+    pub group: Option<&'static str>,
+}
+
+impl Place {
+    /// A case here: its name, how long it takes (seconds), its promise, its code.
+    #[must_use]
+    pub const fn case(
+        self,
+        name: &'static str,
+        expected_s: u64,
+        about: &'static str,
+        run: fn(&mut CaseContext<'_>) -> Result<()>,
+    ) -> Case {
+        Case { name, level: self.level, expected_s, about, group: self.group, run }
+    }
+}
+
 /// The reason why a case cannot be asked on this machine.
 #[derive(Debug)]
 pub struct Skip(pub String);

@@ -12,7 +12,9 @@ pub mod image;
 pub mod join;
 pub mod join_certificates;
 pub mod join_node;
+pub mod join_outage;
 pub mod join_refused;
+pub mod join_status;
 pub mod join_vm;
 pub mod lifecycle;
 pub mod lifecycle_crash;
@@ -32,6 +34,8 @@ pub fn all() -> Vec<Case> {
         cri_contract::CASES,
         join::CASES,
         join_node::CASES,
+        join_outage::CASES,
+        join_status::CASES,
         join_refused::CASES,
         join_certificates::CASES,
         join_vm::CASES,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use orlop_config::ledger::{Entry, HostMessage};
 
-use crate::case::{Case, CaseContext, Level};
+use crate::case::{Case, CaseContext, Level, Place};
 use crate::run::Run;
 use crate::say;
 use crate::vm::lab::{Firmware, Lab};
@@ -15,38 +15,31 @@ use crate::vm::machine::Vm;
 
 const GROUP: Option<&str> = Some("vm");
 
-const fn case(
-    name: &'static str,
-    expected_s: u64,
-    about: &'static str,
-    run: fn(&mut CaseContext<'_>) -> Result<()>,
-) -> Case {
-    Case { name, level: Level::L4v, expected_s, about, group: GROUP, run }
-}
+const HERE: Place = Place { level: Level::L4v, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
-    case(
+    HERE.case(
         "boot/ledger",
         45,
         "every phase is stamped in order, the sample pod runs, its output arrives",
         ledger,
     ),
-    case(
+    HERE.case(
         "boot/verity-root",
         2,
         "PID 1 is systemd, / is a dm-verity erofs that cannot be made writable",
         verity_root,
     ),
-    case("boot/cgroup2", 2, "cgroup v2 only, all its controllers delegated", cgroup2),
-    case("boot/power-reset", 45, "reset while running: the pod is back, by itself", power_reset),
-    case(
+    HERE.case("boot/cgroup2", 2, "cgroup v2 only, all its controllers delegated", cgroup2),
+    HERE.case("boot/power-reset", 45, "reset while running: the pod is back, by itself", power_reset),
+    HERE.case(
         "boot/second-boot",
         50,
         "powered off and on: machine-id and the containers' images are kept",
         second_boot,
     ),
-    case(
+    HERE.case(
         "boot/state-full",
         110,
         "a full state partition: the pod runs on the reserve; without it the agent is ready, and all recovers",

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::built;
-use crate::case::{Case, CaseContext, Level};
+use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::audit;
 use crate::cluster::bootstrap::Token;
 use crate::cluster::fixture::await_ready;
@@ -22,30 +22,23 @@ use crate::native::node::NativeNode;
 use crate::process::must;
 use crate::say;
 
-const fn case(
-    name: &'static str,
-    expected_s: u64,
-    about: &'static str,
-    run: fn(&mut CaseContext<'_>) -> Result<()>,
-) -> Case {
-    Case { name, level: Level::L4n, expected_s, about, group: GROUP, run }
-}
+const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
 /// Cases of this file. The last one looks at what happened on its node while the others ran.
 pub const CASES: &[Case] = &[
-    case(
+    HERE.case(
         "join/api-contract",
         10,
         "the contract that the fake API server keeps is the real one's",
         api_contract,
     ),
-    case(
+    HERE.case(
         "join/certificate-expired",
         15,
         "a certificate that ended while the node was off: with a token at once, without one when there is one",
         expired,
     ),
-    case(
+    HERE.case(
         "join/certificates-rotate",
         60,
         "certificates are renewed under load without a failed request, also by an agent that is killed meanwhile",

@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
-use crate::case::{Case, CaseContext, Level};
+use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, container,
 };
@@ -17,57 +17,49 @@ use crate::cluster::ready;
 use crate::native::pods::Pod as StaticPod;
 use crate::say;
 
-const fn case(
-    name: &'static str,
-    expected_s: u64,
-    about: &'static str,
-    run: fn(&mut CaseContext<'_>) -> Result<()>,
-) -> Case {
-    Case { name, level: Level::L4n, expected_s, about, group: GROUP, run }
-}
+const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
-    case(
+    HERE.case(
         "join/node-ready",
         40,
         "two nodes join with a bootstrap token, are Ready and keep their leases",
         node_ready,
     ),
-    case("join/pod", 10, "a pod made through the API runs on its node and is Ready, with its addresses", pod),
-    case(
+    HERE.case(
+        "join/pod",
+        10,
+        "a pod made through the API runs on its node and is Ready, with its addresses",
+        pod,
+    ),
+    HERE.case(
         "join/pod-delete",
         30,
         "kubectl delete pod: with its own grace, with another, and by force",
         pod_delete,
     ),
-    case(
+    HERE.case(
         "join/node-labels",
         10,
         "labels that the Node is given later decide about pods at once",
         node_labels,
     ),
-    case(
+    HERE.case(
         "join/mirror-pod",
         20,
         "a static pod has a mirror pod, which comes back when it is deleted",
         mirror_pod,
     ),
-    case("join/deployment", 90, "a Deployment of 20 over two nodes runs and is rolled over", deployment),
-    case("join/drain", 40, "a node is drained and uncordoned with kubectl", drain),
-    case(
-        "join/api-server-down",
-        60,
-        "static pods live without the API server; their mirrors are right after it",
-        api_down,
-    ),
-    case(
+    HERE.case("join/deployment", 90, "a Deployment of 20 over two nodes runs and is rolled over", deployment),
+    HERE.case("join/drain", 40, "a node is drained and uncordoned with kubectl", drain),
+    HERE.case(
         "join/agent-stopped",
         60,
         "a stopped agent: NotReady after the grace, Ready seconds after its start",
         stopped,
     ),
-    case("join/node-deleted", 30, "a node whose object was deleted comes back", node_deleted),
+    HERE.case("join/node-deleted", 30, "a node whose object was deleted comes back", node_deleted),
 ];
 
 fn node_ready(cx: &mut CaseContext<'_>) -> Result<()> {
@@ -278,48 +270,6 @@ fn drain(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.run_pod(api_pod("loose", "second", STAYS, 1))?;
     client.delete::<Pod>(&client.of("default"), "loose", None)?;
     await_pod_gone(&joined.cluster, "loose", 30)
-}
-
-fn api_down(cx: &mut CaseContext<'_>) -> Result<()> {
-    let joined = Joined::shared(cx)?;
-    let (stays, goes, comes) =
-        (StaticPod::staying("stays"), StaticPod::staying("goes"), StaticPod::staying("comes"));
-    for pod in [&stays, &goes] {
-        joined.nodes[0].write_manifest(&pod.file(), &pod.manifest())?;
-    }
-    joined.run_pod(api_pod("bound", "first", STAYS, 1))?;
-    for mirror in ["stays-first", "goes-first"] {
-        await_pod_ready(&joined.cluster, mirror, 60)?;
-    }
-    let before = ["stays-first", "bound"].map(|p| joined.nodes[0].wait(10, p, |v| v.one_running(p)));
-    joined.cluster.kill_apiserver()?;
-    let node = &mut joined.nodes[0];
-    node.write_manifest(&comes.file(), &comes.manifest())?;
-    node.remove_manifest(&goes.file())?;
-    node.wait(60, "the new static pod", |v| v.one_running("comes-first"))?;
-    node.wait(60, "the old static pod to end", |v| v.is_stopped("goes-first").then_some(()))?;
-    node.pass(Duration::from_secs(20))?;
-    joined.cluster.restart_apiserver()?;
-    let start = Instant::now();
-    await_pod_ready(&joined.cluster, "comes-first", 90)?;
-    await_pod_gone(&joined.cluster, "goes-first", 90)?;
-    await_ready(&joined.cluster, "first", 60)?;
-    say::line(format!("  all right {:.1} s after the API server", start.elapsed().as_secs_f64()));
-    for (pod, before) in ["stays-first", "bound"].into_iter().zip(before) {
-        let after = joined.nodes[0].wait(5, pod, |v| v.one_running(pod))?;
-        ensure!(after == before?, "{pod} was restarted");
-    }
-    for pod in [&stays, &comes] {
-        joined.nodes[0].remove_manifest(&pod.file())?;
-    }
-    let client = joined.cluster.client();
-    client.delete::<Pod>(&client.of("default"), "bound", None)?;
-    for pod in ["bound", "stays-first", "comes-first"] {
-        await_pod_gone(&joined.cluster, pod, 60)?;
-    }
-    // The node may look at the mirror's status just after it deleted the mirror: the authoriser finds no relationship
-    // to a pod that is gone, and says 403 where it means 404.
-    joined.cluster.ensure_nothing_forbidden_but(|r| r.verb == "get" && r.uri.ends_with("/pods/goes-first"))
 }
 
 fn stopped(cx: &mut CaseContext<'_>) -> Result<()> {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
 
-use crate::case::{Case, CaseContext, Level};
+use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::bootstrap::{Token, add_token};
 use crate::cluster::fixture::await_words;
 use crate::cluster::identities::{GROUP, Identities};
@@ -15,27 +15,20 @@ use crate::cluster::join::{BOOTSTRAP, JOIN_FILE, KUBECONFIG, Trust, Way, join_fi
 use crate::cluster::pki::OTHER_NAME;
 use crate::cluster::plane::server_url;
 
-const fn case(
-    name: &'static str,
-    expected_s: u64,
-    about: &'static str,
-    run: fn(&mut CaseContext<'_>) -> Result<()>,
-) -> Case {
-    Case { name, level: Level::L4n, expected_s, about, group: GROUP, run }
-}
+const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
-    case("join/refused-ca", 40, "caData of another CA: said, and mended by the right one", wrong_ca),
-    case("join/refused-hash", 8, "a hash of another CA: said, and mended by the right one", wrong_hash),
-    case("join/refused-token", 16, "an expired token: said, and mended on either side", expired_token),
-    case(
+    HERE.case("join/refused-ca", 40, "caData of another CA: said, and mended by the right one", wrong_ca),
+    HERE.case("join/refused-hash", 8, "a hash of another CA: said, and mended by the right one", wrong_hash),
+    HERE.case("join/refused-token", 16, "an expired token: said, and mended on either side", expired_token),
+    HERE.case(
         "join/refused-approval",
         20,
         "a request that waits for approval, is denied, is approved: each is said",
         approval,
     ),
-    case(
+    HERE.case(
         "join/refused-server",
         20,
         "an API server with another cluster's CA, before and after joining: said, and mended by the right address",

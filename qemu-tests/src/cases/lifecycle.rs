@@ -8,44 +8,42 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::stat::Mode;
 
 use crate::built;
-use crate::case::{Case, CaseContext, Level, human};
+use crate::case::{Case, CaseContext, Level, Place, human};
 use crate::native::cri::View;
 use crate::native::node::NativeNode;
 use crate::native::pods::Pod;
 use crate::say;
 
-const fn case(
-    name: &'static str,
-    expected_s: u64,
-    about: &'static str,
-    run: fn(&mut CaseContext<'_>) -> Result<()>,
-) -> Case {
-    Case { name, level: Level::L4n, expected_s, about, group: None, run }
-}
+const HERE: Place = Place { level: Level::L4n, group: None };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
-    case("lifecycle/static-pod-add", 4, "a manifest appears: its pod runs, named, labelled and logged", add),
-    case(
+    HERE.case(
+        "lifecycle/static-pod-add",
+        4,
+        "a manifest appears: its pod runs, named, labelled and logged",
+        add,
+    ),
+    HERE.case(
         "lifecycle/static-pod-change",
         6,
         "a manifest changes: the old pod ends before the new one runs",
         change,
     ),
-    case("lifecycle/static-pod-remove", 5, "a manifest goes: nothing of its pod is left", remove),
-    case(
+    HERE.case("lifecycle/static-pod-remove", 5, "a manifest goes: nothing of its pod is left", remove),
+    HERE.case(
         "lifecycle/static-pod-invalid",
         8,
         "an invalid manifest hurts no other pod, and is taken up once mended",
         invalid,
     ),
-    case(
+    HERE.case(
         "lifecycle/static-pod-unreadable",
         5,
         "entries that cannot be read as files hurt no other pod",
         unreadable,
     ),
-    case("lifecycle/static-pod-hundred", 60, "100 manifests at once all run, and all go again", hundred),
+    HERE.case("lifecycle/static-pod-hundred", 60, "100 manifests at once all run, and all go again", hundred),
 ];
 
 /// A node with a ready agent.

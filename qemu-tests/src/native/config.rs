@@ -18,6 +18,7 @@ pub fn containerd(sandbox_image: &str, runtime: &str) -> String {
     let handler = runtime.rsplit('/').next().unwrap_or(runtime);
     format!(
         r#"version = 3
+imports = ["/run/orlop/containerd/*.toml"]
 root = "/var/lib/containerd"
 state = "/run/containerd"
 

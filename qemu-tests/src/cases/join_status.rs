@@ -1,0 +1,172 @@
+//! What a pod's status says about its containers, and whom a node that was given a kubeconfig lets in.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
+use serde_json::json;
+
+use crate::built;
+use crate::case::{Case, CaseContext, Level, Place};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, container};
+use crate::cluster::join::{
+    BOOTSTRAP, CERT_DIR, JOIN_FILE, KUBECONFIG, Way, kubelet_configuration, start_kubelet, write,
+};
+use crate::cluster::kubeconfig::{Credentials, render};
+use crate::cluster::plane::server_url;
+
+const HERE: Place = Place { level: Level::L4n, group: GROUP };
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[
+    HERE.case(
+        "join/last-words",
+        20,
+        "termination messages: from the file, from the log after a failure only, cut where they must be",
+        last_words,
+    ),
+    HERE.case(
+        "join/container-fields",
+        20,
+        "resources, allocated resources, user and mounts of a container are shown as they are",
+        container_fields,
+    ),
+    HERE.case(
+        "join/kubeconfig",
+        60,
+        "a kubeconfig with a certificate is as good as a token; with --join the cluster's CA is the client CA",
+        kubeconfig,
+    ),
+];
+
+/// A container with another name and script.
+fn named(name: &str, script: &str) -> serde_json::Value {
+    let mut c = container(script);
+    c["name"] = json!(name);
+    c
+}
+
+fn last_words(cx: &mut CaseContext<'_>) -> Result<()> {
+    let joined = Joined::shared(cx)?;
+    let client = joined.cluster.client();
+    let mut pod = api_pod("words", "first", STAYS, 1);
+    let fallback = |name: &str, script: &str| {
+        let mut c = named(name, script);
+        c["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
+        c
+    };
+    let long = "for n in $(busybox seq 1 100); do echo line $n; done; exit 1";
+    let mut elsewhere = named("elsewhere", "echo found > /tmp/words; exit 0");
+    elsewhere["terminationMessagePath"] = json!("/tmp/words");
+    pod["spec"]["restartPolicy"] = json!("Never");
+    pod["spec"]["containers"] = json!([
+        named("file", "echo -n so long > /dev/termination-log; exit 3"),
+        named("silent", "echo not in the message; exit 3"),
+        named("flood", "head -c 10000 /dev/zero | tr '\\0' x > /dev/termination-log; exit 3"),
+        fallback("log", long),
+        fallback("well", "echo nobody asks; exit 0"),
+        fallback("said", "echo log; echo -n file > /dev/termination-log; exit 1"),
+        elsewhere,
+    ]);
+    client.create::<Pod>(&client.of("default"), pod)?;
+    let statuses = client.wait::<Pod, _>(&client.of("default"), 60, "all containers to end", |all| {
+        let status = all.get("words")?.status.as_ref()?;
+        (status.phase.as_deref() == Some("Failed")).then(|| status.container_statuses.clone())
+    })?;
+    let message = |name: &str| -> Result<String> {
+        let statuses = statuses.as_ref().context("no container statuses")?;
+        let of = statuses.iter().find(|s| s.name == name).with_context(|| format!("no status of {name}"))?;
+        let ended = of.state.as_ref().and_then(|s| s.terminated.clone()).context("not terminated")?;
+        Ok(ended.message.unwrap_or_default())
+    };
+    let log: String = (21..=100).map(|n| format!("line {n}\n")).collect();
+    // Seven containers share 12 KiB.
+    let share = 12 * 1024 / 7;
+    for (name, expected) in [
+        ("file", "so long".to_owned()),
+        ("silent", String::new()),
+        ("flood", "x".repeat(share)),
+        ("log", log),
+        ("well", String::new()),
+        ("said", "file".to_owned()),
+        ("elsewhere", "found\n".to_owned()),
+    ] {
+        let is = message(name)?;
+        ensure!(is == expected, "{name} said {is:?}, expected {expected:?}");
+    }
+    client.delete::<Pod>(&client.of("default"), "words", None)?;
+    await_pod_gone(&joined.cluster, "words", 30)?;
+    joined.cluster.ensure_nothing_forbidden()
+}
+
+fn container_fields(cx: &mut CaseContext<'_>) -> Result<()> {
+    let joined = Joined::shared(cx)?;
+    let mut pod = api_pod("fields", "first", STAYS, 1);
+    pod["spec"]["volumes"] = json!([{"name": "scratch", "emptyDir": {}}]);
+    let c = &mut pod["spec"]["containers"][0];
+    c["resources"] = json!({"requests": {"cpu": "33m", "memory": "8Mi"}, "limits": {"memory": "64M"}});
+    c["securityContext"] = json!({"runAsUser": 1000, "runAsGroup": 1001});
+    c["volumeMounts"] = json!([{"name": "scratch", "mountPath": "/scratch", "readOnly": true}]);
+    let made = joined.run_pod(pod)?;
+    let status = made.status.and_then(|s| s.container_statuses).context("no container statuses")?;
+    let of = status.first().context("no container status")?;
+    let shown = |s: &ContainerStatus| json!({"resources": s.resources, "allocated": s.allocated_resources, "user": s.user, "mounts": s.volume_mounts});
+    let requests = json!({"cpu": "33m", "memory": "8Mi"});
+    let expected = json!({
+        "resources": {"requests": requests, "limits": {"memory": "64M"}},
+        "allocated": requests,
+        "user": {"linux": {"uid": 1000, "gid": 1001, "supplementalGroups": [1001]}},
+        "mounts": [{"name": "scratch", "mountPath": "/scratch", "readOnly": true, "recursiveReadOnly": "Disabled"}],
+    });
+    ensure!(shown(of) == expected, "{:#}\nexpected\n{expected:#}", shown(of));
+    let client = joined.cluster.client();
+    client.delete::<Pod>(&client.of("default"), "fields", None)?;
+    await_pod_gone(&joined.cluster, "fields", 30)?;
+    joined.cluster.ensure_nothing_forbidden()
+}
+
+fn kubeconfig(cx: &mut CaseContext<'_>) -> Result<()> {
+    const NAME: &str = "third";
+    let (agent, artefacts) = (built::agent(&cx.run, false)?, cx.artefacts.clone());
+    let joined = Joined::shared(cx)?;
+    let mut node = joined.cluster.start_node(&artefacts, NAME, agent)?;
+    let cluster = &joined.cluster;
+    for told in [BOOTSTRAP, JOIN_FILE] {
+        std::fs::remove_file(node.inside(told)).with_context(|| format!("remove {told}"))?;
+    }
+    let user = format!("system:node:{NAME}");
+    let pair = cluster.pki().client(NAME, &user, Some("system:nodes"))?;
+    let read = |path| std::fs::read_to_string(path).context("read the node's pair");
+    let credentials = Credentials::Certificate { certificate: read(pair.certificate)?, key: read(pair.key)? };
+    write(&node, KUBECONFIG, &render(&server_url(), &cluster.pki().ca.pem, &credentials))?;
+    node.start_agent_with(&[&format!("--kubeconfig={KUBECONFIG}"), &format!("--cert-dir={CERT_DIR}")])?;
+    await_ready(cluster, NAME, 60)?;
+    let client = cluster.client();
+    let asked = client.wait::<CertificateSigningRequest, _>(&client.all(), 10, "the requests", |all| {
+        let of_node = all.values().filter(|r| r.spec.username.as_deref() == Some(user.as_str()));
+        let of_clients = of_node.filter(|r| r.spec.signer_name.ends_with("-client-kubelet"));
+        Some(of_clients.count())
+    })?;
+    ensure!(asked == 0, "a node with a certificate of its own asked for {asked} others");
+    let talks = |name: &str| -> Result<()> {
+        joined.run_pod(api_pod(name, NAME, &format!("echo hello; {STAYS}"), 1))?;
+        let said = cluster.kubectl(&["logs", name])?;
+        ensure!(said == "hello", "kubectl logs {name}: {said:?}");
+        client.delete::<Pod>(&client.of("default"), name, None)?;
+        await_pod_gone(cluster, name, 30)
+    };
+    talks("by-kubeconfig")?;
+    let status = node.stop_agent()?;
+    ensure!(status == 0, "the agent ended with {status}");
+
+    // Told to join, and nothing about client CAs: whoever the cluster's CA signed for is let in.
+    let line = "  x509:\n    clientCAFile: /var/lib/kubelet/ca.crt\n";
+    let configuration = kubelet_configuration();
+    ensure!(configuration.contains(line), "the configuration names no client CA: {configuration}");
+    write(&node, "/run/e2e/kubelet.yaml", &configuration.replace(line, ""))?;
+    start_kubelet(&mut node, Way::JoinFile)?;
+    node.await_agent_status(60, &[])?;
+    talks("by-join")?;
+    cluster.ensure_nothing_forbidden()?;
+    drop(node);
+    client.delete::<Node>(&client.all(), NAME, None)
+}

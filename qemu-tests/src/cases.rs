@@ -11,6 +11,7 @@ pub mod cri_contract;
 pub mod image;
 pub mod join;
 pub mod join_certificates;
+pub mod join_network;
 pub mod join_node;
 pub mod join_outage;
 pub mod join_refused;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Case> {
         join_node::CASES,
         join_outage::CASES,
         join_status::CASES,
+        join_network::CASES,
         join_refused::CASES,
         join_certificates::CASES,
         join_vm::CASES,

@@ -1,7 +1,7 @@
 //! Termination messages: where a container's last words are, and how much of them is kept (contract 6.7).
 //!
 //! In: a container that ended, its message file or the end of its log. Out: the message of its status. Pure; the shell
-//! reads. Invariants: at most [`FILE_BYTES_MAX`] bytes of a file, [`LOG_LINES_MAX`] lines and [`LOG_BYTES_MAX`] bytes of
+//! reads. Invariants: at most [`FILE_BYTES_MAX`] bytes of a file, `LOG_LINES_MAX` lines and `LOG_BYTES_MAX` bytes of
 //! a log; bytes that are not UTF-8 are replaced. Upstream: pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use crate::logs::{LogOptions, Selector, TailScan};
@@ -10,7 +10,7 @@ use crate::runtime::observed::{ContainerObserved, ContainerState};
 
 /// What is kept of a message file, from its end, bytes.
 pub const FILE_BYTES_MAX: u64 = 4096;
-/// What must be read of a log's end, bytes: [`LOG_LINES_MAX`] short records and one of the runtime's longest.
+/// What must be read of a log's end, bytes: `LOG_LINES_MAX` short records and one of the runtime's longest.
 pub const LOG_READ_BYTES: u64 = 32 * 1024;
 /// Lines of a log that may speak for a container.
 const LOG_LINES_MAX: u64 = 80;

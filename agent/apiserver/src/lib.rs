@@ -43,5 +43,5 @@ pub use access::{Access, Credentials, KeyPem, Server, ServerError, Trust};
 pub use client::{ApiClient, Health, Options, Stats};
 pub use connect::ConnectError;
 pub use refresh::{Refreshed, keep_fresh};
-pub use tls::TlsError;
+pub use tls::{TlsError, Unverified};
 pub use watch::Watched;

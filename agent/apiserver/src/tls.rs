@@ -108,9 +108,9 @@ pub(crate) fn client_config(access: &Access) -> Result<Arc<ClientConfig>, TlsErr
                 .filter_map(Result::ok);
             builder.with_webpki_verifier(verifier(bundle, provider)?)
         }
-        Trust::Anyone => builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(
-            provider.signature_verification_algorithms,
-        ))),
+        Trust::Anyone => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified::new(&provider)))
+        }
     };
     let mut config = match &access.credentials {
         Credentials::Certificate { chain, key } => builder
@@ -170,7 +170,15 @@ pub(crate) fn explain(access: &Access, error: &std::io::Error) -> TlsError {
 
 /// Believes every certificate, but still checks that the peer holds its key.
 #[derive(Debug)]
-struct Unverified(WebPkiSupportedAlgorithms);
+pub struct Unverified(WebPkiSupportedAlgorithms);
+
+impl Unverified {
+    /// Checks signatures as `provider` does.
+    #[must_use]
+    pub fn new(provider: &CryptoProvider) -> Unverified {
+        Unverified(provider.signature_verification_algorithms)
+    }
+}
 
 impl ServerCertVerifier for Unverified {
     fn verify_server_cert(

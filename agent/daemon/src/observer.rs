@@ -95,8 +95,6 @@ fn words(dirs: &PodDirs, uid: &PodUid, container: &ContainerObserved, places: Pl
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use agent_core::runtime::labels;
     use agent_core::runtime::observed::ContainerState;
     use agent_core::time::Wall;
@@ -109,26 +107,13 @@ mod tests {
             (labels::TERMINATION_MESSAGE_POLICY, policy),
         ];
         ContainerObserved {
-            id: "c".into(),
-            sandbox: "s".into(),
-            name: "main".to_owned(),
-            attempt: 2,
             state: ContainerState::Exited,
-            created: Wall(1),
             started: Some(Wall(1)),
             finished: Some(Wall(2)),
             exit_code: 3,
-            reason: String::new(),
-            message: String::new(),
-            image: String::new(),
-            image_ref: String::new(),
             log_path: log.display().to_string(),
-            annotations: annotations
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into_iter()
-                .collect::<BTreeMap<_, _>>(),
-            user: None,
-            resources: None,
+            annotations: annotations.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            ..ContainerObserved::created("c", "s", "main", 2, Wall(1))
         }
     }
 

@@ -141,7 +141,7 @@ impl ContainerLog {
         wrap: impl Fn(Vec<u8>) -> T,
     ) -> Result<bool, FilesError> {
         let mut out = Vec::new();
-        self.selector.next_file(&mut out);
+        self.selector.finish(&mut out);
         self.file = File::open(&self.path).await.map_err(FilesError::at("open", &self.path))?;
         Ok(out.is_empty() || to.send(wrap(out)).await.is_ok())
     }

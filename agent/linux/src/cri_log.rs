@@ -4,57 +4,44 @@
 //!
 //! Invariant: memory is bounded whatever a container prints; malformed lines are dropped and counted.
 
+use agent_core::logs::{Record, Records};
+
 /// Longer lines are given in pieces of this size, bytes.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 
 /// Puts one log file's bytes together to lines.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LineAssembler {
-    /// Bytes of a record whose newline has not come.
-    pending: Vec<u8>,
+    records: Records,
     /// Contents of `P` records waiting for their `F`.
     line: Vec<u8>,
-    /// True while the rest of an over-long record is skipped.
-    skipping: bool,
     malformed: u64,
+}
+
+impl Default for LineAssembler {
+    fn default() -> LineAssembler {
+        // A runtime splits at 16 KiB; a record longer than twice that is none of a runtime.
+        LineAssembler { records: Records::new(2 * LINE_BYTES_MAX), line: Vec::new(), malformed: 0 }
+    }
 }
 
 impl LineAssembler {
     /// Absorbs what was read next; each whole line goes to `out` without its newline.
     pub fn push(&mut self, mut bytes: &[u8], out: &mut Vec<String>) {
-        while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
-            let (record, rest) = bytes.split_at(end);
-            bytes = &rest[1..];
-            if std::mem::take(&mut self.skipping) {
-                continue;
-            }
-            if self.pending.is_empty() {
-                self.record(record, out);
-            } else {
-                let mut whole = std::mem::take(&mut self.pending);
-                whole.extend_from_slice(record);
-                self.record(&whole, out);
-            }
-        }
-        if !self.skipping {
-            self.pending.extend_from_slice(bytes);
-            // A runtime splits at 16 KiB; a record longer than twice that is none of a runtime.
-            if self.pending.len() > 2 * LINE_BYTES_MAX {
-                self.pending.clear();
-                self.malformed += 1;
-                self.skipping = true;
-            }
+        while let Some(record) = self.records.next(&mut bytes) {
+            self.record(&record, out);
         }
     }
 
     /// How many records were not understood.
     #[must_use]
     pub fn malformed(&self) -> u64 {
-        self.malformed
+        self.malformed + self.records.overlong()
     }
 
     fn record(&mut self, record: &[u8], out: &mut Vec<String>) {
-        let Some((partial, content)) = parse(record) else {
+        let dated = |r: &Record<'_>| r.time.first().is_some_and(u8::is_ascii_digit);
+        let Some(Record { partial, content, .. }) = Record::parse(record).filter(dated) else {
             self.malformed += 1;
             return;
         };
@@ -63,23 +50,6 @@ impl LineAssembler {
             out.push(String::from_utf8_lossy(&self.line).into_owned());
             self.line.clear();
         }
-    }
-}
-
-/// (true if part of a line, content) of one record without its newline.
-fn parse(record: &[u8]) -> Option<(bool, &[u8])> {
-    let mut fields = record.splitn(4, |b| *b == b' ');
-    let time = fields.next()?;
-    let stream = fields.next()?;
-    let tags = fields.next()?;
-    let content = fields.next().unwrap_or_default();
-    if !time.first()?.is_ascii_digit() || !matches!(stream, b"stdout" | b"stderr") {
-        return None;
-    }
-    match tags.split(|b| *b == b':').next()? {
-        b"F" => Some((false, content)),
-        b"P" => Some((true, content)),
-        _ => None,
     }
 }
 
@@ -122,7 +92,7 @@ mod tests {
         let endless = vec![b'x'; 10_000];
         for _ in 0..100 {
             assembler.push(&endless, &mut lines);
-            assert!(assembler.pending.len() <= 2 * LINE_BYTES_MAX);
+            assert!(assembler.records.held() <= 2 * LINE_BYTES_MAX);
         }
         assembler.push(b"\n2026 stdout F after\n", &mut lines);
         assert_eq!(lines, ["after"]);

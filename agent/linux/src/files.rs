@@ -136,18 +136,8 @@ pub fn make_dir(path: &Path, mode: u32) -> Result<(), FilesError> {
 /// # Errors
 /// `open` or `read`; a larger file is `FileTooLarge`.
 pub fn read_capped(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FilesError> {
-    // O_NONBLOCK: a FIFO in the directory must not hang the reader. It changes nothing for regular files.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC)
-        .open(path)
-        .map_err(FilesError::at("open", path))?;
-    let metadata = file.metadata().map_err(FilesError::at("stat", path))?;
-    if !metadata.is_file() {
-        let e = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-        return Err(FilesError::at("read", path)(e));
-    }
-    let mut contents = Vec::with_capacity(usize::try_from(metadata.len().min(bytes_max)).unwrap_or(0));
+    let (file, length) = open_regular(path, 0)?;
+    let mut contents = Vec::with_capacity(usize::try_from(length.min(bytes_max)).unwrap_or(0));
     file.take(bytes_max + 1).read_to_end(&mut contents).map_err(FilesError::at("read", path))?;
     if contents.len() as u64 > bytes_max {
         let e = io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {bytes_max} bytes"));
@@ -161,9 +151,20 @@ pub fn read_capped(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FilesError> {
 /// # Errors
 /// `open`, `seek` or `read`; what is no regular file is `InvalidInput`.
 pub fn read_end(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, bool), FilesError> {
-    let mut file = OpenOptions::new()
+    let (mut file, length) = open_regular(path, nix::libc::O_NOFOLLOW)?;
+    let start = length.saturating_sub(bytes_max);
+    file.seek(SeekFrom::Start(start)).map_err(FilesError::at("seek", path))?;
+    let mut end = Vec::with_capacity(usize::try_from(length - start).unwrap_or(0));
+    file.take(bytes_max).read_to_end(&mut end).map_err(FilesError::at("read", path))?;
+    Ok((end, start == 0))
+}
+
+/// Opens a regular file for reading, with more flags of open(2); answers its length, bytes, too.
+fn open_regular(path: &Path, flags: i32) -> Result<(File, u64), FilesError> {
+    // O_NONBLOCK: a FIFO in the directory must not hang the reader. It changes nothing for regular files.
+    let file = OpenOptions::new()
         .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC | nix::libc::O_NOFOLLOW)
+        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC | flags)
         .open(path)
         .map_err(FilesError::at("open", path))?;
     let metadata = file.metadata().map_err(FilesError::at("stat", path))?;
@@ -171,11 +172,7 @@ pub fn read_end(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, bool), FilesErr
         let e = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
         return Err(FilesError::at("read", path)(e));
     }
-    let start = metadata.len().saturating_sub(bytes_max);
-    file.seek(SeekFrom::Start(start)).map_err(FilesError::at("seek", path))?;
-    let mut end = Vec::with_capacity(usize::try_from(metadata.len() - start).unwrap_or(0));
-    file.take(bytes_max).read_to_end(&mut end).map_err(FilesError::at("read", path))?;
-    Ok((end, start == 0))
+    Ok((file, metadata.len()))
 }
 
 /// The names in a directory that do not begin with a dot, in byte order. Names that are not UTF-8 are

@@ -202,23 +202,11 @@ impl FakeRuntime {
         }
         let id = ContainerId::from(self.id("c"));
         let observed = ContainerObserved {
-            id: id.clone(),
-            sandbox: sandbox.clone(),
-            name: config.name.clone(),
-            attempt: config.attempt,
-            state: ContainerState::Created,
-            created: now.wall,
-            started: None,
-            finished: None,
-            exit_code: 0,
-            reason: String::new(),
-            message: String::new(),
             image: config.user_specified_image.clone(),
             image_ref: config.image.to_string(),
             log_path: format!("{log_directory}/{}", config.log_path),
             annotations: config.annotations.clone(),
-            user: None,
-            resources: None,
+            ..ContainerObserved::created(id.clone(), sandbox.clone(), &config.name, config.attempt, now.wall)
         };
         let program = self.programs.get(&config.name).cloned().unwrap_or_default();
         self.containers.insert(id.clone(), FakeContainer { pod: home.pod, observed, program });

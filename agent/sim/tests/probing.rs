@@ -1,7 +1,7 @@
 //! Seeds with probes and hooks: each runs twice and must leave the same trace; PROBE-OWN and HOOK-GRACE can fail.
 #![allow(clippy::print_stdout)] // the figures of a run, for people
 
-use std::collections::BTreeSet;
+mod common;
 
 use agent_sim::defects::Defect;
 use agent_sim::scenario::run_probing;
@@ -24,18 +24,8 @@ fn every_seed_with_probes_keeps_every_promise_and_replays() {
     println!("{} seeds with probes, {steps} steps, {crashes} crashes of the agent", seeds());
 }
 
-/// Some seed of the first fifty must trip the checker that the defect is made for.
 fn caught(defect: Defect, invariant: &str) {
-    let mut others = BTreeSet::new();
-    for seed in 0..50 {
-        if let Err(failure) = run_probing(seed, Some(defect)) {
-            if failure.violation.invariant == invariant {
-                return;
-            }
-            others.insert(failure.violation.invariant);
-        }
-    }
-    panic!("{defect:?} was not caught by {invariant}; others: {others:?}");
+    common::caught(run_probing, defect, invariant);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The seeds of CI: each runs twice and must leave the same trace; every checker is proved able to fail.
 #![allow(clippy::print_stdout)] // the figures of a run, for people
 
+mod common;
+
 use std::collections::BTreeSet;
 
 use agent_sim::defects::Defect;
@@ -71,18 +73,8 @@ fn replay() {
     println!("{:?}", must(run(seed, None)));
 }
 
-/// Some seed of the first fifty must trip the checker that the defect is made for.
 fn caught(defect: Defect, invariant: &str) {
-    let mut others = BTreeSet::new();
-    for seed in 0..50 {
-        if let Err(failure) = run(seed, Some(defect)) {
-            if failure.violation.invariant == invariant {
-                return;
-            }
-            others.insert(failure.violation.invariant);
-        }
-    }
-    panic!("{defect:?} was not caught by {invariant}; others: {others:?}");
+    common::caught(run, defect, invariant);
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub mod seed;
 pub mod settings;
 pub mod shim;
 pub mod sources;
+mod stand_in;
 pub mod state;
 pub mod steps;
 pub mod stop;

@@ -2,10 +2,10 @@
 //! of it when its network is made, and is spared a program ten times this one's weight. Everything else is the real
 //! plugin's (docs/image.md). What is decided: `plan::portmap`.
 
+use super::stand_in;
 use crate::plan::portmap::previous_result;
-use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::io;
+use std::process::ExitCode;
 
 /// The plugin's name, and this one's.
 pub const NAME: &str = "portmap";
@@ -14,27 +14,14 @@ const PLUGIN: &str = "/usr/lib/cni/portmap";
 /// Answers, or runs the plugin.
 #[must_use]
 pub fn main() -> ExitCode {
-    if std::env::var_os("CNI_COMMAND").is_none_or(|command| command != "ADD") {
-        return ended(Err(Command::new(PLUGIN).exec()));
-    }
-    let mut config = Vec::new();
-    ended(io::stdin().read_to_end(&mut config).and_then(|_| match previous_result(&config) {
+    let adds = std::env::var_os("CNI_COMMAND").is_some_and(|command| command == "ADD");
+    stand_in::ended(PLUGIN, if adds { add() } else { stand_in::become_program::<&str>(PLUGIN, &[]) })
+}
+
+fn add() -> io::Result<ExitCode> {
+    let config = stand_in::question()?;
+    match previous_result(&config) {
         Some(result) => super::print(result.as_bytes()).map(|()| ExitCode::SUCCESS),
-        None => run(&config),
-    }))
-}
-
-fn run(config: &[u8]) -> io::Result<ExitCode> {
-    let mut child = Command::new(PLUGIN).stdin(Stdio::piped()).spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(config)?;
+        None => stand_in::pass_on(PLUGIN, &[], &config),
     }
-    Ok(if child.wait()?.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn ended(outcome: io::Result<ExitCode>) -> ExitCode {
-    outcome.unwrap_or_else(|e| {
-        let _ = writeln!(io::stderr(), "{PLUGIN}: {e}");
-        ExitCode::FAILURE
-    })
 }

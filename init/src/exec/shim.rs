@@ -1,36 +1,33 @@
 //! Called as `containerd-shim-runc-v2`: answers containerd's `-info` from the record in the image, and becomes the
 //! real shim for everything else. Why, and why the record is true: docs/image.md.
 
+use super::stand_in;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::io::{self, Write};
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 /// The name under which containerd knows it.
 pub const NAME: &str = "containerd-shim-runc-v2";
 const SHIM: &str = "/usr/bin/containerd-shim-runc-v2";
+const INFO: &str = "-info";
 /// Made by `orlop-image build` with the programs of the same image.
 const RECORD: &str = "/usr/share/orlop/shim-info";
 
 /// Runs the shim or answers for it. Does not return if it became the shim.
 #[must_use]
 pub fn main(args: &[OsString]) -> ExitCode {
-    let outcome = if args == ["-info"] { info() } else { Err(Command::new(SHIM).args(args).exec()) };
-    outcome.unwrap_or_else(|e| {
-        let _ = writeln!(io::stderr(), "{SHIM}: {e}");
-        ExitCode::FAILURE
-    })
+    let outcome = if args == [INFO] { info() } else { stand_in::become_program(SHIM, args) };
+    stand_in::ended(SHIM, outcome)
 }
 
 fn info() -> io::Result<ExitCode> {
-    let mut question = Vec::new();
-    io::stdin().read_to_end(&mut question)?;
+    let question = stand_in::question()?;
     match recorded(Path::new(RECORD), &question) {
         Some(Ok(answer)) => super::print(&answer).map(|()| ExitCode::SUCCESS),
         Some(Err(why)) => io::stderr().write_all(&why).map(|()| ExitCode::FAILURE),
-        None => ask(&question),
+        None => stand_in::pass_on(SHIM, &[INFO], &question),
     }
 }
 
@@ -41,15 +38,6 @@ fn recorded(record: &Path, question: &[u8]) -> Option<Result<Vec<u8>, Vec<u8>>> 
     let asked = questions.find(|path| fs::read(path).is_ok_and(|asked| asked == question))?;
     let answer = fs::read(asked.with_extension("answer")).ok().map(Ok);
     answer.or_else(|| fs::read(asked.with_extension("error")).ok().map(Err))
-}
-
-fn ask(question: &[u8]) -> io::Result<ExitCode> {
-    let mut child = Command::new(SHIM).arg("-info").stdin(Stdio::piped()).spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(question)?;
-    }
-    let status = child.wait()?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[cfg(test)]

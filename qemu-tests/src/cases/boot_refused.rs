@@ -7,53 +7,42 @@ use anyhow::{Context, Result, ensure};
 use orlop_config::ledger::HostMessage;
 
 use super::boot::{BOOT_LIMIT_S, config_with_pod};
-use crate::case::{Case, CaseContext, Level};
+use crate::case::{Case, CaseContext, Level, Place};
 use crate::say;
 use crate::vm::disk;
 use crate::vm::lab::{Firmware, Lab};
 use crate::vm::machine::Vm;
 
-const fn case(
-    name: &'static str,
-    expected_s: u64,
-    about: &'static str,
-    group: Option<&'static str>,
-    run: fn(&mut CaseContext<'_>) -> Result<()>,
-) -> Case {
-    Case { name, level: Level::L4v, expected_s, about, group, run }
-}
+const ALONE: Place = Place { level: Level::L4v, group: None };
+const STATE: Place = Place { level: Level::L4v, group: Some("vm-state") };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
-    case(
+    ALONE.case(
         "boot/flipped-byte",
         30,
         "one flipped byte in the root is refused with a clear line, without a boot loop",
-        None,
         flipped_byte,
     ),
-    case(
+    STATE.case(
         "boot/state-corrupt",
         90,
         "a damaged state partition is reported and left as it is",
-        Some("vm-state"),
         state_corrupt,
     ),
-    case(
+    STATE.case(
         "boot/state-missing",
         50,
         "a state partition gone from the table is reported, its data left as they are",
-        Some("vm-state"),
         state_missing,
     ),
-    case(
+    ALONE.case(
         "boot/bad-config",
         45,
         "bad configuration: defaults are used, and what was wrong where is said",
-        None,
         bad_config,
     ),
-    case("boot/uefi", 80, "the same through OVMF, systemd-boot and the UKI", None, uefi),
+    ALONE.case("boot/uefi", 80, "the same through OVMF, systemd-boot and the UKI", uefi),
 ];
 
 /// The first problem of the current boot for which `wanted` holds.

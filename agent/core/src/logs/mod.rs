@@ -10,6 +10,7 @@
 
 mod choose;
 mod options;
+mod records;
 mod select;
 mod tail;
 
@@ -18,5 +19,6 @@ mod tests;
 
 pub use choose::{NoLog, choose};
 pub use options::{LogOptions, OptionsError};
+pub use records::{Record, Records};
 pub use select::Selector;
 pub use tail::TailScan;

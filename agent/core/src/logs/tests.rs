@@ -106,7 +106,7 @@ fn an_unfinished_record_is_shown_at_the_end_and_before_another_file() {
     let (mut selector, mut out) = (Selector::new(&LogOptions::default()), Vec::new());
     selector.push(b"2026-11-21T04:00:00Z stdout F cut", &mut out);
     assert!(out.is_empty());
-    selector.next_file(&mut out);
+    selector.finish(&mut out);
     selector.push(b"2026-11-21T04:00:00Z stdout F new\n", &mut out);
     assert_eq!(out, b"cut\nnew\n");
 }

@@ -43,24 +43,15 @@ fn sandbox(attempt: u32, state: SandboxState) -> SandboxObserved {
 /// Container `name`/`attempt` in sandbox `s<home>`, made from `i:1`, in `state`; `code` matters if exited.
 fn container(name: &str, attempt: u32, home: u32, state: St, code: i32) -> ContainerObserved {
     let annotations = BTreeMap::from([(labels::CONTAINER_HASH.to_owned(), format!("{name}@i:1"))]);
+    let (id, sandbox) = (format!("{name}{attempt}"), format!("s{home}"));
     ContainerObserved {
-        id: ContainerId::from(format!("{name}{attempt}")),
-        sandbox: SandboxId::from(format!("s{home}")),
-        name: name.to_owned(),
-        attempt,
         state,
-        created: Wall(i64::from(attempt)),
         started: (state != St::Created).then_some(Wall(1)),
         finished: (state == St::Exited).then_some(Wall(2)),
         exit_code: code,
-        reason: String::new(),
-        message: String::new(),
         image: "i:1".to_owned(),
-        image_ref: String::new(),
-        log_path: String::new(),
         annotations,
-        user: None,
-        resources: None,
+        ..ContainerObserved::created(id, sandbox, name, attempt, Wall(i64::from(attempt)))
     }
 }
 

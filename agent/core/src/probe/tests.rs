@@ -59,23 +59,9 @@ impl World {
         let id = ContainerId::from(format!("{name}{attempt}"));
         let wall = now(self.now).wall;
         self.containers.push(ContainerObserved {
-            id: id.clone(),
-            sandbox: SandboxId::from("s"),
-            name: name.to_owned(),
-            attempt,
             state: ContainerState::Running,
-            created: wall,
             started: Some(wall),
-            finished: None,
-            exit_code: 0,
-            reason: String::new(),
-            message: String::new(),
-            image: String::new(),
-            image_ref: String::new(),
-            log_path: String::new(),
-            annotations: BTreeMap::new(),
-            user: None,
-            resources: None,
+            ..ContainerObserved::created(id.clone(), "s", name, attempt, wall)
         });
         self.look();
         id

@@ -85,6 +85,38 @@ pub struct ContainerObserved {
     pub resources: Option<ResourcesObserved>,
 }
 
+impl ContainerObserved {
+    /// An instance that was created at `at` and never started; the runtime says nothing else of it.
+    #[must_use]
+    pub fn created(
+        id: impl Into<ContainerId>,
+        sandbox: impl Into<SandboxId>,
+        name: &str,
+        attempt: u32,
+        at: Wall,
+    ) -> ContainerObserved {
+        ContainerObserved {
+            id: id.into(),
+            sandbox: sandbox.into(),
+            name: name.to_owned(),
+            attempt,
+            state: ContainerState::Created,
+            created: at,
+            started: None,
+            finished: None,
+            exit_code: 0,
+            reason: String::new(),
+            message: String::new(),
+            image: String::new(),
+            image_ref: String::new(),
+            log_path: String::new(),
+            annotations: BTreeMap::new(),
+            user: None,
+            resources: None,
+        }
+    }
+}
+
 /// CRI `LinuxContainerUser`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserObserved {

@@ -130,25 +130,7 @@ mod tests {
     }
 
     fn instance(state: ContainerState, resources: Option<ResourcesObserved>) -> ContainerObserved {
-        ContainerObserved {
-            id: "a0".into(),
-            sandbox: "s".into(),
-            name: "a".to_owned(),
-            attempt: 0,
-            state,
-            created: Wall(1),
-            started: None,
-            finished: None,
-            exit_code: 0,
-            reason: String::new(),
-            message: String::new(),
-            image: String::new(),
-            image_ref: String::new(),
-            log_path: String::new(),
-            annotations: BTreeMap::new(),
-            user: None,
-            resources,
-        }
+        ContainerObserved { state, resources, ..ContainerObserved::created("a0", "s", "a", 0, Wall(1)) }
     }
 
     fn filled(

@@ -88,23 +88,12 @@ mod tests {
         let annotations =
             [(labels::TERMINATION_MESSAGE_PATH, path), (labels::TERMINATION_MESSAGE_POLICY, policy)];
         ContainerObserved {
-            id: "c".into(),
-            sandbox: "s".into(),
-            name: "c".to_owned(),
-            attempt: 0,
             state: ContainerState::Exited,
-            created: Wall(1),
             started: Some(Wall(1)),
             finished: Some(Wall(2)),
             exit_code,
-            reason: String::new(),
-            message: String::new(),
-            image: String::new(),
-            image_ref: String::new(),
-            log_path: String::new(),
             annotations: annotations.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
-            user: None,
-            resources: None,
+            ..ContainerObserved::created("c", "s", "c", 0, Wall(1))
         }
     }
 

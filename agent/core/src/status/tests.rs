@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::probe::Verdicts;
+use crate::runtime::SandboxId;
 use crate::runtime::observed::{
     ContainerObserved, ContainerState as St, PodSnapshot, SandboxObserved, SandboxState,
 };
-use crate::runtime::{ContainerId, SandboxId};
 use crate::time::Mono;
 
 const NOW: Wall = Wall(1_700_000_000_000_000_000);
@@ -27,23 +27,13 @@ fn two(policy: &str) -> Pod {
 
 fn container(name: &str, attempt: u32, state: St, code: i32) -> ContainerObserved {
     ContainerObserved {
-        id: ContainerId::from(format!("{name}{attempt}")),
-        sandbox: SandboxId::from("s0"),
-        name: name.to_owned(),
-        attempt,
         state,
-        created: NOW,
         started: (state != St::Created).then_some(NOW),
         finished: (state == St::Exited).then_some(NOW),
         exit_code: code,
-        reason: String::new(),
-        message: String::new(),
         image: "docker.io/i:latest".to_owned(),
         image_ref: "i@sha256:1".to_owned(),
-        log_path: String::new(),
-        annotations: BTreeMap::new(),
-        user: None,
-        resources: None,
+        ..ContainerObserved::created(format!("{name}{attempt}"), "s0", name, attempt, NOW)
     }
 }
 

@@ -9,25 +9,24 @@
 //! on disk is taken without a restart; bootstrap credentials are forgotten with the first certificate; no token and no
 //! key is logged. Decisions are in [`agent_core::certs`].
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_apiserver::certificates::{KeyAndCsr, Store, facts_of_pem};
+use agent_apiserver::certificates::{Store, facts_of_pem};
 use agent_apiserver::kubeconfig::{self, Kubeconfig, OwnKubeconfig};
 use agent_apiserver::{ApiClient, Options, Refreshed, keep_fresh};
 use agent_core::api::{ApiCall, ApiServer};
 use agent_core::certs::{
-    CertAction, CertConfig, CertEvent, CertFact, CertIdentity, CertKind, CertManager, CertTemplate,
-    CertificateFacts, KeyHandle,
+    CertAction, CertConfig, CertEvent, CertFact, CertIdentity, CertKind, CertManager, CertificateFacts,
+    KeyHandle,
 };
 use agent_core::machine::EffectId;
 use agent_core::time::Now;
 use tokio::sync::{Notify, watch};
-use zeroize::Zeroizing;
 
 use super::bootstrap::{Found, Told};
+use super::keys::PendingKeys;
 use crate::actor::{Shell, Tasks};
 use crate::board::{Board, Part};
 use crate::cluster_settings::ClusterSettings;
@@ -49,7 +48,7 @@ struct Shared {
     settings: ClusterSettings,
     options: Options,
     store: Store,
-    keys: Mutex<BTreeMap<KeyHandle, Arc<Zeroizing<String>>>>,
+    keys: PendingKeys,
     bootstrap: Mutex<Option<Bootstrap>>,
     /// A call with bootstrap credentials failed: what they rest on is to be found again.
     doubted: AtomicBool,
@@ -90,7 +89,7 @@ pub fn start(
         settings,
         options,
         store,
-        keys: Mutex::default(),
+        keys: PendingKeys::default(),
         bootstrap: Mutex::default(),
         doubted: AtomicBool::new(false),
         client,
@@ -266,14 +265,6 @@ impl Shared {
         self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn keep(&self, key: KeyHandle, pem: Zeroizing<String>) {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(pem));
-    }
-
-    fn key(&self, key: KeyHandle) -> Option<Arc<Zeroizing<String>>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
-    }
-
     async fn client_for(&self, with: CertIdentity) -> Option<Arc<ApiClient>> {
         match with {
             CertIdentity::Node => {
@@ -302,19 +293,6 @@ pub async fn reconnect(client: watch::Receiver<Option<Arc<ApiClient>>>, asked: A
 }
 
 impl IdentityShell {
-    fn generate(&self, id: EffectId, key: KeyHandle, template: CertTemplate) {
-        let (shared, own, tasks) = (self.shared.clone(), self.own.clone(), self.tasks.clone());
-        self.tasks.start(async move {
-            let made = tasks.blocking(move || KeyAndCsr::generate(&template)).await;
-            let Some(made) = made else { return };
-            let result = made.map_err(|e| chain(&e)).map(|made| {
-                shared.keep(key, made.key_pem);
-                made.csr_pem
-            });
-            own.send(CertEvent::Generated { id, result });
-        });
-    }
-
     fn call(&self, id: EffectId, with: CertIdentity, call: ApiCall) {
         let (shared, own) = (self.shared.clone(), self.own.clone());
         self.tasks.start(async move {
@@ -345,7 +323,7 @@ async fn store(
     (key, with): (KeyHandle, CertIdentity),
     certificate: Vec<u8>,
 ) -> Result<CertificateFacts, String> {
-    let key = shared.key(key).ok_or("the key of the request is gone; a new one is made")?;
+    let key = shared.keys.get(key).ok_or("the key of the request is gone; a new one is made")?;
     let now = tasks.now().wall;
     let on_disk = shared.clone();
     let stored = tasks
@@ -372,11 +350,13 @@ impl Shell for IdentityShell {
 
     fn perform(&mut self, _now: Now, action: CertAction) {
         match action {
-            CertAction::GenerateKeyAndCsr { id, key, template } => self.generate(id, key, template),
+            CertAction::GenerateKeyAndCsr { id, key, template } => {
+                self.shared.keys.generate((id, key), template, self.own.clone(), &self.tasks);
+            }
             CertAction::Call { id, with, call } => self.call(id, with, call),
             CertAction::Store { id, key, with, certificate } => self.store(id, key, with, certificate),
             CertAction::DropKey { key } => {
-                self.shared.keys.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                self.shared.keys.take(key);
             }
             CertAction::Bootstrap { wanted } => {
                 self.wanted.send_replace(Some(wanted));

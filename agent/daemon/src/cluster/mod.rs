@@ -12,6 +12,7 @@ pub mod calls;
 pub mod events;
 pub mod feeds;
 pub mod identity;
+pub mod keys;
 pub mod lease;
 pub mod node_object;
 pub mod plan;

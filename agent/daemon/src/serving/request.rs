@@ -9,37 +9,32 @@
 //! there is one. Invariants: nothing that goes wrong here ends the process; no key is logged; the old certificate is
 //! shown until the new one is on disk. Decisions are in [`agent_core::certs`].
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use agent_apiserver::ApiClient;
-use agent_apiserver::certificates::{KeyAndCsr, Store, facts_of_pem};
+use agent_apiserver::certificates::{Store, facts_of_pem};
 use agent_core::api::ApiServer;
 use agent_core::certs::{
-    CertAction, CertConfig, CertEvent, CertFact, CertKind, CertManager, CertTemplate, CertificateFacts,
-    KeyHandle,
+    CertAction, CertConfig, CertEvent, CertFact, CertKind, CertManager, CertificateFacts, KeyHandle,
 };
 use agent_core::machine::EffectId;
 use agent_core::time::{Now, Wall};
 use agent_server::tls::serving::{ServingKey, ServingView};
 use k8s_openapi::api::core::v1::NodeAddress;
 use tokio::sync::watch;
-use zeroize::Zeroizing;
 
 use crate::actor::{Shell, Tasks};
 use crate::board::{Board, Part};
 use crate::cluster::calls::Caller;
+use crate::cluster::keys::PendingKeys;
 use crate::mailbox::Sender;
 use crate::pod_dirs::chain;
-
-/// Keys whose certificate has not come yet.
-type Keys = Arc<Mutex<BTreeMap<KeyHandle, Arc<Zeroizing<String>>>>>;
 
 /// The serving certificate's surroundings.
 struct ServingShell<A> {
     store: Arc<Store>,
-    keys: Keys,
+    keys: PendingKeys,
     caller: Caller<A>,
     view: Arc<watch::Sender<Option<ServingKey>>>,
     board: Board,
@@ -84,7 +79,7 @@ fn start_with<A: ApiServer>(
     own.send(CertEvent::Loaded(facts));
     let shell = ServingShell {
         store,
-        keys: Keys::default(),
+        keys: PendingKeys::default(),
         caller,
         view: Arc::new(view),
         board,
@@ -116,22 +111,10 @@ fn load(store: &Store) -> Result<Option<(CertificateFacts, ServingKey)>, String>
 }
 
 impl<A: ApiServer> ServingShell<A> {
-    fn generate(&self, id: EffectId, key: KeyHandle, template: CertTemplate) {
-        let (keys, own, tasks) = (self.keys.clone(), self.own.clone(), self.tasks.clone());
-        self.tasks.start(async move {
-            let Some(made) = tasks.blocking(move || KeyAndCsr::generate(&template)).await else { return };
-            let result = made.map_err(|e| chain(&e)).map(|made| {
-                lock(&keys).insert(key, Arc::new(made.key_pem));
-                made.csr_pem
-            });
-            own.send(CertEvent::Generated { id, result });
-        });
-    }
-
     fn keep(&self, id: EffectId, key: KeyHandle, certificate: Vec<u8>) {
         let (store, view, own) = (self.store.clone(), self.view.clone(), self.own.clone());
         let (tasks, now) = (self.tasks.clone(), self.tasks.now().wall);
-        let key = lock(&self.keys).remove(&key);
+        let key = self.keys.take(key);
         self.tasks.start(async move {
             let result = match key {
                 Some(key) => tasks
@@ -159,10 +142,6 @@ fn stored(
     load(store)?.ok_or_else(|| "the certificate was stored and is not there".to_owned())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<A: ApiServer> Shell for ServingShell<A> {
     type Machine = CertManager;
 
@@ -172,7 +151,9 @@ impl<A: ApiServer> Shell for ServingShell<A> {
 
     fn perform(&mut self, _now: Now, action: CertAction) {
         match action {
-            CertAction::GenerateKeyAndCsr { id, key, template } => self.generate(id, key, template),
+            CertAction::GenerateKeyAndCsr { id, key, template } => {
+                self.keys.generate((id, key), template, self.own.clone(), &self.tasks);
+            }
             CertAction::Call { id, call, .. } => {
                 let own = self.own.clone();
                 self.caller.send(call, move |result| {
@@ -181,7 +162,7 @@ impl<A: ApiServer> Shell for ServingShell<A> {
             }
             CertAction::Store { id, key, certificate, .. } => self.keep(id, key, certificate),
             CertAction::DropKey { key } => {
-                lock(&self.keys).remove(&key);
+                self.keys.take(key);
             }
             // Only client certificates are asked for with other credentials than the node's own.
             CertAction::Bootstrap { .. } => {}

@@ -236,23 +236,10 @@ impl Runtime {
         self.next += 1;
         let id = ContainerId::from(format!("c{}", self.next));
         let c = ContainerObserved {
-            id: id.clone(),
-            sandbox: sandbox.clone(),
-            name: config.name.clone(),
-            attempt: config.attempt,
-            state: ContainerState::Created,
-            created: wall,
-            started: None,
-            finished: None,
-            exit_code: 0,
-            reason: String::new(),
-            message: String::new(),
             image: config.user_specified_image.clone(),
             image_ref: config.image.to_string(),
-            log_path: String::new(),
             annotations: config.annotations.clone(),
-            user: None,
-            resources: None,
+            ..ContainerObserved::created(id.clone(), sandbox.clone(), &config.name, config.attempt, wall)
         };
         self.containers.insert(id.clone(), c);
         Ok(EffectOk::Container(id))

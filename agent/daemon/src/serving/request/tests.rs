@@ -1,6 +1,7 @@
 //! The serving certificate against a fake API server with an administrator who approves and signs.
 
 use std::net::IpAddr;
+use std::sync::Mutex;
 
 use agent_core::api::{ApiCall, ApiReply, ApiResult};
 use agent_core::time::Wall;

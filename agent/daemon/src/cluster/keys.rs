@@ -1,0 +1,56 @@
+//! Keys whose certificate has not come yet: in memory only, never logged.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use agent_apiserver::certificates::KeyAndCsr;
+use agent_core::certs::{CertEvent, CertTemplate, KeyHandle};
+use agent_core::machine::EffectId;
+use zeroize::Zeroizing;
+
+use crate::actor::Tasks;
+use crate::mailbox::Sender;
+use crate::pod_dirs::chain;
+
+/// A private key as PEM.
+pub type Key = Arc<Zeroizing<String>>;
+
+/// The keys by their handles; clones share them.
+#[derive(Clone, Default)]
+pub struct PendingKeys(Arc<Mutex<BTreeMap<KeyHandle, Key>>>);
+
+impl PendingKeys {
+    /// Makes a key and a request for it, keeps the one and tells `to` the other.
+    pub fn generate(
+        &self,
+        (id, key): (EffectId, KeyHandle),
+        template: CertTemplate,
+        to: Sender<CertEvent>,
+        tasks: &Tasks,
+    ) {
+        let (keys, blocking) = (self.clone(), tasks.clone());
+        tasks.start(async move {
+            let Some(made) = blocking.blocking(move || KeyAndCsr::generate(&template)).await else { return };
+            let result = made.map_err(|e| chain(&e)).map(|made| {
+                keys.lock().insert(key, Arc::new(made.key_pem));
+                made.csr_pem
+            });
+            to.send(CertEvent::Generated { id, result });
+        });
+    }
+
+    /// The key, which is kept.
+    #[must_use]
+    pub fn get(&self, key: KeyHandle) -> Option<Key> {
+        self.lock().get(&key).cloned()
+    }
+
+    /// The key, which is forgotten.
+    pub fn take(&self, key: KeyHandle) -> Option<Key> {
+        self.lock().remove(&key)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<KeyHandle, Key>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

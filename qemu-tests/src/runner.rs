@@ -31,15 +31,8 @@ pub struct Options {
 /// What one case came to.
 enum Verdict {
     Passed,
-    Failed(String, Fault),
+    Failed(String),
     Skipped(String),
-}
-
-/// Whose fault a failure is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    Case,
-    Emulator,
 }
 
 struct Report {
@@ -106,12 +99,12 @@ fn run_unit(run: &Arc<Run>, unit: &[Case], seed: u64, reports: &Sender<Report>) 
     for case in unit {
         let start = Instant::now();
         let mut verdict = run_case(run, case, &mut shared, seed);
-        if matches!(verdict, Verdict::Failed(_, Fault::Emulator)) {
+        if matches!(verdict, Verdict::Failed(_)) && emulator_failed(run, case) {
             say::line(format!("  {}: {EmulatorFault}: once more, from the beginning", case.name));
             shared = None;
             verdict = run_case(run, case, &mut shared, seed);
         }
-        failed |= matches!(verdict, Verdict::Failed(..));
+        failed |= matches!(verdict, Verdict::Failed(_));
         let _ = reports.send(Report { case: *case, verdict, took: start.elapsed() });
     }
     drop(shared);
@@ -125,10 +118,16 @@ fn shared_artefacts(run: &Run, group: &str) -> PathBuf {
     run.dir().join("groups").join(group)
 }
 
+/// True if a guest of the case, or of its group, fell to the emulator; it is asked once.
+fn emulator_failed(run: &Run, case: &Case) -> bool {
+    let dirs = [run.dir().join(case.name), shared_artefacts(run, case.group.unwrap_or(case.name))];
+    dirs.iter().filter(|dir| EmulatorFault.forget(dir)).count() > 0
+}
+
 fn run_case(run: &Arc<Run>, case: &Case, shared: &mut Shared, seed: u64) -> Verdict {
     let artefacts = run.dir().join(case.name);
     if let Err(e) = fs::create_dir_all(&artefacts) {
-        return Verdict::Failed(format!("make {}: {e}", artefacts.display()), Fault::Case);
+        return Verdict::Failed(format!("make {}: {e}", artefacts.display()));
     }
     let shared_artefacts = shared_artefacts(run, case.group.unwrap_or(case.name));
     let mut context =
@@ -144,12 +143,9 @@ fn run_case(run: &Arc<Run>, case: &Case, shared: &mut Shared, seed: u64) -> Verd
                 remove_artefacts(run, &artefacts);
                 Verdict::Skipped(skip.0.clone())
             }
-            None if e.downcast_ref::<EmulatorFault>().is_some() => {
-                Verdict::Failed(format!("{e:#}"), Fault::Emulator)
-            }
-            None => Verdict::Failed(format!("{e:#}"), Fault::Case),
+            None => Verdict::Failed(format!("{e:#}")),
         },
-        Err(panic) => Verdict::Failed(format!("panicked: {}", panic_text(panic.as_ref())), Fault::Case),
+        Err(panic) => Verdict::Failed(format!("panicked: {}", panic_text(panic.as_ref()))),
     }
 }
 
@@ -179,7 +175,7 @@ fn show(run: &Run, report: &Report, done: usize, of: usize, seed: u64) -> Counts
             say::line(format!("{head} skipped: {why}"));
             Counts::one_skipped()
         }
-        Verdict::Failed(why, _) => {
+        Verdict::Failed(why) => {
             say::line(format!("{head} FAILED"));
             for line in why.lines() {
                 say::line(format!("    {line}"));
@@ -235,7 +231,10 @@ mod tests {
                 fs::write(cx.artefacts.join("first"), "")?;
                 anyhow::ensure!(*cx.shared_or(|_, _| Ok(u32::from(first)))? == u32::from(first));
                 if first {
-                    return Err(anyhow!("no pod").context(EmulatorFault).context("after the reset"));
+                    let logs = cx.artefacts.join("vm");
+                    fs::create_dir(&logs)?;
+                    EmulatorFault.note(&logs)?;
+                    anyhow::bail!("no pod");
                 }
                 Ok(())
             }),

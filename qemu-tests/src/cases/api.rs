@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use serde_json::json;
@@ -14,7 +14,6 @@ use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
 use crate::cluster::flags::Settings;
 use crate::cluster::kubeconfig::Credentials;
 use crate::cluster::node_api::NodeApi;
-use crate::cluster::pki::Pair;
 use crate::cluster::wires::Wire;
 use crate::native::node::NativeNode;
 use crate::say;
@@ -41,11 +40,6 @@ pub const CASES: &[Case] = &[
 
 const FIRST: &str = "172.30.0.10";
 
-fn credentials(pair: &Pair) -> Result<Credentials> {
-    let read = |path: &PathBuf| fs::read_to_string(path).with_context(|| format!("read {}", path.display()));
-    Ok(Credentials::Certificate { certificate: read(&pair.certificate)?, key: read(&pair.key)? })
-}
-
 fn healthz_auth(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     {
@@ -61,13 +55,13 @@ fn healthz_auth(cx: &mut CaseContext<'_>) -> Result<()> {
             ensure!(body == "Unauthorized", "{path}: {body}");
         }
         expect(Some(&Credentials::Token("made-up".to_owned())), "/healthz", 401)?;
-        let stranger = credentials(&cluster.pki().client("stranger", "stranger", None)?)?;
+        let stranger = cluster.pki().client("stranger", "stranger", None)?.credentials()?;
         let body = expect(Some(&stranger), "/healthz", 403)?;
         let words = "Forbidden (user=stranger, verb=get, resource=nodes, subresource(s)=[healthz proxy])";
         ensure!(body.trim() == words, "{body}");
         expect(Some(&stranger), "/containerLogs/default/x/c", 403)?;
         let admin =
-            credentials(&cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?)?;
+            cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?.credentials()?;
         for path in ["/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop"] {
             ensure!(expect(Some(&admin), path, 200)? == "ok", "{path}");
         }
@@ -122,8 +116,8 @@ fn await_granted(cluster: &crate::cluster::plane::Cluster) -> Result<()> {
 /// What was answered before holds, what was not is refused.
 fn without_api_server(joined: &mut Joined) -> Result<()> {
     let admin =
-        credentials(&joined.cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?)?;
-    let late = credentials(&joined.cluster.pki().client("late", "late", Some("system:masters"))?)?;
+        joined.cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?.credentials()?;
+    let late = joined.cluster.pki().client("late", "late", Some("system:masters"))?.credentials()?;
     joined.cluster.kill_apiserver()?;
     let asked = || -> Result<_> {
         let node = NodeApi::at(&joined.cluster, FIRST)?;
@@ -149,10 +143,10 @@ fn current(node: &NativeNode) -> Result<PathBuf> {
 
 fn serving_certificate(cx: &mut CaseContext<'_>) -> Result<()> {
     const NEW: &str = "172.30.0.61";
-    let mut joined = Joined::start(&cx.run, &cx.artefacts, Settings::default(), &["moves"])?;
+    let joined = Joined::start(&cx.run, &cx.artefacts, Settings::default(), &["moves"])?;
     let admin =
-        credentials(&joined.cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?)?;
-    await_healthz(&mut joined, FIRST, &admin, 30)?;
+        joined.cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?.credentials()?;
+    NodeApi::at(&joined.cluster, FIRST)?.await_healthy(&admin, 30)?;
     let first = current(&joined.nodes[0])?;
     joined.run_pod(api_pod("says", "moves", &format!("echo here; {STAYS}"), 1))?;
     ensure!(joined.cluster.kubectl(&["logs", "says"])? == "here", "kubectl logs before the move");
@@ -164,26 +158,11 @@ fn serving_certificate(cx: &mut CaseContext<'_>) -> Result<()> {
         status.addresses.iter().flatten().any(|a| a.address == NEW).then_some(())
     })?;
     say::line(format!("  the Node has its new address after {:.1} s", start.elapsed().as_secs_f64()));
-    await_healthz(&mut joined, NEW, &admin, 60)?;
+    NodeApi::at(&joined.cluster, NEW)?.await_healthy(&admin, 60)?;
     say::line(format!("  and a certificate for it after {:.1} s", start.elapsed().as_secs_f64()));
     ensure!(current(&joined.nodes[0])? != first, "the certificate is still the first one");
     ensure!(joined.cluster.kubectl(&["logs", "says"])? == "here", "kubectl logs after the move");
     joined.cluster.kubectl(&["delete", "pod", "says"])?;
     await_pod_gone(&joined.cluster, "says", 30)?;
     joined.cluster.ensure_nothing_forbidden()
-}
-
-/// Waits until the node answers under `address` with a certificate that names it.
-fn await_healthz(joined: &mut Joined, address: &str, who: &Credentials, limit_s: u64) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(limit_s);
-    loop {
-        match NodeApi::at(&joined.cluster, address)?.get(Some(who), "/healthz") {
-            Ok((200, _)) => return Ok(()),
-            answer if Instant::now() >= deadline => {
-                bail!("no healthy answer at {address} after {limit_s} s, but {answer:?}");
-            }
-            // A certificate has no event of its own here; the node's events are read meanwhile.
-            _ => joined.nodes[0].pass(Duration::from_millis(250))?,
-        }
-    }
 }

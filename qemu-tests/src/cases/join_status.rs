@@ -7,11 +7,13 @@ use serde_json::json;
 
 use crate::built;
 use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, container};
+use crate::cluster::fixture::{
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, await_serving, container,
+};
 use crate::cluster::join::{
     BOOTSTRAP, CERT_DIR, JOIN_FILE, KUBECONFIG, Way, kubelet_configuration, start_kubelet, write,
 };
-use crate::cluster::kubeconfig::{Credentials, render};
+use crate::cluster::kubeconfig::render;
 use crate::cluster::plane::server_url;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
@@ -134,9 +136,7 @@ fn kubeconfig(cx: &mut CaseContext<'_>) -> Result<()> {
         std::fs::remove_file(node.inside(told)).with_context(|| format!("remove {told}"))?;
     }
     let user = format!("system:node:{NAME}");
-    let pair = cluster.pki().client(NAME, &user, Some("system:nodes"))?;
-    let read = |path| std::fs::read_to_string(path).context("read the node's pair");
-    let credentials = Credentials::Certificate { certificate: read(pair.certificate)?, key: read(pair.key)? };
+    let credentials = cluster.pki().client(NAME, &user, Some("system:nodes"))?.credentials()?;
     write(&node, KUBECONFIG, &render(&server_url(), &cluster.pki().ca.pem, &credentials))?;
     node.start_agent_with(&[&format!("--kubeconfig={KUBECONFIG}"), &format!("--cert-dir={CERT_DIR}")])?;
     await_ready(cluster, NAME, 60)?;
@@ -148,6 +148,7 @@ fn kubeconfig(cx: &mut CaseContext<'_>) -> Result<()> {
     })?;
     ensure!(asked == 0, "a node with a certificate of its own asked for {asked} others");
     let talks = |name: &str| -> Result<()> {
+        await_serving(cluster, NAME, 30)?;
         joined.run_pod(api_pod(name, NAME, &format!("echo hello; {STAYS}"), 1))?;
         let said = cluster.kubectl(&["logs", name])?;
         ensure!(said == "hello", "kubectl logs {name}: {said:?}");

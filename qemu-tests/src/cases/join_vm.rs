@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::built;
 use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::fixture::{STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, await_serving};
 use crate::cluster::flags::Settings;
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
@@ -31,6 +31,8 @@ pub const CASES: &[Case] = &[Case {
 /// Name of the VM's node, and of its pod.
 const VM: &str = "vm";
 const POD: &str = "on-vm";
+/// Name of the pod that `kubectl run` makes there.
+const RUN: &str = "by-kubectl-run";
 
 fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     let agent = built::agent(&cx.run, false)?;
@@ -41,9 +43,10 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut native = cluster.start_node(&cx.artefacts, "native", agent)?;
     start_kubelet(&mut native, Way::JoinFile)?;
     await_ready(&cluster, "native", 120)?;
+    vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
     vm.give_range(&cluster)?;
-    let node = await_ready(&cluster, VM, READY_LIMIT_S)?;
     say_ready(&mut vm, "first boot")?;
+    let node = await_ready(&cluster, VM, READY_LIMIT_S)?;
     let first = info(&node)?;
     ensure_described(&cluster, &mut vm, &node)?;
     let pod = run_pods(cx, &cluster, &vm)?;
@@ -54,12 +57,13 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
 
     let requests = certificate_requests(&cluster)?;
     ensure!(requests.len() == 2, "one request for each node: {requests:?}");
+    ensure_served(&cluster)?;
     let identity = identity(&mut vm)?;
     forget_token(&cluster, &mut vm)?;
     vm.cut_power();
     vm.boot(None)?;
-    let back = await_back(&cluster, &first.boot_id)?;
     say_ready(&mut vm, "second boot")?;
+    let back = await_back(&cluster, &first.boot_id)?;
     ensure!(back.metadata.uid == node.metadata.uid, "another Node object after the power cut");
     ensure_described(&cluster, &mut vm, &back)?;
     let second = info(&back)?;
@@ -78,8 +82,15 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 fn say_ready(vm: &mut VmNode, which: &str) -> Result<()> {
-    let entry = vm.vm()?.await_phase("node.ready", 60)?;
-    say::line(format!("  {which}: Ready {:.1} s after the VM's kernel", entry.at_ms as f64 / 1000.0));
+    let machine = vm.vm()?;
+    let ready = machine.await_phase("node.ready", READY_LIMIT_S)?;
+    let started = machine.await_phase("agent.started", 0)?;
+    let seconds = |ms: u64| ms as f64 / 1000.0;
+    say::line(format!(
+        "  {which}: Ready {:.1} s after the VM's kernel, {:.1} s after the agent's start",
+        seconds(ready.at_ms),
+        seconds(ready.at_ms.saturating_sub(started.at_ms)),
+    ));
     Ok(())
 }
 
@@ -143,6 +154,25 @@ fn run_pods(cx: &CaseContext<'_>, cluster: &Cluster, vm: &VmNode) -> Result<Pod>
     let prefix = subnet.trim_end_matches("0/24");
     ensure!(status.pod_ip.as_ref().is_some_and(|ip| ip.starts_with(prefix)), "podIP {:?}", status.pod_ip);
     Ok(pod)
+}
+
+/// The VM serves its pods' logs to kubectl, which runs one of its own there.
+fn ensure_served(cluster: &Cluster) -> Result<()> {
+    await_serving(cluster, VM, 60)?;
+    let greets = |pod: &str| -> Result<()> {
+        let said = cluster.kubectl(&["logs", pod])?;
+        let host = format!("host name {pod}");
+        ensure!(said.starts_with("Hello") && said.contains(&host), "kubectl logs {pod}: {said:?}");
+        Ok(())
+    };
+    greets(POD)?;
+    let overrides = json!({"spec": {"nodeName": VM, "automountServiceAccountToken": false}}).to_string();
+    let (image, overrides) = ("--image=localhost/orlop/hello:1", format!("--overrides={overrides}"));
+    cluster.kubectl(&["run", RUN, image, "--image-pull-policy=Never", &overrides])?;
+    await_pod_ready(cluster, RUN, 120)?;
+    greets(RUN)?;
+    cluster.kubectl(&["delete", "pod", RUN, "--grace-period=1"])?;
+    await_pod_gone(cluster, RUN, 60)
 }
 
 fn pod_ip(pod: &Pod) -> Result<std::net::IpAddr> {

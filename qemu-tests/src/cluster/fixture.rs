@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::flags::Settings;
 use super::join::{Way, start_kubelet};
+use super::node_api::NodeApi;
 use super::plane::Cluster;
 use super::ready;
 use crate::built;
@@ -127,6 +128,21 @@ pub fn await_ready(cluster: &Cluster, name: &str, limit_s: u64) -> Result<Node> 
     client.wait::<Node, _>(&client.all(), limit_s, &format!("node {name} to be Ready"), |all| {
         all.get(name).filter(|n| ready::node(n)).cloned()
     })
+}
+
+/// Waits until the node's HTTPS API answers at its Node's address, under a certificate for it.
+///
+/// # Errors
+/// At the deadline: what it answers instead.
+pub fn await_serving(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
+    let client = cluster.client();
+    let address =
+        client.wait::<Node, _>(&client.all(), limit_s, &format!("an address of node {name}"), |all| {
+            let addresses = all.get(name)?.status.as_ref()?.addresses.as_ref()?;
+            addresses.iter().find(|a| a.type_ == "InternalIP").map(|a| a.address.clone())
+        })?;
+    let admin = cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?.credentials()?;
+    NodeApi::at(cluster, &address)?.await_healthy(&admin, limit_s)
 }
 
 /// Waits until the node's kubelet has said all of `words` in one line of its log, capitals or not.

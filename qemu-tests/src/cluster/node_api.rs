@@ -4,9 +4,9 @@
 //! certificate is verified with the cluster's CA against the address that the node says it has.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use k8s_openapi::ByteString;
 use kube::client::Body;
 use kube::{Client, Config};
@@ -18,6 +18,8 @@ use super::proxy::Proxy;
 
 /// Port of the API.
 const PORT: u16 = 10250;
+/// Between two questions to a node that is not ready for them.
+const AGAIN: Duration = Duration::from_millis(250);
 
 /// The way to one node.
 pub struct NodeApi<'a> {
@@ -34,6 +36,27 @@ impl<'a> NodeApi<'a> {
     pub fn at(cluster: &'a Cluster, address: &str) -> Result<NodeApi<'a>> {
         let target: SocketAddr = format!("{address}:{PORT}").parse().context("an address")?;
         Ok(NodeApi { cluster, name: address.to_owned(), proxy: Proxy::start(cluster.pid()?, target)? })
+    }
+
+    /// Waits until the node answers with a certificate that names it, and that it is healthy. A certificate has no event
+    /// of its own here: it is asked again and again.
+    ///
+    /// # Errors
+    /// At the deadline: what it answers instead.
+    pub fn await_healthy(&self, who: &Credentials, limit_s: u64) -> Result<()> {
+        let client = self.cluster.client();
+        let mut again = client.block_on(async { tokio::time::interval(AGAIN) });
+        let deadline = Instant::now() + Duration::from_secs(limit_s);
+        loop {
+            client.block_on(again.tick());
+            match self.get(Some(who), "/healthz") {
+                Ok((200, _)) => return Ok(()),
+                answer if Instant::now() >= deadline => {
+                    bail!("no healthy answer at {} after {limit_s} s, but {answer:?}", self.name);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// GET of a path by somebody, or by nobody in particular.

@@ -15,6 +15,8 @@ use rcgen::{
 };
 use sha2::{Digest, Sha256};
 
+use super::kubeconfig::Credentials;
+
 /// A certificate authority with its files.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -35,6 +37,17 @@ pub struct Pair {
     pub certificate: PathBuf,
     /// Private key file.
     pub key: PathBuf,
+}
+
+impl Pair {
+    /// What a client shows that has them.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn credentials(&self) -> Result<Credentials> {
+        let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("read {}", path.display()));
+        Ok(Credentials::Certificate { certificate: read(&self.certificate)?, key: read(&self.key)? })
+    }
 }
 
 /// Everything the control plane's programs need.

@@ -315,11 +315,7 @@ fn write_kubeconfigs(dir: &Path, pki: &Pki, port: u16) -> Result<()> {
         ("controller-manager", &server_url(), "system:kube-controller-manager", None),
         ("scheduler", &server_url(), "system:kube-scheduler", None),
     ] {
-        let pair = pki.client(file, user, group)?;
-        let credentials = Credentials::Certificate {
-            certificate: fs::read_to_string(&pair.certificate)?,
-            key: fs::read_to_string(&pair.key)?,
-        };
+        let credentials = pki.client(file, user, group)?.credentials()?;
         let path = dir.join(format!("{file}.kubeconfig"));
         super::pki::write_private(&path, &render(server, &pki.ca.pem, &credentials))?;
     }

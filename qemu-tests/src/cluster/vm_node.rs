@@ -114,6 +114,8 @@ fn node_config(name: &str, wire: Wire, ca_hash: &str, token: Option<&Token>) -> 
         "network": {"interfaces": [interface], "podNetwork": "bridge"},
         "labels": {label: value},
         "join": join,
+        // The API server checks whom it speaks to.
+        "kubelet": {"serverTLSBootstrap": true},
     })
     .to_string()
 }

@@ -22,7 +22,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Reads `source` to its end in a thread of its own and copies every byte to `log`.
+    /// Reads `source` to its end in a thread of its own, copies every byte to `log` and shows every line to `look`.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -30,6 +30,7 @@ impl Feed {
         name: &str,
         source: impl Read + Send + 'static,
         mut log: impl Write + Send + 'static,
+        mut look: impl FnMut(&str) + Send + 'static,
     ) -> Result<Feed> {
         let feed = Feed::default();
         let writer = feed.clone();
@@ -38,7 +39,9 @@ impl Feed {
             let mut line = Vec::new();
             while source.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
                 let _ = log.write_all(&line);
-                writer.push(clean(&line));
+                let text = clean(&line);
+                look(&text);
+                writer.push(text);
                 line.clear();
             }
             writer.end();
@@ -161,7 +164,8 @@ mod tests {
 
     #[test]
     fn lines_are_cleaned_and_found_in_order() {
-        let feed = Feed::read("t", &b"\x1b[1;31mred\x1b[0m\r\ntwo\nthree"[..], std::io::sink()).unwrap();
+        let feed =
+            Feed::read("t", &b"\x1b[1;31mred\x1b[0m\r\ntwo\nthree"[..], std::io::sink(), |_| ()).unwrap();
         let (at, ()) = feed.wait(0, SOON, "three", |l| (l == "three").then_some(())).unwrap();
         assert_eq!(at, 2);
         assert_eq!(feed.since(0), ["red", "two", "three"]);
@@ -170,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_end_of_the_source_ends_a_wait() {
-        let feed = Feed::read("t", &b"only\n"[..], std::io::sink()).unwrap();
+        let feed = Feed::read("t", &b"only\n"[..], std::io::sink(), |_| ()).unwrap();
         let error = feed.wait(0, SOON, "another", |l| (l == "another").then_some(())).unwrap_err();
         assert!(error.to_string().contains("ended while waiting for another"), "{error}");
         assert!(error.to_string().contains("only"), "{error}");

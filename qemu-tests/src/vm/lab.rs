@@ -200,7 +200,7 @@ impl Lab {
             let vm = Vm::start(&self.run, &self.artefacts, &spec()?, namespace_of)?;
             let limit = Duration::from_secs(KERNEL_LIMIT_S);
             let (_, end) = vm.console.wait(0, limit, "the kernel to start init", start_of_kernel)?;
-            if end == KernelStart::Init || !vm.emulator_failed() {
+            if end == KernelStart::Init || !EmulatorFault.forget(&self.artefacts) {
                 return Ok(vm);
             }
             say::line(format!("  {EmulatorFault}: booting once more"));

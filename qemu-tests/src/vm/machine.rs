@@ -21,14 +21,44 @@ use super::feed::Feed;
 use super::shell::Shell;
 use crate::process::Guarded;
 use crate::run::Run;
+use crate::say;
 
 static VMS: AtomicU32 = AtomicU32::new(0);
 
 /// The guest's kernel fell to a fault of the emulator: emulating two processors, QEMU 7.2 sometimes runs a breakpoint
 /// by which the kernel changes its own code when it is no longer there. It says nothing about what is tested, so the
-/// runner starts such a case once more.
-#[derive(Debug)]
+/// runner starts such a case once more. What the console says then ends all that is waited for from the guest, and is
+/// noted as a file beside the guest's logs: a case may fail far from the VM, at a node that does not come.
+#[derive(Clone, Copy, Debug)]
 pub struct EmulatorFault;
+
+impl EmulatorFault {
+    const MARK: &str = "emulator-fault";
+
+    fn is_in(line: &str) -> bool {
+        line.contains("Oops: int3")
+    }
+
+    /// Notes it among the logs of a guest.
+    ///
+    /// # Errors
+    /// If the file cannot be made.
+    pub fn note(self, logs: &Path) -> std::io::Result<()> {
+        File::create(logs.join(Self::MARK)).map(drop)
+    }
+
+    /// Forgets what was noted anywhere below `artefacts`; true if there was something.
+    #[must_use]
+    pub fn forget(self, artefacts: &Path) -> bool {
+        let mut found = fs::remove_file(artefacts.join(Self::MARK)).is_ok();
+        for entry in fs::read_dir(artefacts).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found |= self.forget(&entry.path());
+            }
+        }
+        found
+    }
+}
 
 impl fmt::Display for EmulatorFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,7 +76,6 @@ pub struct Vm {
     shell: Shell,
     shell_is_up: bool,
     qemu: Guarded,
-    emulated: bool,
     /// Position in the host channel from which messages belong to the current boot.
     boot_from: usize,
 }
@@ -87,24 +116,31 @@ impl Vm {
         }
         let [console, shell, host, qmp] = <[UnixStream; 4]>::try_from(streams)
             .map_err(|s| anyhow::anyhow!("{} of {} sockets were connected", s.len(), SOCKETS.len()))?;
-        let feed = |name: &str, stream: &UnixStream| -> Result<Feed> {
+        let log = |name: &str| {
             let path = artefacts.join(format!("{name}.log"));
-            let log = File::options()
-                .create(true)
-                .append(true)
-                .open(&path)
-                .with_context(|| format!("open {}", path.display()))?;
-            Feed::read(name, stream.try_clone()?, log)
+            let file = File::options().create(true).append(true).open(&path);
+            file.with_context(|| format!("open {}", path.display()))
         };
-        let shell_feed = feed("shell", &shell)?;
+        let feed =
+            |name: &str, stream: &UnixStream| Feed::read(name, stream.try_clone()?, log(name)?, |_| ());
+        let (shell_feed, host) = (feed("shell", &shell)?, feed("host-channel", &host)?);
+        let (emulated, logs) = (spec.accelerator == Accelerator::Tcg, artefacts.to_owned());
+        let others = [shell_feed.clone(), host.clone()];
+        let look = move |line: &str| {
+            if emulated && EmulatorFault::is_in(line) {
+                if let Err(e) = EmulatorFault.note(&logs) {
+                    say::line(format!("  {EmulatorFault}, and {}: {e}", logs.display()));
+                }
+                others.iter().for_each(Feed::end);
+            }
+        };
         Ok(Vm {
-            console: feed("serial", &console)?,
-            host: feed("host-channel", &host)?,
+            console: Feed::read("serial", console.try_clone()?, log("serial")?, look)?,
+            host,
             shell: Shell::new(shell, shell_feed),
             shell_is_up: false,
             qmp: Qmp::new(qmp)?,
             qemu,
-            emulated: spec.accelerator == Accelerator::Tcg,
             boot_from: 0,
         })
     }
@@ -143,18 +179,8 @@ impl Vm {
             .map(|(_, found)| found)
             .map_err(|e| {
                 let console = self.console.since(self.console.len().saturating_sub(15)).join("\n");
-                self.blame(anyhow::anyhow!("{e:#}\nconsole:\n{console}"))
+                anyhow::anyhow!("{e:#}\nconsole:\n{console}")
             })
-    }
-
-    /// True if the kernel fell to the emulator since QEMU was started.
-    #[must_use]
-    pub fn emulator_failed(&self) -> bool {
-        self.emulated && self.console.since(0).iter().any(|line| line.contains("Oops: int3"))
-    }
-
-    fn blame(&self, error: anyhow::Error) -> anyhow::Error {
-        if self.emulator_failed() { error.context(EmulatorFault) } else { error }
     }
 
     /// Messages of the current boot so far.
@@ -171,7 +197,6 @@ impl Vm {
         self.console
             .wait(0, Duration::from_secs(limit_s), what, |l| wanted(l).then(|| l.to_owned()))
             .map(|(_, line)| line)
-            .map_err(|e| self.blame(e))
     }
 
     /// The debug shell; the first use waits for it to answer.

@@ -38,7 +38,7 @@ pub fn appliance(config: &NodeConfig) -> Value {
         // /usr is read-only: add-ons bring their drivers to the state partition.
         "volumePluginDir": "/var/lib/kubelet/volumeplugins",
         // A standalone node has nobody to ask who a caller is and what he may do, so it serves nobody.
-        "enableServer": false,
+        "enableServer": joins(config),
         "readOnlyPort": 0,
         "registerNode": joins(config),
         "rotateCertificates": true,

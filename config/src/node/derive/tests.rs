@@ -81,8 +81,13 @@ fn joining() {
     let elsewhere: Vec<&RunFile> =
         files.iter().filter(|f| f.path != JOIN_FILE && f.text.contains("0123456789abcdef")).collect();
     assert!(elsewhere.is_empty(), "{elsewhere:?}");
+    // The cluster asks the node for logs; a node without a cluster has nobody to ask who a caller is.
+    assert!(effective(&body).kubelet.enable_server);
+    assert!(!effective(&format!("{body}kubelet: {{enableServer: false}}\n")).kubelet.enable_server);
+    assert!(!effective("").kubelet.enable_server);
     // Without anything to know the server by there is nothing to join.
     let alone = load(&[source("fw-cfg", "join: {server: 'https://api:6443'}")], &[]);
+    assert!(!alone.kubelet.enable_server);
     let files = run_files(&alone, MACHINE_ID);
     assert!(files.iter().all(|f| f.path != JOIN_FILE && !f.text.contains("--join")));
 }

@@ -14,6 +14,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
 use hyper::{Request, Response, StatusCode, Uri};
+use k8s_openapi::List;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use orlop_config::node::Secret;
@@ -246,7 +248,7 @@ impl ApiClient {
         }
         let unreadable = |why: String| error::unreadable(call, parts.status, &why);
         let body = read(body, ANSWER_MAX).await.map_err(unreadable)?;
-        reply(call, &body).map_err(unreadable)
+        reply(call, &body).map_err(unreadable)?.ok_or_else(|| error::not_found(call))
     }
 }
 
@@ -282,24 +284,32 @@ impl ApiServer for ApiClient {
     }
 }
 
-fn reply(call: &ApiCall, body: &[u8]) -> Result<ApiReply, String> {
-    Ok(match call {
+/// What the answer says; `None` for a list in which nothing was found.
+fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
+    Ok(Some(match call {
+        ApiCall::FindPod { .. } => return Ok(first(body)?.map(ApiReply::Pod)),
         ApiCall::GetNode { .. } | ApiCall::CreateNode(_) | ApiCall::PatchNodeStatus { .. } => {
             ApiReply::Node(object(body)?)
         }
         ApiCall::GetLease { .. } | ApiCall::CreateLease(_) | ApiCall::ReplaceLease(_) => {
             ApiReply::Lease(object(body)?)
         }
-        ApiCall::GetPod(_) | ApiCall::CreatePod(_) | ApiCall::PatchPodStatus { .. } => {
-            ApiReply::Pod(object(body)?)
-        }
+        ApiCall::CreatePod(_) | ApiCall::PatchPodStatus { .. } => ApiReply::Pod(object(body)?),
         // The object or a Status: neither says more than the code.
         ApiCall::DeletePod { .. } => ApiReply::Done,
         ApiCall::CreateEvent(_) | ApiCall::PatchEvent { .. } => ApiReply::Event(object(body)?),
         ApiCall::CreateCsr(_) | ApiCall::GetCsr { .. } => ApiReply::Csr(object(body)?),
         ApiCall::ReviewToken(_) => ApiReply::TokenReview(object(body)?),
         ApiCall::ReviewAccess(_) => ApiReply::AccessReview(object(body)?),
-    })
+    }))
+}
+
+fn first(body: &[u8]) -> Result<Option<Box<Pod>>, String> {
+    let found: List<Pod> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    Ok(found.items.into_iter().next().map(|mut pod| {
+        forget_managed_fields(&mut pod.metadata);
+        Box::new(pod)
+    }))
 }
 
 fn object<K: DeserializeOwned + Resource>(body: &[u8]) -> Result<Box<K>, String> {

@@ -25,7 +25,7 @@ pub(crate) fn is_read(call: &ApiCall) -> bool {
         call,
         ApiCall::GetNode { .. }
             | ApiCall::GetLease { .. }
-            | ApiCall::GetPod(_)
+            | ApiCall::FindPod { .. }
             | ApiCall::GetCsr { .. }
             | ApiCall::ReviewToken(_)
             | ApiCall::ReviewAccess(_)
@@ -115,6 +115,12 @@ pub(crate) fn unreadable(call: &ApiCall, code: StatusCode, why: &str) -> ApiErro
     let class = if is_read(call) { Class::Unavailable } else { Class::DeadlineExceeded };
     let message = format!("the API server's answer cannot be used: {}", cut(why));
     ApiError { call: call.describe(), class, code: Some(code.as_u16()), reason: String::new(), message }
+}
+
+/// Nothing among what was listed is what was looked for.
+pub(crate) fn not_found(call: &ApiCall) -> ApiError {
+    let message = "there is none".to_owned();
+    ApiError { call: call.describe(), class: Class::NotFound, code: None, reason: String::new(), message }
 }
 
 /// One line, not too long, without control characters.

@@ -11,7 +11,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::Resource;
 use kube::core::Request as Builder;
-use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::params::{
+    DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -58,7 +60,12 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
                 .replace(&segment(name)?, &PostParams::default(), json(lease)?)
                 .map_err(|e| e.to_string())
         }
-        ApiCall::GetPod(pod) => get::<Pod>(Some(&pod.namespace), &pod.name),
+        ApiCall::FindPod { pod, node } => {
+            let fields = format!("metadata.name={},spec.nodeName={}", segment(&pod.name)?, segment(node)?);
+            resource::<Pod>(Some(&segment(&pod.namespace)?))
+                .list(&ListParams::default().fields(&fields))
+                .map_err(|e| e.to_string())
+        }
         ApiCall::CreatePod(pod) => create(Some(namespace(pod.as_ref())?), pod.as_ref()),
         ApiCall::PatchPodStatus { pod, patch } => patch_status::<Pod>(Some(&pod.namespace), &pod.name, patch),
         ApiCall::DeletePod { pod, uid, grace_s } => {
@@ -171,6 +178,11 @@ mod tests {
                 "GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n  ".to_owned(),
             ),
             (
+                ApiCall::FindPod { pod: pod.clone(), node: "n".into() },
+                "GET /api/v1/namespaces/ns/pods?&fieldSelector=metadata.name%3Dweb%2Cspec.nodeName%3Dn  "
+                    .to_owned(),
+            ),
+            (
                 ApiCall::PatchPodStatus { pod: pod.clone(), patch },
                 format!("PATCH /api/v1/namespaces/ns/pods/web/status {strategic}"),
             ),
@@ -208,7 +220,7 @@ mod tests {
         for name in ["", ".", "..", "a/b", "a?b", "a%2fb", "a b", "ä", "a#b", "a\nb"] {
             assert!(build(&ApiCall::GetNode { name: name.into() }).is_err(), "{name:?}");
             let pod = ObjectName { namespace: name.into(), name: "p".into() };
-            assert!(build(&ApiCall::GetPod(pod)).is_err(), "{name:?}");
+            assert!(build(&ApiCall::FindPod { pod, node: "n".into() }).is_err(), "{name:?}");
             let mut pod = Pod::default();
             pod.metadata.namespace = Some(name.to_owned());
             assert!(build(&ApiCall::CreatePod(Box::new(pod))).is_err(), "{name:?}");

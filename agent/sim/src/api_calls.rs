@@ -74,7 +74,7 @@ impl fmt::Debug for ApiEvent {
 fn changes_something(call: &ApiCall) -> bool {
     !matches!(
         call,
-        ApiCall::GetNode { .. } | ApiCall::GetPod(_) | ApiCall::GetLease { .. } | ApiCall::GetCsr { .. }
+        ApiCall::GetNode { .. } | ApiCall::FindPod { .. } | ApiCall::GetLease { .. } | ApiCall::GetCsr { .. }
     )
 }
 

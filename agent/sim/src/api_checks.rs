@@ -63,7 +63,9 @@ impl ApiChecks {
             ApiCall::CreateLease(lease) | ApiCall::ReplaceLease(lease) => {
                 here(lease.metadata.name.as_deref())
             }
-            ApiCall::GetPod(pod) | ApiCall::PatchPodStatus { pod, .. } | ApiCall::DeletePod { pod, .. } => {
+            ApiCall::FindPod { pod, .. }
+            | ApiCall::PatchPodStatus { pod, .. }
+            | ApiCall::DeletePod { pod, .. } => {
                 self.own.contains(&(pod.namespace.to_string(), pod.name.to_string()))
             }
             ApiCall::CreatePod(pod) => {

@@ -203,7 +203,7 @@ impl Node {
                 self.tell_cluster(now, |cluster, out| cluster.start(now, out));
                 if self.defect == Some(Defect::ReadsForeign) {
                     let pod = ObjectName { namespace: "kube-system".into(), name: "other".into() };
-                    self.also_call(Owner::Status, ApiCall::GetPod(pod));
+                    self.also_call(Owner::Status, ApiCall::FindPod { pod, node: NODE.into() });
                 }
             }
             NodeEvent::Desired(pod) => self.source(now, PodOp::Add, vec![pod]),

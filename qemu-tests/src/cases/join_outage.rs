@@ -90,9 +90,7 @@ fn api_down(cx: &mut CaseContext<'_>) -> Result<()> {
     for pod in ["bound", "limps", "stays-first", "comes-first", "falls-first"] {
         await_pod_gone(&joined.cluster, pod, 60)?;
     }
-    // The node may look at the mirror's status just after it deleted the mirror: the authoriser finds no relationship
-    // to a pod that is gone, and says 403 where it means 404.
-    joined.cluster.ensure_nothing_forbidden_but(|r| r.verb == "get" && r.uri.ends_with("/pods/goes-first"))
+    joined.cluster.ensure_nothing_forbidden()
 }
 
 /// Attempt of the pod's newest container.

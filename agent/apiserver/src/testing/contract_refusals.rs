@@ -36,7 +36,7 @@ impl Suite<'_> {
         let node = typed(json!({ "metadata": { "name": &*self.name } }));
         self.failed(strangers.bootstrap.call(&ApiCall::CreateNode(node)).await, Class::Invalid)?;
         let pod = ObjectName { namespace: "default".into(), name: "any".into() };
-        self.failed(strangers.bootstrap.call(&ApiCall::GetPod(pod)).await, Class::Invalid)?;
+        self.failed(strangers.bootstrap.call(&self.find(&pod)).await, Class::Invalid)?;
         let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}");
         self.as_admin("DELETE", &path, &json!(null)).await.map(|_| ())
     }
@@ -63,13 +63,14 @@ impl Suite<'_> {
         });
         self.as_admin("POST", "/api/v1/namespaces/default/pods", &pod).await?;
         let which = ObjectName { namespace: "default".into(), name };
-        self.fails(ApiCall::GetPod(which.clone()), Class::Invalid).await?;
+        self.fails(self.find(&which), Class::NotFound).await?;
+        self.fails(ApiCall::FindPod { pod: which.clone(), node: Arc::clone(&other) }, Class::Invalid).await?;
         let patch = json!({ "status": { "phase": "Failed" } });
         self.fails(ApiCall::PatchPodStatus { pod: which.clone(), patch }, Class::Invalid).await?;
         // The precondition comes first, the permission second.
         let delete = |uid: &str| ApiCall::DeletePod { pod: which.clone(), uid: uid.to_owned(), grace_s: 0 };
         self.fails(delete("00000000-0000-0000-0000-00000000ffff"), Class::Conflict).await?;
-        let uid = self.admin_uid(&which).await?;
+        let uid = self.admin_uid(&which, &other).await?;
         self.fails(delete(&uid), Class::Invalid).await
     }
 
@@ -83,7 +84,7 @@ impl Suite<'_> {
         });
         self.as_admin("POST", "/api/v1/namespaces/default/pods", &pod).await?;
         let which = ObjectName { namespace: "default".into(), name };
-        let found = self.ok(ApiCall::GetPod(which.clone())).await?;
+        let found = self.ok(self.find(&which)).await?;
         let version = self.reply_pod(found)?.metadata.resource_version.unwrap_or_default();
         let status = |phase: &str| ApiCall::PatchPodStatus {
             pod: which.clone(),
@@ -123,8 +124,9 @@ impl Suite<'_> {
     }
 
     /// The UID of a pod that the node may not read.
-    async fn admin_uid(&self, pod: &ObjectName) -> Result<String, Violation> {
-        match self.admin.call(&ApiCall::GetPod(pod.clone())).await {
+    async fn admin_uid(&self, pod: &ObjectName, node: &Arc<str>) -> Result<String, Violation> {
+        let find = ApiCall::FindPod { pod: pod.clone(), node: Arc::clone(node) };
+        match self.admin.call(&find).await {
             Ok(ApiReply::Pod(pod)) => Ok(pod.metadata.uid.unwrap_or_default()),
             other => Err(Violation::Answer { check: self.check, what: format!("{other:?}") }),
         }

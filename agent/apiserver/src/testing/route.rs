@@ -28,7 +28,10 @@ pub(super) struct WatchOptions {
 
 pub(super) fn query(text: &str) -> BTreeMap<String, String> {
     let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(k, v)| (k.to_owned(), v.replace("%3D", "=").replace("%3d", "="))).collect()
+    let plain = |v: &str| {
+        [("%3D", "="), ("%3d", "="), ("%2C", ",")].iter().fold(v.to_owned(), |v, (a, b)| v.replace(a, b))
+    };
+    pairs.map(|(k, v)| (k.to_owned(), plain(v))).collect()
 }
 
 pub(super) fn route(method: &Method, path: &str, query_text: &str, body: &[u8]) -> Result<Wanted, Status> {
@@ -75,8 +78,11 @@ pub(super) fn route(method: &Method, path: &str, query_text: &str, body: &[u8]) 
 
 fn collection(resource: Resource, namespace: Option<String>, text: &str) -> Wanted {
     let query = query(text);
-    let field = query.get("fieldSelector").and_then(|f| f.split_once('='));
-    let of = |name: &str| field.filter(|(f, _)| *f == name).map(|(_, v)| v.to_owned());
+    let fields = query.get("fieldSelector").map(String::as_str).unwrap_or_default();
+    let of = |name: &str| {
+        let mut fields = fields.split(',').filter_map(|field| field.split_once('='));
+        fields.find(|(field, _)| *field == name).map(|(_, value)| value.to_owned())
+    };
     let selector = Selector { namespace, node_name: of("spec.nodeName"), name: of("metadata.name") };
     let is = |key: &str| query.get(key).is_some_and(|v| v == "true" || v == "1");
     if !is("watch") {

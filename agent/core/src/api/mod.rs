@@ -55,8 +55,14 @@ pub enum ApiCall {
     CreateLease(Box<Lease>),
     /// PUT a lease (conflicts on `resourceVersion`). Answer: [`ApiReply::Lease`].
     ReplaceLease(Box<Lease>),
-    /// GET a pod. Answer: [`ApiReply::Pod`].
-    GetPod(ObjectName),
+    /// LIST the one pod of this name that is bound to this node. Answer: [`ApiReply::Pod`], or `NotFound`. Not a GET: of
+    /// a pod that is gone the node authoriser says 403, for it has no relationship to the node.
+    FindPod {
+        /// Which.
+        pod: ObjectName,
+        /// `spec.nodeName`: the node that asks.
+        node: Arc<str>,
+    },
     /// POST a pod (mirror pods). Answer: [`ApiReply::Pod`].
     CreatePod(Box<Pod>),
     /// Strategic merge PATCH of a pod's `status` subresource; `metadata.uid` in the patch guards it.
@@ -117,7 +123,7 @@ impl ApiCall {
             ApiCall::GetLease { name } => format!("get lease {name}"),
             ApiCall::CreateLease(lease) => format!("create lease {}", meta(&lease.metadata)),
             ApiCall::ReplaceLease(lease) => format!("replace lease {}", meta(&lease.metadata)),
-            ApiCall::GetPod(pod) => format!("get pod {}", named(pod)),
+            ApiCall::FindPod { pod, .. } => format!("find pod {}", named(pod)),
             ApiCall::CreatePod(pod) => format!("create pod {}", meta(&pod.metadata)),
             ApiCall::PatchPodStatus { pod, .. } => format!("patch pod status {}", named(pod)),
             ApiCall::DeletePod { pod, .. } => format!("delete pod {}", named(pod)),

@@ -40,8 +40,6 @@ use slot::{Mirror, Need, Slot};
 
 /// Calls in flight at one time.
 const CALLS_MAX: usize = 8;
-/// `Status.reason` of 403.
-const FORBIDDEN: &str = "Forbidden";
 
 /// What is known of this node's Node object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -248,8 +246,7 @@ impl MirrorPods {
                 slot.removed(uid);
                 out.push(MirrorAction::Report(MirrorReport::Deleted(name)));
             }
-            // To a node a pod that does not exist is forbidden, not missing: it has no relationship to it.
-            (Need::Look, Err(e)) if e.class == Class::NotFound || e.reason == FORBIDDEN => slot.looked(None),
+            (Need::Look, Err(e)) if e.class == Class::NotFound => slot.looked(None),
             (Need::Delete(uid), Err(e)) if e.class == Class::NotFound => slot.removed(uid),
             // Another pod has the name now: the one that was meant is gone.
             (Need::Delete(uid), Err(e)) if e.class == Class::Conflict => {
@@ -360,7 +357,7 @@ impl MirrorPods {
 
     fn issue(&mut self, name: ObjectName, need: Need, now: Now, out: &mut Outbox<MirrorAction>) {
         let call = match &need {
-            Need::Look => ApiCall::GetPod(name.clone()),
+            Need::Look => ApiCall::FindPod { pod: name.clone(), node: self.node_name.as_str().into() },
             Need::Create(pod) => ApiCall::CreatePod(pod.clone()),
             Need::Delete(uid) => ApiCall::DeletePod { pod: name.clone(), uid: uid.clone(), grace_s: 0 },
         };

@@ -124,12 +124,7 @@ fn a_create_whose_answer_was_lost_is_repeated_and_then_looked_up() {
     };
     assert!(matches!(again(error(Class::DeadlineExceeded)), ApiCall::CreatePod(_)));
     assert!(matches!(again(error(Class::AlreadyExists)), ApiCall::CreatePod(_)));
-    // A node may not read what does not exist.
-    let mut gone = error(Class::Invalid);
-    if let Err(e) = &mut gone {
-        (e.code, e.reason) = (Some(403), "Forbidden".to_owned());
-    }
-    assert!(matches!(again(gone), ApiCall::GetPod(_)));
+    assert!(matches!(again(error(Class::NotFound)), ApiCall::FindPod { .. }));
     assert!(matches!(n.call().1, ApiCall::CreatePod(_)));
 }
 
@@ -203,7 +198,7 @@ fn somebody_elses_pod_is_never_deleted() {
     n.step(MirrorEvent::Tick);
     for _ in 0..5 {
         let (id, call) = n.call();
-        assert!(matches!(call, ApiCall::GetPod(_)), "{call:?}");
+        assert!(matches!(call, ApiCall::FindPod { .. }), "{call:?}");
         n.answer(id, Ok(ApiReply::Pod(Box::new(other.clone()))));
         n.step(MirrorEvent::Tick);
         if n.calls.is_empty() {

@@ -45,6 +45,10 @@ impl ApiPods {
         ApiPods { node_name, listed: false, pods: BTreeMap::new(), mirrors: BTreeMap::new() }
     }
 
+    pub(super) fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
     pub(super) fn is_listed(&self) -> bool {
         self.listed
     }

@@ -17,7 +17,7 @@ use crate::types::pod;
 /// The kind of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    Get,
+    Find,
     /// The version of the entry that it tells.
     Patch {
         version: u64,
@@ -57,7 +57,8 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, now: Now) -> Option<Wanted> {
         let guard = Guard { uid: &uid, resource_version };
         if let Some(patch) = status_patch(&before, &after, &guard) {
             if entry.stale {
-                return wanted(Need::Get, ApiCall::GetPod(name_of(shown)), entry.not_before(&uid));
+                let find = ApiCall::FindPod { pod: name_of(shown), node: api.node_name().into() };
+                return wanted(Need::Find, find, entry.not_before(&uid));
             }
             let call = ApiCall::PatchPodStatus { pod: name_of(shown), patch };
             return wanted(Need::Patch { version }, call, entry.not_before(&uid));

@@ -238,7 +238,7 @@ impl StatusManager {
         entry.in_flight = false;
         self.dirty.insert(flight.pod.clone());
         match (flight.need, result) {
-            (Need::Get, Ok(ApiReply::Pod(pod))) => {
+            (Need::Find, Ok(ApiReply::Pod(pod))) => {
                 self.api.read(&flight.api_uid, &pod);
                 entry.read();
             }
@@ -250,7 +250,7 @@ impl StatusManager {
                 entry.deleted = true;
                 out.push(StatusAction::Report(StatusReport::Deleted(entry.key.clone())));
             }
-            (Need::Get, Err(e)) if e.class == Class::NotFound => self.api.gone(&flight.api_uid),
+            (Need::Find, Err(e)) if e.class == Class::NotFound => self.api.gone(&flight.api_uid),
             // The name may be another pod's by now; this one is gone in either case.
             (Need::Delete, Err(e)) if matches!(e.class, Class::NotFound | Class::Conflict) => {
                 entry.deleted = true;
@@ -258,7 +258,7 @@ impl StatusManager {
             (need, Err(error)) => {
                 let (class, seed) = (error.class, entry.key.uid.as_str().to_owned());
                 entry.failed(&need, class, now.mono, &seed);
-                let stale = matches!(class, Class::Conflict | Class::NotFound) && need != Need::Get;
+                let stale = matches!(class, Class::Conflict | Class::NotFound) && need != Need::Find;
                 if !stale {
                     out.push(StatusAction::Report(StatusReport::Failed { pod: entry.key.clone(), error }));
                 }

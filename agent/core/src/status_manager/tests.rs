@@ -127,7 +127,7 @@ fn a_stale_base_is_read_and_then_patched_without_version() {
     n.answer(id, error(Class::Conflict));
     n.wait();
     let (id, call) = n.call();
-    assert!(matches!(call, ApiCall::GetPod(_)));
+    assert!(matches!(call, ApiCall::FindPod { .. }));
     let foreign = json!([{"type": "example.org/gate", "status": "True"}]);
     n.answer(id, reply(&api_pod("u", 9, json!({"status": {"conditions": foreign}}))));
     let (_, patch) = n.patch();

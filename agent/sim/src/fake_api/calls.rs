@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::graceful::DeleteOptions;
-use super::resource::{Key, Resource, text};
+use super::resource::{Key, Resource, Selector, text};
 use super::status::Status;
 use super::{FakeApi, Verb, Who};
 
@@ -43,6 +43,9 @@ impl FakeApi {
     }
 
     fn try_call(&mut self, now: Wall, who: &Who, call: &ApiCall) -> Result<ApiReply, Status> {
+        if let ApiCall::FindPod { pod, node } = call {
+            return self.find(who, pod, node);
+        }
         let (key, verb) = request(call)?;
         let object = self.serve(now, who, &key, &verb)?;
         if matches!(verb, Verb::Delete(_)) {
@@ -55,6 +58,20 @@ impl FakeApi {
             Resource::Leases => ApiReply::Lease(typed(&object)?),
             Resource::Csrs => ApiReply::Csr(typed(&object)?),
         })
+    }
+}
+
+impl FakeApi {
+    fn find(&self, who: &Who, pod: &ObjectName, node: &str) -> Result<ApiReply, Status> {
+        let selector = Selector {
+            namespace: Some(pod.namespace.to_string()),
+            name: Some(pod.name.to_string()),
+            ..Selector::node(node)
+        };
+        self.may_watch(who, Resource::Pods, &selector)?;
+        let found = self.list(Resource::Pods, &selector).0;
+        let pod = found.first().ok_or_else(|| Status::not_found(&of(Resource::Pods, pod)))?;
+        Ok(ApiReply::Pod(typed(pod)?))
     }
 }
 
@@ -72,7 +89,6 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
             (key, Verb::Create(object)) => (key, Verb::Replace(object)),
             other => other,
         },
-        ApiCall::GetPod(pod) => (of(Resource::Pods, pod), Verb::Get),
         ApiCall::CreatePod(pod) => create(Resource::Pods, pod)?,
         ApiCall::PatchPodStatus { pod, patch } => (of(Resource::Pods, pod), Verb::PatchStatus(patch.clone())),
         ApiCall::DeletePod { pod, uid, grace_s } => {
@@ -84,8 +100,8 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
         ApiCall::PatchEvent { event, patch } => (of(Resource::Events, event), Verb::Patch(patch.clone())),
         ApiCall::CreateCsr(csr) => create(Resource::Csrs, csr)?,
         ApiCall::GetCsr { name } => (Key::new(Resource::Csrs, "", name), Verb::Get),
-        ApiCall::ReviewToken(_) | ApiCall::ReviewAccess(_) => {
-            return Err(Status::bad_request("a review is no object"));
+        ApiCall::FindPod { .. } | ApiCall::ReviewToken(_) | ApiCall::ReviewAccess(_) => {
+            return Err(Status::bad_request("not about one object"));
         }
     })
 }

@@ -36,7 +36,7 @@ impl World {
 
     fn apply(&mut self, call: &ApiCall) -> ApiResult {
         match call {
-            ApiCall::GetPod(name) => match self.pods.get(&*name.name) {
+            ApiCall::FindPod { pod, .. } => match self.pods.get(&*pod.name) {
                 Some(pod) => Ok(ApiReply::Pod(Box::new(pod.clone()))),
                 None => error(Class::NotFound),
             },

@@ -77,7 +77,9 @@ impl World {
 
     fn apply(&mut self, call: &ApiCall) -> ApiResult {
         match call {
-            ApiCall::GetPod(name) => self.pods.get(&*name.name).map_or_else(|| error(Class::NotFound), reply),
+            ApiCall::FindPod { pod, .. } => {
+                self.pods.get(&*pod.name).map_or_else(|| error(Class::NotFound), reply)
+            }
             ApiCall::PatchPodStatus { pod, patch } => self.patch(&pod.name, patch),
             ApiCall::DeletePod { pod, uid, grace_s } => {
                 if !self.pods.contains_key(&*pod.name) {

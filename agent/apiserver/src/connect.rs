@@ -96,7 +96,17 @@ pub(crate) enum Dialer {
 /// A connection that is ready: what sends, and what has to be polled for it to live.
 pub(crate) struct Dialed {
     pub(crate) sender: Sender,
+    /// The node's end; none in memory.
+    pub(crate) local: Option<IpAddr>,
     pub(crate) task: std::pin::Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>,
+}
+
+/// True if the host still has the address: nothing sent from another one is ever answered, and nobody says so.
+pub(crate) fn is_of_host(address: IpAddr) -> bool {
+    match std::net::UdpSocket::bind((address, 0)) {
+        Err(error) => error.kind() != std::io::ErrorKind::AddrNotAvailable,
+        Ok(_) => true,
+    }
 }
 
 /// Dials within [`DIAL_MAX`].
@@ -107,7 +117,11 @@ pub(crate) async fn dial(
 ) -> Result<Dialed, ConnectError> {
     let attempt = async {
         match dialer {
-            Dialer::Tcp => handshake(access, config, tcp(access).await?).await,
+            Dialer::Tcp => {
+                let stream = tcp(access).await?;
+                let local = stream.local_addr().ok().map(|address| address.ip());
+                Ok(Dialed { local, ..handshake(access, config, stream).await? })
+            }
             #[cfg(feature = "testing")]
             Dialer::Memory(network) => {
                 let stream = network.connect().ok_or_else(|| ConnectError::Tcp {
@@ -179,7 +193,7 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| protocol(chain(&error)))?;
-    Ok(Dialed { sender, task: Box::pin(connection) })
+    Ok(Dialed { sender, local: None, task: Box::pin(connection) })
 }
 
 /// An error with its causes, in one line.
@@ -195,4 +209,16 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_the_host_does_not_have_is_told() {
+        assert!(is_of_host("127.0.0.1".parse().unwrap()));
+        // TEST-NET-1, RFC 5737.
+        assert!(!is_of_host("192.0.2.77".parse().unwrap()));
+    }
 }

@@ -7,9 +7,11 @@
 //! ```
 //! In: requests; new [`Access`]. Out: answers; a generation number that watches follow.
 //! Invariants: a request goes out on the newest identity; replacing the identity fails no request: those under way
-//! finish on the old connection, which closes by itself after the last of them; a request is repeated only if the
-//! server certainly did not act on it, or if it only reads; locks are held for moments, never across an await.
+//! finish on the old connection, which closes by itself after the last of them; no request goes out from an address
+//! that the node lost; a request is repeated only if the server certainly did not act on it, or if it only reads;
+//! locks are held for moments, never across an await.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,6 +46,7 @@ pub(crate) enum SendError {
 struct Live {
     number: u64,
     sender: Sender,
+    local: Option<IpAddr>,
 }
 
 type Dial = Shared<BoxFuture<'static, Result<Live, ConnectError>>>;
@@ -186,6 +189,11 @@ impl Connection {
     }
 
     async fn live(&self) -> Result<Live, ConnectError> {
+        let local = self.state().live.as_ref().and_then(|live| live.local);
+        if let Some(gone) = local.filter(|local| !connect::is_of_host(*local)) {
+            tracing::info!(address = %gone, "the node lost the address of its connection to the API server");
+            self.close();
+        }
         let dial = {
             let mut state = self.state();
             match &state.live {
@@ -217,7 +225,7 @@ impl Connection {
         let dial = async move {
             let dialed = connect::dial(&access, tls, &dialer).await?;
             keep(number, access, dialed.task);
-            Ok(Live { number, sender: dialed.sender })
+            Ok(Live { number, sender: dialed.sender, local: dialed.local })
         };
         dial.boxed().shared()
     }

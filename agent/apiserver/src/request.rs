@@ -68,8 +68,9 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
         }
         ApiCall::CreatePod(pod) => create(Some(namespace(pod.as_ref())?), pod.as_ref()),
         ApiCall::PatchPodStatus { pod, patch } => patch_status::<Pod>(Some(&pod.namespace), &pod.name, patch),
-        ApiCall::DeletePod { pod, uid, grace_s } => {
-            let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
+        ApiCall::DeletePod { pod, uid, resource_version, grace_s } => {
+            let resource_version = resource_version.clone();
+            let preconditions = Preconditions { uid: Some(uid.clone()), resource_version };
             let params = DeleteParams {
                 grace_period_seconds: Some(*grace_s),
                 preconditions: Some(preconditions),
@@ -186,7 +187,10 @@ mod tests {
                 ApiCall::PatchPodStatus { pod: pod.clone(), patch },
                 format!("PATCH /api/v1/namespaces/ns/pods/web/status {strategic}"),
             ),
-            (ApiCall::DeletePod { pod, uid: "u".into(), grace_s: 0 }, deletion.to_owned()),
+            (
+                ApiCall::DeletePod { pod, uid: "u".into(), resource_version: None, grace_s: 0 },
+                deletion.to_owned(),
+            ),
             (
                 ApiCall::GetCsr { name: "csr-x".into() },
                 "GET /apis/certificates.k8s.io/v1/certificatesigningrequests/csr-x  ".to_owned(),

@@ -6,9 +6,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use agent_core::checkers::TraceEvent;
 use agent_core::drivers::RuntimeStatus;
 use agent_core::node_status::{HostNetwork, InterfaceAddress, MachineFacts, NodeInput};
 use agent_core::resources::node_allocatable::MachineAmounts;
+use agent_core::runtime::PodUid;
 use agent_core::time::Mono;
 use serde_json::Value;
 
@@ -56,6 +58,13 @@ impl ApiSide {
     pub(crate) fn is_reachable(&self) -> bool {
         self.cut_until.is_none() && self.dead_until.is_none()
     }
+}
+
+/// The pods that a server shows before their end.
+fn going_on(server: &FakeApi) -> Vec<PodUid> {
+    let (pods, _) = server.list(Resource::Pods, &Selector::node(NODE));
+    let over = |pod: &Value| matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
+    pods.iter().filter(|pod| !over(pod)).map(|pod| text(pod, "/metadata/uid").into()).collect()
 }
 
 impl World {
@@ -132,6 +141,12 @@ impl World {
                     .back()
                     .filter(|old| stale && !api.listed && old.version() <= api.server.version());
                 api.went_back |= old.is_some_and(|old| old.version() < api.server.version());
+                let now = self.queue.now();
+                if which == Which::Pods && !api.listed {
+                    for pod in going_on(old.unwrap_or(&api.server)) {
+                        self.checks.note(now, &TraceEvent::ApiListedFirst { pod });
+                    }
+                }
                 let heard = api.watches.list(which, old.unwrap_or(&api.server));
                 api.listed |= which == Which::Pods;
                 self.deliver(which, heard);

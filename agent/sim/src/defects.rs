@@ -130,17 +130,19 @@ impl Node {
             (Some(defect), Owner::Status, ApiCall::PatchPodStatus { pod, patch }) => {
                 let terminal = matches!(patch["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
                 let pod = pod.clone();
-                also =
-                    match defect {
-                        Defect::TakesBackTheEnd if terminal => {
-                            Some(ApiCall::PatchPodStatus { pod, patch: phase("Running") })
-                        }
-                        Defect::ReportsEarly => Some(ApiCall::PatchPodStatus { pod, patch: phase("Failed") }),
-                        Defect::DeletesEarly => patch["metadata"]["uid"]
-                            .as_str()
-                            .map(|uid| ApiCall::DeletePod { pod, uid: uid.to_owned(), grace_s: 0 }),
-                        _ => None,
-                    };
+                also = match defect {
+                    Defect::TakesBackTheEnd if terminal => {
+                        Some(ApiCall::PatchPodStatus { pod, patch: phase("Running") })
+                    }
+                    Defect::ReportsEarly => Some(ApiCall::PatchPodStatus { pod, patch: phase("Failed") }),
+                    Defect::DeletesEarly => patch["metadata"]["uid"].as_str().map(|uid| ApiCall::DeletePod {
+                        pod,
+                        uid: uid.to_owned(),
+                        resource_version: None,
+                        grace_s: 0,
+                    }),
+                    _ => None,
+                };
             }
             (Some(Defect::RepeatsItself), Owner::Lease, ApiCall::ReplaceLease(_)) => {
                 let name = self.workers.values().next().map(|w| w.key());

@@ -68,7 +68,12 @@ impl Suite<'_> {
         let patch = json!({ "status": { "phase": "Failed" } });
         self.fails(ApiCall::PatchPodStatus { pod: which.clone(), patch }, Class::Invalid).await?;
         // The precondition comes first, the permission second.
-        let delete = |uid: &str| ApiCall::DeletePod { pod: which.clone(), uid: uid.to_owned(), grace_s: 0 };
+        let delete = |uid: &str| ApiCall::DeletePod {
+            pod: which.clone(),
+            uid: uid.to_owned(),
+            resource_version: None,
+            grace_s: 0,
+        };
         self.fails(delete("00000000-0000-0000-0000-00000000ffff"), Class::Conflict).await?;
         let uid = self.admin_uid(&which, &other).await?;
         self.fails(delete(&uid), Class::Invalid).await

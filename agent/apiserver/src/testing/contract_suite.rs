@@ -327,8 +327,16 @@ impl Suite<'_> {
                 && p.metadata.deletion_grace_period_seconds == Some(30))
         };
         self.until(&mut events, going).await?;
-        let delete = |uid: &str| ApiCall::DeletePod { pod: which.clone(), uid: uid.to_owned(), grace_s: 0 };
+        let delete = |uid: &str| ApiCall::DeletePod {
+            pod: which.clone(),
+            uid: uid.to_owned(),
+            resource_version: None,
+            grace_s: 0,
+        };
         self.fails(delete("00000000-0000-0000-0000-00000000ffff"), Class::Conflict).await?;
+        let (pod, version) = (which.clone(), Some("1".to_owned()));
+        let outdated = ApiCall::DeletePod { pod, uid: uid.clone(), resource_version: version, grace_s: 0 };
+        self.fails(outdated, Class::Conflict).await?;
         self.ok(delete(&uid)).await?;
         self.until(
             &mut events,
@@ -357,7 +365,9 @@ impl Suite<'_> {
         let made = self.reply_pod(made)?.metadata.uid.unwrap_or_default();
         self.fails(ApiCall::CreatePod(typed(pod)), Class::AlreadyExists).await?;
         let which = ObjectName { namespace: "default".into(), name };
-        self.ok(ApiCall::DeletePod { pod: which, uid: made, grace_s: 0 }).await.map(|_| ())
+        self.ok(ApiCall::DeletePod { pod: which, uid: made, resource_version: None, grace_s: 0 })
+            .await
+            .map(|_| ())
     }
 
     async fn events(&mut self) -> Checked {

@@ -73,12 +73,14 @@ pub enum ApiCall {
         /// The patch.
         patch: Value,
     },
-    /// DELETE a pod with a UID precondition. Answer: [`ApiReply::Done`].
+    /// DELETE a pod with preconditions. Answer: [`ApiReply::Done`].
     DeletePod {
         /// Which.
         pod: ObjectName,
         /// `preconditions.uid`.
         uid: String,
+        /// `preconditions.resourceVersion`: the pod must still be as it was seen.
+        resource_version: Option<String>,
         /// `gracePeriodSeconds`.
         grace_s: u32,
     },
@@ -215,7 +217,10 @@ mod tests {
         for (call, said) in [
             (ApiCall::GetNode { name: "n".into() }, "get node n"),
             (ApiCall::PatchPodStatus { pod: pod.clone(), patch: Value::Null }, "patch pod status ns/web"),
-            (ApiCall::DeletePod { pod, uid: "u".into(), grace_s: 0 }, "delete pod ns/web"),
+            (
+                ApiCall::DeletePod { pod, uid: "u".into(), resource_version: None, grace_s: 0 },
+                "delete pod ns/web",
+            ),
             (ApiCall::CreatePod(Box::new(new)), "create pod ns/m"),
             (ApiCall::CreateCsr(Box::new(csr)), "create certificate signing request csr-"),
         ] {

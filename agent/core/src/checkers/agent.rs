@@ -107,7 +107,7 @@ impl Invariant for StatusMono {
                 self.terminal.clear();
                 Ok(())
             }
-            TraceEvent::PodForgotten { pod } => {
+            TraceEvent::PodForgotten { pod } | TraceEvent::ApiListedFirst { pod } => {
                 self.terminal.remove(pod);
                 Ok(())
             }

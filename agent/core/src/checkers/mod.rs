@@ -88,6 +88,12 @@ pub enum TraceEvent {
         /// The world was at rest when the last one died and has not changed since.
         undisturbed: bool,
     },
+    /// The first list that an incarnation gets shows the pod before its end, being old or of a server that was put back:
+    /// who starts anew cannot know better, and runs it again.
+    ApiListedFirst {
+        /// Which.
+        pod: PodUid,
+    },
     /// Somebody other than the agent changed the world: a user, an exit, a fault.
     Disturbed,
     /// The agent asked for an effect.

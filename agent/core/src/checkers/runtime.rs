@@ -127,9 +127,11 @@ impl Invariant for OneSandbox {
 }
 
 /// NO-OUTLIVE: nothing of a pod lives after its terminal report, and nothing is left after its worker
-/// finished.
+/// finished. A new incarnation knows of the report only what the API server shows.
 #[derive(Clone, Debug, Default)]
 pub struct NoOutlive {
+    /// Pods that the API server shows in a phase that is not terminal.
+    going_on: BTreeSet<PodUid>,
     owners: BTreeMap<ContainerId, PodUid>,
     live: BTreeSet<ContainerId>,
     sandboxes: BTreeMap<SandboxId, PodUid>,
@@ -178,6 +180,20 @@ impl Invariant for NoOutlive {
             {
                 self.over.insert(pod.clone());
                 self.none_live(pod)?;
+            }
+            TraceEvent::ApiStatus { pod, phase, .. } => {
+                if matches!(phase.as_str(), "Succeeded" | "Failed") {
+                    self.going_on.remove(pod);
+                } else {
+                    self.going_on.insert(pod.clone());
+                }
+            }
+            TraceEvent::ApiGone { pod } => {
+                self.going_on.remove(pod);
+            }
+            TraceEvent::AgentStarted { .. } => self.over.retain(|pod| !self.going_on.contains(pod)),
+            TraceEvent::ApiListedFirst { pod } => {
+                self.over.remove(pod);
             }
             TraceEvent::WorkerState { pod, state: "finished" } => {
                 self.finished.insert(pod.clone());

@@ -130,6 +130,17 @@ fn every_checker_can_fail() {
         ("ONE-SANDBOX", vec![ready("s1", 1), stopped("s1"), ready("s2", 1)]),
         ("NO-OUTLIVE", vec![created("c1", 0), started("c1"), phase("Failed")]),
         ("NO-OUTLIVE", vec![created("c1", 0), phase("Failed"), started("c1")]),
+        (
+            "NO-OUTLIVE",
+            vec![
+                phase("Failed"),
+                shown("Failed", &[], false),
+                undisturbed.clone(),
+                created("c1", 0),
+                started("c1"),
+            ],
+        ),
+        ("NO-OUTLIVE", vec![shown("Running", &[], false), phase("Failed"), created("c1", 0), started("c1")]),
         ("NO-OUTLIVE", vec![created("c1", 0), state("finished")]),
         ("NO-OUTLIVE", vec![state("finished"), ready("s1", 0)]),
         ("ABSORB-TERM", vec![state("terminating"), state("syncing")]),
@@ -206,6 +217,23 @@ fn order_and_grace_as_they_should_be_break_nothing() {
         ),
     ] {
         assert_eq!(verdict(&trace), None, "{trace:?}");
+    }
+}
+
+#[test]
+fn a_new_incarnation_knows_what_it_is_shown() {
+    let anew = [phase("Running"), created("c1", 0), started("c1")];
+    let started_anew = TraceEvent::AgentStarted { undisturbed: false };
+    // The server was put back, or shows an old list first.
+    let restored = [shown("Running", &[], true), phase("Failed"), started_anew.clone()];
+    let old = [
+        shown("Failed", &[], false),
+        phase("Failed"),
+        started_anew,
+        TraceEvent::ApiListedFirst { pod: pod() },
+    ];
+    for before in [&restored[..], &old] {
+        assert_eq!(verdict(&[before, &anew].concat()), None, "{before:?}");
     }
 }
 

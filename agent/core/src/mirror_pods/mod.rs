@@ -359,7 +359,9 @@ impl MirrorPods {
         let call = match &need {
             Need::Look => ApiCall::FindPod { pod: name.clone(), node: self.node_name.as_str().into() },
             Need::Create(pod) => ApiCall::CreatePod(pod.clone()),
-            Need::Delete(uid) => ApiCall::DeletePod { pod: name.clone(), uid: uid.clone(), grace_s: 0 },
+            Need::Delete(uid) => {
+                ApiCall::DeletePod { pod: name.clone(), uid: uid.clone(), resource_version: None, grace_s: 0 }
+            }
         };
         if let Some(slot) = self.slots.get_mut(&name) {
             if slot.mirror.as_ref().is_some_and(|m| !m.is_mirror()) {

@@ -143,7 +143,10 @@ fn a_mirror_that_is_being_deleted_is_removed_and_made_anew() {
     n.step(MirrorEvent::Watch(WatchEvent::Applied(Arc::new(going.clone()))));
     let (id, call) = n.call();
     let name = ObjectName { namespace: "ns".into(), name: "web".into() };
-    assert_eq!(call, ApiCall::DeletePod { pod: name, uid: "m1".to_owned(), grace_s: 0 });
+    assert_eq!(
+        call,
+        ApiCall::DeletePod { pod: name, uid: "m1".to_owned(), resource_version: None, grace_s: 0 }
+    );
     n.answer(id, Ok(ApiReply::Done));
     let (id, call) = n.call();
     assert!(matches!(call, ApiCall::CreatePod(_)));

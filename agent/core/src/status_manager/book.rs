@@ -279,8 +279,10 @@ impl Entry {
         self.retry.failed(now, class, seed);
         self.refused = class == Class::Invalid;
         self.just_read = false;
-        if *need != Need::Delete {
-            self.stale |= !matches!(class, Class::Invalid | Class::Retryable { .. });
-        }
+        // What became of a DELETE is seen by deleting again; only a conflict says that the pod is another than was seen.
+        self.stale |= match need {
+            Need::Delete => class == Class::Conflict,
+            _ => !matches!(class, Class::Invalid | Class::Retryable { .. }),
+        };
     }
 }

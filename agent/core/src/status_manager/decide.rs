@@ -46,10 +46,18 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, now: Now) -> Option<Wanted> {
     let told = before.phase.as_deref().and_then(Phase::terminal).is_some();
     // A pod with the annotation of a mirror pod is never ours to delete here, whatever its UID.
     let to_delete = asked && told && entry.is_over() && super::book::mirror_hash(shown).is_none();
-    let delete = || ApiCall::DeletePod { pod: name_of(shown), uid: uid.clone(), grace_s: 0 };
+    let find = || ApiCall::FindPod { pod: name_of(shown), node: api.node_name().into() };
+    // Only what was seen to be over: a server that was put back may show the pod before its end again.
+    let delete = || {
+        if entry.stale {
+            return wanted(Need::Find, find(), entry.not_before(&uid));
+        }
+        let (pod, resource_version) = (name_of(shown), shown.metadata.resource_version.clone());
+        wanted(Need::Delete, ApiCall::DeletePod { pod, uid: uid.clone(), resource_version, grace_s: 0 }, None)
+    };
     // What the server took once and shows differently must not keep the pod for ever.
     if to_delete && entry.not_before(&uid).is_some() {
-        return wanted(Need::Delete, delete(), None);
+        return delete();
     }
     if let Some(after) = target(entry, shown, via, &before, now) {
         let version = entry.version;
@@ -57,15 +65,14 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, now: Now) -> Option<Wanted> {
         let guard = Guard { uid: &uid, resource_version };
         if let Some(patch) = status_patch(&before, &after, &guard) {
             if entry.stale {
-                let find = ApiCall::FindPod { pod: name_of(shown), node: api.node_name().into() };
-                return wanted(Need::Find, find, entry.not_before(&uid));
+                return wanted(Need::Find, find(), entry.not_before(&uid));
             }
             let call = ApiCall::PatchPodStatus { pod: name_of(shown), patch };
             return wanted(Need::Patch { version }, call, entry.not_before(&uid));
         }
     }
     if to_delete {
-        return wanted(Need::Delete, delete(), None);
+        return delete();
     }
     None
 }

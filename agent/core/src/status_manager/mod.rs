@@ -15,7 +15,7 @@
 //! [`MirrorEvent::Outdated`](crate::mirror_pods::MirrorEvent::Outdated).
 //!
 //! A patch carries `metadata.uid` and, if its base comes from the watch, `metadata.resourceVersion`: the server
-//! answers 409 if the base was stale, and only then the pod is read with a GET, as upstream does every time.
+//! answers 409 if the base was stale, and only then the pod is read with a list of the one name, as upstream reads it every time.
 //!
 //! In: facts of workers, the API's pods, answers. Out: GET and PATCH of pod status, the final DELETE. Invariants: one
 //! call in flight for each pod, the newest status wins; nothing is sent that the API shows already; a terminal phase
@@ -251,10 +251,7 @@ impl StatusManager {
                 out.push(StatusAction::Report(StatusReport::Deleted(entry.key.clone())));
             }
             (Need::Find, Err(e)) if e.class == Class::NotFound => self.api.gone(&flight.api_uid),
-            // The name may be another pod's by now; this one is gone in either case.
-            (Need::Delete, Err(e)) if matches!(e.class, Class::NotFound | Class::Conflict) => {
-                entry.deleted = true;
-            }
+            (Need::Delete, Err(e)) if e.class == Class::NotFound => entry.deleted = true,
             (need, Err(error)) => {
                 let (class, seed) = (error.class, entry.key.uid.as_str().to_owned());
                 entry.failed(&need, class, now.mono, &seed);

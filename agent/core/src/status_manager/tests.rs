@@ -353,6 +353,32 @@ fn a_list_is_the_truth_whatever_was_known() {
 }
 
 #[test]
+fn a_pod_is_deleted_only_as_it_was_seen() {
+    let going = |phase| json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": phase}});
+    let mut n = Node::new(&[api_pod("u", 5, going("Failed"))]);
+    n.step(StatusEvent::Finished(key("u")));
+    let (id, call) = n.call();
+    let ApiCall::DeletePod { resource_version, .. } = call else { panic!("{call:?}") };
+    assert_eq!(resource_version.as_deref(), Some("5"));
+    // Somebody labelled it.
+    n.answer(id, error(Class::Conflict));
+    n.wait();
+    let (id, call) = n.call();
+    assert!(matches!(call, ApiCall::FindPod { .. }), "{call:?}");
+    n.answer(id, reply(&api_pod("u", 6, going("Failed"))));
+    let (id, call) = n.call();
+    let ApiCall::DeletePod { resource_version, .. } = call else { panic!("{call:?}") };
+    assert_eq!(resource_version.as_deref(), Some("6"));
+    // Another pod has the name.
+    n.answer(id, error(Class::Conflict));
+    n.wait();
+    let (id, call) = n.call();
+    assert!(matches!(call, ApiCall::FindPod { .. }), "{call:?}");
+    n.answer(id, reply(&api_pod("other", 7, json!({}))));
+    assert_eq!(n.calls, []);
+}
+
+#[test]
 fn a_pod_that_a_backup_brings_back_is_deleted_again() {
     let going =
         json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Failed"}});

@@ -91,9 +91,9 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
         },
         ApiCall::CreatePod(pod) => create(Resource::Pods, pod)?,
         ApiCall::PatchPodStatus { pod, patch } => (of(Resource::Pods, pod), Verb::PatchStatus(patch.clone())),
-        ApiCall::DeletePod { pod, uid, grace_s } => {
+        ApiCall::DeletePod { pod, uid, resource_version, grace_s } => {
             let (grace_s, uid) = (Some(i64::from(*grace_s)), Some(uid.clone()));
-            let options = DeleteOptions { grace_s, uid, resource_version: None };
+            let options = DeleteOptions { grace_s, uid, resource_version: resource_version.clone() };
             (of(Resource::Pods, pod), Verb::Delete(options))
         }
         ApiCall::CreateEvent(event) => create(Resource::Events, event)?,

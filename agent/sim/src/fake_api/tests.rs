@@ -96,9 +96,10 @@ fn graceful_deletion_marks_shrinks_and_removes() {
     );
     let uid = text(&see(&api, &key), "/metadata/uid").to_owned();
     let name = ObjectName { namespace: "ns".into(), name: "a".into() };
-    let wrong = ApiCall::DeletePod { pod: name.clone(), uid: "other".to_owned(), grace_s: 0 };
+    let wrong =
+        ApiCall::DeletePod { pod: name.clone(), uid: "other".to_owned(), resource_version: None, grace_s: 0 };
     assert_eq!(api.call(at(21), &node(), &wrong).unwrap_err().class, Class::Conflict);
-    let right = ApiCall::DeletePod { pod: name, uid, grace_s: 0 };
+    let right = ApiCall::DeletePod { pod: name, uid, resource_version: None, grace_s: 0 };
     assert_eq!(api.call(at(21), &node(), &right), Ok(ApiReply::Done));
     assert!(api.object(&key).is_none());
     assert_eq!(api.call(at(21), &node(), &right).unwrap_err().class, Class::NotFound);

@@ -51,7 +51,7 @@ impl World {
                 self.news.push_back(WatchEvent::Applied(Arc::new(pod.clone())));
                 Ok(ApiReply::Pod(Box::new(pod)))
             }
-            ApiCall::DeletePod { pod, uid, grace_s: 0 } => {
+            ApiCall::DeletePod { pod, uid, resource_version: None, grace_s: 0 } => {
                 let Some(found) = self.pods.get(&*pod.name) else { return error(Class::NotFound) };
                 if pod::uid(found) != uid {
                     return error(Class::Conflict);

@@ -81,9 +81,10 @@ impl World {
                 self.pods.get(&*pod.name).map_or_else(|| error(Class::NotFound), reply)
             }
             ApiCall::PatchPodStatus { pod, patch } => self.patch(&pod.name, patch),
-            ApiCall::DeletePod { pod, uid, grace_s } => {
-                if !self.pods.contains_key(&*pod.name) {
-                    return error(Class::NotFound);
+            ApiCall::DeletePod { pod, uid, resource_version, grace_s } => {
+                let Some(shown) = self.pods.get(&*pod.name) else { return error(Class::NotFound) };
+                if *resource_version != shown.metadata.resource_version {
+                    return error(Class::Conflict);
                 }
                 assert_eq!((*grace_s, uid.as_str()), (0, &*pod.name));
                 self.note(&TraceEvent::ApiDeletedByAgent { pod: uid.as_str().into(), mirror: false });

@@ -14,6 +14,7 @@ pub mod join_certificates;
 pub mod join_network;
 pub mod join_node;
 pub mod join_outage;
+pub mod join_pods;
 pub mod join_refused;
 pub mod join_status;
 pub mod join_vm;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Case> {
         join_node::CASES,
         join_outage::CASES,
         join_status::CASES,
+        join_pods::CASES,
         join_network::CASES,
         join_refused::CASES,
         join_certificates::CASES,

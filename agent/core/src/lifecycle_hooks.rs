@@ -77,7 +77,7 @@ pub fn with_pre_stop(p: Option<&Pod>, c: &ContainerObserved) -> Option<(Containe
     if let Some(p) = p {
         let container = Slot::of(p, &c.name).spec(p)?;
         let handler = container.lifecycle.as_ref()?.pre_stop.clone()?;
-        return Some((container.clone(), handler));
+        return Some((container.into_owned(), handler));
     }
     let written = |key: &str| c.annotations.get(key).map(String::as_str);
     let handler: LifecycleHandler = serde_json::from_str(written(labels::PRE_STOP_HANDLER)?).ok()?;

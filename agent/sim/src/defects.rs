@@ -39,6 +39,8 @@ pub enum Defect {
     MixesProbes,
     /// Does not count the time that hooks took (HOOK-GRACE).
     StopsWithMoreGrace,
+    /// Runs an ephemeral container again when it ended (EPHEMERAL-ONCE).
+    RestartsDebuggers,
     /// Writes `Running` after a terminal phase (STATUS-MONO).
     TakesBackTheEnd,
     /// Writes `Failed` while containers run (STATUS-TRUTH).
@@ -63,7 +65,8 @@ impl Defect {
     pub fn needs_api(self) -> bool {
         matches!(
             self,
-            Defect::TakesBackTheEnd
+            Defect::RestartsDebuggers
+                | Defect::TakesBackTheEnd
                 | Defect::ReportsEarly
                 | Defect::SaysNothing
                 | Defect::DeletesEarly

@@ -18,6 +18,7 @@ pub mod driver;
 pub mod fake_api;
 pub mod fake_runtime;
 pub mod faults;
+mod in_place;
 pub mod node;
 mod probing;
 pub mod queue;

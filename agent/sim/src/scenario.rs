@@ -74,7 +74,7 @@ fn context() -> Arc<WorkerContext> {
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
 pub fn run(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
-    play(seed, defect, None, false)
+    play(seed, defect, None, Variant::Plain)
 }
 
 /// [`run`] with pods that have probes and hooks.
@@ -82,7 +82,15 @@ pub fn run(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
 pub fn run_probing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
-    play(seed, defect, None, true)
+    play(seed, defect, None, Variant::Probing)
+}
+
+/// [`run`] with pods that are changed while they live: ephemeral containers.
+///
+/// # Errors
+/// The first broken invariant, with the tail of the trace.
+pub fn run_in_place(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    play(seed, defect, None, Variant::InPlace)
 }
 
 /// [`run`], but a failure comes with every event from the beginning.
@@ -90,10 +98,18 @@ pub fn run_probing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure>
 /// # Errors
 /// The first broken invariant, with the whole trace.
 pub fn run_and_tell(seed: u64) -> Result<Report, Failure> {
-    play(seed, None, Some(usize::MAX), false)
+    play(seed, None, Some(usize::MAX), Variant::Plain)
 }
 
-fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, probing: bool) -> Result<Report, Failure> {
+/// What a run has besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Variant {
+    Plain,
+    Probing,
+    InPlace,
+}
+
+fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant) -> Result<Report, Failure> {
     let mut rng = Rng::new(seed);
     let faults = Faults::from_rng(&mut rng);
     let mut world = World::new(rng.next_u64(), Faults::default(), context(), defect);
@@ -102,8 +118,10 @@ fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, probing: bool) -
     if joined {
         world.join();
     }
-    if probing {
-        world.probe(seed);
+    match variant {
+        Variant::Plain => {}
+        Variant::Probing => world.probe(seed),
+        Variant::InPlace => world.change_in_place(seed),
     }
     let mut story = Story { rng, pods: 0 };
     let told = panic::catch_unwind(AssertUnwindSafe(|| story.tell(&mut world, faults)));
@@ -161,6 +179,7 @@ impl Story {
 
     fn storm(&mut self, world: &mut World) -> Result<(), Violation> {
         for _ in 0..self.rng.between(5, 40) {
+            world.somebody_debugs();
             let uids: Vec<PodUid> = world.disk.manifests.keys().cloned().collect();
             if world.api.is_some() && self.rng.chance(600) {
                 self.user_acts(world);
@@ -276,6 +295,9 @@ fn live(world: &mut World) -> Result<(), Violation> {
         // What the server did not have for a while was taken down, and a terminal phase stays.
         let may_fail = went_back || status.reason.as_deref() == Some("DeadlineExceeded");
         lives(world, &pod, status.phase.as_deref().unwrap_or_default(), may_fail);
+    }
+    for missing in world.undebugged() {
+        world.checks.report("LIVENESS", format!("ephemeral container {missing}"));
     }
     world.checks.verdict()
 }

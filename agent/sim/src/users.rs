@@ -228,7 +228,7 @@ impl World {
         self.on_server(|server, now| server.remove_object(now, &key, None));
     }
 
-    fn patch(&mut self, pod: &Value, patch: Value) {
+    pub(crate) fn patch(&mut self, pod: &Value, patch: Value) {
         let key = key_of(pod);
         self.on_server(|server, now| server.serve(now, &Who::Admin, &key, &Verb::Patch(patch)));
     }

@@ -28,6 +28,7 @@ use crate::cluster::Cluster;
 use crate::defects::Defect;
 use crate::fake_runtime::{FakeRuntime, now_at};
 use crate::faults::Faults;
+use crate::in_place::{InPlace, is_ephemeral};
 use crate::node::{Node, NodeEvent, NodeRequest, key_of};
 use crate::probing::{Asked, Probing};
 use crate::queue::Queue;
@@ -89,6 +90,8 @@ pub struct World {
     pub api: Option<Box<ApiSide>>,
     /// Probes and hooks; `None` for a run without.
     pub(crate) probing: Option<Box<Probing>>,
+    /// Changes of pods that live; `None` for a run without.
+    pub(crate) in_place: Option<Box<InPlace>>,
     pub(crate) node: Option<Node>,
     /// When the agent's timer goes off.
     armed: Option<Mono>,
@@ -118,6 +121,7 @@ impl World {
             checks: Checks::default(),
             api: None,
             probing: None,
+            in_place: None,
             node: None,
             armed: None,
             incarnation: 0,
@@ -459,6 +463,10 @@ impl World {
             self.hint(&uid);
         }
         if self.defect == Some(Defect::IgnoresBackOff) {
+            self.rogue_instance(id);
+        }
+        let debugger = self.runtime.containers.get(id).is_some_and(|c| is_ephemeral(&c.observed.name));
+        if debugger && self.defect == Some(Defect::RestartsDebuggers) {
             self.rogue_instance(id);
         }
     }

@@ -67,7 +67,8 @@ pub fn shows(shown: &Pod, live: &BTreeSet<ContainerId>, over: bool) -> Result<()
 /// The containers that a status shows as running.
 #[must_use]
 pub fn running(status: &PodStatus) -> Vec<ContainerId> {
-    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let lists =
+        [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
     let runs = |c: &&ContainerStatus| c.state.as_ref().is_some_and(|s| s.running.is_some());
     let id = |c: &ContainerStatus| {
         let id = c.container_id.as_deref().unwrap_or("");

@@ -9,6 +9,7 @@ mod agent;
 mod api;
 pub mod at_rest;
 mod handlers;
+mod in_place;
 mod order;
 mod runtime;
 
@@ -25,6 +26,7 @@ use crate::types::pod::{self, CONFIG_MIRROR};
 pub use agent::{AbsorbTerm, BackOff, Bounded, RestartTransparent, StatusMono};
 pub use api::{ApiStatusMono, DeleteLast, SecretScope, StatusTruth};
 pub use handlers::{HookGrace, ProbeOwn};
+pub use in_place::EphemeralOnce;
 pub use order::{GcSafe, Grace, InitContainer, Order};
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
 
@@ -219,6 +221,13 @@ pub enum TraceEvent {
         /// With so much grace, seconds.
         grace_s: u32,
     },
+    /// Somebody added an ephemeral container to a pod.
+    EphemeralAdded {
+        /// Which pod.
+        pod: PodUid,
+        /// Container name in the pod.
+        name: String,
+    },
     /// The pod was desired anew after everything of it was gone: its history ends.
     PodForgotten {
         /// Which pod.
@@ -298,6 +307,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(Bounded),
         Box::new(ProbeOwn::default()),
         Box::new(HookGrace::default()),
+        Box::new(EphemeralOnce::default()),
     ];
     all.extend(api_side());
     all

@@ -86,6 +86,8 @@ pub struct Order {
     instances: Instances,
     init: BTreeMap<PodUid, Vec<InitContainer>>,
     progress: BTreeMap<PodUid, Progress>,
+    /// Ephemeral containers: they wait for nothing.
+    ephemeral: BTreeSet<(PodUid, String)>,
     terminating: BTreeSet<PodUid>,
     /// Pods that this incarnation of the agent was given.
     known: BTreeSet<PodUid>,
@@ -95,6 +97,9 @@ impl Order {
     fn started(&mut self, id: &ContainerId) -> Result<(), String> {
         let Some(i) = self.instances.0.get(id) else { return Ok(()) };
         let (pod, name) = (i.pod.clone(), i.name.clone());
+        if self.ephemeral.contains(&(pod.clone(), name.clone())) {
+            return Ok(());
+        }
         let Some(init) = self.init.get(&pod) else { return Ok(()) };
         let place = init.iter().position(|c| c.name == name);
         let progress = self.progress.entry(pod.clone()).or_default();
@@ -153,6 +158,9 @@ impl Invariant for Order {
         match event {
             TraceEvent::PodPlanned { pod, init } => {
                 self.init.insert(pod.clone(), init.clone());
+            }
+            TraceEvent::EphemeralAdded { pod, name } => {
+                self.ephemeral.insert((pod.clone(), name.clone()));
             }
             TraceEvent::SandboxReady { pod, .. } => {
                 self.progress.remove(pod);

@@ -283,3 +283,19 @@ fn a_normal_life_breaks_nothing() {
     ];
     assert_eq!(verdict(&trace), None);
 }
+
+#[test]
+fn an_ephemeral_container_runs_once() {
+    let added = || TraceEvent::EphemeralAdded { pod: pod(), name: "a".to_owned() };
+    let mut once = EphemeralOnce::default();
+    let mut see = |event: TraceEvent| once.observe(Mono(1), &event);
+    for event in [added(), created("c0", 0), started("c0"), exited("c0"), gone("c0"), created("c1", 1)] {
+        assert_eq!(see(event), Ok(()));
+    }
+    assert!(see(started("c1")).is_err());
+    assert_eq!(see(TraceEvent::RuntimeEmptied), Ok(()));
+    assert_eq!(see(created("c2", 0)).and(see(started("c2"))), Ok(()), "a runtime that lost everything");
+    let mut others = EphemeralOnce::default();
+    let regular = [created("c0", 0), started("c0"), exited("c0"), created("c1", 1), started("c1")];
+    assert!(regular.iter().all(|event| others.observe(Mono(1), event).is_ok()), "regular containers restart");
+}

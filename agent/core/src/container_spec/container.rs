@@ -33,7 +33,7 @@ pub fn container_config(
     pod_ips: &[String],
     node: &NodeContext,
 ) -> Result<ContainerConfig, SpecError> {
-    let spec = container.find(pod).ok_or_else(|| {
+    let spec = &*container.find(pod).ok_or_else(|| {
         SpecError::container(format!("pod {} has no container {:?}", pod::key(pod), container.name()))
     })?;
     let environment = environment(spec, EnvSources { pod, container, pod_ips, node })?;

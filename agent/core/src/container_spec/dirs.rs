@@ -92,7 +92,7 @@ pub fn container_files(
         (format!("{}/{}", log_directory(pod, node), container.name()), LOG_DIR_MODE),
     ];
     let mut files = Vec::new();
-    let message_path = container.find(pod).and_then(|c| c.termination_message_path.as_deref());
+    let message_path = container.find(pod).and_then(|c| c.termination_message_path.clone());
     if message_path.is_some_and(|p| !p.is_empty()) {
         files.push(PodFile {
             path: termination_log(pod, container, attempt, node),

@@ -95,7 +95,7 @@ pub fn resource_field(
         None => own.find(pod),
         Some(name) => ContainerRef::Regular(name).find(pod).or_else(|| ContainerRef::Init(name).find(pod)),
     };
-    let container = container.ok_or_else(|| {
+    let container = &*container.ok_or_else(|| {
         SpecError::container(format!("container {} not found", named.unwrap_or(own.name())))
     })?;
     let (kind, resource) = selector.resource.split_once('.').unwrap_or(("", ""));

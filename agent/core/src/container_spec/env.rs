@@ -117,7 +117,7 @@ mod tests {
         let container = ContainerRef::Regular("c");
         let node = NodeContext::new("n");
         let sources = EnvSources { pod: &pod, container, pod_ips: &[], node: &node };
-        Ok(environment(container.find(&pod).unwrap(), sources)?.into_vars())
+        Ok(environment(&container.find(&pod).unwrap(), sources)?.into_vars())
     }
 
     #[test]

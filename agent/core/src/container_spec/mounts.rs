@@ -28,7 +28,7 @@ pub fn mounts(
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
     let mut mounts = Vec::new();
     for mount in spec.volume_mounts.as_deref().unwrap_or(&[]) {
-        mounts.push(volume_mount(pod, spec, mount, node)?);
+        mounts.push(volume_mount(pod, &spec, mount, node)?);
     }
     let own_hosts = mounts.iter().any(|m| m.container_path == ETC_HOSTS);
     if !own_hosts && hosts::hosts_file(pod, pod_ips, node).is_some() {

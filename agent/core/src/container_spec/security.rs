@@ -5,7 +5,8 @@
 //! the sandbox always runs under the runtime's seccomp profile. Upstream: pkg/securitycontext, kuberuntime.
 
 use k8s_openapi::api::core::v1::{
-    AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
+    AppArmorProfile, Container, EphemeralContainer, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile,
+    SecurityContext,
 };
 
 use super::SpecError;
@@ -67,13 +68,16 @@ pub fn is_privileged(container: &Container) -> bool {
 pub fn sandbox_security(pod: &Pod) -> SandboxSecurity {
     let context = pod_context(pod);
     let mut containers = pod::containers(pod).iter().chain(pod::init_containers(pod));
+    let of_debugger =
+        |c: &EphemeralContainer| c.security_context.as_ref().and_then(|c| c.privileged) == Some(true);
+    let debugged = pod::ephemeral_containers(pod).iter().any(of_debugger);
     SandboxSecurity {
         namespaces: namespaces(pod),
         run_as_user: context.and_then(|c| c.run_as_user),
         run_as_group: context.and_then(|c| c.run_as_group),
         supplemental_groups: supplemental_groups(context),
         supplemental_groups_policy: groups_policy(context),
-        privileged: containers.any(is_privileged),
+        privileged: debugged || containers.any(is_privileged),
         seccomp: Some(SecurityProfile::RuntimeDefault),
         selinux: context.and_then(|c| c.se_linux_options.as_ref()).map(selinux),
     }
@@ -110,6 +114,7 @@ pub fn container_security(
         drop_capabilities: capabilities.and_then(|c| c.drop.clone()).unwrap_or_default(),
         privileged: is_privileged(container),
         namespaces: namespaces(pod),
+        pid_target: None,
         run_as_user: user,
         run_as_group: own.and_then(|c| c.run_as_group).or_else(|| for_pod.and_then(|c| c.run_as_group)),
         run_as_username: username,

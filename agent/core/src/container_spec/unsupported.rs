@@ -58,7 +58,6 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
 }
 
 fn pod_level(spec: &PodSpec, list: &mut List) {
-    list.add(some(spec.ephemeral_containers.as_ref()), "spec.ephemeralContainers");
     list.add(spec.host_users == Some(false), "spec.hostUsers=false");
     list.add(spec.runtime_class_name.as_deref().is_some_and(|n| !n.is_empty()), "spec.runtimeClassName");
     list.add(spec.overhead.as_ref().is_some_and(|o| !o.is_empty()), "spec.overhead");
@@ -168,7 +167,6 @@ mod tests {
     #[test]
     fn pod_level_fields() {
         let table = [
-            (json!({"ephemeralContainers": [{"name": "e"}]}), "spec.ephemeralContainers"),
             (json!({"hostUsers": false}), "spec.hostUsers=false"),
             (json!({"runtimeClassName": "kata"}), "spec.runtimeClassName"),
             (json!({"overhead": {"cpu": "1"}}), "spec.overhead"),

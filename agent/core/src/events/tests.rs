@@ -1,6 +1,7 @@
 //! The recorder, step by step.
 
 use super::*;
+use crate::pod_worker::ContainerList;
 use crate::time::Wall;
 
 const SECOND: u64 = 1_000_000_000;
@@ -15,7 +16,7 @@ fn fact(reason: &'static str, message: &str) -> Fact {
         reason,
         message: message.to_owned(),
         container: Some("c".to_owned()),
-        init: false,
+        list: ContainerList::Regular,
     };
     Fact::of_pod(&key("web"), &fact)
 }

@@ -7,6 +7,7 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use super::ephemeral;
 use super::view::{Slot, SlotKind, newest, newest_in, next_attempt, slots};
 use super::{Inputs, Kill, PodActions, SandboxPlan, Start, Waiting};
 use crate::probe::Kind;
@@ -74,12 +75,12 @@ fn rule_restarts(container: &Container, exit_code: i32) -> Option<bool> {
 pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&ContainerObserved>) -> bool {
     let Some(container) = slot.spec(inputs.pod) else { return false };
     match seen {
-        None => !ended_for_good(inputs.pod, slot, container),
+        None => !ended_for_good(inputs.pod, slot, &container),
         Some(c) => match ended(c) {
-            Some(how) => replaced(inputs, c) || restarts(inputs.pod, slot, container, how),
+            Some(how) => replaced(inputs, c) || restarts(inputs.pod, slot, &container, how),
             None if c.state == ContainerState::Created => true,
             // Live now, but its sandbox goes: it will have failed when the new one is ready.
-            None => restarts(inputs.pod, slot, container, Ended::Failed(137)),
+            None => restarts(inputs.pod, slot, &container, Ended::Failed(137)),
         },
     }
 }
@@ -103,6 +104,7 @@ fn replaced(inputs: &Inputs<'_>, c: &ContainerObserved) -> bool {
 /// Appends what the containers need in the sandbox `home`.
 pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {
     stop_strays(inputs, home, actions);
+    ephemeral::plan(inputs, home, actions);
     let all = slots(inputs.pod);
     let initialized = all
         .iter()
@@ -157,7 +159,8 @@ fn init_plan(
     initialized: bool,
     actions: &mut PodActions,
 ) -> Init {
-    let inits: Vec<&Slot> = all.iter().filter(|s| s.kind != SlotKind::Regular).collect();
+    let is_init = |s: &&Slot| matches!(s.kind, SlotKind::Init | SlotKind::Sidecar);
+    let inits: Vec<&Slot> = all.iter().filter(is_init).collect();
     let reached = inits.iter().rposition(|s| newest_in(inputs.snapshot, &s.name, home).is_some());
     for (i, slot) in inits.iter().enumerate() {
         let here = newest_in(inputs.snapshot, &slot.name, home);
@@ -177,7 +180,7 @@ fn init_plan(
             Some((_, Some(Ended::Succeeded))) => {}
             Some((c, Some(how @ Ended::Failed(_)))) => {
                 let container = slot.spec(inputs.pod);
-                if container.is_some_and(|spec| restarts(inputs.pod, slot, spec, how)) {
+                if container.is_some_and(|spec| restarts(inputs.pod, slot, &spec, how)) {
                     restart_later_or_now(inputs, slot, c, actions);
                     return Init::Wait;
                 }
@@ -262,7 +265,7 @@ fn settle(
 
 /// Created but never started: start it if it is what we want where we want it; otherwise it must be gone
 /// before a successor exists.
-fn adopt_created(
+pub(super) fn adopt_created(
     inputs: &Inputs<'_>,
     home: &SandboxId,
     slot: &Slot,
@@ -290,7 +293,7 @@ fn live_elsewhere(inputs: &Inputs<'_>, slot: &Slot, newest: &ContainerObserved) 
     })
 }
 
-fn start_fresh(inputs: &Inputs<'_>, slot: &Slot, actions: &mut PodActions) {
+pub(super) fn start_fresh(inputs: &Inputs<'_>, slot: &Slot, actions: &mut PodActions) {
     let attempt = next_attempt(inputs.snapshot, &slot.name);
     let previous_end = newest(inputs.snapshot, &slot.name).and_then(|c| c.finished);
     if let Some(c) = newest(inputs.snapshot, &slot.name) {
@@ -328,7 +331,7 @@ fn restart_later_or_now(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved,
     });
 }
 
-fn kill(slot: &Slot, c: &ContainerObserved, why: &str, replace: bool, actions: &mut PodActions) {
+pub(super) fn kill(slot: &Slot, c: &ContainerObserved, why: &str, replace: bool, actions: &mut PodActions) {
     let message = match (why, replace) {
         ("", _) => format!("Stopping container {}", slot.name),
         (text, true) => format!("{text}, will be restarted"),
@@ -347,11 +350,14 @@ fn kill_unhealthy(
 ) {
     let replace = wants_instance(inputs, slot, Some(c));
     let (what, suffix) = match slot.kind {
-        SlotKind::Regular => ("Container", if replace { ", will be restarted" } else { "" }),
+        SlotKind::Regular | SlotKind::Ephemeral => {
+            ("Container", if replace { ", will be restarted" } else { "" })
+        }
         SlotKind::Init | SlotKind::Sidecar => ("Init container", ""),
     };
     let message = format!("{what} {} failed {} probe{suffix}", slot.name, kind.as_lower_str());
-    let probe = slot.spec(inputs.pod).and_then(|spec| kind.of(spec));
+    let spec = slot.spec(inputs.pod);
+    let probe = spec.as_ref().and_then(|spec| kind.of(spec));
     let grace_s = probe.and_then(|probe| probe.termination_grace_period_seconds);
     actions.kill.push(Kill { slot: slot.clone(), id: c.id.clone(), message, replace, grace_s });
 }
@@ -384,6 +390,6 @@ fn resources_text(container: &Container) -> String {
 pub fn back_off_key(p: &Pod, slot: &Slot) -> String {
     let (image, resources) = slot
         .spec(p)
-        .map_or_else(Default::default, |c| (c.image.clone().unwrap_or_default(), resources_text(c)));
+        .map_or_else(Default::default, |c| (c.image.clone().unwrap_or_default(), resources_text(&c)));
     restart::key(pod::uid(p), &slot.name, &image, &resources)
 }

@@ -7,6 +7,7 @@
 //! Upstream: pkg/kubelet/kuberuntime computePodActions (contract 7.1).
 
 mod containers;
+mod ephemeral;
 mod view;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ use crate::time::{Mono, Wall};
 use crate::types::pod;
 
 pub use containers::{Ended, back_off_key, ended, restarts};
+pub use ephemeral::{has_run, target};
 pub use view::{Slot, SlotKind, is_live, newest, newest_in, next_attempt, slots};
 
 /// What a plan is computed from.

@@ -1,5 +1,7 @@
 //! Contract 7.1 as a table: what is there, and what of it must follow.
 
+mod ephemeral;
+
 use std::collections::BTreeMap;
 
 use serde_json::json;

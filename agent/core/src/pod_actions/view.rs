@@ -3,6 +3,8 @@
 //! In: pod and snapshot. Out: borrowed instances. Invariant: the order of a snapshot's vectors is not
 //! trusted; newest is the highest attempt, then the latest creation.
 
+use std::borrow::Cow;
+
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::runtime::SandboxId;
@@ -19,6 +21,8 @@ pub enum SlotKind {
     Sidecar,
     /// From `spec.containers`.
     Regular,
+    /// From `spec.ephemeralContainers`: started once while the pod lives, never again.
+    Ephemeral,
 }
 
 /// One container of a pod's specification.
@@ -46,17 +50,18 @@ impl Slot {
         match self.kind {
             SlotKind::Init | SlotKind::Sidecar => ContainerRef::Init(&self.name),
             SlotKind::Regular => ContainerRef::Regular(&self.name),
+            SlotKind::Ephemeral => ContainerRef::Ephemeral(&self.name),
         }
     }
 
     /// The specification of the container.
     #[must_use]
-    pub fn spec<'a>(&self, p: &'a Pod) -> Option<&'a Container> {
+    pub fn spec<'a>(&self, p: &'a Pod) -> Option<Cow<'a, Container>> {
         self.container_ref().find(p)
     }
 }
 
-/// Every container of the pod: init containers in order, then regular ones in order.
+/// Every container of the pod, each list in order: init containers, regular ones, ephemeral ones.
 #[must_use]
 pub fn slots(p: &Pod) -> Vec<Slot> {
     let init = pod::init_containers(p).iter().enumerate().map(|(index, c)| Slot {
@@ -69,7 +74,12 @@ pub fn slots(p: &Pod) -> Vec<Slot> {
         index,
         name: c.name.clone(),
     });
-    init.chain(regular).collect()
+    let ephemeral = pod::ephemeral_containers(p).iter().enumerate().map(|(index, c)| Slot {
+        kind: SlotKind::Ephemeral,
+        index,
+        name: c.name.clone(),
+    });
+    init.chain(regular).chain(ephemeral).collect()
 }
 
 /// True while the first process may run.

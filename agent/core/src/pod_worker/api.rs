@@ -164,15 +164,31 @@ pub struct EventFact {
     pub message: String,
     /// The container it is about.
     pub container: Option<String>,
-    /// That container is one of `spec.initContainers`.
-    pub init: bool,
+    /// Where the pod's specification has that container.
+    pub list: ContainerList,
+}
+
+/// A list of containers of a pod's specification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContainerList {
+    /// `spec.containers`.
+    #[default]
+    Regular,
+    /// `spec.initContainers`.
+    Init,
+    /// `spec.ephemeralContainers`.
+    Ephemeral,
 }
 
 impl EventFact {
     /// `involvedObject.fieldPath`: where in the pod its container stands.
     #[must_use]
     pub fn field_path(&self) -> Option<String> {
-        let list = if self.init { "initContainers" } else { "containers" };
+        let list = match self.list {
+            ContainerList::Regular => "containers",
+            ContainerList::Init => "initContainers",
+            ContainerList::Ephemeral => "ephemeralContainers",
+        };
         self.container.as_ref().map(|name| format!("spec.{list}{{{name}}}"))
     }
 }

@@ -3,12 +3,12 @@
 //! In: calls of the states' code. Out: actions. Invariants: the timer is recomputed in every step and is
 //! always later than now; a snapshot older than the one held is dropped.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use super::api::{EventFact, EventKind, PodAction, WorkerContext};
+use super::api::{ContainerList, EventFact, EventKind, PodAction, WorkerContext};
 use super::hooks::PreStop;
 use super::ledger::{Flight, Ledger, Purpose, Target};
 use crate::machine::{EffectId, Outbox};
@@ -26,8 +26,8 @@ pub(super) struct Base {
     pub(super) ctx: Arc<WorkerContext>,
     pub(super) ledger: Ledger,
     pub(super) snapshot: Option<Arc<PodSnapshot>>,
-    /// Names of the pod's init containers.
-    pub(super) init_names: BTreeSet<String>,
+    /// Which list of the pod each container is in that is not a regular one.
+    pub(super) lists: BTreeMap<String, ContainerList>,
     pub(super) published: Option<PodStatus>,
     pub(super) network: Result<(), String>,
     /// Sandboxes this incarnation has stopped.
@@ -48,7 +48,7 @@ impl Base {
             ctx,
             ledger: Ledger::new(fence_until),
             snapshot: None,
-            init_names: BTreeSet::new(),
+            lists: BTreeMap::new(),
             published: None,
             network: Ok(()),
             stopped: Vec::new(),
@@ -177,9 +177,9 @@ impl Base {
         container: Option<&str>,
         out: &mut Outbox<PodAction>,
     ) {
-        let init = container.is_some_and(|name| self.init_names.contains(name));
+        let list = container.and_then(|name| self.lists.get(name)).copied().unwrap_or_default();
         let container = container.map(str::to_owned);
-        out.push(PodAction::Event(EventFact { kind, reason, message: message.into(), container, init }));
+        out.push(PodAction::Event(EventFact { kind, reason, message: message.into(), container, list }));
     }
 
     /// When the node took the pod up: from the API, else from its oldest sandbox, else now.

@@ -38,8 +38,10 @@ pub(super) struct PreStop {
 pub(super) fn post_start(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
     let Some(chain) = &s.chain else { return false };
     let spec = chain.start.slot.spec(&s.pod);
-    let handler = spec.and_then(|c| c.lifecycle.as_ref()).and_then(|l| l.post_start.as_ref());
-    let (Some(spec), Some(handler), Some(id)) = (spec, handler, chain.instance.clone()) else { return false };
+    let handler = spec.as_ref().and_then(|c| c.lifecycle.as_ref()).and_then(|l| l.post_start.as_ref());
+    let (Some(spec), Some(handler), Some(id)) = (spec.as_ref(), handler, chain.instance.clone()) else {
+        return false;
+    };
     let name = chain.start.slot.name.clone();
     match action(handler, spec, &pod_ip(b)) {
         Ok(action) => {

@@ -44,7 +44,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-pub use api::{EventFact, EventKind, KillReason, PodAction, PodEvent, TerminatingRecord, WorkerContext};
+pub use api::{
+    ContainerList, EventFact, EventKind, KillReason, PodAction, PodEvent, TerminatingRecord, WorkerContext,
+};
 pub use specs::PodSpecs;
 pub use sync::RESTART_BACK_OFF;
 
@@ -147,7 +149,10 @@ impl PodWorker {
         if pod.metadata.uid.as_deref() != Some(self.base.key.uid.as_str()) {
             return;
         }
-        self.base.init_names = pod::init_containers(&pod).iter().map(|c| c.name.clone()).collect();
+        let init = pod::init_containers(&pod).iter().map(|c| (c.name.clone(), ContainerList::Init));
+        let ephemeral =
+            pod::ephemeral_containers(&pod).iter().map(|c| (c.name.clone(), ContainerList::Ephemeral));
+        self.base.lists = init.chain(ephemeral).collect();
         let deleted = pod.metadata.deletion_timestamp.is_some();
         let over = pod.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal);
         match &mut self.state {

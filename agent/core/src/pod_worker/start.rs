@@ -11,10 +11,12 @@ use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Chain, Syncing};
 use super::sync::RESTART_BACK_OFF;
+use crate::container_spec::SpecError;
 use crate::images::{self, PullDecision};
 use crate::machine::Outbox;
-use crate::pod_actions::{PodActions, Start, back_off_key};
+use crate::pod_actions::{self, PodActions, Slot, SlotKind, Start, back_off_key};
 use crate::restart;
+use crate::runtime::config::{ContainerConfig, NamespaceMode};
 use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::WaitingReason;
@@ -176,8 +178,8 @@ pub(super) fn answered(
 
 /// The container's image was changed, or the container removed, while its chain was under way.
 fn given_up(s: &Syncing, chain: &Chain) -> bool {
-    let now_wanted = chain.start.slot.spec(&s.pod).and_then(|c| c.image.as_deref());
-    now_wanted.and_then(|i| images::normalize(i).ok()).as_deref() != Some(chain.image.as_str())
+    let now_wanted = chain.start.slot.spec(&s.pod).and_then(|c| c.image.clone());
+    now_wanted.and_then(|i| images::normalize(&i).ok()).as_deref() != Some(chain.image.as_str())
 }
 
 fn inspected(
@@ -190,7 +192,7 @@ fn inspected(
 ) {
     let name = &chain.start.slot.name;
     let Some(spec) = chain.start.slot.spec(&s.pod) else { return };
-    match (images::pull_decision(images::pull_policy(spec), found.is_some()), found) {
+    match (images::pull_decision(images::pull_policy(&spec), found.is_some()), found) {
         (PullDecision::UsePresent, Some(info)) => {
             let text = format!(
                 "Container image \"{}\" already present on machine and can be accessed by the pod",
@@ -266,7 +268,8 @@ fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out: &mut Outb
     let Some(image) = &chain.found else { return };
     let specs = b.ctx.specs.clone();
     let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|sandbox| {
-        let c = specs.container(&s.pod, slot.container_ref(), attempt, image, &b.pod_ips())?;
+        let mut c = specs.container(&s.pod, slot.container_ref(), attempt, image, &b.pod_ips())?;
+        look_at(s, b, slot, &mut c)?;
         Ok((sandbox, c))
     });
     let (sandbox_config, mut config) = match built {
@@ -286,6 +289,19 @@ fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out: &mut Outb
         sandbox_config: Box::new(sandbox_config),
     };
     b.issue(now, Target::Container(slot.name.clone()), Purpose::Create, effect, out);
+}
+
+/// An ephemeral container enters the process namespace of the one that it looks at. The container must be there; where
+/// all share a namespace anyway there is nothing to enter.
+fn look_at(s: &Syncing, b: &Base, slot: &Slot, c: &mut ContainerConfig) -> Result<(), SpecError> {
+    let Some(snapshot) = b.snapshot.as_deref().filter(|_| slot.kind == SlotKind::Ephemeral) else {
+        return Ok(());
+    };
+    let target = pod_actions::target(&s.pod, &slot.name, snapshot).map_err(SpecError::container)?;
+    if c.security.namespaces.pid == NamespaceMode::Container {
+        c.security.pid_target = target;
+    }
+    Ok(())
 }
 
 /// Counts the restart once for each attempt, however often its creation has to be repeated.

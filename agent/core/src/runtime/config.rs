@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ImageId, PodKey};
+use super::{ContainerId, ImageId, PodKey};
 
 /// CRI `PodSandboxConfig`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -256,6 +256,9 @@ pub struct ContainerSecurity {
     pub privileged: bool,
     /// Namespaces of the container.
     pub namespaces: Namespaces,
+    /// The container whose PID namespace this one enters (`NamespaceMode` TARGET), whatever `namespaces.pid` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_target: Option<ContainerId>,
     /// Numeric user.
     pub run_as_user: Option<i64>,
     /// Numeric group; only with `run_as_user`.

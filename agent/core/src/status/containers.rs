@@ -30,6 +30,8 @@ pub struct Statuses {
     pub init: Vec<ContainerStatus>,
     /// Of `spec.containers`, by name.
     pub regular: Vec<ContainerStatus>,
+    /// Of `spec.ephemeralContainers`, by name; part of no phase and no readiness.
+    pub ephemeral: Vec<ContainerStatus>,
 }
 
 /// All container statuses of the pod.
@@ -38,13 +40,15 @@ pub(super) fn statuses(inputs: &StatusInputs<'_>) -> Statuses {
     let initialized = pod::containers(inputs.pod).iter().any(|c| !instances(inputs, &c.name).is_empty());
     for slot in slots(inputs.pod) {
         let Some(spec) = slot.spec(inputs.pod) else { continue };
-        let status = one(inputs, &slot, spec, initialized);
+        let status = one(inputs, &slot, &spec, initialized);
         match slot.kind {
             SlotKind::Regular => out.regular.push(status),
             SlotKind::Init | SlotKind::Sidecar => out.init.push(status),
+            SlotKind::Ephemeral => out.ephemeral.push(status),
         }
     }
     out.regular.sort_by(|a, b| a.name.cmp(&b.name));
+    out.ephemeral.sort_by(|a, b| a.name.cmp(&b.name));
     out
 }
 
@@ -81,6 +85,7 @@ fn previous<'a>(inputs: &StatusInputs<'a>, slot: &Slot) -> Option<&'a ContainerS
     let list = |s: &'a PodStatus| match slot.kind {
         SlotKind::Regular => s.container_statuses.as_ref(),
         SlotKind::Init | SlotKind::Sidecar => s.init_container_statuses.as_ref(),
+        SlotKind::Ephemeral => s.ephemeral_container_statuses.as_ref(),
     };
     [inputs.previous, inputs.pod.status.as_ref()]
         .into_iter()
@@ -101,6 +106,7 @@ fn observed(
     let ready = match slot.kind {
         SlotKind::Init => newest.state == ContainerState::Exited && newest.exit_code == 0,
         SlotKind::Sidecar | SlotKind::Regular => started && !inputs.probes.unready.contains(&newest.id),
+        SlotKind::Ephemeral => false,
     };
     let annotated =
         newest.annotations.get(labels::CONTAINER_RESTART_COUNT).and_then(|t| t.parse::<i32>().ok());
@@ -116,7 +122,8 @@ fn observed(
         container_id: Some(container_id(inputs, newest)),
         restart_count: annotated.unwrap_or(from_attempt),
         ready,
-        started: Some(started),
+        // Of a debugger nobody asks whether it has started.
+        started: (slot.kind != SlotKind::Ephemeral).then_some(started),
         state: Some(state_of(inputs, newest)),
         ..ContainerStatus::default()
     }
@@ -188,7 +195,7 @@ fn absent(
     let mut status = ContainerStatus {
         name: slot.name.clone(),
         image: spec.image.clone().unwrap_or_default(),
-        started: Some(false),
+        started: (slot.kind != SlotKind::Ephemeral).then_some(false),
         state: Some(waiting(inputs, &slot.name)),
         restart_count: before.map_or(0, |b| b.restart_count),
         ..ContainerStatus::default()
@@ -214,14 +221,15 @@ fn absent(
         status.state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
         status.last_state.clone_from(&b.last_state);
     } else if state.is_some_and(|s| s.running.is_some()) {
-        went_missing(inputs, &mut status);
+        went_missing(inputs, slot.kind, &mut status);
     }
     status
 }
 
 /// It ran when last seen, and the runtime does not know it any more.
-fn went_missing(inputs: &StatusInputs<'_>, status: &mut ContainerStatus) {
-    if inputs.terminating {
+fn went_missing(inputs: &StatusInputs<'_>, kind: SlotKind, status: &mut ContainerStatus) {
+    // An ephemeral container does not come back: it is over, whatever the pod does.
+    if inputs.terminating || kind == SlotKind::Ephemeral {
         let over = lost(None, Some(inputs.now), LOST_TERMINATED);
         status.state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
     } else {
@@ -243,7 +251,7 @@ fn waiting_to_restart(
         return;
     }
     let Some(how) = newest.and_then(ended) else { return };
-    if !restarts(inputs.pod, slot, spec, how) {
+    if slot.kind == SlotKind::Ephemeral || !restarts(inputs.pod, slot, spec, how) {
         return;
     }
     if let Some(state) = status.state.take_if(|s| s.terminated.is_some()) {

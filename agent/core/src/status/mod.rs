@@ -92,6 +92,7 @@ pub fn generate(inputs: &StatusInputs<'_>) -> PodStatus {
         qos_class: Some(qos_class(inputs.pod)),
         init_container_statuses: some_unless_empty(containers.init),
         container_statuses: some_unless_empty(containers.regular),
+        ephemeral_container_statuses: some_unless_empty(containers.ephemeral),
         ..PodStatus::default()
     };
     addresses(inputs, &mut status);

@@ -167,7 +167,7 @@ fn count(p: &Pod, slot: &Slot, found: Option<&ContainerStatus>, n: &mut Count) {
         n.succeeded += 1;
     }
     let waits = state.waiting.is_some();
-    if waits || slot.spec(p).is_some_and(|spec| restarts(p, slot, spec, how)) {
+    if waits || slot.spec(p).is_some_and(|spec| restarts(p, slot, &spec, how)) {
         n.restarting += 1;
     }
 }

@@ -274,3 +274,38 @@ fn addresses_outlive_the_sandbox() {
     let after = Case { snapshot: Some(down), previous: Some(up), ..Case::of(&p, vec![]) }.status();
     assert_eq!(after.pod_ip.as_deref(), Some("10.0.0.1"));
 }
+
+#[test]
+fn an_ephemeral_container_is_shown_and_decides_nothing() {
+    let mut p = two("Always");
+    let debugger = json!([{"name": "d", "image": "i"}]);
+    p.spec.as_mut().unwrap().ephemeral_containers = serde_json::from_value(debugger).unwrap();
+    let with = |d: Option<ContainerObserved>| {
+        let mut all = both(St::Running, 0, 0);
+        all.extend(d);
+        Case::of(&p, all)
+    };
+    for state in [None, Some((St::Created, 0)), Some((St::Running, 0)), Some((St::Exited, 9))] {
+        let status = with(state.map(|(state, code)| container("d", 0, state, code))).status();
+        assert_eq!(status.phase.as_deref(), Some("Running"), "{state:?}");
+        let ready = status.conditions.iter().flatten().find(|c| c.type_ == "Ready").unwrap();
+        assert_eq!(ready.status, "True", "{state:?}");
+        let shown = status.ephemeral_container_statuses.unwrap();
+        assert_eq!((shown.len(), shown[0].name.as_str(), shown[0].ready), (1, "d", false));
+        assert_eq!((shown[0].started, shown[0].restart_count), (None, 0));
+        let of = shown[0].state.clone().unwrap();
+        match state {
+            Some((St::Running, _)) => assert!(of.running.is_some()),
+            Some((St::Exited, code)) => assert_eq!(of.terminated.unwrap().exit_code, code),
+            _ => assert_eq!(of.waiting.unwrap().reason.as_deref(), Some("ContainerCreating")),
+        }
+    }
+    // The runtime lost it while it ran: it is over, and does not come back.
+    let previous = Some(with(Some(container("d", 0, St::Running, 0))).status());
+    let lost = Case { previous, ..with(None) }.status().ephemeral_container_statuses.unwrap();
+    let over = lost[0].state.clone().unwrap().terminated.unwrap();
+    assert_eq!(
+        (over.exit_code, over.reason.as_deref(), lost[0].restart_count),
+        (137, Some("ContainerStatusUnknown"), 0)
+    );
+}

@@ -115,20 +115,29 @@ fn merged_list(field: &str, before: &[Value], after: &[Value], out: &mut Map<Str
 /// The status in the form that the API gives back: whole seconds, container statuses in order, messages cut.
 #[must_use]
 pub(super) fn normalized(spec_of: &Pod, mut status: PodStatus) -> PodStatus {
-    let containers = pod::containers(spec_of).len() + pod::init_containers(spec_of).len();
+    let containers = pod::containers(spec_of).len()
+        + pod::init_containers(spec_of).len()
+        + pod::ephemeral_containers(spec_of).len();
     let message_bytes = MESSAGES_BYTES_MAX / containers.max(1);
     whole_seconds(&mut status.start_time);
     for condition in status.conditions.iter_mut().flatten() {
         whole_seconds(&mut condition.last_probe_time);
         whole_seconds(&mut condition.last_transition_time);
     }
-    for list in [&mut status.container_statuses, &mut status.init_container_statuses] {
+    let lists = [
+        &mut status.container_statuses,
+        &mut status.init_container_statuses,
+        &mut status.ephemeral_container_statuses,
+    ];
+    for list in lists {
         for container in list.iter_mut().flatten() {
             states(container, message_bytes);
         }
         list.take_if(|l| l.is_empty());
     }
-    if let Some(list) = &mut status.container_statuses {
+    for list in
+        [&mut status.container_statuses, &mut status.ephemeral_container_statuses].into_iter().flatten()
+    {
         list.sort_by(|a, b| a.name.cmp(&b.name));
     }
     status

@@ -18,6 +18,8 @@ pub fn terminated_status(pod: &Pod, status: &PodStatus) -> PodStatus {
     if has_initialized(pod, status) {
         out.container_statuses.iter_mut().flatten().for_each(end);
     }
+    let ephemeral = out.ephemeral_container_statuses.iter_mut().flatten();
+    ephemeral.filter(|c| has_started(c)).for_each(end);
     let init = out.init_container_statuses.iter_mut().flatten();
     let mut init: Vec<&mut ContainerStatus> = init.collect();
     let started = init.iter().rposition(|c| has_started(c)).map_or(0, |last| last + 1);
@@ -39,7 +41,7 @@ fn end(container: &mut ContainerStatus) {
         };
         *state = ContainerState { terminated: Some(terminated), ..ContainerState::default() };
         container.ready = false;
-        container.started = Some(false);
+        container.started = container.started.map(|_| false);
     }
 }
 

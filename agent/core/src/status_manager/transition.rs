@@ -15,11 +15,13 @@ pub(super) fn check(before: Option<&PodStatus>, after: &PodStatus, pod: Option<&
         let list = |status: &PodStatus| match slot.kind {
             SlotKind::Regular => status.container_statuses.clone(),
             SlotKind::Init | SlotKind::Sidecar => status.init_container_statuses.clone(),
+            SlotKind::Ephemeral => status.ephemeral_container_statuses.clone(),
         };
         let find = |status: &PodStatus| list(status)?.into_iter().find(|c| c.name == slot.name);
         let Some(exit_code) = find(before).as_ref().and_then(exit_code) else { continue };
         let how = if exit_code == 0 { Ended::Succeeded } else { Ended::Failed(exit_code) };
-        let comes_back = slot.spec(pod).is_some_and(|spec| restarts(pod, slot, spec, how));
+        let comes_back = slot.kind != SlotKind::Ephemeral
+            && slot.spec(pod).is_some_and(|spec| restarts(pod, slot, &spec, how));
         if !comes_back && find(after).is_some_and(|c| self::exit_code(&c).is_none()) {
             return Err(format!("container {} ended for good and is said not to have", slot.name));
         }

@@ -2,11 +2,12 @@
 //!
 //! In: `k8s_openapi` Pod. Out: borrowed values and [`PodKey`]. Upstream: pkg/kubelet/types, pkg/kubelet/container.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 
 use crate::runtime::{PodKey, PodUid};
 
@@ -22,13 +23,15 @@ pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 /// `priorityClassName` of pods that the node cannot live without.
 pub const SYSTEM_NODE_CRITICAL: &str = "system-node-critical";
 
-/// Names one container of a pod. Init and regular containers share one name space, the kind says which list.
+/// Names one container of a pod. All its containers share one name space, the kind says which list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ContainerRef<'a> {
     /// From `spec.initContainers` (sidecars included).
     Init(&'a str),
     /// From `spec.containers`.
     Regular(&'a str),
+    /// From `spec.ephemeralContainers`.
+    Ephemeral(&'a str),
 }
 
 impl<'a> ContainerRef<'a> {
@@ -36,18 +39,22 @@ impl<'a> ContainerRef<'a> {
     #[must_use]
     pub fn name(self) -> &'a str {
         match self {
-            ContainerRef::Init(name) | ContainerRef::Regular(name) => name,
+            ContainerRef::Init(name) | ContainerRef::Regular(name) | ContainerRef::Ephemeral(name) => name,
         }
     }
 
-    /// The container in `pod`, if it is there.
+    /// The container in `pod`, if it is there. Of an ephemeral one, what it has in common with the others.
     #[must_use]
-    pub fn find(self, pod: &Pod) -> Option<&Container> {
+    pub fn find(self, pod: &Pod) -> Option<Cow<'_, Container>> {
         let list = match self {
             ContainerRef::Init(_) => init_containers(pod),
             ContainerRef::Regular(_) => containers(pod),
+            ContainerRef::Ephemeral(name) => {
+                let found = ephemeral_containers(pod).iter().find(|c| c.name == name);
+                return found.map(|c| Cow::Owned(as_container(c)));
+            }
         };
-        list.iter().find(|c| c.name == self.name())
+        list.iter().find(|c| c.name == self.name()).map(Cow::Borrowed)
     }
 }
 
@@ -74,6 +81,71 @@ pub fn containers(pod: &Pod) -> &[Container] {
 #[must_use]
 pub fn init_containers(pod: &Pod) -> &[Container] {
     spec(pod).init_containers.as_deref().unwrap_or(&[])
+}
+
+/// `spec.ephemeralContainers`, in the order they were added.
+#[must_use]
+pub fn ephemeral_containers(pod: &Pod) -> &[EphemeralContainer] {
+    spec(pod).ephemeral_containers.as_deref().unwrap_or(&[])
+}
+
+/// What an ephemeral container has in common with others: everything but the container that it looks at.
+fn as_container(ephemeral: &EphemeralContainer) -> Container {
+    let EphemeralContainer {
+        args,
+        command,
+        env,
+        env_from,
+        image,
+        image_pull_policy,
+        lifecycle,
+        liveness_probe,
+        name,
+        ports,
+        readiness_probe,
+        resize_policy,
+        resources,
+        restart_policy,
+        restart_policy_rules,
+        security_context,
+        startup_probe,
+        stdin,
+        stdin_once,
+        target_container_name: _,
+        termination_message_path,
+        termination_message_policy,
+        tty,
+        volume_devices,
+        volume_mounts,
+        working_dir,
+    } = ephemeral.clone();
+    Container {
+        args,
+        command,
+        env,
+        env_from,
+        image,
+        image_pull_policy,
+        lifecycle,
+        liveness_probe,
+        name,
+        ports,
+        readiness_probe,
+        resize_policy,
+        resources,
+        restart_policy,
+        restart_policy_rules,
+        security_context,
+        startup_probe,
+        stdin,
+        stdin_once,
+        termination_message_path,
+        termination_message_policy,
+        tty,
+        volume_devices,
+        volume_mounts,
+        working_dir,
+    }
 }
 
 /// True for an init container with `restartPolicy: Always`.

@@ -70,7 +70,7 @@ fn security(s: &ContainerSecurity) -> v1::LinuxContainerSecurityContext {
             add_ambient_capabilities: Vec::new(),
         }),
         privileged: s.privileged,
-        namespace_options: Some(linux::namespaces(s.namespaces)),
+        namespace_options: Some(linux::namespaces(s.namespaces, s.pid_target.as_ref())),
         selinux_options: s.selinux.as_ref().map(linux::selinux),
         run_as_user: linux::int64(s.run_as_user),
         run_as_group: linux::int64(s.run_as_group),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use agent_core::runtime::ContainerId;
 use agent_core::runtime::config::{
     LinuxResources, NamespaceMode, Namespaces, SecurityProfile, SelinuxOption, SupplementalGroupsPolicy,
 };
@@ -36,8 +37,8 @@ pub fn resources(r: &LinuxResources) -> v1::LinuxContainerResources {
     }
 }
 
-/// CRI `NamespaceOption`; without target and user namespace.
-pub(super) fn namespaces(n: Namespaces) -> v1::NamespaceOption {
+/// CRI `NamespaceOption`; without user namespace. With `target` the PID namespace is that container's.
+pub(super) fn namespaces(n: Namespaces, target: Option<&ContainerId>) -> v1::NamespaceOption {
     let mode = |m| {
         i32::from(match m {
             NamespaceMode::Pod => v1::NamespaceMode::Pod,
@@ -47,9 +48,9 @@ pub(super) fn namespaces(n: Namespaces) -> v1::NamespaceOption {
     };
     v1::NamespaceOption {
         network: mode(n.network),
-        pid: mode(n.pid),
+        pid: target.map_or_else(|| mode(n.pid), |_| v1::NamespaceMode::Target.into()),
         ipc: mode(n.ipc),
-        target_id: String::new(),
+        target_id: target.map(|id| id.as_str().to_owned()).unwrap_or_default(),
         userns_options: None,
     }
 }

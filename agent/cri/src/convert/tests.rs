@@ -118,6 +118,7 @@ fn full_container() -> ContainerConfig {
                 pid: NamespaceMode::Node,
                 ipc: NamespaceMode::Node,
             },
+            pid_target: None,
             run_as_user: Some(1000),
             run_as_group: Some(0),
             run_as_username: "nobody".into(),
@@ -267,6 +268,7 @@ fn back_security(s: v1::LinuxContainerSecurityContext) -> ContainerSecurity {
         drop_capabilities: capabilities.drop_capabilities,
         privileged: s.privileged,
         namespaces: back_namespaces(s.namespace_options.as_ref().unwrap()),
+        pid_target: None,
         run_as_user: s.run_as_user.map(|v| v.value),
         run_as_group: s.run_as_group.map(|v| v.value),
         run_as_username: s.run_as_username.clone(),
@@ -482,4 +484,13 @@ fn only_kubelet_labels_make_a_pod() {
         fewer.insert(missing.clone(), String::new());
         assert_eq!(observed::pod_key(&fewer), None, "with empty {missing}");
     }
+}
+
+#[test]
+fn a_target_is_entered_whatever_the_pid_namespace() {
+    let mut config = full_container();
+    config.security.pid_target = Some("c7".into());
+    let sent = over_the_wire(&container::config(&config));
+    let options = sent.linux.unwrap().security_context.unwrap().namespace_options.unwrap();
+    assert_eq!((options.pid(), options.target_id.as_str()), (v1::NamespaceMode::Target, "c7"));
 }

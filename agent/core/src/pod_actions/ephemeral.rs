@@ -1,0 +1,55 @@
+//! Ephemeral containers: added to a pod that lives, to look at it (`kubectl debug`).
+//!
+//! In: [`Inputs`] and the sandbox. Out: starts, kills and removals appended to the plan. Invariants: one is started at
+//! most once, whatever its end; neither what the runtime forgot nor a restart of the agent brings it back, once the API
+//! shows that it ran; it waits for no init container and keeps no pod alive. Upstream: computePodActions
+//! (EphemeralContainersToStart), getTargetID.
+
+use k8s_openapi::api::core::v1::{ContainerState as ApiState, Pod};
+
+use super::containers::{adopt_created, kill, start_fresh};
+use super::view::{SlotKind, is_live, newest, slots};
+use super::{Inputs, PodActions};
+use crate::runtime::observed::{ContainerState, PodSnapshot};
+use crate::runtime::{ContainerId, SandboxId};
+use crate::types::pod;
+
+/// Appends what the pod's ephemeral containers need in the sandbox `home`.
+pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {
+    for slot in slots(inputs.pod).iter().filter(|s| s.kind == SlotKind::Ephemeral) {
+        match newest(inputs.snapshot, &slot.name) {
+            None if has_run(inputs.pod, &slot.name) => {}
+            None => start_fresh(inputs, slot, actions),
+            // It was made and has not run yet.
+            Some(c) if c.state == ContainerState::Created => adopt_created(inputs, home, slot, c, actions),
+            Some(c) if c.state == ContainerState::Unknown && c.sandbox == *home => {
+                kill(slot, c, "", false, actions);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// The API shows that the ephemeral container `name` ran.
+#[must_use]
+pub fn has_run(p: &Pod, name: &str) -> bool {
+    let shown = p.status.as_ref().and_then(|s| s.ephemeral_container_statuses.as_ref());
+    let of = shown.and_then(|all| all.iter().find(|c| c.name == name));
+    let ran = |state: Option<&ApiState>| state.is_some_and(|s| s.running.is_some() || s.terminated.is_some());
+    of.is_some_and(|c| ran(c.state.as_ref()) || ran(c.last_state.as_ref()))
+}
+
+/// The container whose process namespace the ephemeral container `name` enters, if it names one.
+///
+/// # Errors
+/// The one that it names is not there, in words for its status.
+pub fn target(p: &Pod, name: &str, snapshot: &PodSnapshot) -> Result<Option<ContainerId>, String> {
+    let of = pod::ephemeral_containers(p).iter().find(|c| c.name == name);
+    let Some(target) = of.and_then(|c| c.target_container_name.as_deref()).filter(|t| !t.is_empty()) else {
+        return Ok(None);
+    };
+    let all = snapshot.containers.iter().filter(|c| c.name == target);
+    // Of two instances the live one: a dead one has no namespace to enter.
+    let best = all.max_by_key(|c| (is_live(c.state), c.attempt, c.created));
+    best.map(|c| Some(c.id.clone())).ok_or_else(|| format!("unable to find target container {target}"))
+}

@@ -20,6 +20,8 @@ fn recipe(step: Step) -> String {
         }
         Step::Root => &[
             include_str!("build/root.rs"),
+            include_str!("build/bind.rs"),
+            include_str!("format/bind.rs"),
             include_str!("build/modules.rs"),
             include_str!("build/prefetch.rs"),
             include_str!("build/shim_info.rs"),

@@ -3,6 +3,7 @@
 
 mod base;
 mod binaries;
+mod bind;
 mod containers;
 pub mod debs;
 mod disk;

@@ -1,7 +1,7 @@
 //! Assembles the root's file tree: chosen files of the package tree, `image/rootfs`, agent, init, images, seed.
 //! Leaves `root/` and `contents.json` (path -> component and reason), which `inspect` reads.
 
-use super::{Builder, VERSION, binaries, containers, modules, prefetch, shim_info};
+use super::{Builder, VERSION, binaries, bind, containers, modules, prefetch, shim_info};
 use crate::format::elf;
 use crate::plan::Step;
 use crate::profile::Profile;
@@ -58,13 +58,14 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     accounts(builder.profile, &base, &root)?;
     substitute(builder.profile, &root)?;
     ours(builder, &root, &mut all)?;
+    let bound = bind::bind(&root, all.keys())?;
     prefetch::expand(&base, &root)?;
     // Bind target of the persistent id; init fills it.
     fs::write(root.join("etc/machine-id"), "")?;
     fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
     fs::set_permissions(root.join("root"), fs::Permissions::from_mode(0o700))?;
     fs::write(out.join("contents.json"), contents_json(&all))?;
-    Ok(format!("{} files", all.len()))
+    Ok(format!("{} files, {bound}", all.len()))
 }
 
 fn choose(builder: &Builder, base: &Path) -> Result<BTreeMap<String, Chosen>> {

@@ -1,4 +1,4 @@
-//! Reads what the image needs to know of an x86-64 ELF file: interpreter, needed libraries, required glibc.
+//! Reads what the image needs to know of an x86-64 ELF file: interpreter, needed libraries, required glibc, tables.
 //! Total: a damaged file gives `None`, never a panic.
 
 /// The dynamic linking facts of one file.
@@ -18,28 +18,86 @@ pub fn is_elf(data: &[u8]) -> bool {
     data.starts_with(b"\x7fELF")
 }
 
-/// Parses a 64-bit little-endian ELF file.
-#[must_use]
-pub fn parse(data: &[u8]) -> Option<Elf> {
+/// What a file tells the dynamic linker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dynamic {
+    /// Address, offset in the file and size there of each loaded segment.
+    pub loads: Vec<(u64, u64, u64)>,
+    /// Tags and values of the dynamic section, in order.
+    pub tags: Vec<(u64, u64)>,
+    /// Where they stand in the file.
+    pub at: u64,
+}
+
+/// A section header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// `sh_type`.
+    pub kind: u64,
+    /// `sh_addr`.
+    pub address: u64,
+    /// `sh_offset`.
+    pub offset: u64,
+    /// `sh_size`.
+    pub size: u64,
+}
+
+struct Headers {
+    loads: Vec<(u64, u64, u64)>,
+    dynamic: Option<(u64, u64)>,
+    interpreter: Option<u64>,
+}
+
+fn headers(data: &[u8]) -> Option<Headers> {
     if !is_elf(data) || data.get(4) != Some(&2) || data.get(5) != Some(&1) {
         return None;
     }
     let (phoff, phentsize, phnum) = (int(data, 32, 8)?, int(data, 54, 2)?, int(data, 56, 2)?);
-    let mut elf = Elf::default();
-    let mut loads = Vec::new();
-    let mut dynamic = None;
+    let mut out = Headers { loads: Vec::new(), dynamic: None, interpreter: None };
     for i in 0..phnum {
         let at = phoff.checked_add(i.checked_mul(phentsize)?)?;
         let (kind, offset) = (int(data, at, 4)?, int(data, at.checked_add(8)?, 8)?);
         let (address, size) = (int(data, at.checked_add(16)?, 8)?, int(data, at.checked_add(32)?, 8)?);
         match kind {
-            1 => loads.push((address, offset, size)),
-            2 => dynamic = Some((offset, size)),
-            3 => elf.interpreter = Some(string(data, offset)?),
+            1 => out.loads.push((address, offset, size)),
+            2 => out.dynamic = Some((offset, size)),
+            3 => out.interpreter = Some(offset),
             _ => {}
         }
     }
-    let Some((offset, size)) = dynamic else { return Some(elf) };
+    Some(out)
+}
+
+/// The dynamic section, if there is one; `None` for what is no 64-bit little-endian ELF file or a damaged one.
+#[must_use]
+pub fn dynamic(data: &[u8]) -> Option<Option<Dynamic>> {
+    let headers = headers(data)?;
+    let Some((at, size)) = headers.dynamic else { return Some(None) };
+    Some(Some(Dynamic { loads: headers.loads, tags: dynamic_tags(data, at, size)?, at }))
+}
+
+/// The section headers with their places in the file.
+#[must_use]
+pub fn sections(data: &[u8]) -> Option<Vec<(u64, Section)>> {
+    let (start, size, count) = (int(data, 40, 8)?, int(data, 58, 2)?, int(data, 60, 2)?);
+    let mut out = Vec::new();
+    for i in 0..count {
+        let at = start.checked_add(i.checked_mul(size)?)?;
+        let word = |n: u64, width| int(data, at.checked_add(n)?, width);
+        let (kind, address, offset, size) = (word(4, 4)?, word(16, 8)?, word(24, 8)?, word(32, 8)?);
+        out.push((at, Section { kind, address, offset, size }));
+    }
+    Some(out)
+}
+
+/// Parses a 64-bit little-endian ELF file.
+#[must_use]
+pub fn parse(data: &[u8]) -> Option<Elf> {
+    let headers = headers(data)?;
+    let interpreter = headers.interpreter.map(|at| string(data, at).ok_or(())).transpose().ok()?;
+    let mut elf = Elf { interpreter, ..Elf::default() };
+    let loads = headers.loads;
+    let Some((offset, size)) = headers.dynamic else { return Some(elf) };
     let tags = dynamic_tags(data, offset, size)?;
     let find = |tag| tags.iter().find(|(t, _)| *t == tag).map(|(_, v)| *v);
     let Some(strings) = find(5).and_then(|a| to_offset(&loads, a)) else { return Some(elf) };
@@ -94,13 +152,15 @@ fn glibc_version(name: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn to_offset(loads: &[(u64, u64, u64)], address: u64) -> Option<u64> {
+/// Where an address is in the file.
+pub(super) fn to_offset(loads: &[(u64, u64, u64)], address: u64) -> Option<u64> {
     let (base, offset, _) =
         loads.iter().find(|(base, _, size)| address >= *base && address - base < *size)?;
     offset.checked_add(address - base)
 }
 
-fn int(data: &[u8], at: u64, width: usize) -> Option<u64> {
+/// A little-endian number of `width` bytes, at most 8.
+pub(super) fn int(data: &[u8], at: u64, width: usize) -> Option<u64> {
     let at = usize::try_from(at).ok()?;
     let bytes = data.get(at..at.checked_add(width)?)?;
     let mut value = [0u8; 8];
@@ -108,7 +168,8 @@ fn int(data: &[u8], at: u64, width: usize) -> Option<u64> {
     Some(u64::from_le_bytes(value))
 }
 
-fn string(data: &[u8], at: u64) -> Option<String> {
+/// A string that ends with a zero byte, of at most 4 KiB.
+pub(super) fn string(data: &[u8], at: u64) -> Option<String> {
     let rest = data.get(usize::try_from(at).ok()?..)?;
     let end = rest.iter().take(4096).position(|b| *b == 0)?;
     String::from_utf8(rest[..end].to_vec()).ok()

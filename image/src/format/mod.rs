@@ -1,5 +1,6 @@
 //! File formats, pure: bytes in, values or bytes out.
 
+pub mod bind;
 pub mod cpio;
 pub mod digest;
 pub mod elf;

@@ -6,7 +6,7 @@
 use super::clock::boottime_ms;
 use super::error::{InitError, chain};
 use super::report::Report;
-use super::{DEGRADED, notify, reserve, runtime, seed, settings, systemd_started};
+use super::{DEGRADED, coldplug, notify, reserve, runtime, seed, settings, systemd_started};
 use crate::plan::masquerade::rules;
 use crate::plan::promises;
 use std::fs;
@@ -41,6 +41,7 @@ pub fn main() -> ExitCode {
         bringup.failed = true;
         bringup.report.problem(&format!("systemd is not told that the agent may start: {e}"));
     }
+    bringup.step("bringup.devices", |_| coldplug::run());
     bringup.step("bringup.pod-network", |_| masquerade());
     bringup.step("containerd.ready", |_| runtime::await_ready().map(|version| version.to_string()));
     bringup.step("bringup.images", Bringup::images);

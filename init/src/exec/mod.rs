@@ -4,6 +4,7 @@
 
 pub mod bringup;
 pub mod clock;
+pub mod coldplug;
 pub mod configuration;
 pub mod console;
 pub mod devices;

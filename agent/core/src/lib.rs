@@ -31,6 +31,7 @@ pub mod resources;
 pub mod restart;
 pub mod runtime;
 pub mod server_policy;
+pub mod stats;
 pub mod status;
 pub mod status_manager;
 pub mod streaming;

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_core::admission::AdmissionContext;
-use agent_core::container_spec::NodeContext;
 use agent_core::container_spec::context::{
     CgroupContext, DnsContext, MachineContext, ResolvConf, SecurityContext,
 };
+use agent_core::container_spec::{self, NodeContext};
 use agent_core::drivers::{CgroupDriver, RuntimeVersion};
 use agent_core::node_status::addresses;
 use agent_core::pod_worker::WorkerContext;
@@ -102,6 +102,26 @@ impl NodeFacts {
         })
     }
 
+    /// The cgroup in which all pods' cgroups are.
+    #[must_use]
+    pub fn kubepods(&self) -> String {
+        container_spec::kubepods(&self.cgroup())
+    }
+
+    fn cgroup(&self) -> CgroupContext {
+        let (kubelet, v2) = (&self.settings.kubelet, machine::has_cgroup_v2());
+        CgroupContext {
+            driver: self.driver,
+            per_qos: kubelet.cgroups_per_qos,
+            root: kubelet.cgroup_root.clone(),
+            v2,
+            cpu_cfs_quota: kubelet.cpu_cfs_quota,
+            cpu_cfs_quota_period_us: kubelet.cpu_cfs_quota_period.as_nanos() / 1000,
+            single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!v2),
+            swap_controller: machine::has_swap_controller(),
+        }
+    }
+
     /// The node as of now.
     ///
     /// # Errors
@@ -109,23 +129,13 @@ impl NodeFacts {
     pub fn node_context(&self) -> anyhow::Result<NodeContext> {
         let kubelet = &self.settings.kubelet;
         let root_dir = self.settings.options.root_dir.trim_end_matches('/').to_owned();
-        let v2 = machine::has_cgroup_v2();
         Ok(NodeContext {
             node_name: self.node_name.clone(),
             node_ips: self.node_ips(),
             machine: machine_context(kubelet, Path::new(&root_dir))?,
             root_dir,
             pod_logs_dir: kubelet.pod_logs_dir.trim_end_matches('/').to_owned(),
-            cgroup: CgroupContext {
-                driver: self.driver,
-                per_qos: kubelet.cgroups_per_qos,
-                root: kubelet.cgroup_root.clone(),
-                v2,
-                cpu_cfs_quota: kubelet.cpu_cfs_quota,
-                cpu_cfs_quota_period_us: kubelet.cpu_cfs_quota_period.as_nanos() / 1000,
-                single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!v2),
-                swap_controller: machine::has_swap_controller(),
-            },
+            cgroup: self.cgroup(),
             dns: DnsContext {
                 cluster_dns: kubelet.cluster_dns.clone(),
                 cluster_domain: kubelet.cluster_domain.clone(),

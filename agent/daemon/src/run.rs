@@ -175,6 +175,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let network = runtime.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
     let node_name = facts.node_name().to_owned();
+    let kubepods = facts.kubepods();
     let handlers = Arc::new(PodHandlers::new(runtime.clone())?);
     let signals = CriSignals(runtime.clone());
     let drivers = Drivers { signals, runtime, images, handlers, facts, cluster };
@@ -185,6 +186,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         statuses: node.statuses(),
         health: node.health(),
         addresses: node.addresses(),
+        kubepods,
         board: board.clone(),
     };
     serving::start(&settings, &node_name, client, views, network.clone(), &tasks).await?;

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod boot_ledger;
+pub mod cgroup_stats;
 pub mod clock;
 pub mod container_log;
 pub mod cri_log;

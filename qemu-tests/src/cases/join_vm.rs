@@ -171,6 +171,24 @@ fn ensure_served(cluster: &Cluster) -> Result<()> {
     cluster.kubectl(&["run", RUN, image, "--image-pull-policy=Never", &overrides])?;
     await_pod_ready(cluster, RUN, 120)?;
     greets(RUN)?;
+    let metrics =
+        cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{VM}/proxy/metrics/resource")])?;
+    let amount = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
+        line.and_then(|value| value.parse::<f64>().ok())
+    };
+    let of_pod = format!("namespace=\"default\",pod=\"{RUN}\"");
+    for more_than_none in [
+        "node_cpu_usage_seconds_total".to_owned(),
+        "node_memory_working_set_bytes".to_owned(),
+        format!("pod_memory_working_set_bytes{{{of_pod}}}"),
+        format!("container_cpu_usage_seconds_total{{container=\"{RUN}\",{of_pod}}}"),
+        format!("container_memory_working_set_bytes{{container=\"{RUN}\",{of_pod}}}"),
+        format!("container_start_time_seconds{{container=\"{RUN}\",{of_pod}}}"),
+    ] {
+        ensure!(amount(&more_than_none).is_some_and(|value| value > 0.0), "{more_than_none}:\n{metrics}");
+    }
+    ensure!(amount("resource_scrape_error") == Some(0.0), "{metrics}");
     cluster.kubectl(&["delete", "pod", RUN, "--grace-period=1"])?;
     await_pod_gone(cluster, RUN, 60)
 }

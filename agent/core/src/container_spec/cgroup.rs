@@ -17,17 +17,32 @@ pub fn cgroup_parent(pod: &Pod, node: &NodeContext) -> String {
     if !node.cgroup.per_qos {
         return node.cgroup.root.clone();
     }
-    let mut components = root_components(&node.cgroup);
-    components.push("kubepods".to_owned());
+    let mut components = kubepods_components(&node.cgroup);
     match qos_class(pod) {
         QosClass::Guaranteed => {}
         QosClass::Burstable => components.push("burstable".to_owned()),
         QosClass::BestEffort => components.push("besteffort".to_owned()),
     }
     components.push(format!("pod{}", pod::uid(pod)));
-    match node.cgroup.driver {
+    path(&node.cgroup, &components)
+}
+
+/// The cgroup in which all pods' cgroups are; the root without `cgroupsPerQOS`, where the runtime chooses.
+#[must_use]
+pub fn kubepods(cgroup: &CgroupContext) -> String {
+    if cgroup.per_qos { path(cgroup, &kubepods_components(cgroup)) } else { "/".to_owned() }
+}
+
+fn kubepods_components(cgroup: &CgroupContext) -> Vec<String> {
+    let mut components = root_components(cgroup);
+    components.push("kubepods".to_owned());
+    components
+}
+
+fn path(cgroup: &CgroupContext, components: &[String]) -> String {
+    match cgroup.driver {
         CgroupDriver::Cgroupfs => format!("/{}", components.join("/")),
-        CgroupDriver::Systemd => slice_path(&components),
+        CgroupDriver::Systemd => slice_path(components),
     }
 }
 
@@ -103,6 +118,8 @@ mod tests {
         ];
         for (pod, node, expected) in table {
             assert_eq!(cgroup_parent(pod, node), expected);
+            let all = kubepods(&node.cgroup);
+            assert!(!node.cgroup.per_qos || expected.starts_with(&format!("{all}/")), "{all}");
         }
     }
 }

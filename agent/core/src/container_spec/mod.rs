@@ -22,7 +22,7 @@ pub mod sandbox;
 pub mod security;
 pub mod unsupported;
 
-pub use cgroup::cgroup_parent;
+pub use cgroup::{cgroup_parent, kubepods};
 pub use container::container_config;
 pub use context::NodeContext;
 pub use dirs::{container_files, pod_dirs};

@@ -53,6 +53,8 @@ pub struct Views {
     pub health: watch::Receiver<Result<(), String>>,
     /// Addresses of the Node; `None` on a standalone node.
     pub addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
+    /// The cgroup in which all pods' cgroups are.
+    pub kubepods: String,
     /// Where trouble with the certificate is shown.
     pub board: Board,
 }

@@ -2,12 +2,15 @@
 //!
 //! In: views of desired pods and statuses, the runtime, log files. Out: [`NodeApi`]. Invariant: looking changes nothing.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use agent_core::drivers::{Runtime, Streaming};
 use agent_core::runtime::observed::{ContainerObserved, ContainerState, SandboxState};
 use agent_core::runtime::{PodKey, PodUid};
-use agent_core::types::pod;
+use agent_core::stats::{Shown, ShownContainer, resource};
+use agent_core::types::{pod, time};
+use agent_linux::cgroup_stats;
 use agent_linux::container_log::ContainerLog;
 use agent_linux::directory_hints::DirectoryHints;
 use agent_server::api::{Check, LogPieces, LogRequest, NodeApi, StreamRequest, StreamTo};
@@ -37,6 +40,7 @@ pub(super) struct NodeView<R> {
     runtime: Arc<R>,
     configuration: Value,
     hints: DirectoryHints,
+    kubepods: Arc<str>,
     tasks: Tasks,
 }
 
@@ -48,8 +52,17 @@ impl<R: Runtime> NodeView<R> {
         hints: DirectoryHints,
         tasks: Tasks,
     ) -> NodeView<R> {
-        let Views { desired, statuses, health, .. } = views;
-        NodeView { desired, statuses, health, runtime, configuration, hints, tasks }
+        let Views { desired, statuses, health, kubepods, .. } = views;
+        NodeView {
+            desired,
+            statuses,
+            health,
+            runtime,
+            configuration,
+            hints,
+            kubepods: kubepods.into(),
+            tasks,
+        }
     }
 
     async fn running_pod(&self, uid: &PodUid) -> Result<Option<Pod>, String> {
@@ -116,6 +129,24 @@ impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
         Ok(pods)
     }
 
+    async fn resource_metrics(&self) -> String {
+        let kubepods = self.kubepods.clone();
+        let read = self.tasks.blocking(move || {
+            let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+            cgroup_stats::snapshot(Path::new(cgroup_stats::ROOT), &kubepods, &meminfo)
+        });
+        let snapshot = match read.await {
+            Some(Ok(snapshot)) => Some(snapshot),
+            Some(Err(error)) => {
+                tracing::warn!(error = chain(&error), "cgroups cannot be read");
+                None
+            }
+            None => None,
+        };
+        let shown: Vec<Shown> = self.pods().await.iter().map(shown).collect();
+        resource::text(snapshot.as_ref(), &shown, self.tasks.now().wall)
+    }
+
     fn configuration(&self) -> Value {
         self.configuration.clone()
     }
@@ -127,7 +158,7 @@ impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
         let container = container.ok_or_else(|| {
             format!("unable to retrieve container logs for containerd://{}", request.container_id)
         })?;
-        let path = std::path::Path::new(&container.log_path);
+        let path = Path::new(&container.log_path);
         let log = ContainerLog::open(path, &request.options, &self.hints).await.map_err(|e| chain(&e))?;
         let (to, pieces) = mpsc::channel(PIECES_MAX);
         let ended = ended(self.statuses.subscribe(), uid, request.container_id);
@@ -159,6 +190,26 @@ impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
             }
         };
         url.map_err(|e| chain(&e))
+    }
+}
+
+/// What of a pod statistics are told of.
+fn shown(pod: &Pod) -> Shown {
+    let key = pod::key(pod);
+    let status = pod.status.as_ref();
+    let lists =
+        status.map(|s| [&s.container_statuses, &s.init_container_statuses, &s.ephemeral_container_statuses]);
+    let containers = lists.into_iter().flatten().flatten().flatten().filter_map(|container| {
+        let running = container.state.as_ref()?.running.as_ref()?;
+        let (_, id) = container.container_id.as_deref()?.split_once("://")?;
+        let started = running.started_at.as_ref().map(time::wall);
+        Some(ShownContainer { name: container.name.clone(), id: id.to_owned(), started })
+    });
+    Shown {
+        containers: containers.collect(),
+        namespace: key.namespace.to_string(),
+        name: key.name.to_string(),
+        uid: key.uid.to_string(),
     }
 }
 

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use agent_core::api::ApiServer;
 use agent_core::logs::LogOptions;
+use agent_core::stats::exposition;
 use agent_core::time::Wall;
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::auth::{Clock, Guard};
-use crate::body::{Body, Broken, json as json_answer, text};
+use crate::body::{Body, Broken, json as json_answer, text, whole};
 use crate::https::{Handler, Peer, Spawn};
 
 pub use streams::{StreamRequest, StreamTo};
@@ -68,6 +69,9 @@ pub trait NodeApi: Send + Sync + 'static {
     /// # Errors
     /// The runtime's words.
     fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, String>> + Send;
+
+    /// What `/metrics/resource` says.
+    fn resource_metrics(&self) -> impl Future<Output = String> + Send;
 
     /// The effective KubeletConfiguration, secrets left out.
     fn configuration(&self) -> Value;
@@ -199,7 +203,15 @@ pub(crate) async fn answer<N: NodeApi>(
         },
         ["configz"] if get => json_answer(StatusCode::OK, &json!({ "kubeletconfig": node.configuration() })),
         ["containerLogs", rest @ ..] if get => logs::answer(node, rest, query, now).await,
-        ["healthz", ..] | ["pods", ..] | ["runningpods", ..] | ["configz"] | ["containerLogs", ..]
+        ["metrics", "resource"] if get => {
+            whole(StatusCode::OK, exposition::CONTENT_TYPE, node.resource_metrics().await.into())
+        }
+        ["metrics", "resource"]
+        | ["healthz", ..]
+        | ["pods", ..]
+        | ["runningpods", ..]
+        | ["configz"]
+        | ["containerLogs", ..]
             if !get =>
         {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
@@ -222,7 +234,7 @@ fn not_built(first: &str) -> Option<Response<Body>> {
         "run" => "running commands in containers",
         "checkpoint" => "checkpoints of containers",
         "logs" => "logs of the node itself",
-        "stats" | "metrics" => "statistics and metrics",
+        "stats" | "metrics" => "these statistics and metrics",
         "statusz" | "flagz" | "debug" => "this debugging endpoint",
         _ => return None,
     };

@@ -54,6 +54,10 @@ impl NodeApi for FakeNode {
         if self.broken { Err("the runtime is down".to_owned()) } else { Ok(Vec::new()) }
     }
 
+    async fn resource_metrics(&self) -> String {
+        "resource_scrape_error 0\n".to_owned()
+    }
+
     fn configuration(&self) -> Value {
         json!({"kind": "KubeletConfiguration"})
     }
@@ -107,7 +111,8 @@ async fn paths_and_answers() {
         ("//pods", 404, "404 page not found\n"),
         ("/pods/x", 404, "404 page not found\n"),
         ("/%70ods", 404, "404 page not found\n"),
-        ("/metrics", 501, "this node's agent does not support statistics and metrics yet\n"),
+        ("/metrics", 501, "this node's agent does not support these statistics and metrics yet\n"),
+        ("/metrics/resource", 200, "resource_scrape_error 0\n"),
         ("/run/a/b/c", 501, "this node's agent does not support running commands in containers yet\n"),
     ] {
         assert_eq!(get(&node, target).await, (status, body.to_owned()), "{target}");

@@ -1,0 +1,97 @@
+//! `/metrics/resource`: what metrics-server, and through it `kubectl top` and autoscalers, read. Names and labels are
+//! upstream's stable ones (contract 14.6 and 17).
+
+use super::exposition::{Exposition, Kind};
+use super::{Shown, ShownContainer, Snapshot, Usage, cgroup};
+use crate::time::Wall;
+
+type Amount = fn(&Usage) -> Option<f64>;
+
+fn seconds(usage: &Usage) -> Option<f64> {
+    usage.cpu_usec.map(|usec| usec as f64 / 1e6)
+}
+
+fn working_set(usage: &Usage) -> Option<f64> {
+    usage.working_set_bytes.map(|bytes| bytes as f64)
+}
+
+fn swap(usage: &Usage) -> Option<f64> {
+    usage.swap_bytes.map(|bytes| bytes as f64)
+}
+
+fn swap_limit(usage: &Usage) -> Option<f64> {
+    usage.swap_limit_bytes.map(|bytes| bytes as f64)
+}
+
+const CONTAINER: [(&str, Kind, &str, Amount); 4] = [
+    ("container_cpu_usage_seconds_total", Kind::Counter, "Processor time of the container.", seconds),
+    ("container_memory_working_set_bytes", Kind::Gauge, "Working set of the container.", working_set),
+    ("container_swap_limit_bytes", Kind::Gauge, "Swap that the container may use.", swap_limit),
+    ("container_swap_usage_bytes", Kind::Gauge, "Swap that the container uses.", swap),
+];
+const NODE: [(&str, Kind, &str, Amount); 3] = [
+    ("node_cpu_usage_seconds_total", Kind::Counter, "Processor time of the node.", seconds),
+    ("node_memory_working_set_bytes", Kind::Gauge, "Working set of the node.", working_set),
+    ("node_swap_usage_bytes", Kind::Gauge, "Swap that the node uses.", swap),
+];
+const POD: [(&str, Kind, &str, Amount); 3] = [
+    ("pod_cpu_usage_seconds_total", Kind::Counter, "Processor time of the pod.", seconds),
+    ("pod_memory_working_set_bytes", Kind::Gauge, "Working set of the pod.", working_set),
+    ("pod_swap_usage_bytes", Kind::Gauge, "Swap that the pod uses.", swap),
+];
+
+/// The text; without a snapshot it says only that reading failed.
+#[must_use]
+pub fn text(snapshot: Option<&Snapshot>, shown: &[Shown], at: Wall) -> String {
+    let mut out = Exposition::default();
+    if let Some(snapshot) = snapshot {
+        tell(&mut out, snapshot, shown, at);
+    }
+    let failed = if snapshot.is_some() { 0.0 } else { 1.0 };
+    let help = "1 if the statistics could not be read, 0 otherwise.";
+    out.family(("resource_scrape_error", Kind::Gauge, help), [(vec![], failed)], None);
+    out.into_text()
+}
+
+fn tell(out: &mut Exposition, snapshot: &Snapshot, shown: &[Shown], at: Wall) {
+    let mut pods: Vec<(&Shown, Usage)> = Vec::new();
+    let mut containers: Vec<(&Shown, &ShownContainer, Usage)> = Vec::new();
+    for pod in shown {
+        let key = cgroup::key(&pod.uid);
+        let Some(found) = snapshot.pods.iter().find(|found| found.pod == key) else { continue };
+        pods.push((pod, found.usage));
+        for container in &pod.containers {
+            let usage = found.containers.iter().find(|(id, _)| *id == container.id);
+            containers.extend(usage.map(|(_, usage)| (pod, container, *usage)));
+        }
+    }
+    pods.sort_by_key(|(pod, _)| (&pod.namespace, &pod.name));
+    containers.sort_by_key(|(pod, container, _)| (&container.name, &pod.namespace, &pod.name));
+    let of_container = |pod, container| container_labels(pod, container);
+    for (name, kind, help, amount) in CONTAINER {
+        let samples =
+            containers.iter().filter_map(|(p, c, usage)| Some((of_container(p, c), amount(usage)?)));
+        out.family((name, kind, help), samples, Some(at));
+    }
+    let started = containers.iter().filter_map(|(p, c, _)| {
+        let started = c.started?;
+        Some((of_container(p, c), started.0 as f64 / 1e9))
+    });
+    let help = "When the container was started, in Unix time.";
+    out.family(("container_start_time_seconds", Kind::Gauge, help), started, Some(at));
+    for (name, kind, help, amount) in NODE {
+        out.family((name, kind, help), amount(&snapshot.node).map(|value| (vec![], value)), Some(at));
+    }
+    for (name, kind, help, amount) in POD {
+        let samples = pods.iter().filter_map(|(pod, usage)| Some((pod_labels(pod), amount(usage)?)));
+        out.family((name, kind, help), samples, Some(at));
+    }
+}
+
+fn pod_labels(pod: &Shown) -> Vec<(&str, &str)> {
+    vec![("namespace", &pod.namespace), ("pod", &pod.name)]
+}
+
+fn container_labels<'a>(pod: &'a Shown, container: &'a ShownContainer) -> Vec<(&'a str, &'a str)> {
+    vec![("container", &container.name), ("namespace", &pod.namespace), ("pod", &pod.name)]
+}

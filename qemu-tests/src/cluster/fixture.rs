@@ -34,7 +34,7 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Starts a cluster with nodes of these names, all Ready.
+    /// Starts a cluster with nodes of these names, all Ready and with certificates for their HTTPS APIs.
     ///
     /// # Errors
     /// What did not come up.
@@ -49,6 +49,7 @@ impl Joined {
         }
         for name in names {
             await_ready(&joined.cluster, name, 120)?;
+            await_serving(&joined.cluster, name, 60)?;
         }
         Ok(joined)
     }

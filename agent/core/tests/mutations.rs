@@ -67,7 +67,7 @@ fn inside(path: &str, roots: &[String]) -> bool {
 }
 
 fn check_effect(effect: &Effect, roots: &[String]) -> Result<(), TestCaseError> {
-    let Effect::CreatePodDirs { log_directory, dirs, files } = effect else {
+    let Effect::CreatePodDirs { log_directory, dirs, files, .. } = effect else {
         return Err(TestCaseError::fail("not CreatePodDirs"));
     };
     let files = files.iter().map(|f| &f.path);

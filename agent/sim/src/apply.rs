@@ -62,13 +62,14 @@ impl World {
     fn apply_effect(&mut self, key: &PodKey, effect: &Effect, call: &Call) -> (EffectResult, Duration) {
         let now = self.now();
         match effect {
-            Effect::CreatePodDirs { .. } => {
+            Effect::CreatePodDirs { log_of, .. } => {
                 self.disk.dirs.insert(key.uid.clone());
-                return (Ok(EffectOk::Done), Duration::ZERO);
+                return (Ok(self.files_of(&key.uid, log_of.as_deref())), Duration::ZERO);
             }
             Effect::RemovePodDirs => {
                 self.disk.dirs.remove(&key.uid);
                 self.disk.records.remove(&key.uid);
+                self.disk.logs.retain(|(uid, _), _| *uid != key.uid);
                 // Its history on this node ends here, even if the agent dies before it can say so.
                 self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod: key.uid.clone() });
                 return (Ok(EffectOk::Done), Duration::ZERO);
@@ -91,6 +92,7 @@ impl World {
     fn after_effect(&mut self, effect: &Effect, result: &EffectResult, uid: &PodUid) {
         if let Effect::StartContainer { container } = effect {
             self.look();
+            self.write_log(container);
             self.schedule_exit(container);
             if self.defect == Some(Defect::StartsTwice) {
                 self.rogue_instance(container);

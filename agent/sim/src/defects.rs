@@ -41,6 +41,8 @@ pub enum Defect {
     StopsWithMoreGrace,
     /// Runs an ephemeral container again when it ended (EPHEMERAL-ONCE).
     RestartsDebuggers,
+    /// Removes the container that asked for all to begin anew before the others (RESTART-ALL).
+    RemovesTheOneThatAsked,
     /// Writes `Running` after a terminal phase (STATUS-MONO).
     TakesBackTheEnd,
     /// Writes `Failed` while containers run (STATUS-TRUTH).

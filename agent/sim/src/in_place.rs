@@ -1,14 +1,19 @@
-//! What changes in a pod while it lives: somebody adds ephemeral containers to look at it.
+//! What changes in a pod while it lives: somebody adds ephemeral containers to look at it; a container ends in a way that
+//! makes all containers begin anew (RestartAllContainers).
 //!
 //! In: chance of its own, so that runs without it stay what they are. Out: changed pods in the API, and what the checker
-//! EPHEMERAL-ONCE is told. Upstream: the subresource `ephemeralcontainers`, `kubectl debug`.
+//! EPHEMERAL-ONCE and RESTART-ALL are told. Upstream: the subresource `ephemeralcontainers`, `kubectl debug`.
+
+use std::collections::BTreeMap;
 
 use agent_core::checkers::TraceEvent;
 use agent_core::pod_actions::has_run;
-use agent_core::runtime::PodUid;
+use agent_core::runtime::effect::EffectOk;
+use agent_core::runtime::observed::ContainerState;
+use agent_core::runtime::{ContainerId, PodUid};
 use agent_core::types::pod;
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fake_api::resource::text;
 use crate::fake_runtime::Program;
@@ -20,13 +25,15 @@ use crate::world::World;
 pub(crate) struct InPlace {
     rng: Rng,
     added: u32,
+    /// Containers whose end with this code makes all begin anew.
+    rules: BTreeMap<String, i32>,
 }
 
 impl InPlace {
     /// Everything that chance decides here comes from `seed`.
     #[must_use]
     pub(crate) fn new(seed: u64) -> InPlace {
-        InPlace { rng: Rng::new(seed ^ 0xDEB6), added: 0 }
+        InPlace { rng: Rng::new(seed ^ 0xDEB6), added: 0, rules: BTreeMap::new() }
     }
 }
 
@@ -34,6 +41,58 @@ impl World {
     /// From now on pods are changed while they live.
     pub fn change_in_place(&mut self, seed: u64) {
         self.in_place = Some(Box::new(InPlace::new(seed)));
+    }
+
+    /// Gives a container of the pod a rule that makes all begin anew, if this run has them.
+    pub(crate) fn give_rules(&mut self, pod: &mut Value) {
+        let Some(in_place) = &mut self.in_place else { return };
+        if !in_place.rng.chance(400) {
+            return;
+        }
+        let policy = pod.pointer("/spec/restartPolicy").cloned().unwrap_or_default();
+        let list = if in_place.rng.chance(800) { "/spec/containers" } else { "/spec/initContainers" };
+        let Some(all) = pod.pointer_mut(list).and_then(Value::as_array_mut) else { return };
+        let plain: Vec<&mut Value> = all.iter_mut().filter(|c| c.get("restartPolicy").is_none()).collect();
+        let Some(one) = plain.into_iter().next() else { return };
+        let rule =
+            json!({ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [1] } });
+        one["restartPolicy"] = if list == "/spec/containers" { policy } else { json!("OnFailure") };
+        one["restartPolicyRules"] = json!([rule]);
+        in_place.rules.insert(text(one, "/name").to_owned(), 1);
+    }
+
+    /// What RESTART-ALL sees of an end.
+    pub(crate) fn note_asked(&mut self, id: &ContainerId, code: i32) {
+        let Some(in_place) = &self.in_place else { return };
+        let Some(c) = self.runtime.containers.get(id) else { return };
+        let runs = c.observed.state == ContainerState::Running;
+        if runs && in_place.rules.get(&c.observed.name) == Some(&code) {
+            let event = TraceEvent::RestartAllAsked { pod: c.pod.uid.clone(), id: id.clone() };
+            self.checks.note(self.queue.now(), &event);
+        }
+    }
+
+    /// The container has a rule that makes all begin anew.
+    pub(crate) fn asks_for_all(&self, id: &ContainerId) -> bool {
+        let name = self.runtime.containers.get(id).map(|c| &c.observed.name);
+        name.is_some_and(|name| self.in_place.as_ref().is_some_and(|i| i.rules.contains_key(name)))
+    }
+
+    /// A container that starts leaves a log.
+    pub(crate) fn write_log(&mut self, id: &ContainerId) {
+        if self.in_place.is_some()
+            && let Some(c) = self.runtime.containers.get(id)
+        {
+            let key = (c.pod.uid.clone(), c.observed.name.clone());
+            let newest = self.disk.logs.entry(key).or_default();
+            *newest = c.observed.attempt.max(*newest);
+        }
+    }
+
+    /// What the disk answers when a container's files are made.
+    pub(crate) fn files_of(&self, uid: &PodUid, log_of: Option<&str>) -> EffectOk {
+        let name = log_of.and_then(|directory| directory.rsplit('/').next()).unwrap_or_default();
+        EffectOk::Files { newest_log: self.disk.logs.get(&(uid.clone(), name.to_owned())).copied() }
     }
 
     /// Somebody may look at one of the pods.

@@ -85,7 +85,7 @@ pub fn run_probing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure>
     play(seed, defect, None, Variant::Probing)
 }
 
-/// [`run`] with pods that are changed while they live: ephemeral containers.
+/// [`run`] with pods that are changed while they live: ephemeral containers, RestartAllContainers.
 ///
 /// # Errors
 /// The first broken invariant, with the tail of the trace.
@@ -257,6 +257,7 @@ impl Story {
             },
         });
         world.decorate(&mut pod);
+        world.give_rules(&mut pod);
         pod
     }
 }

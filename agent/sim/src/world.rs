@@ -70,6 +70,8 @@ pub struct Disk {
     pub records: BTreeMap<PodUid, TerminatingRecord>,
     /// `<root>/pods/<uid>`.
     pub dirs: BTreeSet<PodUid>,
+    /// The newest attempt of each container that left a log; only in runs with changes in place.
+    pub logs: BTreeMap<(PodUid, String), u32>,
 }
 
 /// The world.
@@ -458,6 +460,7 @@ impl World {
     /// A container's process ends.
     pub(crate) fn exit(&mut self, id: &ContainerId, code: i32) {
         let now = self.now();
+        self.note_asked(id, code);
         self.runtime.exit(now, id, code, if code == 0 { "Completed" } else { "Error" });
         if let Some(uid) = self.runtime.containers.get(id).map(|c| c.pod.uid.clone()) {
             self.hint(&uid);
@@ -466,6 +469,9 @@ impl World {
             self.rogue_instance(id);
         }
         let debugger = self.runtime.containers.get(id).is_some_and(|c| is_ephemeral(&c.observed.name));
+        if self.defect == Some(Defect::RemovesTheOneThatAsked) && self.asks_for_all(id) {
+            self.runtime.containers.remove(id);
+        }
         if debugger && self.defect == Some(Defect::RestartsDebuggers) {
             self.rogue_instance(id);
         }

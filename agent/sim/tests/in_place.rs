@@ -1,5 +1,5 @@
-//! Seeds with pods that are changed while they live: each runs twice and must leave the same trace; EPHEMERAL-ONCE can
-//! fail.
+//! Seeds with pods that are changed while they live: each runs twice and must leave the same trace; EPHEMERAL-ONCE and
+//! RESTART-ALL can fail.
 #![allow(clippy::print_stdout)] // the figures of a run, for people
 
 mod common;
@@ -28,4 +28,9 @@ fn every_seed_with_changes_in_place_keeps_every_promise_and_replays() {
 #[test]
 fn ephemeral_once_can_fail() {
     common::caught(run_in_place, Defect::RestartsDebuggers, "EPHEMERAL-ONCE");
+}
+
+#[test]
+fn restart_all_can_fail() {
+    common::caught(run_in_place, Defect::RemovesTheOneThatAsked, "RESTART-ALL");
 }

@@ -167,6 +167,11 @@ impl Invariant for BackOff {
                     return Err(format!("{verb} {object} was asked for {n} times in 10 s for {pod}"));
                 }
             }
+            // What goes because another asked for it is no loop of its own; the one that asked is counted.
+            TraceEvent::RestartAllAsked { pod, id } => {
+                let asked = self.names.get(id).map(|(_, name)| name.clone());
+                self.starts.retain(|(p, name), _| p != pod || Some(name) == asked.as_ref());
+            }
             // What somebody else kills counts as a crash for the agent, but not as its hot loop.
             TraceEvent::Disturbed | TraceEvent::RuntimeEmptied => self.starts.clear(),
             TraceEvent::PodForgotten { pod } => {

@@ -62,6 +62,9 @@ struct Ran {
 pub struct HookGrace {
     hooks: BTreeMap<ContainerId, Ran>,
     states: BTreeMap<PodUid, &'static str>,
+    made: BTreeMap<ContainerId, PodUid>,
+    /// Pods whose containers were asked to begin anew: they are stopped at once, without hooks.
+    anew: BTreeSet<PodUid>,
 }
 
 impl HookGrace {
@@ -92,6 +95,14 @@ impl Invariant for HookGrace {
                     ran.over = true;
                 }
             }
+            TraceEvent::ContainerCreated { pod, id, .. } => {
+                self.made.insert(id.clone(), pod.clone());
+            }
+            TraceEvent::RestartAllAsked { pod, .. } => {
+                self.anew.insert(pod.clone());
+            }
+            TraceEvent::StopIssued { id, grace_s: 0 }
+                if self.made.get(id).is_some_and(|p| self.anew.contains(p)) => {}
             TraceEvent::StopIssued { id, grace_s } => {
                 if *grace_s < STOP_GRACE_MIN_S {
                     return Err(format!("{id} is stopped with {grace_s} s of grace"));
@@ -109,7 +120,10 @@ impl Invariant for HookGrace {
             TraceEvent::WorkerState { pod, state } => self.enters(pod, state),
             // Nobody remembers the hooks of an agent that died.
             TraceEvent::AgentStarted { .. } => self.hooks.clear(),
-            TraceEvent::ContainerRemoved { id } => drop(self.hooks.remove(id)),
+            TraceEvent::ContainerRemoved { id } => {
+                self.hooks.remove(id);
+                self.made.remove(id);
+            }
             TraceEvent::PodForgotten { pod } => drop(self.states.remove(pod)),
             _ => {}
         }

@@ -1,6 +1,6 @@
-//! Invariants over what changes in a pod while it lives: EPHEMERAL-ONCE.
+//! Invariants over what changes in a pod while it lives: EPHEMERAL-ONCE, RESTART-ALL.
 //!
-//! In: which ephemeral containers were added, the runtime's events. Out: violations.
+//! In: which ephemeral containers were added, which ends make all begin anew, the runtime's events. Out: violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,6 +47,80 @@ impl Invariant for EphemeralOnce {
                 self.started.clear();
             }
             TraceEvent::PodForgotten { pod } => self.started.retain(|(p, _), _| p != pod),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// RESTART-ALL: a container whose end makes all containers of its pod begin anew is there until every other one is gone
+/// (ephemeral ones stay), and does not run again before.
+#[derive(Clone, Debug, Default)]
+pub struct RestartAll {
+    made: BTreeMap<ContainerId, (PodUid, String)>,
+    ephemeral: BTreeSet<(PodUid, String)>,
+    asked: BTreeSet<ContainerId>,
+    syncing: BTreeSet<PodUid>,
+}
+
+impl RestartAll {
+    /// Another container of the pod of `of`, beside those that asked too.
+    fn other(&self, of: &(PodUid, String)) -> Option<&ContainerId> {
+        let other = self
+            .made
+            .iter()
+            .find(|(id, o)| o.0 == of.0 && !self.ephemeral.contains(o) && !self.asked.contains(*id));
+        other.map(|(id, _)| id)
+    }
+}
+
+impl Invariant for RestartAll {
+    fn name(&self) -> &'static str {
+        "RESTART-ALL"
+    }
+
+    fn observe(&mut self, _: Mono, event: &TraceEvent) -> Result<(), String> {
+        match event {
+            TraceEvent::EphemeralAdded { pod, name } => {
+                self.ephemeral.insert((pod.clone(), name.clone()));
+            }
+            TraceEvent::RestartAllAsked { id, .. } => {
+                self.asked.insert(id.clone());
+            }
+            TraceEvent::ContainerCreated { pod, name, id, .. } => {
+                let of = (pod.clone(), name.clone());
+                self.made.insert(id.clone(), of.clone());
+                let before = self.asked.iter().find(|asked| self.made.get(*asked) == Some(&of));
+                if let Some(asked) = before {
+                    return Err(format!(
+                        "{id} was made while {asked}, which asked for all to begin anew, is there"
+                    ));
+                }
+            }
+            TraceEvent::ContainerRemoved { id } => {
+                let asked = self.asked.remove(id);
+                let Some(of) = self.made.remove(id).filter(|of| asked && self.syncing.contains(&of.0)) else {
+                    return Ok(());
+                };
+                if let Some(other) = self.other(&of) {
+                    return Err(format!(
+                        "{id} asked for all of {} to begin anew and is gone before {other}",
+                        of.0
+                    ));
+                }
+            }
+            TraceEvent::WorkerState { pod, state } => {
+                if *state == "syncing" {
+                    self.syncing.insert(pod.clone());
+                } else {
+                    self.syncing.remove(pod);
+                }
+            }
+            TraceEvent::AgentStarted { .. } => self.syncing.clear(),
+            TraceEvent::RuntimeEmptied => {
+                self.made.clear();
+                self.asked.clear();
+            }
             _ => {}
         }
         Ok(())

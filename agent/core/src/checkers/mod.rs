@@ -26,7 +26,7 @@ use crate::types::pod::{self, CONFIG_MIRROR};
 pub use agent::{AbsorbTerm, BackOff, Bounded, RestartTransparent, StatusMono};
 pub use api::{ApiStatusMono, DeleteLast, SecretScope, StatusTruth};
 pub use handlers::{HookGrace, ProbeOwn};
-pub use in_place::EphemeralOnce;
+pub use in_place::{EphemeralOnce, RestartAll};
 pub use order::{GcSafe, Grace, InitContainer, Order};
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
 
@@ -228,6 +228,13 @@ pub enum TraceEvent {
         /// Container name in the pod.
         name: String,
     },
+    /// A container ended in a way that makes all containers of its pod begin anew.
+    RestartAllAsked {
+        /// Which pod.
+        pod: PodUid,
+        /// The container that ended.
+        id: ContainerId,
+    },
     /// The pod was desired anew after everything of it was gone: its history ends.
     PodForgotten {
         /// Which pod.
@@ -308,6 +315,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(ProbeOwn::default()),
         Box::new(HookGrace::default()),
         Box::new(EphemeralOnce::default()),
+        Box::new(RestartAll::default()),
     ];
     all.extend(api_side());
     all

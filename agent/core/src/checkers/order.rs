@@ -88,6 +88,8 @@ pub struct Order {
     progress: BTreeMap<PodUid, Progress>,
     /// Ephemeral containers: they wait for nothing.
     ephemeral: BTreeSet<(PodUid, String)>,
+    /// Pods whose containers were all asked to begin anew.
+    anew: BTreeSet<PodUid>,
     terminating: BTreeSet<PodUid>,
     /// Pods that this incarnation of the agent was given.
     known: BTreeSet<PodUid>,
@@ -129,6 +131,18 @@ impl Order {
         }
     }
 
+    /// Nothing is left of a pod that begins anew: its order does, too.
+    fn begin_anew(&mut self) {
+        let left = |pod: &PodUid| {
+            self.instances.of(pod).any(|i| !self.ephemeral.contains(&(pod.clone(), i.name.clone())))
+        };
+        let over: Vec<PodUid> = self.anew.iter().filter(|pod| !left(pod)).cloned().collect();
+        for pod in over {
+            self.anew.remove(&pod);
+            self.progress.remove(&pod);
+        }
+    }
+
     fn stopped(&self, at: Mono, pod: &PodUid, id: &ContainerId) -> Result<(), String> {
         let Some(init) = self.init.get(pod) else { return Ok(()) };
         if !self.terminating.contains(pod) || !self.known.contains(pod) {
@@ -159,6 +173,10 @@ impl Invariant for Order {
             TraceEvent::PodPlanned { pod, init } => {
                 self.init.insert(pod.clone(), init.clone());
             }
+            TraceEvent::RestartAllAsked { pod, .. } => {
+                self.anew.insert(pod.clone());
+            }
+            TraceEvent::ContainerRemoved { .. } => self.begin_anew(),
             TraceEvent::EphemeralAdded { pod, name } => {
                 self.ephemeral.insert((pod.clone(), name.clone()));
             }
@@ -245,11 +263,17 @@ impl Invariant for Grace {
 pub struct GcSafe {
     instances: Instances,
     wanted: BTreeSet<PodUid>,
+    /// Pods whose containers were asked to begin anew: what they leave goes.
+    anew: BTreeSet<PodUid>,
 }
 
 impl GcSafe {
     fn removed(&self, id: &ContainerId) -> Result<(), String> {
-        let Some(gone) = self.instances.0.get(id).filter(|i| i.started && self.wanted.contains(&i.pod))
+        let Some(gone) = self
+            .instances
+            .0
+            .get(id)
+            .filter(|i| i.started && self.wanted.contains(&i.pod) && !self.anew.contains(&i.pod))
         else {
             return Ok(());
         };
@@ -279,6 +303,9 @@ impl Invariant for GcSafe {
                 } else {
                     self.wanted.remove(pod);
                 }
+            }
+            TraceEvent::RestartAllAsked { pod, .. } => {
+                self.anew.insert(pod.clone());
             }
             // Until its worker says so nobody knows what the next incarnation was told.
             TraceEvent::AgentStarted { .. } => self.wanted.clear(),

@@ -299,3 +299,20 @@ fn an_ephemeral_container_runs_once() {
     let regular = [created("c0", 0), started("c0"), exited("c0"), created("c1", 1), started("c1")];
     assert!(regular.iter().all(|event| others.observe(Mono(1), event).is_ok()), "regular containers restart");
 }
+
+#[test]
+fn the_container_that_asks_for_all_to_begin_anew_goes_last() {
+    let other =
+        || TraceEvent::ContainerCreated { pod: pod(), name: "b".to_owned(), attempt: 0, id: "b0".into() };
+    let asks = || TraceEvent::RestartAllAsked { pod: pod(), id: "c0".into() };
+    let see = |events: Vec<TraceEvent>| {
+        let mut all = RestartAll::default();
+        events.iter().try_for_each(|event| all.observe(Mono(1), event))
+    };
+    let begun = || vec![state("syncing"), created("c0", 0), other(), started("c0"), exited("c0"), asks()];
+    let with = |more: Vec<TraceEvent>| see(begun().into_iter().chain(more).collect());
+    assert_eq!(with(vec![gone("b0"), gone("c0"), created("c1", 1)]), Ok(()));
+    assert!(with(vec![gone("c0")]).is_err(), "before the others");
+    assert!(with(vec![gone("b0"), created("c1", 1)]).is_err(), "it runs again beside its own end");
+    assert_eq!(with(vec![state("terminating"), gone("c0")]), Ok(()), "a pod on its way out");
+}

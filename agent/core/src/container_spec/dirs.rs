@@ -71,7 +71,7 @@ pub fn pod_dirs(pod: &Pod, node: &NodeContext) -> Effect {
         dirs.push((format!("{root}/volumes/kubernetes.io~empty-dir"), DIR_MODE));
     }
     dirs.extend(empty.iter().map(|v| (empty_dir(pod, &v.name, node), EMPTY_DIR_MODE)));
-    Effect::CreatePodDirs { log_directory: log_directory(pod, node), dirs, files: Vec::new() }
+    Effect::CreatePodDirs { log_directory: log_directory(pod, node), dirs, files: Vec::new(), log_of: None }
 }
 
 /// What must exist before one container instance is created: its directory, its log directory, its termination message file
@@ -91,6 +91,7 @@ pub fn container_files(
         (format!("{root}/containers/{}", container.name()), DIR_MODE),
         (format!("{}/{}", log_directory(pod, node), container.name()), LOG_DIR_MODE),
     ];
+    let log_of = Some(format!("{}/{}", log_directory(pod, node), container.name()));
     let mut files = Vec::new();
     let message_path = container.find(pod).and_then(|c| c.termination_message_path.clone());
     if message_path.is_some_and(|p| !p.is_empty()) {
@@ -105,5 +106,5 @@ pub fn container_files(
         let path = hosts_path(pod, node);
         files.push(PodFile { path, content, mode: 0o644, write: FileWrite::Replace });
     }
-    Effect::CreatePodDirs { log_directory: log_directory(pod, node), dirs, files }
+    Effect::CreatePodDirs { log_directory: log_directory(pod, node), dirs, files, log_of }
 }

@@ -113,9 +113,6 @@ fn container_level(path: &str, container: &Container, list: &mut List) {
         let device = names.into_iter().find(|name| !is_native(name));
         add(device.is_some(), &format!("resources.limits[{}]", device.map_or("", String::as_str)));
     }
-    let rules = container.restart_policy_rules.iter().flatten();
-    let restart_all = rules.into_iter().any(|rule| rule.action == "RestartAllContainers");
-    add(restart_all, "restartPolicyRules.action=RestartAllContainers");
     let proc_mount = container.security_context.as_ref().and_then(|c| c.proc_mount.as_deref());
     add(proc_mount == Some("Unmasked"), "securityContext.procMount=Unmasked");
 }
@@ -218,10 +215,6 @@ mod tests {
             ),
             (json!({"resources": {"claims": [{"name": "x"}]}}), "resources.claims"),
             (json!({"resources": {"limits": {"x.io/gpu": "1"}}}), "resources.limits[x.io/gpu]"),
-            (
-                json!({"restartPolicyRules": [{"action": "RestartAllContainers"}]}),
-                "restartPolicyRules.action=RestartAllContainers",
-            ),
             (json!({"securityContext": {"procMount": "Unmasked"}}), "securityContext.procMount=Unmasked"),
         ];
         for (mut container, field) in table {

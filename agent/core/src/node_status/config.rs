@@ -16,6 +16,9 @@ use super::addresses::AddressPolicy;
 use super::inputs::Inputs;
 use crate::resources::node_allocatable::Reservations;
 
+/// Features that a scheduler asks nodes for and that this one has (`status.declaredFeatures`).
+const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+
 /// What does not change while the agent runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeStatusConfig {
@@ -112,7 +115,7 @@ impl NodeStatusConfig {
             images_max: kubelet.node_status_max_images,
             port: kubelet.port,
             kubelet_version: kubelet_version.to_owned(),
-            declared_features: Vec::new(),
+            declared_features: DECLARED.map(str::to_owned).to_vec(),
             update_period: kubelet.node_status_update_frequency.to_std(),
             report_period: kubelet.node_status_report_frequency.to_std(),
             seed,

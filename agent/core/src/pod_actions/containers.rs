@@ -7,9 +7,9 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::ephemeral;
 use super::view::{Slot, SlotKind, newest, newest_in, next_attempt, slots};
 use super::{Inputs, Kill, PodActions, SandboxPlan, Start, Waiting};
+use super::{ephemeral, rules};
 use crate::probe::Kind;
 use crate::restart;
 use crate::runtime::observed::{ContainerObserved, ContainerState};
@@ -43,7 +43,7 @@ pub fn restarts(p: &Pod, slot: &Slot, container: &Container, how: Ended) -> bool
         Ended::Succeeded => 0,
         Ended::Failed(code) => code,
     };
-    if let Some(true) = rule_restarts(container, exit_code) {
+    if rules::restarts(container, exit_code) {
         return slot.kind != SlotKind::Init || how != Ended::Succeeded;
     }
     let pod_policy = pod::spec(p).restart_policy.as_deref().unwrap_or("Always");
@@ -53,22 +53,6 @@ pub fn restarts(p: &Pod, slot: &Slot, container: &Container, how: Ended) -> bool
         (_, Ended::Succeeded) => slot.kind != SlotKind::Init,
         _ => true,
     }
-}
-
-fn rule_restarts(container: &Container, exit_code: i32) -> Option<bool> {
-    let rules = container.restart_policy_rules.as_ref()?;
-    let matching = rules.iter().find(|rule| {
-        rule.exit_codes.as_ref().is_some_and(|codes| {
-            let listed = codes.values.as_ref().is_some_and(|v| v.contains(&exit_code));
-            match codes.operator.as_str() {
-                "In" => listed,
-                "NotIn" => !listed,
-                _ => false,
-            }
-        })
-    })?;
-    // RestartAllContainers is not done yet: the container alone comes back, and the worker says so.
-    Some(matches!(matching.action.as_str(), "Restart" | "RestartAllContainers"))
 }
 
 /// Whether the slot should have an instance that runs or will run, seen from its newest instance.
@@ -93,7 +77,8 @@ fn ended_for_good(p: &Pod, slot: &Slot, container: &Container) -> bool {
     let terminated = shown.and_then(|c| c.state.as_ref()).and_then(|s| s.terminated.as_ref());
     terminated.is_some_and(|t| {
         let how = if t.exit_code == 0 { Ended::Succeeded } else { Ended::Failed(t.exit_code) };
-        slot.kind == SlotKind::Regular && !restarts(p, slot, container, how)
+        // Where all may be made to begin anew, no end is for good.
+        slot.kind == SlotKind::Regular && !restarts(p, slot, container, how) && !rules::may_restart_all(p)
     })
 }
 

@@ -8,6 +8,8 @@
 
 mod containers;
 mod ephemeral;
+mod reset;
+mod rules;
 mod view;
 
 #[cfg(test)]
@@ -29,6 +31,7 @@ use crate::types::pod;
 
 pub use containers::{Ended, back_off_key, ended, restarts};
 pub use ephemeral::{has_run, target};
+pub use rules::{may_restart_all, restarts_all};
 pub use view::{Slot, SlotKind, is_live, newest, newest_in, next_attempt, slots};
 
 /// What a plan is computed from.
@@ -125,6 +128,10 @@ pub struct PodActions {
     pub remove: Vec<(String, ContainerId)>,
     /// Old sandboxes without containers.
     pub remove_sandboxes: Vec<SandboxId>,
+    /// All containers begin anew (RestartAllContainers): what is to be killed is killed at once.
+    pub resetting: bool,
+    /// Of a reset, the containers that asked for it: to be removed when nothing else of the pod can be left.
+    pub remove_last: Vec<(String, ContainerId)>,
 }
 
 /// The plan for a pod that should run.
@@ -138,8 +145,11 @@ pub fn compute(inputs: &Inputs<'_>) -> PodActions {
         waiting: Vec::new(),
         remove: Vec::new(),
         remove_sandboxes: Vec::new(),
+        resetting: false,
+        remove_last: Vec::new(),
     };
     match actions.sandbox.clone() {
+        SandboxPlan::Keep(_) if reset::plan(inputs, &mut actions) => return actions,
         SandboxPlan::Keep(home) => containers::plan(inputs, &home, &mut actions),
         SandboxPlan::Create { .. } | SandboxPlan::Stop => clear_out(inputs, &mut actions),
     }

@@ -35,6 +35,8 @@ pub(super) struct Base {
     pub(super) start_time: Option<Wall>,
     pub(super) wake: Option<Mono>,
     pub(super) probes: PodProbes,
+    /// All containers are being made to begin anew.
+    pub(super) resetting: bool,
     /// preStop hooks of instances that are being stopped.
     pub(super) pre_stops: BTreeMap<ContainerId, PreStop>,
     /// A decision waits for a snapshot later than this.
@@ -55,6 +57,7 @@ impl Base {
             start_time: None,
             wake: None,
             probes: PodProbes::default(),
+            resetting: false,
             pre_stops: BTreeMap::new(),
             wanted_after: None,
         }
@@ -214,6 +217,7 @@ impl Base {
             terminating,
             verdict,
             probes: self.probes.verdicts(),
+            resetting: self.resetting,
             host_ips: &self.ctx.host_ips,
             runtime_name: &self.ctx.runtime_name,
             start_time,

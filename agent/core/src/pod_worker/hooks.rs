@@ -158,7 +158,7 @@ pub(super) fn drop_overdue(b: &mut Base, until: Mono, now: Now, out: &mut Outbox
     }
 }
 
-fn cancel(b: &mut Base, mut which: impl FnMut(&Flight) -> bool, out: &mut Outbox<PodAction>) {
+pub(super) fn cancel(b: &mut Base, mut which: impl FnMut(&Flight) -> bool, out: &mut Outbox<PodAction>) {
     for (id, flight) in b.ledger.flights_mut().filter(|(_, f)| !f.cancelled) {
         if which(flight) {
             flight.cancelled = true;

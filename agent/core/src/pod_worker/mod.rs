@@ -29,6 +29,7 @@ mod base;
 mod hooks;
 mod ledger;
 mod probes;
+mod reset;
 mod specs;
 mod start;
 mod state;

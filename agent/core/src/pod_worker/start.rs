@@ -18,6 +18,7 @@ use crate::pod_actions::{self, PodActions, Slot, SlotKind, Start, back_off_key};
 use crate::restart;
 use crate::runtime::config::{ContainerConfig, NamespaceMode};
 use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
+use crate::runtime::observed::PodSnapshot;
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::WaitingReason;
 use crate::time::{Mono, Now};
@@ -144,6 +145,15 @@ pub(super) fn answered(
             s.images.succeeded(&chain.image);
             image_ready(s, b, found, now, out);
         }
+        (Purpose::ContainerFiles, Ok(EffectOk::Files { newest_log: Some(newest) }))
+            if is_first(b, &chain.start) && newest >= chain.start.attempt =>
+        {
+            // The runtime has forgotten what its logs tell of; the files are made anew for the attempt that follows.
+            if let Some(chain) = &mut s.chain {
+                chain.start.attempt = newest.saturating_add(1);
+            }
+            step(s, b, Purpose::ContainerFiles, now, out);
+        }
         (Purpose::ContainerFiles, Ok(_)) => create(s, b, &chain, now, out),
         (Purpose::Create, Ok(EffectOk::Container(id))) => {
             b.event(EventKind::Normal, "Created", "Container created", Some(&name), out);
@@ -174,6 +184,12 @@ pub(super) fn answered(
             failed(s, b, &chain, purpose, &e, now, out);
         }
     }
+}
+
+/// The runtime has no instance of the container.
+fn is_first(b: &Base, start: &Start) -> bool {
+    let has = |s: &PodSnapshot| pod_actions::newest(s, &start.slot.name).is_some();
+    start.created.is_none() && !b.snapshot.as_deref().is_some_and(has)
 }
 
 /// The container's image was changed, or the container removed, while its chain was under way.
@@ -306,8 +322,8 @@ fn look_at(s: &Syncing, b: &Base, slot: &Slot, c: &mut ContainerConfig) -> Resul
 
 /// Counts the restart once for each attempt, however often its creation has to be repeated.
 fn count_restart(s: &mut Syncing, chain: &Chain, now: Now) -> Option<std::time::Duration> {
-    let ended = chain.start.previous_end?;
     let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
+    let ended = chain.start.previous_end.or_else(|| s.reset_ends.get(&slot.name).copied())?;
     let key = back_off_key(&s.pod, slot);
     if s.counted.insert(slot.name.clone(), attempt) == Some(attempt) {
         return s.back_off.delay(&key);

@@ -17,7 +17,7 @@ use crate::restart::{BackOff, ImageBackOff, Policy};
 use crate::runtime::effect::ImageInfo;
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::{Verdict, WaitingReason};
-use crate::time::Mono;
+use crate::time::{Mono, Wall};
 
 #[derive(Clone, Debug)]
 pub(super) enum State {
@@ -49,6 +49,8 @@ pub(super) struct Syncing {
     pub(super) hook_failed: BTreeSet<ContainerId>,
     /// Restarts that the back-off has counted: container name to attempt.
     pub(super) counted: BTreeMap<String, u32>,
+    /// When containers ended whose end made all begin anew, until they run again: such an end counts as a crash.
+    pub(super) reset_ends: BTreeMap<String, Wall>,
     /// Events that are told once.
     pub(super) told: BTreeSet<String>,
 }
@@ -65,6 +67,7 @@ impl Syncing {
             replaced: BTreeSet::new(),
             hook_failed: BTreeSet::new(),
             counted: BTreeMap::new(),
+            reset_ends: BTreeMap::new(),
             told: BTreeSet::new(),
         }
     }

@@ -10,6 +10,7 @@ use super::api::{EventKind, KillReason, PodAction};
 use super::base::Base;
 use super::hooks;
 use super::ledger::{Purpose, Target};
+use super::reset;
 use super::start;
 use super::state::Syncing;
 use crate::machine::Outbox;
@@ -47,8 +48,12 @@ pub(super) fn advance(
         return Some(KillReason::DeadlineExceeded);
     }
     let actions = plan(s, b, &snapshot, now);
+    b.resetting = actions.resetting;
+    if actions.resetting {
+        reset::begin(s, b, out);
+    }
     note_waiting(s, b, &actions, &snapshot, now, out);
-    if s.chain.is_none() && b.ledger.all_fresh(snapshot.as_of) {
+    if s.chain.is_none() && !actions.resetting && b.ledger.all_fresh(snapshot.as_of) {
         let status = b.status(&s.pod, &s.waiting, None, false, now);
         if status.phase.as_deref().and_then(Phase::terminal).is_some() {
             return Some(KillReason::Ended);
@@ -59,6 +64,10 @@ pub(super) fn advance(
     }
     stop_containers(s, b, &actions, now, out);
     remove_dead(b, &actions, now, out);
+    if actions.resetting {
+        reset::finish(s, b, &actions, &snapshot, now, out);
+        return None;
+    }
     match &actions.sandbox {
         SandboxPlan::Keep(home) => {
             remove_sandboxes(b, &actions, now, out);
@@ -121,6 +130,7 @@ fn digest(s: &mut Syncing, snapshot: &PodSnapshot, now: Now) {
             ContainerState::Running if s.hook_failed.contains(&c.id) => {}
             ContainerState::Running => {
                 s.waiting.remove(&slot.name);
+                s.reset_ends.remove(&slot.name);
             }
             // Its successor has been counted already: this instance has done its waiting.
             ContainerState::Exited if s.counted.get(&slot.name) == Some(&c.attempt.saturating_add(1)) => {}
@@ -205,11 +215,11 @@ fn stop_containers(
         let Some(c) = snapshot.containers.iter().find(|c| c.id == kill.id) else { continue };
         let grace = std::time::Duration::from_secs(u64::from(grace_s));
         let p = s.pod.clone();
-        if !hooks::may_stop(b, Some(&p), c, grace, now, out) {
+        if !actions.resetting && !hooks::may_stop(b, Some(&p), c, grace, now, out) {
             continue;
         }
         let since = hooks::stopping_since(b, &kill.id, now);
-        let grace_s = super::terminate::left_of(grace, since, now);
+        let grace_s = if actions.resetting { 0 } else { super::terminate::left_of(grace, since, now) };
         let purpose = Purpose::Stop { id: kill.id.clone(), grace_s };
         b.issue(now, target, purpose, Effect::StopContainer { container: kill.id.clone(), grace_s }, out);
     }

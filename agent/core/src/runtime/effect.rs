@@ -69,6 +69,8 @@ pub enum Effect {
         dirs: Vec<(String, u32)>,
         /// Files to write below the pod directory, atomically.
         files: Vec<PodFile>,
+        /// A container's log directory: the answer is [`EffectOk::Files`], with the newest attempt that left a log there.
+        log_of: Option<String>,
     },
     /// Remove `<root>/pods/<uid>` without crossing mounts; idempotent.
     RemovePodDirs,
@@ -201,6 +203,11 @@ pub enum EffectOk {
     Container(ContainerId),
     /// InspectImage: `None` is absent. PullImage: always some.
     Image(Option<ImageInfo>),
+    /// CreatePodDirs of a container.
+    Files {
+        /// Highest attempt with a log file (`<attempt>.log`, rotated or not).
+        newest_log: Option<u32>,
+    },
     /// RunHook.
     Hook {
         /// The server of an https hook that answered in plain text, and was asked again so.

@@ -5,8 +5,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 
-use super::{Phase, StatusInputs, api_time};
-use crate::pod_actions::newest_sandbox;
+use super::{Phase, StatusInputs, api_time, reset};
+use crate::pod_actions::{may_restart_all, newest_sandbox};
 use crate::runtime::observed::SandboxState;
 use crate::types::pod;
 
@@ -41,8 +41,18 @@ pub(super) fn conditions(inputs: &StatusInputs<'_>, phase: Phase, status: &PodSt
     ];
     let mut out: Vec<PodCondition> =
         OWNED.iter().zip(findings).map(|(name, finding)| condition(inputs, name, finding)).collect();
+    if may_restart_all(inputs.pod) {
+        let (truth, reason, message) = reset::condition(inputs, phase);
+        out.push(condition(inputs, reset::CONDITION, Finding { truth, reason, message: message.to_owned() }));
+    }
     let foreign = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_ref());
-    out.extend(foreign.into_iter().flatten().filter(|c| !OWNED.contains(&c.type_.as_str())).cloned());
+    out.extend(
+        foreign
+            .into_iter()
+            .flatten()
+            .filter(|c| !OWNED.contains(&c.type_.as_str()) && c.type_ != reset::CONDITION)
+            .cloned(),
+    );
     out
 }
 
@@ -98,11 +108,18 @@ fn initialized(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> F
         .filter(|c| !complete(&c.name, pod::is_sidecar(c)))
         .map(|c| c.name.as_str())
         .collect();
-    if incomplete.is_empty() {
+    if incomplete.is_empty() || stays_initialized(inputs) {
         return Finding::yes();
     }
     let message = format!("containers with incomplete status: {}", bracketed(&incomplete));
     Finding::no("ContainersNotInitialized", message)
+}
+
+/// A pod whose containers may all begin anew was initialized once and for all.
+fn stays_initialized(inputs: &StatusInputs<'_>) -> bool {
+    let before = inputs.previous.or(inputs.pod.status.as_ref()).and_then(|s| s.conditions.as_ref());
+    let was = before.is_some_and(|all| all.iter().any(|c| c.type_ == "Initialized" && c.status == "True"));
+    was && may_restart_all(inputs.pod)
 }
 
 fn containers_ready(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> Finding {

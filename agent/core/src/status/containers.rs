@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
     ContainerStateWaiting, ContainerStatus, PodStatus,
 };
 
-use super::{StatusInputs, api_time, instance};
+use super::{StatusInputs, api_time, instance, reset};
 use crate::pod_actions::{Slot, SlotKind, ended, restarts, slots};
 use crate::runtime::labels;
 use crate::runtime::observed::{ContainerObserved, ContainerState};
@@ -200,7 +200,13 @@ fn absent(
         restart_count: before.map_or(0, |b| b.restart_count),
         ..ContainerStatus::default()
     };
-    if slot.kind == SlotKind::Init && initialized {
+    if slot.kind != SlotKind::Ephemeral
+        && reset::under_way(inputs)
+        && before.is_some_and(|b| reset::removed(b, &mut status))
+    {
+        return status;
+    }
+    if slot.kind == SlotKind::Init && initialized && !reset::under_way(inputs) {
         status.ready = true;
         let message = Some(INIT_LOST.to_owned());
         let done = ContainerStateTerminated {

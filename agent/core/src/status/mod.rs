@@ -10,6 +10,7 @@ mod containers;
 mod instance;
 pub mod last_words;
 mod phase;
+mod reset;
 
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,8 @@ pub struct StatusInputs<'a> {
     pub verdict: Option<&'a Verdict>,
     /// What probes say about the instances that run.
     pub probes: &'a Verdicts,
+    /// All containers are being made to begin anew (RestartAllContainers).
+    pub resetting: bool,
     /// The node's addresses, the primary first.
     pub host_ips: &'a [String],
     /// Scheme of container ids, for example `containerd`.

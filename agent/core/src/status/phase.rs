@@ -5,7 +5,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use super::containers::Statuses;
-use crate::pod_actions::{Ended, Slot, SlotKind, restarts};
+use crate::pod_actions::{Ended, Slot, SlotKind, may_restart_all, restarts};
 use crate::types::pod;
 
 /// `status.phase`.
@@ -117,12 +117,18 @@ fn init_state(p: &Pod, statuses: &Statuses, initialized: bool) -> InitState {
             }
             continue;
         }
+        if may_restart_all(p) && state.is_some_and(|s| s.running.is_some()) {
+            result = InitState::Pending;
+            continue;
+        }
         let ended = state.and_then(|s| s.terminated.as_ref()).or_else(|| {
             let waiting_after = found.and_then(|s| s.last_state.as_ref());
             waiting_after.and_then(|s| s.terminated.as_ref())
         });
         match ended {
             Some(t) if t.exit_code == 0 => {}
+            // It comes again with all others: nothing has failed.
+            Some(t) if t.reason.as_deref() == Some(super::reset::RESTARTING_ALL) => {}
             Some(t) => {
                 let slot = Slot { kind: SlotKind::Init, index, name: spec.name.clone() };
                 if !restarts(p, &slot, spec, Ended::Failed(t.exit_code)) {

@@ -55,6 +55,7 @@ struct Case<'a> {
     waiting: Vec<(&'a str, &'a str)>,
     previous: Option<PodStatus>,
     terminating: bool,
+    resetting: bool,
     verdict: Option<Verdict>,
     now: Wall,
 }
@@ -68,6 +69,7 @@ impl<'a> Case<'a> {
             waiting: Vec::new(),
             previous: None,
             terminating: false,
+            resetting: false,
             verdict: None,
             now: NOW,
         }
@@ -84,6 +86,7 @@ impl<'a> Case<'a> {
             terminating: self.terminating,
             verdict: self.verdict.as_ref(),
             probes: Verdicts::NONE,
+            resetting: self.resetting,
             host_ips: &["192.0.2.1".to_owned()],
             runtime_name: "containerd",
             start_time: NOW,
@@ -308,4 +311,58 @@ fn an_ephemeral_container_is_shown_and_decides_nothing() {
         (over.exit_code, over.reason.as_deref(), lost[0].restart_count),
         (137, Some("ContainerStatusUnknown"), 0)
     );
+}
+
+#[test]
+fn all_containers_begin_anew() {
+    let rule = json!({"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}});
+    let p = pod_of(
+        json!({"restartPolicy": "Never", "initContainers": [{"name": "i1", "image": "i"}], "containers": [
+            {"name": "a", "image": "i", "restartPolicy": "Never", "restartPolicyRules": [rule]},
+            {"name": "b", "image": "i"}]}),
+        json!({}),
+    );
+    let anew = |s: &PodStatus| {
+        let c =
+            s.conditions.iter().flatten().find(|c| c.type_ == "AllContainersRestarting").cloned().unwrap();
+        (c.status, c.reason.unwrap_or_default())
+    };
+    let truth = |s: &PodStatus, name: &str| {
+        s.conditions.iter().flatten().find(|c| c.type_ == name).map(|c| c.status.clone()).unwrap()
+    };
+    let at = |containers: Vec<ContainerObserved>, previous: Option<&PodStatus>, resetting: bool| {
+        Case { previous: previous.cloned(), resetting, ..Case::of(&p, containers) }.status()
+    };
+    let (end, run) =
+        (|n: &str, code| container(n, 0, St::Exited, code), |n: &str, k| container(n, k, St::Running, 0));
+    let up = at(vec![end("i1", 0), run("a", 0), run("b", 0)], None, false);
+    assert_eq!(
+        (anew(&up), truth(&up, "Initialized")),
+        (("False".to_owned(), String::new()), "True".to_owned())
+    );
+    let begun = at(vec![end("i1", 0), end("a", 42), run("b", 0)], Some(&up), true);
+    assert_eq!(anew(&begun), ("True".to_owned(), "RestartAllContainersStarted".to_owned()));
+    assert_eq!(begun.phase.as_deref(), Some("Running"));
+    let half = at(vec![end("a", 42)], Some(&begun), true);
+    let gone = at(vec![], Some(&half), false);
+    assert_eq!((anew(&gone).0, gone.phase.as_deref()), ("False".to_owned(), Some("Running")));
+    for (list, name) in [
+        (&gone.init_container_statuses, "i1"),
+        (&gone.container_statuses, "a"),
+        (&gone.container_statuses, "b"),
+    ] {
+        let s = list.iter().flatten().find(|s| s.name == name).unwrap();
+        let last = s.last_state.clone().unwrap().terminated.unwrap();
+        assert_eq!(
+            (last.exit_code, last.reason.as_deref()),
+            (137, Some("RestartingAllContainers")),
+            "{name}"
+        );
+        assert!(s.state.as_ref().unwrap().waiting.is_some() && s.restart_count == 1, "{name}: {s:?}");
+    }
+    let again = at(vec![container("i1", 1, St::Exited, 0), run("a", 1), run("b", 1)], Some(&gone), false);
+    assert_eq!((again.phase.as_deref(), truth(&again, "Initialized")), (Some("Running"), "True".to_owned()));
+    let a = again.container_statuses.unwrap().remove(0);
+    let last = a.last_state.unwrap().terminated.unwrap();
+    assert_eq!((a.restart_count, last.reason.as_deref()), (1, Some("RestartingAllContainers")));
 }

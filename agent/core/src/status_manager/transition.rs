@@ -5,12 +5,15 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-use crate::pod_actions::{Ended, SlotKind, restarts, slots};
+use crate::pod_actions::{Ended, SlotKind, may_restart_all, restarts, slots};
 
 /// May `after` follow `before`? Without a specification nobody knows, and everything may.
 pub(super) fn check(before: Option<&PodStatus>, after: &PodStatus, pod: Option<&Pod>) -> Result<(), String> {
     let Some(pod) = pod else { return Ok(()) };
     let Some(before) = before else { return Ok(()) };
+    if may_restart_all(pod) {
+        return Ok(());
+    }
     for slot in slots(pod).iter().filter(|s| s.kind != SlotKind::Sidecar) {
         let list = |status: &PodStatus| match slot.kind {
             SlotKind::Regular => status.container_statuses.clone(),

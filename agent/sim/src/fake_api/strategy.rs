@@ -188,6 +188,10 @@ fn no_resurrection(key: &Key, old: &Value, new: &Value, list: &str) -> Result<()
         v.pointer(&format!("/status/{list}")).and_then(Value::as_array).cloned().unwrap_or_default()
     };
     let specs = if list == "containerStatuses" { "/spec/containers" } else { "/spec/initContainers" };
+    // Where all containers may begin anew, no end is for good.
+    if old.pointer("/spec").is_some_and(|spec| spec.to_string().contains("\"RestartAllContainers\"")) {
+        return Ok(());
+    }
     let policy = text(old, "/spec/restartPolicy");
     let now = statuses(new);
     for (n, was) in statuses(old).iter().enumerate() {

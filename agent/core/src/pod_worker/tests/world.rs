@@ -100,11 +100,21 @@ impl PodSpecs for TinySpecs {
     }
 
     fn pod_dirs(&self, _: &Pod) -> Effect {
-        Effect::CreatePodDirs { log_directory: "/logs".to_owned(), dirs: Vec::new(), files: Vec::new() }
+        Effect::CreatePodDirs {
+            log_directory: "/logs".to_owned(),
+            dirs: Vec::new(),
+            files: Vec::new(),
+            log_of: None,
+        }
     }
 
     fn container_files(&self, _: &Pod, _: ContainerRef<'_>, _: u32, _: &[String]) -> Effect {
-        Effect::CreatePodDirs { log_directory: "/logs".to_owned(), dirs: Vec::new(), files: Vec::new() }
+        Effect::CreatePodDirs {
+            log_directory: "/logs".to_owned(),
+            dirs: Vec::new(),
+            files: Vec::new(),
+            log_of: None,
+        }
     }
 }
 

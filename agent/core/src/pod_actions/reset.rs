@@ -1,0 +1,53 @@
+//! RestartAllContainers: one container ended in a way that makes the whole pod begin anew, in the same sandbox.
+//!
+//! In: [`Inputs`]. Out: kills and removals of everything but ephemeral containers, and the removal of the containers that
+//! asked for it as the very last thing. Invariants: the container that asked is there until nothing else is, so that the
+//! runtime itself says that a reset is under way, whoever the agent is; nothing is started meanwhile. One that asks again
+//! and again is heard when its crash-loop back-off is over. Upstream: getContainersToReset (KEP-5532).
+
+use super::view::{Slot, SlotKind, is_live, newest, slots};
+use super::{Inputs, Kill, PodActions, back_off_key, rules};
+use crate::runtime::observed::{ContainerObserved, ContainerState};
+
+/// Appends what has to go. True if a reset is under way: nothing else may be done.
+pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
+    let all: Vec<Slot> = slots(inputs.pod).into_iter().filter(|s| s.kind != SlotKind::Ephemeral).collect();
+    let asked: Vec<&ContainerObserved> = all.iter().filter_map(|slot| asks(inputs, slot)).collect();
+    if asked.is_empty() {
+        return false;
+    }
+    // Regular containers first, then init containers; upstream removes them in the order of their lists.
+    let (init, regular): (Vec<&Slot>, Vec<&Slot>) = all.iter().partition(|s| s.kind != SlotKind::Regular);
+    let mut left = false;
+    for slot in regular.into_iter().chain(init) {
+        for c in inputs.snapshot.containers.iter().filter(|c| c.name == slot.name) {
+            if asked.iter().any(|source| source.id == c.id) {
+                continue;
+            }
+            left = true;
+            if is_live(c.state) {
+                actions.kill.push(at_once(slot, c));
+            } else {
+                actions.remove.push((c.name.clone(), c.id.clone()));
+            }
+        }
+    }
+    actions.resetting = true;
+    if !left {
+        actions.remove_last = asked.iter().map(|c| (c.name.clone(), c.id.clone())).collect();
+    }
+    true
+}
+
+/// The newest instance of the container, if it ended in a way that asks for a reset, and may ask now.
+fn asks<'a>(inputs: &Inputs<'a>, slot: &Slot) -> Option<&'a ContainerObserved> {
+    let c = newest(inputs.snapshot, &slot.name).filter(|c| c.state == ContainerState::Exited)?;
+    let spec = slot.spec(inputs.pod)?;
+    let waits = inputs.back_off.wait(&back_off_key(inputs.pod, slot), &c.id, inputs.now).is_some();
+    (rules::restarts_all(&spec, c.exit_code) && !waits).then_some(c)
+}
+
+fn at_once(slot: &Slot, c: &ContainerObserved) -> Kill {
+    let message = format!("Stopping container {}", slot.name);
+    Kill { slot: slot.clone(), id: c.id.clone(), message, replace: false, grace_s: None }
+}

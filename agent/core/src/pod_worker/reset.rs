@@ -1,0 +1,58 @@
+//! RestartAllContainers: everything of the pod goes but its sandbox, its volumes and its ephemeral containers.
+//!
+//! In: a plan that resets. Out: what is under way is given up; at the very end the containers that asked are removed.
+//! Invariant: they are removed only when a snapshot shows that nothing else is there, and no call that was sent can
+//! still bring something (the runtime's record of them is what says that the reset is not over). See
+//! `pod_actions::reset`.
+
+use super::api::PodAction;
+use super::base::Base;
+use super::hooks;
+use super::ledger::{Purpose, Target};
+use super::state::Syncing;
+use crate::machine::Outbox;
+use crate::pod_actions::PodActions;
+use crate::runtime::effect::Effect;
+use crate::runtime::observed::PodSnapshot;
+use crate::time::Now;
+
+/// Nothing of the pod is brought up any more, and nobody waits for pulls and hooks.
+pub(super) fn begin(s: &mut Syncing, b: &mut Base, out: &mut Outbox<PodAction>) {
+    s.chain = None;
+    s.waiting.clear();
+    for id in b.ledger.abandon_pulls() {
+        out.push(PodAction::Cancel(id));
+    }
+    hooks::cancel(b, |flight| matches!(flight.purpose, Purpose::Hook { .. }), out);
+}
+
+/// Removes the containers that asked, if everything else is gone for sure.
+pub(super) fn finish(
+    s: &mut Syncing,
+    b: &mut Base,
+    actions: &PodActions,
+    snapshot: &PodSnapshot,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    if actions.remove_last.is_empty() || b.ledger.any_container_busy() {
+        return;
+    }
+    if !b.ledger.all_fresh(snapshot.as_of) {
+        b.want_snapshot_after(b.ledger.known_after());
+        return;
+    }
+    if !b.may_conclude_absence(b.ledger.all_absent_after(), now) {
+        return;
+    }
+    for (name, id) in &actions.remove_last {
+        let target = Target::Container(name.clone());
+        if !b.may_act(&target, now) {
+            continue;
+        }
+        let ended = snapshot.containers.iter().find(|c| c.id == *id).and_then(|c| c.finished);
+        s.reset_ends.insert(name.clone(), ended.unwrap_or(now.wall));
+        let effect = Effect::RemoveContainer { container: id.clone() };
+        b.issue(now, target, Purpose::Remove(id.clone()), effect, out);
+    }
+}

@@ -148,7 +148,7 @@ fn kubeconfig(cx: &mut CaseContext<'_>) -> Result<()> {
     })?;
     ensure!(asked == 0, "a node with a certificate of its own asked for {asked} others");
     let talks = |name: &str| -> Result<()> {
-        await_serving(cluster, NAME, 30)?;
+        await_serving(cluster, NAME, 60)?;
         joined.run_pod(api_pod(name, NAME, &format!("echo hello; {STAYS}"), 1))?;
         let said = cluster.kubectl(&["logs", name])?;
         ensure!(said == "hello", "kubectl logs {name}: {said:?}");

@@ -40,6 +40,11 @@ impl Approver {
         Approver { policy, task: handle.spawn(serve(Api::all(client), follow)) }
     }
 
+    /// Looks at once at what waits: after the API server was away its watch waits for half a minute.
+    pub fn look_again(&self) {
+        self.policy.send_modify(|_| {});
+    }
+
     /// Changes the policy; requests that wait are looked at again.
     pub fn set(&self, policy: Policy) {
         self.policy.send_replace(policy);

@@ -254,6 +254,7 @@ impl Cluster {
         let plane = self.plane.as_mut().context("the cluster is being stopped")?;
         start_programs(plane, &self.programs, &self.dir, &self.logs, &self.pki, self.settings)?;
         self.early.push(before..self.audit()?.len());
+        self.approver.look_again();
         Ok(())
     }
 

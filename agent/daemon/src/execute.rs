@@ -201,12 +201,12 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         match effect {
             Effect::CreatePodDirs { log_directory, dirs, files, log_of } => {
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
-                let of = at.clone();
-                let made = self.on_disk(move || at.create(&uid, &log_directory, &dirs, &files)).await;
-                match (made, log_of) {
-                    (Ok(_), Some(log_of)) => self.newest_log(of, log_of).await,
-                    (made, _) => made,
-                }
+                let made = self.tasks.blocking(move || {
+                    at.create(&uid, &log_directory, &dirs, &files)?;
+                    let Some(log_of) = log_of else { return Ok(EffectOk::Done) };
+                    at.newest_log(&log_of).map(|newest_log| EffectOk::Files { newest_log })
+                });
+                made.await.map_or_else(|| Err(gave_up("the agent stops")), |made| made.map_err(error))
             }
             Effect::RemovePodDirs => {
                 let (at, key) = (self.dirs.clone(), key.clone());
@@ -248,13 +248,6 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
 
     async fn on_disk(&self, work: impl FnOnce() -> Result<(), DriverError> + Send + 'static) -> EffectResult {
         self.tasks.blocking(work).await.map_or_else(|| Err(gave_up("the agent stops")), done_or_error)
-    }
-
-    async fn newest_log(&self, dirs: Arc<PodDirs>, directory: String) -> EffectResult {
-        match self.tasks.blocking(move || dirs.newest_log(&directory)).await {
-            None => Err(gave_up("the agent stops")),
-            Some(found) => found.map(|newest_log| EffectOk::Files { newest_log }).map_err(error),
-        }
     }
 
     async fn pull(&self, image: &str) -> EffectResult {

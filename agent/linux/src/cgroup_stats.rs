@@ -1,6 +1,6 @@
 //! What cgroups use, read from cgroupfs when somebody asks.
 //!
-//! In: the unified hierarchy's mount point. Out: [`Snapshot`]. Invariants: nothing is read between two questions; a
+//! In: where in the hierarchy the pods are. Out: [`Snapshot`]. Invariants: nothing is read between two questions; a
 //! cgroup that goes away meanwhile is left out, a file that it does not have is an amount left out. Linux,
 //! Documentation/admin-guide/cgroup-v2.rst.
 
@@ -9,17 +9,22 @@ use std::path::Path;
 use agent_core::stats::{PodUsage, Snapshot, Usage, cgroup};
 
 use crate::files::FilesError;
+use crate::machine::kilobytes;
 
 /// Where the unified hierarchy is mounted.
-pub const ROOT: &str = "/sys/fs/cgroup";
+const ROOT: &str = "/sys/fs/cgroup";
 /// QoS classes lie between the pods' common cgroup and a pod's.
 const LEVELS: usize = 3;
 
-/// Reads the machine and every pod below `pods`, a path inside the hierarchy at `root`.
+/// Reads the machine and every pod below `pods`, a path inside the hierarchy.
 ///
 /// # Errors
-/// There is no unified hierarchy at `root`. A node without pods is none.
-pub fn snapshot(root: &Path, pods: &str, meminfo: &str) -> Result<Snapshot, FilesError> {
+/// There is no unified hierarchy. A node without pods is none.
+pub fn snapshot(pods: &str) -> Result<Snapshot, FilesError> {
+    snapshot_of(Path::new(ROOT), pods, &read(Path::new("/proc"), "meminfo"))
+}
+
+fn snapshot_of(root: &Path, pods: &str, meminfo: &str) -> Result<Snapshot, FilesError> {
     let controllers = root.join("cgroup.controllers");
     std::fs::metadata(&controllers).map_err(FilesError::at("look for", &controllers))?;
     let mut found = Vec::new();
@@ -65,11 +70,8 @@ fn usage(dir: &Path) -> Usage {
 
 /// The root has no memory.current: the machine's own account stands in, as upstream has it.
 fn node(root: &Path, meminfo: &str) -> Usage {
-    let amount = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        cgroup::number(line.trim_end_matches("kB")).map(|kib| kib * 1024)
-    };
-    let less = |all: &str, rest: &str| Some(amount(all)?.saturating_sub(amount(rest)?));
+    let less =
+        |all: &str, rest: &str| Some(kilobytes(meminfo, all)?.saturating_sub(kilobytes(meminfo, rest)?));
     let inactive = cgroup::field(&read(root, "memory.stat"), "inactive_file");
     Usage {
         cpu_usec: cgroup::field(&read(root, "cpu.stat"), "usage_usec"),
@@ -118,7 +120,7 @@ mod tests {
         write(&root.join("kubepods.slice/kubepods-pod3.slice"), &[]);
         write(&root.join("system.slice/kubepods-pod4.slice"), &[]);
         let meminfo = "MemTotal: 10 kB\nMemFree:   4 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
-        let mut found = snapshot(root, "/kubepods.slice", meminfo).unwrap();
+        let mut found = snapshot_of(root, "/kubepods.slice", meminfo).unwrap();
         found.pods.sort_by(|a, b| a.pod.cmp(&b.pod));
         let [first, second] = &found.pods[..] else { panic!("{found:?}") };
         assert_eq!((first.pod.as_str(), first.usage.cpu_usec), ("1_2", Some(7)));
@@ -142,7 +144,7 @@ mod tests {
     #[test]
     fn a_machine_without_the_unified_hierarchy_says_so() {
         let root = tempfile::tempdir().unwrap();
-        let error = snapshot(root.path(), "/kubepods", "").unwrap_err();
+        let error = snapshot_of(root.path(), "/kubepods", "").unwrap_err();
         assert!(error.to_string().starts_with("look for "), "{error}");
     }
 }

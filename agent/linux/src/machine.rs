@@ -37,7 +37,8 @@ fn meminfo(name: &str) -> Result<u64, FilesError> {
     })
 }
 
-fn kilobytes(text: &str, name: &str) -> Option<u64> {
+/// An amount of /proc/meminfo, bytes.
+pub(crate) fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     value.split_whitespace().next()?.parse::<u64>().ok().map(|kb| kb * 1024)
 }

@@ -8,11 +8,6 @@ use std::collections::BTreeSet;
 use agent_sim::defects::Defect;
 use agent_sim::scenario::{Failure, Report, run};
 
-/// Seeds of a CI run; `ORLOP_SIM_SEEDS=5000` for a longer one.
-fn seeds() -> usize {
-    std::env::var("ORLOP_SIM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(300)
-}
-
 fn must(outcome: Result<Report, Failure>) -> Report {
     match outcome {
         Ok(report) => report,
@@ -20,39 +15,10 @@ fn must(outcome: Result<Report, Failure>) -> Report {
     }
 }
 
-/// One seed, told twice.
-fn twice(seed: usize) -> Result<Report, String> {
-    let seed = seed as u64;
-    let tell = || run(seed, None).map_err(|failure| failure.to_string());
-    let (first, second) = (tell()?, tell()?);
-    if first == second {
-        Ok(first)
-    } else {
-        Err(format!("seed {seed} does not replay: {first:?}, {second:?}"))
-    }
-}
-
 #[test]
 fn every_seed_keeps_every_promise_and_replays() {
-    let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
-    let lane = |first: usize| (first..seeds()).step_by(lanes).map(twice).collect::<Result<Vec<_>, _>>();
-    let told: Result<Vec<Vec<Report>>, String> = std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..lanes).map(|first| scope.spawn(move || lane(first))).collect();
-        lanes
-            .into_iter()
-            .map(|lane| lane.join().expect("a panic of the agent is a failure of its seed"))
-            .collect()
-    });
-    let reports = told.unwrap_or_else(|failure| panic!("{failure}")).concat();
-    assert_eq!(reports.len(), seeds());
-    let (mut crashes, mut steps) = (0, 0);
-    let mut hashes = BTreeSet::new();
-    for report in &reports {
-        crashes += report.crashes;
-        steps += report.steps;
-        hashes.insert(report.hash);
-    }
-    println!("{} seeds, {steps} steps, {crashes} crashes of the agent", reports.len());
+    let reports = common::every_seed(run, common::seeds(300));
+    let hashes: BTreeSet<_> = reports.iter().map(|report| report.hash).collect();
     assert_eq!(hashes.len(), reports.len(), "different seeds must be different runs");
 }
 

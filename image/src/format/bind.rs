@@ -77,21 +77,20 @@ struct Rela {
 /// The reason why it has to stay as it is.
 pub fn bind(data: &[u8], all: &Definitions) -> Result<Bound, &'static str> {
     let file = elf::dynamic(data).flatten().ok_or("no dynamic ELF file")?;
-    let tag = |tag: u64| file.tags.iter().find(|(t, _)| *t == tag).map(|(_, v)| *v);
-    let now = tag(30).is_some_and(|f| f & 8 != 0) || tag(0x6fff_fffb).is_some_and(|f| f & 1 != 0);
+    let now = file.tag(30).is_some_and(|f| f & 8 != 0) || file.tag(0x6fff_fffb).is_some_and(|f| f & 1 != 0);
     if !now {
         return Err("not bound at its start (BIND_NOW)");
     }
-    if tag(DT_RELAENT) != Some(RELA_SIZE) || tag(DT_PLTREL) != Some(DT_RELA) {
+    if file.tag(DT_RELAENT) != Some(RELA_SIZE) || file.tag(DT_PLTREL) != Some(DT_RELA) {
         return Err("relocations of another form");
     }
-    let need = |t| tag(t).ok_or("no two tables of relocations");
+    let need = |t| file.tag(t).ok_or("no two tables of relocations");
     let (rela, size, plt, plt_size, count) =
         (need(DT_RELA)?, need(DT_RELASZ)?, need(DT_JMPREL)?, need(DT_PLTRELSZ)?, need(DT_RELACOUNT)?);
     if rela.checked_add(size) != Some(plt) || size % RELA_SIZE != 0 || plt_size % RELA_SIZE != 0 {
         return Err("its two tables of relocations are not one after the other");
     }
-    let start = elf::to_offset(&file.loads, rela).ok_or("relocations outside the file")?;
+    let start = file.offset(rela).ok_or("relocations outside the file")?;
     let symbols = symbols(data, &file)?;
     let (mut relative, mut other, mut calls) = (Vec::new(), Vec::new(), Vec::new());
     let before = size.checked_add(plt_size).ok_or("relocations outside the file")? / RELA_SIZE;
@@ -173,19 +172,18 @@ fn symbols(data: &[u8], file: &elf::Dynamic) -> Result<Vec<Symbol>, &'static str
     let sections = elf::sections(data).ok_or("damaged section headers")?;
     let table = |kind| sections.iter().map(|(_, s)| s).find(|s| s.kind == kind);
     let dynsym = table(11).ok_or("no section of dynamic symbols")?;
-    let tag = |tag: u64| file.tags.iter().find(|(t, _)| *t == tag).map(|(_, v)| *v);
-    if tag(6) != Some(dynsym.address) {
+    if file.tag(6) != Some(dynsym.address) {
         return Err("two tables of dynamic symbols");
     }
-    let strings = tag(5).and_then(|a| elf::to_offset(&file.loads, a)).ok_or(WRONG)?;
-    let versions = match (tag(0x6fff_fffc), tag(0x6fff_fffd)) {
+    let strings = file.tag(5).and_then(|a| file.offset(a)).ok_or(WRONG)?;
+    let versions = match (file.tag(0x6fff_fffc), file.tag(0x6fff_fffd)) {
         (Some(at), Some(count)) => {
-            let at = elf::to_offset(&file.loads, at).ok_or(WRONG)?;
+            let at = file.offset(at).ok_or(WRONG)?;
             defined_versions(data, at, count, strings).ok_or(WRONG)?
         }
         _ => BTreeMap::new(),
     };
-    let versym = tag(0x6fff_fff0).map(|a| elf::to_offset(&file.loads, a).ok_or(WRONG)).transpose()?;
+    let versym = file.tag(0x6fff_fff0).map(|a| file.offset(a).ok_or(WRONG)).transpose()?;
     let mut out = Vec::new();
     for i in 0..dynsym.size / 24 {
         let at = dynsym.offset.checked_add(i * 24).ok_or(WRONG)?;

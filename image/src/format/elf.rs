@@ -42,6 +42,22 @@ pub struct Section {
     pub size: u64,
 }
 
+impl Dynamic {
+    /// The value of a tag.
+    #[must_use]
+    pub fn tag(&self, tag: u64) -> Option<u64> {
+        self.tags.iter().find(|(t, _)| *t == tag).map(|(_, value)| *value)
+    }
+
+    /// Where an address is in the file.
+    #[must_use]
+    pub fn offset(&self, address: u64) -> Option<u64> {
+        let (base, offset, _) =
+            self.loads.iter().find(|(base, _, size)| address >= *base && address - base < *size)?;
+        offset.checked_add(address - base)
+    }
+}
+
 struct Headers {
     loads: Vec<(u64, u64, u64)>,
     dynamic: Option<(u64, u64)>,
@@ -71,7 +87,10 @@ fn headers(data: &[u8]) -> Option<Headers> {
 /// The dynamic section, if there is one; `None` for what is no 64-bit little-endian ELF file or a damaged one.
 #[must_use]
 pub fn dynamic(data: &[u8]) -> Option<Option<Dynamic>> {
-    let headers = headers(data)?;
+    section(data, headers(data)?)
+}
+
+fn section(data: &[u8], headers: Headers) -> Option<Option<Dynamic>> {
     let Some((at, size)) = headers.dynamic else { return Some(None) };
     Some(Some(Dynamic { loads: headers.loads, tags: dynamic_tags(data, at, size)?, at }))
 }
@@ -96,17 +115,14 @@ pub fn parse(data: &[u8]) -> Option<Elf> {
     let headers = headers(data)?;
     let interpreter = headers.interpreter.map(|at| string(data, at).ok_or(())).transpose().ok()?;
     let mut elf = Elf { interpreter, ..Elf::default() };
-    let loads = headers.loads;
-    let Some((offset, size)) = headers.dynamic else { return Some(elf) };
-    let tags = dynamic_tags(data, offset, size)?;
-    let find = |tag| tags.iter().find(|(t, _)| *t == tag).map(|(_, v)| *v);
-    let Some(strings) = find(5).and_then(|a| to_offset(&loads, a)) else { return Some(elf) };
-    for (_, value) in tags.iter().filter(|(t, _)| *t == 1) {
+    let Some(file) = section(data, headers)? else { return Some(elf) };
+    let Some(strings) = file.tag(5).and_then(|a| file.offset(a)) else { return Some(elf) };
+    for (_, value) in file.tags.iter().filter(|(t, _)| *t == 1) {
         elf.needed.push(string(data, strings.checked_add(*value)?)?);
     }
     // DT_VERNEED, DT_VERNEEDNUM
-    if let (Some(at), Some(count)) = (find(0x6fff_fffe).and_then(|a| to_offset(&loads, a)), find(0x6fff_ffff))
-    {
+    let needed = file.tag(0x6fff_fffe).and_then(|a| file.offset(a));
+    if let (Some(at), Some(count)) = (needed, file.tag(0x6fff_ffff)) {
         elf.glibc = newest_glibc(data, at, count, strings);
     }
     Some(elf)
@@ -150,13 +166,6 @@ fn newest_glibc(data: &[u8], mut at: u64, count: u64, strings: u64) -> Option<(u
 fn glibc_version(name: &str) -> Option<(u32, u32)> {
     let mut parts = name.strip_prefix("GLIBC_")?.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
-/// Where an address is in the file.
-pub(super) fn to_offset(loads: &[(u64, u64, u64)], address: u64) -> Option<u64> {
-    let (base, offset, _) =
-        loads.iter().find(|(base, _, size)| address >= *base && address - base < *size)?;
-    offset.checked_add(address - base)
 }
 
 /// A little-endian number of `width` bytes, at most 8.

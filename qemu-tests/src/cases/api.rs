@@ -60,8 +60,7 @@ fn healthz_auth(cx: &mut CaseContext<'_>) -> Result<()> {
         let words = "Forbidden (user=stranger, verb=get, resource=nodes, subresource(s)=[healthz proxy])";
         ensure!(body.trim() == words, "{body}");
         expect(Some(&stranger), "/containerLogs/default/x/c", 403)?;
-        let admin =
-            cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?.credentials()?;
+        let admin = cluster.pki().node_admin()?;
         for path in ["/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop"] {
             ensure!(expect(Some(&admin), path, 200)? == "ok", "{path}");
         }
@@ -115,8 +114,7 @@ fn await_granted(cluster: &crate::cluster::plane::Cluster) -> Result<()> {
 
 /// What was answered before holds, what was not is refused.
 fn without_api_server(joined: &mut Joined) -> Result<()> {
-    let admin =
-        joined.cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?.credentials()?;
+    let admin = joined.cluster.pki().node_admin()?;
     let late = joined.cluster.pki().client("late", "late", Some("system:masters"))?.credentials()?;
     joined.cluster.kill_apiserver()?;
     let asked = || -> Result<_> {
@@ -144,8 +142,7 @@ fn current(node: &NativeNode) -> Result<PathBuf> {
 fn serving_certificate(cx: &mut CaseContext<'_>) -> Result<()> {
     const NEW: &str = "172.30.0.61";
     let joined = Joined::start(&cx.run, &cx.artefacts, Settings::default(), &["moves"])?;
-    let admin =
-        joined.cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?.credentials()?;
+    let admin = joined.cluster.pki().node_admin()?;
     NodeApi::at(&joined.cluster, FIRST)?.await_healthy(&admin, 30)?;
     let first = current(&joined.nodes[0])?;
     joined.run_pod(api_pod("says", "moves", &format!("echo here; {STAYS}"), 1))?;

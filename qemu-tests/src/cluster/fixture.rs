@@ -142,7 +142,7 @@ pub fn await_serving(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> 
             let addresses = all.get(name)?.status.as_ref()?.addresses.as_ref()?;
             addresses.iter().find(|a| a.type_ == "InternalIP").map(|a| a.address.clone())
         })?;
-    let admin = cluster.pki().client("node-admin", "node-admin", Some("system:masters"))?.credentials()?;
+    let admin = cluster.pki().node_admin()?;
     NodeApi::at(cluster, &address)?.await_healthy(&admin, limit_s)
 }
 

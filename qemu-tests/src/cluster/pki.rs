@@ -136,6 +136,14 @@ impl Pki {
         })
     }
 
+    /// Somebody who may do everything, nodes' APIs included.
+    ///
+    /// # Errors
+    /// If files cannot be written or read.
+    pub fn node_admin(&self) -> Result<Credentials> {
+        self.client("node-admin", "node-admin", Some("system:masters"))?.credentials()
+    }
+
     /// A client's certificate: user name and, if any, its group.
     ///
     /// # Errors

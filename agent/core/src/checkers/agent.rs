@@ -62,13 +62,34 @@ impl Invariant for AbsorbTerm {
     }
 }
 
+/// Pods that the API server shows in a phase that is not terminal: all that an agent which starts anew knows of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GoingOn(BTreeSet<PodUid>);
+
+impl GoingOn {
+    pub(super) fn observe(&mut self, event: &TraceEvent) {
+        match event {
+            TraceEvent::ApiStatus { pod, phase, .. } if !matches!(phase.as_str(), "Succeeded" | "Failed") => {
+                self.0.insert(pod.clone());
+            }
+            TraceEvent::ApiStatus { pod, .. } | TraceEvent::ApiGone { pod } => {
+                self.0.remove(pod);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn contains(&self, pod: &PodUid) -> bool {
+        self.0.contains(pod)
+    }
+}
+
 /// STATUS-MONO: a terminal phase never reverts, a pod that ran is never pending again without a new sandbox. What an
 /// incarnation said to itself and the API server does not show may be lost with it: nobody has seen it.
 #[derive(Clone, Debug, Default)]
 pub struct StatusMono {
     terminal: BTreeMap<PodUid, String>,
-    /// Pods that the API server shows in a phase that is not terminal.
-    going_on: BTreeSet<PodUid>,
+    going_on: GoingOn,
 }
 
 impl Invariant for StatusMono {
@@ -77,6 +98,7 @@ impl Invariant for StatusMono {
     }
 
     fn observe(&mut self, _: Mono, event: &TraceEvent) -> Result<(), String> {
+        self.going_on.observe(event);
         match event {
             TraceEvent::StatusPublished { pod, phase } => match self.terminal.get(pod) {
                 Some(was) if was != phase => Err(format!("{pod} was {was} and is {phase}")),
@@ -86,18 +108,6 @@ impl Invariant for StatusMono {
                 }
                 _ => Ok(()),
             },
-            TraceEvent::ApiStatus { pod, phase, .. } => {
-                if matches!(phase.as_str(), "Succeeded" | "Failed") {
-                    self.going_on.remove(pod);
-                } else {
-                    self.going_on.insert(pod.clone());
-                }
-                Ok(())
-            }
-            TraceEvent::ApiGone { pod } => {
-                self.going_on.remove(pod);
-                Ok(())
-            }
             TraceEvent::AgentStarted { .. } => {
                 self.terminal.retain(|pod, _| !self.going_on.contains(pod));
                 Ok(())

@@ -67,14 +67,10 @@ pub fn shows(shown: &Pod, live: &BTreeSet<ContainerId>, over: bool) -> Result<()
 /// The containers that a status shows as running.
 #[must_use]
 pub fn running(status: &PodStatus) -> Vec<ContainerId> {
-    let lists =
-        [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
     let runs = |c: &&ContainerStatus| c.state.as_ref().is_some_and(|s| s.running.is_some());
-    let id = |c: &ContainerStatus| {
-        let id = c.container_id.as_deref().unwrap_or("");
-        ContainerId::from(id.split_once("://").map_or(id, |(_, id)| id))
-    };
-    lists.into_iter().flatten().flatten().filter(runs).map(id).collect()
+    let id =
+        |c: &ContainerStatus| ContainerId::from(pod::runtime_id(c.container_id.as_deref().unwrap_or("")));
+    pod::container_statuses(status).filter(runs).map(id).collect()
 }
 
 #[cfg(test)]

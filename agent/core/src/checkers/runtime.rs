@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::agent::GoingOn;
 use super::{Invariant, TraceEvent};
 use crate::runtime::{ContainerId, PodUid, SandboxId};
 use crate::time::Mono;
@@ -130,8 +131,7 @@ impl Invariant for OneSandbox {
 /// finished. A new incarnation knows of the report only what the API server shows.
 #[derive(Clone, Debug, Default)]
 pub struct NoOutlive {
-    /// Pods that the API server shows in a phase that is not terminal.
-    going_on: BTreeSet<PodUid>,
+    going_on: GoingOn,
     owners: BTreeMap<ContainerId, PodUid>,
     live: BTreeSet<ContainerId>,
     sandboxes: BTreeMap<SandboxId, PodUid>,
@@ -145,6 +145,7 @@ impl Invariant for NoOutlive {
     }
 
     fn observe(&mut self, _: Mono, event: &TraceEvent) -> Result<(), String> {
+        self.going_on.observe(event);
         match event {
             TraceEvent::SandboxReady { pod, id, .. } => {
                 self.sandboxes.insert(id.clone(), pod.clone());
@@ -180,16 +181,6 @@ impl Invariant for NoOutlive {
             {
                 self.over.insert(pod.clone());
                 self.none_live(pod)?;
-            }
-            TraceEvent::ApiStatus { pod, phase, .. } => {
-                if matches!(phase.as_str(), "Succeeded" | "Failed") {
-                    self.going_on.remove(pod);
-                } else {
-                    self.going_on.insert(pod.clone());
-                }
-            }
-            TraceEvent::ApiGone { pod } => {
-                self.going_on.remove(pod);
             }
             TraceEvent::AgentStarted { .. } => self.over.retain(|pod| !self.going_on.contains(pod)),
             TraceEvent::ApiListedFirst { pod } => {

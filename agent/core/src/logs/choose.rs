@@ -2,6 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
+use crate::types;
+
 /// Why there is no log; each is a 400 with these words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -14,15 +16,12 @@ pub struct NoLog(String);
 /// There is none, in upstream's words.
 pub fn choose(pod: &str, container: &str, status: &PodStatus, previous: bool) -> Result<String, NoLog> {
     let is = |words: &str| Err(NoLog(format!("container {container:?} in pod {pod:?} is {words}")));
-    let all =
-        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
-    let found = all.into_iter().flatten().flatten().find(|s| s.name == container);
+    let found = types::pod::container_statuses(status).find(|s| s.name == container);
     let Some(ContainerStatus { state, last_state, container_id, .. }) = found else {
         return is("not available");
     };
     let id_of = |full: Option<&String>| {
-        let full = full.map_or("", String::as_str);
-        let id = full.split_once("://").map_or(full, |(_, id)| id);
+        let id = types::pod::runtime_id(full.map_or("", String::as_str));
         (!id.is_empty()).then(|| id.to_owned())
     };
     let terminated = last_state.as_ref().and_then(|s| s.terminated.as_ref());

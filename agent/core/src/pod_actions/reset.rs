@@ -5,8 +5,9 @@
 //! runtime itself says that a reset is under way, whoever the agent is; nothing is started meanwhile. One that asks again
 //! and again is heard when its crash-loop back-off is over. Upstream: getContainersToReset (KEP-5532).
 
+use super::containers::kill;
 use super::view::{Slot, SlotKind, is_live, newest, slots};
-use super::{Inputs, Kill, PodActions, back_off_key, rules};
+use super::{Inputs, PodActions, back_off_key, rules};
 use crate::runtime::observed::{ContainerObserved, ContainerState};
 
 /// Appends what has to go. True if a reset is under way: nothing else may be done.
@@ -26,7 +27,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
             }
             left = true;
             if is_live(c.state) {
-                actions.kill.push(at_once(slot, c));
+                kill(slot, c, "", false, actions);
             } else {
                 actions.remove.push((c.name.clone(), c.id.clone()));
             }
@@ -45,9 +46,4 @@ fn asks<'a>(inputs: &Inputs<'a>, slot: &Slot) -> Option<&'a ContainerObserved> {
     let spec = slot.spec(inputs.pod)?;
     let waits = inputs.back_off.wait(&back_off_key(inputs.pod, slot), &c.id, inputs.now).is_some();
     (rules::restarts_all(&spec, c.exit_code) && !waits).then_some(c)
-}
-
-fn at_once(slot: &Slot, c: &ContainerObserved) -> Kill {
-    let message = format!("Stopping container {}", slot.name);
-    Kill { slot: slot.clone(), id: c.id.clone(), message, replace: false, grace_s: None }
 }

@@ -377,22 +377,20 @@ fn what_failed_its_probe_is_killed_and_a_sidecar_gates_until_it_has_started() {
     assert_eq!(killed.kill[0].message, "Init container side failed startup probe");
 }
 
-#[test]
-fn a_crash_loop_waits_and_keeps_the_sandbox() {
-    let p = single("Always");
-    let c = container("a", 1, 0, St::Exited, 1);
+/// The plan while `c`, seen beside `others`, is in its crash-loop back-off, and the plan when that is over.
+fn in_back_off(p: &Pod, c: &ContainerObserved, others: Vec<ContainerObserved>) -> (PodActions, PodActions) {
     let snapshot = PodSnapshot {
-        pod: pod::key(&p),
+        pod: pod::key(p),
         as_of: Mono(1),
         sandboxes: vec![sandbox(0, READY)],
-        containers: vec![c.clone()],
+        containers: [others, vec![c.clone()]].concat(),
     };
     let mut back_off = BackOff::default();
-    let key = back_off_key(&p, &slots(&p)[0]);
+    let key = back_off_key(p, &Slot::of(p, &c.name));
     back_off.restarted(&key, Wall(0), Wall(0));
     back_off.observe_exit(&key, &c.id, Wall(2), Now { mono: Mono(3), wall: Wall(3) });
     let inputs = Inputs {
-        pod: &p,
+        pod: p,
         snapshot: &snapshot,
         back_off: &back_off,
         replaced: &BTreeSet::new(),
@@ -401,8 +399,14 @@ fn a_crash_loop_waits_and_keeps_the_sandbox() {
         hash: &|name, image| format!("{name}@{image}"),
         now: Mono(5),
     };
-    let a = compute(&inputs);
+    let waits = compute(&inputs);
+    let later = compute(&Inputs { now: waits.waiting[0].until, ..inputs });
+    (waits, later)
+}
+
+#[test]
+fn a_crash_loop_waits_and_keeps_the_sandbox() {
+    let (a, later) = in_back_off(&single("Always"), &container("a", 1, 0, St::Exited, 1), vec![]);
     assert_eq!((short(&a).as_str(), a.waiting.len(), a.waiting[0].delay.as_secs()), ("keep s0", 1, 10));
-    let later = compute(&Inputs { now: a.waiting[0].until, ..inputs });
     assert_eq!(short(&later), "keep s0 +a/2");
 }

@@ -67,15 +67,14 @@ fn tell(out: &mut Exposition, snapshot: &Snapshot, shown: &[Shown], at: Wall) {
     }
     pods.sort_by_key(|(pod, _)| (&pod.namespace, &pod.name));
     containers.sort_by_key(|(pod, container, _)| (&container.name, &pod.namespace, &pod.name));
-    let of_container = |pod, container| container_labels(pod, container);
     for (name, kind, help, amount) in CONTAINER {
         let samples =
-            containers.iter().filter_map(|(p, c, usage)| Some((of_container(p, c), amount(usage)?)));
+            containers.iter().filter_map(|(p, c, usage)| Some((container_labels(p, c), amount(usage)?)));
         out.family((name, kind, help), samples, Some(at));
     }
     let started = containers.iter().filter_map(|(p, c, _)| {
         let started = c.started?;
-        Some((of_container(p, c), started.0 as f64 / 1e9))
+        Some((container_labels(p, c), started.0 as f64 / 1e9))
     });
     let help = "When the container was started, in Unix time.";
     out.family(("container_start_time_seconds", Kind::Gauge, help), started, Some(at));

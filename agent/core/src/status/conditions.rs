@@ -117,9 +117,13 @@ fn initialized(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> F
 
 /// A pod whose containers may all begin anew was initialized once and for all.
 fn stays_initialized(inputs: &StatusInputs<'_>) -> bool {
+    was_true(inputs, "Initialized") && may_restart_all(inputs.pod)
+}
+
+/// The condition is True in the status that is known best.
+pub(super) fn was_true(inputs: &StatusInputs<'_>, name: &str) -> bool {
     let before = inputs.previous.or(inputs.pod.status.as_ref()).and_then(|s| s.conditions.as_ref());
-    let was = before.is_some_and(|all| all.iter().any(|c| c.type_ == "Initialized" && c.status == "True"));
-    was && may_restart_all(inputs.pod)
+    before.is_some_and(|all| all.iter().any(|c| c.type_ == name && c.status == "True"))
 }
 
 fn containers_ready(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> Finding {

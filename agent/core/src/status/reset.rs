@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
 };
 
+use super::conditions::was_true;
 use super::{Phase, StatusInputs};
 
 /// Reason of the waiting state and of the last state of a container that was removed.
@@ -29,9 +30,7 @@ pub(super) fn condition(inputs: &StatusInputs<'_>, phase: Phase) -> (bool, &'sta
 
 /// A reset is under way, or was when the status was made that is known best: its last removals are seen now.
 pub(super) fn under_way(inputs: &StatusInputs<'_>) -> bool {
-    let before = inputs.previous.or(inputs.pod.status.as_ref()).and_then(|s| s.conditions.as_ref());
-    let was = before.is_some_and(|all| all.iter().any(|c| c.type_ == CONDITION && c.status == "True"));
-    inputs.resetting || was
+    inputs.resetting || was_true(inputs, CONDITION)
 }
 
 /// The status of a container that the reset removed; false if `before` shows it as waiting already.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, EphemeralContainer, Pod, PodSpec, PodStatus};
 
 use crate::runtime::{PodKey, PodUid};
 
@@ -146,6 +146,20 @@ fn as_container(ephemeral: &EphemeralContainer) -> Container {
         volume_mounts,
         working_dir,
     }
+}
+
+/// Statuses of all containers: regular, init, ephemeral.
+pub fn container_statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses]
+        .into_iter()
+        .flatten()
+        .flatten()
+}
+
+/// The CRI id in a status's `containerID`, `containerd://<id>`.
+#[must_use]
+pub fn runtime_id(container_id: &str) -> &str {
+    container_id.split_once("://").map_or(container_id, |(_, id)| id)
 }
 
 /// True for an init container with `restartPolicy: Always`.

@@ -131,10 +131,7 @@ impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
 
     async fn resource_metrics(&self) -> String {
         let kubepods = self.kubepods.clone();
-        let read = self.tasks.blocking(move || {
-            let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-            cgroup_stats::snapshot(Path::new(cgroup_stats::ROOT), &kubepods, &meminfo)
-        });
+        let read = self.tasks.blocking(move || cgroup_stats::snapshot(&kubepods));
         let snapshot = match read.await {
             Some(Ok(snapshot)) => Some(snapshot),
             Some(Err(error)) => {
@@ -143,7 +140,12 @@ impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
             }
             None => None,
         };
-        let shown: Vec<Shown> = self.pods().await.iter().map(shown).collect();
+        let desired = self.desired.borrow().clone();
+        let shown: Vec<Shown> = {
+            let statuses = self.statuses.subscribe();
+            let statuses = statuses.borrow();
+            desired.iter().map(|(uid, pod)| shown(pod, statuses.get(uid).map(|view| &*view.status))).collect()
+        };
         resource::text(snapshot.as_ref(), &shown, self.tasks.now().wall)
     }
 
@@ -194,14 +196,11 @@ impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
 }
 
 /// What of a pod statistics are told of.
-fn shown(pod: &Pod) -> Shown {
+fn shown(pod: &Pod, status: Option<&PodStatus>) -> Shown {
     let key = pod::key(pod);
-    let status = pod.status.as_ref();
-    let lists =
-        status.map(|s| [&s.container_statuses, &s.init_container_statuses, &s.ephemeral_container_statuses]);
-    let containers = lists.into_iter().flatten().flatten().flatten().filter_map(|container| {
+    let containers = status.into_iter().flat_map(pod::container_statuses).filter_map(|container| {
         let running = container.state.as_ref()?.running.as_ref()?;
-        let (_, id) = container.container_id.as_deref()?.split_once("://")?;
+        let id = pod::runtime_id(container.container_id.as_deref()?);
         let started = running.started_at.as_ref().map(time::wall);
         Some(ShownContainer { name: container.name.clone(), id: id.to_owned(), started })
     });
@@ -227,10 +226,7 @@ async fn ended(mut statuses: watch::Receiver<PodViews>, uid: PodUid, container_i
 }
 
 fn runs(view: &PodView, container_id: &str) -> bool {
-    let status = &view.status;
-    let lists =
-        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
-    lists.into_iter().flatten().flatten().any(|container| {
+    pod::container_statuses(&view.status).any(|container| {
         let is_it = container.container_id.as_deref().is_some_and(|id| id.ends_with(container_id));
         is_it && container.state.as_ref().is_some_and(|state| state.running.is_some())
     })

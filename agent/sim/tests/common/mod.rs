@@ -1,4 +1,5 @@
 //! What all files of seeds ask of a run.
+#![allow(clippy::print_stdout)] // the figures of a run, for people
 
 use std::collections::BTreeSet;
 
@@ -21,4 +22,40 @@ pub(crate) fn caught(
         }
     }
     panic!("{defect:?} was not caught by {invariant}; others: {others:?}");
+}
+
+/// How many seeds a run has: `ORLOP_SIM_SEEDS`, or what a CI run has.
+pub(crate) fn seeds(of_ci: u64) -> u64 {
+    std::env::var("ORLOP_SIM_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(of_ci)
+}
+
+/// Every seed below `seeds`, told twice, on all processors.
+pub(crate) fn every_seed(
+    run: impl Fn(u64, Option<Defect>) -> Result<Report, Failure> + Sync,
+    seeds: u64,
+) -> Vec<Report> {
+    let twice = |seed: u64| {
+        let tell = || run(seed, None).map_err(|failure| failure.to_string());
+        let (first, second) = (tell()?, tell()?);
+        if first == second {
+            Ok(first)
+        } else {
+            Err(format!("seed {seed} does not replay: {first:?}, {second:?}"))
+        }
+    };
+    let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+    let lane = |first: usize| (first as u64..seeds).step_by(lanes).map(twice).collect::<Result<Vec<_>, _>>();
+    let told: Result<Vec<Vec<Report>>, String> = std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|first| scope.spawn(move || lane(first))).collect();
+        lanes
+            .into_iter()
+            .map(|lane| lane.join().expect("a panic of the agent is a failure of its seed"))
+            .collect()
+    });
+    let reports = told.unwrap_or_else(|failure| panic!("{failure}")).concat();
+    assert_eq!(reports.len() as u64, seeds);
+    let (crashes, steps) =
+        reports.iter().fold((0, 0), |(crashes, steps), r| (crashes + r.crashes, steps + r.steps));
+    println!("{} seeds, {steps} steps, {crashes} crashes of the agent", reports.len());
+    reports
 }

@@ -79,36 +79,13 @@ fn the_one_that_asked_goes_last() {
 
 #[test]
 fn one_that_asks_again_and_again_waits_for_its_back_off() {
-    let p = anew("Never");
-    let c = container("a", 1, 0, St::Exited, 42);
-    let snapshot = PodSnapshot {
-        pod: pod::key(&p),
-        as_of: Mono(1),
-        sandboxes: vec![sandbox(0, READY)],
-        containers: vec![
-            container("i1", 0, 0, St::Exited, 0),
-            container("side", 0, 0, St::Running, 0),
-            container("b", 0, 0, St::Running, 0),
-            container("d", 0, 0, St::Running, 0),
-            c.clone(),
-        ],
-    };
-    let mut back_off = BackOff::default();
-    let key = back_off_key(&p, &Slot::of(&p, "a"));
-    back_off.restarted(&key, Wall(0), Wall(0));
-    back_off.observe_exit(&key, &c.id, Wall(2), Now { mono: Mono(3), wall: Wall(3) });
-    let inputs = Inputs {
-        pod: &p,
-        snapshot: &snapshot,
-        back_off: &back_off,
-        replaced: &BTreeSet::new(),
-        probes: Verdicts::NONE,
-        hook_failed: &BTreeSet::new(),
-        hash: &|name, image| format!("{name}@{image}"),
-        now: Mono(5),
-    };
-    let waits = compute(&inputs);
+    let others = vec![
+        container("i1", 0, 0, St::Exited, 0),
+        container("side", 0, 0, St::Running, 0),
+        container("b", 0, 0, St::Running, 0),
+        container("d", 0, 0, St::Running, 0),
+    ];
+    let (waits, due) = in_back_off(&anew("Never"), &container("a", 1, 0, St::Exited, 42), others);
     assert_eq!((short(&waits).as_str(), waits.waiting.len(), waits.resetting), ("keep s0", 1, false));
-    let due = compute(&Inputs { now: waits.waiting[0].until, ..inputs });
     assert_eq!((short(&due).as_str(), due.resetting), ("keep s0 -b0 -side0 xi10", true));
 }

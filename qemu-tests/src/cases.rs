@@ -18,6 +18,7 @@ pub mod join_pods;
 pub mod join_refused;
 pub mod join_status;
 pub mod join_vm;
+pub mod join_volumes;
 pub mod lifecycle;
 pub mod lifecycle_crash;
 pub mod lifecycle_hooks;
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Case> {
         join_refused::CASES,
         join_certificates::CASES,
         join_vm::CASES,
+        join_volumes::CASES,
         api::CASES,
         api_logs::CASES,
         api_streams::CASES,

@@ -299,6 +299,12 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
         ApiCall::DeletePod { .. } => ApiReply::Done,
         ApiCall::CreateEvent(_) | ApiCall::PatchEvent { .. } => ApiReply::Event(object(body)?),
         ApiCall::CreateCsr(_) | ApiCall::GetCsr { .. } => ApiReply::Csr(object(body)?),
+        ApiCall::GetConfigMap(_) => ApiReply::ConfigMap(object(body)?),
+        ApiCall::GetSecret(_) => ApiReply::Secret(object(body)?),
+        // It has no name: what asked for it has the account's.
+        ApiCall::CreateToken { .. } => {
+            ApiReply::Token(serde_json::from_slice(body).map_err(|e| e.to_string())?)
+        }
         ApiCall::ReviewToken(_) => ApiReply::TokenReview(object(body)?),
         ApiCall::ReviewAccess(_) => ApiReply::AccessReview(object(body)?),
     }))

@@ -27,6 +27,8 @@ pub(crate) fn is_read(call: &ApiCall) -> bool {
             | ApiCall::GetLease { .. }
             | ApiCall::FindPod { .. }
             | ApiCall::GetCsr { .. }
+            | ApiCall::GetConfigMap(_)
+            | ApiCall::GetSecret(_)
             | ApiCall::ReviewToken(_)
             | ApiCall::ReviewAccess(_)
     )

@@ -8,7 +8,7 @@ use agent_core::api::ApiCall;
 use hyper::Request;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, ServiceAccount};
 use kube::Resource;
 use kube::core::Request as Builder;
 use kube::core::params::{
@@ -86,6 +86,13 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
             .map_err(|e| e.to_string()),
         ApiCall::CreateCsr(csr) => create(None, csr.as_ref()),
         ApiCall::GetCsr { name } => get::<CertificateSigningRequest>(None, name),
+        ApiCall::GetConfigMap(object) => get::<ConfigMap>(Some(&object.namespace), &object.name),
+        ApiCall::GetSecret(object) => get::<Secret>(Some(&object.namespace), &object.name),
+        ApiCall::CreateToken { account, request } => {
+            resource::<ServiceAccount>(Some(&segment(&account.namespace)?))
+                .create_subresource("token", &segment(&account.name)?, &PostParams::default(), json(request)?)
+                .map_err(|e| e.to_string())
+        }
         ApiCall::ReviewToken(review) => create(None, review.as_ref()),
         ApiCall::ReviewAccess(review) => create(None, review.as_ref()),
     }
@@ -201,7 +208,14 @@ mod tests {
         }
         let user = agent_core::server_policy::User::of_certificate("u", &[]);
         let access = agent_core::server_policy::access_review(&user, "get", "n", "proxy");
+        let name = || ObjectName { namespace: "ns".into(), name: "x".into() };
+        assert_eq!(shape(&ApiCall::GetSecret(name())), "GET /api/v1/namespaces/ns/secrets/x  ");
+        assert_eq!(shape(&ApiCall::GetConfigMap(name())), "GET /api/v1/namespaces/ns/configmaps/x  ");
         for (call, begins) in [
+            (
+                ApiCall::CreateToken { account: name(), request: Box::default() },
+                "POST /api/v1/namespaces/ns/serviceaccounts/x/token application/json {",
+            ),
             (
                 ApiCall::ReviewToken(Box::new(agent_core::server_policy::token_review("t"))),
                 "POST /apis/authentication.k8s.io/v1/tokenreviews application/json {",

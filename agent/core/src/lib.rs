@@ -37,3 +37,4 @@ pub mod status_manager;
 pub mod streaming;
 pub mod time;
 pub mod types;
+pub mod volume;

@@ -5,6 +5,8 @@
 //! after its deadline; pulls are bounded (serializeImagePulls, maxParallelImagePulls); a call that changes
 //! the runtime is let finish when the node stops, for a moment, so that the next incarnation starts clean.
 
+mod volumes;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,6 +30,7 @@ use crate::handlers::Handlers;
 use crate::mailbox::Sender;
 use crate::observer::Observer;
 use crate::pod_dirs::PodDirs;
+use crate::sources::Sources;
 
 /// What effects are carried out with; clones share it.
 pub struct Executor<R, I> {
@@ -36,6 +39,7 @@ pub struct Executor<R, I> {
     handlers: Arc<dyn Handlers>,
     observer: Observer<R>,
     dirs: Arc<PodDirs>,
+    sources: Arc<dyn Sources>,
     pulls: Arc<Semaphore>,
     tasks: Tasks,
     pleg: Sender<PlegEvent>,
@@ -51,6 +55,7 @@ impl<R, I> Clone for Executor<R, I> {
             handlers: self.handlers.clone(),
             observer: self.observer.clone(),
             dirs: self.dirs.clone(),
+            sources: self.sources.clone(),
             pulls: self.pulls.clone(),
             tasks: self.tasks.clone(),
             pleg: self.pleg.clone(),
@@ -93,7 +98,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
     /// `pulls` image pulls at once.
     pub fn new(
         (runtime, images, handlers): (Arc<R>, Arc<I>, Arc<dyn Handlers>),
-        dirs: Arc<PodDirs>,
+        (dirs, sources): (Arc<PodDirs>, Arc<dyn Sources>),
         pulls: usize,
         tasks: Tasks,
         pleg: Sender<PlegEvent>,
@@ -104,6 +109,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             images,
             handlers,
             dirs,
+            sources,
             pulls: Arc::new(Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS))),
             tasks,
             pleg,
@@ -212,6 +218,11 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let (at, key) = (self.dirs.clone(), key.clone());
                 self.on_disk(move || at.remove(&key)).await
             }
+            Effect::SetUpVolume { volume } => volumes::set_up(self, key, *volume).await,
+            Effect::TearDownVolumes => {
+                let (at, uid) = (self.dirs.clone(), key.uid.clone());
+                self.on_disk(move || at.tear_down_volumes(&uid)).await
+            }
             Effect::Inspect => self.inspect(key).await,
             Effect::InspectImage { image } => {
                 self.images.image_status(&image).await.map(EffectOk::Image).map_err(error)
@@ -298,6 +309,8 @@ fn changes_runtime(effect: &Effect) -> bool {
         | Effect::RemoveContainer { .. } => true,
         Effect::CreatePodDirs { .. }
         | Effect::RemovePodDirs
+        | Effect::SetUpVolume { .. }
+        | Effect::TearDownVolumes
         | Effect::InspectImage { .. }
         | Effect::PullImage { .. }
         | Effect::RunHook { .. }

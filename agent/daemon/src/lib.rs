@@ -29,6 +29,7 @@ pub mod run;
 pub mod runtime_state;
 pub mod serving;
 pub mod source;
+pub mod sources;
 pub mod status;
 pub mod testing;
 pub mod watchdog;

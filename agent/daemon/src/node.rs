@@ -41,6 +41,7 @@ use crate::pod_dirs::PodDirs;
 use crate::pod_output;
 use crate::runtime_state::{self, ContextSource, RuntimeState};
 use crate::source::{SourceShell, read_in_order, watch as watch_source};
+use crate::sources;
 use crate::status::StatusStore;
 use crate::watchdog::Owner;
 
@@ -125,9 +126,10 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let dirs = Arc::new(PodDirs::new(&plan.root_dir, &plan.pod_logs_dir));
         let (directories, records) = dirs.scan()?;
         let images = drivers.images;
+        let sources = sources::of_cluster(drivers.cluster.as_ref(), &tasks);
         let executor = Executor::new(
             (drivers.runtime.clone(), images.clone(), drivers.handlers),
-            dirs,
+            (dirs, sources.clone()),
             plan.pulls,
             tasks.clone(),
             to_pleg.clone(),
@@ -151,6 +153,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let manager = PodManager::new(expected, leftovers, plan.admission.clone(), state.network.clone());
         let (synced_view, synced) = watch::channel(false);
         let (desired_view, desired) = watch::channel(DesiredPods::new());
+        tasks.start(sources::follow(sources, desired.clone(), to_manager.clone()));
         let shell = ManagerShell::new(
             tasks.clone(),
             executor.clone(),

@@ -1,4 +1,4 @@
-//! Pods on disk: directories and files before a sandbox or container is made, the terminating record, and
+//! Pods on disk: directories and files before a sandbox or container is made, volumes, the terminating record, and
 //! the removal of it all.
 //!
 //! In: effects' paths. Out: the file system below `<root>/pods` and the pod log directory, nothing else:
@@ -7,14 +7,19 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_core::container_spec::dirs::termination_log_below;
 use agent_core::drivers::{Class, DriverError};
 use agent_core::pod_worker::TerminatingRecord;
 use agent_core::runtime::effect::{FileWrite, PodFile};
 use agent_core::runtime::{PodKey, PodUid};
+use agent_core::time::Wall;
+use agent_core::volume::payload::Payload;
+use agent_core::volume::{Plugin, SetUp};
 use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
+use agent_linux::volumes::{self, VolumeError};
 
 /// Below the pod's directory; goes away with it.
 const RECORD_NAME: &str = "terminating.json";
@@ -25,18 +30,23 @@ const POD_DIR_MODE: u32 = 0o750;
 /// Readers of logs run as other users.
 const LOG_DIR_MODE: u32 = 0o755;
 
+/// How many pods' volumes may be worked on at once.
+const LOCKS: usize = 16;
+
 /// Where pods live on disk.
 #[derive(Clone, Debug)]
 pub struct PodDirs {
     pods: PathBuf,
     logs: PathBuf,
+    /// A set-up that outlived its deadline must not meet the tearing down of its pod. By hash of the UID.
+    volumes: Arc<[Mutex<()>; LOCKS]>,
 }
 
 impl PodDirs {
     /// `root_dir` is `--root-dir`, `logs` is `podLogsDir`.
     #[must_use]
     pub fn new(root_dir: &Path, logs: &Path) -> PodDirs {
-        PodDirs { pods: root_dir.join("pods"), logs: logs.to_owned() }
+        PodDirs { pods: root_dir.join("pods"), logs: logs.to_owned(), volumes: Arc::default() }
     }
 
     /// Makes directories and writes files, each only below the pod's own two directories.
@@ -92,12 +102,50 @@ impl PodDirs {
         Ok(newest)
     }
 
-    /// Removes both directories of a pod without crossing mounts. Missing ones are a success.
+    /// Sets a volume of the pod up.
     ///
     /// # Errors
-    /// A mount that is still there, with its path, or the kernel's refusal.
+    /// The step that failed, or what of the host's is not as the pod says.
+    pub fn set_up_volume(
+        &self,
+        uid: &PodUid,
+        volume: &SetUp,
+        files: &Payload,
+        now: Wall,
+    ) -> Result<(), VolumeError> {
+        let outside = |e: DriverError| VolumeError::Refused(e.to_string());
+        let own = self.pod_dir(uid).map_err(outside)?;
+        if volume.plugin != Plugin::HostPath {
+            self.checked("set up volume", Path::new(&volume.path), &own).map_err(outside)?;
+        }
+        let _one = self.lock(uid);
+        volumes::set_up(&own, volume, files, now)
+    }
+
+    /// Unmounts and removes all volumes of a pod. Missing ones are a success.
+    ///
+    /// # Errors
+    /// A mount that is in use, or the kernel's refusal.
+    pub fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), DriverError> {
+        let own = self.pod_dir(uid)?;
+        let _one = self.lock(uid);
+        Ok(volumes::tear_down(&own)?)
+    }
+
+    fn lock(&self, uid: &PodUid) -> MutexGuard<'_, ()> {
+        let sum: usize = uid.as_str().bytes().map(usize::from).sum();
+        // It guards no data that a panic could have left half done.
+        self.volumes[sum % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes both directories of a pod, what is mounted there first. Missing ones are a success.
+    ///
+    /// # Errors
+    /// A mount that is in use, with its path, or the kernel's refusal.
     pub fn remove(&self, key: &PodKey) -> Result<(), DriverError> {
         let own = self.pod_dir(&key.uid)?;
+        let _one = self.lock(&key.uid);
+        volumes::unmount_below(&own)?;
         for logs in self.log_dirs(&key.uid)? {
             remove_tree(&logs)?;
         }

@@ -239,7 +239,8 @@ fn join(
         board.clone(),
         tasks,
     )?;
-    let drivers = ApiDrivers { client, pods, node, reconnect, board: board.clone() };
+    let objects = Arc::new(watches::Objects::new(client.clone(), tasks));
+    let drivers = ApiDrivers { client, pods, node, objects, reconnect, board: board.clone() };
     Ok((plan::plan(settings, node_name)?, drivers))
 }
 

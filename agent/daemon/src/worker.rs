@@ -132,6 +132,7 @@ impl Coalesce for PodEvent {
             (PodEvent::Desired(_), PodEvent::Desired(_))
             | (PodEvent::Network(_), PodEvent::Network(_))
             | (PodEvent::Context(_), PodEvent::Context(_))
+            | (PodEvent::SourcesChanged, PodEvent::SourcesChanged)
             | (PodEvent::Tick, PodEvent::Tick) => Relation::Supersedes,
             (PodEvent::Observed(a), PodEvent::Observed(b)) if a.as_of <= b.as_of => Relation::Supersedes,
             (PodEvent::Kill { reason: a, grace_s: g }, PodEvent::Kill { reason: b, grace_s: h })

@@ -7,9 +7,9 @@
 mod support;
 
 use agent_core::time::Mono;
-use agent_sim::fake_api::{Key, Resource};
+use agent_sim::fake_api::{Key, Resource, Verb, Who};
 use orlop_agent::status::PodViews;
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::Machine;
 use support::api::TestApi;
 
@@ -102,4 +102,48 @@ async fn without_the_api_server_pods_go_on_and_everything_converges() {
     let late = Key::new(Resource::Pods, "default", "late-node");
     api.until("running", &late, |pod| phase(pod) == "Running").await;
     assert_eq!(machine.running().len(), 2);
+}
+
+/// Writes a ConfigMap as a user does.
+fn put_config_map(api: &TestApi, value: &str) {
+    let key = Key::new(Resource::ConfigMaps, "default", "conf");
+    let data = json!({ "k": value });
+    let verb = if api.object(&key).is_some() {
+        Verb::Patch(json!({ "data": data }))
+    } else {
+        Verb::Create(json!({ "metadata": { "name": "conf", "namespace": "default" }, "data": data }))
+    };
+    api.with(|api, now| api.serve(now.wall, &Who::Admin, &key, &verb)).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_waits_for_its_config_map_and_sees_it_change() {
+    let (machine, api) = machine();
+    let agent = machine.agent(Mono(0)).await;
+    api.until("ready", &the_node(), is_ready).await;
+    let pod = api.run_pod_with("web", &json!([{ "name": "v", "configMap": { "name": "conf" } }]));
+    agent.pass(5).await;
+    assert!(machine.running().is_empty(), "a volume is missing");
+    put_config_map(&api, "one");
+    api.until("running", &pod, |pod| phase(pod) == "Running").await;
+    let uid = api.object(&pod).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+    let file = machine.path(&format!("kubelet/pods/{uid}/volumes/kubernetes.io~configmap/v/k"));
+    let read = || std::fs::read_to_string(&file).unwrap();
+    assert_eq!(read(), "one");
+    let before = machine.running();
+    put_config_map(&api, "two");
+    agent.pass(5).await;
+    assert_eq!(read(), "two");
+
+    agent.kill().await;
+    put_config_map(&api, "three");
+    let agent = machine.agent(Mono(0)).await;
+    api.until("ready", &the_node(), is_ready).await;
+    agent.pass(5).await;
+    assert_eq!((read().as_str(), machine.running()), ("three", before));
+
+    api.with(|api, now| api.remove_object(now.wall, &pod, None)).unwrap();
+    api.until("gone", &pod, |pod| pod.is_none()).await;
+    agent.pass(30).await;
+    assert_eq!(std::fs::read_dir(machine.path("kubelet/pods")).unwrap().count(), 0);
 }

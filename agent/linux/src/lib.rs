@@ -23,3 +23,4 @@ pub mod notify;
 pub mod path_watch;
 pub mod process;
 pub mod remove_tree;
+pub mod volumes;

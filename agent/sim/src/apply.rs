@@ -67,11 +67,17 @@ impl World {
                 return (Ok(self.files_of(&key.uid, log_of.as_deref())), Duration::ZERO);
             }
             Effect::RemovePodDirs => {
+                self.tear_down_volumes(&key.uid);
                 self.disk.dirs.remove(&key.uid);
                 self.disk.records.remove(&key.uid);
                 self.disk.logs.retain(|(uid, _), _| *uid != key.uid);
                 // Its history on this node ends here, even if the agent dies before it can say so.
                 self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod: key.uid.clone() });
+                return (Ok(EffectOk::Done), Duration::ZERO);
+            }
+            Effect::SetUpVolume { volume } => return (self.set_up_volume(key, volume), Duration::ZERO),
+            Effect::TearDownVolumes => {
+                self.tear_down_volumes(&key.uid);
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
             Effect::Inspect => {

@@ -23,7 +23,15 @@ pub(crate) enum Ask {
 impl Ask {
     /// True if somebody else carries it out, who may not notice that the agent died.
     pub(crate) fn is_remote(&self) -> bool {
-        let local = |e: &Effect| matches!(e, Effect::CreatePodDirs { .. } | Effect::RemovePodDirs);
+        let local = |e: &Effect| {
+            matches!(
+                e,
+                Effect::CreatePodDirs { .. }
+                    | Effect::RemovePodDirs
+                    | Effect::SetUpVolume { .. }
+                    | Effect::TearDownVolumes
+            )
+        };
         matches!(self, Ask::Effect { effect, .. } if !local(effect))
     }
 

@@ -29,8 +29,9 @@ pub struct Violation {
 
 /// Calls, timers and hints that may wait at once: a few for each pod.
 const AGENDA_MAX: usize = 2_000;
-/// Effects that one pod worker may have in flight: one for each container, the sandboxes, the record, a look.
-const IN_FLIGHT_MAX: usize = 8;
+/// Effects that one pod worker may have in flight: one for each container, the sandboxes, the record, a look, and four
+/// volumes.
+const IN_FLIGHT_MAX: usize = 12;
 
 /// The observers and what they were shown last.
 pub struct Checks {
@@ -141,7 +142,10 @@ impl Checks {
     pub fn planned(&mut self, at: Mono, pod: &Pod) {
         let one = |c: &Container| InitContainer { name: c.name.clone(), sidecar: pod::is_sidecar(c) };
         let init = pod::init_containers(pod).iter().map(one).collect();
-        self.note(at, &TraceEvent::PodPlanned { pod: PodUid::from(pod::uid(pod)), init });
+        let uid = PodUid::from(pod::uid(pod));
+        self.note(at, &TraceEvent::PodPlanned { pod: uid.clone(), init });
+        let volumes = pod::spec(pod).volumes.iter().flatten().map(|v| v.name.clone()).collect();
+        self.note(at, &TraceEvent::VolumesPlanned { pod: uid, volumes });
     }
 
     /// A worker's state after a step, and how much it has in flight.

@@ -7,6 +7,7 @@ use agent_core::machine::EffectId;
 use agent_core::runtime::PodKey;
 use agent_core::runtime::effect::Effect;
 use agent_core::time::Mono;
+use agent_core::volume::{FileSource, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work};
 use serde_json::json;
 
 use crate::cluster::Owner;
@@ -43,6 +44,12 @@ pub enum Defect {
     RestartsDebuggers,
     /// Removes the container that asked for all to begin anew before the others (RESTART-ALL).
     RemovesTheOneThatAsked,
+    /// Takes volumes away before containers have ended (VOL-HELD).
+    TearsDownEarly,
+    /// Mounts once more what was torn down (LEAK).
+    LeavesMounts,
+    /// Makes a volume from another namespace's secret (SECRET-SCOPE).
+    MountsForeign,
     /// Writes `Running` after a terminal phase (STATUS-MONO).
     TakesBackTheEnd,
     /// Writes `Failed` while containers run (STATUS-TRUTH).
@@ -97,6 +104,19 @@ impl Node {
             (Some(Defect::StartsWhileTerminating), Effect::StopContainer { container, .. }) => {
                 also(Effect::StartContainer { container: container.clone() });
             }
+            (Some(Defect::TearsDownEarly), Effect::StopContainer { .. }) => also(Effect::TearDownVolumes),
+            (Some(Defect::LeavesMounts), Effect::RemovePodDirs) => {
+                let medium = Medium::Disk;
+                let volume = Box::new(SetUp {
+                    name: "left".to_owned(),
+                    plugin: Plugin::EmptyDir,
+                    path: String::new(),
+                    work: Work::EmptyDir { medium, marker: String::new() },
+                    nested: Vec::new(),
+                    fs_group: None,
+                });
+                also(Effect::SetUpVolume { volume });
+            }
             (Some(Defect::GivesMore), Effect::StopContainer { container, grace_s }) => {
                 also(Effect::StopContainer { container: container.clone(), grace_s: grace_s + 30 });
             }
@@ -118,9 +138,16 @@ impl Node {
     /// Changes an effect as the configured defect does.
     pub(crate) fn distort(&self, effect: &mut Effect) {
         if let (Some(Defect::StopsWithMoreGrace), Effect::StopContainer { grace_s, .. }) =
-            (self.defect, effect)
+            (self.defect, &mut *effect)
         {
             *grace_s += 30;
+        }
+        if let (Some(Defect::MountsForeign), Effect::SetUpVolume { volume }) = (self.defect, effect)
+            && let Work::Files { sources, .. } = &mut volume.work
+        {
+            let (namespace, name) = ("kube-system".to_owned(), "other".to_owned());
+            let object = ObjectRef { kind: ObjectKind::Secret, namespace, name };
+            sources.push(FileSource::Object { object, items: Vec::new(), optional: true, mode: 0o644 });
         }
     }
 

@@ -26,4 +26,5 @@ pub mod rng;
 pub mod scenario;
 pub mod trace;
 pub mod users;
+mod volumes;
 pub mod world;

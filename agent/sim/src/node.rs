@@ -67,6 +67,8 @@ pub enum NodeEvent {
         /// The answer.
         result: Box<ApiResult>,
     },
+    /// What these pods get values from changed.
+    Sources(BTreeSet<PodUid>),
     /// News of the machine.
     Input(Box<NodeInput>),
     /// The timer.
@@ -236,6 +238,7 @@ impl Node {
             NodeEvent::Input(input) => {
                 self.tell_cluster(now, |cluster, out| cluster.input(now, *input, out));
             }
+            NodeEvent::Sources(pods) => self.manage(now, ManagerEvent::SourcesChanged(pods)),
             NodeEvent::Tick => self.tick(now),
         }
         std::mem::take(&mut self.out)

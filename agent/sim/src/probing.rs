@@ -131,6 +131,7 @@ impl World {
         if let Some(probing) = &mut self.probing {
             probing.tempers.clear();
         }
+        self.calm_objects();
     }
 
     /// The agent asks; the answer comes, or the timeout.

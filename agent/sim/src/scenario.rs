@@ -93,6 +93,14 @@ pub fn run_in_place(seed: u64, defect: Option<Defect>) -> Result<Report, Failure
     play(seed, defect, None, Variant::InPlace)
 }
 
+/// [`run`] with pods that have volumes.
+///
+/// # Errors
+/// The first broken invariant, with the tail of the trace.
+pub fn run_mounting(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    play(seed, defect, None, Variant::Mounting)
+}
+
 /// [`run`], but a failure comes with every event from the beginning.
 ///
 /// # Errors
@@ -107,6 +115,7 @@ enum Variant {
     Plain,
     Probing,
     InPlace,
+    Mounting,
 }
 
 fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant) -> Result<Report, Failure> {
@@ -122,6 +131,7 @@ fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant
         Variant::Plain => {}
         Variant::Probing => world.probe(seed),
         Variant::InPlace => world.change_in_place(seed),
+        Variant::Mounting => world.mount(seed),
     }
     let mut story = Story { rng, pods: 0 };
     let told = panic::catch_unwind(AssertUnwindSafe(|| story.tell(&mut world, faults)));
@@ -258,6 +268,7 @@ impl Story {
         });
         world.decorate(&mut pod);
         world.give_rules(&mut pod);
+        world.add_volumes(&mut pod);
         pod
     }
 }
@@ -347,6 +358,7 @@ fn leaks(world: &mut World) -> Result<(), Violation> {
         ("sandboxes", world.runtime.sandboxes.len()),
         ("containers", world.runtime.containers.len()),
         ("pod directories", world.disk.dirs.len()),
+        ("mounts of pods", world.disk.mounts.len()),
         ("terminating records", world.disk.records.len()),
         ("pods of the API", world.left_in_api()),
         ("statuses", world.node.as_ref().and_then(Node::cluster).map_or(0, Cluster::remembered)),

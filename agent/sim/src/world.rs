@@ -34,6 +34,7 @@ use crate::probing::{Asked, Probing};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::trace::Trace;
+use crate::volumes::Volumes;
 
 /// What happens at a moment of virtual time.
 #[derive(Clone, Debug)]
@@ -72,6 +73,8 @@ pub struct Disk {
     pub dirs: BTreeSet<PodUid>,
     /// The newest attempt of each container that left a log; only in runs with changes in place.
     pub logs: BTreeMap<(PodUid, String), u32>,
+    /// What is mounted there.
+    pub mounts: BTreeMap<PodUid, BTreeSet<String>>,
 }
 
 /// The world.
@@ -94,6 +97,8 @@ pub struct World {
     pub(crate) probing: Option<Box<Probing>>,
     /// Changes of pods that live; `None` for a run without.
     pub(crate) in_place: Option<Box<InPlace>>,
+    /// Objects that pods' volumes are made from; `None` for a run without volumes.
+    pub(crate) volumes: Option<Box<Volumes>>,
     pub(crate) node: Option<Node>,
     /// When the agent's timer goes off.
     armed: Option<Mono>,
@@ -124,6 +129,7 @@ impl World {
             api: None,
             probing: None,
             in_place: None,
+            volumes: None,
             node: None,
             armed: None,
             incarnation: 0,
@@ -385,6 +391,7 @@ impl World {
         self.disturb();
         self.fence_until = Mono(0);
         self.runtime.reboot(self.now());
+        self.forget_mounts();
         self.queue.retain(|e| !matches!(e, Event::Apply(_) | Event::Exit { .. } | Event::Answer(..)));
     }
 
@@ -422,6 +429,7 @@ impl World {
     fn second(&mut self) {
         self.queue.after(Duration::from_secs(1), Event::Second);
         self.api_second();
+        self.objects_change();
         if self.rng.chance(self.faults.container_killed) {
             let running: Vec<ContainerId> = self.ids_in(ContainerState::Running);
             if let Some(id) = self.rng.pick(&running).cloned() {

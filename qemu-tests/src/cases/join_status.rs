@@ -103,6 +103,7 @@ fn last_words(cx: &mut CaseContext<'_>) -> Result<()> {
 fn container_fields(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let mut pod = api_pod("fields", "first", STAYS, 1);
+    pod["spec"]["automountServiceAccountToken"] = json!(false);
     pod["spec"]["volumes"] = json!([{"name": "scratch", "emptyDir": {}}]);
     let c = &mut pod["spec"]["containers"][0];
     c["resources"] = json!({"requests": {"cpu": "33m", "memory": "8Mi"}, "limits": {"memory": "64M"}});

@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
 /// One answered request.
@@ -113,6 +115,27 @@ pub fn is_forbidden(request: &Request) -> bool {
     is_of_node(request) && request.code == 403
 }
 
+/// For how long the authoriser may not know yet of a pod that its node has heard of.
+const EARLY: Duration = Duration::from_secs(5);
+
+/// True if the node was refused only because the authoriser heard of its pod a moment after the node did: what it asked
+/// for belongs to pods, and it was not refused again later. (Watches are logged when they end, so that they were granted
+/// cannot be seen.) Upstream's kubelet meets the same refusals.
+#[must_use]
+pub fn was_early(all: &[Request], at: usize) -> bool {
+    let of_pods = ["configmaps", "secrets", "serviceaccounts/token"];
+    let object = |r: &Request| {
+        let (path, query) = r.uri.split_once('?').unwrap_or((&r.uri, ""));
+        let field = query.split('&').find(|part| part.starts_with("fieldSelector="));
+        (r.user.clone(), r.resource.clone(), path.to_owned(), field.map(str::to_owned))
+    };
+    let when = |r: &Request| r.at.parse::<Timestamp>().unwrap_or_default();
+    let Some(refused) = all.get(at).filter(|r| of_pods.contains(&r.resource.as_str())) else { return false };
+    let same = |r: &&Request| is_forbidden(r) && object(r) == object(refused);
+    let span = |r: &Request| when(r).duration_since(when(refused)).unsigned_abs();
+    all.iter().filter(same).all(|r| span(r) <= EARLY)
+}
+
 /// Requests from this address that got no answer to be content with, whoever the API server took it for.
 #[must_use]
 pub fn failed_from<'a>(requests: &'a [Request], source: &str, codes: &[u16]) -> Vec<&'a Request> {
@@ -147,5 +170,15 @@ mod tests {
         assert!(failed_from(&all, "172.30.0.11", &[401, 403]).is_empty());
         assert_eq!(counts(all.iter())["patch nodes/status"], 2);
         assert!(parse("nonsense\n").is_err());
+        let of = |resource: &str, field: &str, second: u32| Request {
+            user: "system:node:a".to_owned(),
+            resource: resource.to_owned(),
+            uri: format!("/api/v1/x?timeoutSeconds={second}&fieldSelector=metadata.name%3D{field}"),
+            at: format!("2026-11-21T12:00:{second:02}Z"),
+            ..all[0].clone()
+        };
+        assert!(was_early(&[of("secrets", "a", 1), of("secrets", "b", 30), of("secrets", "a", 2)], 0));
+        assert!(!was_early(&[of("secrets", "a", 1), of("secrets", "a", 30)], 0), "refused for good");
+        assert!(!was_early(&[of("nodes", "a", 1)], 0));
     }
 }

@@ -86,7 +86,7 @@ pub fn lay(client: &ClusterClient, server: &str, ca_pem: &str) -> Result<()> {
     )?;
     await_namespace(client, "kube-public")?;
     cluster_info(client, server, ca_pem)?;
-    do_not_mount_tokens(client, "default")
+    await_account(client, "default")
 }
 
 fn role_ref(kind: &str, name: &str) -> Value {
@@ -177,15 +177,13 @@ pub fn await_signature(client: &ClusterClient, token: &Token) -> Result<()> {
     })
 }
 
-/// Pods of the namespace get no token mounted: projected volumes are not there yet.
+/// Without it no pod is admitted to the namespace.
 ///
 /// # Errors
 /// If the controller does not make the service account.
-pub fn do_not_mount_tokens(client: &ClusterClient, namespace: &str) -> Result<()> {
+pub fn await_account(client: &ClusterClient, namespace: &str) -> Result<()> {
     let accounts = client.of::<ServiceAccount>(namespace);
-    client.wait(&accounts, 60, "service account default", |all| all.contains_key("default").then_some(()))?;
-    client.merge(&accounts, "default", &json!({"automountServiceAccountToken": false}))?;
-    Ok(())
+    client.wait(&accounts, 60, "service account default", |all| all.contains_key("default").then_some(()))
 }
 
 /// Makes a namespace for a case.
@@ -194,7 +192,7 @@ pub fn do_not_mount_tokens(client: &ClusterClient, namespace: &str) -> Result<()
 /// If the API server refuses it.
 pub fn add_namespace(client: &ClusterClient, name: &str) -> Result<()> {
     client.create::<Namespace>(&client.all(), json!({"metadata": {"name": name}}))?;
-    do_not_mount_tokens(client, name)
+    await_account(client, name)
 }
 
 #[cfg(test)]

@@ -10,11 +10,11 @@ pub mod retry;
 use std::future::Future;
 use std::sync::Arc;
 
-use k8s_openapi::api::authentication::v1::TokenReview;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret};
 use serde_json::Value;
 
 use crate::drivers::Class;
@@ -100,6 +100,17 @@ pub enum ApiCall {
         /// Its name.
         name: String,
     },
+    /// GET a ConfigMap. Answer: [`ApiReply::ConfigMap`].
+    GetConfigMap(ObjectName),
+    /// GET a Secret. Answer: [`ApiReply::Secret`].
+    GetSecret(ObjectName),
+    /// POST to a service account's `token` subresource. Answer: [`ApiReply::Token`].
+    CreateToken {
+        /// Whose token.
+        account: ObjectName,
+        /// For whom, how long, bound to which pod.
+        request: Box<TokenRequest>,
+    },
     /// POST a token review. Answer: [`ApiReply::TokenReview`].
     ReviewToken(Box<TokenReview>),
     /// POST a subject access review. Answer: [`ApiReply::AccessReview`].
@@ -133,6 +144,11 @@ impl ApiCall {
             ApiCall::PatchEvent { event, .. } => format!("patch event {}", named(event)),
             ApiCall::CreateCsr(csr) => format!("create certificate signing request {}", meta(&csr.metadata)),
             ApiCall::GetCsr { name } => format!("get certificate signing request {name}"),
+            ApiCall::GetConfigMap(object) => format!("get configmap {}", named(object)),
+            ApiCall::GetSecret(object) => format!("get secret {}", named(object)),
+            ApiCall::CreateToken { account, .. } => {
+                format!("create token of service account {}", named(account))
+            }
             // Neither the token nor whose request it is: both may be somebody's secret.
             ApiCall::ReviewToken(_) => "review a token".to_owned(),
             ApiCall::ReviewAccess(_) => "review an access".to_owned(),
@@ -153,6 +169,12 @@ pub enum ApiReply {
     Event(Box<Event>),
     /// The request as it is now, with its certificate once it is signed.
     Csr(Box<CertificateSigningRequest>),
+    /// The ConfigMap as it is now.
+    ConfigMap(Box<ConfigMap>),
+    /// The Secret as it is now.
+    Secret(Box<Secret>),
+    /// The request with its token.
+    Token(Box<TokenRequest>),
     /// The review with its answer.
     TokenReview(Box<TokenReview>),
     /// The review with its answer.

@@ -12,6 +12,7 @@ mod handlers;
 mod in_place;
 mod order;
 mod runtime;
+mod volumes;
 
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ pub use handlers::{HookGrace, ProbeOwn};
 pub use in_place::{EphemeralOnce, RestartAll};
 pub use order::{GcSafe, Grace, InitContainer, Order};
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
+pub use volumes::VolHeld;
 
 /// Something that happened in the world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +115,25 @@ pub enum TraceEvent {
         pod: PodUid,
         /// `spec.initContainers`, in order.
         init: Vec<InitContainer>,
+    },
+    /// What a pod's specification says of its volumes.
+    VolumesPlanned {
+        /// Which pod.
+        pod: PodUid,
+        /// `spec.volumes`.
+        volumes: Vec<String>,
+    },
+    /// A volume of a pod is there, with all its files.
+    VolumeMounted {
+        /// Which pod.
+        pod: PodUid,
+        /// Which of its volumes.
+        volume: String,
+    },
+    /// Nothing is mounted for the pod any more.
+    VolumesGone {
+        /// Which pod.
+        pod: PodUid,
     },
     /// The agent asked for a container to be stopped; beside [`TraceEvent::EffectIssued`].
     StopAsked {
@@ -316,6 +337,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(HookGrace::default()),
         Box::new(EphemeralOnce::default()),
         Box::new(RestartAll::default()),
+        Box::new(VolHeld::default()),
     ];
     all.extend(api_side());
     all

@@ -14,8 +14,6 @@ use crate::types::{ContainerRef, pod};
 
 /// Mode of kubelet-made directories in the pod directory.
 const DIR_MODE: u32 = 0o750;
-/// emptyDir is for every user of the pod.
-const EMPTY_DIR_MODE: u32 = 0o777;
 /// Log readers run as other users.
 const LOG_DIR_MODE: u32 = 0o755;
 /// A container may run as any user and must be able to write its last words.
@@ -31,12 +29,6 @@ pub fn pod_dir(pod: &Pod, node: &NodeContext) -> String {
 #[must_use]
 pub fn log_directory(pod: &Pod, node: &NodeContext) -> String {
     format!("{}/{}_{}_{}", node.pod_logs_dir, pod::namespace(pod), pod::name(pod), pod::uid(pod))
-}
-
-/// Host path of a disk-backed emptyDir volume.
-#[must_use]
-pub fn empty_dir(pod: &Pod, volume: &str, node: &NodeContext) -> String {
-    format!("{}/volumes/kubernetes.io~empty-dir/{volume}", pod_dir(pod, node))
 }
 
 /// Host path of the managed `/etc/hosts`.
@@ -57,7 +49,7 @@ pub fn termination_log_below(container: &str, attempt: u32) -> String {
     format!("containers/{container}/{attempt:08x}")
 }
 
-/// What must exist before the pod's sandbox: pod directory, its parts, emptyDir volumes, log directory.
+/// What must exist before the pod's sandbox: pod directory, its parts, log directory. Volumes are made by [`crate::volume`].
 #[must_use]
 pub fn pod_dirs(pod: &Pod, node: &NodeContext) -> Effect {
     let root = pod_dir(pod, node);
@@ -65,12 +57,6 @@ pub fn pod_dirs(pod: &Pod, node: &NodeContext) -> Effect {
     for part in ["volumes", "plugins", "containers"] {
         dirs.push((format!("{root}/{part}"), DIR_MODE));
     }
-    let volumes = pod::spec(pod).volumes.as_deref().unwrap_or(&[]);
-    let empty: Vec<_> = volumes.iter().filter(|v| v.empty_dir.is_some()).collect();
-    if !empty.is_empty() {
-        dirs.push((format!("{root}/volumes/kubernetes.io~empty-dir"), DIR_MODE));
-    }
-    dirs.extend(empty.iter().map(|v| (empty_dir(pod, &v.name, node), EMPTY_DIR_MODE)));
     Effect::CreatePodDirs { log_directory: log_directory(pod, node), dirs, files: Vec::new(), log_of: None }
 }
 

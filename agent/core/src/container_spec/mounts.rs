@@ -3,14 +3,16 @@
 //! In: `volumeMounts`, the pod's volumes, the node. Out: [`Mount`]s in order: volumes as listed, then the managed
 //! hosts file, then the termination message. Invariant: only volume kinds that `unsupported` lets through.
 
-use k8s_openapi::api::core::v1::{Container, Pod, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 
 use super::SpecError;
 use super::context::NodeContext;
-use super::dirs::{empty_dir, hosts_path, termination_log};
+use super::dirs::{hosts_path, termination_log};
 use super::hosts;
 use crate::runtime::config::{Mount, MountPropagation};
 use crate::types::{ContainerRef, pod};
+use crate::volume::Plugin;
+use crate::volume::plan::location;
 
 const ETC_HOSTS: &str = "/etc/hosts";
 
@@ -63,31 +65,23 @@ fn volume_mount(
             mount.name, container.name
         ))
     })?;
-    let (host_path, owned) = host_path(pod, volume, node).ok_or_else(|| {
+    let (host_path, plugin) = location(pod, volume, node).ok_or_else(|| {
         SpecError::container(format!("volume {:?} has a type that this node cannot provide", mount.name))
     })?;
     let path = &mount.mount_path;
     Ok(Mount {
         container_path: if path.starts_with('/') { path.clone() } else { format!("/{path}") },
         host_path,
-        readonly: mount.read_only == Some(true),
+        readonly: mount.read_only == Some(true) || plugin.is_read_only(),
         recursive_read_only: false,
         // Only what the node made for this pod may be relabelled.
-        selinux_relabel: owned && node.security.selinux_enabled,
+        selinux_relabel: plugin != Plugin::HostPath && node.security.selinux_enabled,
         propagation: match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => MountPropagation::HostToContainer,
             Some("Bidirectional") => MountPropagation::Bidirectional,
             _ => MountPropagation::Private,
         },
     })
-}
-
-/// (path on the node, made by the node for this pod).
-fn host_path(pod: &Pod, volume: &Volume, node: &NodeContext) -> Option<(String, bool)> {
-    if let Some(host_path) = &volume.host_path {
-        return Some((host_path.path.clone(), false));
-    }
-    volume.empty_dir.as_ref().map(|_| (empty_dir(pod, &volume.name, node), true))
 }
 
 #[cfg(test)]
@@ -100,7 +94,7 @@ mod tests {
         serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"volumes": [{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/srv"}},
-                                 {"name": "s", "secret": {"secretName": "x"}}],
+                                 {"name": "s", "secret": {"secretName": "x"}}, {"name": "n", "nfs": {"server": "x", "path": "/"}}],
                 "containers": [{"name": "c", "volumeMounts": mounts, "terminationMessagePath": message_path}]}}))
         .unwrap()
     }
@@ -145,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_volume_that_cannot_be_mounted_is_an_error() {
-        for name in ["missing", "s"] {
+        for name in ["missing", "n"] {
             let pod = pod(json!([{"name": name, "mountPath": "/x"}]), "");
             let error = built(&pod, &NodeContext::new("n")).unwrap_err();
             assert!(error.reason == "CreateContainerConfigError" && error.message.contains(name), "{error}");

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeMount};
 
 use crate::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
 use crate::types::pod;
+use crate::volume::plan::plugin_of;
 
 /// A field that is not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,23 +64,19 @@ fn pod_level(spec: &PodSpec, list: &mut List) {
     list.add(spec.overhead.as_ref().is_some_and(|o| !o.is_empty()), "spec.overhead");
     list.add(spec.resources.is_some(), "spec.resources");
     list.add(some(spec.resource_claims.as_ref()), "spec.resourceClaims");
-    // Ownership of volumes is not changed yet; without a volume that the node makes, fsGroup is only a group.
-    let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group).is_some();
-    let owned = spec.volumes.iter().flatten().any(|v| v.empty_dir.is_some());
-    list.add(fs_group && owned, "spec.securityContext.fsGroup");
 }
 
 fn volume_level(path: &str, volume: &Volume, list: &mut List) {
-    if let Some(host_path) = &volume.host_path {
-        let checked = host_path.type_.as_deref().filter(|t| !t.is_empty());
-        list.add(checked.is_some(), format!("{path}.hostPath.type={}", checked.unwrap_or("")));
-    } else if let Some(empty_dir) = &volume.empty_dir {
-        let medium = empty_dir.medium.as_deref().filter(|m| !m.is_empty());
+    if let Some(empty_dir) = &volume.empty_dir {
+        let medium = empty_dir.medium.as_deref().filter(|m| m.starts_with("HugePages"));
         list.add(medium.is_some(), format!("{path}.emptyDir.medium={}", medium.unwrap_or("")));
-        list.add(empty_dir.size_limit.is_some(), format!("{path}.emptyDir.sizeLimit"));
-    } else {
-        list.add(true, format!("{path}.{}", source_name(volume)));
     }
+    for (index, part) in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()).enumerate() {
+        let at = format!("{path}.projected.sources[{index}]");
+        list.add(part.cluster_trust_bundle.is_some(), format!("{at}.clusterTrustBundle"));
+        list.add(part.pod_certificate.is_some(), format!("{at}.podCertificate"));
+    }
+    list.add(plugin_of(volume).is_none(), format!("{path}.{}", source_name(volume)));
 }
 
 /// The name of the volume's source in the API.
@@ -150,7 +147,10 @@ mod tests {
             "schedulerName": "default-scheduler", "tolerations": [{"key": "node.kubernetes.io/not-ready",
                 "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
             "securityContext": {"fsGroup": 1, "sysctls": [{"name": "a", "value": "b"}]},
-            "volumes": [{"name": "h", "hostPath": {"path": "/x", "type": ""}}],
+            "volumes": [{"name": "h", "hostPath": {"path": "/x", "type": "Socket"}}, {"name": "s", "secret": {}},
+                {"name": "m", "configMap": {"name": "x"}}, {"name": "d", "downwardAPI": {}},
+                {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}}]}},
+                {"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always"}],
             "containers": [{"name": "c", "livenessProbe": {}, "readinessProbe": {}, "startupProbe": {},
                 "lifecycle": {"preStop": {}, "postStart": {}},
@@ -170,23 +170,19 @@ mod tests {
             (json!({"resources": {}}), "spec.resources"),
             (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
             (
-                json!({"securityContext": {"fsGroup": 1}, "volumes": [{"name": "e", "emptyDir": {}}]}),
-                "spec.securityContext.fsGroup",
+                json!({"volumes": [{"name": "e", "emptyDir": {"medium": "HugePages-2Mi"}}]}),
+                "spec.volumes[0].emptyDir.medium=HugePages-2Mi",
             ),
             (
-                json!({"volumes": [{"name": "h", "hostPath": {"path": "/x", "type": "Directory"}}]}),
-                "spec.volumes[0].hostPath.type=Directory",
+                json!({"volumes": [{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "x"}}]}}]}),
+                "spec.volumes[0].projected.sources[0].clusterTrustBundle",
             ),
             (
-                json!({"volumes": [{"name": "e", "emptyDir": {"medium": "Memory"}}]}),
-                "spec.volumes[0].emptyDir.medium=Memory",
+                json!({"volumes": [{"name": "v", "projected": {"sources": [{"podCertificate":
+                    {"signerName": "x", "keyType": "ED25519"}}]}}]}),
+                "spec.volumes[0].projected.sources[0].podCertificate",
             ),
-            (
-                json!({"volumes": [{"name": "e", "emptyDir": {"sizeLimit": "1Gi"}}]}),
-                "spec.volumes[0].emptyDir.sizeLimit",
-            ),
-            (json!({"volumes": [{"name": "v", "configMap": {"name": "x"}}]}), "spec.volumes[0].configMap"),
-            (json!({"volumes": [{"name": "v", "projected": {}}]}), "spec.volumes[0].projected"),
+            (json!({"volumes": [{"name": "v", "nfs": {"server": "x", "path": "/"}}]}), "spec.volumes[0].nfs"),
             (json!({"volumes": [{"name": "v", "image": {}}]}), "spec.volumes[0].image"),
         ];
         for (mut spec, field) in table {

@@ -56,6 +56,8 @@ pub enum ManagerEvent {
     Finished(PodUid),
     /// Whether the node's network is ready.
     Network(Result<(), String>),
+    /// What these pods get values from changed.
+    SourcesChanged(BTreeSet<PodUid>),
     /// What workers share changed.
     Context(Arc<WorkerContext>),
     /// The Node object as the watch has it, `None` if there is none; pods that were judged stay judged.
@@ -402,6 +404,11 @@ impl Machine for PodManager {
                 self.tell_all(&PodEvent::Network(self.network.clone()), out);
             }
             ManagerEvent::Network(_) => {}
+            ManagerEvent::SourcesChanged(uids) => {
+                for uid in uids.into_iter().filter(|uid| self.workers.contains_key(uid)) {
+                    out.push(ManagerAction::Tell { uid, event: PodEvent::SourcesChanged });
+                }
+            }
             ManagerEvent::Context(context) => self.tell_all(&PodEvent::Context(context), out),
             ManagerEvent::Node(marks) => {
                 self.node.hear();

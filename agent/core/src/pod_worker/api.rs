@@ -81,6 +81,8 @@ pub enum PodEvent {
     },
     /// Whether the node's network is ready, `Err` with the runtime's words. Latest wins; ready until told.
     Network(Result<(), String>),
+    /// Something that the pod gets values from changed: a Secret, a ConfigMap.
+    SourcesChanged,
     /// What all workers share changed (the node got another address).
     Context(Arc<WorkerContext>),
     /// The deadline came.

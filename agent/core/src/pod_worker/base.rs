@@ -19,6 +19,7 @@ use crate::runtime::observed::{PodSnapshot, SandboxObserved, SandboxState};
 use crate::runtime::{ContainerId, PodKey, SandboxId};
 use crate::status::{self, StatusInputs, Verdict, WaitingReason};
 use crate::time::{Mono, Now, Wall};
+use crate::volume::PodVolumes;
 
 #[derive(Clone, Debug)]
 pub(super) struct Base {
@@ -37,6 +38,7 @@ pub(super) struct Base {
     pub(super) probes: PodProbes,
     /// All containers are being made to begin anew.
     pub(super) resetting: bool,
+    pub(super) volumes: PodVolumes,
     /// preStop hooks of instances that are being stopped.
     pub(super) pre_stops: BTreeMap<ContainerId, PreStop>,
     /// A decision waits for a snapshot later than this.
@@ -58,6 +60,7 @@ impl Base {
             wake: None,
             probes: PodProbes::default(),
             resetting: false,
+            volumes: PodVolumes::default(),
             pre_stops: BTreeMap::new(),
             wanted_after: None,
         }

@@ -28,6 +28,10 @@ pub(super) enum Target {
     Container(String),
     /// The hooks of one container.
     Hook(String),
+    /// One volume.
+    Volume(String),
+    /// All that is mounted for the pod.
+    Volumes,
     /// Nothing: looking.
     Observe,
 }
@@ -38,6 +42,8 @@ pub(super) enum Purpose {
     Inspect,
     CreateDirs,
     ContainerFiles,
+    SetUpVolume(String),
+    TearDownVolumes,
     RemoveDirs,
     Persist,
     InspectImage,
@@ -60,6 +66,8 @@ impl Purpose {
             Purpose::Inspect
                 | Purpose::CreateDirs
                 | Purpose::ContainerFiles
+                | Purpose::SetUpVolume(_)
+                | Purpose::TearDownVolumes
                 | Purpose::RemoveDirs
                 | Purpose::Persist
                 | Purpose::InspectImage
@@ -148,6 +156,11 @@ impl Ledger {
     /// Some container effect is in flight.
     pub(super) fn any_container_busy(&self) -> bool {
         self.flights.values().any(|f| matches!(f.target, Target::Container(_)))
+    }
+
+    /// How many volumes are being set up.
+    pub(super) fn volumes_busy(&self) -> usize {
+        self.flights.values().filter(|f| matches!(f.target, Target::Volume(_))).count()
     }
 
     pub(super) fn flights_mut(&mut self) -> impl Iterator<Item = (&EffectId, &mut Flight)> {

@@ -35,6 +35,7 @@ mod start;
 mod state;
 mod sync;
 mod terminate;
+mod volumes;
 
 #[cfg(test)]
 mod tests;
@@ -52,9 +53,10 @@ pub use specs::PodSpecs;
 pub use sync::RESTART_BACK_OFF;
 
 use base::Base;
-use ledger::{Flight, Purpose};
+use ledger::{Flight, Purpose, Target};
 use state::{Cleanup, Record, State, Syncing, Terminated, Terminating};
 
+use crate::container_spec::CREATE_CONTAINER_CONFIG_ERROR;
 use crate::drivers::Class;
 use crate::machine::{EffectId, Machine, Outbox};
 use crate::runtime::PodKey;
@@ -154,6 +156,11 @@ impl PodWorker {
         let ephemeral =
             pod::ephemeral_containers(&pod).iter().map(|c| (c.name.clone(), ContainerList::Ephemeral));
         self.base.lists = init.chain(ephemeral).collect();
+        let before = match &self.state {
+            State::Syncing(s) => Some(s.pod.clone()),
+            _ => None,
+        };
+        volumes::desired(&mut self.base, before.as_deref(), &pod);
         let deleted = pod.metadata.deletion_timestamp.is_some();
         let over = pod.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal);
         match &mut self.state {
@@ -177,6 +184,17 @@ impl PodWorker {
         }
         if deleted {
             self.kill(KillReason::Deleted, None, now);
+        }
+    }
+
+    /// What waits for a Secret or a ConfigMap tries again at once.
+    fn sources_changed(&mut self, now: Now) {
+        let State::Syncing(s) = &self.state else { return };
+        self.base.volumes.sources_changed();
+        for (name, why) in &s.waiting {
+            if why.reason == CREATE_CONTAINER_CONFIG_ERROR {
+                self.base.ledger.release(&Target::Container(name.clone()), now.mono);
+            }
         }
     }
 
@@ -250,7 +268,7 @@ impl PodWorker {
                 self.base.ledger.failed(&flight.target, &seed, now.mono, e, unknown);
             }
         }
-        self.note(&flight, &result, out);
+        self.note(&flight, &result, now, out);
         match &mut self.state {
             State::Syncing(s) => start::answered(s, &mut self.base, &flight, result, now, out),
             State::Terminating(t) if flight.purpose == Purpose::Persist => {
@@ -268,9 +286,10 @@ impl PodWorker {
     }
 
     /// What an answer means in every state.
-    fn note(&mut self, flight: &Flight, result: &EffectResult, out: &mut Outbox<PodAction>) {
+    fn note(&mut self, flight: &Flight, result: &EffectResult, now: Now, out: &mut Outbox<PodAction>) {
         let b = &mut self.base;
         hooks::answered(b, flight, result, out);
+        volumes::answered(b, &flight.purpose, result, now, out);
         match (&flight.purpose, result) {
             (Purpose::Inspect, Ok(EffectOk::Snapshot(s))) => b.absorb(Arc::from(s.clone())),
             (Purpose::StopSandbox(id), Ok(_)) => b.stopped.push(id.clone()),
@@ -358,6 +377,7 @@ impl Machine for PodWorker {
                 }
             }
             PodEvent::Network(state) => self.base.network = state,
+            PodEvent::SourcesChanged => self.sources_changed(now),
             PodEvent::Context(context) => self.base.ctx = context,
             // Only a probe is due: the rest of the pod needs no thought.
             PodEvent::Tick if probes::only_due(&self.base, now) => {

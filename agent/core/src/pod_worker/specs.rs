@@ -10,6 +10,7 @@ use crate::container_spec::{self, NodeContext, SpecError};
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::{Effect, ImageInfo};
 use crate::types::ContainerRef;
+use crate::volume::{self, plan};
 
 /// Builds runtime configurations from pods.
 pub trait PodSpecs: Debug + Send + Sync {
@@ -37,6 +38,12 @@ pub trait PodSpecs: Debug + Send + Sync {
 
     /// The [`Effect::CreatePodDirs`] that must be done before the pod's first sandbox.
     fn pod_dirs(&self, pod: &Pod) -> Effect;
+
+    /// What has to be done for a volume of the pod.
+    ///
+    /// # Errors
+    /// Why that cannot be said.
+    fn volume(&self, pod: &Pod, name: &str) -> Result<volume::SetUp, String>;
 
     /// The [`Effect::CreatePodDirs`] that must be done before a container is created.
     fn container_files(
@@ -70,6 +77,10 @@ impl PodSpecs for NodeContext {
 
     fn pod_dirs(&self, pod: &Pod) -> Effect {
         container_spec::pod_dirs(pod, self)
+    }
+
+    fn volume(&self, pod: &Pod, name: &str) -> Result<volume::SetUp, String> {
+        plan::set_up(pod, name, self)
     }
 
     fn container_files(

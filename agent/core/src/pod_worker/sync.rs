@@ -13,6 +13,7 @@ use super::ledger::{Purpose, Target};
 use super::reset;
 use super::start;
 use super::state::Syncing;
+use super::volumes;
 use crate::machine::Outbox;
 use crate::pod_actions::{self, Inputs, PodActions, SandboxPlan};
 use crate::restart;
@@ -62,6 +63,9 @@ pub(super) fn advance(
     if b.ledger.known_after() >= snapshot.as_of {
         b.want_snapshot_after(b.ledger.known_after());
     }
+    if actions.sandbox != SandboxPlan::Stop {
+        volumes::advance(b, &s.pod.clone(), now, out);
+    }
     stop_containers(s, b, &actions, now, out);
     remove_dead(b, &actions, now, out);
     if actions.resetting {
@@ -71,7 +75,9 @@ pub(super) fn advance(
     match &actions.sandbox {
         SandboxPlan::Keep(home) => {
             remove_sandboxes(b, &actions, now, out);
-            if b.ledger.fresh(&Target::Sandbox, snapshot.as_of) {
+            if b.ledger.fresh(&Target::Sandbox, snapshot.as_of)
+                && (actions.start.is_empty() || volumes::mounted(b, now, out))
+            {
                 start::begin_next(s, b, home, &actions, now, out);
             }
         }
@@ -295,7 +301,10 @@ fn replace_sandbox(
         let text = "Pod sandbox changed, it will be killed and re-created.";
         b.event(EventKind::Normal, "SandboxChanged", text, None, out);
     }
-    if !stop_sandboxes(b, &snapshot, now, out) || !network_ready(s, b, now, out) || !dirs_made(s, b, now, out)
+    if !stop_sandboxes(b, &snapshot, now, out)
+        || !network_ready(s, b, now, out)
+        || !dirs_made(s, b, now, out)
+        || !volumes::mounted(b, now, out)
     {
         return;
     }

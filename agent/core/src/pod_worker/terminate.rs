@@ -15,6 +15,7 @@ use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Cleanup, Record, Terminated, Terminating, verdict};
 use super::sync::{discard_sandbox, stop_sandboxes};
+use super::volumes;
 use crate::lifecycle_hooks::with_pre_stop;
 use crate::machine::Outbox;
 use crate::pod_actions::{self, Slot, SlotKind};
@@ -183,6 +184,7 @@ pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<
     if b.ledger.known_after() >= snapshot.as_of {
         b.want_snapshot_after(b.ledger.known_after());
     }
+    let volumes_gone = volumes::torn_down(b, t.pod.as_deref(), now, out);
     match t.cleanup {
         Cleanup::Kept => {
             for id in pod_actions::superseded(&snapshot) {
@@ -192,11 +194,17 @@ pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<
             }
             false
         }
-        Cleanup::Removing => remove_all(b, &snapshot, now, out),
+        Cleanup::Removing => remove_all(b, &snapshot, volumes_gone, now, out),
     }
 }
 
-fn remove_all(b: &mut Base, snapshot: &PodSnapshot, now: Now, out: &mut Outbox<PodAction>) -> bool {
+fn remove_all(
+    b: &mut Base,
+    snapshot: &PodSnapshot,
+    volumes_gone: bool,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) -> bool {
     for c in &snapshot.containers {
         remove(b, c, now, out);
     }
@@ -212,7 +220,7 @@ fn remove_all(b: &mut Base, snapshot: &PodSnapshot, now: Now, out: &mut Outbox<P
     if !b.ledger.all_fresh(snapshot.as_of) || !b.may_conclude_absence(b.ledger.all_absent_after(), now) {
         return false;
     }
-    if b.ledger.busy(&Target::Dirs) {
+    if !volumes_gone || b.ledger.busy(&Target::Dirs) {
         return false;
     }
     if let Some(held) = b.ledger.held_until(&Target::Dirs, now.mono) {

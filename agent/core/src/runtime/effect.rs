@@ -12,6 +12,7 @@ use super::observed::PodSnapshot;
 use super::{ContainerId, ImageId, SandboxId};
 use crate::drivers::Class;
 use crate::lifecycle_hooks::HookCall;
+use crate::volume;
 
 /// What an answer may be worth doing about: see [`Class`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -72,8 +73,16 @@ pub enum Effect {
         /// A container's log directory: the answer is [`EffectOk::Files`], with the newest attempt that left a log there.
         log_of: Option<String>,
     },
-    /// Remove `<root>/pods/<uid>` without crossing mounts; idempotent.
+    /// Remove `<root>/pods/<uid>`, what is mounted below it first; idempotent.
     RemovePodDirs,
+    /// Bring one volume of the pod to where its set-up says, looking at the mount table and the disk first; idempotent.
+    /// The answer is [`EffectOk::Volume`].
+    SetUpVolume {
+        /// What it is.
+        volume: Box<volume::SetUp>,
+    },
+    /// Unmount everything below `<root>/pods/<uid>` and remove the volumes' directories; idempotent.
+    TearDownVolumes,
     /// `ImageStatus`.
     InspectImage {
         /// Normalised reference.
@@ -158,6 +167,8 @@ impl Effect {
         match self {
             Effect::CreatePodDirs { .. } => "create_pod_dirs",
             Effect::RemovePodDirs => "remove_pod_dirs",
+            Effect::SetUpVolume { .. } => "set_up_volume",
+            Effect::TearDownVolumes => "tear_down_volumes",
             Effect::InspectImage { .. } => "inspect_image",
             Effect::PullImage { .. } => "pull_image",
             Effect::RunSandbox { .. } => "run_sandbox",
@@ -207,6 +218,11 @@ pub enum EffectOk {
     Files {
         /// Highest attempt with a log file (`<attempt>.log`, rotated or not).
         newest_log: Option<u32>,
+    },
+    /// SetUpVolume.
+    Volume {
+        /// How long from now what was written stays good; `None`: until its sources change.
+        renew_after: Option<Duration>,
     },
     /// RunHook.
     Hook {

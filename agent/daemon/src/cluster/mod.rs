@@ -37,6 +37,7 @@ use crate::actor::Tasks;
 use crate::board::Board;
 use crate::mailbox::{Inbox, Sender};
 use crate::outlets::ApiOutlets;
+use crate::sources::{ObjectPolicy, ObjectWatches};
 use crate::watchdog::Owner;
 
 use calls::Caller;
@@ -54,6 +55,8 @@ pub struct ClusterPlan {
     pub lease: LeaseConfig,
     /// `eventRecordQPS`, `eventBurst`.
     pub events: Rate,
+    /// How changes of Secrets and ConfigMaps are noticed.
+    pub objects: ObjectPolicy,
 }
 
 /// The API server as the node sees it.
@@ -64,6 +67,8 @@ pub struct ApiDrivers<A> {
     pub pods: mpsc::Receiver<WatchEvent<Pod>>,
     /// The watch on the own Node.
     pub node: mpsc::Receiver<WatchEvent<Node>>,
+    /// Watches on single objects.
+    pub objects: Arc<dyn ObjectWatches>,
     /// Asks the driver for new connections.
     pub reconnect: Arc<Notify>,
     /// Where trouble is shown.

@@ -17,6 +17,7 @@ use orlop_config::kubelet::KubeletConfiguration;
 
 use super::ClusterPlan;
 use crate::cli::Settings;
+use crate::sources::ObjectPolicy;
 
 /// The Kubernetes release whose behaviour this agent has, as the Node's `kubeletVersion`. What is ours stands behind a
 /// plus sign, as build metadata: behind a hyphen it would be a version before the release (Semantic Versioning 2.0, 9, 10).
@@ -41,6 +42,7 @@ pub fn plan(settings: &Settings, node_name: &str) -> Result<ClusterPlan, JoinErr
             per_second: u32::try_from(kubelet.event_record_qps).unwrap_or(0),
             burst: u32::try_from(kubelet.event_burst).unwrap_or(0),
         },
+        objects: ObjectPolicy::new(kubelet),
     })
 }
 

@@ -1,17 +1,21 @@
-//! The watches on the node's pods and on the own Node, from the moment the node has an identity.
+//! The watches on the node's pods, on the own Node and on single objects, from the moment the node has an identity.
 //!
 //! In: the client's view. Out: watch events, in order, through bounded channels. Invariant: a slow consumer slows the
 //! stream down; nothing is dropped.
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_apiserver::ApiClient;
 use agent_core::api::WatchEvent;
+use agent_core::volume::watched::ObjectNews;
+use agent_core::volume::{ObjectKind, ObjectRef};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::sync::{mpsc, watch};
 
 use crate::actor::Tasks;
+use crate::sources::{ObjectWatches, Values, soon};
 
 /// The consumers only sort events into mailboxes.
 const EVENTS_MAX: usize = 16;
@@ -54,4 +58,83 @@ where
         }
     });
     events
+}
+
+/// Watches on single objects, by name: no other is granted to a node.
+pub struct Objects {
+    client: watch::Receiver<Option<Arc<ApiClient>>>,
+    tasks: Tasks,
+}
+
+impl Objects {
+    /// They begin once there is a client.
+    #[must_use]
+    pub fn new(client: watch::Receiver<Option<Arc<ApiClient>>>, tasks: &Tasks) -> Objects {
+        Objects { client, tasks: tasks.clone() }
+    }
+}
+
+impl ObjectWatches for Objects {
+    fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews> {
+        let (to, news) = mpsc::channel(EVENTS_MAX);
+        let (mut client, object) = (self.client.clone(), object.clone());
+        let tasks = self.tasks.clone();
+        self.tasks.start(async move {
+            let client = tokio::select! {
+                client = client.wait_for(Option::is_some) => client.map(|c| c.clone()),
+                () = to.closed() => return,
+            };
+            let Ok(Some(client)) = client else { return };
+            for times in 0.. {
+                let again = match object.kind {
+                    ObjectKind::ConfigMap => {
+                        let (from, driver) = client.watch_config_map(&object.namespace, &object.name);
+                        pass_on(from, driver, &to, times).await
+                    }
+                    ObjectKind::Secret => {
+                        let (from, driver) = client.watch_secret(&object.namespace, &object.name);
+                        pass_on(from, driver, &to, times).await
+                    }
+                };
+                let Some(wait) = again else { return };
+                tasks.wait_until(tasks.now().mono.after(wait)).await;
+            }
+        });
+        news
+    }
+}
+
+/// Until nobody listens any more; or, if the watch is refused at its very start as it may be for a moment, how long
+/// until another one is to be tried.
+async fn pass_on<T: Values>(
+    mut from: mpsc::Receiver<WatchEvent<T>>,
+    driver: impl Future<Output = ()>,
+    to: &mpsc::Sender<ObjectNews>,
+    times: usize,
+) -> Option<Duration> {
+    let pass = async {
+        let mut begun = false;
+        while let Some(event) = from.recv().await {
+            let news = match event {
+                WatchEvent::Listed(objects) => objects.first().map_or(ObjectNews::Missing, |o| o.news()),
+                WatchEvent::Applied(object) => object.news(),
+                WatchEvent::Deleted(_) => ObjectNews::Missing,
+                WatchEvent::Lost(why) => match soon(&why, times).filter(|_| !begun) {
+                    Some(wait) => return Some(wait),
+                    None => ObjectNews::Lost(why),
+                },
+            };
+            begun = true;
+            if to.send(news).await.is_err() {
+                return None;
+            }
+        }
+        None
+    };
+    tokio::select! {
+        // All three may be dropped at any await: the watch is over then.
+        () = driver => None,
+        again = pass => again,
+        () = to.closed() => None,
+    }
 }

@@ -37,6 +37,15 @@ fn no<T>(operation: &'static str) -> Answered<T> {
     })
 }
 
+/// A node without a cluster asks nobody.
+struct NoServer;
+
+impl agent_core::api::ApiServer for NoServer {
+    async fn call(&self, call: &agent_core::api::ApiCall) -> agent_core::api::ApiResult {
+        panic!("{}", call.describe());
+    }
+}
+
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -152,8 +161,14 @@ fn rig(pulls: usize) -> Rig {
     let dirs = Arc::new(PodDirs::new(dir.path(), &dir.path().join("logs")));
     let (to_pleg, pleg) = tasks.mailbox();
     let handlers = Arc::new(Hanging);
-    let executor =
-        Executor::new((driver.clone(), driver.clone(), handlers), dirs, pulls, tasks.clone(), to_pleg);
+    let sources = crate::sources::of_cluster::<NoServer>(None, &tasks);
+    let executor = Executor::new(
+        (driver.clone(), driver.clone(), handlers),
+        (dirs, sources),
+        pulls,
+        tasks.clone(),
+        to_pleg,
+    );
     let (to, answers) = tasks.mailbox();
     Rig { driver, executor, tasks, to, answers, pleg, _dir: dir }
 }

@@ -10,11 +10,14 @@ use agent_core::lease::LeaseConfig;
 use agent_core::node_status::{AddressPolicy, NodeStatusConfig};
 use agent_core::resources::node_allocatable::Reservations;
 use agent_core::time::Now;
+use agent_core::volume::watched::ObjectNews;
+use agent_core::volume::{ObjectKind, ObjectRef};
 use agent_linux::clock::Clock;
 use agent_sim::fake_api::{FakeApi, Key, Resource, Selector, WatchLine, Who};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
 use orlop_agent::actor::Tasks;
 use orlop_agent::cluster::{ApiDrivers, ClusterPlan};
+use orlop_agent::sources::{ObjectPolicy, ObjectWatches, Values};
 use orlop_agent::testing::VirtualClock;
 use orlop_config::kubelet::KubeletConfiguration;
 use serde::de::DeserializeOwned;
@@ -66,9 +69,18 @@ impl TestApi {
 
     /// A pod as the scheduler leaves it.
     pub fn run_pod(&self, name: &str) -> Key {
+        self.run_pod_with(name, &json!([]))
+    }
+
+    /// The same with volumes, all mounted by its container below `/v`.
+    pub fn run_pod_with(&self, name: &str, volumes: &Value) -> Key {
+        let names = volumes.as_array().into_iter().flatten().map(|v| v["name"].as_str().unwrap());
+        let mounts: Vec<Value> =
+            names.map(|name| json!({"name": name, "mountPath": format!("/v/{name}")})).collect();
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
             "spec": {"terminationGracePeriodSeconds": 30, "restartPolicy": "Always", "serviceAccountName": "default",
-            "containers": [{"name": "main", "image": super::IMAGE, "command": ["x"]}]}});
+            "volumes": volumes,
+            "containers": [{"name": "main", "image": super::IMAGE, "command": ["x"], "volumeMounts": mounts}]}});
         self.with(|api, now| {
             let key = api.create_pod(now.wall, &pod).unwrap();
             api.bind(now.wall, &key, "node").unwrap();
@@ -104,6 +116,7 @@ impl TestApi {
             client,
             pods: self.watch::<Pod>(tasks, Resource::Pods, Selector::node("node")),
             node: self.watch::<Node>(tasks, Resource::Nodes, Selector::name("node")),
+            objects: Arc::new(TestObjects { api: self.clone(), tasks: tasks.clone() }),
             reconnect: Arc::default(),
             board: Default::default(),
         }
@@ -163,6 +176,48 @@ impl TestApi {
     }
 }
 
+/// Watches on single objects, by name.
+struct TestObjects {
+    api: TestApi,
+    tasks: Tasks,
+}
+
+impl ObjectWatches for TestObjects {
+    fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews> {
+        match object.kind {
+            ObjectKind::ConfigMap => self.news::<ConfigMap>(Resource::ConfigMaps, object),
+            ObjectKind::Secret => self.news::<Secret>(Resource::Secrets, object),
+        }
+    }
+}
+
+impl TestObjects {
+    fn news<T: Values + DeserializeOwned>(
+        &self,
+        resource: Resource,
+        object: &ObjectRef,
+    ) -> mpsc::Receiver<ObjectNews> {
+        let selector = Selector { namespace: Some(object.namespace.clone()), ..Selector::name(&object.name) };
+        self.api.with(|api, _| api.may_watch(&Who::Node("node".to_owned()), resource, &selector)).unwrap();
+        let mut events = self.api.watch::<T>(&self.tasks, resource, selector);
+        let (to, news) = mpsc::channel(16);
+        self.tasks.start(async move {
+            while let Some(event) = events.recv().await {
+                let one = match event {
+                    WatchEvent::Listed(all) => all.first().map_or(ObjectNews::Missing, |o| o.news()),
+                    WatchEvent::Applied(o) => o.news(),
+                    WatchEvent::Deleted(_) => ObjectNews::Missing,
+                    WatchEvent::Lost(why) => ObjectNews::Lost(why),
+                };
+                if to.send(one).await.is_err() {
+                    return;
+                }
+            }
+        });
+        news
+    }
+}
+
 /// As the configuration's defaults make it.
 pub fn plan() -> ClusterPlan {
     let kubelet = KubeletConfiguration::default();
@@ -187,5 +242,6 @@ pub fn plan() -> ClusterPlan {
         },
         lease: LeaseConfig { node_name: "node".into(), duration_s: 40, seed: 2 },
         events: Rate { per_second: 50, burst: 100 },
+        objects: ObjectPolicy::Watch,
     }
 }

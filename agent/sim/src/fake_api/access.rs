@@ -4,6 +4,9 @@
 //! reading a pod that does not exist is **403** for a node, because no relationship is found; patching its status and
 //! deleting it are 404. Upstream: plugin/pkg/auth/authorizer/node, plugin/pkg/admission/noderestriction.
 
+use agent_core::volume::{ObjectKind, ObjectRef, references};
+use k8s_openapi::api::core::v1::Pod;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::resource::{Key, Resource, Selector, text};
@@ -33,11 +36,21 @@ pub(super) fn authorize(api: &FakeApi, who: &Who, key: &Key, verb: &Verb) -> Res
             let own = key.name == node || matches!(verb, Verb::Create(_));
             key.namespace == "kube-node-lease" && own
         }
+        (Resource::ConfigMaps | Resource::Secrets, Verb::Get) => is_used_by_pods_of(api, node, key),
         (Resource::Events, Verb::Create(_) | Verb::Replace(_) | Verb::Patch(_)) => true,
         (Resource::Csrs, verb) => is_read_or_create(verb),
         _ => false,
     };
     if allowed { Ok(()) } else { Err(Status::forbidden(key, &cannot(node, verb, key))) }
+}
+
+/// A pod that is bound to the node gets values from this object.
+fn is_used_by_pods_of(api: &FakeApi, node: &str, key: &Key) -> bool {
+    let pods = api.list(Resource::Pods, &Selector::node(node)).0;
+    let pods = pods.iter().filter_map(|pod| Pod::deserialize(&**pod).ok());
+    let kind = if key.resource == Resource::Secrets { ObjectKind::Secret } else { ObjectKind::ConfigMap };
+    let wanted = ObjectRef { kind, namespace: key.namespace.clone(), name: key.name.clone() };
+    pods.into_iter().any(|pod| references::of_pod(&pod).contains(&wanted))
 }
 
 fn is_read_or_create(verb: &Verb) -> bool {
@@ -55,7 +68,7 @@ fn cannot(node: &str, verb: &Verb, key: &Key) -> String {
 }
 
 /// Lists and watches.
-pub(super) fn watch(who: &Who, resource: Resource, selector: &Selector) -> Result<(), Status> {
+pub(super) fn watch(api: &FakeApi, who: &Who, resource: Resource, selector: &Selector) -> Result<(), Status> {
     let key = Key::new(resource, "", "");
     let node = match who {
         Who::Admin => return Ok(()),
@@ -67,6 +80,14 @@ pub(super) fn watch(who: &Who, resource: Resource, selector: &Selector) -> Resul
         Resource::Pods => selector.node_name.as_deref() == Some(node),
         Resource::Nodes => selector.name.as_deref() == Some(node),
         Resource::Csrs => true,
+        Resource::ConfigMaps | Resource::Secrets => {
+            let key = Key::new(
+                resource,
+                selector.namespace.as_deref().unwrap_or_default(),
+                selector.name.as_deref().unwrap_or_default(),
+            );
+            is_used_by_pods_of(api, node, &key)
+        }
         Resource::Events | Resource::Leases => false,
     };
     let why =

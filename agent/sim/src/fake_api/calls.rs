@@ -4,6 +4,9 @@
 
 use agent_core::api::{ApiCall, ApiReply, ApiResult, ObjectName};
 use agent_core::time::Wall;
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -46,6 +49,9 @@ impl FakeApi {
         if let ApiCall::FindPod { pod, node } = call {
             return self.find(who, pod, node);
         }
+        if let ApiCall::CreateToken { account, request } = call {
+            return self.token(now, who, account, request);
+        }
         let (key, verb) = request(call)?;
         let object = self.serve(now, who, &key, &verb)?;
         if matches!(verb, Verb::Delete(_)) {
@@ -57,6 +63,8 @@ impl FakeApi {
             Resource::Events => ApiReply::Event(typed(&object)?),
             Resource::Leases => ApiReply::Lease(typed(&object)?),
             Resource::Csrs => ApiReply::Csr(typed(&object)?),
+            Resource::ConfigMaps => ApiReply::ConfigMap(typed(&object)?),
+            Resource::Secrets => ApiReply::Secret(typed(&object)?),
         })
     }
 }
@@ -72,6 +80,40 @@ impl FakeApi {
         let found = self.list(Resource::Pods, &selector).0;
         let pod = found.first().ok_or_else(|| Status::not_found(&of(Resource::Pods, pod)))?;
         Ok(ApiReply::Pod(typed(pod)?))
+    }
+
+    /// A token for a pod of the node that asks, good from `now` for as long as it asks for.
+    fn token(
+        &self,
+        now: Wall,
+        who: &Who,
+        account: &ObjectName,
+        request: &TokenRequest,
+    ) -> Result<ApiReply, Status> {
+        let spec = request.spec.clone().unwrap_or_default();
+        let bound = spec.bound_object_ref.unwrap_or_default();
+        let key = Key::new(Resource::Pods, &account.namespace, bound.name.as_deref().unwrap_or_default());
+        let pod = self.object(&key).ok_or_else(|| Status::not_found(&key))?;
+        let is = |path: &str, expected: &str| text(pod, path) == expected;
+        let of_node = match who {
+            Who::Node(node) => is("/spec/nodeName", node) && is("/spec/serviceAccountName", &account.name),
+            Who::Admin => true,
+            Who::Bootstrapper => false,
+        };
+        if !of_node {
+            return Err(Status::forbidden(&key, "no pod of this node runs as the service account"));
+        }
+        if !is("/metadata/uid", bound.uid.as_deref().unwrap_or_default()) {
+            return Err(Status::not_found(&key));
+        }
+        let seconds = spec.expiration_seconds.unwrap_or(3600);
+        let ends = Wall(now.0.saturating_add(seconds.saturating_mul(1_000_000_000)));
+        let mut granted = request.clone();
+        granted.status = Some(TokenRequestStatus {
+            token: Some(format!("token-of-{}-{}", account.name, now.0)),
+            expiration_timestamp: Timestamp::from_nanosecond(i128::from(ends.0)).ok().map(Time),
+        });
+        Ok(ApiReply::Token(Box::new(granted)))
     }
 }
 
@@ -100,7 +142,12 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
         ApiCall::PatchEvent { event, patch } => (of(Resource::Events, event), Verb::Patch(patch.clone())),
         ApiCall::CreateCsr(csr) => create(Resource::Csrs, csr)?,
         ApiCall::GetCsr { name } => (Key::new(Resource::Csrs, "", name), Verb::Get),
-        ApiCall::FindPod { .. } | ApiCall::ReviewToken(_) | ApiCall::ReviewAccess(_) => {
+        ApiCall::GetConfigMap(object) => (of(Resource::ConfigMaps, object), Verb::Get),
+        ApiCall::GetSecret(object) => (of(Resource::Secrets, object), Verb::Get),
+        ApiCall::FindPod { .. }
+        | ApiCall::ReviewToken(_)
+        | ApiCall::ReviewAccess(_)
+        | ApiCall::CreateToken { .. } => {
             return Err(Status::bad_request("not about one object"));
         }
     })

@@ -157,7 +157,7 @@ impl FakeApi {
     /// # Errors
     /// 403.
     pub fn may_watch(&self, who: &Who, resource: Resource, selector: &Selector) -> Result<(), Status> {
-        access::watch(who, resource, selector)
+        access::watch(self, who, resource, selector)
     }
 
     /// Forgets the history: watches behind the present get 410.

@@ -11,6 +11,10 @@ pub enum Resource {
     Pods,
     /// `v1` nodes.
     Nodes,
+    /// `v1` config maps.
+    ConfigMaps,
+    /// `v1` secrets.
+    Secrets,
     /// `v1` events.
     Events,
     /// `coordination.k8s.io/v1` leases.
@@ -21,8 +25,15 @@ pub enum Resource {
 
 impl Resource {
     /// All of them.
-    pub const ALL: [Resource; 5] =
-        [Resource::Pods, Resource::Nodes, Resource::Events, Resource::Leases, Resource::Csrs];
+    pub const ALL: [Resource; 7] = [
+        Resource::Pods,
+        Resource::Nodes,
+        Resource::ConfigMaps,
+        Resource::Secrets,
+        Resource::Events,
+        Resource::Leases,
+        Resource::Csrs,
+    ];
 
     /// The plural of URLs and messages, for example `pods`.
     #[must_use]
@@ -30,6 +41,8 @@ impl Resource {
         match self {
             Resource::Pods => "pods",
             Resource::Nodes => "nodes",
+            Resource::ConfigMaps => "configmaps",
+            Resource::Secrets => "secrets",
             Resource::Events => "events",
             Resource::Leases => "leases",
             Resource::Csrs => "certificatesigningrequests",
@@ -40,7 +53,11 @@ impl Resource {
     #[must_use]
     pub fn group(self) -> &'static str {
         match self {
-            Resource::Pods | Resource::Nodes | Resource::Events => "",
+            Resource::Pods
+            | Resource::Nodes
+            | Resource::ConfigMaps
+            | Resource::Secrets
+            | Resource::Events => "",
             Resource::Leases => "coordination.k8s.io",
             Resource::Csrs => "certificates.k8s.io",
         }
@@ -61,6 +78,8 @@ impl Resource {
         match self {
             Resource::Pods => "Pod",
             Resource::Nodes => "Node",
+            Resource::ConfigMaps => "ConfigMap",
+            Resource::Secrets => "Secret",
             Resource::Events => "Event",
             Resource::Leases => "Lease",
             Resource::Csrs => "CertificateSigningRequest",
@@ -70,7 +89,7 @@ impl Resource {
     /// True if its objects live in namespaces.
     #[must_use]
     pub fn is_namespaced(self) -> bool {
-        matches!(self, Resource::Pods | Resource::Events | Resource::Leases)
+        !matches!(self, Resource::Nodes | Resource::Csrs)
     }
 
     /// `leases.coordination.k8s.io`, as the server's messages name it.

@@ -54,7 +54,7 @@ pub(super) fn before_create(object: &mut Value, key: &Key) -> Result<(), Status>
             }
         }
         Resource::Nodes => addresses_are_distinct(key, object)?,
-        Resource::Events | Resource::Leases => {}
+        Resource::ConfigMaps | Resource::Secrets | Resource::Events | Resource::Leases => {}
     }
     Ok(())
 }
@@ -90,7 +90,7 @@ pub(super) fn before_update(key: &Key, old: &Value, new: &mut Value, status: boo
             }
         }
         (Resource::Csrs, true) => keep(new, old, "spec"),
-        (Resource::Events | Resource::Leases, _) => {}
+        (Resource::ConfigMaps | Resource::Secrets | Resource::Events | Resource::Leases, _) => {}
     }
     Ok(())
 }

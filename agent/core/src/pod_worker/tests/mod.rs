@@ -3,6 +3,7 @@
 mod hooks;
 mod probes;
 mod small_scope;
+mod volumes;
 mod world;
 
 use std::time::Duration;

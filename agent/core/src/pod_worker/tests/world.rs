@@ -29,6 +29,7 @@ use crate::runtime::observed::{
 use crate::runtime::{ContainerId, ImageId, PodKey, SandboxId, labels};
 use crate::time::{Mono, Now, Wall};
 use crate::types::{ContainerRef, pod};
+use crate::volume;
 
 /// Specifications without anything but names.
 #[derive(Debug)]
@@ -106,6 +107,10 @@ impl PodSpecs for TinySpecs {
             files: Vec::new(),
             log_of: None,
         }
+    }
+
+    fn volume(&self, p: &Pod, name: &str) -> Result<volume::SetUp, String> {
+        volume::plan::set_up(p, name, &crate::container_spec::NodeContext::new("n"))
     }
 
     fn container_files(&self, _: &Pod, _: ContainerRef<'_>, _: u32, _: &[String]) -> Effect {
@@ -201,7 +206,11 @@ impl Runtime {
                 Ok(EffectOk::Done)
             }
             Effect::RunHook { .. } => Ok(EffectOk::Hook { fell_back: None }),
-            Effect::CreatePodDirs { .. } | Effect::RemovePodDirs | Effect::Inspect => Ok(EffectOk::Done),
+            Effect::SetUpVolume { .. } => Ok(EffectOk::Volume { renew_after: None }),
+            Effect::TearDownVolumes
+            | Effect::CreatePodDirs { .. }
+            | Effect::RemovePodDirs
+            | Effect::Inspect => Ok(EffectOk::Done),
         }
     }
 

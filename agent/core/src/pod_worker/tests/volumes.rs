@@ -1,0 +1,137 @@
+//! Volumes of a pod: before its containers, beside them, after them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::world::{SECOND, World, make_pod};
+use crate::drivers::Class;
+use crate::machine::{EffectId, Machine};
+use crate::pod_worker::{KillReason, PodEvent};
+use crate::runtime::effect::{Effect, EffectError, EffectOk};
+
+fn volumes(n: usize) -> Value {
+    (0..n).map(|i| json!({"name": format!("v{i}"), "secret": {"secretName": "s"}})).collect()
+}
+
+fn pod(n: usize) -> std::sync::Arc<k8s_openapi::api::core::v1::Pod> {
+    make_pod(
+        json!({"volumes": volumes(n), "containers": [{"name": "c", "image": "i:1", "imagePullPolicy": "IfNotPresent"}]}),
+    )
+}
+
+fn set_ups(w: &World) -> Vec<EffectId> {
+    let is = |e: &Effect| matches!(e, Effect::SetUpVolume { .. });
+    w.pending.iter().filter(|(_, call)| is(&call.effect)).map(|(id, _)| *id).collect()
+}
+
+/// Performs everything but set-ups.
+fn settle_others(w: &mut World) {
+    loop {
+        let held = set_ups(w);
+        let Some(id) = w.pending.keys().find(|id| !held.contains(id)).copied() else { return };
+        w.perform(id);
+    }
+}
+
+fn done() -> crate::runtime::effect::EffectResult {
+    Ok(EffectOk::Volume { renew_after: None })
+}
+
+#[test]
+fn nothing_starts_before_every_volume_is_there() {
+    let mut w = World::new();
+    w.desire(&pod(6));
+    settle_others(&mut w);
+    for left in (0..6).rev() {
+        let under_way = set_ups(&w);
+        assert_eq!(under_way.len(), 4.min(left + 1), "a few at a time");
+        assert_eq!(w.count("run_sandbox"), 0);
+        // A timer that is due at once would come again and again: the answers are what is waited for.
+        let soon = w.worker.deadline().is_some_and(|at| at.0 < w.now.0 + SECOND);
+        assert!(!soon, "{:?} at {:?}", w.worker.deadline(), w.now);
+        w.answer(under_way[0], done());
+        settle_others(&mut w);
+    }
+    assert_eq!((w.count("run_sandbox"), w.phase()), (1, "Running"));
+}
+
+#[test]
+fn a_failure_is_told_and_tried_again_and_a_changed_source_does_not_wait() {
+    let mut w = World::new();
+    w.desire(&pod(1));
+    settle_others(&mut w);
+    let refused = || {
+        Err(EffectError {
+            class: Class::Retryable { after_ms: 0 },
+            message: "secret \"s\" not found".to_owned(),
+        })
+    };
+    for _ in 0..6 {
+        let id = set_ups(&w)[0];
+        w.answer(id, refused());
+        settle_others(&mut w);
+        assert!(set_ups(&w).is_empty());
+        w.now = w.worker.deadline().unwrap();
+        w.step(PodEvent::Tick);
+    }
+    let words = "MountVolume.SetUp failed for volume \"v0\" : secret \"s\" not found";
+    assert_eq!(w.told("FailedMount"), [words; 6]);
+    assert_eq!(w.waiting_reason("c"), "ContainerCreating");
+    let id = set_ups(&w)[0];
+    w.answer(id, refused());
+    assert!(set_ups(&w).is_empty());
+    w.step(PodEvent::SourcesChanged);
+    let id = set_ups(&w)[0];
+    w.answer(id, done());
+    w.settle();
+    assert_eq!(w.phase(), "Running");
+}
+
+#[test]
+fn a_running_pod_is_not_touched_by_a_new_agent_or_a_failed_refresh() {
+    let mut w = World::with(&pod(1));
+    assert_eq!((w.phase(), w.count("set_up_volume")), ("Running", 1));
+    let before = w.applied.len();
+    w.restart_agent();
+    w.desire(&pod(1));
+    w.settle();
+    let verbs: Vec<_> = w.applied[before..].iter().map(|a| a.split(' ').next().unwrap()).collect();
+    assert_eq!(verbs.iter().filter(|v| **v != "inspect").collect::<Vec<_>>(), [&"set_up_volume"]);
+    w.runtime.refuse.insert("set_up_volume", EffectError { class: Class::Invalid, message: "no".to_owned() });
+    w.step(PodEvent::SourcesChanged);
+    w.settle();
+    assert_eq!((w.phase(), w.told("FailedMount").len()), ("Running", 1));
+    w.exit("c", 1);
+    w.wait(Duration::from_secs(15));
+    assert_eq!(w.runtime.running("c").len(), 1, "what is mounted stays mounted");
+}
+
+#[test]
+fn volumes_go_after_the_containers_and_before_the_directories() {
+    let mut w = World::with(&pod(2));
+    w.kill(KillReason::Removed, None);
+    w.wait(Duration::from_secs(60));
+    let order: Vec<_> = ["stop_container", "tear_down_volumes", "remove_pod_dirs"]
+        .iter()
+        .map(|verb| w.applied.iter().position(|a| a.starts_with(verb)))
+        .collect();
+    assert!(order.is_sorted() && order.iter().all(Option::is_some), "{:?}", w.applied);
+    assert_eq!((w.finished, w.count("tear_down_volumes")), (Some(false), 1));
+}
+
+#[test]
+fn what_is_mounted_for_a_pod_that_nobody_knows_goes_too() {
+    let mut w = World::new();
+    w.kill(KillReason::Orphan, None);
+    w.wait(Duration::from_secs(60));
+    assert_eq!((w.count("tear_down_volumes"), w.finished), (1, Some(false)));
+    let mut w = World::with(&pod(0));
+    w.kill(KillReason::Removed, None);
+    w.wait(Duration::from_secs(60));
+    assert_eq!(
+        (w.count("tear_down_volumes"), w.finished),
+        (0, Some(false)),
+        "nothing for a pod without volumes"
+    );
+}

@@ -1,0 +1,121 @@
+//! The pod worker's side of its volumes: set up before containers start, looked through when sources change, torn down
+//! when the pod's containers have ended.
+//!
+//! In: the pod, answers of set-ups. Out: effects, events. Invariants: see [`crate::volume`]; a pod without volumes costs
+//! nothing here.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::api::{EventKind, PodAction};
+use super::base::Base;
+use super::ledger::{Purpose, Target};
+use crate::machine::Outbox;
+use crate::runtime::effect::{Effect, EffectOk, EffectResult};
+use crate::time::Now;
+use crate::types::pod;
+
+/// Set-ups of one pod in flight at once.
+const SET_UPS_MAX: usize = 4;
+
+/// The pod is (now) `p`; `before` is what it was.
+pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod) {
+    b.volumes.desire(pod::spec(p).volumes.iter().flatten().map(|v| v.name.as_str()));
+    let shown = |p: &Pod| (p.metadata.labels.clone(), p.metadata.annotations.clone());
+    if reads_itself(p) && before.is_some_and(|old| shown(old) != shown(p)) {
+        b.volumes.sources_changed();
+    }
+}
+
+/// A volume shows the pod's own labels or annotations.
+fn reads_itself(p: &Pod) -> bool {
+    pod::spec(p).volumes.iter().flatten().any(|v| {
+        let parts = || v.projected.iter().flat_map(|p| p.sources.iter().flatten());
+        v.downward_api.is_some() || parts().any(|part| part.downward_api.is_some())
+    })
+}
+
+/// Sets up what is due.
+pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodAction>) {
+    for name in b.volumes.due(now.mono) {
+        if b.ledger.volumes_busy() >= SET_UPS_MAX {
+            break; // The answer of one of them makes the next pass.
+        }
+        match b.ctx.specs.volume(p, &name) {
+            Ok(volume) => {
+                b.volumes.began(&name);
+                let (target, purpose) = (Target::Volume(name.clone()), Purpose::SetUpVolume(name));
+                b.issue(now, target, purpose, Effect::SetUpVolume { volume: Box::new(volume) }, out);
+            }
+            Err(why) => {
+                b.volumes.failed(&name, now.mono);
+                tell_failure(b, &name, &why, out);
+            }
+        }
+    }
+    if let Some(at) = b.volumes.deadline(now.mono) {
+        b.wake_at(at, now);
+    }
+}
+
+/// Containers may start. If not, an event says now and then what they wait for.
+pub(super) fn mounted(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    if b.volumes.all_mounted() {
+        b.volumes.waited();
+        return true;
+    }
+    if let Some(text) = b.volumes.wait(now.mono) {
+        b.event(EventKind::Warning, "FailedMount", text, None, out);
+    }
+    if let Some(at) = b.volumes.deadline(now.mono) {
+        b.wake_at(at, now);
+    }
+    false
+}
+
+/// A set-up of `name` or the tearing down was answered.
+pub(super) fn answered(
+    b: &mut Base,
+    purpose: &Purpose,
+    result: &EffectResult,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    match (purpose, result) {
+        (Purpose::SetUpVolume(name), Ok(ok)) => {
+            let renew = match ok {
+                EffectOk::Volume { renew_after } => renew_after.map(|after| now.mono.after(after)),
+                _ => None,
+            };
+            b.volumes.succeeded(name, renew);
+        }
+        (Purpose::SetUpVolume(name), Err(e)) => {
+            b.volumes.failed(name, now.mono);
+            tell_failure(b, name, &e.message, out);
+        }
+        (Purpose::TearDownVolumes, Ok(_)) => b.volumes.gone(),
+        _ => {}
+    }
+}
+
+fn tell_failure(b: &Base, name: &str, why: &str, out: &mut Outbox<PodAction>) {
+    let text = format!("MountVolume.SetUp failed for volume \"{name}\" : {why}");
+    b.event(EventKind::Warning, "FailedMount", text, None, out);
+}
+
+/// Nothing of the pod runs: takes its volumes away. True once they are gone. Of a pod that nobody knows any more (`None`)
+/// only the disk says which volumes it had.
+pub(super) fn torn_down(b: &mut Base, p: Option<&Pod>, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    let has_none = p.is_some_and(|p| pod::spec(p).volumes.as_ref().is_none_or(Vec::is_empty));
+    if has_none || b.volumes.are_gone() {
+        return true;
+    }
+    if b.ledger.volumes_busy() > 0 || b.ledger.busy(&Target::Volumes) {
+        return false;
+    }
+    if let Some(held) = b.ledger.held_until(&Target::Volumes, now.mono) {
+        b.wake_at(held, now);
+        return false;
+    }
+    b.issue(now, Target::Volumes, Purpose::TearDownVolumes, Effect::TearDownVolumes, out);
+    false
+}

@@ -1,0 +1,282 @@
+//! volume: what each volume of a pod needs, what is there, and what to do next. Contract chapter 10.
+//!
+//! In: a pod, the node, answers. Out: [`SetUp`]s for an executor, whether containers may start, when to look again.
+//!
+//! ```text
+//! pod spec ──plan──► SetUp (path, plugin's work) ──effect──► mounted ──source changed, token old──► set up again
+//!                        ▲      └─ failed: 0.5 s doubling to 2m2s ─┘
+//! containers ended ──► tear down: everything in the mount table below the pod's directory, deepest first
+//! ```
+//! [`PodVolumes`] is driven by the pod worker, one for each pod: none of the plugins here shares anything between pods.
+//! A set-up is idempotent: it looks at the mount table and the disk first, and writes nothing that is there already. So a
+//! restarted agent sets up again what its pods have and changes nothing; there is no other reconstruction.
+//!
+//! Invariants: no container starts before every volume of its pod is mounted; nothing is torn down before the pod's
+//! containers have ended (VOL-HELD); the pod's directory goes after its volumes.
+//! Upstream: pkg/kubelet/volumemanager, pkg/volume.
+
+pub mod downward;
+pub mod mount_table;
+pub mod paths;
+pub mod payload;
+pub mod plan;
+pub mod references;
+mod slots;
+pub mod token;
+pub mod watched;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use slots::PodVolumes;
+
+/// What a volume plugin is called in paths and events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Plugin {
+    /// `kubernetes.io/empty-dir`
+    EmptyDir,
+    /// `kubernetes.io/host-path`
+    HostPath,
+    /// `kubernetes.io/configmap`
+    ConfigMap,
+    /// `kubernetes.io/secret`
+    Secret,
+    /// `kubernetes.io/downward-api`
+    DownwardApi,
+    /// `kubernetes.io/projected`
+    Projected,
+}
+
+impl Plugin {
+    /// As a directory name: the slash of the plugin's name is a tilde.
+    #[must_use]
+    pub fn directory(self) -> &'static str {
+        match self {
+            Plugin::EmptyDir => "kubernetes.io~empty-dir",
+            Plugin::HostPath => "kubernetes.io~host-path",
+            Plugin::ConfigMap => "kubernetes.io~configmap",
+            Plugin::Secret => "kubernetes.io~secret",
+            Plugin::DownwardApi => "kubernetes.io~downward-api",
+            Plugin::Projected => "kubernetes.io~projected",
+        }
+    }
+
+    /// Containers never write to it, whatever their mount says.
+    #[must_use]
+    pub fn is_read_only(self) -> bool {
+        !matches!(self, Plugin::EmptyDir | Plugin::HostPath)
+    }
+}
+
+/// What has to be done so that one volume is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetUp {
+    /// Name of the volume in its pod.
+    pub name: String,
+    /// Whose business it is.
+    pub plugin: Plugin,
+    /// Host path of the volume.
+    pub path: String,
+    /// The plugin's part.
+    pub work: Work,
+    /// Directories inside the volume where other volumes are mounted, relative to it.
+    pub nested: Vec<String>,
+    /// `securityContext.fsGroup`: everything in the volume becomes that group's.
+    pub fs_group: Option<u32>,
+}
+
+/// The plugin's part of a set-up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// A directory for everybody.
+    EmptyDir {
+        /// Where it lives.
+        medium: Medium,
+        /// Directory whose file `ready` says that ownership was set.
+        marker: String,
+    },
+    /// Something of the host's that is only looked at, or made if the type says so.
+    HostPath(HostPathType),
+    /// Files written by the agent.
+    Files {
+        /// Where they live.
+        medium: Medium,
+        /// See [`Work::EmptyDir`].
+        marker: String,
+        /// What they are made from; later ones win.
+        sources: Vec<FileSource>,
+        /// The sources are those of a projected volume, whose mistakes are collected.
+        projected: bool,
+    },
+}
+
+/// Where a volume's files live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Medium {
+    /// The file system of the kubelet's root.
+    Disk,
+    /// A tmpfs of at most this many bytes; 0 leaves it to the kernel.
+    Memory(u64),
+}
+
+/// `hostPath.type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostPathType {
+    /// Not looked at.
+    Unset,
+    /// Made with 0755 if nothing is there.
+    DirectoryOrCreate,
+    /// Must be there.
+    Directory,
+    /// Made with 0644 if nothing is there; its directory must be there.
+    FileOrCreate,
+    /// Must be there.
+    File,
+    /// Must be there.
+    Socket,
+    /// Must be there.
+    CharDevice,
+    /// Must be there.
+    BlockDevice,
+}
+
+/// Where the files of a volume come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileSource {
+    /// Keys of an object.
+    Object {
+        /// Which.
+        object: ObjectRef,
+        /// Which keys under which paths; empty is all of them under their own names.
+        items: Vec<Item>,
+        /// It may be missing, and so may its keys.
+        optional: bool,
+        /// Mode of files whose item names none.
+        mode: u32,
+    },
+    /// What the downward API says.
+    Known(BTreeMap<String, FileContent>),
+    /// A token of the pod's service account.
+    Token {
+        /// Which token.
+        token: token::TokenRef,
+        /// Path in the volume.
+        path: String,
+        /// Mode of the file.
+        mode: u32,
+        /// Owner of the file.
+        user: Option<u32>,
+    },
+}
+
+/// One key of an object as a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// Key.
+    pub key: String,
+    /// Path in the volume.
+    pub path: String,
+    /// Mode, if not the volume's.
+    pub mode: Option<u32>,
+}
+
+/// One file of a volume.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileContent {
+    /// Its bytes.
+    pub data: Vec<u8>,
+    /// Permission bits.
+    pub mode: u32,
+    /// Its owner, if not root.
+    pub user: Option<u32>,
+}
+
+/// It may be a secret: only its size is shown.
+impl fmt::Debug for FileContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileContent({} bytes, {:o}, {:?})", self.data.len(), self.mode, self.user)
+    }
+}
+
+/// Which kind of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ObjectKind {
+    /// A ConfigMap.
+    ConfigMap,
+    /// A Secret.
+    Secret,
+}
+
+/// An object that pods get values from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ObjectRef {
+    /// Its kind.
+    pub kind: ObjectKind,
+    /// Its namespace: that of the pod.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            ObjectKind::ConfigMap => "configmap",
+            ObjectKind::Secret => "secret",
+        };
+        write!(f, "{kind} {:?}", self.name)
+    }
+}
+
+/// What an object holds.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectData {
+    /// `data`.
+    pub data: BTreeMap<String, Vec<u8>>,
+    /// `binaryData` of a ConfigMap.
+    pub binary: BTreeMap<String, Vec<u8>>,
+}
+
+/// It may be a secret: only its keys are shown.
+impl fmt::Debug for ObjectData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.data.keys()).entries(self.binary.keys()).finish()
+    }
+}
+
+/// What is known of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fetched {
+    /// It is there.
+    Found(ObjectData),
+    /// The API server says that there is none.
+    Missing,
+    /// Nobody knows, and why.
+    Unknown(String),
+}
+
+/// What is known of several objects.
+pub type Objects = BTreeMap<ObjectRef, Fetched>;
+
+/// The object, or the words about it.
+///
+/// # Errors
+/// It is missing (`None` if that is `optional`) or nobody knows.
+pub fn look_up<'o>(
+    objects: &'o Objects,
+    of: &ObjectRef,
+    optional: bool,
+) -> Result<Option<&'o ObjectData>, String> {
+    match objects.get(of) {
+        Some(Fetched::Found(data)) => Ok(Some(data)),
+        Some(Fetched::Missing) if optional => Ok(None),
+        Some(Fetched::Missing) => Err(format!("{of} not found")),
+        Some(Fetched::Unknown(why)) => Err(why.clone()),
+        None => Err(format!("object \"{}\"/\"{}\" not registered", of.namespace, of.name)),
+    }
+}

@@ -1,0 +1,71 @@
+//! The mount table: which mounts belong to a pod, and in which order they go.
+//!
+//! In: `/proc/self/mountinfo`. Out: mount points. Invariant: only what lies below the pod's own directory.
+
+/// One line of `mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountPoint {
+    /// Where.
+    pub path: String,
+    /// Type of the file system.
+    pub kind: String,
+}
+
+/// Parses `mountinfo` (proc_pid_mountinfo(5)). Lines that are none are skipped.
+#[must_use]
+pub fn parse(text: &str) -> Vec<MountPoint> {
+    text.lines()
+        .filter_map(|line| {
+            let (left, right) = line.split_once(" - ")?;
+            let path = unescape(left.split(' ').nth(4)?);
+            Some(MountPoint { path, kind: right.split(' ').next()?.to_owned() })
+        })
+        .collect()
+}
+
+/// Spaces, tabs, line ends and backslashes are octal.
+fn unescape(text: &str) -> String {
+    let mut plain = text.to_owned();
+    for (code, character) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
+        plain = plain.replace(code, character);
+    }
+    plain
+}
+
+/// Mount points below `directory`, the newest first: what lies on or in another mount goes before it.
+#[must_use]
+pub fn below(table: &[MountPoint], directory: &str) -> Vec<String> {
+    let inside = |path: &str| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'));
+    table.iter().rev().filter(|m| inside(&m.path)).map(|m| m.path.clone()).collect()
+}
+
+/// The file system mounted at `path`, the topmost one.
+#[must_use]
+pub fn kind_at<'t>(table: &'t [MountPoint], path: &str) -> Option<&'t str> {
+    table.iter().rev().find(|m| m.path == path).map(|m| m.kind.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+23 1 8:1 / / rw - ext4 /dev/sda1 rw
+30 23 0:30 / /pods/u1/volumes/a rw,relatime shared:1 - tmpfs tmpfs rw,size=1k
+31 30 0:31 / /pods/u1/volumes/a/in\\040side rw - tmpfs tmpfs rw
+32 23 0:32 / /pods/u10/volumes/a rw - tmpfs tmpfs rw
+nonsense
+33 23 0:33 / /pods/u1/volumes/a rw - overlay overlay rw
+";
+
+    #[test]
+    fn mounts_of_one_pod_the_newest_first() {
+        let table = parse(TABLE);
+        assert_eq!(table.len(), 5);
+        let expected = ["/pods/u1/volumes/a", "/pods/u1/volumes/a/in side", "/pods/u1/volumes/a"];
+        assert_eq!(below(&table, "/pods/u1"), expected);
+        assert!(below(&table, "/pods/u").is_empty());
+        assert_eq!(kind_at(&table, "/pods/u1/volumes/a"), Some("overlay"));
+        assert_eq!(kind_at(&table, "/pods/u1/volumes"), None);
+    }
+}

@@ -1,0 +1,231 @@
+//! A pod's volume becomes a [`SetUp`].
+//!
+//! In: the pod, the volume's name, the node. Out: path and work. Invariant: pure; the same pod and node give the same
+//! set-up, except for what the downward API reads of the pod.
+
+use k8s_openapi::api::core::v1::{KeyToPath, Pod, Volume, VolumeProjection};
+
+use super::token::{DEFAULT_LIFE_S, TokenRef};
+use super::{FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work, downward};
+use crate::container_spec::NodeContext;
+use crate::container_spec::dirs::pod_dir;
+use crate::resources::requests::{MEMORY, limit, pod_limit};
+use crate::types::{Quantity, pod};
+
+/// `defaultMode` that the API server fills in.
+const FILE_MODE: u32 = 0o644;
+/// Mode of a token whose owner or group is set.
+const TOKEN_MODE: u32 = 0o600;
+
+/// The plugin of a volume; `None` for those that this node does not have.
+#[must_use]
+pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
+    if volume.empty_dir.is_some() {
+        Some(Plugin::EmptyDir)
+    } else if volume.host_path.is_some() {
+        Some(Plugin::HostPath)
+    } else if volume.config_map.is_some() {
+        Some(Plugin::ConfigMap)
+    } else if volume.secret.is_some() {
+        Some(Plugin::Secret)
+    } else if volume.downward_api.is_some() {
+        Some(Plugin::DownwardApi)
+    } else if volume.projected.is_some() {
+        Some(Plugin::Projected)
+    } else {
+        None
+    }
+}
+
+/// Host path of a volume and its plugin.
+#[must_use]
+pub fn location(p: &Pod, volume: &Volume, node: &NodeContext) -> Option<(String, Plugin)> {
+    let plugin = plugin_of(volume)?;
+    let path = match &volume.host_path {
+        Some(host_path) => host_path.path.clone(),
+        None => format!("{}/volumes/{}/{}", pod_dir(p, node), plugin.directory(), volume.name),
+    };
+    Some((path, plugin))
+}
+
+/// What has to be done for the volume `name`.
+///
+/// # Errors
+/// Why that cannot be said, in upstream's words where it has some.
+pub fn set_up(p: &Pod, name: &str, node: &NodeContext) -> Result<SetUp, String> {
+    let all = pod::spec(p).volumes.as_deref().unwrap_or(&[]);
+    let volume = all.iter().find(|v| v.name == name).ok_or_else(|| format!("pod has no volume {name:?}"))?;
+    let (path, plugin) = location(p, volume, node).ok_or("no volume plugin matched")?;
+    let security = pod::spec(p).security_context.as_ref();
+    let fs_group = security.and_then(|s| s.fs_group).and_then(|g| u32::try_from(g).ok());
+    Ok(SetUp {
+        work: work(p, volume, plugin, node)?,
+        nested: if plugin.is_read_only() { nested(p, name) } else { Vec::new() },
+        name: name.to_owned(),
+        plugin,
+        path,
+        fs_group,
+    })
+}
+
+fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<Work, String> {
+    let marker = |name: &str| format!("{}/plugins/{}/{name}", pod_dir(p, node), Plugin::EmptyDir.directory());
+    if let Some(host_path) = &volume.host_path {
+        return host_path_type(host_path.type_.as_deref().unwrap_or("")).map(Work::HostPath);
+    }
+    if let Some(empty_dir) = &volume.empty_dir {
+        let size_limit = empty_dir.size_limit.as_ref().and_then(|q| Quantity::parse(&q.0).ok());
+        let medium = match empty_dir.medium.as_deref().unwrap_or("") {
+            "" => Medium::Disk,
+            "Memory" => memory(p, size_limit, node),
+            other => return Err(format!("unknown storage medium {other:?}")),
+        };
+        return Ok(Work::EmptyDir { medium, marker: marker(&volume.name) });
+    }
+    // What is written to disk for ConfigMaps is kept in memory for everything that may be secret.
+    let medium = if plugin == Plugin::ConfigMap { Medium::Disk } else { memory(p, None, node) };
+    let sources = sources(p, volume, node)?;
+    let marker = marker(&format!("wrapped_{}", volume.name));
+    Ok(Work::Files { medium, marker, sources, projected: plugin == Plugin::Projected })
+}
+
+fn host_path_type(name: &str) -> Result<HostPathType, String> {
+    Ok(match name {
+        "" => HostPathType::Unset,
+        "DirectoryOrCreate" => HostPathType::DirectoryOrCreate,
+        "Directory" => HostPathType::Directory,
+        "FileOrCreate" => HostPathType::FileOrCreate,
+        "File" => HostPathType::File,
+        "Socket" => HostPathType::Socket,
+        "CharDevice" => HostPathType::CharDevice,
+        "BlockDevice" => HostPathType::BlockDevice,
+        other => return Err(format!("{other} is an invalid volume type")),
+    })
+}
+
+/// A tmpfs may be as large as what the pod may use at all: the least of the node's allocatable memory, the pod's limit if
+/// every container has one, and the volume's own.
+fn memory(p: &Pod, size_limit: Option<Quantity>, node: &NodeContext) -> Medium {
+    let all = || pod::init_containers(p).iter().chain(pod::containers(p));
+    let limited = all().all(|c| limit(c, MEMORY).is_some_and(|q| !q.is_zero()));
+    let of_pod = limited.then(|| pod_limit(p, MEMORY).value());
+    let candidates = [of_pod, size_limit.map(Quantity::value)];
+    let least = candidates.into_iter().flatten().filter(|bytes| *bytes > 0).fold(
+        node.machine.allocatable_memory_bytes,
+        |least, bytes| match least {
+            0 => bytes,
+            least => least.min(bytes),
+        },
+    );
+    Medium::Memory(u64::try_from(least).unwrap_or(0))
+}
+
+fn sources(p: &Pod, volume: &Volume, node: &NodeContext) -> Result<Vec<FileSource>, String> {
+    let mode = |m: Option<i32>| m.and_then(|m| u32::try_from(m).ok()).unwrap_or(FILE_MODE);
+    if let Some(source) = &volume.config_map {
+        let items = source.items.as_deref().unwrap_or(&[]);
+        let of = (ObjectKind::ConfigMap, source.name.as_str());
+        return Ok(vec![object(p, of, items, source.optional, mode(source.default_mode))]);
+    }
+    if let Some(source) = &volume.secret {
+        let items = source.items.as_deref().unwrap_or(&[]);
+        let of = (ObjectKind::Secret, source.secret_name.as_deref().unwrap_or(""));
+        return Ok(vec![object(p, of, items, source.optional, mode(source.default_mode))]);
+    }
+    if let Some(source) = &volume.downward_api {
+        let items = source.items.as_deref().unwrap_or(&[]);
+        return Ok(vec![FileSource::Known(downward::files(items, p, mode(source.default_mode), node)?)]);
+    }
+    let Some(projected) = &volume.projected else { return Err("no volume plugin matched".to_owned()) };
+    let mode = mode(projected.default_mode);
+    let parts = projected.sources.iter().flatten();
+    parts.map(|part| projection(p, part, mode, node)).collect()
+}
+
+fn projection(p: &Pod, part: &VolumeProjection, mode: u32, node: &NodeContext) -> Result<FileSource, String> {
+    if let Some(source) = &part.config_map {
+        let items = source.items.as_deref().unwrap_or(&[]);
+        return Ok(object(p, (ObjectKind::ConfigMap, &source.name), items, source.optional, mode));
+    }
+    if let Some(source) = &part.secret {
+        let items = source.items.as_deref().unwrap_or(&[]);
+        return Ok(object(p, (ObjectKind::Secret, &source.name), items, source.optional, mode));
+    }
+    if let Some(source) = &part.downward_api {
+        let items = source.items.as_deref().unwrap_or(&[]);
+        return downward::files(items, p, mode, node).map(FileSource::Known);
+    }
+    if let Some(source) = &part.service_account_token {
+        let user = fs_user(p);
+        let fs_group = pod::spec(p).security_context.as_ref().and_then(|s| s.fs_group);
+        return Ok(FileSource::Token {
+            token: TokenRef {
+                namespace: pod::namespace(p).to_owned(),
+                account: pod::spec(p).service_account_name.clone().unwrap_or_default(),
+                audience: source.audience.clone().unwrap_or_default(),
+                life_s: source.expiration_seconds.unwrap_or(DEFAULT_LIFE_S),
+                pod: pod::name(p).to_owned(),
+                uid: pod::uid(p).to_owned(),
+            },
+            path: source.path.clone(),
+            mode: if user.is_some() || fs_group.is_some() { TOKEN_MODE } else { mode },
+            user,
+        });
+    }
+    Err("projection without a source that this node knows".to_owned())
+}
+
+fn object(
+    p: &Pod,
+    (kind, name): (ObjectKind, &str),
+    items: &[KeyToPath],
+    optional: Option<bool>,
+    mode: u32,
+) -> FileSource {
+    let item = |i: &KeyToPath| Item {
+        key: i.key.clone(),
+        path: i.path.clone(),
+        mode: i.mode.and_then(|m| u32::try_from(m).ok()),
+    };
+    FileSource::Object {
+        object: ObjectRef { kind, namespace: pod::namespace(p).to_owned(), name: name.to_owned() },
+        items: items.iter().map(item).collect(),
+        optional: optional == Some(true),
+        mode,
+    }
+}
+
+/// The user that all containers run as, if they all name the same one.
+fn fs_user(p: &Pod) -> Option<u32> {
+    let of_pod = pod::spec(p).security_context.as_ref().and_then(|s| s.run_as_user);
+    let mut users = pod::init_containers(p)
+        .iter()
+        .chain(pod::containers(p))
+        .map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(of_pod));
+    let first = users.next()??;
+    users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok()).flatten()
+}
+
+/// Where other volumes of the pod are mounted inside this one, relative to it.
+fn nested(p: &Pod, volume: &str) -> Vec<String> {
+    let mut dirs = std::collections::BTreeSet::new();
+    for container in pod::init_containers(p).iter().chain(pod::containers(p)) {
+        let mounts = container.volume_mounts.as_deref().unwrap_or(&[]);
+        let paths = |name_is: bool| {
+            let wanted = move |m: &&k8s_openapi::api::core::v1::VolumeMount| (m.name == volume) == name_is;
+            mounts.iter().filter(wanted).map(|m| m.mount_path.trim_matches('/'))
+        };
+        for own in paths(true) {
+            let below = paths(false).filter_map(|other| {
+                let rest =
+                    if own.is_empty() { Some(other) } else { other.strip_prefix(own)?.strip_prefix('/') };
+                rest.filter(|rest| !rest.is_empty())
+            });
+            dirs.extend(below.filter_map(|rest| super::paths::clean(rest).ok()));
+        }
+    }
+    // What lies inside another one is that one's business.
+    let all: Vec<String> = dirs.into_iter().collect();
+    let inside = |dir: &String| all.iter().any(|other| dir.starts_with(&format!("{other}/")));
+    all.iter().filter(|dir| !inside(dir)).cloned().collect()
+}

@@ -1,0 +1,145 @@
+//! The volumes of one pod: which are mounted, which are to be set up (again), and when.
+//!
+//! In: the pod's volumes, answers of set-ups, news about their sources, the time. Out: what to set up now, whether all
+//! are mounted, words for events. Invariants: one set-up in flight for a volume; after a failure 0.5 s doubling to 2m2s,
+//! unless a source changed meanwhile; a volume that was mounted stays so for its containers, even if a later set-up fails.
+//! Upstream: nestedpendingoperations, reconciler, WaitForAttachAndMount.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::time::Mono;
+
+/// First wait after a failure.
+const BACK_OFF: Duration = Duration::from_millis(500);
+/// Longest wait.
+const BACK_OFF_MAX: Duration = Duration::from_secs(122);
+/// How long containers wait before an event says what for.
+const WAIT_MAX: Duration = Duration::from_secs(123);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Slot {
+    mounted: bool,
+    busy: bool,
+    /// It must be set up, or looked through again.
+    stale: bool,
+    /// What is being set up is old already.
+    overtaken: bool,
+    failures: u32,
+    not_before: Mono,
+    /// A token in it is renewed then.
+    renew: Option<Mono>,
+}
+
+/// The volumes of one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodVolumes {
+    slots: BTreeMap<String, Slot>,
+    /// Since when containers wait.
+    waiting: Option<Mono>,
+    torn_down: bool,
+}
+
+impl PodVolumes {
+    /// The pod has these volumes; those that are new are to be set up.
+    pub fn desire<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
+        for name in names {
+            let new = || Slot { stale: true, ..Slot::default() };
+            self.slots.entry(name.to_owned()).or_insert_with(new);
+        }
+    }
+
+    /// A source of the pod's volumes changed: look through all of them, also those that failed a moment ago.
+    pub fn sources_changed(&mut self) {
+        for slot in self.slots.values_mut() {
+            slot.stale = true;
+            slot.overtaken = slot.busy;
+            slot.not_before = Mono(0);
+        }
+    }
+
+    /// Volumes to be set up at `now`.
+    #[must_use]
+    pub fn due(&self, now: Mono) -> Vec<String> {
+        let due = |s: &Slot| {
+            let wanted = s.stale || s.renew.is_some_and(|at| at <= now);
+            wanted && !s.busy && s.not_before <= now
+        };
+        self.slots.iter().filter(|(_, s)| due(s)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// A set-up of `name` is under way.
+    pub fn began(&mut self, name: &str) {
+        if let Some(slot) = self.slots.get_mut(name) {
+            (slot.busy, slot.overtaken) = (true, false);
+        }
+    }
+
+    /// It is mounted and up to date; `renew` is when to look through it again by itself.
+    pub fn succeeded(&mut self, name: &str, renew: Option<Mono>) {
+        if let Some(slot) = self.slots.get_mut(name) {
+            (slot.mounted, slot.busy, slot.failures) = (true, false, 0);
+            (slot.stale, slot.not_before, slot.renew) = (slot.overtaken, Mono(0), renew);
+        }
+    }
+
+    /// It failed.
+    pub fn failed(&mut self, name: &str, now: Mono) {
+        if let Some(slot) = self.slots.get_mut(name) {
+            let doubled = BACK_OFF.saturating_mul(1 << slot.failures.min(16));
+            slot.failures = slot.failures.saturating_add(1);
+            (slot.busy, slot.stale) = (false, true);
+            slot.not_before = if slot.overtaken { Mono(0) } else { now.after(doubled.min(BACK_OFF_MAX)) };
+        }
+    }
+
+    /// Every volume is there.
+    #[must_use]
+    pub fn all_mounted(&self) -> bool {
+        self.slots.values().all(|s| s.mounted)
+    }
+
+    /// Containers wait for volumes at `now`; the words of an event once they have waited too long.
+    pub fn wait(&mut self, now: Mono) -> Option<String> {
+        let since = *self.waiting.get_or_insert(now);
+        if now.since(since) < WAIT_MAX {
+            return None;
+        }
+        self.waiting = Some(now);
+        let unmounted: Vec<&str> =
+            self.slots.iter().filter(|(_, s)| !s.mounted).map(|(name, _)| name.as_str()).collect();
+        Some(format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process \
+             volumes=[]: context deadline exceeded",
+            unmounted.join(" ")
+        ))
+    }
+
+    /// Nobody waits any more.
+    pub fn waited(&mut self) {
+        self.waiting = None;
+    }
+
+    /// When to look again, later than `now`. What is due already has had its look: if nothing could be begun, the answer to
+    /// what is under way is the moment to look again, not the clock.
+    #[must_use]
+    pub fn deadline(&self, now: Mono) -> Option<Mono> {
+        let slots = self.slots.values().filter(|s| !s.busy).filter_map(|s| {
+            let wanted = if s.stale { Some(s.not_before) } else { s.renew };
+            wanted.map(|at| at.max(s.not_before))
+        });
+        slots.chain(self.waiting.map(|since| since.after(WAIT_MAX))).filter(|at| *at > now).min()
+    }
+
+    /// Everything that was mounted for the pod is gone.
+    pub fn gone(&mut self) {
+        self.torn_down = true;
+        self.slots.clear();
+    }
+
+    /// [`Self::gone`] was said.
+    #[must_use]
+    pub fn are_gone(&self) -> bool {
+        self.torn_down
+    }
+}

@@ -1,0 +1,274 @@
+//! What volumes become, and when they are set up.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::payload::{Payload, Tokens, payload};
+use super::plan::set_up;
+use super::token::TokenRef;
+use super::*;
+use crate::container_spec::NodeContext;
+use crate::time::Mono;
+
+fn pod(spec: Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}))
+        .unwrap()
+}
+
+fn node() -> NodeContext {
+    let mut node = NodeContext::new("n");
+    node.machine.allocatable_memory_bytes = 1 << 30;
+    node
+}
+
+fn planned(spec: Value) -> Result<SetUp, String> {
+    let p = pod(spec);
+    set_up(&p, &p.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0].name, &node())
+}
+
+fn found(data: Value) -> Fetched {
+    let data: BTreeMap<String, String> = serde_json::from_value(data).unwrap();
+    let data = data.into_iter().map(|(k, v)| (k, v.into_bytes())).collect();
+    Fetched::Found(ObjectData { data, binary: BTreeMap::from([("bin".to_owned(), vec![0, 255])]) })
+}
+
+fn object(kind: ObjectKind, name: &str) -> ObjectRef {
+    ObjectRef { kind, namespace: "ns".to_owned(), name: name.to_owned() }
+}
+
+fn sources(set_up: &SetUp) -> (&[FileSource], bool) {
+    match &set_up.work {
+        Work::Files { sources, projected, .. } => (sources, *projected),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn text(files: &Payload, path: &str) -> String {
+    String::from_utf8(files[path].data.clone()).unwrap()
+}
+
+#[test]
+fn empty_dirs() {
+    let of =
+        |volume: Value, containers: Value| planned(json!({"volumes": [volume], "containers": containers}));
+    let disk = of(json!({"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}), json!([])).unwrap();
+    assert_eq!(disk.path, "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/v");
+    let marker = "/var/lib/kubelet/pods/u/plugins/kubernetes.io~empty-dir/v".to_owned();
+    assert_eq!(disk.work, Work::EmptyDir { medium: Medium::Disk, marker });
+    let limited = |limit: &str| json!({"name": "c", "resources": {"limits": {"memory": limit}}});
+    let table = [
+        (json!({}), json!([{"name": "c"}]), 1 << 30),
+        (json!({}), json!([limited("64Mi"), limited("64Mi")]), 128 << 20),
+        (json!({}), json!([limited("64Mi"), {"name": "d"}]), 1 << 30),
+        (json!({"sizeLimit": "1Mi"}), json!([limited("64Mi")]), 1 << 20),
+        (json!({"sizeLimit": "1Ti"}), json!([limited("64Mi")]), 64 << 20),
+        (json!({"sizeLimit": "0"}), json!([]), 1 << 30),
+    ];
+    for (mut source, containers, bytes) in table {
+        source["medium"] = json!("Memory");
+        let set_up = of(json!({"name": "v", "emptyDir": source}), containers).unwrap();
+        let Work::EmptyDir { medium, .. } = set_up.work else { panic!("{set_up:?}") };
+        assert_eq!(medium, Medium::Memory(bytes), "{source}");
+    }
+    let huge = of(json!({"name": "v", "emptyDir": {"medium": "HugePages"}}), json!([]));
+    assert_eq!(huge.unwrap_err(), "unknown storage medium \"HugePages\"");
+}
+
+#[test]
+fn host_paths_and_unknown_types() {
+    let of = |volume: Value| planned(json!({"volumes": [volume], "containers": []}));
+    let set_up = of(json!({"name": "v", "hostPath": {"path": "/srv", "type": "Socket"}})).unwrap();
+    assert_eq!((set_up.path.as_str(), &set_up.work), ("/srv", &Work::HostPath(HostPathType::Socket)));
+    let bad = of(json!({"name": "v", "hostPath": {"path": "/srv", "type": "x"}}));
+    assert_eq!(bad.unwrap_err(), "x is an invalid volume type");
+    let none = of(json!({"name": "v", "nfs": {"server": "s", "path": "/"}}));
+    assert_eq!(none.unwrap_err(), "no volume plugin matched");
+}
+
+#[test]
+fn keys_of_objects_become_files() {
+    let secret = |more: Value| {
+        let mut source = json!({"secretName": "s", "defaultMode": 0o400});
+        source.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        planned(json!({"volumes": [{"name": "v", "secret": source}], "containers": []})).unwrap()
+    };
+    let objects = Objects::from([(object(ObjectKind::Secret, "s"), found(json!({"a": "1", "b": "2"})))]);
+    let write = |set_up: &SetUp, objects: &Objects| {
+        let (sources, projected) = sources(set_up);
+        payload(sources, projected, objects, &Tokens::new())
+    };
+    let all = write(&secret(json!({})), &objects).unwrap();
+    assert_eq!(all.keys().collect::<Vec<_>>(), ["a", "b", "bin"]);
+    assert_eq!((text(&all, "a"), all["a"].mode), ("1".to_owned(), 0o400));
+    let items = json!({"items": [{"key": "b", "path": "x/./y", "mode": 0o444}, {"key": "bin", "path": "z"}]});
+    let some = write(&secret(items), &objects).unwrap();
+    assert_eq!(some.keys().collect::<Vec<_>>(), ["x/y", "z"]);
+    assert_eq!((some["x/y"].mode, some["z"].mode), (0o444, 0o400));
+    let missing = json!({"items": [{"key": "c", "path": "c"}]});
+    assert_eq!(write(&secret(missing), &objects).unwrap_err(), "references non-existent secret key: c");
+    let optional = json!({"optional": true, "items": [{"key": "c", "path": "c"}]});
+    assert!(write(&secret(optional.clone()), &objects).unwrap().is_empty());
+    let escape = json!({"items": [{"key": "a", "path": "../a"}]});
+    assert!(write(&secret(escape), &objects).unwrap_err().contains("must not contain '..'"));
+
+    let gone = Objects::from([(object(ObjectKind::Secret, "s"), Fetched::Missing)]);
+    assert_eq!(write(&secret(json!({})), &gone).unwrap_err(), "secret \"s\" not found");
+    assert!(write(&secret(optional), &gone).unwrap().is_empty());
+    let down = Objects::from([(object(ObjectKind::Secret, "s"), Fetched::Unknown("down".to_owned()))]);
+    assert_eq!(write(&secret(json!({"optional": true})), &down).unwrap_err(), "down");
+    assert_eq!(write(&secret(json!({})), &Objects::new()).unwrap_err(), "object \"ns\"/\"s\" not registered");
+    assert!(!format!("{objects:?}").contains("[49]"), "values are not shown");
+}
+
+/// What the API server adds to every pod.
+fn token_volume(security: Value, container: Value) -> SetUp {
+    planned(json!({"serviceAccountName": "sa", "securityContext": security,
+    "containers": [{"name": "c", "securityContext": container}],
+    "volumes": [{"name": "kube-api-access-x", "projected": {"defaultMode": 420, "sources": [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace",
+            "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}},
+    ]}}]}))
+    .unwrap()
+}
+
+#[test]
+fn the_volume_of_every_pod() {
+    let set_up = token_volume(json!({}), json!({}));
+    assert!(
+        matches!(set_up.work, Work::Files { medium: Medium::Memory(_), .. }),
+        "tokens never reach the disk"
+    );
+    let (sources_of, projected) = sources(&set_up);
+    let token = TokenRef {
+        namespace: "ns".to_owned(),
+        account: "sa".to_owned(),
+        audience: String::new(),
+        life_s: 3607,
+        pod: "p".to_owned(),
+        uid: "u".to_owned(),
+    };
+    let objects =
+        Objects::from([(object(ObjectKind::ConfigMap, "kube-root-ca.crt"), found(json!({"ca.crt": "CA"})))]);
+    let tokens = Tokens::from([(token.clone(), Ok("secret".to_owned()))]);
+    let files = payload(sources_of, projected, &objects, &tokens).unwrap();
+    assert_eq!(
+        (text(&files, "token"), text(&files, "ca.crt"), text(&files, "namespace")),
+        ("secret".to_owned(), "CA".to_owned(), "ns".to_owned())
+    );
+    assert_eq!(files["token"].mode, 0o644);
+    let failed = Tokens::from([(token, Err("failed to fetch token: no".to_owned()))]);
+    let gone = Objects::from([(object(ObjectKind::ConfigMap, "kube-root-ca.crt"), Fetched::Missing)]);
+    let both = payload(sources_of, projected, &gone, &failed).unwrap_err();
+    assert_eq!(both, "[failed to fetch token: no, configmap \"kube-root-ca.crt\" not found]");
+}
+
+#[test]
+fn a_token_belongs_to_the_user_or_group_of_its_pod() {
+    let of = |security: Value, container: Value| {
+        let set_up = token_volume(security, container);
+        match &sources(&set_up).0[0] {
+            FileSource::Token { mode, user, .. } => (*mode, *user, set_up.fs_group),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(of(json!({}), json!({})), (0o644, None, None));
+    assert_eq!(of(json!({"fsGroup": 7}), json!({})), (0o600, None, Some(7)));
+    assert_eq!(of(json!({"runAsUser": 5}), json!({})), (0o600, Some(5), None));
+    assert_eq!(of(json!({"runAsUser": 5}), json!({"runAsUser": 6})), (0o600, Some(6), None));
+}
+
+#[test]
+fn mounts_inside_a_volume_find_their_directories() {
+    let set_up = planned(json!({"volumes": [{"name": "v", "secret": {"secretName": "s"}}], "containers": [
+        {"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/etc/x"}, {"name": "w", "mountPath": "/etc/x/y/z"},
+            {"name": "u", "mountPath": "/etc/x/y/z/deeper"}, {"name": "w", "mountPath": "/etc/xy"}]}]}));
+    assert_eq!(set_up.unwrap().nested, ["y/z"]);
+}
+
+#[test]
+fn objects_of_a_pod() {
+    let p = pod(json!({"volumes": [
+        {"name": "a", "configMap": {"name": "m"}}, {"name": "b", "secret": {"secretName": "s"}},
+        {"name": "c", "projected": {"sources": [{"configMap": {"name": "pm"}}, {"secret": {"name": "ps"}}]}}],
+        "initContainers": [{"name": "i", "envFrom": [{"configMapRef": {"name": "em"}}, {"secretRef": {"name": "es"}}]}],
+        "containers": [{"name": "c", "env": [
+            {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "km", "key": "k"}}},
+            {"name": "B", "valueFrom": {"secretKeyRef": {"name": "ks", "key": "k"}}}]}]}));
+    let found = references::of_pod(&p);
+    let names = |kind| found.iter().filter(|o| o.kind == kind).map(|o| o.name.as_str()).collect::<Vec<_>>();
+    assert_eq!(names(ObjectKind::ConfigMap), ["em", "km", "m", "pm"]);
+    assert_eq!(names(ObjectKind::Secret), ["es", "ks", "ps", "s"]);
+    assert!(found.iter().all(|o| o.namespace == "ns"));
+}
+
+fn at(ms: u64) -> Mono {
+    Mono(ms * 1_000_000)
+}
+
+#[test]
+fn failures_wait_longer_each_time_unless_a_source_changes() {
+    let mut volumes = PodVolumes::default();
+    volumes.desire(["a", "b"].into_iter());
+    assert_eq!(volumes.due(at(0)), ["a", "b"]);
+    volumes.began("a");
+    volumes.succeeded("a", None);
+    let mut now = 0;
+    for wait_ms in [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000] {
+        assert_eq!(volumes.due(at(now)), ["b"]);
+        volumes.began("b");
+        assert!(volumes.due(at(now)).is_empty());
+        volumes.failed("b", at(now));
+        assert_eq!(volumes.deadline(at(now)), Some(at(now + wait_ms)));
+        assert_eq!(volumes.deadline(at(now + wait_ms)), None, "what is due waits for no clock");
+        assert!(volumes.due(at(now + wait_ms - 1)).is_empty() && !volumes.all_mounted());
+        now += wait_ms;
+    }
+    volumes.began("b");
+    volumes.failed("b", at(now));
+    volumes.sources_changed();
+    assert_eq!(volumes.due(at(now)), ["a", "b"]);
+    for name in ["a", "b"] {
+        volumes.began(name);
+        volumes.succeeded(name, None);
+    }
+    assert!(volumes.all_mounted() && volumes.deadline(at(now)).is_none());
+}
+
+#[test]
+fn a_change_during_a_set_up_is_not_lost() {
+    let mut volumes = PodVolumes::default();
+    volumes.desire(["a"].into_iter());
+    volumes.began("a");
+    volumes.sources_changed();
+    assert!(volumes.due(at(0)).is_empty());
+    volumes.succeeded("a", None);
+    assert!(volumes.all_mounted());
+    assert_eq!(volumes.due(at(0)), ["a"]);
+    volumes.began("a");
+    volumes.failed("a", at(1));
+    assert!(volumes.all_mounted(), "containers keep what they have");
+    volumes.began("a");
+    volumes.succeeded("a", Some(at(60_000)));
+    assert_eq!(volumes.deadline(at(1)), Some(at(60_000)));
+    assert!(volumes.due(at(59_999)).is_empty());
+    assert_eq!(volumes.due(at(60_000)), ["a"]);
+}
+
+#[test]
+fn waiting_is_told_after_two_minutes() {
+    let mut volumes = PodVolumes::default();
+    volumes.desire(["a", "b", "c"].into_iter());
+    volumes.began("a");
+    volumes.succeeded("a", None);
+    assert_eq!(volumes.wait(at(0)), None);
+    assert_eq!(volumes.wait(at(122_999)), None);
+    let text = volumes.wait(at(123_000)).unwrap();
+    assert!(text.starts_with("Unable to attach or mount volumes: unmounted volumes=[b c], "), "{text}");
+    assert_eq!(volumes.wait(at(124_000)), None);
+    assert!(volumes.wait(at(123_000).after(Duration::from_secs(123))).is_some());
+}

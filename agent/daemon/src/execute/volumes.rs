@@ -1,0 +1,76 @@
+//! Setting a volume up: what it is made from is fetched, then it is written.
+//!
+//! In: a [`SetUp`]. Out: the volume as it says, or why not. Invariant: every object and token that it names is asked for,
+//! and no other.
+
+use std::time::Duration;
+
+use agent_core::drivers::{Class, ImageService, Runtime};
+use agent_core::runtime::PodKey;
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::time::Wall;
+use agent_core::volume::payload::{self, Payload, Tokens};
+use agent_core::volume::{FileSource, Objects, SetUp, Work};
+use agent_linux::volumes::VolumeError;
+
+use super::{Executor, gave_up};
+use crate::pod_dirs::chain;
+
+/// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
+/// again (upstream looks once a minute).
+const RENEW_MIN: Duration = Duration::from_secs(60);
+
+/// Sets a volume up.
+pub(super) async fn set_up<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    volume: SetUp,
+) -> EffectResult {
+    let now = executor.tasks.now().wall;
+    let (files, renew) = match &volume.work {
+        Work::Files { sources, projected, .. } => collect(executor, sources, *projected).await?,
+        Work::EmptyDir { .. } | Work::HostPath(_) => (Payload::new(), None),
+    };
+    let (at, uid) = (executor.dirs.clone(), key.uid.clone());
+    let reread = matches!(volume.work, Work::Files { .. }).then(|| executor.sources.reread_after()).flatten();
+    let done = executor.tasks.blocking(move || at.set_up_volume(&uid, &volume, &files, now)).await;
+    match done {
+        None => Err(gave_up("the agent stops")),
+        Some(Err(VolumeError::Refused(message))) => Err(EffectError { class: Class::Invalid, message }),
+        Some(Err(VolumeError::Files(e))) => Err(EffectError { class: e.class(), message: chain(&e) }),
+        Some(Ok(())) => {
+            let renew_after = renew.map(|at| at.since(now).max(RENEW_MIN));
+            let renew_after = [renew_after, reread].into_iter().flatten().min();
+            Ok(EffectOk::Volume { renew_after })
+        }
+    }
+}
+
+/// The files, and when the first token among them is to be renewed.
+async fn collect<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    sources: &[FileSource],
+    projected: bool,
+) -> Result<(Payload, Option<Wall>), EffectError> {
+    let (mut objects, mut tokens) = (Objects::new(), Tokens::new());
+    let mut renew: Option<Wall> = None;
+    for source in sources {
+        match source {
+            FileSource::Known(_) => {}
+            FileSource::Object { object, .. } => {
+                let fetched = executor.sources.fetch(object.clone()).await;
+                objects.insert(object.clone(), fetched);
+            }
+            FileSource::Token { token, .. } => {
+                let answer = executor.sources.token(token.clone()).await;
+                if let Ok(held) = &answer {
+                    renew = Some(renew.map_or(held.renew, |at| at.min(held.renew)));
+                }
+                tokens.insert(token.clone(), answer.map(|held| held.text));
+            }
+        }
+    }
+    let files = payload::payload(sources, projected, &objects, &tokens);
+    let files = files.map_err(|message| EffectError { class: Class::Retryable { after_ms: 0 }, message })?;
+    Ok((files, renew))
+}

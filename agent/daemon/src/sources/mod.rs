@@ -1,0 +1,213 @@
+//! Where pods get values from: Secrets, ConfigMaps, tokens of service accounts.
+//!
+//! ```text
+//! desired pods ─► WatchedObjects ─► one watch for each object ─► known values ─► set-ups of volumes, environments
+//!                                            └─ changed ─► manager ─► the pods' workers
+//! ```
+//! In: the pods that the node wants, the API server. Out: [`Sources`]. Invariants: nothing is asked for that no pod of this
+//! node refers to; values are in memory only. Upstream: pkg/kubelet/{configmap,secret,token}.
+
+mod objects;
+mod tokens;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::api::ApiServer;
+use agent_core::time::Wall;
+use agent_core::volume::token::TokenRef;
+use agent_core::volume::watched::ObjectNews;
+use agent_core::volume::{Fetched, ObjectData, ObjectRef};
+use futures_util::future::BoxFuture;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use orlop_config::kubelet::KubeletConfiguration;
+use orlop_config::kubelet::enums::ChangeDetectionStrategy;
+use tokio::sync::{mpsc, watch};
+
+use crate::actor::Tasks;
+use crate::cluster::calls::Caller;
+use crate::cluster::{ApiDrivers, ClusterPlan};
+use crate::mailbox::Sender;
+use crate::manager::DesiredPods;
+use agent_core::pod_manager::ManagerEvent;
+
+use objects::ObjectStore;
+use tokens::TokenStore;
+
+/// The API server's authoriser hears of a pod a moment after the node does, and says this until then.
+const NOT_YET: &str = "no relationship found";
+/// When to ask again then, each time; after the last one it is a refusal like any other.
+const SOON_MS: [u64; 5] = [50, 100, 200, 400, 800];
+
+/// Whether a refusal may be one of those that pass by themselves, and how long until then.
+#[must_use]
+pub fn soon(why: &str, times: usize) -> Option<Duration> {
+    SOON_MS.get(times).copied().map(Duration::from_millis).filter(|_| why.contains(NOT_YET))
+}
+
+/// How long an entry of a cache is believed (upstream's default, where the Node says nothing).
+const CACHE_TTL: Duration = Duration::from_secs(60);
+
+/// A token and when to ask for another one.
+#[derive(Clone)]
+pub struct HeldToken {
+    /// The token.
+    pub text: String,
+    /// When to renew it.
+    pub renew: Wall,
+}
+
+/// Where pods get values from.
+pub trait Sources: Send + Sync + 'static {
+    /// What an object holds now.
+    fn fetch(&self, object: ObjectRef) -> BoxFuture<'_, Fetched>;
+
+    /// A token that is good for a while.
+    fn token(&self, token: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>>;
+
+    /// After how long objects must be fetched again because nobody tells of changes; `None` if somebody does.
+    fn reread_after(&self) -> Option<Duration>;
+
+    /// Follows the pods that the node wants.
+    fn follow(
+        self: Arc<Self>,
+        desired: watch::Receiver<DesiredPods>,
+        to: Sender<ManagerEvent>,
+    ) -> BoxFuture<'static, ()>;
+}
+
+/// Watches on single objects.
+pub trait ObjectWatches: Send + Sync + 'static {
+    /// News of an object, its present state first. It ends when the receiver is dropped.
+    fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews>;
+}
+
+/// How changes of objects are noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectPolicy {
+    /// By watches.
+    Watch,
+    /// By fetching again, at most this often for an object, and each time volumes are looked through.
+    Fetch {
+        /// How long an answer is believed.
+        ttl: Duration,
+        /// How often volumes are looked through.
+        every: Duration,
+    },
+}
+
+impl ObjectPolicy {
+    /// From `configMapAndSecretChangeDetectionStrategy` and `syncFrequency`.
+    #[must_use]
+    pub fn new(kubelet: &KubeletConfiguration) -> ObjectPolicy {
+        let every = kubelet.sync_frequency.to_std();
+        match kubelet.config_map_and_secret_change_detection_strategy {
+            ChangeDetectionStrategy::Watch => ObjectPolicy::Watch,
+            ChangeDetectionStrategy::Cache => ObjectPolicy::Fetch { ttl: CACHE_TTL, every },
+            ChangeDetectionStrategy::Get => ObjectPolicy::Fetch { ttl: Duration::ZERO, every },
+        }
+    }
+}
+
+/// An object that holds values.
+pub trait Values: Send + Sync + 'static {
+    /// What it holds, and whether for good.
+    fn news(&self) -> ObjectNews;
+}
+
+impl Values for ConfigMap {
+    fn news(&self) -> ObjectNews {
+        let text = self.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
+        let binary = self.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
+        let data = ObjectData { data: text.collect(), binary: binary.collect() };
+        ObjectNews::Found { data, immutable: self.immutable == Some(true) }
+    }
+}
+
+impl Values for Secret {
+    fn news(&self) -> ObjectNews {
+        let data = self.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect();
+        let data = ObjectData { data, ..ObjectData::default() };
+        ObjectNews::Found { data, immutable: self.immutable == Some(true) }
+    }
+}
+
+/// The sources of a node: its cluster's, or none.
+#[must_use]
+pub fn of_cluster<A: ApiServer>(
+    cluster: Option<&(ClusterPlan, ApiDrivers<A>)>,
+    tasks: &Tasks,
+) -> Arc<dyn Sources> {
+    let Some((plan, api)) = cluster else { return Arc::new(NoSources) };
+    let caller = Caller::new(tasks.clone(), api.client.clone());
+    Arc::new(ClusterSources {
+        objects: ObjectStore::new(caller.clone(), api.objects.clone(), plan.objects, tasks),
+        tokens: TokenStore::new(caller, tasks.clone()),
+    })
+}
+
+/// Follows the pods that the node wants, for as long as it runs.
+pub async fn follow(
+    sources: Arc<dyn Sources>,
+    desired: watch::Receiver<DesiredPods>,
+    to: Sender<ManagerEvent>,
+) {
+    sources.follow(desired, to).await;
+}
+
+struct ClusterSources<A> {
+    objects: ObjectStore<A>,
+    tokens: TokenStore<A>,
+}
+
+impl<A: ApiServer> Sources for ClusterSources<A> {
+    fn fetch(&self, object: ObjectRef) -> BoxFuture<'_, Fetched> {
+        Box::pin(self.objects.fetch(object))
+    }
+
+    fn token(&self, token: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>> {
+        Box::pin(self.tokens.token(token))
+    }
+
+    fn reread_after(&self) -> Option<Duration> {
+        self.objects.reread_after()
+    }
+
+    fn follow(
+        self: Arc<Self>,
+        desired: watch::Receiver<DesiredPods>,
+        to: Sender<ManagerEvent>,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.objects.follow(desired, to).await })
+    }
+}
+
+/// A node without an API server; its static pods may not refer to such objects anyway.
+struct NoSources;
+
+impl Sources for NoSources {
+    fn fetch(&self, object: ObjectRef) -> BoxFuture<'_, Fetched> {
+        let why = format!("{object} cannot be had: the node belongs to no cluster");
+        Box::pin(std::future::ready(Fetched::Unknown(why)))
+    }
+
+    fn token(&self, _: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>> {
+        let why = "failed to fetch token: the node belongs to no cluster".to_owned();
+        Box::pin(std::future::ready(Err(why)))
+    }
+
+    fn reread_after(&self) -> Option<Duration> {
+        None
+    }
+
+    fn follow(
+        self: Arc<Self>,
+        _: watch::Receiver<DesiredPods>,
+        _: Sender<ManagerEvent>,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

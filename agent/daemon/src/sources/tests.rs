@@ -1,0 +1,130 @@
+//! Tokens are kept and renewed; objects are fetched as the configuration says.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use agent_core::api::{ApiCall, ApiError, ApiReply, ApiResult};
+use agent_core::drivers::Class;
+use agent_core::types::time::api_time;
+use agent_core::volume::ObjectKind;
+use k8s_openapi::api::authentication::v1::TokenRequestStatus;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::testing::VirtualClock;
+
+/// Grants tokens of ten minutes and has one ConfigMap.
+struct Server {
+    tasks: Tasks,
+    up: AtomicBool,
+    granted: AtomicU32,
+    value: Mutex<String>,
+}
+
+impl ApiServer for Server {
+    async fn call(&self, call: &ApiCall) -> ApiResult {
+        if !self.up.load(Ordering::Acquire) {
+            return Err(ApiError {
+                call: call.describe(),
+                class: Class::Unavailable,
+                code: None,
+                reason: String::new(),
+                message: "connection refused".to_owned(),
+            });
+        }
+        match call {
+            ApiCall::CreateToken { request, .. } => {
+                let number = self.granted.fetch_add(1, Ordering::AcqRel);
+                let mut granted = request.clone();
+                granted.status = Some(TokenRequestStatus {
+                    token: Some(format!("t{number}")),
+                    expiration_timestamp: Some(api_time(Wall(self.tasks.now().wall.0 + 600_000_000_000))),
+                });
+                Ok(ApiReply::Token(granted))
+            }
+            ApiCall::GetConfigMap(_) => {
+                let value = self.value.lock().unwrap().clone();
+                let data = Some([("k".to_owned(), value)].into());
+                Ok(ApiReply::ConfigMap(Box::new(ConfigMap { data, ..ConfigMap::default() })))
+            }
+            other => panic!("{}", other.describe()),
+        }
+    }
+}
+
+struct NoWatches;
+
+impl ObjectWatches for NoWatches {
+    fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews> {
+        panic!("{object} is watched");
+    }
+}
+
+fn server() -> (Arc<Server>, Tasks, Caller<Server>) {
+    let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+    let server = Arc::new(Server {
+        tasks: tasks.clone(),
+        up: AtomicBool::new(true),
+        granted: AtomicU32::new(0),
+        value: Mutex::new("one".to_owned()),
+    });
+    let (_, client) = watch::channel(Some(server.clone()));
+    let caller = Caller::new(tasks.clone(), client);
+    (server, tasks, caller)
+}
+
+fn token() -> TokenRef {
+    let text = |text: &str| text.to_owned();
+    let (namespace, account, audience) = (text("ns"), text("sa"), String::new());
+    TokenRef { namespace, account, audience, life_s: 600, pod: text("p"), uid: text("u") }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_kept_renewed_and_used_up() {
+    let (server, tasks, caller) = server();
+    let store = TokenStore::new(caller, tasks.clone());
+    let pass = |seconds| tasks.wait_until(tasks.now().mono.after(Duration::from_secs(seconds)));
+    let text = |held: Result<HeldToken, String>| held.map(|held| held.text);
+    let first = store.token(token()).await.unwrap();
+    assert_eq!(first.text, "t0");
+    let good_s = first.renew.since(tasks.now().wall).as_secs();
+    assert!((468..=480).contains(&good_s), "{good_s}");
+    pass(400).await;
+    assert_eq!(text(store.token(token()).await), Ok("t0".to_owned()));
+    assert_eq!(
+        text(store.token(TokenRef { audience: "x".to_owned(), ..token() }).await),
+        Ok("t1".to_owned())
+    );
+    pass(100).await;
+    server.up.store(false, Ordering::Release);
+    let old = store.token(token()).await.unwrap();
+    assert_eq!((old.text.as_str(), old.renew.since(tasks.now().wall).as_secs()), ("t0", 60));
+    server.up.store(true, Ordering::Release);
+    assert_eq!(text(store.token(token()).await), Ok("t2".to_owned()));
+    pass(600).await;
+    server.up.store(false, Ordering::Release);
+    let refused = text(store.token(token()).await);
+    assert_eq!(refused, Err("failed to fetch token: connection refused".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_watches_an_answer_is_believed_for_a_while() {
+    let object = ObjectRef { kind: ObjectKind::ConfigMap, namespace: "ns".to_owned(), name: "m".to_owned() };
+    let every = Duration::from_secs(60);
+    for (ttl_s, expected) in [(60, ["one", "one", "two"]), (0, ["one", "two", "two"])] {
+        let (server, tasks, caller) = server();
+        let policy = ObjectPolicy::Fetch { ttl: Duration::from_secs(ttl_s), every };
+        let store = ObjectStore::new(caller, Arc::new(NoWatches), policy, &tasks);
+        assert_eq!(store.reread_after(), Some(every));
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            match store.fetch(object.clone()).await {
+                Fetched::Found(data) => seen.push(String::from_utf8(data.data["k"].clone()).unwrap()),
+                other => panic!("{other:?}"),
+            }
+            *server.value.lock().unwrap() = "two".to_owned();
+            tasks.wait_until(tasks.now().mono.after(Duration::from_secs(40))).await;
+        }
+        assert_eq!(seen, expected);
+    }
+}

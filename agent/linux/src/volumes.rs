@@ -1,0 +1,172 @@
+//! Volumes on disk: brings one volume to where its set-up says, and takes a pod's volumes away.
+//!
+//! In: a [`SetUp`] with its files. Out: directories, tmpfs mounts, files. Invariants: what is there already is left alone
+//! (a mounted tmpfs, an emptyDir that is ready, files with the same bytes); nothing outside of the pod's own directory is
+//! unmounted or removed. Upstream: pkg/volume/emptydir, secret, configmap, projected.
+
+mod atomic_writer;
+mod host_path;
+mod ownership;
+
+use std::io;
+use std::path::Path;
+
+use agent_core::time::Wall;
+use agent_core::volume::mount_table::{self, MountPoint};
+use agent_core::volume::payload::Payload;
+use agent_core::volume::{Medium, SetUp, Work};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::files::{self, Durability, FilesError};
+use crate::remove_tree::remove_tree;
+
+/// emptyDir is for every user of the pod, and so is what is made like one.
+const VOLUME_MODE: u32 = 0o777;
+/// Mode of the directories on the way.
+const DIR_MODE: u32 = 0o750;
+/// Mode of directories that other volumes are mounted on.
+const NESTED_MODE: u32 = 0o755;
+/// Says that a volume's directory was made and is its group's.
+const READY: &str = "ready";
+/// Below a pod's directory.
+const VOLUMES: &str = "volumes";
+
+/// Why a volume cannot be set up: in words that people know, or a step on the disk.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// Something of the host's is not what the pod says.
+    #[error("{0}")]
+    Refused(String),
+    /// A step failed.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+}
+
+/// Sets a volume up. `files` are those of [`Work::Files`].
+///
+/// # Errors
+/// The step that failed; calling again goes on.
+pub fn set_up(pod_dir: &Path, volume: &SetUp, files: &Payload, now: Wall) -> Result<(), VolumeError> {
+    let path = Path::new(&volume.path);
+    match &volume.work {
+        Work::HostPath(kind) => host_path::check(path, *kind),
+        Work::EmptyDir { medium, marker } => {
+            let made = make(pod_dir, path, *medium, Path::new(marker))?;
+            if made && let Some(group) = volume.fs_group {
+                ownership::give(path, group, false)?;
+            }
+            ready(Path::new(marker))?;
+            Ok(())
+        }
+        Work::Files { medium, marker, .. } => {
+            make(pod_dir, path, *medium, Path::new(marker))?;
+            ready(Path::new(marker))?;
+            for nested in &volume.nested {
+                make_below(path, &path.join(nested))?;
+            }
+            let group = volume.fs_group;
+            atomic_writer::write(path, files, now, |written| match group {
+                Some(group) => ownership::give(written, group, true),
+                None => Ok(()),
+            })?;
+            Ok(())
+        }
+    }
+}
+
+/// Makes the directory of a volume, and its tmpfs; false if all of it is there already.
+fn make(pod_dir: &Path, path: &Path, medium: Medium, marker: &Path) -> Result<bool, FilesError> {
+    let is_ready = marker.join(READY).exists();
+    match medium {
+        Medium::Disk if is_ready && path.is_dir() => return Ok(false),
+        Medium::Disk => {}
+        Medium::Memory(_) if mount_table::kind_at(&mounts()?, &path.to_string_lossy()) == Some("tmpfs") => {
+            return Ok(!is_ready);
+        }
+        Medium::Memory(_) => {}
+    }
+    for directory in [Some(pod_dir), Some(&pod_dir.join(VOLUMES)), path.parent()].into_iter().flatten() {
+        files::make_dir(directory, DIR_MODE)?;
+    }
+    files::make_dir(path, VOLUME_MODE)?;
+    if let Medium::Memory(bytes) = medium {
+        mount_tmpfs(path, bytes)?;
+    }
+    Ok(true)
+}
+
+/// `noswap` where the kernel knows it (6.4): what is secret stays in memory.
+fn mount_tmpfs(path: &Path, bytes: u64) -> Result<(), FilesError> {
+    let size = (bytes > 0).then(|| format!("size={bytes}"));
+    let with = |more: Option<&str>| {
+        let options = [size.as_deref(), more].into_iter().flatten().collect::<Vec<_>>().join(",");
+        mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some(options.as_str()))
+    };
+    let mounted = match with(Some("noswap")) {
+        Err(nix::errno::Errno::EINVAL) => with(None),
+        other => other,
+    };
+    mounted.map_err(|e| FilesError::at("mount", path)(e.into()))
+}
+
+fn ready(marker: &Path) -> Result<(), FilesError> {
+    if marker.join(READY).exists() {
+        return Ok(());
+    }
+    if let Some(parent) = marker.parent() {
+        files::make_dir(parent, DIR_MODE)?;
+    }
+    files::make_dir(marker, DIR_MODE)?;
+    files::write_atomic(&marker.join(READY), b"", 0o644, Durability::Rebuildable)
+}
+
+/// Makes `path` and what is missing between it and `root`.
+fn make_below(root: &Path, path: &Path) -> Result<(), FilesError> {
+    let mut way: Vec<&Path> = path.ancestors().take_while(|p| *p != root).collect();
+    way.reverse();
+    way.into_iter().filter(|p| !p.is_dir()).try_for_each(|p| files::make_dir(p, NESTED_MODE))
+}
+
+/// Unmounts everything below a pod's directory and removes its volumes. What is not there is a success.
+///
+/// # Errors
+/// A mount that is in use, or a directory that cannot be removed.
+pub fn tear_down(pod_dir: &Path) -> Result<(), FilesError> {
+    unmount_below(pod_dir)?;
+    remove_tree(&pod_dir.join(VOLUMES))?;
+    remove_tree(&pod_dir.join("plugins"))
+}
+
+/// Unmounts everything below a directory, the newest mount first.
+///
+/// # Errors
+/// The first mount that is in use.
+pub fn unmount_below(directory: &Path) -> Result<(), FilesError> {
+    for path in mount_table::below(&mounts()?, &directory.to_string_lossy()) {
+        let path = Path::new(&path);
+        match umount2(path, MntFlags::UMOUNT_NOFOLLOW) {
+            // Gone already, with the mount that it was on.
+            Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => {}
+            Err(e) => return Err(FilesError::at("umount", path)(e.into())),
+        }
+    }
+    Ok(())
+}
+
+/// The mount table of this process.
+fn mounts() -> Result<Vec<MountPoint>, FilesError> {
+    let path = Path::new("/proc/self/mountinfo");
+    let text = std::fs::read(path).map_err(FilesError::at("read", path))?;
+    Ok(mount_table::parse(&String::from_utf8_lossy(&text)))
+}
+
+fn refused(text: String) -> VolumeError {
+    VolumeError::Refused(text)
+}
+
+fn invalid(operation: &'static str, path: &Path, why: String) -> FilesError {
+    FilesError::at(operation, path)(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
+#[cfg(test)]
+mod tests;

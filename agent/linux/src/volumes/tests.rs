@@ -1,0 +1,237 @@
+//! Volumes on a real file system, as root where a test mounts.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+
+use agent_core::volume::{FileContent, HostPathType, Plugin};
+use nix::unistd::Uid;
+
+use super::*;
+
+struct Place {
+    _dir: tempfile::TempDir,
+    pod: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = dir.path().join("pods/u");
+        Place { _dir: dir, pod }
+    }
+
+    fn volume(&self, work: Work, fs_group: Option<u32>) -> SetUp {
+        let path = self.pod.join("volumes/kubernetes.io~x/v");
+        SetUp {
+            name: "v".to_owned(),
+            plugin: Plugin::Secret,
+            path: path.display().to_string(),
+            work,
+            nested: Vec::new(),
+            fs_group,
+        }
+    }
+
+    fn marker(&self) -> String {
+        self.pod.join("plugins/kubernetes.io~empty-dir/wrapped_v").display().to_string()
+    }
+
+    fn files(&self, medium: Medium, fs_group: Option<u32>) -> SetUp {
+        let work = Work::Files { medium, marker: self.marker(), sources: Vec::new(), projected: false };
+        self.volume(work, fs_group)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Mounts of a test that failed.
+        let _ = unmount_below(&self.pod);
+    }
+}
+
+fn payload(files: &[(&str, &str, u32)]) -> Payload {
+    let file = |data: &str, mode| FileContent { data: data.as_bytes().to_vec(), mode, user: None };
+    files.iter().map(|(path, data, mode)| ((*path).to_owned(), file(data, *mode))).collect()
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let all = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let mut all: Vec<_> = all.collect();
+    all.sort();
+    all
+}
+
+fn at(second: i64) -> Wall {
+    Wall(second * 1_000_000_000)
+}
+
+#[test]
+fn versions_replace_each_other_at_once() {
+    let p = Place::new();
+    let volume = p.files(Medium::Disk, None);
+    let path = PathBuf::from(&volume.path);
+    let write = |files: &[(&str, &str, u32)], now| set_up(&p.pod, &volume, &payload(files), at(now)).unwrap();
+    write(&[("a", "1", 0o640), ("d/x", "2", 0o400), ("d/y", "3", 0o400)], 0);
+    assert_eq!(names(&path), ["..1970_01_01_00_00_00.0", "..data", "a", "d"]);
+    assert_eq!(std::fs::read_link(path.join("a")).unwrap(), Path::new("..data/a"));
+    assert_eq!(std::fs::read_to_string(path.join("d/x")).unwrap(), "2");
+    assert_eq!((mode(&path.join("a")), mode(&path), mode(&path.join("d"))), (0o640, 0o777, 0o755));
+    let first = std::fs::read_link(path.join("..data")).unwrap();
+    let link = std::fs::symlink_metadata(path.join("..data")).unwrap().ino();
+
+    write(&[("a", "1", 0o640), ("d/x", "2", 0o400), ("d/y", "3", 0o400)], 1);
+    assert_eq!(
+        std::fs::read_link(path.join("..data")).unwrap(),
+        first,
+        "nothing changed, nothing is written"
+    );
+    assert_eq!(std::fs::symlink_metadata(path.join("..data")).unwrap().ino(), link);
+
+    write(&[("d/x", "2", 0o400), ("e", "4", 0o400)], 2);
+    assert_eq!(names(&path), ["..1970_01_01_00_00_02.0", "..data", "d", "e"]);
+    assert_eq!(names(&path.join("d")), ["x"]);
+    write(&[], 3);
+    assert_eq!(names(&path), ["..1970_01_01_00_00_03.0", "..data"]);
+    tear_down(&p.pod).unwrap();
+    assert!(names(&p.pod).is_empty());
+    tear_down(&p.pod).unwrap();
+}
+
+#[test]
+fn what_a_crash_left_is_cleaned_up() {
+    let p = Place::new();
+    let volume = p.files(Medium::Disk, None);
+    let path = PathBuf::from(&volume.path);
+    let files = payload(&[("a", "1", 0o644)]);
+    set_up(&p.pod, &volume, &files, at(0)).unwrap();
+    // Killed while a version was written; killed before its link was renamed; a version that is lost.
+    std::fs::create_dir(path.join("..1970_01_01_00_00_05.0")).unwrap();
+    std::fs::write(path.join("..1970_01_01_00_00_05.0/a"), "half").unwrap();
+    std::os::unix::fs::symlink("..1970_01_01_00_00_05.0", path.join("..data_tmp")).unwrap();
+    std::os::unix::fs::symlink("..data/gone", path.join("gone")).unwrap();
+    set_up(&p.pod, &volume, &files, at(5)).unwrap();
+    assert_eq!(names(&path), ["..1970_01_01_00_00_00.0", "..data", "..data_tmp", "a"]);
+    let files = payload(&[("a", "2", 0o644)]);
+    set_up(&p.pod, &volume, &files, at(5)).unwrap();
+    assert_eq!(names(&path), ["..1970_01_01_00_00_05.0", "..data", "a"]);
+    std::fs::remove_dir_all(path.join("..1970_01_01_00_00_05.0")).unwrap();
+    set_up(&p.pod, &volume, &files, at(6)).unwrap();
+    assert_eq!(std::fs::read_to_string(path.join("a")).unwrap(), "2");
+}
+
+#[test]
+fn nothing_is_written_outside() {
+    let p = Place::new();
+    let volume = p.files(Medium::Disk, None);
+    for bad in ["../x", "/x", "a/../../x", "..data", ""] {
+        let error = set_up(&p.pod, &volume, &payload(&[(bad, "1", 0o644)]), at(0)).unwrap_err();
+        assert!(error.to_string().starts_with("write"), "{bad:?}: {error}");
+    }
+    // Somebody made `..data` lead elsewhere: it is neither read nor removed.
+    let elsewhere = p.pod.join("elsewhere");
+    std::fs::create_dir_all(&elsewhere).unwrap();
+    let path = PathBuf::from(&volume.path);
+    std::os::unix::fs::symlink(&elsewhere, path.join("..data")).unwrap();
+    assert!(set_up(&p.pod, &volume, &payload(&[("a", "1", 0o644)]), at(0)).is_err());
+    assert!(elsewhere.is_dir());
+}
+
+#[test]
+fn an_empty_dir_is_made_once() {
+    let p = Place::new();
+    let volume = p.volume(Work::EmptyDir { medium: Medium::Disk, marker: p.marker() }, None);
+    let path = PathBuf::from(&volume.path);
+    set_up(&p.pod, &volume, &Payload::new(), at(0)).unwrap();
+    assert_eq!((mode(&path), mode(&p.pod), mode(path.parent().unwrap())), (0o777, 0o750, 0o750));
+    assert!(Path::new(&p.marker()).join("ready").is_file());
+    std::fs::write(path.join("of the pod"), "x").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+    set_up(&p.pod, &volume, &Payload::new(), at(1)).unwrap();
+    assert_eq!((mode(&path), names(&path).len()), (0o700, 1), "a pod may change its own directory");
+}
+
+#[test]
+fn what_is_mounted_stays_mounted_until_it_is_torn_down() {
+    if !Uid::effective().is_root() {
+        return;
+    }
+    let p = Place::new();
+    let volume = p.files(Medium::Memory(1 << 20), Some(4711));
+    let path = PathBuf::from(&volume.path);
+    let files = payload(&[("a", "1", 0o400), ("d/x", "2", 0o600)]);
+    match set_up(&p.pod, &volume, &files, at(0)) {
+        // A machine where root may not mount.
+        Err(VolumeError::Files(e)) if e.source.kind() == io::ErrorKind::PermissionDenied => return,
+        done => done.unwrap(),
+    }
+    let device = std::fs::metadata(&path).unwrap().dev();
+    assert_ne!(device, std::fs::metadata(&p.pod).unwrap().dev());
+    for (name, bits) in [("a", 0o440), ("d/x", 0o640), ("d", 0o2755), ("", 0o3777)] {
+        let found = std::fs::metadata(path.join(name)).unwrap();
+        assert_eq!((found.gid(), mode(&path.join(name))), (4711, bits), "{name}");
+    }
+    set_up(&p.pod, &volume, &files, at(1)).unwrap();
+    let here = mount_table::below(&mounts().unwrap(), &p.pod.display().to_string());
+    assert_eq!(here, [volume.path.as_str()], "one mount");
+    assert!(remove_tree(&p.pod).is_err(), "a mount is not entered");
+    tear_down(&p.pod).unwrap();
+    assert!(mount_table::below(&mounts().unwrap(), &p.pod.display().to_string()).is_empty());
+    remove_tree(&p.pod).unwrap();
+}
+
+#[test]
+fn a_group_may_read_and_write_its_empty_dir() {
+    if !Uid::effective().is_root() {
+        return;
+    }
+    let p = Place::new();
+    let volume = p.volume(Work::EmptyDir { medium: Medium::Disk, marker: p.marker() }, Some(7));
+    let path = PathBuf::from(&volume.path);
+    set_up(&p.pod, &volume, &Payload::new(), at(0)).unwrap();
+    assert_eq!((mode(&path), std::fs::metadata(&path).unwrap().gid()), (0o2777, 7));
+}
+
+#[test]
+fn host_paths_are_what_they_are_said_to_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str| dir.path().join(name);
+    std::fs::create_dir(of("dir")).unwrap();
+    std::fs::write(of("file"), "").unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(of("socket")).unwrap();
+    let check = |name: &str, kind| host_path::check(&of(name), kind).map_err(|e| e.to_string());
+    for (name, kind) in [
+        ("nothing", HostPathType::Unset),
+        ("dir", HostPathType::Directory),
+        ("file", HostPathType::File),
+        ("socket", HostPathType::Socket),
+        ("new/dir", HostPathType::DirectoryOrCreate),
+        ("new/dir", HostPathType::DirectoryOrCreate),
+        ("new/dir/file", HostPathType::FileOrCreate),
+        ("new/dir/file", HostPathType::FileOrCreate),
+    ] {
+        check(name, kind).unwrap();
+    }
+    assert_eq!((mode(&of("new/dir")), mode(&of("new/dir/file"))), (0o755, 0o644));
+    assert_eq!(
+        host_path::check(Path::new("/dev/null"), HostPathType::CharDevice).map_err(|e| e.to_string()),
+        Ok(())
+    );
+    for (name, kind, what) in [
+        ("file", HostPathType::Directory, "a directory"),
+        ("file", HostPathType::DirectoryOrCreate, "a directory"),
+        ("dir", HostPathType::File, "a file"),
+        ("dir", HostPathType::FileOrCreate, "a file"),
+        ("nothing", HostPathType::Directory, "a directory"),
+        ("file", HostPathType::Socket, "a socket file"),
+        ("file", HostPathType::CharDevice, "a character device"),
+        ("file", HostPathType::BlockDevice, "a block device"),
+    ] {
+        let words = format!("hostPath type check failed: {} is not {what}", of(name).display());
+        assert_eq!(check(name, kind), Err(words));
+    }
+    assert!(check("no/file", HostPathType::FileOrCreate).unwrap_err().starts_with("open "));
+}

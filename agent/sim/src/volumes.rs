@@ -1,0 +1,168 @@
+//! Volumes in the simulated world: what is mounted for which pod, and the objects that volumes are made from.
+//!
+//! In: set-ups and tearings down. Out: mounts that outlive the agent (a reboot takes them away), answers, what the checkers
+//! VOL-HELD, SECRET-SCOPE and LEAK look at. Objects come and go until all is healed. A run without volumes draws no number
+//! here, so that other seeds stay what they were.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use agent_core::checkers::TraceEvent;
+use agent_core::drivers::Class;
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::runtime::{PodKey, PodUid};
+use agent_core::volume::payload::{Tokens, payload};
+use agent_core::volume::{Fetched, FileSource, ObjectData, ObjectKind, ObjectRef, Objects, SetUp, Work};
+use serde_json::{Value, json};
+
+use crate::node::NodeEvent;
+use crate::rng::Rng;
+use crate::world::World;
+
+/// Names of objects; few, so that pods share them.
+const NAMES: u64 = 4;
+/// How long a token is good, in this world.
+const TOKEN_LIFE: Duration = Duration::from_secs(300);
+
+/// Objects and who may ask for them.
+#[derive(Debug)]
+pub(crate) struct Volumes {
+    rng: Rng,
+    /// Objects that are not there.
+    missing: BTreeSet<ObjectRef>,
+    /// The objects that each volume may be made from; names of volumes are used once.
+    planned: BTreeMap<String, BTreeSet<ObjectRef>>,
+    calm: bool,
+}
+
+fn object(kind: ObjectKind, number: u64) -> ObjectRef {
+    ObjectRef { kind, namespace: "default".to_owned(), name: format!("o{number}") }
+}
+
+impl Volumes {
+    fn add(&mut self, pod: &mut Value) {
+        let mut volumes = Vec::new();
+        for _ in 0..self.rng.below(7) {
+            let name = format!("v{}", self.planned.len());
+            let (config_map, secret) = (self.rng.below(NAMES), self.rng.below(NAMES));
+            let (map, secret) =
+                (object(ObjectKind::ConfigMap, config_map), object(ObjectKind::Secret, secret));
+            let (source, objects) = match self.rng.below(5) {
+                0 => (json!({ "emptyDir": {} }), vec![]),
+                1 => (json!({ "emptyDir": { "medium": "Memory" } }), vec![]),
+                2 => (json!({ "configMap": { "name": map.name } }), vec![map]),
+                3 => (json!({ "secret": { "secretName": secret.name } }), vec![secret]),
+                _ => {
+                    let sources = json!([{ "serviceAccountToken": { "path": "token" } },
+                        { "configMap": { "name": map.name, "optional": true } }, { "secret": { "name": secret.name } }]);
+                    (json!({ "projected": { "sources": sources } }), vec![map, secret])
+                }
+            };
+            let mut volume = source;
+            volume["name"] = json!(name);
+            volumes.push(volume);
+            self.planned.insert(name, objects.into_iter().collect());
+        }
+        pod["spec"]["volumes"] = json!(volumes);
+    }
+
+    fn fetched(&self, of: &ObjectRef) -> Fetched {
+        if self.missing.contains(of) { Fetched::Missing } else { Fetched::Found(ObjectData::default()) }
+    }
+}
+
+impl World {
+    /// From now on pods have volumes.
+    pub fn mount(&mut self, seed: u64) {
+        let rng = Rng::new(seed ^ 0x766f_6c75);
+        let (missing, planned) = (BTreeSet::new(), BTreeMap::new());
+        self.volumes = Some(Box::new(Volumes { rng, missing, planned, calm: false }));
+    }
+
+    /// Gives a pod volumes, if this run has them.
+    pub(crate) fn add_volumes(&mut self, pod: &mut Value) {
+        if let Some(volumes) = &mut self.volumes {
+            volumes.add(pod);
+        }
+    }
+
+    /// Now and then an object comes or goes, and the agent hears of it.
+    pub(crate) fn objects_change(&mut self) {
+        let Some(volumes) = &mut self.volumes else { return };
+        if volumes.calm || !volumes.rng.chance(60) {
+            return;
+        }
+        let kind = if volumes.rng.chance(500) { ObjectKind::Secret } else { ObjectKind::ConfigMap };
+        let one = object(kind, volumes.rng.below(NAMES));
+        if !volumes.missing.remove(&one) {
+            volumes.missing.insert(one);
+        }
+        self.tell_of_objects();
+    }
+
+    /// From now on every object is there.
+    pub(crate) fn calm_objects(&mut self) {
+        let Some(volumes) = &mut self.volumes else { return };
+        volumes.missing.clear();
+        volumes.calm = true;
+        self.tell_of_objects();
+    }
+
+    fn tell_of_objects(&mut self) {
+        let pods: BTreeSet<PodUid> = self.disk.dirs.iter().cloned().collect();
+        self.tell(NodeEvent::Sources(pods));
+    }
+
+    pub(crate) fn set_up_volume(&mut self, key: &PodKey, volume: &SetUp) -> EffectResult {
+        let Some(volumes) = &self.volumes else { return Ok(EffectOk::Volume { renew_after: None }) };
+        let (mut objects, mut tokens) = (Objects::new(), Tokens::new());
+        let mut asked = Vec::new();
+        let mut renew_after = None;
+        if let Work::Files { sources, projected, .. } = &volume.work {
+            for source in sources {
+                match source {
+                    FileSource::Known(_) => {}
+                    FileSource::Object { object, .. } => {
+                        let own = volumes.planned.get(&volume.name).is_some_and(|o| o.contains(object));
+                        asked.push(TraceEvent::ApiAsked { what: format!("{object}"), own });
+                        objects.insert(object.clone(), volumes.fetched(object));
+                    }
+                    FileSource::Token { token, .. } => {
+                        let own = token.uid == key.uid.as_str();
+                        asked.push(TraceEvent::ApiAsked { what: format!("token of {}", token.uid), own });
+                        tokens.insert(token.clone(), Ok("token".to_owned()));
+                        renew_after = Some(TOKEN_LIFE);
+                    }
+                }
+            }
+            let files = payload(sources, *projected, &objects, &tokens);
+            if let Err(message) = files {
+                return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
+            }
+        }
+        let now = self.queue.now();
+        for event in asked {
+            self.checks.note(now, &event);
+        }
+        self.disk.dirs.insert(key.uid.clone());
+        self.disk.mounts.entry(key.uid.clone()).or_default().insert(volume.name.clone());
+        let mounted = TraceEvent::VolumeMounted { pod: key.uid.clone(), volume: volume.name.clone() };
+        self.checks.note(now, &mounted);
+        Ok(EffectOk::Volume { renew_after })
+    }
+
+    pub(crate) fn tear_down_volumes(&mut self, uid: &PodUid) {
+        if self.disk.mounts.remove(uid).is_some() {
+            self.look();
+            self.checks.note(self.queue.now(), &TraceEvent::VolumesGone { pod: uid.clone() });
+        }
+    }
+
+    /// Nothing stays mounted when the machine reboots.
+    pub(crate) fn forget_mounts(&mut self) {
+        let pods: Vec<PodUid> = self.disk.mounts.keys().cloned().collect();
+        for pod in pods {
+            self.tear_down_volumes(&pod);
+        }
+    }
+}

@@ -119,7 +119,7 @@ pub fn is_forbidden(request: &Request) -> bool {
 const EARLY: Duration = Duration::from_secs(5);
 
 /// True if the node was refused only because the authoriser heard of its pod a moment after the node did: what it asked
-/// for belongs to pods, and it was not refused again later. (Watches are logged when they end, so that they were granted
+/// for belongs to pods, and it was not refused for longer. (Watches are logged when they end, so that they were granted
 /// cannot be seen.) Upstream's kubelet meets the same refusals.
 #[must_use]
 pub fn was_early(all: &[Request], at: usize) -> bool {
@@ -132,8 +132,12 @@ pub fn was_early(all: &[Request], at: usize) -> bool {
     let when = |r: &Request| r.at.parse::<Timestamp>().unwrap_or_default();
     let Some(refused) = all.get(at).filter(|r| of_pods.contains(&r.resource.as_str())) else { return false };
     let same = |r: &&Request| is_forbidden(r) && object(r) == object(refused);
-    let span = |r: &Request| when(r).duration_since(when(refused)).unsigned_abs();
-    all.iter().filter(same).all(|r| span(r) <= EARLY)
+    let mut times: Vec<Timestamp> = all.iter().filter(same).map(when).collect();
+    times.sort();
+    // Each new pod may be early anew; refusals without a pause between them belong to one.
+    let near = |a: &Timestamp, b: &Timestamp| b.duration_since(*a).unsigned_abs() <= EARLY;
+    let mut one = times.chunk_by(near).filter(|times| times.contains(&when(refused)));
+    one.next().is_some_and(|times| near(&times[0], &times[times.len() - 1]))
 }
 
 /// Requests from this address that got no answer to be content with, whoever the API server took it for.
@@ -178,7 +182,9 @@ mod tests {
             ..all[0].clone()
         };
         assert!(was_early(&[of("secrets", "a", 1), of("secrets", "b", 30), of("secrets", "a", 2)], 0));
-        assert!(!was_early(&[of("secrets", "a", 1), of("secrets", "a", 30)], 0), "refused for good");
+        assert!(was_early(&[of("secrets", "a", 1), of("secrets", "a", 30)], 0), "two pods");
+        let for_good: Vec<Request> = [1, 2, 4, 8].map(|second| of("secrets", "a", second)).into();
+        assert!(!was_early(&for_good, 0), "refused for good");
         assert!(!was_early(&[of("nodes", "a", 1)], 0));
     }
 }

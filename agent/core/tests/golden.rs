@@ -3,10 +3,11 @@
 //! In: `fixtures/<name>.{yaml,json}`. Expected: `fixtures/<name>.golden.json`. A failure prints the whole new text;
 //! if the change is meant, put it into the file and say why in the commit.
 
-use agent_core::container_spec::{self, NodeContext, context::ResolvConf};
+use agent_core::container_spec::{self, Given, NodeContext, context::ResolvConf};
 use agent_core::pod_source::{Source, decode::decode, file::static_pod};
 use agent_core::runtime::effect::ImageInfo;
 use agent_core::types::{ContainerRef, pod};
+use agent_core::volume::Objects;
 use serde_json::{Value, json};
 
 fn node() -> NodeContext {
@@ -40,13 +41,13 @@ fn built(manifest: &str, place: &str) -> Value {
     };
     let ips = ["10.0.0.2".to_owned()];
     let ips = if pod::host_network(&pod) { &[] } else { &ips[..] };
+    let given = Given { image: &image, pod_ips: ips, objects: &Objects::new() };
     let init = pod::init_containers(&pod).iter().map(|c| ContainerRef::Init(&c.name));
     let regular = pod::containers(&pod).iter().map(|c| ContainerRef::Regular(&c.name));
     let containers: Vec<Value> = init
         .chain(regular)
         .map(|c| {
-            let config =
-                container_spec::container_config(&pod, c, 3, &image, ips, &node).expect("a configuration");
+            let config = container_spec::container_config(&pod, c, 3, given, &node).expect("a configuration");
             json!({"config": config, "files": container_spec::container_files(&pod, c, 3, ips, &node)})
         })
         .collect();

@@ -4,10 +4,11 @@
 use std::sync::LazyLock;
 
 use agent_core::admission::{AdmissionContext, admit};
-use agent_core::container_spec::{self, NodeContext};
+use agent_core::container_spec::{self, Given, NodeContext};
 use agent_core::pod_source::{Source, decode::decode, file::static_pod};
 use agent_core::runtime::effect::{Effect, ImageInfo};
 use agent_core::types::{ContainerRef, pod};
+use agent_core::volume::Objects;
 use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -94,10 +95,11 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
     };
     let ips = ["10.0.0.2".to_owned()];
     let init = pod::init_containers(pod).iter().map(|c| ContainerRef::Init(&c.name));
+    let given = Given { image: &image, pod_ips: &ips, objects: &Objects::new() };
     for container in init.chain(pod::containers(pod).iter().map(|c| ContainerRef::Regular(&c.name))) {
         check_effect(&container_spec::container_files(pod, container, 0, &ips, node), &roots)?;
-        let first = container_spec::container_config(pod, container, 0, &image, &ips, node);
-        let second = container_spec::container_config(pod, container, 0, &image, &ips, node);
+        let first = container_spec::container_config(pod, container, 0, given, node);
+        let second = container_spec::container_config(pod, container, 0, given, node);
         prop_assert_eq!(&first, &second);
         if let Ok(config) = first {
             prop_assert!(!config.log_path.split('/').any(|part| part == ".."), "{}", config.log_path);

@@ -219,6 +219,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 self.on_disk(move || at.remove(&key)).await
             }
             Effect::SetUpVolume { volume } => volumes::set_up(self, key, *volume).await,
+            Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,
             Effect::TearDownVolumes => {
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
                 self.on_disk(move || at.tear_down_volumes(&uid)).await
@@ -311,6 +312,7 @@ fn changes_runtime(effect: &Effect) -> bool {
         | Effect::RemovePodDirs
         | Effect::SetUpVolume { .. }
         | Effect::TearDownVolumes
+        | Effect::FetchObjects { .. }
         | Effect::InspectImage { .. }
         | Effect::PullImage { .. }
         | Effect::RunHook { .. }

@@ -30,6 +30,7 @@ impl Ask {
                     | Effect::RemovePodDirs
                     | Effect::SetUpVolume { .. }
                     | Effect::TearDownVolumes
+                    | Effect::FetchObjects { .. }
             )
         };
         matches!(self, Ask::Effect { effect, .. } if !local(effect))
@@ -37,7 +38,9 @@ impl Ask {
 
     pub(crate) fn mutates(&self) -> bool {
         match self {
-            Ask::Effect { effect, .. } => !matches!(effect, Effect::Inspect | Effect::InspectImage { .. }),
+            Ask::Effect { effect, .. } => {
+                !matches!(effect, Effect::Inspect | Effect::InspectImage { .. } | Effect::FetchObjects { .. })
+            }
             Ask::Persist { .. } => true,
             Ask::Inspect(_) | Ask::Relist => false,
         }

@@ -86,7 +86,7 @@ impl Story {
         if let Some(pod) =
             world.api.as_ref().and_then(|api| Pod::deserialize(&**api.server.object(&key)?).ok())
         {
-            world.checks.planned(world.queue.now(), &pod);
+            world.pod_planned(&pod);
         }
         let wait = Duration::from_millis(self.rng.below(500));
         world.queue.after(wait, Event::Api(ApiEvent::Bind(key)));

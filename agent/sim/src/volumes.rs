@@ -11,8 +11,10 @@ use agent_core::checkers::TraceEvent;
 use agent_core::drivers::Class;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::runtime::{PodKey, PodUid};
+use agent_core::types::pod;
 use agent_core::volume::payload::{Tokens, payload};
 use agent_core::volume::{Fetched, FileSource, ObjectData, ObjectKind, ObjectRef, Objects, SetUp, Work};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::node::NodeEvent;
@@ -32,6 +34,10 @@ pub(crate) struct Volumes {
     missing: BTreeSet<ObjectRef>,
     /// The objects that each volume may be made from; names of volumes are used once.
     planned: BTreeMap<String, BTreeSet<ObjectRef>>,
+    /// The objects that an environment may be made from, by container; names of containers are used once.
+    environments: BTreeMap<String, BTreeSet<ObjectRef>>,
+    /// The same by pod, once it has a UID.
+    of_pods: BTreeMap<PodUid, BTreeSet<ObjectRef>>,
     calm: bool,
 }
 
@@ -64,6 +70,16 @@ impl Volumes {
             self.planned.insert(name, objects.into_iter().collect());
         }
         pod["spec"]["volumes"] = json!(volumes);
+        if self.rng.chance(400) {
+            let from = object(ObjectKind::ConfigMap, self.rng.below(NAMES));
+            let key = object(ObjectKind::Secret, self.rng.below(NAMES));
+            let container = &mut pod["spec"]["containers"][0];
+            container["envFrom"] = json!([{ "configMapRef": { "name": from.name } }]);
+            let reference = json!({ "name": key.name, "key": "k", "optional": true });
+            container["env"] = json!([{ "name": "K", "valueFrom": { "secretKeyRef": reference } }]);
+            let name = container["name"].as_str().unwrap_or_default().to_owned();
+            self.environments.insert(name, BTreeSet::from([from, key]));
+        }
     }
 
     fn fetched(&self, of: &ObjectRef) -> Fetched {
@@ -75,8 +91,14 @@ impl World {
     /// From now on pods have volumes.
     pub fn mount(&mut self, seed: u64) {
         let rng = Rng::new(seed ^ 0x766f_6c75);
-        let (missing, planned) = (BTreeSet::new(), BTreeMap::new());
-        self.volumes = Some(Box::new(Volumes { rng, missing, planned, calm: false }));
+        self.volumes = Some(Box::new(Volumes {
+            rng,
+            missing: BTreeSet::new(),
+            planned: BTreeMap::new(),
+            environments: BTreeMap::new(),
+            of_pods: BTreeMap::new(),
+            calm: false,
+        }));
     }
 
     /// Gives a pod volumes, if this run has them.
@@ -84,6 +106,15 @@ impl World {
         if let Some(volumes) = &mut self.volumes {
             volumes.add(pod);
         }
+    }
+
+    /// A pod was made: from now on the checkers know what it is.
+    pub(crate) fn pod_planned(&mut self, pod: &Pod) {
+        self.checks.planned(self.queue.now(), pod);
+        let Some(volumes) = &mut self.volumes else { return };
+        let names = pod::containers(pod).iter().map(|c| &c.name);
+        let objects = names.filter_map(|name| volumes.environments.get(name)).flatten().cloned().collect();
+        volumes.of_pods.insert(PodUid::from(pod::uid(pod)), objects);
     }
 
     /// Now and then an object comes or goes, and the agent hears of it.
@@ -149,6 +180,17 @@ impl World {
         let mounted = TraceEvent::VolumeMounted { pod: key.uid.clone(), volume: volume.name.clone() };
         self.checks.note(now, &mounted);
         Ok(EffectOk::Volume { renew_after })
+    }
+
+    pub(crate) fn fetch_objects(&mut self, key: &PodKey, objects: &BTreeSet<ObjectRef>) -> Objects {
+        let Some(volumes) = &self.volumes else { return Objects::new() };
+        let now = self.queue.now();
+        for object in objects {
+            // What hostile pods refer to is not known.
+            let own = volumes.of_pods.get(&key.uid).is_none_or(|planned| planned.contains(object));
+            self.checks.note(now, &TraceEvent::ApiAsked { what: format!("{object}"), own });
+        }
+        objects.iter().map(|of| (of.clone(), volumes.fetched(of))).collect()
     }
 
     pub(crate) fn tear_down_volumes(&mut self, uid: &PodUid) {

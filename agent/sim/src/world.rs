@@ -204,7 +204,7 @@ impl World {
         self.disturb();
         let PodKey { namespace, name, uid } = key_of(pod);
         self.owns(&namespace, &name);
-        self.checks.planned(self.queue.now(), pod);
+        self.pod_planned(pod);
         if self.removed.remove(&uid) {
             self.added_again.insert(uid.clone());
         }

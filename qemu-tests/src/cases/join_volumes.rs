@@ -40,6 +40,12 @@ pub const CASES: &[Case] = &[
         missing,
     ),
     HERE.case(
+        "volumes/environment",
+        20,
+        "variables from Secrets and ConfigMaps: waited for, prefixed, optional, one made of another",
+        environment,
+    ),
+    HERE.case(
         "volumes/files",
         20,
         "files, modes, owners, memory and links of each kind of volume, seen from inside",
@@ -208,6 +214,37 @@ fn missing(cx: &mut CaseContext<'_>) -> Result<()> {
     put::<Secret>(joined, "later", "stringData", "here")?;
     await_pod_ready(&joined.cluster, "waits", 10)?;
     remove(joined, "waits")?;
+    joined.cluster.ensure_nothing_forbidden()
+}
+
+fn environment(cx: &mut CaseContext<'_>) -> Result<()> {
+    let joined = Joined::shared(cx)?;
+    let client = joined.cluster.client();
+    put::<ConfigMap>(joined, "plain", "data", "c")?;
+    let script = "env | grep -e ^k= -e ^P_ -e ^OWN | sort > /dev/termination-log";
+    let mut pod = api_pod("env", "first", script, 1);
+    pod["spec"]["restartPolicy"] = json!("Never");
+    pod["spec"]["containers"][0]["envFrom"] = json!([
+        {"configMapRef": {"name": "plain"}},
+        {"prefix": "P_", "secretRef": {"name": "wanted"}},
+        {"configMapRef": {"name": "never", "optional": true}}]);
+    pod["spec"]["containers"][0]["env"] = json!([
+        {"name": "OWN", "valueFrom": {"secretKeyRef": {"name": "wanted", "key": "k"}}},
+        {"name": "OWN_NOT", "valueFrom": {"secretKeyRef": {"name": "wanted", "key": "x", "optional": true}}},
+        {"name": "OWN_ALL", "value": "$(OWN)-$(k)-$(P_k)"}]);
+    client.create::<Pod>(&client.of("default"), pod)?;
+    client.wait::<Pod, _>(&client.of("default"), 60, "the missing Secret to be told", |all| {
+        let status = statuses(all.get("env")?).into_iter().next()?;
+        let waiting = status.state?.waiting?;
+        let told = waiting.message.as_deref() == Some("secret \"wanted\" not found");
+        (told && waiting.reason.as_deref() == Some("CreateContainerConfigError")).then_some(())
+    })?;
+    put::<Secret>(joined, "wanted", "stringData", "s")?;
+    let seen = client.wait::<Pod, _>(&client.of("default"), 30, "the container to have run", |all| {
+        last_words(all.get("env")?, "c")
+    })?;
+    ensure!(seen == "OWN=s\nOWN_ALL=s-c-s\nP_k=s\nk=c\n", "{seen}");
+    remove(joined, "env")?;
     joined.cluster.ensure_nothing_forbidden()
 }
 

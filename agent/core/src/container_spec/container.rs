@@ -20,6 +20,18 @@ use crate::runtime::config::ContainerConfig;
 use crate::runtime::effect::ImageInfo;
 use crate::runtime::labels;
 use crate::types::{ContainerRef, pod};
+use crate::volume::Objects;
+
+/// What is found out between the pod's admission and its container's creation.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    /// The container's image.
+    pub image: &'a ImageInfo,
+    /// The pod's addresses, the primary one first.
+    pub pod_ips: &'a [String],
+    /// What is known of the objects that the environment refers to.
+    pub objects: &'a Objects,
+}
 
 /// Configuration of instance `attempt` of one container.
 ///
@@ -29,14 +41,14 @@ pub fn container_config(
     pod: &Pod,
     container: ContainerRef<'_>,
     attempt: u32,
-    image: &ImageInfo,
-    pod_ips: &[String],
+    given: Given<'_>,
     node: &NodeContext,
 ) -> Result<ContainerConfig, SpecError> {
     let spec = &*container.find(pod).ok_or_else(|| {
         SpecError::container(format!("pod {} has no container {:?}", pod::key(pod), container.name()))
     })?;
-    let environment = environment(spec, EnvSources { pod, container, pod_ips, node })?;
+    let Given { image, pod_ips, objects } = given;
+    let environment = environment(spec, EnvSources { pod, container, pod_ips, objects, node })?;
     let mut container_labels = identity_labels(pod);
     container_labels.insert(labels::CONTAINER_NAME.to_owned(), spec.name.clone());
     Ok(ContainerConfig {

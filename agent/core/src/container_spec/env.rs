@@ -2,15 +2,17 @@
 //!
 //! In: container, pod, addresses, node. Out: variables in order, expanded words. Invariants: a variable sees
 //! only those defined before it; a later definition of the same name wins and keeps the first one's place.
-//! Sources that need the API (`configMapKeyRef`, `secretKeyRef`, `envFrom`) are refused by `unsupported`.
+//! Values of Secrets and ConfigMaps are [`env_objects`]'s; `envFrom` comes first, so that `env` wins.
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
 use super::SpecError;
 use super::context::NodeContext;
 use super::downward;
+use super::env_objects;
 use super::expansion::expand;
 use crate::types::ContainerRef;
+use crate::volume::Objects;
 
 /// Variables in order of definition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +60,8 @@ pub struct EnvSources<'a> {
     pub container: ContainerRef<'a>,
     /// The pod's addresses, the primary first.
     pub pod_ips: &'a [String],
+    /// What is known of the objects that it refers to.
+    pub objects: &'a Objects,
     /// The node.
     pub node: &'a NodeContext,
 }
@@ -67,41 +71,40 @@ pub struct EnvSources<'a> {
 /// # Errors
 /// A value that cannot be resolved.
 pub fn environment(container: &Container, sources: EnvSources<'_>) -> Result<Environment, SpecError> {
-    if container.env_from.as_ref().is_some_and(|list| !list.is_empty()) {
-        return Err(SpecError::container(format!(
-            "container {}: envFrom needs the API server",
-            container.name
-        )));
-    }
     let mut environment = Environment::default();
+    for (name, value) in env_objects::env_from(sources.pod, container, sources.objects)? {
+        environment.set(&name, value);
+    }
     for var in container.env.as_deref().unwrap_or(&[]) {
-        let value = value_of(var, &environment, sources)?;
-        environment.set(&var.name, value);
+        if let Some(value) = value_of(var, &environment, sources)? {
+            environment.set(&var.name, value);
+        }
     }
     Ok(environment)
 }
 
-fn value_of(var: &EnvVar, so_far: &Environment, sources: EnvSources<'_>) -> Result<String, SpecError> {
-    let EnvSources { pod, container, pod_ips, node } = sources;
+fn value_of(
+    var: &EnvVar,
+    so_far: &Environment,
+    sources: EnvSources<'_>,
+) -> Result<Option<String>, SpecError> {
+    let EnvSources { pod, container, pod_ips, objects, node } = sources;
     let Some(from) = &var.value_from else {
-        return Ok(so_far.expand(var.value.as_deref().unwrap_or("")));
+        return Ok(Some(so_far.expand(var.value.as_deref().unwrap_or(""))));
     };
     if let Some(field) = &from.field_ref {
-        return downward::field(pod, &field.field_path, pod_ips, node);
+        return downward::field(pod, &field.field_path, pod_ips, node).map(Some);
     }
     if let Some(selector) = &from.resource_field_ref {
-        return downward::resource_field(pod, container, selector, node);
+        return downward::resource_field(pod, container, selector, node).map(Some);
     }
-    let source = if from.config_map_key_ref.is_some() {
-        "configMapKeyRef"
-    } else if from.secret_key_ref.is_some() {
-        "secretKeyRef"
-    } else if from.file_key_ref.is_some() {
-        "fileKeyRef"
-    } else {
+    if let Some(value) = env_objects::key_ref(pod, from, objects) {
+        return value;
+    }
+    if from.file_key_ref.is_none() {
         return Err(SpecError::container(format!("variable {}: valueFrom names no source", var.name)));
-    };
-    Err(SpecError::container(format!("variable {}: {source} is not supported on this node", var.name)))
+    }
+    Err(SpecError::container(format!("variable {}: fileKeyRef is not supported on this node", var.name)))
 }
 
 #[cfg(test)]
@@ -109,14 +112,33 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::volume::{Fetched, ObjectData, ObjectKind, ObjectRef};
 
     fn vars(env: Value) -> Result<Vec<(String, String)>, SpecError> {
+        vars_from(json!([]), env)
+    }
+
+    fn vars_from(from: Value, env: Value) -> Result<Vec<(String, String)>, SpecError> {
         let pod: Pod = serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "env": env}]}}))
+            "metadata": {"name": "p", "namespace": "ns"},
+            "spec": {"containers": [{"name": "c", "env": env, "envFrom": from}]}}))
         .unwrap();
+        let object = |kind, name: &str| ObjectRef { kind, namespace: "ns".to_owned(), name: name.to_owned() };
+        let found = |key: &str, value: &str| {
+            let data =
+                [(key.to_owned(), value.as_bytes().to_vec()), ("A".to_owned(), b"of an object".to_vec())];
+            Fetched::Found(ObjectData { data: data.into(), binary: [("b".to_owned(), vec![0])].into() })
+        };
+        let objects = Objects::from([
+            (object(ObjectKind::ConfigMap, "m"), found("k", "config")),
+            (object(ObjectKind::Secret, "s"), found("k.l", "secret")),
+            (object(ObjectKind::ConfigMap, "gone"), Fetched::Missing),
+            (object(ObjectKind::Secret, "gone"), Fetched::Missing),
+            (object(ObjectKind::Secret, "unknown"), Fetched::Unknown("no answer".to_owned())),
+        ]);
         let container = ContainerRef::Regular("c");
         let node = NodeContext::new("n");
-        let sources = EnvSources { pod: &pod, container, pod_ips: &[], node: &node };
+        let sources = EnvSources { pod: &pod, container, pod_ips: &[], objects: &objects, node: &node };
         Ok(environment(&container.find(&pod).unwrap(), sources)?.into_vars())
     }
 
@@ -137,14 +159,48 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_the_api_is_an_error() {
-        let from = |source: Value| json!([{"name": "A", "valueFrom": source}]);
-        for source in [
-            json!({"configMapKeyRef": {"name": "m", "key": "k"}}),
-            json!({"secretKeyRef": {"name": "m", "key": "k"}}),
-            json!({"fileKeyRef": {"volumeName": "m", "key": "k", "path": "p"}}),
-            json!({}),
+    fn values_of_objects() {
+        let config = |name: &str, key: &str, optional: bool| json!({"configMapKeyRef": {"name": name, "key": key, "optional": optional}});
+        let secret = |name: &str, key: &str, optional: bool| json!({"secretKeyRef": {"name": name, "key": key, "optional": optional}});
+        let from = json!([{"configMapRef": {"name": "m"}}, {"prefix": "P_", "secretRef": {"name": "s"}},
+            {"configMapRef": {"name": "gone", "optional": true}}]);
+        let env = json!([
+            {"name": "A", "value": "own"},
+            {"name": "C", "valueFrom": config("m", "k", false)},
+            {"name": "S", "valueFrom": secret("s", "k.l", false)},
+            {"name": "NONE", "valueFrom": config("gone", "k", true)},
+            {"name": "NONE", "valueFrom": secret("s", "none", true)},
+            {"name": "X", "value": "$(S)-$(P_k.l)-$(NONE)"},
+        ]);
+        let expected = [
+            ("A", "own"),
+            ("k", "config"),
+            ("P_A", "of an object"),
+            ("P_k.l", "secret"),
+            ("C", "config"),
+            ("S", "secret"),
+            ("X", "secret-secret-$(NONE)"),
+        ];
+        let expected: Vec<_> = expected.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        assert_eq!(vars_from(from, env).unwrap(), expected);
+        for (source, words) in [
+            (config("gone", "k", false), "configmap \"gone\" not found"),
+            (secret("gone", "k", false), "secret \"gone\" not found"),
+            (config("m", "none", false), "couldn't find key none in ConfigMap ns/m"),
+            (secret("s", "none", false), "couldn't find key none in Secret ns/s"),
+            (secret("unknown", "k", true), "no answer"),
         ] {
+            let error = vars(json!([{"name": "A", "valueFrom": source}])).unwrap_err();
+            assert_eq!((error.reason, error.message.as_str()), ("CreateContainerConfigError", words));
+        }
+        let error = vars_from(json!([{"secretRef": {"name": "gone"}}]), json!([])).unwrap_err();
+        assert_eq!(error.message, "secret \"gone\" not found");
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_an_error() {
+        let from = |source: Value| json!([{"name": "A", "valueFrom": source}]);
+        for source in [json!({"fileKeyRef": {"volumeName": "m", "key": "k", "path": "p"}}), json!({})] {
             let error = vars(from(source.clone())).unwrap_err();
             assert_eq!(error.reason, "CreateContainerConfigError", "{source}");
             assert!(error.message.contains("variable A"), "{error}");

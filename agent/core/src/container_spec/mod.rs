@@ -13,6 +13,7 @@ pub mod dirs;
 pub mod dns;
 pub mod downward;
 pub mod env;
+pub mod env_objects;
 pub mod expansion;
 pub mod hash;
 pub mod hosts;
@@ -23,7 +24,7 @@ pub mod security;
 pub mod unsupported;
 
 pub use cgroup::{cgroup_parent, kubepods};
-pub use container::container_config;
+pub use container::{Given, container_config};
 pub use context::NodeContext;
 pub use dirs::{container_files, pod_dirs};
 pub use hash::container_hash;

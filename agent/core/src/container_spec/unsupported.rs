@@ -93,11 +93,8 @@ fn container_level(path: &str, container: &Container, list: &mut List) {
     if let Some(lifecycle) = &container.lifecycle {
         add(lifecycle.stop_signal.is_some(), "lifecycle.stopSignal");
     }
-    add(some(container.env_from.as_ref()), "envFrom");
     for (index, var) in container.env.iter().flatten().enumerate() {
         let Some(from) = &var.value_from else { continue };
-        add(from.config_map_key_ref.is_some(), &format!("env[{index}].valueFrom.configMapKeyRef"));
-        add(from.secret_key_ref.is_some(), &format!("env[{index}].valueFrom.secretKeyRef"));
         add(from.file_key_ref.is_some(), &format!("env[{index}].valueFrom.fileKeyRef"));
     }
     add(some(container.volume_devices.as_ref()), "volumeDevices");
@@ -195,10 +192,10 @@ mod tests {
     fn container_level_fields() {
         let table = [
             (json!({"lifecycle": {"stopSignal": "SIGUSR1"}}), "lifecycle.stopSignal"),
-            (json!({"envFrom": [{"secretRef": {"name": "x"}}]}), "envFrom"),
             (
-                json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"key": "k"}}}]}),
-                "env[0].valueFrom.secretKeyRef",
+                json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef":
+                    {"key": "k", "path": "p", "volumeName": "v"}}}]}),
+                "env[0].valueFrom.fileKeyRef",
             ),
             (json!({"volumeDevices": [{"name": "d", "devicePath": "/dev/x"}]}), "volumeDevices"),
             (

@@ -21,6 +21,24 @@ use crate::status::{self, StatusInputs, Verdict, WaitingReason};
 use crate::time::{Mono, Now, Wall};
 use crate::volume::PodVolumes;
 
+/// How far a pod has come, for its status.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stage<'a> {
+    verdict: Option<&'a Verdict>,
+    terminating: bool,
+    may_start: bool,
+}
+
+impl<'a> Stage<'a> {
+    /// Containers are started as they should run.
+    pub(super) const MAY_START: Stage<'static> = Stage { verdict: None, terminating: false, may_start: true };
+
+    /// No container is started any more.
+    pub(super) fn down(verdict: Option<&'a Verdict>) -> Stage<'a> {
+        Stage { verdict, terminating: true, may_start: false }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Base {
     pub(super) key: PodKey,
@@ -207,8 +225,7 @@ impl Base {
         &mut self,
         pod: &Pod,
         waiting: &BTreeMap<String, WaitingReason>,
-        verdict: Option<&Verdict>,
-        terminating: bool,
+        stage: Stage<'_>,
         now: Now,
     ) -> PodStatus {
         let start_time = self.start_time(pod, now);
@@ -217,8 +234,9 @@ impl Base {
             snapshot: self.snapshot.as_deref(),
             waiting,
             previous: self.published.as_ref(),
-            terminating,
-            verdict,
+            terminating: stage.terminating,
+            may_start: stage.may_start,
+            verdict: stage.verdict,
             probes: self.probes.verdicts(),
             resetting: self.resetting,
             host_ips: &self.ctx.host_ips,

@@ -42,6 +42,7 @@ pub(super) enum Purpose {
     Inspect,
     CreateDirs,
     ContainerFiles,
+    FetchObjects,
     SetUpVolume(String),
     TearDownVolumes,
     RemoveDirs,
@@ -66,6 +67,7 @@ impl Purpose {
             Purpose::Inspect
                 | Purpose::CreateDirs
                 | Purpose::ContainerFiles
+                | Purpose::FetchObjects
                 | Purpose::SetUpVolume(_)
                 | Purpose::TearDownVolumes
                 | Purpose::RemoveDirs

@@ -52,7 +52,7 @@ pub use api::{
 pub use specs::PodSpecs;
 pub use sync::RESTART_BACK_OFF;
 
-use base::Base;
+use base::{Base, Stage};
 use ledger::{Flight, Purpose, Target};
 use state::{Cleanup, Record, State, Syncing, Terminated, Terminating};
 
@@ -325,7 +325,7 @@ impl PodWorker {
                 State::Syncing(s) => match sync::advance(s, b, now, out) {
                     Some(reason) => self.kill(reason, None, now),
                     None => {
-                        let status = b.status(&s.pod, &s.waiting, None, false, now);
+                        let status = b.status(&s.pod, &s.waiting, Stage::MAY_START, now);
                         if b.snapshot.is_some() {
                             b.publish(status, out);
                         }

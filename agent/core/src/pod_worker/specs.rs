@@ -6,9 +6,9 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::container_spec::{self, NodeContext, SpecError};
+use crate::container_spec::{self, Given, NodeContext, SpecError};
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
-use crate::runtime::effect::{Effect, ImageInfo};
+use crate::runtime::effect::Effect;
 use crate::types::ContainerRef;
 use crate::volume::{self, plan};
 
@@ -29,8 +29,7 @@ pub trait PodSpecs: Debug + Send + Sync {
         pod: &Pod,
         container: ContainerRef<'_>,
         attempt: u32,
-        image: &ImageInfo,
-        pod_ips: &[String],
+        given: Given<'_>,
     ) -> Result<ContainerConfig, SpecError>;
 
     /// Hash of what makes a container a different one (name and image).
@@ -65,10 +64,9 @@ impl PodSpecs for NodeContext {
         pod: &Pod,
         container: ContainerRef<'_>,
         attempt: u32,
-        image: &ImageInfo,
-        pod_ips: &[String],
+        given: Given<'_>,
     ) -> Result<ContainerConfig, SpecError> {
-        container_spec::container_config(pod, container, attempt, image, pod_ips, self)
+        container_spec::container_config(pod, container, attempt, given, self)
     }
 
     fn container_hash(&self, name: &str, image: &str) -> String {

@@ -5,13 +5,15 @@
 //! back-off once; a chain whose container changed meanwhile is given up. Upstream: startContainer,
 //! image manager (contract 7.2, 7.4).
 
+use std::collections::BTreeSet;
+
 use super::api::{EventKind, PodAction};
 use super::base::Base;
 use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Chain, Syncing};
 use super::sync::RESTART_BACK_OFF;
-use crate::container_spec::SpecError;
+use crate::container_spec::{Given, SpecError};
 use crate::images::{self, PullDecision};
 use crate::machine::Outbox;
 use crate::pod_actions::{self, PodActions, Slot, SlotKind, Start, back_off_key};
@@ -23,6 +25,7 @@ use crate::runtime::{ContainerId, SandboxId};
 use crate::status::WaitingReason;
 use crate::time::{Mono, Now};
 use crate::types::pod;
+use crate::volume::{ObjectRef, Objects, references};
 
 /// Begins the first start of the plan that may begin, unless one is under way.
 pub(super) fn begin_next(
@@ -89,6 +92,12 @@ fn begin(
     }
 }
 
+/// What the environment of the chain's container refers to.
+fn objects_of(s: &Syncing, chain: &Chain) -> BTreeSet<ObjectRef> {
+    let spec = chain.start.slot.spec(&s.pod);
+    spec.map(|c| references::of_container(&s.pod, &c)).unwrap_or_default()
+}
+
 /// Issues the chain's next effect that needs nothing but the chain.
 fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<PodAction>) {
     let Some(chain) = &s.chain else { return };
@@ -99,6 +108,7 @@ fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<
             let slot = &chain.start.slot;
             b.ctx.specs.container_files(&s.pod, slot.container_ref(), chain.start.attempt, &b.pod_ips())
         }
+        Purpose::FetchObjects => Effect::FetchObjects { objects: objects_of(s, chain) },
         _ => Effect::InspectImage { image },
     };
     b.issue(now, Target::Container(chain.start.slot.name.clone()), purpose, effect, out);
@@ -154,7 +164,14 @@ pub(super) fn answered(
             }
             step(s, b, Purpose::ContainerFiles, now, out);
         }
-        (Purpose::ContainerFiles, Ok(_)) => create(s, b, &chain, now, out),
+        (Purpose::ContainerFiles, Ok(_)) => {
+            if objects_of(s, &chain).is_empty() {
+                create(s, b, &chain, &Objects::new(), now, out);
+            } else {
+                step(s, b, Purpose::FetchObjects, now, out);
+            }
+        }
+        (Purpose::FetchObjects, Ok(EffectOk::Objects(objects))) => create(s, b, &chain, &objects, now, out),
         (Purpose::Create, Ok(EffectOk::Container(id))) => {
             b.event(EventKind::Normal, "Created", "Container created", Some(&name), out);
             issue_start(s, b, id, now, out);
@@ -279,12 +296,20 @@ fn image_ready(s: &mut Syncing, b: &mut Base, found: ImageInfo, now: Now, out: &
     step(s, b, Purpose::ContainerFiles, now, out);
 }
 
-fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out: &mut Outbox<PodAction>) {
+fn create(
+    s: &mut Syncing,
+    b: &mut Base,
+    chain: &Chain,
+    objects: &Objects,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
     let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
     let Some(image) = &chain.found else { return };
     let specs = b.ctx.specs.clone();
+    let given = Given { image, pod_ips: &b.pod_ips(), objects };
     let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|sandbox| {
-        let mut c = specs.container(&s.pod, slot.container_ref(), attempt, image, &b.pod_ips())?;
+        let mut c = specs.container(&s.pod, slot.container_ref(), attempt, given)?;
         look_at(s, b, slot, &mut c)?;
         Ok((sandbox, c))
     });

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::api::{EventKind, KillReason, PodAction};
-use super::base::Base;
+use super::base::{Base, Stage};
 use super::hooks;
 use super::ledger::{Purpose, Target};
 use super::reset;
@@ -55,7 +55,7 @@ pub(super) fn advance(
     }
     note_waiting(s, b, &actions, &snapshot, now, out);
     if s.chain.is_none() && !actions.resetting && b.ledger.all_fresh(snapshot.as_of) {
-        let status = b.status(&s.pod, &s.waiting, None, false, now);
+        let status = b.status(&s.pod, &s.waiting, Stage::default(), now);
         if status.phase.as_deref().and_then(Phase::terminal).is_some() {
             return Some(KillReason::Ended);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::api::{EventKind, PodAction, TerminatingRecord};
-use super::base::Base;
+use super::base::{Base, Stage};
 use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Cleanup, Record, Terminated, Terminating, verdict};
@@ -235,7 +235,7 @@ fn remove_all(
 /// a start that was in flight when termination began may still succeed (contract fact 4).
 pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     if let Some(p) = t.pod.clone().filter(|p| !t.remove || can_tell(p, b)) {
-        let mut status = b.status(&p, &t.waiting, verdict(&t.reason).as_ref(), true, now);
+        let mut status = b.status(&p, &t.waiting, Stage::down(verdict(&t.reason).as_ref()), now);
         let over = |s: &PodStatus| s.phase.as_deref().and_then(Phase::terminal).is_some();
         let known = [b.published.as_ref(), p.status.as_ref()].into_iter().flatten().any(over);
         if over(&status) && !known {
@@ -252,7 +252,7 @@ pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<
 pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     let removing = t.cleanup == Cleanup::Removing;
     if let Some(p) = t.pod.clone().filter(|p| !removing || can_tell(p, b)) {
-        let status = b.status(&p, &t.waiting, verdict(&t.reason).as_ref(), true, now);
+        let status = b.status(&p, &t.waiting, Stage::down(verdict(&t.reason).as_ref()), now);
         b.publish(status, out);
     }
 }

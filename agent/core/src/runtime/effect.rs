@@ -3,6 +3,7 @@
 //! An effect's names are functions of (pod UID, container, attempt), so that repeating one after a lost
 //! reply is recognised by the runtime. Every effect has a deadline; the zombie fence depends on it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,11 @@ pub enum Effect {
     SetUpVolume {
         /// What it is.
         volume: Box<volume::SetUp>,
+    },
+    /// What is known of objects that a container's environment refers to. The answer is [`EffectOk::Objects`].
+    FetchObjects {
+        /// Which.
+        objects: BTreeSet<volume::ObjectRef>,
     },
     /// Unmount everything below `<root>/pods/<uid>` and remove the volumes' directories; idempotent.
     TearDownVolumes,
@@ -168,6 +174,7 @@ impl Effect {
             Effect::CreatePodDirs { .. } => "create_pod_dirs",
             Effect::RemovePodDirs => "remove_pod_dirs",
             Effect::SetUpVolume { .. } => "set_up_volume",
+            Effect::FetchObjects { .. } => "fetch_objects",
             Effect::TearDownVolumes => "tear_down_volumes",
             Effect::InspectImage { .. } => "inspect_image",
             Effect::PullImage { .. } => "pull_image",
@@ -224,6 +231,8 @@ pub enum EffectOk {
         /// How long from now what was written stays good; `None`: until its sources change.
         renew_after: Option<Duration>,
     },
+    /// FetchObjects.
+    Objects(volume::Objects),
     /// RunHook.
     Hook {
         /// The server of an https hook that answered in plain text, and was asked again so.

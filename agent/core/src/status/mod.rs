@@ -59,6 +59,8 @@ pub struct StatusInputs<'a> {
     pub previous: Option<&'a PodStatus>,
     /// No container of the pod will be started again.
     pub terminating: bool,
+    /// A start may be under way that the snapshot does not show yet.
+    pub may_start: bool,
     /// Decided failure, if any.
     pub verdict: Option<&'a Verdict>,
     /// What probes say about the instances that run.
@@ -127,7 +129,7 @@ fn decide_phase(
         Some(v) => (Phase::Failed, Some(v.reason.clone()), Some(v.message.clone())),
         None => (phase(inputs.pod, containers, inputs.terminating), None, None),
     };
-    if !computed.0.is_terminal() || !may_run(inputs.snapshot) {
+    if !computed.0.is_terminal() || !(inputs.may_start || may_run(inputs.snapshot)) {
         return computed;
     }
     let before = inputs.previous.and_then(|s| s.phase.as_deref()).and_then(Phase::parse);

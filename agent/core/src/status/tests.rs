@@ -55,6 +55,7 @@ struct Case<'a> {
     waiting: Vec<(&'a str, &'a str)>,
     previous: Option<PodStatus>,
     terminating: bool,
+    may_start: bool,
     resetting: bool,
     verdict: Option<Verdict>,
     now: Wall,
@@ -69,6 +70,7 @@ impl<'a> Case<'a> {
             waiting: Vec::new(),
             previous: None,
             terminating: false,
+            may_start: false,
             resetting: false,
             verdict: None,
             now: NOW,
@@ -84,6 +86,7 @@ impl<'a> Case<'a> {
             waiting: &waiting,
             previous: self.previous.as_ref(),
             terminating: self.terminating,
+            may_start: self.may_start,
             verdict: self.verdict.as_ref(),
             probes: Verdicts::NONE,
             resetting: self.resetting,
@@ -121,6 +124,17 @@ fn phases() {
     for (what, policy, containers, expected) in table {
         assert_eq!(Case::of(&two(policy), containers).phase(), expected, "{what}");
     }
+}
+
+#[test]
+fn no_end_is_told_while_something_may_start() {
+    let p = two("Never");
+    let told = |may_start, previous: Option<&str>| {
+        let previous = previous.map(|p| PodStatus { phase: Some(p.to_owned()), ..PodStatus::default() });
+        Case { may_start, previous, ..Case::of(&p, both(St::Exited, 0, 1)) }.phase()
+    };
+    let seen = [told(false, None), told(true, None), told(true, Some("Running")), told(true, Some("Failed"))];
+    assert_eq!(seen, ["Failed", "Pending", "Running", "Failed"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::{ObjectKind, ObjectRef};
-use crate::types::pod;
+use crate::types::{ContainerRef, pod};
 
 /// All objects of a pod.
 #[must_use]
@@ -38,6 +38,10 @@ pub fn of_pod(p: &Pod) -> BTreeSet<ObjectRef> {
     }
     for container in pod::init_containers(p).iter().chain(pod::containers(p)) {
         found.extend(of_container(p, container));
+    }
+    for ephemeral in pod::ephemeral_containers(p) {
+        let common = ContainerRef::Ephemeral(&ephemeral.name).find(p);
+        found.extend(common.iter().flat_map(|c| of_container(p, c)));
     }
     found
 }

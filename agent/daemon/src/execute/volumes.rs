@@ -5,12 +5,14 @@
 
 use std::time::Duration;
 
+use std::collections::BTreeSet;
+
 use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::PodKey;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::time::Wall;
 use agent_core::volume::payload::{self, Payload, Tokens};
-use agent_core::volume::{FileSource, Objects, SetUp, Work};
+use agent_core::volume::{FileSource, ObjectRef, Objects, SetUp, Work};
 use agent_linux::volumes::VolumeError;
 
 use super::{Executor, gave_up};
@@ -44,6 +46,19 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
             Ok(EffectOk::Volume { renew_after })
         }
     }
+}
+
+/// What is known of objects.
+pub(super) async fn fetch<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    objects: BTreeSet<ObjectRef>,
+) -> EffectResult {
+    let mut known = Objects::new();
+    for object in objects {
+        let fetched = executor.sources.fetch(object.clone()).await;
+        known.insert(object, fetched);
+    }
+    Ok(EffectOk::Objects(known))
 }
 
 /// The files, and when the first token among them is to be renewed.

@@ -1,5 +1,6 @@
 //! The pod worker against a tiny world: start, restart, termination, adoption, lost answers.
 
+mod ending;
 mod hooks;
 mod probes;
 mod small_scope;

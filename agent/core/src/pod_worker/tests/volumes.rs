@@ -108,6 +108,26 @@ fn a_running_pod_is_not_touched_by_a_new_agent_or_a_failed_refresh() {
 }
 
 #[test]
+fn an_environment_is_fetched_before_its_container_is_made_and_not_without_need() {
+    let env = json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+    let pod = make_pod(json!({"containers": [
+        {"name": "c", "image": "i:1", "imagePullPolicy": "IfNotPresent", "env": env},
+        {"name": "d", "image": "i:1", "imagePullPolicy": "IfNotPresent"}]}));
+    let mut w = World::with(&pod);
+    let at = |w: &World, verb: &str| w.applied.iter().position(|a| a.starts_with(verb));
+    assert_eq!((w.phase(), w.count("fetch_objects")), ("Running", 1));
+    assert!(at(&w, "fetch_objects") < at(&w, "create_container"), "{:?}", w.applied);
+    w.exit("c", 1);
+    w.exit("d", 1);
+    w.wait(Duration::from_secs(15));
+    assert_eq!(
+        (w.count("fetch_objects"), w.phase()),
+        (2, "Running"),
+        "each instance has the values of its time"
+    );
+}
+
+#[test]
 fn volumes_go_after_the_containers_and_before_the_directories() {
     let mut w = World::with(&pod(2));
     w.kill(KillReason::Removed, None);

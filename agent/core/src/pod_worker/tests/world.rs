@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use crate::container_spec::SpecError;
+use crate::container_spec::{Given, SpecError};
 use crate::drivers::Class;
 use crate::lifecycle_hooks::HookCall;
 use crate::machine::{EffectId, Machine, Outbox};
@@ -59,8 +59,7 @@ impl PodSpecs for TinySpecs {
         p: &Pod,
         container: ContainerRef<'_>,
         attempt: u32,
-        image: &ImageInfo,
-        pod_ips: &[String],
+        Given { image, pod_ips, .. }: Given<'_>,
     ) -> Result<ContainerConfig, SpecError> {
         let spec = container.find(p).expect("the worker asks for containers of the pod");
         assert!(!pod_ips.is_empty(), "a container is made when the pod has an address");
@@ -206,6 +205,7 @@ impl Runtime {
                 Ok(EffectOk::Done)
             }
             Effect::RunHook { .. } => Ok(EffectOk::Hook { fell_back: None }),
+            Effect::FetchObjects { .. } => Ok(EffectOk::Objects(volume::Objects::new())),
             Effect::SetUpVolume { .. } => Ok(EffectOk::Volume { renew_after: None }),
             Effect::TearDownVolumes
             | Effect::CreatePodDirs { .. }

@@ -1,0 +1,81 @@
+//! Variables from Secrets and ConfigMaps: `envFrom`, `configMapKeyRef`, `secretKeyRef` (contract 7.7).
+//!
+//! In: the container's sources, what is known of their objects. Out: names and values, or upstream's words about what is
+//! missing. Invariant: what is optional and missing defines nothing. Names are taken as they are: which of them are
+//! variables is the API server's to judge. Upstream: makeEnvironmentVariables.
+
+use k8s_openapi::api::core::v1::{Container, EnvVarSource, Pod};
+
+use super::SpecError;
+use crate::types::pod;
+use crate::volume::{ObjectData, ObjectKind, ObjectRef, Objects, look_up};
+
+/// All variables of `envFrom`, in order; later ones of the same name win.
+///
+/// # Errors
+/// An object is missing or cannot be had.
+pub fn env_from(
+    p: &Pod,
+    container: &Container,
+    objects: &Objects,
+) -> Result<Vec<(String, String)>, SpecError> {
+    let mut vars = Vec::new();
+    for from in container.env_from.iter().flatten() {
+        let (kind, name, optional) = if let Some(source) = &from.config_map_ref {
+            (ObjectKind::ConfigMap, &source.name, source.optional)
+        } else if let Some(source) = &from.secret_ref {
+            (ObjectKind::Secret, &source.name, source.optional)
+        } else {
+            continue;
+        };
+        let Some(object) = object(p, (kind, name), optional, objects)? else { continue };
+        let prefix = from.prefix.as_deref().unwrap_or("");
+        vars.extend(object.data.iter().map(|(key, value)| (format!("{prefix}{key}"), text(value))));
+    }
+    Ok(vars)
+}
+
+/// The value of one key; `None` for what is optional and missing. The outer `None`: the source is of another kind.
+///
+/// # Errors
+/// The object or its key is missing.
+pub fn key_ref(
+    p: &Pod,
+    source: &EnvVarSource,
+    objects: &Objects,
+) -> Option<Result<Option<String>, SpecError>> {
+    let (kind, shown, name, key, optional) = if let Some(source) = &source.config_map_key_ref {
+        (ObjectKind::ConfigMap, "ConfigMap", &source.name, &source.key, source.optional)
+    } else {
+        let source = source.secret_key_ref.as_ref()?;
+        (ObjectKind::Secret, "Secret", &source.name, &source.key, source.optional)
+    };
+    let found = match object(p, (kind, name), optional, objects) {
+        Ok(Some(object)) => object,
+        Ok(None) => return Some(Ok(None)),
+        Err(e) => return Some(Err(e)),
+    };
+    Some(match found.data.get(key) {
+        Some(value) => Ok(Some(text(value))),
+        None if optional == Some(true) => Ok(None),
+        None => Err(SpecError::container(format!(
+            "couldn't find key {key} in {shown} {}/{name}",
+            pod::namespace(p)
+        ))),
+    })
+}
+
+fn object<'o>(
+    p: &Pod,
+    (kind, name): (ObjectKind, &str),
+    optional: Option<bool>,
+    objects: &'o Objects,
+) -> Result<Option<&'o ObjectData>, SpecError> {
+    let of = ObjectRef { kind, namespace: pod::namespace(p).to_owned(), name: name.to_owned() };
+    look_up(objects, &of, optional == Some(true)).map_err(SpecError::container)
+}
+
+/// The runtime takes text only.
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}

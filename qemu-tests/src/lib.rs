@@ -12,6 +12,7 @@ pub mod built;
 pub mod case;
 pub mod cases;
 pub mod cluster;
+pub mod conformance;
 pub mod counts;
 pub mod native;
 pub mod prepare;

@@ -12,7 +12,7 @@ use orlop_qemu_tests::cluster::play::Kind;
 use orlop_qemu_tests::counts::Counts;
 use orlop_qemu_tests::run::{Run, clean_stale};
 use orlop_qemu_tests::runner::{Options, run_cases};
-use orlop_qemu_tests::{bench, cases, cluster, native, prepare, say, select, selftest, signals};
+use orlop_qemu_tests::{bench, cases, cluster, conformance, native, prepare, say, select, selftest, signals};
 
 /// Cases on the native node and in booted VMs, benchmarks, and every test there is.
 #[derive(Parser)]
@@ -58,6 +58,14 @@ enum Verb {
         /// The upstream kubelet in the agent's place.
         #[arg(long, conflicts_with = "vm")]
         upstream: bool,
+        /// Take the image as the last build left it.
+        #[arg(long)]
+        as_built: bool,
+    },
+    /// The upstream end-to-end suite against a native node of a cluster.
+    Conformance {
+        #[command(flatten)]
+        what: conformance::Options,
         /// Take the image as the last build left it.
         #[arg(long)]
         as_built: bool,
@@ -171,6 +179,14 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 (false, false) => Kind::Agent,
             };
             cluster::play::run(run, *nodes, kind).map(|()| None)
+        }),
+        Verb::Conformance { what, as_built } => counted(|run| {
+            prepare::host()?;
+            prepare::suite()?;
+            if !as_built {
+                anyhow::ensure!(prepare::image(run)?, "the image does not build");
+            }
+            conformance::run(run, what).map(Some)
         }),
         Verb::NodeLaunch { cgroups } => native::supervisor::launch(cgroups).map(|()| ExitCode::SUCCESS),
         Verb::NodeSupervisor => native::supervisor::main().map(|()| ExitCode::SUCCESS),

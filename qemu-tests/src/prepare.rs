@@ -33,6 +33,14 @@ pub fn bench() -> Result<()> {
     tools::ensure(tools::BENCH, &cache_dir().join("host-packages.log"))
 }
 
+/// The same for the upstream suite.
+///
+/// # Errors
+/// The line to type.
+pub fn suite() -> Result<()> {
+    tools::ensure(tools::SUITE, &cache_dir().join("host-packages.log"))
+}
+
 /// True if any of the cases needs the built image.
 #[must_use]
 pub fn needs_image(cases: &[Case]) -> bool {

@@ -6,4 +6,3 @@ pub mod digest;
 pub mod elf;
 pub mod oci;
 pub mod tar;
-pub mod verity;

@@ -33,6 +33,10 @@ pub const TEST: &[(&str, &str)] = &[
     ("/sbin/mkfs.ext4", "e2fsprogs"),
 ];
 
+/// Needed by the upstream suite's images on top of these: busybox's shell drops variables like `a-b`, which the suite
+/// looks for.
+pub const SUITE: &[(&str, &str)] = &[("/bin/bash-static", "bash-static")];
+
 /// Needed by the benchmarks on top of these.
 pub const BENCH: &[(&str, &str)] =
     &[("/usr/bin/mmdebstrap", "mmdebstrap"), ("/usr/bin/zstd", "zstd"), ("/sbin/mkfs.ext4", "e2fsprogs")];

@@ -1,4 +1,5 @@
-//! Compiles Kubernetes from `qemu-tests/controlplane` (a go.mod with a few lines of Go) and keeps the result.
+//! Compiles Kubernetes from `qemu-tests/controlplane` and its end-to-end suite from `qemu-tests/conformance` (each a
+//! go.mod with a few lines of Go) and keeps the results.
 //!
 //! What comes in: a Go compiler of this machine that is new enough, else Debian's; the module proxy that `go` is
 //! set up for. What goes out: static programs in `$ORLOP_CACHE/controlplane/<key>`. Invariants: the key covers
@@ -20,12 +21,33 @@ use crate::process::stream;
 use crate::run::Run;
 use crate::{say, selftest};
 
+/// A go.mod of the harness: its directory below `qemu-tests`, and the texts that decide what comes out of it.
+struct Module {
+    dir: &'static str,
+    inputs: &'static [&'static str],
+}
+
 const GO_MOD: &str = include_str!("../../controlplane/go.mod");
-const GO_SUM: &str = include_str!("../../controlplane/go.sum");
-const SOURCES: [&str; 2] = [
-    include_str!("../../controlplane/cmd/controlplane/main.go"),
-    include_str!("../../controlplane/cmd/kubelet/main.go"),
-];
+const SUITE_GO_MOD: &str = include_str!("../../conformance/go.mod");
+
+const CONTROL_PLANE: Module = Module {
+    dir: "controlplane",
+    inputs: &[
+        GO_MOD,
+        include_str!("../../controlplane/go.sum"),
+        include_str!("../../controlplane/cmd/controlplane/main.go"),
+        include_str!("../../controlplane/cmd/kubelet/main.go"),
+    ],
+};
+
+const SUITE: Module = Module {
+    dir: "conformance",
+    inputs: &[
+        SUITE_GO_MOD,
+        include_str!("../../conformance/go.sum"),
+        include_str!("../../conformance/cmd/pause/main.go"),
+    ],
+};
 
 /// What can be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +56,57 @@ pub enum Target {
     ControlPlane,
     /// The upstream kubelet, for comparison.
     Kubelet,
+    /// The upstream end-to-end suite.
+    EndToEnd,
+    /// What runs the suite in several processes.
+    Ginkgo,
+    /// The program of most of the suite's images.
+    Agnhost,
+    /// Says its effective user.
+    NoNewPrivs,
+    /// Stays until it is told to end.
+    Pause,
 }
 
 impl Target {
-    fn package(self) -> &'static str {
+    /// Name of the program.
+    #[must_use]
+    pub fn program(self) -> &'static str {
         match self {
             Target::ControlPlane => "controlplane",
             Target::Kubelet => "kubelet",
+            Target::EndToEnd => "e2e.test",
+            Target::Ginkgo => "ginkgo",
+            Target::Agnhost => "agnhost",
+            Target::NoNewPrivs => "nonewprivs",
+            Target::Pause => "pause",
+        }
+    }
+
+    fn package(self) -> &'static str {
+        match self {
+            Target::ControlPlane => "./cmd/controlplane",
+            Target::Kubelet => "./cmd/kubelet",
+            Target::EndToEnd => "k8s.io/kubernetes/test/e2e",
+            Target::Ginkgo => "github.com/onsi/ginkgo/v2/ginkgo",
+            Target::Agnhost => "k8s.io/kubernetes/test/images/agnhost",
+            Target::NoNewPrivs => "k8s.io/kubernetes/test/images/nonewprivs",
+            Target::Pause => "./cmd/pause",
+        }
+    }
+
+    fn module(self) -> &'static Module {
+        match self {
+            Target::ControlPlane | Target::Kubelet => &CONTROL_PLANE,
+            _ => &SUITE,
+        }
+    }
+
+    /// How `go` makes it: the suite is a test program.
+    fn verb(self) -> &'static [&'static str] {
+        match self {
+            Target::EndToEnd => &["test", "-c", "-vet=off"],
+            _ => &["build"],
         }
     }
 }
@@ -61,29 +127,33 @@ fn oldest_go() -> Result<&'static str> {
     GO_MOD.lines().find_map(|l| l.strip_prefix("go ")).context("go.mod names no Go version")
 }
 
-/// Builds a target, or finds it built; answers the program.
+/// Builds targets of one module, or finds them built; answers the directory with the programs.
 ///
 /// # Errors
 /// No compiler can be had, or what it says.
-pub fn program(run: &Arc<Run>, cache: &Path, target: Target) -> Result<PathBuf> {
+pub fn programs(run: &Arc<Run>, cache: &Path, targets: &[Target]) -> Result<PathBuf> {
+    let module = targets.first().context("nothing to build")?.module();
     fs::create_dir_all(cache).with_context(|| format!("make {}", cache.display()))?;
     // Two runs at once: the second finds what the first has built.
     let lock = fs::File::create(cache.join("lock")).context("make the lock")?;
     let _locked = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, e)| e).context("lock the cache")?;
     let go = compiler(cache)?;
-    let dir = cache.join(key(&go.version));
-    let program = dir.join(target.package());
-    if program.exists() {
-        return Ok(program);
+    let dir = cache.join(key(&go.version, module));
+    let missing: Vec<Target> = targets.iter().copied().filter(|t| !dir.join(t.program()).exists()).collect();
+    if missing.is_empty() {
+        return Ok(dir);
     }
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-    let partial = dir.join(format!("{}.partial", target.package()));
-    compile(run, cache, &go, target, &partial)?;
-    fs::rename(&partial, &program).with_context(|| format!("rename to {}", program.display()))?;
+    for target in missing {
+        let program = dir.join(target.program());
+        let partial = dir.join(format!("{}.partial", target.program()));
+        compile(run, cache, &go, target, &partial)?;
+        fs::rename(&partial, &program).with_context(|| format!("rename to {}", program.display()))?;
+    }
     // Three gigabytes that only another release would use, and hardly.
     let objects = cache.join("go/build");
     fs::remove_dir_all(&objects).with_context(|| format!("remove {}", objects.display()))?;
-    Ok(program)
+    Ok(dir)
 }
 
 struct Go {
@@ -129,9 +199,9 @@ fn is_new_enough(version: &str, oldest: &str) -> bool {
     !has.is_empty() && has >= needs
 }
 
-fn key(go_version: &str) -> String {
+fn key(go_version: &str, module: &Module) -> String {
     let mut digest = Sha256::new();
-    for part in [go_version, GO_MOD, GO_SUM, SOURCES[0], SOURCES[1], FLAGS] {
+    for part in [go_version].iter().chain(module.inputs).chain(&[FLAGS]) {
         digest.update(part.as_bytes());
         digest.update([0]);
     }
@@ -152,19 +222,18 @@ fn linker_flags(version: &str) -> String {
 }
 
 fn compile(run: &Arc<Run>, cache: &Path, go: &Go, target: Target, out: &Path) -> Result<()> {
-    let (name, version) = (target.package(), version()?);
-    say::line(format!(
-        "  compiling Kubernetes {version} ({name}) with {}: about eight minutes on two cores, once",
-        go.version
-    ));
+    let (name, version) = (target.program(), version()?);
+    let long = if target == Target::EndToEnd { ", ten or more without a word" } else { "" };
+    say::line(format!("  compiling Kubernetes {version} ({name}) with {}: minutes, once{long}", go.version));
     let start = Instant::now();
     let mut command = Command::new(&go.program);
     command
-        .current_dir(selftest::workspace().join("qemu-tests/controlplane"))
-        .args(["build", "-v", "-trimpath", "-mod=readonly", "-modcacherw", "-buildvcs=false"])
+        .current_dir(selftest::workspace().join("qemu-tests").join(target.module().dir))
+        .args(target.verb())
+        .args(["-v", "-trimpath", "-mod=readonly", "-modcacherw", "-buildvcs=false"])
         .args(["-ldflags", &linker_flags(version), "-o"])
         .arg(out)
-        .arg(format!("./cmd/{name}"))
+        .arg(target.package())
         .env("GOTOOLCHAIN", "local")
         .env("GOFLAGS", "")
         .env("CGO_ENABLED", "0")
@@ -226,8 +295,14 @@ mod tests {
         let version = version().unwrap();
         assert!(version.starts_with("v1.36."), "{version}");
         let staging = version.replacen("v1", "v0", 1);
-        let replaced: Vec<&str> = GO_MOD.lines().filter(|l| l.contains(" => ")).collect();
-        assert!(replaced.len() > 25 && replaced.iter().all(|l| l.ends_with(&staging)), "{replaced:?}");
+        for module in [GO_MOD, SUITE_GO_MOD] {
+            assert!(
+                module.contains(&format!("k8s.io/kubernetes {version}\n")),
+                "the suite is of the same release"
+            );
+            let replaced: Vec<&str> = module.lines().filter(|l| l.contains(" => ")).collect();
+            assert!(replaced.len() > 25 && replaced.iter().all(|l| l.ends_with(&staging)), "{replaced:?}");
+        }
         assert!(linker_flags(version).contains("version.gitMinor=36"));
         assert_eq!(oldest_go().unwrap(), "1.26.0");
     }

@@ -33,6 +33,8 @@ use crate::run::Run;
 const APISERVER: &str = "kube-apiserver";
 const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 const SCHEDULER: &str = "kube-scheduler";
+/// File name of the admin's kubeconfig for programs inside.
+const INSIDE: &str = "admin-inside";
 
 /// A running cluster.
 pub struct Cluster {
@@ -139,6 +141,12 @@ impl Cluster {
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.join("admin.kubeconfig")
+    }
+
+    /// The admin's kubeconfig, good in the cluster's network namespace.
+    #[must_use]
+    pub fn inside_kubeconfig(&self) -> PathBuf {
+        self.dir.join(format!("{INSIDE}.kubeconfig"))
     }
 
     /// A kubeconfig for a node that has a bootstrap token only.
@@ -314,6 +322,7 @@ fn write_kubeconfigs(dir: &Path, pki: &Pki, port: u16) -> Result<()> {
     let host = format!("https://127.0.0.1:{port}");
     for (file, server, user, group) in [
         ("admin", host.as_str(), "kubernetes-admin", Some("system:masters")),
+        (INSIDE, &server_url(), "kubernetes-admin", Some("system:masters")),
         ("controller-manager", &server_url(), "system:kube-controller-manager", None),
         ("scheduler", &server_url(), "system:kube-scheduler", None),
     ] {

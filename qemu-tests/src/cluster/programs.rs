@@ -14,8 +14,8 @@ use super::build::{self, Target};
 use super::debs;
 use crate::run::{Run, cache_dir};
 
-/// Names a directory with kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and perhaps etcd and
-/// kubelet, to be used as they are.
+/// Names a directory with kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and perhaps etcd,
+/// kubelet, e2e.test and ginkgo, to be used as they are.
 pub const BIN_DIR_VARIABLE: &str = "KUBERNETES_BIN_DIR";
 
 const NAMES: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
@@ -62,8 +62,7 @@ pub fn find(run: &Arc<Run>) -> Result<Programs> {
         let etcd = if etcd.is_file() { etcd } else { etcd_of_debian()? };
         return Ok(Programs { dir, etcd });
     }
-    let program = build::program(run, &cache(), Target::ControlPlane)?;
-    let dir = program.parent().context("a program is in a directory")?.join("bin");
+    let dir = build::programs(run, &cache(), &[Target::ControlPlane])?.join("bin");
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
     for name in NAMES {
         let link = dir.join(name);
@@ -83,7 +82,36 @@ pub fn kubelet(run: &Arc<Run>) -> Result<PathBuf> {
     if let Some(kubelet) = own_dir().map(|d| d.join("kubelet")).filter(|k| k.is_file()) {
         return Ok(kubelet);
     }
-    build::program(run, &cache(), Target::Kubelet)
+    Ok(build::programs(run, &cache(), &[Target::Kubelet])?.join(Target::Kubelet.program()))
+}
+
+/// What the upstream end-to-end suite of the same release needs.
+#[derive(Clone, Debug)]
+pub struct Suite {
+    /// The suite itself.
+    pub e2e: PathBuf,
+    /// What runs it.
+    pub ginkgo: PathBuf,
+    /// Directory with the programs of its images.
+    pub images: PathBuf,
+}
+
+/// The end-to-end suite (built when first asked for) and the programs of its images, which are always built here.
+///
+/// # Errors
+/// The build's.
+pub fn suite(run: &Arc<Run>) -> Result<Suite> {
+    let runs = [Target::EndToEnd, Target::Ginkgo];
+    let images = [Target::Agnhost, Target::NoNewPrivs, Target::Pause];
+    let own = own_dir().filter(|d| runs.iter().all(|t| d.join(t.program()).is_file()));
+    let wanted: Vec<Target> = images.into_iter().chain(runs.into_iter().filter(|_| own.is_none())).collect();
+    let built = build::programs(run, &cache(), &wanted)?;
+    let dir = own.unwrap_or_else(|| built.clone());
+    Ok(Suite {
+        e2e: dir.join(Target::EndToEnd.program()),
+        ginkgo: dir.join(Target::Ginkgo.program()),
+        images: built,
+    })
 }
 
 fn etcd_of_debian() -> Result<PathBuf> {

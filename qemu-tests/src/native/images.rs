@@ -5,14 +5,13 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use sha2::{Digest, Sha256};
+use serde_json::json;
 
-use super::registry::{HOST, tag_file};
-use crate::process::must;
+use super::blobs::Blobs;
+use super::registry::HOST;
 use crate::run::Run;
 
 /// Programs of the image for callers that cannot pass a script.
@@ -53,46 +52,22 @@ pub fn make_registry(run: &Arc<Run>, dir: &Path) -> Result<()> {
         fs::write(&path, script)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     }
-    let layer = dir.join("layer.tar");
-    let mut tar = Command::new("tar");
-    tar.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "-cf"]);
-    must(run, tar.arg(&layer).arg("-C").arg(&tree).arg("."))?;
-    fs::create_dir_all(dir.join("blobs/sha256"))?;
-    fs::create_dir_all(dir.join("tags"))?;
-    let layer_bytes = fs::read(&layer)?;
-    fs::remove_file(&layer)?;
+    let blobs = Blobs::at(dir)?;
+    let layer = blobs.layer(run, &tree)?;
     fs::remove_dir_all(&tree)?;
-    let layer = put(dir, &layer_bytes)?;
-    for (name, command) in
-        [("e2e/busybox", r#"["/bin/sh"]"#), ("e2e/pause", r#"["/bin/sleep","2147483647"]"#)]
+    for (name, command) in [("e2e/busybox", vec!["/bin/sh"]), ("e2e/pause", vec!["/bin/sleep", "2147483647"])]
     {
-        let config = format!(
-            r#"{{"architecture":"amd64","os":"linux","config":{{"Env":["PATH=/bin"],"Cmd":{command}}},"rootfs":{{"type":"layers","diff_ids":["sha256:{layer}"]}}}}"#
-        );
-        let config_digest = put(dir, config.as_bytes())?;
-        let manifest = serde_json::json!({
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": {"mediaType": "application/vnd.oci.image.config.v1+json",
-                "digest": format!("sha256:{config_digest}"), "size": config.len()},
-            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar",
-                "digest": format!("sha256:{layer}"), "size": layer_bytes.len()}],
-        });
-        let digest = put(dir, manifest.to_string().as_bytes())?;
-        let file = tag_file(name, "1").context("the names above are valid")?;
-        fs::write(dir.join("tags").join(file), digest)?;
+        let config = json!({"Env": ["PATH=/bin"], "Cmd": command});
+        blobs.image(name, "1", &config, std::slice::from_ref(&layer))?;
     }
     Ok(())
 }
 
-fn put(dir: &Path, bytes: &[u8]) -> Result<String> {
-    let digest = hex::encode(Sha256::digest(bytes));
-    let path = dir.join("blobs/sha256").join(&digest);
-    fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))?;
-    Ok(digest)
-}
-
-fn host_busybox() -> Result<PathBuf> {
+/// The host's static busybox.
+///
+/// # Errors
+/// If there is none: what to install.
+pub fn host_busybox() -> Result<PathBuf> {
     ["/bin/busybox", "/usr/bin/busybox"]
         .into_iter()
         .map(PathBuf::from)

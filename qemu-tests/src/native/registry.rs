@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-/// Host part of the names of its images.
-pub const HOST: &str = "127.0.0.1:5000";
+/// Host part of the names of its images. Not port 5000: pods of the upstream suite listen there.
+pub const HOST: &str = "127.0.0.1:5001";
 
 /// What a request path asks for. Pure.
 #[derive(Debug, PartialEq, Eq)]

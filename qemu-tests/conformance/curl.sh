@@ -1,0 +1,17 @@
+#!/bin/sh
+# As much of curl as the suite's pods use: one page, its body on standard output. busybox's wget does the work.
+limit=30 url= data=
+while [ $# -gt 0 ]; do
+    case $1 in
+        --max-time|-m) limit=$2; shift ;;
+        --connect-timeout|-o|--interface|--retry|-w|-H|-X) shift ;;
+        -d|--data) data=$2; shift ;;
+        -*) ;;
+        *) url=$1 ;;
+    esac
+    shift
+done
+if [ -n "$data" ]; then
+    exec wget -q -T "$limit" -O - --post-data "$data" "$url"
+fi
+exec wget -q -T "$limit" -O - "$url"

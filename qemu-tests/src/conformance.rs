@@ -1,0 +1,148 @@
+//! `cargo e2e conformance`: the upstream end-to-end suite against one native node of a cluster.
+//!
+//! ```text
+//! host:   harness ──► ginkgo ──► e2e.test × procs (in the plane's network, on the host's root)
+//! plane:                            └─► API server        node: agent or upstream kubelet, images from its registry
+//! ```
+//! What comes in: which tests ([`Options`], the data file of [`skips`]). What goes out: a line per test as it ends, the
+//! failures' messages, counts; `e2e.log`, `report.json`, `junit.xml`, `results.txt` and the node's logs in the run's
+//! directory. Invariant: both kubelets are tested in the same place with the same images.
+
+pub mod images;
+pub mod lines;
+pub mod report;
+pub mod skips;
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::built;
+use crate::case::human;
+use crate::cluster::fixture::{await_ready, await_serving};
+use crate::cluster::flags::Settings;
+use crate::cluster::join::{Way, start_kubelet};
+use crate::cluster::plane::Cluster;
+use crate::cluster::programs::{self, Suite};
+use crate::counts::Counts;
+use crate::process::{must, stream};
+use crate::run::Run;
+use crate::say;
+
+/// Which tests, against what.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Tests whose full name matches this regular expression.
+    #[arg(long, default_value = r"\[NodeConformance\]")]
+    pub focus: String,
+    /// And not this one; may be repeated. On top of the list in `qemu-tests/conformance/skip.json`.
+    #[arg(long)]
+    pub skip: Vec<String>,
+    /// Without that list.
+    #[arg(long)]
+    pub no_skip_list: bool,
+    /// The upstream kubelet in the agent's place.
+    #[arg(long)]
+    pub upstream: bool,
+    /// Tests at once.
+    #[arg(long, default_value_t = 4)]
+    pub procs: u8,
+}
+
+const NODE: &str = "conformance";
+
+/// Runs the tests; answers the counts of those that were begun.
+///
+/// # Errors
+/// What did not come up, or a suite that did not report.
+pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
+    let listed = if options.no_skip_list { Vec::new() } else { skips::listed()? };
+    let suite = programs::suite(run)?;
+    let agent = if options.upstream { programs::kubelet(run)? } else { built::agent(run, false)? };
+    let artefacts = run.dir().join("conformance");
+    fs::create_dir_all(&artefacts).with_context(|| format!("make {}", artefacts.display()))?;
+    let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
+    let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
+    let mut node = cluster.start_node(&artefacts, NODE, agent)?;
+    images::serve(run, &node, &suite, &wanted)?;
+    start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+    await_ready(&cluster, NODE, 120)?;
+    await_serving(&cluster, NODE, 60)?;
+    let kubelet = if options.upstream { "upstream kubelet" } else { "agent" };
+    say::line(format!("{kubelet}, tests that match {}, {} at once", options.focus, options.procs));
+    for skip in &listed {
+        say::line(format!("not {}: {}", skip.skip, skip.reason));
+    }
+    let start = Instant::now();
+    let skipped: Vec<&str> = listed.iter().map(|s| s.skip.as_str()).collect();
+    let mut command = command(&suite, &cluster, &artefacts, options, &skipped)?;
+    let ended = watch(run, &mut command, &artefacts.join("e2e.log"))?;
+    let report = fs::read(artefacts.join("report.json")).with_context(|| {
+        format!("the suite left no report ({ended}): see {}/e2e.log", artefacts.display())
+    })?;
+    let results = report::results(&report)?;
+    fs::write(artefacts.join("results.txt"), report::table(&results)).context("write the results")?;
+    for failure in results.iter().filter(|r| r.verdict == report::Verdict::Failed) {
+        say::line(format!("\nFAILED {}\n{}", failure.name, report::indented(&failure.message)));
+    }
+    say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
+    drop(node);
+    Ok(report::counts(&results))
+}
+
+/// ginkgo with the suite, in the plane's network namespace: pods and nodes are reached from there.
+fn command(
+    suite: &Suite,
+    cluster: &Cluster,
+    artefacts: &Path,
+    options: &Options,
+    listed: &[&str],
+) -> Result<Command> {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--target={}", cluster.pid()?)).args(["--net", "--"]).arg(&suite.ginkgo);
+    command.args([
+        "-v",
+        "--no-color",
+        "--timeout=4h",
+        "--json-report=report.json",
+        "--junit-report=junit.xml",
+    ]);
+    command.arg(format!("--procs={}", options.procs)).arg("--output-dir").arg(artefacts);
+    command.arg(format!("--focus={}", options.focus));
+    for skip in listed.iter().copied().chain(options.skip.iter().map(String::as_str)) {
+        command.arg(format!("--skip={skip}"));
+    }
+    command.arg(&suite.e2e).arg("--");
+    command.arg("--kubeconfig").arg(cluster.inside_kubeconfig());
+    command.arg("--kubectl-path").arg(cluster.kubectl_path());
+    command.args(["--provider=skeleton", "--num-nodes=1", "--node-os-distro=custom", "--disable-log-dump"]);
+    // Of a failed test: it asks the kubelet for metrics for two minutes. The logs are kept in any case.
+    command.arg("--dump-logs-on-failure=false");
+    command.arg("--e2e-output-dir").arg(artefacts);
+    // Where programs look for and leave their own: nowhere of the user's.
+    command.current_dir(artefacts).env("HOME", cluster.dir()).env_remove("KUBECONFIG");
+    for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
+        command.env_remove(proxy);
+    }
+    Ok(command)
+}
+
+/// Runs it, keeps all it says, and says a line for every test that ends; answers how it ended.
+fn watch(run: &Arc<Run>, command: &mut Command, log: &Path) -> Result<String> {
+    let mut log = BufWriter::new(File::create(log).with_context(|| format!("make {}", log.display()))?);
+    let mut lines = lines::Lines::default();
+    let status = stream(run, command, |line| {
+        // A disk that is full shows in the missing report.
+        let _ = writeln!(log, "{line}");
+        if let Some(ended) = lines.next(line) {
+            say::line(ended);
+        }
+    })?;
+    log.flush().context("write the suite's output")?;
+    Ok(status.to_string())
+}

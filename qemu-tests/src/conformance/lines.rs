@@ -1,0 +1,73 @@
+//! What ginkgo says while it runs, as one line for each test. Pure.
+//!
+//! What comes in: its verbose output without colours. What goes out: `PASSED 12.3 s [sig-node] …`. The report is what
+//! counts; this is for the person who watches.
+
+/// Reads line after line.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// State and seconds of the test whose name the next line has.
+    ended: Option<(String, String)>,
+}
+
+impl Lines {
+    /// Takes a line; answers what to say about a test that ended.
+    pub fn next(&mut self, line: &str) -> Option<String> {
+        if let Some((state, seconds)) = self.ended.take() {
+            return Some(format!("{state:<7} {seconds:>6} s  {}", without_labels(line.trim())));
+        }
+        self.ended = header(line);
+        None
+    }
+}
+
+/// `• [5.045 seconds]`, `• [FAILED] [300.1 seconds]`, `S [SKIPPED] [0.1 seconds]`.
+fn header(line: &str) -> Option<(String, String)> {
+    let rest = line.strip_prefix("• [").or_else(|| line.strip_prefix("S ["))?;
+    let (state, rest) = match rest.split_once("] [") {
+        Some((state, rest)) => (state, rest),
+        None => ("PASSED", rest),
+    };
+    let seconds: f64 = rest.strip_suffix(" seconds]")?.parse().ok()?;
+    Some((state.to_owned(), format!("{seconds:.1}")))
+}
+
+/// ginkgo repeats the labels in brackets behind the name.
+fn without_labels(name: &str) -> &str {
+    match name.rsplit_once(" [") {
+        Some((name, labels)) if labels.contains(", ") => name,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_told_as_they_end() {
+        let text = "\
+            Running Suite: Kubernetes e2e suite\n\
+            SSSSSSS\n\
+            ------------------------------\n\
+            • [5.045 seconds]\n\
+            [sig-node] Pods should be updated [NodeConformance] [Conformance] [sig-node, NodeConformance, Conformance]\n\
+            k8s.io/kubernetes/test/e2e/common/node/pods.go:1\n\
+            ------------------------------\n\
+            • [FAILED] [300.16 seconds]\n\
+            [sig-node] Secrets should work [sig-node, NodeConformance]\n\
+            S [SKIPPED] [0.012 seconds]\n\
+            [sig-node] AppArmor [LinuxOnly]\n\
+            • [not seconds]\n";
+        let mut lines = Lines::default();
+        let said: Vec<String> = text.lines().filter_map(|l| lines.next(l)).collect();
+        assert_eq!(
+            said,
+            [
+                "PASSED     5.0 s  [sig-node] Pods should be updated [NodeConformance] [Conformance]",
+                "FAILED   300.2 s  [sig-node] Secrets should work",
+                "SKIPPED    0.0 s  [sig-node] AppArmor [LinuxOnly]",
+            ]
+        );
+    }
+}

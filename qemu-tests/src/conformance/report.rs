@@ -1,0 +1,172 @@
+//! ginkgo's JSON report as results. Pure.
+//!
+//! What comes in: the report's bytes. What goes out: one result for each test that was begun, and for each step of the
+//! suite itself that failed. Tests that the focus and the skips leave out are not results.
+
+use std::fmt::Write;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::counts::Counts;
+
+/// How a test ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// Did what it says.
+    Passed,
+    /// Did not, or was interrupted.
+    Failed,
+    /// Found that it cannot be asked here.
+    Skipped,
+}
+
+/// One test.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Full name, the one that focus and skips match.
+    pub name: String,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// How long it took.
+    pub seconds: f64,
+    /// What it said in the end, if it did not pass.
+    pub message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Report {
+    spec_reports: Option<Vec<Spec>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Spec {
+    container_hierarchy_texts: Option<Vec<String>>,
+    leaf_node_type: String,
+    #[serde(default)]
+    leaf_node_text: String,
+    state: String,
+    /// Nanoseconds.
+    #[serde(default)]
+    run_time: u64,
+    failure: Option<Failure>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Failure {
+    #[serde(default)]
+    message: String,
+}
+
+/// Reads a report.
+///
+/// # Errors
+/// If it is none.
+pub fn results(report: &[u8]) -> Result<Vec<Outcome>> {
+    let suites: Vec<Report> = serde_json::from_slice(report).context("read ginkgo's report")?;
+    let mut results: Vec<Outcome> =
+        suites.into_iter().flat_map(|s| s.spec_reports.unwrap_or_default()).filter_map(outcome).collect();
+    results.sort_by(|a, b| (a.verdict, &a.name).cmp(&(b.verdict, &b.name)));
+    Ok(results)
+}
+
+fn outcome(spec: Spec) -> Option<Outcome> {
+    let message = spec.failure.unwrap_or_default().message;
+    let is_test = spec.leaf_node_type == "It";
+    let verdict = match spec.state.as_str() {
+        "passed" if is_test => Verdict::Passed,
+        // What a filter left out has no message.
+        "skipped" if is_test && !message.is_empty() => Verdict::Skipped,
+        "passed" | "skipped" | "pending" => return None,
+        _ => Verdict::Failed,
+    };
+    let mut name = spec.container_hierarchy_texts.unwrap_or_default();
+    // Steps of the suite have no text of their own.
+    name.push(if spec.leaf_node_text.is_empty() { spec.leaf_node_type } else { spec.leaf_node_text });
+    Some(Outcome { name: name.join(" "), verdict, seconds: spec.run_time as f64 / 1e9, message })
+}
+
+/// Their counts.
+#[must_use]
+pub fn counts(results: &[Outcome]) -> Counts {
+    results.iter().fold(Counts::default(), |all, r| {
+        all.plus(match r.verdict {
+            Verdict::Passed => Counts::one(true),
+            Verdict::Failed => Counts::one(false),
+            Verdict::Skipped => Counts::one_skipped(),
+        })
+    })
+}
+
+/// A line for each, to be compared with another run's.
+#[must_use]
+pub fn table(results: &[Outcome]) -> String {
+    let mut text = String::new();
+    for r in results {
+        let verdict = match r.verdict {
+            Verdict::Passed => "passed",
+            Verdict::Failed => "failed",
+            Verdict::Skipped => "skipped",
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{verdict}\t{:.1}\t{}", r.seconds, r.name);
+    }
+    text
+}
+
+/// How much of a message is shown: pods are dumped whole in some.
+const SHOWN_LINES: usize = 40;
+
+/// A message's first lines, indented.
+#[must_use]
+pub fn indented(message: &str) -> String {
+    let mut lines: Vec<String> = message.lines().take(SHOWN_LINES).map(|l| format!("    {l}")).collect();
+    let more = message.lines().count().saturating_sub(SHOWN_LINES);
+    if more > 0 {
+        lines.push(format!("    … {more} more lines in report.json"));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_begun_counts() {
+        let it = |state: &str, text: &str, message: Option<&str>| {
+            let mut spec = json!({"ContainerHierarchyTexts": ["[sig-node] Pods"], "LeafNodeType": "It",
+                "LeafNodeText": text, "State": state, "RunTime": 1_500_000_000_u64});
+            if let Some(message) = message {
+                spec["Failure"] = json!({"Message": message, "Location": {"LineNumber": 1}});
+            }
+            spec
+        };
+        let suite = json!({"ContainerHierarchyTexts": null, "LeafNodeType": "SynchronizedBeforeSuite",
+            "LeafNodeText": "", "State": "failed", "Failure": {"Message": "no nodes"}});
+        let report = json!([{"SpecReports": [
+            it("passed", "b", None), it("failed", "c", Some("it broke\nthere")), it("skipped", "left out", None),
+            it("skipped", "not here", Some("needs two nodes")), it("timedout", "d", Some("late")),
+            it("pending", "e", None), suite,
+        ]}, {"SpecReports": null}]);
+        let results = results(report.to_string().as_bytes()).unwrap();
+        assert_eq!(counts(&results), Counts { passed: 1, failed: 3, skipped: 1 });
+        let table = table(&results);
+        assert!(table.starts_with("passed\t1.5\t[sig-node] Pods b\n"), "{table}");
+        assert!(table.contains("failed\t0.0\tSynchronizedBeforeSuite\n"), "{table}");
+        assert!(table.contains("skipped\t1.5\t[sig-node] Pods not here\n"), "{table}");
+        assert!(super::results(b"{}").is_err());
+    }
+
+    #[test]
+    fn a_long_message_is_cut() {
+        assert_eq!(indented("a\nb"), "    a\n    b");
+        let long = indented(&"x\n".repeat(100));
+        assert!(long.ends_with("    … 60 more lines in report.json"), "{long}");
+    }
+}

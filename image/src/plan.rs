@@ -28,7 +28,7 @@ fn recipe(step: Step) -> String {
             include_str!("select/closure.rs"),
         ],
         Step::Initrd => &[include_str!("build/initrd.rs"), include_str!("format/cpio.rs")],
-        Step::Disk => &[include_str!("build/disk.rs")],
+        Step::Disk => &[include_str!("build/disk.rs"), include_str!("format/verity.rs")],
     };
     digest::bytes(sources.concat().as_bytes())
 }

@@ -1,30 +1,78 @@
-//! The last step: mkosi makes UKI, erofs, verity and the disk from root and initrd.
+//! The last step: mkosi makes the root's file system, then UKI and disk around it and its verity tree.
 
 use super::{Builder, VERSION, mkosi};
+use crate::format::verity::Tree;
+use crate::host::run;
 use crate::plan::Step;
 use anyhow::{Context, Result};
-use std::fs;
+use std::fs::{self, File};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-/// Leaves mkosi's artefacts in `out`.
+/// Of the verity tree; no secret, and the same in every build of the same input.
+const SALT: [u8; 32] = *b"the root file system of Orlop, 1";
+/// Where the parts of slot A lie in the tree that the disk is made from; the partition definitions name them.
+const SLOT: &str = "slot";
+
+/// Leaves mkosi's artefacts in `out`, and `orlop.roothash`.
 pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
-    let root = builder.result(Step::Root)?.join("root");
+    let (slot, hash) = slot(builder)?;
+    let hash = hex::encode(hash);
     let base = builder.result(Step::Base)?.join("base");
     let initrd = builder.result(Step::Initrd)?.join("initrd");
     let boot = boot_tree(builder, &base)?;
-    let mut command = mkosi::command(builder, "disk", out)?;
-    command.arg(format!("--tools-tree={}", builder.result(Step::Tools)?.join("tools").display()));
-    command.arg(format!("--base-tree={}", root.display()));
-    command.arg(format!("--extra-tree={}", boot.display()));
+    let mut command = command(builder, out)?;
+    for tree in [&boot, &slot] {
+        command.arg(format!("--extra-tree={}", tree.display()));
+    }
     command.arg(format!("--initrd={}", initrd.display()));
-    command.arg(format!("--repart-directory={}", definitions(builder, &base)?.display()));
-    command.arg(format!("--image-version={VERSION}"));
+    command.arg(format!("--repart-directory={}", definitions(builder, &hash)?.display()));
+    command.arg(format!("--kernel-command-line=roothash={hash}"));
     mkosi::run(builder, command, "building the disk")?;
-    let hash = fs::read_to_string(find(out, ".roothash")?)?;
-    Ok(format!("root hash {}", hash.trim().get(..16).unwrap_or_default()))
+    for image in [out.join("orlop.raw"), find(out, ".root.raw")?] {
+        dig(builder, &image);
+    }
+    fs::write(out.join("orlop.roothash"), &hash)?;
+    Ok(format!("root hash {}", &hash[..16]))
 }
 
-// Kernel and boot loader: needed to make the UKI, left out of the root by the partition definition.
+fn command(builder: &Builder, out: &Path) -> Result<Command> {
+    let mut command = mkosi::command(builder, "disk", out)?;
+    command.arg(format!("--tools-tree={}", builder.result(Step::Tools)?.join("tools").display()));
+    command.arg(format!("--base-tree={}", builder.result(Step::Root)?.join("root").display()));
+    command.arg(format!("--image-version={VERSION}"));
+    Ok(command)
+}
+
+// The root's file system and its verity tree, in a directory of their own, and the root hash. systemd-repart would
+// make both, but with SHA-256 only.
+fn slot(builder: &Builder) -> Result<(PathBuf, [u8; 32])> {
+    let (made, tree) = (builder.dirs.work().join("root-disk"), builder.dirs.work().join("slot-tree"));
+    let dir = tree.join(SLOT);
+    fs::create_dir_all(&dir)?;
+    let mut command = command(builder, &made)?;
+    let definition = builder.dirs.source.join("mkosi/disk/root");
+    command.arg("--bootable=no").arg(format!("--repart-directory={}", definition.display()));
+    mkosi::run(builder, command, "building the root file system")?;
+    let root = find(&made, ".root.raw")?;
+    let file = File::open(&root).with_context(|| format!("opening {}", root.display()))?;
+    let verity = Tree::over(&mut BufReader::with_capacity(1 << 20, file), &SALT)
+        .with_context(|| format!("making the verity tree of {}", root.display()))?;
+    dig(builder, &root);
+    fs::rename(&root, dir.join("root")).context("keeping the root file system")?;
+    fs::write(dir.join("verity"), &verity.bytes).context("writing the verity tree")?;
+    Ok((tree, verity.root))
+}
+
+// Three quarters of a slot are zeros, which systemd-repart writes when it copies. Only space is saved: where files
+// have no holes, they stay as they are.
+fn dig(builder: &Builder, image: &Path) {
+    let mut command = Command::new("fallocate");
+    let _ = run::logged(command.arg("--dig-holes").arg(image), "digging holes", &builder.log);
+}
+
+// Kernel and boot loader, for the UKI and the ESP; the root was made without them.
 fn boot_tree(builder: &Builder, base: &Path) -> Result<PathBuf> {
     let tree = builder.dirs.work().join("boot-tree");
     let modules = base.join("usr/lib/modules");
@@ -43,18 +91,17 @@ fn boot_tree(builder: &Builder, base: &Path) -> Result<PathBuf> {
     Ok(tree)
 }
 
-// The partition definitions with the kernel's version filled in: its image is in the UKI, not in the root, and a
-// definition can leave out exact paths only.
-fn definitions(builder: &Builder, base: &Path) -> Result<PathBuf> {
+// The partition definitions with slot A's identity filled in: the halves of the root hash, by which init finds its
+// partitions (discoverable partitions specification).
+fn definitions(builder: &Builder, hash: &str) -> Result<PathBuf> {
     let to = builder.dirs.work().join("repart");
     fs::create_dir_all(&to)?;
-    let versions = fs::read_dir(base.join("usr/lib/modules"))?;
-    let version =
-        versions.filter_map(Result::ok).next().context("the package tree has no kernel")?.file_name();
+    let (root, verity) = hash.split_at(hash.len() / 2);
     for entry in fs::read_dir(builder.dirs.source.join("mkosi/disk/repart"))? {
         let entry = entry?;
         let text = fs::read_to_string(entry.path())?;
-        fs::write(to.join(entry.file_name()), text.replace("@kernel@", &version.to_string_lossy()))?;
+        let text = text.replace("@root-uuid@", root).replace("@verity-uuid@", verity);
+        fs::write(to.join(entry.file_name()), text)?;
     }
     Ok(to)
 }

@@ -109,9 +109,9 @@ fn copy_artefacts(builder: &Builder, from: &Path, to: &Path, roothash: &str) -> 
     Ok(())
 }
 
-/// The kernel command line of the UKI: mkosi puts the root hash in front of what `mkosi/disk/mkosi.conf` says.
+/// The kernel command line of the UKI: what `mkosi/disk/mkosi.conf` says, then the root hash.
 fn command_line(roothash: &str) -> String {
-    format!("roothash={roothash} console=ttyS0 cryptomgr.notests")
+    format!("console=ttyS0 cryptomgr.notests roothash={roothash}")
 }
 
 // A hard link where possible: artefacts are never written in place.

@@ -6,3 +6,4 @@ pub mod digest;
 pub mod elf;
 pub mod oci;
 pub mod tar;
+pub mod verity;

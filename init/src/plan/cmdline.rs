@@ -6,7 +6,7 @@
 use super::guid::Guid;
 use std::fmt;
 
-/// A dm-verity root hash (SHA-256).
+/// A dm-verity root hash (256 bits).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RootHash(pub [u8; 32]);
 

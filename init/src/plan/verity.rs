@@ -10,12 +10,16 @@ use std::fmt::Write as _;
 /// Bytes of the superblock that are read.
 pub const SUPERBLOCK_BYTES: usize = 512;
 
+/// What a root hash of 256 bits may be made with. The superblock chooses and nobody has signed it, so each must be
+/// one for which nobody finds other data with the same root hash.
+const ALGORITHMS: [&str; 2] = ["blake2b-256", "sha256"];
+
 /// The dm-verity superblock, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// UUID of the hash device, raw.
     pub uuid: [u8; 16],
-    /// Always `sha256`: the root hash has 256 bits.
+    /// One of `ALGORITHMS`.
     pub algorithm: String,
     /// Bytes of a data block.
     pub data_block: u32,
@@ -74,7 +78,7 @@ impl Superblock {
         let name = &bytes[32..64];
         let name = &name[..name.iter().position(|b| *b == 0).unwrap_or(name.len())];
         let algorithm = String::from_utf8_lossy(name).into_owned();
-        if algorithm != "sha256" {
+        if !ALGORITHMS.contains(&algorithm.as_str()) {
             return Err(field("algorithm", algorithm));
         }
         let (data_block, hash_block) = (u32_at(64), u32_at(68));
@@ -191,6 +195,22 @@ mod tests {
         assert_eq!((t.sectors, t.kind, t.params), (80, "verity", want));
         assert_eq!(sb.dm_uuid("root"), format!("CRYPT-VERITY-{}-root", "ab".repeat(16)));
         assert!(matches!(table(&sb, &hash(), (1, 1), (1, 2), 40_959), Err(VerityError::TooSmall { .. })));
+    }
+
+    #[test]
+    fn only_digests_that_hold() {
+        for (name, taken) in [
+            ("blake2b-256", true),
+            ("sha256", true),
+            ("md5", false),
+            ("crc32c", false),
+            ("blake2b-160", false),
+        ] {
+            let mut b = sample();
+            b[32..64].fill(0);
+            b[32..32 + name.len()].copy_from_slice(name.as_bytes());
+            assert_eq!(Superblock::parse(&b).map(|sb| sb.algorithm).ok().as_deref(), taken.then_some(name));
+        }
     }
 
     #[test]

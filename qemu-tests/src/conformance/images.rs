@@ -206,7 +206,7 @@ fn agnhost(tree: &Path) -> Result<()> {
     fs::create_dir_all(tree.join("etc"))?;
     // The suite asks for groups that an image gives its users.
     let users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n\
-                 user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n";
+                 user-defined-in-image:x:1000:1000::/:/bin/sh\n";
     fs::write(tree.join("etc/passwd"), users)?;
     let groups = "root:x:0:\nnobody:x:65534:\nuser-defined-in-image:x:1000:\n\
                   group-defined-in-image:x:50000:user-defined-in-image\n";

@@ -220,6 +220,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             }
             Effect::SetUpVolume { volume } => volumes::set_up(self, key, *volume).await,
             Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,
+            Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
             Effect::TearDownVolumes => {
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
                 self.on_disk(move || at.tear_down_volumes(&uid)).await
@@ -312,6 +313,7 @@ fn changes_runtime(effect: &Effect) -> bool {
         | Effect::RemovePodDirs
         | Effect::SetUpVolume { .. }
         | Effect::TearDownVolumes
+        | Effect::MountSubPaths { .. }
         | Effect::FetchObjects { .. }
         | Effect::InspectImage { .. }
         | Effect::PullImage { .. }

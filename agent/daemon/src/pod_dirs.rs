@@ -16,10 +16,11 @@ use agent_core::runtime::effect::{FileWrite, PodFile};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::Wall;
 use agent_core::volume::payload::Payload;
+use agent_core::volume::sub_path::SubPath;
 use agent_core::volume::{Plugin, SetUp};
 use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
-use agent_linux::volumes::{self, VolumeError};
+use agent_linux::volumes::{self, VolumeError, sub_path};
 
 /// Below the pod's directory; goes away with it.
 const RECORD_NAME: &str = "terminating.json";
@@ -130,6 +131,16 @@ impl PodDirs {
         let own = self.pod_dir(uid)?;
         let _one = self.lock(uid);
         Ok(volumes::tear_down(&own)?)
+    }
+
+    /// Mounts parts of a pod's volumes where a container finds them.
+    ///
+    /// # Errors
+    /// A path that leaves its volume, or the step that failed.
+    pub fn mount_sub_paths(&self, uid: &PodUid, parts: &[SubPath]) -> Result<(), VolumeError> {
+        let own = self.pod_dir(uid).map_err(|e| VolumeError::Refused(e.to_string()))?;
+        let _one = self.lock(uid);
+        parts.iter().try_for_each(|part| sub_path::mount_part(&own, part))
     }
 
     fn lock(&self, uid: &PodUid) -> MutexGuard<'_, ()> {

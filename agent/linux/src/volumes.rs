@@ -7,6 +7,7 @@
 mod atomic_writer;
 mod host_path;
 mod ownership;
+pub mod sub_path;
 
 use std::io;
 use std::path::Path;
@@ -133,6 +134,7 @@ fn make_below(root: &Path, path: &Path) -> Result<(), FilesError> {
 /// A mount that is in use, or a directory that cannot be removed.
 pub fn tear_down(pod_dir: &Path) -> Result<(), FilesError> {
     unmount_below(pod_dir)?;
+    sub_path::remove(pod_dir)?;
     remove_tree(&pod_dir.join(VOLUMES))?;
     remove_tree(&pod_dir.join("plugins"))
 }

@@ -76,6 +76,7 @@ impl World {
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
             Effect::SetUpVolume { volume } => return (self.set_up_volume(key, volume), Duration::ZERO),
+            Effect::MountSubPaths { .. } => return (Ok(EffectOk::Done), Duration::ZERO),
             Effect::FetchObjects { objects } => {
                 return (Ok(EffectOk::Objects(self.fetch_objects(key, objects))), Duration::ZERO);
             }

@@ -31,6 +31,7 @@ impl Ask {
                     | Effect::SetUpVolume { .. }
                     | Effect::TearDownVolumes
                     | Effect::FetchObjects { .. }
+                    | Effect::MountSubPaths { .. }
             )
         };
         matches!(self, Ask::Effect { effect, .. } if !local(effect))

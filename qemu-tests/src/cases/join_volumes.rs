@@ -52,6 +52,12 @@ pub const CASES: &[Case] = &[
         files,
     ),
     HERE.case(
+        "volumes/sub-path",
+        20,
+        "parts of volumes: a file of a ConfigMap, a directory named by a variable, none that leads out",
+        sub_path,
+    ),
+    HERE.case(
         "volumes/killed",
         40,
         "an agent that is killed again and again while pods come and go loses no mount and leaves none",
@@ -297,6 +303,49 @@ fn files(cx: &mut CaseContext<'_>) -> Result<()> {
                     memory tmpfs\nsecret tmpfs\ntoken tmpfs\n2777 2000\n";
     ensure!(seen == expected, "{seen}\nexpected\n{expected}");
     remove(joined, "files")?;
+    joined.cluster.ensure_nothing_forbidden()
+}
+
+fn sub_path(cx: &mut CaseContext<'_>) -> Result<()> {
+    let joined = Joined::shared(cx)?;
+    let client = joined.cluster.client();
+    put::<ConfigMap>(joined, "parted", "data", "one")?;
+    let script = "cat /conf/k; echo; cat /etc/k; echo; echo written > /own/f; ls /all; stat -c %a /own; \
+                  cat /all/$POD/f; ln -s / /all/out; ls /conf | wc -l";
+    let mut pod = api_pod("parts", "first", &format!("({script}) > /dev/termination-log 2>&1"), 1);
+    pod["spec"]["restartPolicy"] = json!("Never");
+    pod["spec"]["volumes"] =
+        json!([{"name": "conf", "configMap": {"name": "parted"}}, {"name": "all", "emptyDir": {}}]);
+    let c = &mut pod["spec"]["containers"][0];
+    c["env"] = json!([{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
+    c["volumeMounts"] = json!([
+        {"name": "conf", "mountPath": "/conf"},
+        {"name": "conf", "mountPath": "/etc/k", "subPath": "k"},
+        {"name": "all", "mountPath": "/all"},
+        {"name": "all", "mountPath": "/own", "subPathExpr": "$(POD)"}]);
+    // The second container follows the first one's link, once that is there.
+    let second = named("out", "ls /out", &json!([{"name": "all", "mountPath": "/out", "subPath": "out"}]));
+    let mut escape = pod.clone();
+    let seen = words_of(joined, pod, "c")?;
+    let expected = "one\none\nparts\n777\nwritten\n1\n";
+    ensure!(seen == expected, "{seen}\nexpected\n{expected}");
+    remove(joined, "parts")?;
+    escape["metadata"]["name"] = json!("escapes");
+    let first = escape["spec"]["containers"][0].clone();
+    escape["spec"]["initContainers"] = json!([first]);
+    escape["spec"]["containers"] = json!([second]);
+    client.create::<Pod>(&client.of("default"), escape)?;
+    client.wait::<Pod, _>(&client.of("default"), 60, "the link to be refused", |all| {
+        let status = statuses(all.get("escapes")?).into_iter().next()?;
+        let waiting = status.state?.waiting?;
+        let message = waiting.message.unwrap_or_default();
+        let refused = message.contains("it leads out of the volume");
+        (refused && waiting.reason.as_deref() == Some("CreateContainerConfigError")).then_some(())
+    })?;
+    remove(joined, "escapes")?;
+    let left = mounts(joined.nodes.first().context("no node")?)?;
+    let left: Vec<_> = left.iter().filter(|m| m.contains("volume-subpaths")).collect();
+    ensure!(left.is_empty(), "left {left:?}");
     joined.cluster.ensure_nothing_forbidden()
 }
 

@@ -21,6 +21,7 @@ use crate::runtime::effect::ImageInfo;
 use crate::runtime::labels;
 use crate::types::{ContainerRef, pod};
 use crate::volume::Objects;
+use crate::volume::sub_path::{self, SubPath};
 
 /// What is found out between the pod's admission and its container's creation.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,25 @@ pub struct Given<'a> {
     pub pod_ips: &'a [String],
     /// What is known of the objects that the environment refers to.
     pub objects: &'a Objects,
+}
+
+/// The parts of volumes that must be mounted before the container is made.
+///
+/// # Errors
+/// What the pod asks for cannot be resolved.
+pub fn sub_paths(
+    pod: &Pod,
+    container: ContainerRef<'_>,
+    given: Given<'_>,
+    node: &NodeContext,
+) -> Result<Vec<SubPath>, SpecError> {
+    let Given { pod_ips, objects, .. } = given;
+    let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
+    if !spec.volume_mounts.iter().flatten().any(sub_path::is_asked) {
+        return Ok(Vec::new());
+    }
+    let environment = environment(&spec, EnvSources { pod, container, pod_ips, objects, node })?;
+    sub_path::of_container(pod, container, &environment, node)
 }
 
 /// Configuration of instance `attempt` of one container.

@@ -4,6 +4,9 @@
 //! only those defined before it; a later definition of the same name wins and keeps the first one's place.
 //! Values of Secrets and ConfigMaps are [`env_objects`]'s; `envFrom` comes first, so that `env` wins.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
 use super::SpecError;
@@ -25,7 +28,7 @@ impl Environment {
         self.vars.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
-    fn set(&mut self, name: &str, value: String) {
+    pub(crate) fn set(&mut self, name: &str, value: String) {
         match self.vars.iter_mut().find(|(n, _)| n == name) {
             Some(slot) => slot.1 = value,
             None => self.vars.push((name.to_owned(), value)),
@@ -36,6 +39,23 @@ impl Environment {
     #[must_use]
     pub fn expand(&self, text: &str) -> String {
         expand(text, |name| self.get(name))
+    }
+
+    /// The same, where every variable must have a value.
+    ///
+    /// # Errors
+    /// The names of those that have none, in order, each once.
+    pub fn expand_known(&self, text: &str) -> Result<String, Vec<String>> {
+        let missing = RefCell::new(BTreeSet::new());
+        let expanded = expand(text, |name| {
+            let value = self.get(name).filter(|value| !value.is_empty());
+            if value.is_none() {
+                missing.borrow_mut().insert(name.to_owned());
+            }
+            value
+        });
+        let missing = missing.into_inner();
+        if missing.is_empty() { Ok(expanded) } else { Err(missing.into_iter().collect()) }
     }
 
     /// The words of a command line, each expanded.

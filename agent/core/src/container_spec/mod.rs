@@ -24,9 +24,9 @@ pub mod security;
 pub mod unsupported;
 
 pub use cgroup::{cgroup_parent, kubepods};
-pub use container::{Given, container_config};
+pub use container::{Given, container_config, sub_paths};
 pub use context::NodeContext;
-pub use dirs::{container_files, pod_dirs};
+pub use dirs::{container_files, pod_dir, pod_dirs};
 pub use hash::container_hash;
 pub use sandbox::sandbox_config;
 pub use unsupported::{Unsupported, unsupported};

@@ -13,6 +13,7 @@ use crate::runtime::config::{Mount, MountPropagation};
 use crate::types::{ContainerRef, pod};
 use crate::volume::Plugin;
 use crate::volume::plan::location;
+use crate::volume::sub_path;
 
 const ETC_HOSTS: &str = "/etc/hosts";
 
@@ -29,8 +30,12 @@ pub fn mounts(
 ) -> Result<Vec<Mount>, SpecError> {
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
     let mut mounts = Vec::new();
-    for mount in spec.volume_mounts.as_deref().unwrap_or(&[]) {
-        mounts.push(volume_mount(pod, &spec, mount, node)?);
+    for (index, mount) in spec.volume_mounts.iter().flatten().enumerate() {
+        let mut made = volume_mount(pod, &spec, mount, node)?;
+        if sub_path::is_asked(mount) {
+            made.host_path = sub_path::target(pod, &spec.name, mount, index, node);
+        }
+        mounts.push(made);
     }
     let own_hosts = mounts.iter().any(|m| m.container_path == ETC_HOSTS);
     if !own_hosts && hosts::hosts_file(pod, pod_ips, node).is_some() {
@@ -111,7 +116,7 @@ mod tests {
     fn volumes_hosts_and_termination_message_in_order() {
         let pod = pod(
             json!([{"name": "h", "mountPath": "data", "readOnly": true, "mountPropagation": "HostToContainer"},
-                   {"name": "e", "mountPath": "/tmp"}]),
+                   {"name": "e", "mountPath": "/tmp"}, {"name": "h", "mountPath": "/part", "subPath": "a/b"}]),
             "/dev/termination-log",
         );
         let mut node = NodeContext::new("n");
@@ -122,13 +127,14 @@ mod tests {
                 ..mount("/data", "/srv")
             },
             mount("/tmp", "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/e"),
+            mount("/part", "/var/lib/kubelet/pods/u/volume-subpaths/h/c/2"),
             mount("/etc/hosts", "/var/lib/kubelet/pods/u/etc-hosts"),
             mount("/dev/termination-log", "/var/lib/kubelet/pods/u/containers/c/00000002"),
         ];
         assert_eq!(built(&pod, &node).unwrap(), expected);
         node.security.selinux_enabled = true;
         let relabelled: Vec<bool> = built(&pod, &node).unwrap().iter().map(|m| m.selinux_relabel).collect();
-        assert_eq!(relabelled, [false, true, true, true]);
+        assert_eq!(relabelled, [false, true, false, true, true]);
     }
 
     #[test]

@@ -112,9 +112,6 @@ fn container_level(path: &str, container: &Container, list: &mut List) {
 }
 
 fn mount_level(path: &str, mount: &VolumeMount, add: &mut impl FnMut(bool, &str)) {
-    let set = |text: &Option<String>| text.as_deref().is_some_and(|t| !t.is_empty());
-    add(set(&mount.sub_path), &format!("{path}.subPath"));
-    add(set(&mount.sub_path_expr), &format!("{path}.subPathExpr"));
     let recursive = mount.recursive_read_only.as_deref() == Some("Enabled");
     add(recursive, &format!("{path}.recursiveReadOnly=Enabled"));
 }
@@ -198,10 +195,6 @@ mod tests {
                 "env[0].valueFrom.fileKeyRef",
             ),
             (json!({"volumeDevices": [{"name": "d", "devicePath": "/dev/x"}]}), "volumeDevices"),
-            (
-                json!({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "a"}]}),
-                "volumeMounts[0].subPath",
-            ),
             (
                 json!({"volumeMounts": [{"name": "v", "mountPath": "/x", "recursiveReadOnly": "Enabled"}]}),
                 "volumeMounts[0].recursiveReadOnly=Enabled",

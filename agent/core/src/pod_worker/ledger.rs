@@ -43,6 +43,7 @@ pub(super) enum Purpose {
     CreateDirs,
     ContainerFiles,
     FetchObjects,
+    MountSubPaths,
     SetUpVolume(String),
     TearDownVolumes,
     RemoveDirs,
@@ -68,6 +69,7 @@ impl Purpose {
                 | Purpose::CreateDirs
                 | Purpose::ContainerFiles
                 | Purpose::FetchObjects
+                | Purpose::MountSubPaths
                 | Purpose::SetUpVolume(_)
                 | Purpose::TearDownVolumes
                 | Purpose::RemoveDirs

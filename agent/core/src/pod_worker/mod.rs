@@ -26,6 +26,7 @@
 
 mod api;
 mod base;
+mod create;
 mod hooks;
 mod ledger;
 mod probes;

@@ -10,6 +10,7 @@ use crate::container_spec::{self, Given, NodeContext, SpecError};
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::Effect;
 use crate::types::ContainerRef;
+use crate::volume::sub_path::SubPath;
 use crate::volume::{self, plan};
 
 /// Builds runtime configurations from pods.
@@ -31,6 +32,17 @@ pub trait PodSpecs: Debug + Send + Sync {
         attempt: u32,
         given: Given<'_>,
     ) -> Result<ContainerConfig, SpecError>;
+
+    /// The parts of volumes that must be mounted before the container is made.
+    ///
+    /// # Errors
+    /// What in the pod cannot be done.
+    fn sub_paths(
+        &self,
+        pod: &Pod,
+        container: ContainerRef<'_>,
+        given: Given<'_>,
+    ) -> Result<Vec<SubPath>, SpecError>;
 
     /// Hash of what makes a container a different one (name and image).
     fn container_hash(&self, name: &str, image: &str) -> String;
@@ -67,6 +79,15 @@ impl PodSpecs for NodeContext {
         given: Given<'_>,
     ) -> Result<ContainerConfig, SpecError> {
         container_spec::container_config(pod, container, attempt, given, self)
+    }
+
+    fn sub_paths(
+        &self,
+        pod: &Pod,
+        container: ContainerRef<'_>,
+        given: Given<'_>,
+    ) -> Result<Vec<SubPath>, SpecError> {
+        container_spec::sub_paths(pod, container, given, self)
     }
 
     fn container_hash(&self, name: &str, image: &str) -> String {

@@ -5,27 +5,24 @@
 //! back-off once; a chain whose container changed meanwhile is given up. Upstream: startContainer,
 //! image manager (contract 7.2, 7.4).
 
-use std::collections::BTreeSet;
-
 use super::api::{EventKind, PodAction};
 use super::base::Base;
+use super::create;
 use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Chain, Syncing};
-use super::sync::RESTART_BACK_OFF;
-use crate::container_spec::{Given, SpecError};
+use crate::container_spec::CREATE_CONTAINER_CONFIG_ERROR;
 use crate::images::{self, PullDecision};
 use crate::machine::Outbox;
-use crate::pod_actions::{self, PodActions, Slot, SlotKind, Start, back_off_key};
+use crate::pod_actions::{self, PodActions, Start};
 use crate::restart;
-use crate::runtime::config::{ContainerConfig, NamespaceMode};
 use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
 use crate::runtime::observed::PodSnapshot;
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::WaitingReason;
 use crate::time::{Mono, Now};
 use crate::types::pod;
-use crate::volume::{ObjectRef, Objects, references};
+use crate::volume::Objects;
 
 /// Begins the first start of the plan that may begin, unless one is under way.
 pub(super) fn begin_next(
@@ -83,6 +80,7 @@ fn begin(
         sandbox_attempt,
         image,
         found: None,
+        objects: Objects::new(),
         instance: None,
         hooked: false,
     });
@@ -90,12 +88,6 @@ fn begin(
         Some(id) => issue_start(s, b, id.clone(), now, out),
         None => step(s, b, Purpose::InspectImage, now, out),
     }
-}
-
-/// What the environment of the chain's container refers to.
-fn objects_of(s: &Syncing, chain: &Chain) -> BTreeSet<ObjectRef> {
-    let spec = chain.start.slot.spec(&s.pod);
-    spec.map(|c| references::of_container(&s.pod, &c)).unwrap_or_default()
 }
 
 /// Issues the chain's next effect that needs nothing but the chain.
@@ -108,7 +100,6 @@ fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<
             let slot = &chain.start.slot;
             b.ctx.specs.container_files(&s.pod, slot.container_ref(), chain.start.attempt, &b.pod_ips())
         }
-        Purpose::FetchObjects => Effect::FetchObjects { objects: objects_of(s, chain) },
         _ => Effect::InspectImage { image },
     };
     b.issue(now, Target::Container(chain.start.slot.name.clone()), purpose, effect, out);
@@ -164,14 +155,9 @@ pub(super) fn answered(
             }
             step(s, b, Purpose::ContainerFiles, now, out);
         }
-        (Purpose::ContainerFiles, Ok(_)) => {
-            if objects_of(s, &chain).is_empty() {
-                create(s, b, &chain, &Objects::new(), now, out);
-            } else {
-                step(s, b, Purpose::FetchObjects, now, out);
-            }
-        }
-        (Purpose::FetchObjects, Ok(EffectOk::Objects(objects))) => create(s, b, &chain, &objects, now, out),
+        (Purpose::ContainerFiles, Ok(_)) => create::fetch(s, b, now, out),
+        (Purpose::FetchObjects, Ok(EffectOk::Objects(objects))) => create::fetched(s, b, objects, now, out),
+        (Purpose::MountSubPaths, Ok(_)) => create::create(s, b, &chain, now, out),
         (Purpose::Create, Ok(EffectOk::Container(id))) => {
             b.event(EventKind::Normal, "Created", "Container created", Some(&name), out);
             issue_start(s, b, id, now, out);
@@ -296,66 +282,6 @@ fn image_ready(s: &mut Syncing, b: &mut Base, found: ImageInfo, now: Now, out: &
     step(s, b, Purpose::ContainerFiles, now, out);
 }
 
-fn create(
-    s: &mut Syncing,
-    b: &mut Base,
-    chain: &Chain,
-    objects: &Objects,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
-    let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
-    let Some(image) = &chain.found else { return };
-    let specs = b.ctx.specs.clone();
-    let given = Given { image, pod_ips: &b.pod_ips(), objects };
-    let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|sandbox| {
-        let mut c = specs.container(&s.pod, slot.container_ref(), attempt, given)?;
-        look_at(s, b, slot, &mut c)?;
-        Ok((sandbox, c))
-    });
-    let (sandbox_config, mut config) = match built {
-        Ok(both) => both,
-        Err(e) => {
-            b.event(EventKind::Warning, "Failed", format!("Error: {}", e.message), Some(&slot.name), out);
-            fail(s, b, &slot.name, e.reason, e.message, now, out);
-            return;
-        }
-    };
-    if let Some(delay) = count_restart(s, chain, now) {
-        config.annotations.insert(RESTART_BACK_OFF.to_owned(), delay.as_secs().to_string());
-    }
-    let effect = Effect::CreateContainer {
-        sandbox: chain.sandbox.clone(),
-        config: Box::new(config),
-        sandbox_config: Box::new(sandbox_config),
-    };
-    b.issue(now, Target::Container(slot.name.clone()), Purpose::Create, effect, out);
-}
-
-/// An ephemeral container enters the process namespace of the one that it looks at. The container must be there; where
-/// all share a namespace anyway there is nothing to enter.
-fn look_at(s: &Syncing, b: &Base, slot: &Slot, c: &mut ContainerConfig) -> Result<(), SpecError> {
-    let Some(snapshot) = b.snapshot.as_deref().filter(|_| slot.kind == SlotKind::Ephemeral) else {
-        return Ok(());
-    };
-    let target = pod_actions::target(&s.pod, &slot.name, snapshot).map_err(SpecError::container)?;
-    if c.security.namespaces.pid == NamespaceMode::Container {
-        c.security.pid_target = target;
-    }
-    Ok(())
-}
-
-/// Counts the restart once for each attempt, however often its creation has to be repeated.
-fn count_restart(s: &mut Syncing, chain: &Chain, now: Now) -> Option<std::time::Duration> {
-    let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
-    let ended = chain.start.previous_end.or_else(|| s.reset_ends.get(&slot.name).copied())?;
-    let key = back_off_key(&s.pod, slot);
-    if s.counted.insert(slot.name.clone(), attempt) == Some(attempt) {
-        return s.back_off.delay(&key);
-    }
-    Some(s.back_off.restarted(&key, ended, now.wall))
-}
-
 fn failed(
     s: &mut Syncing,
     b: &mut Base,
@@ -383,8 +309,9 @@ fn failed(
         }
         Purpose::ContainerFiles => {
             let text = format!("error making container files: {}", e.message);
-            ("CreateContainerConfigError", text)
+            (CREATE_CONTAINER_CONFIG_ERROR, text)
         }
+        Purpose::MountSubPaths => (CREATE_CONTAINER_CONFIG_ERROR, e.message.clone()),
         Purpose::Create => ("CreateContainerError", e.message.clone()),
         _ => ("RunContainerError", e.message.clone()),
     };
@@ -403,7 +330,7 @@ fn pull_reason(message: &str) -> &'static str {
 }
 
 /// The chain ends by our own judgement, without a failed effect: say why, try again later.
-fn fail(
+pub(super) fn fail(
     s: &mut Syncing,
     b: &mut Base,
     name: &str,

@@ -18,6 +18,7 @@ use crate::runtime::effect::ImageInfo;
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::{Verdict, WaitingReason};
 use crate::time::{Mono, Wall};
+use crate::volume::Objects;
 
 #[derive(Clone, Debug)]
 pub(super) enum State {
@@ -82,6 +83,8 @@ pub(super) struct Chain {
     /// The image as normalised when the chain began.
     pub(super) image: String,
     pub(super) found: Option<ImageInfo>,
+    /// What is known of the objects that the container's environment refers to.
+    pub(super) objects: Objects,
     /// The instance, once it was asked to start.
     pub(super) instance: Option<ContainerId>,
     /// Its postStart hook is running.

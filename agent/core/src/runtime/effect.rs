@@ -87,6 +87,11 @@ pub enum Effect {
         /// Which.
         objects: BTreeSet<volume::ObjectRef>,
     },
+    /// Mount parts of volumes where a container will find them, making what is missing of their paths; idempotent.
+    MountSubPaths {
+        /// Which, and where.
+        parts: Vec<volume::sub_path::SubPath>,
+    },
     /// Unmount everything below `<root>/pods/<uid>` and remove the volumes' directories; idempotent.
     TearDownVolumes,
     /// `ImageStatus`.
@@ -175,6 +180,7 @@ impl Effect {
             Effect::RemovePodDirs => "remove_pod_dirs",
             Effect::SetUpVolume { .. } => "set_up_volume",
             Effect::FetchObjects { .. } => "fetch_objects",
+            Effect::MountSubPaths { .. } => "mount_sub_paths",
             Effect::TearDownVolumes => "tear_down_volumes",
             Effect::InspectImage { .. } => "inspect_image",
             Effect::PullImage { .. } => "pull_image",

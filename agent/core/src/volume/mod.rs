@@ -22,6 +22,7 @@ pub mod payload;
 pub mod plan;
 pub mod references;
 mod slots;
+pub mod sub_path;
 pub mod token;
 pub mod watched;
 

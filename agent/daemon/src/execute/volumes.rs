@@ -12,6 +12,7 @@ use agent_core::runtime::PodKey;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::time::Wall;
 use agent_core::volume::payload::{self, Payload, Tokens};
+use agent_core::volume::sub_path::SubPath;
 use agent_core::volume::{FileSource, ObjectRef, Objects, SetUp, Work};
 use agent_linux::volumes::VolumeError;
 
@@ -36,15 +37,29 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let (at, uid) = (executor.dirs.clone(), key.uid.clone());
     let reread = matches!(volume.work, Work::Files { .. }).then(|| executor.sources.reread_after()).flatten();
     let done = executor.tasks.blocking(move || at.set_up_volume(&uid, &volume, &files, now)).await;
+    answer(done)?;
+    let renew_after = renew.map(|at| at.since(now).max(RENEW_MIN));
+    let renew_after = [renew_after, reread].into_iter().flatten().min();
+    Ok(EffectOk::Volume { renew_after })
+}
+
+/// Mounts parts of volumes.
+pub(super) async fn mount_sub_paths<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    parts: Vec<SubPath>,
+) -> EffectResult {
+    let (at, uid) = (executor.dirs.clone(), key.uid.clone());
+    let done = executor.tasks.blocking(move || at.mount_sub_paths(&uid, &parts)).await;
+    answer(done).map(|()| EffectOk::Done)
+}
+
+fn answer(done: Option<Result<(), VolumeError>>) -> Result<(), EffectError> {
     match done {
         None => Err(gave_up("the agent stops")),
         Some(Err(VolumeError::Refused(message))) => Err(EffectError { class: Class::Invalid, message }),
         Some(Err(VolumeError::Files(e))) => Err(EffectError { class: e.class(), message: chain(&e) }),
-        Some(Ok(())) => {
-            let renew_after = renew.map(|at| at.since(now).max(RENEW_MIN));
-            let renew_after = [renew_after, reread].into_iter().flatten().min();
-            Ok(EffectOk::Volume { renew_after })
-        }
+        Some(Ok(())) => Ok(()),
     }
 }
 

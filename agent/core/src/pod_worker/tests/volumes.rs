@@ -128,6 +128,34 @@ fn an_environment_is_fetched_before_its_container_is_made_and_not_without_need()
 }
 
 #[test]
+fn parts_of_volumes_are_mounted_before_their_container_is_made_and_told_if_they_cannot_be() {
+    let container = |expression: &str| {
+        json!({"name": "c", "image": "i:1", "imagePullPolicy": "IfNotPresent",
+            "env": [{"name": "SET", "value": "x"}],
+            "volumeMounts": [{"name": "v0", "mountPath": "/v", "subPathExpr": expression}]})
+    };
+    let mut w = World::with(&make_pod(json!({"volumes": volumes(1), "containers": [container("a/$(SET)")]})));
+    let at = |w: &World, verb: &str| w.applied.iter().position(|a| a.starts_with(verb));
+    assert_eq!((w.phase(), w.count("mount_sub_paths")), ("Running", 1));
+    assert!(at(&w, "mount_sub_paths") < at(&w, "create_container"), "{:?}", w.applied);
+    w.runtime.refuse.insert(
+        "mount_sub_paths",
+        EffectError { class: Class::Invalid, message: "it leads out of the volume".to_owned() },
+    );
+    w.exit("c", 1);
+    w.wait(Duration::from_secs(15));
+    assert_eq!(w.waiting_reason("c"), "CreateContainerConfigError");
+    assert!(w.told("Failed").iter().all(|text| text == "Error: it leads out of the volume"));
+
+    let w = World::with(&make_pod(json!({"volumes": volumes(1), "containers": [container("$(UNSET)")]})));
+    assert_eq!(
+        (w.waiting_reason("c").as_str(), w.count("mount_sub_paths")),
+        ("CreateContainerConfigError", 0)
+    );
+    assert_eq!(w.told("Failed")[0], "Error: missing value for UNSET");
+}
+
+#[test]
 fn volumes_go_after_the_containers_and_before_the_directories() {
     let mut w = World::with(&pod(2));
     w.kill(KillReason::Removed, None);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use crate::container_spec::{Given, SpecError};
+use crate::container_spec::{self, Given, NodeContext, SpecError};
 use crate::drivers::Class;
 use crate::lifecycle_hooks::HookCall;
 use crate::machine::{EffectId, Machine, Outbox};
@@ -95,6 +95,15 @@ impl PodSpecs for TinySpecs {
         })
     }
 
+    fn sub_paths(
+        &self,
+        p: &Pod,
+        container: ContainerRef<'_>,
+        given: Given<'_>,
+    ) -> Result<Vec<volume::sub_path::SubPath>, SpecError> {
+        container_spec::sub_paths(p, container, given, &NodeContext::new("n"))
+    }
+
     fn container_hash(&self, name: &str, image: &str) -> String {
         format!("{name}@{image}")
     }
@@ -109,7 +118,7 @@ impl PodSpecs for TinySpecs {
     }
 
     fn volume(&self, p: &Pod, name: &str) -> Result<volume::SetUp, String> {
-        volume::plan::set_up(p, name, &crate::container_spec::NodeContext::new("n"))
+        volume::plan::set_up(p, name, &NodeContext::new("n"))
     }
 
     fn container_files(&self, _: &Pod, _: ContainerRef<'_>, _: u32, _: &[String]) -> Effect {
@@ -208,6 +217,7 @@ impl Runtime {
             Effect::FetchObjects { .. } => Ok(EffectOk::Objects(volume::Objects::new())),
             Effect::SetUpVolume { .. } => Ok(EffectOk::Volume { renew_after: None }),
             Effect::TearDownVolumes
+            | Effect::MountSubPaths { .. }
             | Effect::CreatePodDirs { .. }
             | Effect::RemovePodDirs
             | Effect::Inspect => Ok(EffectOk::Done),

@@ -1,0 +1,118 @@
+//! Making one container, once its image and its files are there.
+//!
+//! In: a chain. Out: the effects that fetch what its environment refers to and mount the parts of volumes that it uses, if
+//! there are any, then the one that makes it. Invariants: what is fetched is what this instance is made from; what cannot be
+//! resolved is told as the container's waiting reason and tried again later.
+
+use std::collections::BTreeSet;
+
+use super::api::{EventKind, PodAction};
+use super::base::Base;
+use super::ledger::{Purpose, Target};
+use super::start::fail;
+use super::state::{Chain, Syncing};
+use super::sync::RESTART_BACK_OFF;
+use crate::container_spec::{Given, SpecError};
+use crate::machine::Outbox;
+use crate::pod_actions::{self, Slot, SlotKind, back_off_key};
+use crate::runtime::config::{ContainerConfig, NamespaceMode};
+use crate::runtime::effect::Effect;
+use crate::time::Now;
+use crate::volume::{ObjectRef, Objects, references};
+
+/// What the environment of the chain's container refers to.
+fn objects_of(s: &Syncing, chain: &Chain) -> BTreeSet<ObjectRef> {
+    let spec = chain.start.slot.spec(&s.pod);
+    spec.map(|c| references::of_container(&s.pod, &c)).unwrap_or_default()
+}
+
+/// The files are there: has the environment's objects fetched, if there are any.
+pub(super) fn fetch(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
+    let Some(chain) = &s.chain else { return };
+    let objects = objects_of(s, chain);
+    if objects.is_empty() {
+        return fetched(s, b, Objects::new(), now, out);
+    }
+    let target = Target::Container(chain.start.slot.name.clone());
+    b.issue(now, target, Purpose::FetchObjects, Effect::FetchObjects { objects }, out);
+}
+
+/// The environment is known: has parts of volumes mounted, if there are any.
+pub(super) fn fetched(
+    s: &mut Syncing,
+    b: &mut Base,
+    objects: Objects,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let Some(chain) = &mut s.chain else { return };
+    chain.objects = objects;
+    let chain = chain.clone();
+    let slot = &chain.start.slot;
+    let Some(image) = &chain.found else { return };
+    let given = Given { image, pod_ips: &b.pod_ips(), objects: &chain.objects };
+    match b.ctx.specs.sub_paths(&s.pod, slot.container_ref(), given) {
+        Ok(parts) if parts.is_empty() => create(s, b, &chain, now, out),
+        Ok(parts) => {
+            let target = Target::Container(slot.name.clone());
+            b.issue(now, target, Purpose::MountSubPaths, Effect::MountSubPaths { parts }, out);
+        }
+        Err(e) => refuse(s, b, &slot.name, e, now, out),
+    }
+}
+
+/// What the pod asks for cannot be resolved.
+fn refuse(s: &mut Syncing, b: &mut Base, name: &str, e: SpecError, now: Now, out: &mut Outbox<PodAction>) {
+    b.event(EventKind::Warning, "Failed", format!("Error: {}", e.message), Some(name), out);
+    fail(s, b, name, e.reason, e.message, now, out);
+}
+
+/// Nothing is missing: the runtime is asked.
+pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out: &mut Outbox<PodAction>) {
+    let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
+    let Some(image) = &chain.found else { return };
+    let specs = b.ctx.specs.clone();
+    let given = Given { image, pod_ips: &b.pod_ips(), objects: &chain.objects };
+    let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|sandbox| {
+        let mut c = specs.container(&s.pod, slot.container_ref(), attempt, given)?;
+        look_at(s, b, slot, &mut c)?;
+        Ok((sandbox, c))
+    });
+    let (sandbox_config, mut config) = match built {
+        Ok(both) => both,
+        Err(e) => return refuse(s, b, &slot.name, e, now, out),
+    };
+    if let Some(delay) = count_restart(s, chain, now) {
+        config.annotations.insert(RESTART_BACK_OFF.to_owned(), delay.as_secs().to_string());
+    }
+    let effect = Effect::CreateContainer {
+        sandbox: chain.sandbox.clone(),
+        config: Box::new(config),
+        sandbox_config: Box::new(sandbox_config),
+    };
+    b.issue(now, Target::Container(slot.name.clone()), Purpose::Create, effect, out);
+}
+
+/// An ephemeral container enters the process namespace of the one that it looks at. The container must be there; where
+/// all share a namespace anyway there is nothing to enter.
+fn look_at(s: &Syncing, b: &Base, slot: &Slot, c: &mut ContainerConfig) -> Result<(), SpecError> {
+    let Some(snapshot) = b.snapshot.as_deref().filter(|_| slot.kind == SlotKind::Ephemeral) else {
+        return Ok(());
+    };
+    let target = pod_actions::target(&s.pod, &slot.name, snapshot).map_err(SpecError::container)?;
+    if c.security.namespaces.pid == NamespaceMode::Container {
+        c.security.pid_target = target;
+    }
+    Ok(())
+}
+
+/// Counts the restart once for each attempt, however often its creation has to be repeated.
+fn count_restart(s: &mut Syncing, chain: &Chain, now: Now) -> Option<std::time::Duration> {
+    let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
+    let ended = chain.start.previous_end.or_else(|| s.reset_ends.get(&slot.name).copied())?;
+    let key = back_off_key(&s.pod, slot);
+    if s.counted.insert(slot.name.clone(), attempt) == Some(attempt) {
+        return s.back_off.delay(&key);
+    }
+    Some(s.back_off.restarted(&key, ended, now.wall))
+}

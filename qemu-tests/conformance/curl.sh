@@ -1,5 +1,6 @@
 #!/bin/sh
-# As much of curl as the suite's pods use: one page, its body on standard output. busybox's wget does the work.
+# As much of curl as the suite's pods use: one page, its body on standard output. busybox's wget does the
+# work (its own -T crashes in a static glibc).
 limit=30 url= data=
 while [ $# -gt 0 ]; do
     case $1 in
@@ -12,6 +13,6 @@ while [ $# -gt 0 ]; do
     shift
 done
 if [ -n "$data" ]; then
-    exec wget -q -T "$limit" -O - --post-data "$data" "$url"
+    exec timeout "$limit" wget -q -O - --post-data "$data" "$url"
 fi
-exec wget -q -T "$limit" -O - "$url"
+exec timeout "$limit" wget -q -O - "$url"

@@ -51,16 +51,13 @@ fn order(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let (cluster, node) = (&joined.cluster, &joined.nodes[0]);
     let dir = shared(node, SHARED)?;
-    let at = dir.display();
     let script = "echo main >> /data/order; trap 'echo term >> /data/order; exit 0' TERM; \
                   while :; do sleep 3600 & wait; done";
     // The hook waits for the program's word and then for the test, so that neither depends on the other's speed.
-    let post = format!(
-        "cd {at}; while [ ! -e order ]; do sleep 1; done; echo begun >> order; \
-         while [ ! -e go ]; do sleep 1; done; echo post >> order"
-    );
-    let pre = format!("sleep 1; echo pre >> {at}/order");
-    let lifecycle = json!({"lifecycle": {"postStart": exec(&post), "preStop": exec(&pre)}});
+    let post = "cd /data; while [ ! -e order ]; do sleep 1; done; echo begun >> order; \
+                while [ ! -e go ]; do sleep 1; done; echo post >> order";
+    let pre = "sleep 1; echo pre >> /data/order";
+    let lifecycle = json!({"lifecycle": {"postStart": exec(post), "preStop": exec(pre)}});
     let mut pod = sharing_pod("orders", SHARED, script, 30, &lifecycle);
     let mut second = pod["spec"]["containers"][0].clone();
     second["name"] = json!("d");
@@ -94,8 +91,7 @@ fn grace(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let cluster = &joined.cluster;
     let dir = shared(&joined.nodes[0], SHARED)?;
-    let hang =
-        exec(&format!("echo in >> {}/late; sleep 600; echo out >> {}/late", dir.display(), dir.display()));
+    let hang = exec("echo in >> /data/late; sleep 600; echo out >> /data/late");
     // The pod, its hook, its grace, and how long its end takes at least.
     let table = [
         ("sleeps", json!({"sleep": {"seconds": 3}}), 60, 3),

@@ -7,8 +7,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -168,34 +167,30 @@ impl Trees<'_> {
     }
 }
 
-/// The shell: busybox's own drops variables whose names are none to it, and the suite looks for `data-1`.
+/// The shell's first step: busybox's own drops variables whose names are none to it, and the suite looks for `data-1`
+/// in what `env` prints; but it also looks for busybox's words.
 const BASH: &str = "/bin/bash-static";
+const SH: &str = "#!/bin/bash\n[ \"$*\" = \"-c env\" ] && exec env\nexec -a \"$0\" /bin/busybox \"$@\"\n";
 
 /// Directories, accounts, the whole busybox and a shell.
 fn shell(tree: &Path) -> Result<()> {
-    for dir in ["bin", "etc", "home", "root", "sbin", "tmp", "usr/bin", "usr/sbin", "var"] {
+    for dir in ["etc", "home", "root", "sbin", "tmp", "usr/bin", "usr/sbin", "var"] {
         fs::create_dir_all(tree.join(dir))?;
     }
     fs::set_permissions(tree.join("tmp"), fs::Permissions::from_mode(0o1777))?;
-    let busybox: PathBuf = host::host_busybox()?;
-    fs::copy(&busybox, tree.join("bin/busybox")).context("copy busybox")?;
-    fs::set_permissions(tree.join("bin/busybox"), fs::Permissions::from_mode(0o755))?;
-    let applets = Command::new(&busybox).arg("--list").output().context("run busybox")?;
-    for applet in String::from_utf8_lossy(&applets.stdout).lines().filter(|a| !["busybox", "sh"].contains(a))
-    {
-        symlink("busybox", tree.join("bin").join(applet)).with_context(|| format!("link {applet}"))?;
-    }
+    host::install_busybox(&tree.join("bin"))?;
+    fs::remove_file(tree.join("bin/sh"))?;
     fs::copy(BASH, tree.join("bin/bash")).with_context(|| format!("copy {BASH}"))?;
     fs::set_permissions(tree.join("bin/bash"), fs::Permissions::from_mode(0o755))?;
-    symlink("bash", tree.join("bin/sh"))?;
+    script(&tree.join("bin/sh"), SH)?;
     let users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
     fs::write(tree.join("etc/passwd"), users)?;
     fs::write(tree.join("etc/group"), "root:x:0:\nnobody:x:65534:\n")?;
     Ok(())
 }
 
-/// What agnhost's image has beside its program. curl is a few lines around busybox's wget: the suite uses it to get
-/// pages and nothing else.
+/// What agnhost's image has beside its program. curl and nc are a few lines around what is there: the suite uses them
+/// to get pages and to send a datagram, and for nothing else.
 fn agnhost(tree: &Path) -> Result<()> {
     symlink("agnhost", tree.join("agnhost-2"))?;
     fs::create_dir_all(tree.join("uploads"))?;
@@ -212,7 +207,10 @@ fn agnhost(tree: &Path) -> Result<()> {
                   group-defined-in-image:x:50000:user-defined-in-image\n";
     fs::write(tree.join("etc/group"), groups)?;
     fs::create_dir_all(tree.join("usr/bin"))?;
-    script(&tree.join("usr/bin/curl"), include_str!("../../conformance/curl.sh"))
+    script(&tree.join("usr/bin/curl"), include_str!("../../conformance/curl.sh"))?;
+    // Before busybox's own in the search path.
+    fs::create_dir_all(tree.join("usr/local/bin"))?;
+    script(&tree.join("usr/local/bin/nc"), include_str!("../../conformance/nc.sh"))
 }
 
 /// Something under nginx's name that listens where it would.

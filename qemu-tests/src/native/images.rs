@@ -1,10 +1,11 @@
-//! The image that test pods run: static busybox with a few names, built here and served by [`super::registry`].
+//! The image that test pods run: static busybox under all its names, built here and served by [`super::registry`].
 //!
 //! What comes in: the host's static busybox (package busybox-static). What goes out: a registry directory.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -19,8 +20,6 @@ const SCRIPTS: [(&str, &str); 2] = [
     ("runs", "#!/bin/sh\ntrap 'exit 0' TERM\nwhile :; do sleep 3600 & wait; done\n"),
     ("deaf", "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n"),
 ];
-
-const APPLETS: [&str; 10] = ["sh", "sleep", "echo", "cat", "date", "true", "false", "touch", "ls", "head"];
 
 /// The test pods' image.
 #[must_use]
@@ -40,13 +39,8 @@ pub fn stand_in_pause() -> String {
 /// If the host has no static busybox, or the directory cannot be written.
 pub fn make_registry(run: &Arc<Run>, dir: &Path) -> Result<()> {
     let tree = dir.join("tree");
-    fs::create_dir_all(tree.join("bin"))?;
     fs::create_dir_all(tree.join("tmp"))?;
-    fs::copy(host_busybox()?, tree.join("bin/busybox")).context("copy busybox")?;
-    fs::set_permissions(tree.join("bin/busybox"), fs::Permissions::from_mode(0o755))?;
-    for applet in APPLETS {
-        symlink("busybox", tree.join("bin").join(applet))?;
-    }
+    install_busybox(&tree.join("bin"))?;
     for (name, script) in SCRIPTS {
         let path = tree.join("bin").join(name);
         fs::write(&path, script)?;
@@ -63,11 +57,23 @@ pub fn make_registry(run: &Arc<Run>, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The host's static busybox.
+/// Puts the host's static busybox into a directory, with a link for each of its programs.
 ///
 /// # Errors
-/// If there is none: what to install.
-pub fn host_busybox() -> Result<PathBuf> {
+/// If the host has none, or the directory cannot be written.
+pub fn install_busybox(bin: &Path) -> Result<()> {
+    fs::create_dir_all(bin).with_context(|| format!("make {}", bin.display()))?;
+    let busybox = host_busybox()?;
+    fs::copy(&busybox, bin.join("busybox")).context("copy busybox")?;
+    fs::set_permissions(bin.join("busybox"), fs::Permissions::from_mode(0o755))?;
+    let applets = Command::new(&busybox).arg("--list").output().context("run busybox")?;
+    for applet in String::from_utf8_lossy(&applets.stdout).lines().filter(|a| *a != "busybox") {
+        symlink("busybox", bin.join(applet)).with_context(|| format!("link {applet}"))?;
+    }
+    Ok(())
+}
+
+fn host_busybox() -> Result<PathBuf> {
     ["/bin/busybox", "/usr/bin/busybox"]
         .into_iter()
         .map(PathBuf::from)

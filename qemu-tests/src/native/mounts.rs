@@ -1,6 +1,6 @@
 //! Builds the node's file system inside its own mount namespace and enters it.
 //!
-//! What comes in: a [`NodeSpec`]. What goes out: this process chrooted into an overlay over the image's root,
+//! What comes in: a [`NodeSpec`]. What goes out: this process with an overlay over the image's root as its own,
 //! with /proc, /sys, cgroups, /dev, /run, state and log directories of its own. Nothing of it is visible
 //! outside, and all of it goes with the namespace.
 
@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::cgroups::Hierarchy;
 use super::protocol::{NodeSpec, RootSource};
@@ -50,7 +50,7 @@ fn lower(spec: &NodeSpec) -> Result<String> {
     }
 }
 
-/// Builds everything and chroots.
+/// Builds everything and makes it the root.
 ///
 /// # Errors
 /// Which mount or file failed.
@@ -84,9 +84,19 @@ pub fn enter(spec: &NodeSpec, hierarchies: &[Hierarchy]) -> Result<()> {
     fs::write(&agent, "")?;
     bind(&spec.agent, &agent, none)?;
 
-    nix::unistd::chroot(&root).with_context(|| format!("chroot {}", root.display()))?;
-    std::env::set_current_dir("/").context("enter the new root")?;
+    become_root(&root)?;
     furnish()
+}
+
+/// Makes `root` the root of the whole mount namespace. After a mere chroot the machine's own root would still be the
+/// namespace's, and what the runtime executes in a running container, which enters the container's namespace anew,
+/// would run in the machine's files.
+fn become_root(root: &Path) -> Result<()> {
+    std::env::set_current_dir(root).with_context(|| format!("enter {}", root.display()))?;
+    // The old root is put on top of the new one and taken off again.
+    nix::unistd::pivot_root(".", ".").with_context(|| format!("pivot_root to {}", root.display()))?;
+    umount2(".", MntFlags::MNT_DETACH).context("take the machine's root away")?;
+    std::env::set_current_dir("/").context("enter the new root")
 }
 
 fn mount_cgroups(top: &Path, hierarchies: &[Hierarchy]) -> Result<()> {

@@ -54,7 +54,9 @@ impl Drivers {
         let (mut loaded, mut missing) = load_modules(&always);
         drop(beside);
         // Only who was not loaded by the child is left, and says here why.
-        let (live, left): (Vec<Step>, Vec<Step>) = called.into_iter().partition(is_live);
+        let loaded_beside =
+            |step: &Step| matches!(step, Step::LoadModule { path, .. } if is_live(Path::new(path)));
+        let (live, left): (Vec<Step>, Vec<Step>) = called.into_iter().partition(loaded_beside);
         let (more, without) = load_modules(&left);
         loaded += live.len() + more;
         missing.extend(without);
@@ -75,9 +77,10 @@ impl Drivers {
     }
 }
 
-fn is_live(step: &Step) -> bool {
-    let Step::LoadModule { path, .. } = step else { return false };
-    let name = modules::name(path).replace('-', "_");
+/// True if the module of that file is loaded.
+#[must_use]
+pub fn is_live(module: &Path) -> bool {
+    let name = modules::name(&module.to_string_lossy()).replace('-', "_");
     fs::read_to_string(format!("/sys/module/{name}/initstate")).is_ok_and(|state| state.trim_end() == "live")
 }
 

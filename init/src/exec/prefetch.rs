@@ -2,6 +2,7 @@
 //! beside the boot, in the order of a list in the verified root. It only saves time: whatever fails here is tried
 //! again by the one who needs it.
 
+use super::drivers::is_live;
 use super::steps::load_module_file;
 use crate::sys::child;
 use std::fs::{self, File};
@@ -21,7 +22,9 @@ pub fn start(sysroot: &str) {
         return;
     }
     let open = |path: PathBuf| File::open(&path).ok().map(|file| (is_module(&path), file));
-    let files: Vec<(bool, File)> = paths(root, &list).into_iter().filter_map(open).collect();
+    // The kernel would check the signature of one that is loaded before it says so.
+    let wanted = paths(root, &list).into_iter().filter(|path| !(is_module(path) && is_live(path)));
+    let files: Vec<(bool, File)> = wanted.filter_map(open).collect();
     // Without a child the boot is slower, nothing else.
     let _ = child::beside(move || {
         let mut buffer = vec![0; 1 << 16];

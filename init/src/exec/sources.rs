@@ -1,6 +1,7 @@
 //! Collects the first-boot configuration: every source is looked at, read whole and bounded, and handed on as
 //! text. A source that is there but cannot be read is a problem with its name; one that is absent is normal.
 
+use super::devices::read_at;
 use super::drivers::Drivers;
 use super::error::chain;
 use super::steps::apply;
@@ -10,7 +11,7 @@ use crate::plan::guid::{Guid, TYPE_ESP};
 use crate::plan::source::{BYTES_MAX, Document, Kind, drive_file, is_node_config};
 use crate::plan::state::partition_name;
 use crate::plan::step::{Mount, Step};
-use crate::plan::{base64, smbios, volume};
+use crate::plan::{base64, fat, smbios, volume};
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::mount::{MntFlags, MsFlags, umount2};
 use orlop_config::Problem;
@@ -24,6 +25,8 @@ const FW_CFG: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/org.orlop/config/raw
 const DMI: &str = "/sys/firmware/dmi/tables/DMI";
 const CREDENTIAL: &str = "orlop.config";
 const ESP_FILE: &str = "orlop/node-config.yaml";
+/// Its directory.
+const ESP_DIR: &str = "orlop";
 /// Where a volume is mounted while it is read.
 const MOUNT_POINT: &str = "/run/orlop/volume";
 
@@ -77,6 +80,9 @@ impl Found {
         let Some(partition) = all.min_by_key(|p| (Some(p.partuuid) != esp, p.number)) else { return };
         let device = format!("/dev/{}", partition_name(&disk.name, partition.number));
         let origin = format!("ESP {device}:/{ESP_FILE}");
+        if !fat::may_hold(ESP_DIR, |at, length| read_at(&device, at, length).ok()) {
+            return;
+        }
         drivers.need("fs-vfat");
         self.on_volume(&device, "vfat", &origin, |found, root| {
             found.file(Kind::Esp, &origin, &root.join(ESP_FILE))

@@ -10,6 +10,7 @@ pub mod cri_version;
 pub mod disk;
 pub mod ext4;
 pub mod failure;
+pub mod fat;
 pub mod gpt;
 pub mod gpt_relocate;
 pub mod guid;

@@ -36,7 +36,7 @@ pub const CASES: &[Case] = &[
     HERE.case(
         "boot/second-boot",
         50,
-        "powered off and on: machine-id and the containers' images are kept",
+        "powered off and on: machine-id and the containers' images are kept, and a configuration put on the ESP is read",
         second_boot,
     ),
     HERE.case(
@@ -224,6 +224,10 @@ fn power_reset(cx: &mut CaseContext<'_>) -> Result<()> {
     })
 }
 
+/// A configuration without content on the ESP, where a person would put one.
+const CONFIGURE_ESP: &str = "mkdir -p /tmp/esp && mount -t vfat /dev/vda1 /tmp/esp && mkdir /tmp/esp/orlop && \
+     printf 'apiVersion: orlop/v1alpha1\nkind: NodeConfig\n' > /tmp/esp/orlop/node-config.yaml && umount /tmp/esp";
+
 fn second_boot(cx: &mut CaseContext<'_>) -> Result<()> {
     let node = node(cx)?;
     let id = node.must("cat /etc/machine-id")?;
@@ -232,6 +236,7 @@ fn second_boot(cx: &mut CaseContext<'_>) -> Result<()> {
     let images = node.must(blobs)?;
     ensure!(!images.trim().is_empty(), "no images in containerd's store");
     node.must("echo kept > /var/lib/orlop-e2e-marker && sync")?;
+    node.must(CONFIGURE_ESP)?;
     node.vm.take().context("the VM is off")?.power_off(120)?;
     let vm = node.lab.boot(Firmware::Direct, Some(&config_with_pod()))?;
     vm.await_phase("pod.running", BOOT_LIMIT_S).context("at the second boot")?;
@@ -239,6 +244,11 @@ fn second_boot(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(node.must("cat /etc/machine-id")? == id, "another machine-id");
     ensure!(node.must(blobs)? == images, "other images");
     ensure!(node.must("cat /var/lib/orlop-e2e-marker")?.trim() == "kept", "the state partition was not kept");
+    let ledger = node.must("cat /run/orlop/boot.json")?;
+    ensure!(
+        ledger.contains("ESP /dev/vda1:/orlop/node-config.yaml"),
+        "no configuration from the ESP: {ledger}"
+    );
     stopped_in_order(node)
 }
 

@@ -225,7 +225,7 @@ fn power_reset(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 /// A configuration without content on the ESP, where a person would put one.
-const CONFIGURE_ESP: &str = "mkdir -p /tmp/esp && mount -t vfat /dev/vda1 /tmp/esp && mkdir /tmp/esp/orlop && \
+const CONFIGURE_ESP: &str = "mkdir -p /tmp/esp && mount -t vfat /dev/vda1 /tmp/esp && mkdir -p /tmp/esp/orlop && \
      printf 'apiVersion: orlop/v1alpha1\nkind: NodeConfig\n' > /tmp/esp/orlop/node-config.yaml && umount /tmp/esp";
 
 fn second_boot(cx: &mut CaseContext<'_>) -> Result<()> {

@@ -11,6 +11,7 @@ pub mod cri_contract;
 pub mod image;
 pub mod join;
 pub mod join_certificates;
+pub mod join_images;
 pub mod join_network;
 pub mod join_node;
 pub mod join_outage;
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Case> {
         join_refused::CASES,
         join_certificates::CASES,
         join_vm::CASES,
+        join_images::CASES,
         join_volumes::CASES,
         api::CASES,
         api_logs::CASES,

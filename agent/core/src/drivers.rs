@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::images::keyring::Credential;
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::ImageInfo;
 use crate::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved};
@@ -175,8 +176,12 @@ pub trait ImageService: Send + Sync + 'static {
         &self,
         image: &str,
     ) -> impl Future<Output = Result<Option<ImageInfo>, DriverError>> + Send;
-    /// `PullImage`, anonymous. No deadline: drop the future to cancel.
-    fn pull(&self, image: &str) -> impl Future<Output = Result<ImageInfo, DriverError>> + Send;
+    /// `PullImage`; without a credential anonymously. No deadline: drop the future to cancel.
+    fn pull(
+        &self,
+        image: &str,
+        credential: Option<&Credential>,
+    ) -> impl Future<Output = Result<ImageInfo, DriverError>> + Send;
     /// `ListImages`.
     fn list_images(&self) -> impl Future<Output = Result<Vec<ImageInfo>, DriverError>> + Send;
     /// `RemoveImage`; removing what is gone is a success.

@@ -1,6 +1,7 @@
 //! [`ImageService`] over CRI ImageService. Pulling has no deadline: dropping the future cancels it.
 
 use agent_core::drivers::{Class, DriverError, ImageService};
+use agent_core::images::keyring::Credential;
 use agent_core::runtime::effect::ImageInfo;
 use orlop_proto::cri::v1;
 use tonic::Code;
@@ -25,8 +26,13 @@ impl ImageService for CriClient {
         }
     }
 
-    async fn pull(&self, image: &str) -> Result<ImageInfo, DriverError> {
-        let request = v1::PullImageRequest { image: spec(image), auth: None, sandbox_config: None };
+    async fn pull(&self, image: &str, credential: Option<&Credential>) -> Result<ImageInfo, DriverError> {
+        let auth = credential.map(|c| v1::AuthConfig {
+            username: c.username.clone(),
+            password: c.password.clone(),
+            ..v1::AuthConfig::default()
+        });
+        let request = v1::PullImageRequest { image: spec(image), auth, sandbox_config: None };
         let call = Call { operation: "PullImage", object: image, deadline: None };
         let pulled = self.image(call, request, |mut c, r| async move { c.pull_image(r).await }).await?;
         self.image_status(&pulled.image_ref).await?.ok_or_else(|| {

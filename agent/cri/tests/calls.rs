@@ -70,7 +70,7 @@ async fn pulls_and_endless_commands_have_no_deadline() {
     fake.with(|s| s.registry.insert("localhost/slow:1".to_owned(), image));
     fake.inject("PullImage", Fault::Delay(hours));
     let start = Instant::now();
-    let pulled = client.pull("localhost/slow:1").await.unwrap();
+    let pulled = client.pull("localhost/slow:1", None).await.unwrap();
     assert_eq!((pulled.id.as_str(), pulled.size_bytes), ("sha256:fake", 42));
     assert!(start.elapsed() >= hours);
     for none in [None, Some(Duration::ZERO)] {
@@ -86,7 +86,7 @@ async fn pulls_and_endless_commands_have_no_deadline() {
 async fn dropping_a_pull_cancels_it_at_the_runtime() {
     let (fake, client) = pair().await;
     fake.inject("PullImage", Fault::Hang);
-    let pull = client.pull("localhost/slow:1");
+    let pull = client.pull("localhost/slow:1", None);
     assert!(tokio::time::timeout(Duration::from_secs(3600), pull).await.is_err());
     until("the pull is cancelled", || fake.seen("PullImage").iter().any(|s| s.cancelled)).await;
 }

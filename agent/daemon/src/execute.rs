@@ -5,6 +5,7 @@
 //! after its deadline; pulls are bounded (serializeImagePulls, maxParallelImagePulls); a call that changes
 //! the runtime is let finish when the node stops, for a moment, so that the next incarnation starts clean.
 
+mod pull;
 mod volumes;
 
 use std::future::Future;
@@ -229,7 +230,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::InspectImage { image } => {
                 self.images.image_status(&image).await.map(EffectOk::Image).map_err(error)
             }
-            Effect::PullImage { image } => self.pull(&image).await,
+            Effect::PullImage { image, credentials } => pull::pull(self, &image, credentials).await,
             Effect::RunSandbox { config } => {
                 self.runtime.run_sandbox(&config).await.map(EffectOk::Sandbox).map_err(error)
             }
@@ -261,12 +262,6 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
 
     async fn on_disk(&self, work: impl FnOnce() -> Result<(), DriverError> + Send + 'static) -> EffectResult {
         self.tasks.blocking(work).await.map_or_else(|| Err(gave_up("the agent stops")), done_or_error)
-    }
-
-    async fn pull(&self, image: &str) -> EffectResult {
-        // The semaphore is never closed; waiting for it counts as part of the pull.
-        let _permit = self.pulls.acquire().await;
-        self.images.pull(image).await.map(|info| EffectOk::Image(Some(info))).map_err(error)
     }
 
     async fn inspect(&self, key: &PodKey) -> EffectResult {

@@ -50,6 +50,12 @@ impl PodDirs {
         PodDirs { pods: root_dir.join("pods"), logs: logs.to_owned(), volumes: Arc::default() }
     }
 
+    /// `--root-dir`.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        self.pods.parent().unwrap_or(&self.pods)
+    }
+
     /// Makes directories and writes files, each only below the pod's own two directories.
     ///
     /// # Errors

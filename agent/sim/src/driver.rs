@@ -9,6 +9,7 @@ use agent_core::drivers::{
     CgroupDriver, Class, DriverError, Exec, ExecOutput, ImageService, PodObservation, Runtime, RuntimeStatus,
     RuntimeVersion,
 };
+use agent_core::images::keyring::Credential;
 use agent_core::runtime::config::{ContainerConfig, SandboxConfig};
 use agent_core::runtime::effect::{Effect, EffectOk, ImageInfo};
 use agent_core::runtime::observed::{ContainerState, ListedPod};
@@ -128,8 +129,9 @@ impl ImageService for FakeDriver {
         Ok(self.with(|r| r.images.get(image).cloned()))
     }
 
-    async fn pull(&self, image: &str) -> Result<ImageInfo, DriverError> {
-        match self.apply(image, &Effect::PullImage { image: image.to_owned() })? {
+    async fn pull(&self, image: &str, credential: Option<&Credential>) -> Result<ImageInfo, DriverError> {
+        let credentials = credential.cloned().into_iter().collect();
+        match self.apply(image, &Effect::PullImage { image: image.to_owned(), credentials })? {
             EffectOk::Image(Some(info)) => Ok(info),
             _ => Err(unexpected("pull_image", image)),
         }

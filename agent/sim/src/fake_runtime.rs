@@ -90,7 +90,7 @@ impl FakeRuntime {
     pub fn apply(&mut self, now: Now, effect: &Effect) -> EffectResult {
         match effect {
             Effect::InspectImage { image } => Ok(EffectOk::Image(self.images.get(image).cloned())),
-            Effect::PullImage { image } => self.pull(image),
+            Effect::PullImage { image, .. } => self.pull(image),
             Effect::RunSandbox { config } => self.run_sandbox(now, config),
             Effect::StopSandbox { sandbox } => {
                 self.stop_sandbox(now, sandbox);

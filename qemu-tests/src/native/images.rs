@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::blobs::Blobs;
-use super::registry::HOST;
+use super::registry::{HOST, PRIVATE};
 use crate::run::Run;
 
 /// Programs of the image for callers that cannot pass a script.
@@ -25,6 +25,12 @@ const SCRIPTS: [(&str, &str); 2] = [
 #[must_use]
 pub fn busybox() -> String {
     format!("{HOST}/e2e/busybox:1")
+}
+
+/// The same, in a part of the registry that wants [`super::registry::USER`] and its password.
+#[must_use]
+pub fn private_busybox() -> String {
+    format!("{HOST}/{PRIVATE}busybox:1")
 }
 
 /// The sandbox image of a root that brings none (a developer's tree instead of the image).
@@ -49,8 +55,12 @@ pub fn make_registry(run: &Arc<Run>, dir: &Path) -> Result<()> {
     let blobs = Blobs::at(dir)?;
     let layer = blobs.layer(run, &tree)?;
     fs::remove_dir_all(&tree)?;
-    for (name, command) in [("e2e/busybox", vec!["/bin/sh"]), ("e2e/pause", vec!["/bin/sleep", "2147483647"])]
-    {
+    let private = format!("{PRIVATE}busybox");
+    for (name, command) in [
+        ("e2e/busybox", vec!["/bin/sh"]),
+        (private.as_str(), vec!["/bin/sh"]),
+        ("e2e/pause", vec!["/bin/sleep", "2147483647"]),
+    ] {
         let config = json!({"Env": ["PATH=/bin"], "Cmd": command});
         blobs.image(name, "1", &config, std::slice::from_ref(&layer))?;
     }

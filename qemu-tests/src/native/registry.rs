@@ -15,6 +15,22 @@ use anyhow::{Context, Result};
 /// Host part of the names of its images. Not port 5000: pods of the upstream suite listen there.
 pub const HOST: &str = "127.0.0.1:5001";
 
+/// What names of images begin with that are not for everybody.
+pub const PRIVATE: &str = "private/";
+/// Who may pull those.
+pub const USER: &str = "puller";
+/// With this password.
+pub const PASSWORD: &str = "of the tests";
+/// `base64(USER:PASSWORD)`.
+const BASIC: &str = "cHVsbGVyOm9mIHRoZSB0ZXN0cw==";
+
+/// A request for `path` with this `Authorization` is answered.
+#[must_use]
+pub fn may(path: &str, authorization: Option<&str>) -> bool {
+    let private = path.strip_prefix("/v2/").is_some_and(|rest| rest.starts_with(PRIVATE));
+    !private || authorization.and_then(|a| a.strip_prefix("Basic ")) == Some(BASIC)
+}
+
 /// What a request path asks for. Pure.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -86,16 +102,27 @@ fn answer(stream: TcpStream, dir: &Path) -> Result<()> {
     let mut request = String::new();
     reader.read_line(&mut request)?;
     let mut header = String::new();
+    let mut authorization = None;
     while reader.read_line(&mut header)? > 2 {
+        if let Some((name, value)) = header.split_once(':')
+            && name.eq_ignore_ascii_case("authorization")
+        {
+            authorization = Some(value.trim().to_owned());
+        }
         header.clear();
     }
     let mut words = request.split_whitespace();
     let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let (status, kind, digest, body) = find(dir, path);
+    let refused = || {
+        let challenge = "WWW-Authenticate: Basic realm=\"tests\"\r\n".to_owned();
+        ("401 Unauthorized", "application/json", challenge, b"{}".to_vec())
+    };
+    let allowed = may(path, authorization.as_deref());
+    let (status, kind, more, body) = if allowed { find(dir, path) } else { refused() };
     let mut stream = stream;
     write!(
         stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{digest}Connection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{more}Connection: close\r\n\r\n",
         body.len()
     )?;
     if method != "HEAD" {
@@ -125,6 +152,16 @@ fn find(dir: &Path, path: &str) -> (&'static str, &'static str, String, Vec<u8>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_may_have_what() {
+        let right = format!("Basic {BASIC}");
+        assert!(may("/v2/e2e/busybox/manifests/1", None) && may("/v2/", None));
+        assert!(may("/v2/private/busybox/manifests/1", Some(&right)));
+        for wrong in [None, Some("Basic eDp5"), Some(BASIC)] {
+            assert!(!may("/v2/private/busybox/manifests/1", wrong), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn paths() {

@@ -3,12 +3,13 @@
 //! In: `container.image`, `imagePullPolicy`, presence. Out: normalised references, [`PullDecision`].
 //! Upstream: pkg/kubelet/images, pkg/util/parsers.
 
+pub mod keyring;
 pub mod reference;
 
 use k8s_openapi::api::core::v1::Container;
 
 use crate::runtime::effect::PullPolicy;
-pub use reference::{ReferenceError, normalize};
+pub use reference::{ReferenceError, normalize, repository};
 
 /// What to do about a container's image before it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

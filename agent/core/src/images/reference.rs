@@ -28,6 +28,25 @@ pub fn normalize(image: &str) -> Result<String, ReferenceError> {
     Ok(if tagged { image.to_owned() } else { format!("{image}:latest") })
 }
 
+/// The repository of a good reference as registries know it: with its domain, without tag and digest.
+#[must_use]
+pub fn repository(image: &str) -> String {
+    let name = match check(image) {
+        Ok((_, length)) => image.get(..length).unwrap_or(image),
+        Err(_) => image,
+    };
+    let (first, rest) = name.split_once('/').unwrap_or(("", name));
+    let is_domain =
+        first.contains(['.', ':']) || first == "localhost" || first.bytes().any(|b| b.is_ascii_uppercase());
+    let (domain, path) = match first {
+        "docker.io" | "index.docker.io" => ("docker.io", rest),
+        _ if is_domain => return name.to_owned(),
+        _ => ("docker.io", name),
+    };
+    let official = if path.contains('/') { "" } else { "library/" };
+    format!("{domain}/{official}{path}")
+}
+
 /// (has tag or digest, length of the name).
 fn check(image: &str) -> Result<(bool, usize), &'static str> {
     if image.is_empty() {
@@ -151,6 +170,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn repositories() {
+        for (image, expected) in [
+            ("busybox", "docker.io/library/busybox"),
+            ("busybox:1.37", "docker.io/library/busybox"),
+            ("docker.io/busybox", "docker.io/library/busybox"),
+            ("index.docker.io/a/b:1", "docker.io/a/b"),
+            ("a/b", "docker.io/a/b"),
+            ("localhost/a", "localhost/a"),
+            ("10.0.0.1:5000/a/b:1", "10.0.0.1:5000/a/b"),
+        ] {
+            assert_eq!(repository(image), expected, "{image}");
+        }
+        let digest = format!("quay.io/x@sha256:{}", "a".repeat(64));
+        assert_eq!(repository(&digest), "quay.io/x");
+    }
 
     #[test]
     fn valid_references() {

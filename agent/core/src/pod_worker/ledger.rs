@@ -49,6 +49,7 @@ pub(super) enum Purpose {
     RemoveDirs,
     Persist,
     InspectImage,
+    FetchPullSecrets,
     PullImage,
     RunSandbox,
     StopSandbox(SandboxId),
@@ -75,6 +76,7 @@ impl Purpose {
                 | Purpose::RemoveDirs
                 | Purpose::Persist
                 | Purpose::InspectImage
+                | Purpose::FetchPullSecrets
                 | Purpose::PullImage
                 | Purpose::Hook { .. }
         )

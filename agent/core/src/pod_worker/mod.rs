@@ -30,6 +30,7 @@ mod create;
 mod hooks;
 mod ledger;
 mod probes;
+mod pull;
 mod reset;
 mod specs;
 mod start;

@@ -10,6 +10,7 @@ use super::base::Base;
 use super::create;
 use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
+use super::pull;
 use super::state::{Chain, Syncing};
 use crate::container_spec::CREATE_CONTAINER_CONFIG_ERROR;
 use crate::images::{self, PullDecision};
@@ -21,7 +22,6 @@ use crate::runtime::observed::PodSnapshot;
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::WaitingReason;
 use crate::time::{Mono, Now};
-use crate::types::pod;
 use crate::volume::Objects;
 
 /// Begins the first start of the plan that may begin, unless one is under way.
@@ -95,7 +95,6 @@ fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<
     let Some(chain) = &s.chain else { return };
     let image = chain.image.clone();
     let effect = match purpose {
-        Purpose::PullImage => Effect::PullImage { image },
         Purpose::ContainerFiles => {
             let slot = &chain.start.slot;
             b.ctx.specs.container_files(&s.pod, slot.container_ref(), chain.start.attempt, &b.pod_ips())
@@ -136,6 +135,9 @@ pub(super) fn answered(
     }
     match (&flight.purpose, result) {
         (Purpose::InspectImage, Ok(EffectOk::Image(found))) => inspected(s, b, &chain, found, now, out),
+        (Purpose::FetchPullSecrets, Ok(EffectOk::Objects(secrets))) => {
+            pull::with(s, b, &chain, &secrets, now, out);
+        }
         (Purpose::PullImage, Ok(EffectOk::Image(Some(found)))) => {
             let took = go_duration(now.mono.since(flight.issued));
             let text = format!(
@@ -229,27 +231,10 @@ fn inspected(
         _ => match s.images.wait(&chain.image, now.mono) {
             Some(due) => back_off_pull(s, b, chain, due, now, out),
             None => {
-                warn_about_pull_secrets(s, b, out);
-                let text = format!("Pulling image \"{}\"", chain.image);
-                b.event(EventKind::Normal, "Pulling", text, Some(name), out);
-                step(s, b, Purpose::PullImage, now, out);
+                pull::begin(s, b, chain, now, out);
             }
         },
     }
-}
-
-/// Once: the pod names secrets for its images, and pulls are anonymous.
-fn warn_about_pull_secrets(s: &mut Syncing, b: &Base, out: &mut Outbox<PodAction>) {
-    let secrets = pod::spec(&s.pod).image_pull_secrets.as_deref().unwrap_or(&[]);
-    let names: Vec<&str> = secrets.iter().map(|secret| secret.name.as_str()).collect();
-    if names.is_empty() || !s.told.insert("pull secrets".to_owned()) {
-        return;
-    }
-    let text = format!(
-        "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
-        names.join(", ")
-    );
-    b.event(EventKind::Warning, "FailedToRetrieveImagePullSecret", text, None, out);
 }
 
 fn back_off_pull(

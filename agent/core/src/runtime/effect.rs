@@ -12,6 +12,7 @@ use super::config::{ContainerConfig, SandboxConfig};
 use super::observed::PodSnapshot;
 use super::{ContainerId, ImageId, SandboxId};
 use crate::drivers::Class;
+use crate::images::keyring::Credential;
 use crate::lifecycle_hooks::HookCall;
 use crate::volume;
 
@@ -103,6 +104,8 @@ pub enum Effect {
     PullImage {
         /// Normalised reference.
         image: String,
+        /// The pod's credentials that fit it, to be tried in order; those of the node's files come after them.
+        credentials: Vec<Credential>,
     },
     /// `RunPodSandbox`; if a sandbox of the same (uid, attempt) exists, that one is the answer.
     RunSandbox {

@@ -36,6 +36,7 @@ pub fn of_pod(p: &Pod) -> BTreeSet<ObjectRef> {
             }
         }
     }
+    found.extend(pull_secrets(p));
     for container in pod::init_containers(p).iter().chain(pod::containers(p)) {
         found.extend(of_container(p, container));
     }
@@ -44,6 +45,20 @@ pub fn of_pod(p: &Pod) -> BTreeSet<ObjectRef> {
         found.extend(common.iter().flat_map(|c| of_container(p, c)));
     }
     found
+}
+
+/// The Secrets for pulling the pod's images.
+#[must_use]
+pub fn pull_secrets(p: &Pod) -> BTreeSet<ObjectRef> {
+    let names = pod::spec(p).image_pull_secrets.iter().flatten().map(|s| &s.name).filter(|n| !n.is_empty());
+    let namespace = pod::namespace(p);
+    names
+        .map(|name| ObjectRef {
+            kind: ObjectKind::Secret,
+            namespace: namespace.to_owned(),
+            name: name.clone(),
+        })
+        .collect()
 }
 
 /// The objects of one container's environment.

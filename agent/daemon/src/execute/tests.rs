@@ -2,6 +2,7 @@
 
 use super::*;
 use agent_core::drivers::{CgroupDriver, PodObservation, RuntimeStatus, RuntimeVersion};
+use agent_core::images::keyring::Credential;
 use agent_core::lifecycle_hooks::{Hook, HookAction, HookCall};
 use agent_core::probe::check::Check;
 use agent_core::probe::{Kind, Outcome};
@@ -104,7 +105,7 @@ impl ImageService for Slow {
     async fn image_status(&self, _: &str) -> Answered<Option<ImageInfo>> {
         Ok(None)
     }
-    async fn pull(&self, image: &str) -> Answered<ImageInfo> {
+    async fn pull(&self, image: &str, _: Option<&Credential>) -> Answered<ImageInfo> {
         let now = self.pulling.fetch_add(1, Ordering::AcqRel) + 1;
         self.pulling_max.fetch_max(now, Ordering::AcqRel);
         self.pulls_open.notified().await;
@@ -198,7 +199,7 @@ fn stop() -> Effect {
 }
 
 fn pull(image: &str) -> Effect {
-    Effect::PullImage { image: image.to_owned() }
+    Effect::PullImage { image: image.to_owned(), credentials: Vec::new() }
 }
 
 fn class(result: &EffectResult) -> Option<Class> {

@@ -3,6 +3,7 @@
 mod ending;
 mod hooks;
 mod probes;
+mod pull;
 mod small_scope;
 mod volumes;
 mod world;

@@ -188,7 +188,7 @@ impl Runtime {
                 let found = (!self.absent_images.contains(image)).then(|| image_info(image));
                 Ok(EffectOk::Image(found))
             }
-            Effect::PullImage { image } => {
+            Effect::PullImage { image, .. } => {
                 self.absent_images.retain(|i| i != image);
                 Ok(EffectOk::Image(Some(image_info(image))))
             }

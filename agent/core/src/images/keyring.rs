@@ -1,0 +1,262 @@
+//! Credentials of registries: which of those that a pod and its node have fit an image.
+//!
+//! In: `.dockerconfigjson` and `.dockercfg` as Secrets and the node's files hold them, an image. Out: credentials in the
+//! order in which they are tried, the most specific first. Invariant: a credential is never shown. Upstream:
+//! pkg/credentialprovider (contract 7.4).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::DecodePaddingMode;
+use base64::engine::GeneralPurposeConfig;
+use base64::engine::general_purpose::GeneralPurpose;
+use serde::{Deserialize, Serialize};
+
+use crate::volume::ObjectData;
+
+/// Key of a Secret of type `kubernetes.io/dockerconfigjson`.
+pub const DOCKER_CONFIG_JSON: &str = ".dockerconfigjson";
+/// Key of a Secret of type `kubernetes.io/dockercfg`.
+pub const DOCKER_CFG: &str = ".dockercfg";
+/// Where credentials of the default registry are kept, whatever its images are called.
+const DEFAULT_REGISTRY: &str = "index.docker.io";
+/// What the names of the default registry's images begin with.
+const DEFAULT_DOMAIN: &str = "docker.io";
+
+/// Padded or not.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// A name and a password.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credential {
+    /// Who.
+    pub username: String,
+    /// The password or token.
+    pub password: String,
+}
+
+/// Only whose it is.
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credential({:?})", self.username)
+    }
+}
+
+/// Credentials by the registry, and perhaps the repositories, that they are for.
+#[derive(Clone, Debug, Default)]
+pub struct Keyring {
+    entries: Vec<(String, Credential)>,
+}
+
+#[derive(Deserialize)]
+struct ConfigJson {
+    #[serde(default)]
+    auths: BTreeMap<String, Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: String,
+    #[serde(default)]
+    auth: String,
+}
+
+impl Entry {
+    fn credential(self) -> Result<Credential, String> {
+        if self.auth.is_empty() {
+            return Ok(Credential { username: self.username, password: self.password });
+        }
+        let decoded = BASE64.decode(self.auth.trim()).map_err(|_| "its auth is not base64".to_owned())?;
+        let text = String::from_utf8(decoded).map_err(|_| "its auth is not UTF-8".to_owned())?;
+        let Some((username, password)) = text.split_once(':') else {
+            return Err("its auth must be base64(username:password)".to_owned());
+        };
+        Ok(Credential { username: username.to_owned(), password: password.to_owned() })
+    }
+}
+
+impl Keyring {
+    /// Adds what a Secret for pulling images holds; any other Secret adds nothing.
+    ///
+    /// # Errors
+    /// What is wrong with it. Nothing of it is added then.
+    pub fn add_secret(&mut self, secret: &ObjectData) -> Result<(), String> {
+        let filled = |key: &str| secret.data.get(key).filter(|bytes| !bytes.is_empty());
+        match (filled(DOCKER_CONFIG_JSON), filled(DOCKER_CFG)) {
+            (Some(bytes), _) => self.add_config_json(bytes),
+            (None, Some(bytes)) => self.add_docker_cfg(bytes),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Adds a `config.json`.
+    ///
+    /// # Errors
+    /// What is wrong with it. Nothing of it is added then.
+    pub fn add_config_json(&mut self, bytes: &[u8]) -> Result<(), String> {
+        // The parser's own words may quote what they stumble over.
+        let config: ConfigJson =
+            serde_json::from_slice(bytes).map_err(|_| "it is not a config.json".to_owned())?;
+        self.add(config.auths)
+    }
+
+    /// Adds a `.dockercfg`, the older form.
+    ///
+    /// # Errors
+    /// What is wrong with it. Nothing of it is added then.
+    pub fn add_docker_cfg(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let entries = serde_json::from_slice(bytes).map_err(|_| "it is not a .dockercfg".to_owned())?;
+        self.add(entries)
+    }
+
+    fn add(&mut self, entries: BTreeMap<String, Entry>) -> Result<(), String> {
+        let mut added = Vec::new();
+        for (location, entry) in entries {
+            let credential = entry.credential().map_err(|why| format!("{location}: {why}"))?;
+            added.push((place(&location), credential));
+        }
+        self.entries.extend(added);
+        Ok(())
+    }
+
+    /// What fits the repository `image` (domain and path, without tag or digest), the most specific first.
+    #[must_use]
+    pub fn lookup(&self, image: &str) -> Vec<Credential> {
+        let of = |fits: &dyn Fn(&str) -> bool| {
+            let mut found: Vec<&(String, Credential)> =
+                self.entries.iter().filter(|(place, _)| fits(place)).collect();
+            found.sort_by(|(a, _), (b, _)| b.cmp(a));
+            found.into_iter().map(|(_, credential)| credential.clone()).collect::<Vec<_>>()
+        };
+        let found = of(&|place| matches(place, image));
+        if found.is_empty() && split(image).0 == DEFAULT_DOMAIN {
+            return of(&|place| place == DEFAULT_REGISTRY);
+        }
+        found
+    }
+}
+
+/// `https://host/v1/path` as `host/path`.
+fn place(location: &str) -> String {
+    let rest = location.strip_prefix("https://").or_else(|| location.strip_prefix("http://"));
+    let (host, path) = split(rest.unwrap_or(location));
+    let path = match path {
+        p if p.starts_with("/v1/") || p.starts_with("/v2/") => p.get(3..).unwrap_or(""),
+        p => p,
+    };
+    if path == "/" { host.to_owned() } else { format!("{host}{path}") }
+}
+
+/// Host and the path from its slash on.
+fn split(text: &str) -> (&str, &str) {
+    text.find('/').map_or((text, ""), |at| text.split_at(at))
+}
+
+/// Name and port of a host.
+fn port(host: &str) -> (&str, &str) {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !name.contains(':') || name.ends_with(']') => (name, port),
+        _ => (host, ""),
+    }
+}
+
+/// The place is the image's registry, or a pattern of it (`*` within a part of the host's name), and its path is what the
+/// image's begins with.
+fn matches(place: &str, image: &str) -> bool {
+    let ((host, path), (image_host, image_path)) = (split(place), split(image));
+    let ((name, port_of), (image_name, image_port)) = (port(host), port(image_host));
+    let (parts, image_parts): (Vec<&str>, Vec<&str>) =
+        (name.split('.').collect(), image_name.split('.').collect());
+    let part_fits = |(pattern, part): (&&str, &&str)| {
+        glob::Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(part))
+    };
+    port_of == image_port
+        && parts.len() == image_parts.len()
+        && image_path.starts_with(path)
+        && parts.iter().zip(&image_parts).all(part_fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn keyring(places: &[&str]) -> Keyring {
+        let auths: serde_json::Map<String, Value> = places
+            .iter()
+            .map(|place| ((*place).to_owned(), json!({"username": place, "password": "p"})))
+            .collect();
+        let mut keyring = Keyring::default();
+        keyring.add_config_json(json!({ "auths": auths }).to_string().as_bytes()).unwrap();
+        keyring
+    }
+
+    #[test]
+    fn which_fit_and_in_which_order() {
+        let table: [(&[&str], &str, &[&str]); 12] = [
+            (&["quay.io"], "quay.io/coreos/etcd", &["quay.io"]),
+            (&["quay.io", "quay.io/coreos"], "quay.io/coreos/etcd", &["quay.io/coreos", "quay.io"]),
+            (&["quay.io/other"], "quay.io/coreos/etcd", &[]),
+            (
+                &["https://quay.io/v2/coreos", "http://quay.io/"],
+                "quay.io/coreos/etcd",
+                &["https://quay.io/v2/coreos", "http://quay.io/"],
+            ),
+            (&["*.example.org"], "a.example.org/x", &["*.example.org"]),
+            (&["*.example.org", "r*.example.org"], "example.org/x", &[]),
+            (&["*.example.org"], "a.b.example.org/x", &[]),
+            (&["10.0.0.1:5000"], "10.0.0.1:5000/x", &["10.0.0.1:5000"]),
+            (&["10.0.0.1:5000", "10.0.0.1"], "10.0.0.1:5001/x", &[]),
+            (&["https://index.docker.io/v1/"], "docker.io/library/busybox", &["https://index.docker.io/v1/"]),
+            (&["https://index.docker.io/v1/", "docker.io"], "docker.io/library/busybox", &["docker.io"]),
+            (&["index.docker.io"], "quay.io/x", &[]),
+        ];
+        for (places, image, expected) in table {
+            let found = keyring(places).lookup(image);
+            let names: Vec<&str> = found.iter().map(|c| c.username.as_str()).collect();
+            assert_eq!(names, expected, "{places:?} for {image}");
+        }
+    }
+
+    #[test]
+    fn both_forms_of_secrets_and_of_passwords() {
+        let secret = |key: &str, value: &Value| ObjectData {
+            data: [(key.to_owned(), value.to_string().into_bytes())].into(),
+            ..ObjectData::default()
+        };
+        let mut keyring = Keyring::default();
+        // "a:b:c", padded and not.
+        let (padded, bare) = (json!({"auth": "YTpiOmM="}), json!({"auth": " YTpiOmM"}));
+        keyring.add_secret(&secret(DOCKER_CONFIG_JSON, &json!({"auths": {"x.io": padded}}))).unwrap();
+        keyring.add_secret(&secret(DOCKER_CFG, &json!({"y.io": bare}))).unwrap();
+        keyring.add_secret(&secret("password", &json!("z"))).unwrap();
+        let expected = Credential { username: "a".to_owned(), password: "b:c".to_owned() };
+        for image in ["x.io/i", "y.io/i"] {
+            assert_eq!(keyring.lookup(image), std::slice::from_ref(&expected));
+        }
+        assert_eq!(format!("{expected:?} {keyring:?}").matches("b:c").count(), 0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_showing_it() {
+        for (text, words) in [
+            ("{", "not a config.json"),
+            (r#"{"auths": {"x.io": {"auth": "geheim!"}}}"#, "x.io: its auth is not base64"),
+            (
+                r#"{"auths": {"x.io": {"auth": "Z2VoZWlt"}}}"#,
+                "x.io: its auth must be base64(username:password)",
+            ),
+        ] {
+            let error = Keyring::default().add_config_json(text.as_bytes()).unwrap_err();
+            assert!(error.contains(words) && !error.contains("geheim"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Pulling with the pod's Secrets.
+
+use serde_json::json;
+
+use super::world::{World, make_pod};
+use crate::runtime::effect::{Effect, EffectOk};
+use crate::volume::{Fetched, ObjectData, Objects};
+
+#[test]
+fn a_pull_has_the_secrets_that_fit_and_says_which_are_unusable() {
+    let p = make_pod(json!({
+        "imagePullSecrets": [{"name": "good"}, {"name": "broken"}, {"name": "gone"}, {"name": "other"}, {"name": ""}],
+        "containers": [{"name": "a", "image": "r.example/x:1"}]}));
+    let mut w = World::new();
+    w.runtime.absent_images.push("r.example/x:1".to_owned());
+    w.desire(&p);
+    let fetch = loop {
+        let (id, call) = w.pending.iter().next().expect("on its way to the pull");
+        if let Effect::FetchObjects { objects } = &call.effect {
+            break (*id, objects.clone());
+        }
+        let id = *id;
+        w.perform(id);
+    };
+    let config =
+        |registry: &str| json!({"auths": {registry: {"username": registry, "password": "p"}}}).to_string();
+    let secret = |text: String| {
+        let data = [(".dockerconfigjson".to_owned(), text.into_bytes())].into();
+        Fetched::Found(ObjectData { data, ..ObjectData::default() })
+    };
+    let answers: Objects = fetch
+        .1
+        .into_iter()
+        .map(|of| {
+            let answer = match of.name.as_str() {
+                "good" => secret(config("r.example")),
+                "other" => secret(config("other.example")),
+                "broken" => secret("{".to_owned()),
+                _ => Fetched::Missing,
+            };
+            (of, answer)
+        })
+        .collect();
+    assert_eq!(answers.len(), 4);
+    w.answer(fetch.0, Ok(EffectOk::Objects(answers)));
+    let given: Vec<String> = w
+        .pending
+        .values()
+        .filter_map(|call| match &call.effect {
+            Effect::PullImage { credentials, .. } => Some(credentials),
+            _ => None,
+        })
+        .flatten()
+        .map(|credential| credential.username.clone())
+        .collect();
+    assert_eq!(given, ["r.example"]);
+    let text = "Unable to retrieve some image pull secrets (broken, gone); attempting to pull the image may not succeed.";
+    assert_eq!(w.told("FailedToRetrieveImagePullSecret"), [text]);
+    w.settle();
+    assert_eq!(w.phase(), "Running");
+}

@@ -189,8 +189,8 @@ fn shell(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What agnhost's image has beside its program. curl and nc are a few lines around what is there: the suite uses them
-/// to get pages and to send a datagram, and for nothing else.
+/// What agnhost's image has beside its program. curl is a few lines around busybox's wget: the suite uses it to get
+/// pages and nothing else.
 fn agnhost(tree: &Path) -> Result<()> {
     symlink("agnhost", tree.join("agnhost-2"))?;
     fs::create_dir_all(tree.join("uploads"))?;
@@ -207,10 +207,7 @@ fn agnhost(tree: &Path) -> Result<()> {
                   group-defined-in-image:x:50000:user-defined-in-image\n";
     fs::write(tree.join("etc/group"), groups)?;
     fs::create_dir_all(tree.join("usr/bin"))?;
-    script(&tree.join("usr/bin/curl"), include_str!("../../conformance/curl.sh"))?;
-    // Before busybox's own in the search path.
-    fs::create_dir_all(tree.join("usr/local/bin"))?;
-    script(&tree.join("usr/local/bin/nc"), include_str!("../../conformance/nc.sh"))
+    script(&tree.join("usr/bin/curl"), include_str!("../../conformance/curl.sh"))
 }
 
 /// Something under nginx's name that listens where it would.

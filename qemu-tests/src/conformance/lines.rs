@@ -8,15 +8,26 @@
 pub struct Lines {
     /// State and seconds of the test whose name the next line has.
     ended: Option<(String, String)>,
+    /// The line after the last rule: with one process it is the name, said before the test begins.
+    begun: String,
+    is_after_rule: bool,
 }
 
 impl Lines {
     /// Takes a line; answers what to say about a test that ended.
     pub fn next(&mut self, line: &str) -> Option<String> {
+        let is_rule = line.starts_with("----------");
         if let Some((state, seconds)) = self.ended.take() {
-            return Some(format!("{state:<7} {seconds:>6} s  {}", without_labels(line.trim())));
+            let name = if is_rule { &self.begun } else { line.trim() };
+            let said = format!("{state:<7} {seconds:>6} s  {}", without_labels(name));
+            self.is_after_rule = is_rule;
+            return Some(said);
         }
         self.ended = header(line);
+        if self.is_after_rule {
+            line.trim().clone_into(&mut self.begun);
+        }
+        self.is_after_rule = is_rule;
         None
     }
 }
@@ -60,6 +71,14 @@ mod tests {
             [sig-node] AppArmor [LinuxOnly]\n\
             • [not seconds]\n";
         let mut lines = Lines::default();
+        let alone = "\
+            ------------------------------\n\
+            [sig-node] Pods alone [sig-node, Serial]\n\
+            k8s.io/kubernetes/test/e2e/common/node/pods.go:1\n\
+            • [27.1 seconds]\n\
+            ------------------------------\n";
+        let told: Vec<String> = alone.lines().filter_map(|l| lines.next(l)).collect();
+        assert_eq!(told, ["PASSED    27.1 s  [sig-node] Pods alone"]);
         let said: Vec<String> = text.lines().filter_map(|l| lines.next(l)).collect();
         assert_eq!(
             said,

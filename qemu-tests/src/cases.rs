@@ -11,6 +11,8 @@ pub mod cri_contract;
 pub mod image;
 pub mod join;
 pub mod join_certificates;
+pub mod join_clock;
+pub mod join_cloud;
 pub mod join_images;
 pub mod join_network;
 pub mod join_node;
@@ -44,9 +46,11 @@ pub fn all() -> Vec<Case> {
         join_network::CASES,
         join_refused::CASES,
         join_certificates::CASES,
+        join_cloud::CASES,
         join_vm::CASES,
         join_images::CASES,
         join_volumes::CASES,
+        join_clock::CASES,
         api::CASES,
         api_logs::CASES,
         api_streams::CASES,

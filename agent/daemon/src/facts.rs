@@ -12,10 +12,11 @@ use agent_core::admission::AdmissionContext;
 use agent_core::container_spec::context::{
     CgroupContext, DnsContext, MachineContext, ResolvConf, SecurityContext,
 };
-use agent_core::container_spec::{self, NodeContext};
+use agent_core::container_spec::{self, NodeContext, dns};
 use agent_core::drivers::{CgroupDriver, RuntimeVersion};
+use agent_core::events::Fact;
 use agent_core::node_status::addresses;
-use agent_core::pod_worker::WorkerContext;
+use agent_core::pod_worker::{EventKind, WorkerContext};
 use agent_core::resources::node_allocatable::{self, MachineAmounts, Reservations, Resources};
 use agent_core::restart;
 use agent_core::time::Now;
@@ -25,6 +26,11 @@ use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::kubelet::{KubeletConfiguration, enums};
 
 use crate::cli::Settings;
+
+/// Of a machine on which `failCgroupV1: false` lets the agent run.
+const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. \
+     Please migrate to cgroup v2. More information at \
+     https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 
 /// What does not change while the agent runs.
 #[derive(Clone, Debug)]
@@ -170,6 +176,26 @@ impl NodeFacts {
             apparmor_enabled: machine::has_apparmor(),
             supplemental_groups_policy: self.supplemental_groups_policy,
         })
+    }
+
+    /// What is wrong with this machine in ways that pods may feel, as events of the node.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Fact> {
+        let kubelet = &self.settings.kubelet;
+        let mut warnings = Vec::new();
+        if !machine::has_cgroup_v2() {
+            warnings.push(Fact::of_node(EventKind::Warning, "CgroupV1", CGROUP_V1));
+        }
+        let path = kubelet.resolv_conf.as_str();
+        if !path.is_empty() {
+            let problem = match std::fs::read_to_string(path) {
+                Ok(text) => dns::resolver_problem(path, &text, &kubelet.cluster_domain),
+                Err(error) => Some(format!("open {path}: {error}")),
+            };
+            let fact = |problem| Fact::of_node(EventKind::Warning, "CheckLimitsForResolvConf", problem);
+            warnings.extend(problem.map(fact));
+        }
+        warnings
     }
 
     fn node_ips(&self) -> Vec<String> {

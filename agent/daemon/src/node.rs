@@ -140,6 +140,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
 
         let mailboxes = drivers.cluster.as_ref().map(|_| Mailboxes::new(&tasks));
         let outlets = Outlets::new(statuses.clone(), mailboxes.as_ref().map(Mailboxes::outlets));
+        drivers.facts.warnings().into_iter().for_each(|fact| outlets.of_node(fact));
         let mut expected = BTreeSet::new();
         if let Some(path) = plan.static_pods.clone() {
             expected.insert(Source::File);

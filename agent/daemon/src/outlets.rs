@@ -9,6 +9,7 @@ use agent_core::admission::Rejection;
 use agent_core::events::{About, Fact, RecorderEvent};
 use agent_core::mirror_pods::MirrorEvent;
 use agent_core::pod_source::PodUpdate;
+use agent_core::pod_source::storage::DuplicateName;
 use agent_core::pod_worker::{EventFact, EventKind};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::status_manager::StatusEvent;
@@ -107,6 +108,22 @@ impl Outlets {
     /// Something to record as a Kubernetes event; it is in the log in any case.
     pub fn event(&self, key: &PodKey, fact: &EventFact) {
         self.record(key, Fact::of_pod(key, fact));
+        if let Some(fact) = Fact::of_node_beside(fact) {
+            self.of_node(fact);
+        }
+    }
+
+    /// Something about the node itself.
+    pub fn of_node(&self, fact: Fact) {
+        tracing::warn!(reason = fact.reason, message = fact.message, "node event");
+        if let Some(api) = &self.api {
+            api.recorder.send(RecorderEvent::Record(fact));
+        }
+    }
+
+    /// A pod was left out: another one of its source has its name.
+    pub fn left_out(&self, duplicate: &DuplicateName) {
+        self.record(&duplicate.pod, Fact::left_out(duplicate));
     }
 
     /// Admission refused a pod.

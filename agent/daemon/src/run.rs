@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use agent_apiserver::ApiClient;
 use agent_core::drivers::{ImageService, Runtime};
+use agent_core::events::Fact;
 use agent_core::node_status::{HostNetwork, MachineFacts};
 use agent_linux::clock::LinuxClock;
 use agent_linux::network_changes::{NetworkChanges, NetworkChangesError};
@@ -81,6 +82,10 @@ impl NodeFactsSource for NodeFacts {
 
     fn host_network(&self) -> anyhow::Result<HostNetwork> {
         Ok(network::host_network(Some(self.node_name())))
+    }
+
+    fn warnings(&self) -> Vec<Fact> {
+        NodeFacts::warnings(self)
     }
 
     fn network_changes(&self, tasks: &Tasks) -> Arc<Notify> {

@@ -76,6 +76,7 @@ impl Shell for SourceShell {
                 self.outlets.static_pods(&update);
                 self.manager.send(ManagerEvent::Update(update));
             }
+            FileAction::Report(FileReport::Duplicate(duplicate)) => self.outlets.left_out(&duplicate),
             FileAction::Report(report) => log(&report),
         }
     }
@@ -95,13 +96,8 @@ fn log(report: &FileReport) {
         FileReport::UnknownFields { path, fields } => {
             tracing::warn!(path, fields = fields.join(" "), "static pod manifest has unknown fields");
         }
-        FileReport::Duplicate(duplicate) => {
-            tracing::error!(
-                reason = "FailedValidation",
-                ?duplicate,
-                "static pod left out: its name is taken"
-            );
-        }
+        // An event, which is in the log as well.
+        FileReport::Duplicate(_) => {}
     }
 }
 

@@ -54,11 +54,13 @@ pub enum Network {
     },
 }
 
-/// What the firmware tells the guest about the machine (SMBIOS).
+/// What the firmware tells the guest about the machine (SMBIOS, clock).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firmware {
     /// System UUID; without one the guest finds none.
     pub uuid: Option<String>,
+    /// What its clock shows when it is switched on (`2001-01-01T00:00:00`, UTC); the host's time without.
+    pub clock: Option<String>,
     /// Files that are an OEM string (type 11) each, to their last byte. Not on the command line: it can be read by
     /// everybody, and such a string may hold a secret.
     pub oem_strings: Vec<PathBuf>,
@@ -158,6 +160,9 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
     if let Some(uuid) = &machine.firmware.uuid {
         add("-uuid", uuid.clone());
     }
+    if let Some(clock) = &machine.firmware.clock {
+        add("-rtc", format!("base={clock}"));
+    }
     for file in &machine.firmware.oem_strings {
         add("-smbios", format!("type=11,path={}", escape(file)));
     }
@@ -227,14 +232,19 @@ mod tests {
     #[test]
     fn a_cable_and_what_the_firmware_says() {
         let mut machine = machine();
-        assert!(!arguments(&machine).iter().any(|a| a == "-smbios" || a == "-uuid"));
+        assert!(!arguments(&machine).iter().any(|a| a == "-smbios" || a == "-uuid" || a == "-rtc"));
         machine.network = Network::Tap { device: "tap3".into(), mac: "52:54:00:00:00:03".into() };
-        machine.firmware = Firmware { uuid: Some("u-1".into()), oem_strings: vec!["/a,b".into()] };
+        machine.firmware = Firmware {
+            uuid: Some("u-1".into()),
+            clock: Some("2001-01-01T00:00:00".into()),
+            oem_strings: vec!["/a,b".into()],
+        };
         let args = arguments(&machine).join(" ");
         for part in [
             "-netdev tap,id=net0,ifname=tap3,script=no,downscript=no",
             "netdev=net0,romfile=,mac=52:54:00:00:00:03",
             "-uuid u-1",
+            "-rtc base=2001-01-01T00:00:00",
             "-smbios type=11,path=/a,,b",
         ] {
             assert!(args.contains(part), "{part}: {args}");

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::fixture::{
-    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, container,
+    GROUP, Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, container,
 };
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::ready;
@@ -103,7 +103,10 @@ fn node_ready(cx: &mut CaseContext<'_>) -> Result<()> {
 fn pod(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let start = Instant::now();
-    let pod = joined.run_pod(api_pod("one", "first", STAYS, 1))?;
+    let mut one = api_pod("one", "first", STAYS, 1);
+    // With the cluster's server before them there is no room for the last one.
+    one["spec"]["dnsConfig"] = json!({"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]});
+    let pod = joined.run_pod(one)?;
     say::line(format!("  from create to Ready {:.1} s", start.elapsed().as_secs_f64()));
     let status = pod.status.context("a pod without a status")?;
     ensure!(status.phase.as_deref() == Some("Running"), "phase {:?}", status.phase);
@@ -120,6 +123,11 @@ fn pod(cx: &mut CaseContext<'_>) -> Result<()> {
     let id = one.container_id.clone().context("no container id")?;
     let running = joined.nodes[0].wait(5, "the container", |v| v.one_running("one"))?;
     ensure!(id == format!("containerd://{running}"), "the status says {id}, the runtime has {running}");
+    let odd = await_event(&joined.cluster, "DNSConfigForming", "one", 10)?;
+    ensure!(
+        odd.message.as_deref().is_some_and(|m| m.ends_with("line is: 10.96.0.10 192.0.2.1 192.0.2.2")),
+        "{odd:?}"
+    );
     let listed = joined.cluster.kubectl(&["get", "pod", "one", "-o", "wide"])?;
     ensure!(listed.contains("Running") && listed.contains("first"), "{listed}");
     let client = joined.cluster.client();
@@ -200,6 +208,9 @@ fn mirror_pod(cx: &mut CaseContext<'_>) -> Result<()> {
         "a mirror without its node"
     );
     let container = node.wait(10, "the container", |v| v.one_running("still-first"))?;
+    node.write_manifest("zz-same-name.yaml", &pod.manifest())?;
+    await_event(&joined.cluster, "FailedValidation", "still-first", 30)?;
+    node.remove_manifest("zz-same-name.yaml")?;
     let api = client.of::<Pod>("default");
     client.delete(&api, "still-first", Some(0))?;
     let uid = mirror.metadata.uid;

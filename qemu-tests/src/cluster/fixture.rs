@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde_json::{Value, json};
 
 use super::flags::Settings;
@@ -117,6 +117,21 @@ pub fn await_pod_gone(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()>
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), limit_s, &format!("pod {name} to be gone"), |all| {
         (!all.contains_key(name)).then_some(())
+    })
+}
+
+/// Waits for an event with this reason about the pod or node `about`.
+///
+/// # Errors
+/// At the deadline, with what is there instead.
+pub fn await_event(cluster: &Cluster, reason: &str, about: &str, limit_s: u64) -> Result<Event> {
+    let client = cluster.client();
+    let what = format!("an event {reason} about {about}");
+    client.wait::<Event, _>(&client.of("default"), limit_s, &what, |all| {
+        let is = |e: &&Event| {
+            e.reason.as_deref() == Some(reason) && e.involved_object.name.as_deref() == Some(about)
+        };
+        all.values().find(is).cloned()
     })
 }
 

@@ -227,6 +227,15 @@ impl Cluster {
         Ok(node)
     }
 
+    /// Address of the node that was started last.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn newest_address(&self) -> Result<String> {
+        let number = self.nodes.checked_sub(1).context("no node was started yet")?;
+        Ok(Wire::new(number)?.address())
+    }
+
     /// The wire of the next node.
     ///
     /// # Errors

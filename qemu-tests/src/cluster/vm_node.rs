@@ -16,7 +16,7 @@ use super::bootstrap::Token;
 use super::flags::ADDRESS;
 use super::plane::{Cluster, server_url};
 use super::wires::Wire;
-use crate::vm::lab::{Cable, Lab};
+use crate::vm::lab::{Board, Cable, Lab};
 use crate::vm::machine::Vm;
 
 /// How long a boot to a Ready node may take under TCG on a busy machine, seconds.
@@ -34,6 +34,7 @@ pub struct VmNode {
     name: String,
     wire: Wire,
     ca_hash: String,
+    clock: Option<&'static str>,
 }
 
 impl VmNode {
@@ -49,7 +50,12 @@ impl VmNode {
         wire.make_tap(plane)?;
         let cable = Cable { namespace_of: plane, device: wire.tap(), mac: wire.mac() };
         let ca_hash = cluster.pki().ca.public_key_hash.clone();
-        Ok(VmNode { vm: None, lab, cable, name: name.to_owned(), wire, ca_hash })
+        Ok(VmNode { vm: None, lab, cable, name: name.to_owned(), wire, ca_hash, clock: None })
+    }
+
+    /// Its clock will show this (`2001-01-01T00:00:00`) whenever it is switched on.
+    pub fn mislead(&mut self, clock: &'static str) {
+        self.clock = Some(clock);
     }
 
     /// Gives its Node the range of its pods, as a cluster's controller does, once it has registered: only then it can
@@ -74,7 +80,8 @@ impl VmNode {
     /// If QEMU does not start.
     pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
         let config = node_config(&self.name, self.wire, &self.ca_hash, token);
-        self.vm = Some(self.lab.boot_plugged(&self.cable, &self.wire.uuid(), &config)?);
+        let board = Board { uuid: &self.wire.uuid(), clock: self.clock };
+        self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config)?);
         Ok(())
     }
 

@@ -104,6 +104,15 @@ pub struct Cable {
     pub mac: String,
 }
 
+/// What a machine has of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Board<'a> {
+    /// System UUID.
+    pub uuid: &'a str,
+    /// What its clock shows when it is switched on, if not the time.
+    pub clock: Option<&'a str>,
+}
+
 /// How the kernel's own start ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KernelStart {
@@ -178,13 +187,14 @@ impl Lab {
     ///
     /// # Errors
     /// If QEMU does not start.
-    pub fn boot_plugged(&self, cable: &Cable, uuid: &str, config: &str) -> Result<Vm> {
+    pub fn boot_plugged(&self, cable: &Cable, board: Board<'_>, config: &str) -> Result<Vm> {
         let credential = format!("io.systemd.credential:orlop.config={config}");
         let oem_string = self.file("oem-string", &credential)?;
         self.start(Some(cable.namespace_of), || {
             Ok(Machine {
                 firmware: qemu::Firmware {
-                    uuid: Some(uuid.to_owned()),
+                    uuid: Some(board.uuid.to_owned()),
+                    clock: board.clock.map(str::to_owned),
                     oem_strings: vec![oem_string.clone()],
                 },
                 network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },

@@ -141,11 +141,10 @@ impl ResolvConf {
             let owned = |words: std::str::SplitWhitespace<'_>| words.map(str::to_owned).collect();
             match words.next() {
                 Some("nameserver") => conf.nameservers.extend(words.next().map(str::to_owned)),
-                // "search ." is what a host with an empty domain writes; "." alone is kept, a trailing dot is not.
+                // "search ." is what a host with an empty domain writes; it searches nothing.
                 Some("search") => {
-                    conf.searches = words
-                        .map(|w| if w == "." { w } else { w.trim_end_matches('.') }.to_owned())
-                        .collect();
+                    let domains = words.filter(|w| *w != ".").map(|w| w.strip_suffix('.').unwrap_or(w));
+                    conf.searches = domains.map(str::to_owned).collect();
                 }
                 Some("options") => conf.options = owned(words),
                 _ => {}
@@ -168,7 +167,7 @@ mod tests {
                     domain ignored\nnameserver\n";
         let expected = ResolvConf {
             nameservers: vec!["192.0.2.1".into(), "2001:db8::1".into()],
-            searches: vec!["c.example".into(), ".".into()],
+            searches: vec!["c.example".into()],
             options: vec!["edns0".into(), "trust-ad".into()],
         };
         assert_eq!(ResolvConf::parse(text), expected);

@@ -5,7 +5,7 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
 
-use super::context::{DnsContext, NodeContext};
+use super::context::{DnsContext, NodeContext, ResolvConf};
 use crate::runtime::config::DnsConfig;
 use crate::types::pod;
 
@@ -13,6 +13,15 @@ const SERVERS_MAX: usize = 3;
 const SEARCHES_MAX: usize = 32;
 const SEARCH_CHARS_MAX: usize = 2048;
 const DOMAIN_CHARS_MAX: usize = 253;
+
+/// Search domains that the cluster puts before the host's.
+const CLUSTER_SEARCHES: usize = 3;
+
+/// Reason: a pod wants the cluster's DNS, and the node was not told where that is.
+pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
+/// The same as the node's own event has it; the pod's names the pod before it.
+pub const MISSING_CLUSTER_DNS_MESSAGE: &str = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+     \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
 
 /// Something people should know about the pod's resolver: an event of type Warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +48,8 @@ pub fn pod_dns(pod: &Pod, node: &NodeContext) -> (DnsConfig, Vec<DnsWarning>) {
         Base::Cluster if !dns.cluster_dns.is_empty() => cluster(pod, dns),
         Base::Cluster => {
             warnings.push(DnsWarning {
-                reason: "MissingClusterDNS",
-                message: format!(
-                    "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \
-                     \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
-                    pod::key(pod).to_string()
-                ),
+                reason: MISSING_CLUSTER_DNS,
+                message: format!("pod: {:?}. {MISSING_CLUSTER_DNS_MESSAGE}", pod::key(pod).to_string()),
             });
             host(node)
         }
@@ -55,6 +60,38 @@ pub fn pod_dns(pod: &Pod, node: &NodeContext) -> (DnsConfig, Vec<DnsWarning>) {
     }
     fit(&mut config, &mut warnings);
     (config, warnings)
+}
+
+/// What is wrong with the host's own resolver file `path`, apart from any pod: the message of the node's event
+/// `CheckLimitsForResolvConf`. With a cluster domain three of the search domains are the cluster's.
+#[must_use]
+pub fn resolver_problem(path: &str, text: &str, cluster_domain: &str) -> Option<String> {
+    let bare = |line: &str| line.split_whitespace().eq(["nameserver"]);
+    if text.lines().any(bare) {
+        return Some("nameserver list is empty ".to_owned());
+    }
+    let searches = ResolvConf::parse(text).searches;
+    let most = SEARCHES_MAX - if cluster_domain.is_empty() { 0 } else { CLUSTER_SEARCHES };
+    if searches.len() > most {
+        return Some(format!(
+            "Resolv.conf file '{path}' contains search line consisting of more than {most} domains!"
+        ));
+    }
+    if searches.iter().any(|domain| domain.len() > DOMAIN_CHARS_MAX) {
+        return Some(format!(
+            "Resolv.conf file {path:?} contains a search path which length is more than allowed {DOMAIN_CHARS_MAX} chars!"
+        ));
+    }
+    (length(&searches) > SEARCH_CHARS_MAX).then(|| {
+        format!(
+            "Resolv.conf file '{path}' contains search line which length is more than allowed {SEARCH_CHARS_MAX} chars!"
+        )
+    })
+}
+
+/// Characters of the search line.
+fn length(searches: &[String]) -> usize {
+    searches.iter().map(|s| s.len() + 1).sum::<usize>().saturating_sub(1)
 }
 
 fn base(pod: &Pod) -> Base {
@@ -134,7 +171,6 @@ fn fit(config: &mut DnsConfig, warnings: &mut Vec<DnsWarning>) {
     let before = config.searches.len();
     config.searches.retain(|domain| domain.len() <= DOMAIN_CHARS_MAX);
     config.searches.truncate(SEARCHES_MAX);
-    let length = |searches: &[String]| searches.iter().map(|s| s.len() + 1).sum::<usize>().saturating_sub(1);
     while length(&config.searches) > SEARCH_CHARS_MAX {
         config.searches.pop();
     }
@@ -157,7 +193,6 @@ fn push_new(list: &mut Vec<String>, item: &str) {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::context::ResolvConf;
     use super::*;
 
     fn node() -> NodeContext {
@@ -248,5 +283,41 @@ mod tests {
         );
         let reasons: Vec<_> = warnings.iter().map(|w| w.reason).collect();
         assert_eq!(reasons, ["DNSConfigForming", "DNSConfigForming"]);
+    }
+
+    #[test]
+    fn the_hosts_own_resolver_file() {
+        let line = |domains: usize, each: usize| {
+            format!("search{}\n", format!(" {}", "x".repeat(each)).repeat(domains))
+        };
+        let at = |text: &str, domain: &str| resolver_problem("/r", text, domain).unwrap_or_default();
+        for (text, domain, problem) in [
+            (line(29, 10), "cluster.local", ""),
+            (
+                line(30, 10),
+                "cluster.local",
+                "Resolv.conf file '/r' contains search line consisting of more than 29 domains!",
+            ),
+            (line(32, 10), "", ""),
+            (
+                line(33, 10),
+                "",
+                "Resolv.conf file '/r' contains search line consisting of more than 32 domains!",
+            ),
+            (
+                line(1, 254),
+                "",
+                "Resolv.conf file \"/r\" contains a search path which length is more than allowed 253 chars!",
+            ),
+            (
+                line(9, 250),
+                "",
+                "Resolv.conf file '/r' contains search line which length is more than allowed 2048 chars!",
+            ),
+            ("nameserver 192.0.2.1\nsearch .\n".to_owned(), "", ""),
+            ("nameserver\n".to_owned(), "", "nameserver list is empty "),
+        ] {
+            assert_eq!(at(&text, domain), problem, "{text}");
+        }
     }
 }

@@ -26,9 +26,11 @@ use serde_json::json;
 use crate::admission::Rejection;
 use crate::api::retry::Retry;
 use crate::api::{ApiCall, ApiError, ApiResult, ObjectName};
+use crate::container_spec::dns;
 use crate::drivers::Class;
 use crate::machine::{EffectId, Machine, Outbox};
 use crate::node_status::NodeEvent;
+use crate::pod_source::storage::DuplicateName;
 use crate::pod_worker::{EventFact, EventKind};
 use crate::runtime::PodKey;
 use crate::time::{Mono, Now};
@@ -77,6 +79,28 @@ impl Fact {
     pub fn of_pod(key: &PodKey, fact: &EventFact) -> Fact {
         let about = About::Pod { key: key.clone(), field_path: fact.field_path() };
         Fact { about, kind: fact.kind, reason: fact.reason.to_owned(), message: fact.message.clone() }
+    }
+
+    /// What a worker's fact says of the node as well: that it was not told where the cluster's DNS is.
+    #[must_use]
+    pub fn of_node_beside(fact: &EventFact) -> Option<Fact> {
+        (fact.reason == dns::MISSING_CLUSTER_DNS)
+            .then(|| Fact::of_node(fact.kind, fact.reason, dns::MISSING_CLUSTER_DNS_MESSAGE))
+    }
+
+    /// That a pod was left out because another one has its name.
+    #[must_use]
+    pub fn left_out(duplicate: &DuplicateName) -> Fact {
+        let (pod, name) = (&duplicate.pod, &duplicate.pod.name);
+        let from = duplicate.source;
+        Fact {
+            about: About::Pod { key: pod.clone(), field_path: None },
+            kind: EventKind::Warning,
+            reason: "FailedValidation".to_owned(),
+            message: format!(
+                "Error validating pod {pod} from {from} due to duplicate pod name {name:?}, ignoring"
+            ),
+        }
     }
 
     /// That admission refused a pod.

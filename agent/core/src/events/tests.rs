@@ -194,3 +194,29 @@ fn what_each_answer_means() {
     assert_eq!(next(Class::NotFound, Some(404), true), called("create"));
     assert_eq!(next(Class::NotFound, Some(404), false), None, "its namespace is gone");
 }
+
+#[test]
+fn without_cluster_dns_the_node_is_told_as_well() {
+    let of = |reason: &'static str| EventFact {
+        kind: EventKind::Warning,
+        reason,
+        message: "pod: \"p_ns(u)\". …".to_owned(),
+        container: None,
+        list: ContainerList::Regular,
+    };
+    assert_eq!(Fact::of_node_beside(&of("DNSConfigForming")), None);
+    let fact = Fact::of_node_beside(&of("MissingClusterDNS")).unwrap();
+    assert_eq!(fact.about, About::Node);
+    assert!(fact.message.starts_with("kubelet does not have ClusterDNS IP configured"), "{}", fact.message);
+}
+
+#[test]
+fn a_pod_whose_name_is_taken() {
+    let duplicate = DuplicateName { pod: key("web"), source: crate::pod_source::Source::File };
+    let fact = Fact::left_out(&duplicate);
+    assert_eq!((fact.kind, fact.reason.as_str()), (EventKind::Warning, "FailedValidation"));
+    assert_eq!(
+        fact.message,
+        "Error validating pod web_ns(u) from file due to duplicate pod name \"web\", ignoring"
+    );
+}

@@ -14,10 +14,8 @@ use orlop_config::kubelet::{KubeletConfiguration, enums::TaintEffect};
 
 use super::addresses::AddressPolicy;
 use super::inputs::Inputs;
+use crate::declared_features::DECLARED;
 use crate::resources::node_allocatable::Reservations;
-
-/// Features that a scheduler asks nodes for and that this one has (`status.declaredFeatures`).
-const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
 
 /// What does not change while the agent runs.
 #[derive(Clone, Debug, PartialEq)]

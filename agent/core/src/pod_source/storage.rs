@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{PodOp, PodUpdate, Source};
+use crate::runtime::PodKey;
 use crate::time::Wall;
 use crate::types::pod::{self, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE};
 
@@ -22,10 +23,10 @@ const LOCAL_ANNOTATIONS: [&str; 3] = [CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR]
 /// A pod that was left out because another one has its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DuplicateName {
-    /// `name_namespace`.
-    pub full_name: String,
-    /// UID of the pod that was left out.
-    pub uid: String,
+    /// The pod that was left out.
+    pub pod: PodKey,
+    /// Where it came from.
+    pub source: Source,
 }
 
 /// The pods of one source, by UID.
@@ -70,7 +71,7 @@ impl PodStorage {
             let uid = pod::uid(&incoming).to_owned();
             let full_name = pod::full_name(&incoming);
             if next.contains_key(&uid) || names.contains_key(&full_name) {
-                duplicates.push(DuplicateName { full_name, uid });
+                duplicates.push(DuplicateName { pod: pod::key(&incoming), source: self.source });
                 continue;
             }
             names.insert(full_name, uid.clone());
@@ -282,7 +283,11 @@ mod tests {
         let expected = [("a_ns", "2"), ("b_ns", "1")];
         let expected: Vec<_> = expected
             .iter()
-            .map(|(n, u)| DuplicateName { full_name: (*n).into(), uid: (*u).into() })
+            .map(|(n, u)| {
+                let (name, namespace) = n.split_once('_').unwrap();
+                let pod = PodKey { namespace: namespace.into(), name: name.into(), uid: (*u).into() };
+                DuplicateName { pod, source: Source::File }
+            })
             .collect();
         assert_eq!(duplicates, expected);
     }

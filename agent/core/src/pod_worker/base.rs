@@ -11,10 +11,11 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use super::api::{ContainerList, EventFact, EventKind, PodAction, WorkerContext};
 use super::hooks::PreStop;
 use super::ledger::{Flight, Ledger, Purpose, Target};
+use crate::drivers::Class;
 use crate::machine::{EffectId, Outbox};
 use crate::pod_actions::newest_sandbox;
 use crate::probe::PodProbes;
-use crate::runtime::effect::Effect;
+use crate::runtime::effect::{Effect, EffectError};
 use crate::runtime::observed::{PodSnapshot, SandboxObserved, SandboxState};
 use crate::runtime::{ContainerId, PodKey, SandboxId};
 use crate::status::{self, StatusInputs, Verdict, WaitingReason};
@@ -57,6 +58,10 @@ pub(super) struct Base {
     /// All containers are being made to begin anew.
     pub(super) resetting: bool,
     pub(super) volumes: PodVolumes,
+    /// The last look failed, and people were told.
+    pub(super) look_failed: bool,
+    /// A sandbox was made and not seen yet.
+    pub(super) sandbox_unseen: bool,
     /// preStop hooks of instances that are being stopped.
     pub(super) pre_stops: BTreeMap<ContainerId, PreStop>,
     /// A decision waits for a snapshot later than this.
@@ -79,6 +84,8 @@ impl Base {
             probes: PodProbes::default(),
             resetting: false,
             volumes: PodVolumes::default(),
+            look_failed: false,
+            sandbox_unseen: false,
             pre_stops: BTreeMap::new(),
             wanted_after: None,
         }
@@ -180,7 +187,22 @@ impl Base {
             self.stopped.retain(|id| snapshot.sandboxes.iter().any(|s| s.id == *id));
             self.pre_stops.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
             self.snapshot = Some(snapshot);
+            (self.look_failed, self.sandbox_unseen) = (false, false);
         }
+    }
+
+    /// The runtime answered a look with an error: said once, until a look succeeds. A runtime that is away is the node's
+    /// trouble and said there.
+    pub(super) fn look_failed(&mut self, e: &EffectError, out: &mut Outbox<PodAction>) {
+        if e.class == Class::Unavailable || std::mem::replace(&mut self.look_failed, true) {
+            return;
+        }
+        let (reason, what) = if self.sandbox_unseen {
+            ("FailedPodSandBoxStatus", "Unable to get pod sandbox status")
+        } else {
+            ("FailedSync", "error determining status")
+        };
+        self.event(EventKind::Warning, reason, format!("{what}: {}", e.message), None, out);
     }
 
     /// True if the sandbox still holds anything that `StopSandbox` releases.

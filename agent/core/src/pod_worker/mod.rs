@@ -59,6 +59,7 @@ use ledger::{Flight, Purpose, Target};
 use state::{Cleanup, Record, State, Syncing, Terminated, Terminating};
 
 use crate::container_spec::CREATE_CONTAINER_CONFIG_ERROR;
+use crate::declared_features;
 use crate::drivers::Class;
 use crate::machine::{EffectId, Machine, Outbox};
 use crate::runtime::PodKey;
@@ -150,7 +151,7 @@ impl PodWorker {
         self.base.ledger.in_flight()
     }
 
-    fn desired(&mut self, pod: Arc<Pod>, now: Now) {
+    fn desired(&mut self, pod: Arc<Pod>, now: Now, out: &mut Outbox<PodAction>) {
         if pod.metadata.uid.as_deref() != Some(self.base.key.uid.as_str()) {
             return;
         }
@@ -173,7 +174,16 @@ impl PodWorker {
                     self.kill(KillReason::Ended, None, now);
                 }
             }
-            State::Syncing(s) => s.pod = pod,
+            State::Syncing(s) => {
+                let missing = declared_features::missing_for_update(&s.pod, &pod);
+                if !missing.is_empty() {
+                    let text =
+                        format!("Pod requires node features that are not available: {}", missing.join(", "));
+                    let reason = "FailedNodeDeclaredFeaturesCheck";
+                    self.base.event(EventKind::Warning, reason, text, None, out);
+                }
+                s.pod = pod;
+            }
             State::Terminating(t) => {
                 t.desired_again |= t.remove && !deleted;
                 t.pod = Some(pod);
@@ -294,6 +304,8 @@ impl PodWorker {
         volumes::answered(b, &flight.purpose, result, now, out);
         match (&flight.purpose, result) {
             (Purpose::Inspect, Ok(EffectOk::Snapshot(s))) => b.absorb(Arc::from(s.clone())),
+            (Purpose::Inspect, Err(e)) => b.look_failed(e, out),
+            (Purpose::RunSandbox, Ok(_)) => b.sandbox_unseen = true,
             (Purpose::StopSandbox(id), Ok(_)) => b.stopped.push(id.clone()),
             (Purpose::CreateDirs, Ok(_)) => {
                 if let State::Syncing(s) = &mut self.state {
@@ -367,7 +379,7 @@ impl Machine for PodWorker {
 
     fn step(&mut self, now: Now, event: PodEvent, out: &mut Outbox<PodAction>) {
         match event {
-            PodEvent::Desired(pod) => self.desired(pod, now),
+            PodEvent::Desired(pod) => self.desired(pod, now, out),
             PodEvent::Kill { reason, grace_s } => self.kill(reason, grace_s, now),
             PodEvent::Observed(snapshot) => self.base.absorb(snapshot),
             PodEvent::EffectDone { id, completed_at, result } => {

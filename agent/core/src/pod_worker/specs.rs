@@ -6,6 +6,7 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::container_spec::dns::{self, DnsWarning};
 use crate::container_spec::{self, Given, NodeContext, SpecError};
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::Effect;
@@ -20,6 +21,11 @@ pub trait PodSpecs: Debug + Send + Sync {
     /// # Errors
     /// What in the pod cannot be done.
     fn sandbox(&self, pod: &Pod, attempt: u32) -> Result<SandboxConfig, SpecError>;
+
+    /// What people should know about the resolver configuration in `pod`'s sandbox.
+    fn dns_warnings(&self, _pod: &Pod) -> Vec<DnsWarning> {
+        Vec::new()
+    }
 
     /// One container of `pod` under `attempt`.
     ///
@@ -69,6 +75,10 @@ pub trait PodSpecs: Debug + Send + Sync {
 impl PodSpecs for NodeContext {
     fn sandbox(&self, pod: &Pod, attempt: u32) -> Result<SandboxConfig, SpecError> {
         container_spec::sandbox_config(pod, attempt, self)
+    }
+
+    fn dns_warnings(&self, pod: &Pod) -> Vec<DnsWarning> {
+        dns::pod_dns(pod, self).1
     }
 
     fn container(

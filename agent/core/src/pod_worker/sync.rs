@@ -314,6 +314,11 @@ fn replace_sandbox(
     debug_assert!(snapshot.sandboxes.iter().all(|x| x.state == SandboxState::NotReady));
     match b.ctx.specs.sandbox(&s.pod, attempt) {
         Ok(config) => {
+            for warning in b.ctx.specs.dns_warnings(&s.pod) {
+                if s.told.insert(format!("dns {attempt} {}", warning.message)) {
+                    b.event(EventKind::Warning, warning.reason, warning.message, None, out);
+                }
+            }
             let effect = Effect::RunSandbox { config: Box::new(config) };
             b.issue(now, Target::Sandbox, Purpose::RunSandbox, effect, out);
         }

@@ -140,6 +140,16 @@ fn may_run(snapshot: Option<&PodSnapshot>) -> bool {
     snapshot.is_some_and(|s| s.containers.iter().any(|c| crate::pod_actions::is_live(c.state)))
 }
 
+/// The first address of the node's own family, then the first of the other one: the API takes no more.
+fn one_of_each_family(ips: Vec<String>, host_ips: &[String]) -> Vec<String> {
+    let is_v6 = |ip: &String| ip.contains(':');
+    let v6_first = host_ips.first().is_some_and(is_v6);
+    [v6_first, !v6_first]
+        .into_iter()
+        .filter_map(|v6| ips.iter().find(|ip| is_v6(ip) == v6).cloned())
+        .collect()
+}
+
 fn addresses(inputs: &StatusInputs<'_>, status: &mut PodStatus) {
     if let Some(first) = inputs.host_ips.first() {
         status.host_ip = Some(first.clone());
@@ -153,7 +163,7 @@ fn addresses(inputs: &StatusInputs<'_>, status: &mut PodStatus) {
         let kept = inputs.previous.or(inputs.pod.status.as_ref()).and_then(|s| s.pod_ips.clone());
         kept.unwrap_or_default().into_iter().map(|ip| ip.ip).collect()
     } else {
-        observed
+        one_of_each_family(observed, inputs.host_ips)
     };
     status.pod_ip = ips.first().cloned();
     status.pod_ips = some_unless_empty(ips.into_iter().map(|ip| PodIP { ip }).collect());

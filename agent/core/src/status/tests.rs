@@ -380,3 +380,18 @@ fn all_containers_begin_anew() {
     let last = a.last_state.unwrap().terminated.unwrap();
     assert_eq!((a.restart_count, last.reason.as_deref()), (1, Some("RestartingAllContainers")));
 }
+
+#[test]
+fn the_nodes_own_family_comes_first_and_each_once() {
+    let owned = |list: &[&str]| list.iter().map(|ip| (*ip).to_owned()).collect::<Vec<_>>();
+    for (ips, host, shown) in [
+        (&["10.0.0.1", "fd00::1"][..], &["192.0.2.1"][..], &["10.0.0.1", "fd00::1"][..]),
+        (&["fd00::1", "10.0.0.1"], &["192.0.2.1"], &["10.0.0.1", "fd00::1"]),
+        (&["10.0.0.1", "fd00::1"], &["2001:db8::1"], &["fd00::1", "10.0.0.1"]),
+        (&["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"], &["192.0.2.1"], &["10.0.0.1", "fd00::1"]),
+        (&["fd00::1"], &[], &["fd00::1"]),
+        (&[], &["192.0.2.1"], &[]),
+    ] {
+        assert_eq!(one_of_each_family(owned(ips), &owned(host)), owned(shown), "{ips:?} on {host:?}");
+    }
+}

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::drivers::{ImageService, Runtime};
+use agent_core::events::Fact;
 use agent_core::node_status::{HostNetwork, MachineFacts, NodeImage, NodeInput, NodeStatusEvent};
 use agent_core::time::Mono;
 use tokio::sync::{Notify, watch};
@@ -40,6 +41,11 @@ pub trait NodeFactsSource: Send + Sync + 'static {
     /// # Errors
     /// What cannot be read.
     fn host_network(&self) -> anyhow::Result<HostNetwork>;
+
+    /// What is wrong with this machine in ways that pods may feel: events of the node, said once at the start.
+    fn warnings(&self) -> Vec<Fact> {
+        Vec::new()
+    }
 
     /// Notified when an address or a route of the host changed; `tasks` carries the listener.
     fn network_changes(&self, tasks: &Tasks) -> Arc<Notify>;

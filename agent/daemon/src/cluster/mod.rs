@@ -173,7 +173,8 @@ pub fn start<A: ApiServer>(
         reconnect: drivers.reconnect.clone(),
         board: drivers.board.clone(),
     };
-    tasks.own(ApiSource::new(name.clone()), ApiSourceShell(to_manager), source.1);
+    let shell = ApiSourceShell { manager: to_manager, recorder: recorder.0.clone() };
+    tasks.own(ApiSource::new(name.clone()), shell, source.1);
     tasks.own(
         StatusManager::new(name.clone()),
         StatusShell { caller: caller.clone(), own: status.0, mirrors: mirrors.0.clone() },

@@ -9,6 +9,7 @@
 //! [`agent_core::pod_source::api`], [`agent_core::status_manager`], [`agent_core::mirror_pods`].
 
 use agent_core::api::{ApiServer, WatchEvent};
+use agent_core::events::{Fact, RecorderEvent};
 use agent_core::mirror_pods::{MirrorAction, MirrorEvent, MirrorPods, MirrorReport};
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::api::{ApiSource, ApiSourceAction, ApiSourceEvent, ApiSourceReport};
@@ -42,7 +43,12 @@ impl PodWatchers {
 }
 
 /// The API source's surroundings.
-pub struct ApiSourceShell(pub Sender<ManagerEvent>);
+pub struct ApiSourceShell {
+    /// The pod manager.
+    pub manager: Sender<ManagerEvent>,
+    /// The event recorder.
+    pub recorder: Sender<RecorderEvent>,
+}
 
 impl Shell for ApiSourceShell {
     type Machine = ApiSource;
@@ -54,7 +60,7 @@ impl Shell for ApiSourceShell {
     fn perform(&mut self, _now: Now, action: ApiSourceAction) {
         match action {
             ApiSourceAction::Deliver(update) => {
-                self.0.send(ManagerEvent::Update(update));
+                self.manager.send(ManagerEvent::Update(update));
             }
             ApiSourceAction::Report(ApiSourceReport::Ready(pods)) => {
                 tracing::info!(pods, "pods of the API server are known");
@@ -63,7 +69,9 @@ impl Shell for ApiSourceShell {
                 tracing::error!(pod, problem, "pod of the API server ignored");
             }
             ApiSourceAction::Report(ApiSourceReport::Duplicate(duplicate)) => {
-                tracing::error!(reason = "FailedValidation", ?duplicate, "pod left out: its name is taken");
+                let fact = Fact::left_out(&duplicate);
+                tracing::error!(reason = fact.reason, message = fact.message, "event");
+                self.recorder.send(RecorderEvent::Record(fact));
             }
             ApiSourceAction::Report(ApiSourceReport::Lost(problem)) => {
                 tracing::warn!(

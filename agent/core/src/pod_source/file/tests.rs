@@ -75,7 +75,9 @@ impl World {
             FileAction::Report(FileReport::UnknownFields { path, fields }) => {
                 format!("report unknown {path} {fields:?}")
             }
-            FileAction::Report(FileReport::Duplicate(d)) => format!("report duplicate {}", d.full_name),
+            FileAction::Report(FileReport::Duplicate(d)) => {
+                format!("report duplicate {}_{}", d.pod.name, d.pod.namespace)
+            }
         });
         actions.collect()
     }

@@ -5,6 +5,7 @@ mod hooks;
 mod probes;
 mod pull;
 mod small_scope;
+mod told;
 mod volumes;
 mod world;
 

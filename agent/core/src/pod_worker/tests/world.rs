@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
+use crate::container_spec::dns::DnsWarning;
 use crate::container_spec::{self, Given, NodeContext, SpecError};
 use crate::drivers::Class;
 use crate::lifecycle_hooks::HookCall;
@@ -102,6 +103,11 @@ impl PodSpecs for TinySpecs {
         given: Given<'_>,
     ) -> Result<Vec<volume::sub_path::SubPath>, SpecError> {
         container_spec::sub_paths(p, container, given, &NodeContext::new("n"))
+    }
+
+    fn dns_warnings(&self, p: &Pod) -> Vec<DnsWarning> {
+        let policy = pod::spec(p).dns_policy.iter().filter(|policy| *policy == "odd");
+        policy.map(|_| DnsWarning { reason: "DNSConfigForming", message: "too long".to_owned() }).collect()
     }
 
     fn container_hash(&self, name: &str, image: &str) -> String {
@@ -419,6 +425,9 @@ impl World {
         self.now.0 += 1_000_000;
         let wall = self.wall();
         if *effect == Effect::Inspect {
+            if let Some(e) = self.runtime.refuse.get(effect.verb()) {
+                return Err(e.clone());
+            }
             let snapshot = self.snapshot();
             self.now.0 += 1_000_000;
             return Ok(EffectOk::Snapshot(Box::new(snapshot)));

@@ -1,0 +1,62 @@
+//! declared_features: what this node says it can do (`status.declaredFeatures`), and what a change of a pod would need.
+//!
+//! In: a pod before and after an update. Out: names of features that the update needs and this node does not declare.
+//! Invariants: only what is true is declared; names come in the order of upstream's registry.
+//! Upstream: component-helpers/nodedeclaredfeatures (KEP-5328).
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use crate::types::pod;
+
+/// Features that a scheduler asks nodes for and that this one has.
+pub const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+
+const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
+const INIT_CONTAINER_RESIZE: &str = "InPlacePodVerticalScalingInitContainers";
+
+/// What the update from `old` to `new` needs and this node does not have.
+#[must_use]
+pub fn missing_for_update(old: &Pod, new: &Pod) -> Vec<&'static str> {
+    let init = |p: &Pod| -> Vec<Container> {
+        let of = pod::init_containers(p).iter().filter(|c| !pod::is_sidecar(c));
+        of.cloned().collect()
+    };
+    let resized = |c: &Container| init(new).iter().any(|n| n.name == c.name && n.resources != c.resources);
+    let needs = [
+        (POD_LEVEL_RESIZE, pod::spec(old).resources != pod::spec(new).resources),
+        (INIT_CONTAINER_RESIZE, init(old).iter().any(resized)),
+    ];
+    needs
+        .into_iter()
+        .filter(|(name, needed)| *needed && !DECLARED.contains(name))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn only_resizes_need_anything() {
+        let of = |spec: Value| -> Pod { serde_json::from_value(json!({"spec": spec})).unwrap() };
+        let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
+        let init = |policy: Value, amount: &str| json!({"containers": [], "initContainers": [{"name": "i", "restartPolicy": policy, "resources": cpu(amount)}]});
+        let regular = |amount: &str| json!({"containers": [{"name": "c", "resources": cpu(amount)}]});
+        let whole = |amount: &str| json!({"containers": [], "resources": cpu(amount)});
+        for (old, new, missing) in [
+            (regular("1"), regular("2"), vec![]),
+            (init(json!(null), "1"), init(json!(null), "1"), vec![]),
+            (init(json!("Always"), "1"), init(json!("Always"), "2"), vec![]),
+            (init(json!(null), "1"), init(json!(null), "2"), vec![INIT_CONTAINER_RESIZE]),
+            (whole("1"), whole("1"), vec![]),
+            (whole("1"), whole("2"), vec![POD_LEVEL_RESIZE]),
+            (regular("1"), whole("1"), vec![POD_LEVEL_RESIZE]),
+            (init(json!(null), "1"), regular("1"), vec![]),
+        ] {
+            assert_eq!(missing_for_update(&of(old.clone()), &of(new.clone())), missing, "{old} to {new}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Events of a worker that are about neither hooks nor probes: looks that fail, resolvers, features.
+
+use serde_json::{Value, json};
+
+use super::world::{World, make_pod};
+use super::{one, secs};
+use crate::drivers::Class;
+use crate::runtime::effect::EffectError;
+
+fn refuse(w: &mut World, class: Class) {
+    w.runtime.refuse.insert("inspect", EffectError { class, message: "no".to_owned() });
+}
+
+fn changes(w: &mut World) {
+    w.exit("a", 1);
+    w.wait(secs(3));
+}
+
+#[test]
+fn a_look_that_fails_is_told_once_until_one_succeeds() {
+    let mut w = World::with(&one("Always"));
+    refuse(&mut w, Class::Invalid);
+    w.desire(&make_pod(json!({"restartPolicy": "Always", "containers": [{"name": "a", "image": "img:2"}]})));
+    w.wait(secs(60));
+    assert_eq!(w.told("FailedSync"), ["error determining status: no"]);
+    w.runtime.refuse.clear();
+    w.wait(secs(60));
+    refuse(&mut w, Class::Invalid);
+    w.desire(&one("Always"));
+    w.wait(secs(60));
+    assert_eq!(w.told("FailedSync").len(), 2);
+    assert!(w.told("FailedPodSandBoxStatus").is_empty());
+}
+
+#[test]
+fn a_new_sandbox_that_cannot_be_looked_at_is_told_as_that() {
+    let mut w = World::new();
+    w.desire(&one("Always"));
+    while w.runtime.sandboxes.is_empty() {
+        let next = *w.pending.keys().next().expect("something to do before there is a sandbox");
+        w.perform(next);
+    }
+    refuse(&mut w, Class::Invalid);
+    w.wait(secs(60));
+    assert_eq!(w.told("FailedPodSandBoxStatus"), ["Unable to get pod sandbox status: no"]);
+    assert!(w.told("FailedSync").is_empty());
+}
+
+#[test]
+fn a_runtime_that_is_away_is_not_the_pods_trouble() {
+    let mut w = World::with(&one("Always"));
+    refuse(&mut w, Class::Unavailable);
+    changes(&mut w);
+    assert!(w.told("FailedSync").is_empty(), "{:?}", w.events);
+}
+
+#[test]
+fn what_is_odd_about_a_resolver_is_told_with_each_sandbox() {
+    let spec = json!({"dnsPolicy": "odd", "containers": [{"name": "a", "image": "img:1"}]});
+    let mut w = World::with(&make_pod(spec));
+    w.exit("a", 1);
+    w.wait(secs(60));
+    assert_eq!(w.told("DNSConfigForming"), ["too long"]);
+    assert!(World::with(&one("Always")).told("DNSConfigForming").is_empty());
+}
+
+#[test]
+fn a_change_that_needs_a_feature_of_other_nodes_is_told() {
+    let of = |amount: Value| {
+        make_pod(json!({"containers": [{"name": "a", "image": "img:1"}],
+            "resources": {"requests": {"cpu": amount}}}))
+    };
+    let mut w = World::with(&of(json!("1")));
+    w.desire(&of(json!("1")));
+    assert!(w.told("FailedNodeDeclaredFeaturesCheck").is_empty());
+    w.desire(&of(json!("2")));
+    assert_eq!(
+        w.told("FailedNodeDeclaredFeaturesCheck"),
+        ["Pod requires node features that are not available: InPlacePodLevelResourcesVerticalScaling"]
+    );
+}

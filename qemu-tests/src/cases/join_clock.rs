@@ -1,0 +1,51 @@
+//! A node whose clock is wrong by years at its first boot: it says so, and joins once the clock is set.
+
+use anyhow::{Context, Result, ensure};
+use orlop_config::ledger::HostMessage;
+
+use crate::case::{Case, CaseContext, Level};
+use crate::cluster::fixture::await_ready;
+use crate::cluster::flags::Settings;
+use crate::cluster::plane::Cluster;
+use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
+use crate::say;
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[Case {
+    name: "join/wrong-clock",
+    level: Level::L4v,
+    expected_s: 120,
+    about: "a VM whose clock is wrong by years at its first boot says so, and joins once the clock is set",
+    group: None,
+    run: wrong_clock,
+}];
+
+const VM: &str = "early";
+const SHOWN: &str = "2001-01-01T00:00:00";
+
+fn wrong_clock(cx: &mut CaseContext<'_>) -> Result<()> {
+    let mut cluster = Cluster::start(&cx.run, &cx.artefacts, Settings::default())?;
+    let mut vm = VmNode::plug(&mut cluster, &cx.artefacts, VM)?;
+    vm.mislead(SHOWN);
+    vm.boot(Some(cluster.token()))?;
+    let machine = vm.vm()?;
+    machine.await_phase("agent.ready", READY_LIMIT_S)?;
+    let said = machine.await_message("a word about the clock", 60, |m| match m {
+        HostMessage::Problem { source, message } if source == "join" && message.contains("clock") => {
+            Some(message)
+        }
+        _ => None,
+    })?;
+    say::line(format!("  {said}"));
+    ensure!(said.contains("the clock shows") && said.contains("set it by hand"), "it says {said:?}");
+    let shell = machine.shell()?;
+    let before: i64 = shell.must("date +%s")?.trim().parse().context("the VM's time")?;
+    let now = jiff::Timestamp::now().as_second();
+    ensure!(now - before > 30 * 86_400, "the VM's clock is right already: {before}, and it is {now}");
+    shell.must(&format!("date -u -s @{now}"))?;
+    let start = std::time::Instant::now();
+    vm.give_range(&cluster)?;
+    await_ready(&cluster, VM, 120)?;
+    say::line(format!("  Ready {:.1} s after the clock was set", start.elapsed().as_secs_f64()));
+    cluster.ensure_nothing_forbidden()
+}

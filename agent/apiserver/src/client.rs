@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::access::{Access, Credentials, Server};
-use crate::connect::{ConnectError, Dialer, chain};
+use crate::connect::{ConnectError, Dialer, Protocol, chain};
 use crate::connection::{Connection, SendError};
 use crate::error;
 use crate::limiter::Limiter;
@@ -48,6 +48,8 @@ pub struct Options {
     pub api_rate: (i32, i32),
     /// `eventRecordQPS` and `eventBurst`; 0 or below means no limit, as upstream has it.
     pub event_rate: (i32, i32),
+    /// HTTP/1.1 where the environment has `DISABLE_HTTP2`.
+    pub protocol: Protocol,
 }
 
 impl Options {
@@ -59,6 +61,7 @@ impl Options {
             timeout: Duration::from_secs(10),
             api_rate: (50, 100),
             event_rate: (50, 100),
+            protocol: Protocol::Http2,
         }
     }
 }
@@ -117,7 +120,7 @@ impl ApiClient {
             reason: format!("{:?} is no header value", options.user_agent),
         })?;
         Ok(ApiClient(Arc::new(Inner {
-            connection: Connection::new(access, dialer)?,
+            connection: Connection::new(access, dialer, options.protocol)?,
             user_agent,
             timeout: options.timeout,
             general: Limiter::new(options.api_rate.0, options.api_rate.1),

@@ -5,6 +5,8 @@
 //!                 │ no                  └─ not sent, or refused unprocessed ─► once more on a new one
 //!                 └─► dial, shared by all who wait
 //! ```
+//! With HTTP/1.1 (`DISABLE_HTTP2`) it is a connection for each request under way ([`crate::http1`]), by the same rules.
+//!
 //! In: requests; new [`Access`]. Out: answers; a generation number that watches follow.
 //! Invariants: a request goes out on the newest identity; replacing the identity fails no request: those under way
 //! finish on the old connection, which closes by itself after the last of them; no request goes out from an address
@@ -25,7 +27,8 @@ use rustls::ClientConfig;
 use tokio::sync::watch;
 
 use crate::access::{Access, Server};
-use crate::connect::{self, ConnectError, Dialer, Sender, chain};
+use crate::connect::{self, ConnectError, Dialer, Protocol, Sender, chain};
+use crate::http1;
 use crate::tls::{self, TlsError};
 
 /// As many calls in a row without an answer close the connection: it may be dead without knowing it.
@@ -56,6 +59,10 @@ struct State {
     tls: Arc<ClientConfig>,
     live: Option<Live>,
     dialing: Option<Dial>,
+    /// Of HTTP/1.1.
+    pool: http1::Pool,
+    /// Counts what the pool is emptied for.
+    epoch: u64,
     failures: u32,
     /// The last call got no answer.
     silent: bool,
@@ -65,6 +72,7 @@ struct State {
 pub(crate) struct Connection {
     state: Mutex<State>,
     dialer: Dialer,
+    protocol: Protocol,
     numbers: AtomicU64,
     /// Bumped when everybody should move to a new connection.
     generation: watch::Sender<u64>,
@@ -73,13 +81,22 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(access: Access, dialer: Dialer) -> Result<Connection, TlsError> {
-        let tls = tls::client_config(&access)?;
-        let state =
-            State { access: Arc::new(access), tls, live: None, dialing: None, failures: 0, silent: false };
+    pub(crate) fn new(access: Access, dialer: Dialer, protocol: Protocol) -> Result<Connection, TlsError> {
+        let tls = tls::client_config(&access, protocol)?;
+        let state = State {
+            access: Arc::new(access),
+            tls,
+            live: None,
+            dialing: None,
+            pool: http1::Pool::default(),
+            epoch: 0,
+            failures: 0,
+            silent: false,
+        };
         Ok(Connection {
             state: Mutex::new(state),
             dialer,
+            protocol,
             numbers: AtomicU64::new(0),
             generation: watch::Sender::new(0),
             returned: watch::Sender::new(0),
@@ -113,7 +130,7 @@ impl Connection {
         if *self.access() == access {
             return Ok(false);
         }
-        let tls = tls::client_config(&access)?;
+        let tls = tls::client_config(&access, self.protocol)?;
         let mut state = self.state();
         state.access = Arc::new(access);
         state.tls = tls;
@@ -127,6 +144,8 @@ impl Connection {
         let mut state = self.state();
         state.live = None;
         state.dialing = None;
+        state.pool = http1::Pool::default();
+        state.epoch += 1;
         state.failures = 0;
         drop(state);
         self.generation.send_modify(|g| *g += 1);
@@ -142,7 +161,8 @@ impl Connection {
         let mut state = self.state();
         state.failures = if answered { 0 } else { state.failures.saturating_add(1) };
         let returned = std::mem::replace(&mut state.silent, !answered) && answered;
-        let dead = state.failures >= FAILURES_MAX && state.live.is_some();
+        let held = state.live.is_some() || (self.protocol == Protocol::Http1 && !answered);
+        let dead = state.failures >= FAILURES_MAX && held;
         drop(state);
         if returned {
             self.returned.send_modify(|n| *n += 1);
@@ -154,6 +174,9 @@ impl Connection {
 
     /// Sends a request, on a second connection if the first did not take it.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
+        if self.protocol == Protocol::Http1 {
+            return self.send_alone(http1::to_origin(request)).await;
+        }
         let mut again = true;
         loop {
             let mut live = self.live().await?;
@@ -172,13 +195,62 @@ impl Connection {
                     }
                     let reason = chain(failed.error());
                     if unprocessed {
-                        let server = self.server().to_string();
-                        return Err(SendError::NotSent(ConnectError::Protocol { server, reason }));
+                        return Err(self.not_sent(reason));
                     }
                     return Err(SendError::Broken(reason));
                 }
             }
         }
+    }
+
+    /// The same over HTTP/1.1: on a connection that nobody else uses.
+    async fn send_alone(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
+        let mut again = true;
+        loop {
+            let (kept, epoch) = {
+                let mut state = self.state();
+                (state.pool.take(), state.epoch)
+            };
+            let mut kept = match kept {
+                Some(kept) => kept,
+                None => self.dial_alone().await?,
+            };
+            match kept.sender.try_send_request(request.clone()).await {
+                Ok(response) => {
+                    let mut state = self.state();
+                    // One that was let go of meanwhile ends with its answer.
+                    if state.epoch == epoch {
+                        state.pool.put(kept);
+                    }
+                    return Ok(response);
+                }
+                Err(mut failed) => {
+                    let unprocessed = failed.take_message().is_some();
+                    if (unprocessed || request.method() == hyper::Method::GET) && again {
+                        again = false;
+                        continue;
+                    }
+                    let reason = chain(failed.error());
+                    return Err(if unprocessed { self.not_sent(reason) } else { SendError::Broken(reason) });
+                }
+            }
+        }
+    }
+
+    async fn dial_alone(&self) -> Result<http1::Kept, ConnectError> {
+        let (access, tls) = {
+            let state = self.state();
+            (Arc::clone(&state.access), Arc::clone(&state.tls))
+        };
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let dialed = connect::dial_http1(&access, tls, &self.dialer).await?;
+        keep(number, access, dialed.task);
+        Ok(http1::Kept { sender: dialed.sender, local: dialed.local })
+    }
+
+    fn not_sent(&self, reason: String) -> SendError {
+        let server = self.server().to_string();
+        SendError::NotSent(ConnectError::Protocol { server, protocol: self.protocol, reason })
     }
 
     fn forget(&self, number: u64) {

@@ -75,7 +75,8 @@ mod tests {
 
     #[test]
     fn the_server_is_in_a_header() {
-        let request = Request::get("https://[2001:db8::1]:6443/api/v1/pods?watch=1").body(Full::default()).unwrap();
+        let request =
+            Request::get("https://[2001:db8::1]:6443/api/v1/pods?watch=1").body(Full::default()).unwrap();
         let request = to_origin(request);
         assert_eq!(request.uri().to_string(), "/api/v1/pods?watch=1");
         assert_eq!(request.headers()[HOST], "[2001:db8::1]:6443");

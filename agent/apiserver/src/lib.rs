@@ -27,6 +27,7 @@ mod connect;
 mod connection;
 pub mod discovery;
 mod error;
+mod http1;
 pub mod kubeconfig;
 mod limiter;
 mod random;
@@ -41,7 +42,7 @@ mod watch;
 
 pub use access::{Access, Credentials, KeyPem, Server, ServerError, Trust};
 pub use client::{ApiClient, Health, Options, Stats};
-pub use connect::ConnectError;
+pub use connect::{ConnectError, Protocol};
 pub use refresh::{Refreshed, keep_fresh};
 pub use tls::{TlsError, Unverified};
 pub use watch::Watched;

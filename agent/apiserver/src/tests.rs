@@ -1,5 +1,7 @@
 //! Tests of the driver against the fake, with a paused clock: faults, watches, rotation, hostile answers.
 
+mod http1;
+
 use std::sync::Arc;
 use std::time::Duration;
 

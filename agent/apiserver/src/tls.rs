@@ -14,6 +14,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 use crate::access::{Access, Credentials, Trust};
+use crate::connect::Protocol;
 
 /// Where Debian and most others keep the machine's certificate authorities.
 const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -89,8 +90,8 @@ fn unusable(what: &'static str, reason: impl ToString) -> TlsError {
     TlsError::Unusable { what, reason: reason.to_string() }
 }
 
-/// The configuration for one [`Access`].
-pub(crate) fn client_config(access: &Access) -> Result<Arc<ClientConfig>, TlsError> {
+/// The configuration for one [`Access`], and for what is to be spoken.
+pub(crate) fn client_config(access: &Access, protocol: Protocol) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -118,7 +119,7 @@ pub(crate) fn client_config(access: &Access) -> Result<Arc<ClientConfig>, TlsErr
             .map_err(|error| unusable("client certificate", error))?,
         _ => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![protocol.alpn().to_vec()];
     // One long connection: tickets would only sit in memory.
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_apiserver::ApiClient;
+use agent_apiserver::{ApiClient, Protocol};
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::events::Fact;
 use agent_core::node_status::{HostNetwork, MachineFacts};
@@ -53,6 +53,8 @@ pub struct Environment {
     pub watchdog_pid: Option<String>,
     /// `JOURNAL_STREAM` is set: stderr goes to the journal.
     pub under_journald: bool,
+    /// `DISABLE_HTTP2` is set to something: the API server is spoken to in HTTP/1.1.
+    pub disable_http2: bool,
 }
 
 impl Environment {
@@ -65,6 +67,7 @@ impl Environment {
             watchdog_usec: get("WATCHDOG_USEC"),
             watchdog_pid: get("WATCHDOG_PID"),
             under_journald: std::env::var_os("JOURNAL_STREAM").is_some(),
+            disable_http2: std::env::var_os("DISABLE_HTTP2").is_some_and(|value| !value.is_empty()),
         }
     }
 }
@@ -176,7 +179,12 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono)?;
     let plan = node_plan(&settings, &facts, &incarnation)?;
     let cluster = settings.cluster.as_ref();
-    let cluster = cluster.map(|of| join(of, &settings, facts.node_name(), &board, &tasks)).transpose()?;
+    let protocol = if environment.disable_http2 { Protocol::Http1 } else { Protocol::Http2 };
+    if cluster.is_some() && protocol != Protocol::Http2 {
+        tracing::info!(%protocol, "DISABLE_HTTP2 is set; the API server is spoken to in this protocol");
+    }
+    let cluster =
+        cluster.map(|of| join((of, protocol), &settings, facts.node_name(), &board, &tasks)).transpose()?;
     let network = runtime.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
     let node_name = facts.node_name().to_owned();
@@ -225,7 +233,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
 
 /// Starts looking for the node's identity; what speaks to the API server waits for it.
 fn join(
-    cluster: &ClusterSettings,
+    (cluster, protocol): (&ClusterSettings, Protocol),
     settings: &Settings,
     node_name: &str,
     board: &Board,
@@ -238,7 +246,7 @@ fn join(
     tasks.start(identity::reconnect(client.clone(), reconnect.clone()));
     identity::start(
         cluster.clone(),
-        plan::client_options(kubelet),
+        plan::client_options(kubelet, protocol),
         plan::client_certificate(kubelet, node_name),
         client_view,
         board.clone(),

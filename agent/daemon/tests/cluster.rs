@@ -147,3 +147,41 @@ async fn a_pod_waits_for_its_config_map_and_sees_it_change() {
     agent.pass(30).await;
     assert_eq!(std::fs::read_dir(machine.path("kubelet/pods")).unwrap().count(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_no_validation_would_pass_hurt_nobody() {
+    // Objects that are no pods at all end at the driver (agent-apiserver's tests).
+    let (machine, api) = machine();
+    let agent = machine.agent(Mono(0)).await;
+    api.until("ready", &the_node(), is_ready).await;
+    let container = json!({"name": "c", "image": "i"});
+    let hostile = [
+        json!({"containers": []}),
+        json!({"containers": [{"name": "../../etc", "image": "i"}]}),
+        json!({"containers": [{"name": "c", "image": "::::@@@"}]}),
+        json!({"containers": [container], "terminationGracePeriodSeconds": i64::MIN, "restartPolicy": "Perhaps"}),
+        json!({"containers": [container], "activeDeadlineSeconds": i64::MAX, "hostname": "a/b\u{0}c"}),
+        json!({"containers": [container], "initContainers": [container, container], "dnsPolicy": "Prayer"}),
+        json!({"containers": [container], "securityContext": {"runAsUser": -1, "fsGroup": i64::MAX}}),
+        json!({"containers": [container], "resources": {"limits": {"cpu": "NaN"}}, "overhead": {"cpu": "-1e400"}}),
+        json!({"containers": [container], "volumes": [{"name": "v"}, {"name": "..", "hostPath": {"path": "../"}}]}),
+    ];
+    let mut bad = Vec::new();
+    for (index, mut spec) in hostile.into_iter().enumerate() {
+        spec["nodeName"] = json!("node");
+        let name = format!("bad{index}");
+        let key = Key::new(Resource::Pods, "default", &name);
+        let pod = json!({"metadata": {"name": name, "namespace": "default"}, "spec": spec});
+        api.with(|api, now| api.serve(now.wall, &Who::Admin, &key, &Verb::Create(pod))).unwrap();
+        bad.push(key);
+    }
+    let good = api.run_pod("good");
+    api.until("running", &good, |pod| phase(pod) == "Running").await;
+    agent.pass(120).await;
+    api.until("running still", &good, |pod| phase(pod) == "Running").await;
+    for key in &bad {
+        api.with(|api, now| api.remove_object(now.wall, key, Some(0))).unwrap();
+    }
+    agent.pass(120).await;
+    assert_eq!(machine.running().len(), 1, "only the good one is left");
+}

@@ -7,7 +7,9 @@ use serde_json::json;
 
 use crate::built;
 use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, await_serving};
+use crate::cluster::fixture::{
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_ready, await_serving, await_words,
+};
 use crate::cluster::join::{Way, flags};
 use crate::cluster::plane::Cluster;
 
@@ -48,10 +50,16 @@ fn external(cx: &mut CaseContext<'_>) -> Result<()> {
     let pod = joined.run_pod(api_pod("in-cloud", NAME, STAYS, 1))?;
     let host = pod.status.and_then(|s| s.host_ip);
     ensure!(host.as_deref().is_some_and(|ip| clouds[0] == format!("InternalIP {ip}")), "hostIP {host:?}");
-    // A restarted agent leaves both as they are.
+    // A restarted agent leaves both as they are, and does it in HTTP/1.1 if it is told to.
     node.kill_agent()?;
-    node.start_agent_with(&flags.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    node.start_agent_in(&[("DISABLE_HTTP2", "1")], &flags)?;
+    await_words(&mut node, 30, &["HTTP/1.1"])?;
     await_serving(cluster, NAME, 60)?;
+    // A pod that is made, shown and taken away over it.
+    joined.run_pod(api_pod("over-http1", NAME, STAYS, 1))?;
+    client.delete::<Pod>(&client.of("default"), "over-http1", None)?;
+    await_pod_gone(cluster, "over-http1", 30)?;
     let after = client.get(&client.all::<Node>(), NAME)?.context("the Node is gone")?;
     ensure!(addresses(&after) == clouds, "addresses after a restart: {:?}", addresses(&after));
     let spec = after.spec.unwrap_or_default();

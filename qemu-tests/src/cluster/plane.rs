@@ -373,7 +373,7 @@ fn start_programs(
         if plane.is_running(name) {
             continue;
         }
-        plane.start_program(name, &argv)?;
+        plane.start_program(name, &argv, &[])?;
         // The other two have no notification: their work is waited for.
         if name == "etcd" || name == APISERVER {
             plane.await_ready(name, Duration::from_secs(90))?;

@@ -196,9 +196,18 @@ impl NativeNode {
     /// # Errors
     /// If it cannot be started.
     pub fn start_agent_with(&mut self, flags: &[&str]) -> Result<()> {
+        self.start_agent_in(&[], flags)
+    }
+
+    /// The same with more in its environment.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_agent_in(&mut self, environment: &[(&str, &str)], flags: &[&str]) -> Result<()> {
         let hostname = format!("--hostname-override={}", self.place.name);
         let argv = [&[mounts::AGENT, "--config", "/run/e2e/kubelet.yaml", &hostname], flags].concat();
-        self.start_program(AGENT, &argv)
+        let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
+        self.supervised()?.start_program(AGENT, &argv, environment)
     }
 
     /// Starts the agent and waits for its READY notification.
@@ -331,7 +340,7 @@ impl NativeNode {
 
     fn start_program(&mut self, name: &str, argv: &[&str]) -> Result<()> {
         let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
-        self.supervised()?.start_program(name, &argv)
+        self.supervised()?.start_program(name, &argv, &[])
     }
 
     fn supervised(&mut self) -> Result<&mut Supervised> {

@@ -81,12 +81,13 @@ impl Supervised {
         self.pid
     }
 
-    /// Starts a program; does not wait for it to be of use.
+    /// Starts a program, `more` in its environment; does not wait for it to be of use.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start_program(&mut self, name: &str, argv: &[String]) -> Result<()> {
-        let env = BTreeMap::from([("RUST_BACKTRACE".to_owned(), "1".to_owned())]);
+    pub fn start_program(&mut self, name: &str, argv: &[String], more: &[(&str, &str)]) -> Result<()> {
+        let mut env = BTreeMap::from([("RUST_BACKTRACE".to_owned(), "1".to_owned())]);
+        env.extend(more.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
         // What its predecessor said is no news about this one.
         self.unseen.retain(|e| !is_about(e, name));
         self.statuses.remove(name);

@@ -35,7 +35,7 @@ use super::route::{Wanted, route};
 use super::watching;
 use crate::access::{Access, Credentials, Server};
 use crate::client::{ApiClient, Options};
-use crate::connect::Dialer;
+use crate::connect::{Dialer, Protocol};
 use crate::discovery;
 
 pub(super) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -175,6 +175,14 @@ impl FakeServer {
         ApiClient::over(access, &Options::new("test"), self.dialer()).expect("usable access")
     }
 
+    /// A client that speaks HTTP/1.1.
+    #[must_use]
+    pub fn client_of_http1(&self, common_name: &str, organization: &str) -> ApiClient {
+        let options = Options { protocol: Protocol::Http1, ..Options::new("test") };
+        let access = self.pki.access(self.server(), common_name, organization);
+        ApiClient::over(access, &options, self.dialer()).expect("usable access")
+    }
+
     /// The client of a node.
     #[must_use]
     pub fn node(&self, name: &str) -> ApiClient {
@@ -305,9 +313,17 @@ fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(shared: Arc<Shared>
             let (shared, shown) = (Arc::clone(&handling), Arc::clone(&shown));
             async move { answer(&shared, shown.as_ref().as_ref(), number, request).await }
         });
-        let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-            .max_header_list_size(1 << 20)
-            .serve_connection(TokioIo::new(stream), service);
+        let agreed = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let stream = TokioIo::new(stream);
+        let connection = async {
+            if agreed {
+                let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .max_header_list_size(1 << 20)
+                    .serve_connection(stream, service);
+                return server.await;
+            }
+            hyper::server::conn::http1::Builder::new().serve_connection(stream, service).await
+        };
         tokio::select! {
             // Dropping the connection is what cutting means.
             _ = connection => {}

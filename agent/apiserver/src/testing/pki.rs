@@ -131,7 +131,7 @@ impl TestPki {
             .with_client_cert_verifier(clients)
             .with_single_cert(vec![certificate.der().clone()], key)
             .expect("pair");
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Arc::new(config)
     }
 }

@@ -140,10 +140,14 @@ pub fn was_early(all: &[Request], at: usize) -> bool {
     one.next().is_some_and(|times| near(&times[0], &times[times.len() - 1]))
 }
 
-/// Requests from this address that got no answer to be content with, whoever the API server took it for.
+/// Requests from this address that got no answer to be content with, whoever the API server took it for; those that were
+/// merely early are left out.
 #[must_use]
 pub fn failed_from<'a>(requests: &'a [Request], source: &str, codes: &[u16]) -> Vec<&'a Request> {
-    requests.iter().filter(|r| r.source == source && codes.contains(&r.code)).collect()
+    let failed = |(at, r): &(usize, &Request)| {
+        r.source == source && codes.contains(&r.code) && !was_early(requests, *at)
+    };
+    requests.iter().enumerate().filter(failed).map(|(_, r)| r).collect()
 }
 
 /// How often each verb and resource was asked for.
@@ -181,6 +185,8 @@ mod tests {
             at: format!("2026-11-21T12:00:{second:02}Z"),
             ..all[0].clone()
         };
+        let soon = [of("secrets", "a", 1), Request { code: 401, ..of("secrets", "a", 2) }];
+        assert_eq!(failed_from(&soon, "172.30.0.10", &[401, 403]), [&soon[1]]);
         assert!(was_early(&[of("secrets", "a", 1), of("secrets", "b", 30), of("secrets", "a", 2)], 0));
         assert!(was_early(&[of("secrets", "a", 1), of("secrets", "a", 30)], 0), "two pods");
         let for_good: Vec<Request> = [1, 2, 4, 8].map(|second| of("secrets", "a", second)).into();

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
-use agent_core::api::{ApiCall, ApiReply, ApiResult, ApiServer};
+use agent_core::api::{ApiCall, ApiError, ApiReply, ApiResult, ApiServer};
+use agent_core::drivers::Class;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -259,13 +260,8 @@ impl ApiServer for ApiClient {
     async fn call(&self, call: &ApiCall) -> ApiResult {
         let began = Instant::now();
         let deadline = began + self.0.timeout;
-        let request = request::build(call).map_err(|message| agent_core::api::ApiError {
-            call: call.describe(),
-            class: agent_core::drivers::Class::Invalid,
-            code: None,
-            reason: String::new(),
-            message,
-        })?;
+        let request = request::build(call)
+            .map_err(|message| ApiError::without_status(call, Class::Invalid, message))?;
         let limiter = match request::lane(call) {
             Lane::Heartbeat | Lane::Reviews => &None,
             Lane::Events => &self.0.events,

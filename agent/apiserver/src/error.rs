@@ -83,32 +83,20 @@ pub(crate) fn unanswered(call: &ApiCall, error: &SendError) -> ApiError {
         SendError::Broken(_) if is_read(call) => Class::Unavailable,
         SendError::Broken(_) => Class::DeadlineExceeded,
     };
-    ApiError { call: call.describe(), class, code: None, reason: String::new(), message: error.to_string() }
+    ApiError::without_status(call, class, error.to_string())
 }
 
 /// No answer in time.
 pub(crate) fn too_late(call: &ApiCall, limit: Duration) -> ApiError {
     let message = format!("no answer from the API server within {} s", limit.as_secs_f64());
-    ApiError {
-        call: call.describe(),
-        class: Class::DeadlineExceeded,
-        code: None,
-        reason: String::new(),
-        message,
-    }
+    ApiError::without_status(call, Class::DeadlineExceeded, message)
 }
 
 /// The node's own limit of requests would hold the call back for longer than it may take.
 pub(crate) fn throttled(call: &ApiCall, wait: Duration) -> ApiError {
     let after_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let message = format!("not sent: the node's own request limit is used up for the next {after_ms} ms");
-    ApiError {
-        call: call.describe(),
-        class: Class::Retryable { after_ms },
-        code: None,
-        reason: String::new(),
-        message,
-    }
+    ApiError::without_status(call, Class::Retryable { after_ms }, message)
 }
 
 /// An answer that is not what was asked for, or cannot be read to its end.
@@ -121,8 +109,7 @@ pub(crate) fn unreadable(call: &ApiCall, code: StatusCode, why: &str) -> ApiErro
 
 /// Nothing among what was listed is what was looked for.
 pub(crate) fn not_found(call: &ApiCall) -> ApiError {
-    let message = "there is none".to_owned();
-    ApiError { call: call.describe(), class: Class::NotFound, code: None, reason: String::new(), message }
+    ApiError::without_status(call, Class::NotFound, "there is none")
 }
 
 /// One line, not too long, without control characters.

@@ -78,10 +78,6 @@ fn changes_something(call: &ApiCall) -> bool {
     )
 }
 
-fn error(call: &ApiCall, class: Class, message: &str) -> ApiError {
-    ApiError { call: call.describe(), class, code: None, reason: String::new(), message: message.to_owned() }
-}
-
 impl World {
     pub(crate) fn send_call(&mut self, owner: Owner, id: EffectId, call: ApiCall) {
         let now = self.queue.now();
@@ -98,7 +94,7 @@ impl World {
         if dead || (!reachable && self.rng.chance(500)) {
             self.no_answer(flight);
         } else if !reachable {
-            let refused = error(&flight.call, Class::Unavailable, "connection refused");
+            let refused = ApiError::without_status(&flight.call, Class::Unavailable, "connection refused");
             self.answer_call_at(arrives, flight, Err(refused));
         } else if self.rng.chance(faults.refused) {
             let status = self.refusal();
@@ -134,7 +130,7 @@ impl World {
     }
 
     fn no_answer(&mut self, flight: ApiFlight) {
-        let refused = error(&flight.call, Class::DeadlineExceeded, "no answer in time");
+        let refused = ApiError::without_status(&flight.call, Class::DeadlineExceeded, "no answer in time");
         self.answer_call_at(flight.limit, flight, Err(refused));
     }
 

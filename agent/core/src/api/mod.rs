@@ -201,6 +201,14 @@ pub struct ApiError {
     pub message: String,
 }
 
+impl ApiError {
+    /// What the node itself has to say about `call`: there is no status and no reason of the server.
+    #[must_use]
+    pub fn without_status(call: &ApiCall, class: Class, message: impl Into<String>) -> ApiError {
+        ApiError { call: call.describe(), class, code: None, reason: String::new(), message: message.into() }
+    }
+}
+
 /// One answer.
 pub type ApiResult = Result<ApiReply, ApiError>;
 

@@ -71,7 +71,7 @@ fn object<'o>(
     optional: Option<bool>,
     objects: &'o Objects,
 ) -> Result<Option<&'o ObjectData>, SpecError> {
-    let of = ObjectRef { kind, namespace: pod::namespace(p).to_owned(), name: name.to_owned() };
+    let of = ObjectRef::of(p, kind, name);
     look_up(objects, &of, optional == Some(true)).map_err(SpecError::container)
 }
 

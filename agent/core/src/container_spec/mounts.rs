@@ -57,12 +57,16 @@ pub fn mounts(
     Ok(mounts)
 }
 
-fn volume_mount(
+/// Where the volume of a mount is on the host, and its plugin.
+///
+/// # Errors
+/// The pod does not have it, or this node cannot provide it.
+pub(crate) fn mounted_volume(
     pod: &Pod,
     container: &Container,
     mount: &VolumeMount,
     node: &NodeContext,
-) -> Result<Mount, SpecError> {
+) -> Result<(String, Plugin), SpecError> {
     let volumes = pod::spec(pod).volumes.as_deref().unwrap_or(&[]);
     let volume = volumes.iter().find(|v| v.name == mount.name).ok_or_else(|| {
         SpecError::container(format!(
@@ -70,9 +74,18 @@ fn volume_mount(
             mount.name, container.name
         ))
     })?;
-    let (host_path, plugin) = location(pod, volume, node).ok_or_else(|| {
+    location(pod, volume, node).ok_or_else(|| {
         SpecError::container(format!("volume {:?} has a type that this node cannot provide", mount.name))
-    })?;
+    })
+}
+
+fn volume_mount(
+    pod: &Pod,
+    container: &Container,
+    mount: &VolumeMount,
+    node: &NodeContext,
+) -> Result<Mount, SpecError> {
+    let (host_path, plugin) = mounted_volume(pod, container, mount, node)?;
     let path = &mount.mount_path;
     Ok(Mount {
         container_path: if path.starts_with('/') { path.clone() } else { format!("/{path}") },

@@ -36,11 +36,9 @@ pub fn repository(image: &str) -> String {
         Err(_) => image,
     };
     let (first, rest) = name.split_once('/').unwrap_or(("", name));
-    let is_domain =
-        first.contains(['.', ':']) || first == "localhost" || first.bytes().any(|b| b.is_ascii_uppercase());
     let (domain, path) = match first {
         "docker.io" | "index.docker.io" => ("docker.io", rest),
-        _ if is_domain => return name.to_owned(),
+        _ if is_registry(first) => return name.to_owned(),
         _ => ("docker.io", name),
     };
     let official = if path.contains('/') { "" } else { "library/" };
@@ -78,11 +76,7 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     let mut components = name.split('/');
     let first = components.next().unwrap_or("");
     let mut rest: Vec<&str> = components.collect();
-    let is_registry = !rest.is_empty()
-        && (first.contains(['.', ':'])
-            || first == "localhost"
-            || first.bytes().any(|b| b.is_ascii_uppercase()));
-    if is_registry {
+    if !rest.is_empty() && is_registry(first) {
         check_registry(first)?;
     } else {
         rest.insert(0, first);
@@ -91,6 +85,11 @@ fn check_name(name: &str) -> Result<(), &'static str> {
         check_component(component)?;
     }
     Ok(())
+}
+
+/// The first of several parts of a name is a registry and not a part of the path.
+fn is_registry(first: &str) -> bool {
+    first.contains(['.', ':']) || first == "localhost" || first.bytes().any(|b| b.is_ascii_uppercase())
 }
 
 fn check_registry(registry: &str) -> Result<(), &'static str> {

@@ -32,8 +32,10 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
+use crate::types::pod;
 pub use slots::PodVolumes;
 
 /// What a volume plugin is called in paths and events.
@@ -222,6 +224,14 @@ pub struct ObjectRef {
     pub namespace: String,
     /// Its name.
     pub name: String,
+}
+
+impl ObjectRef {
+    /// The object of this name that the pod `p` refers to: it lies in the pod's namespace.
+    #[must_use]
+    pub fn of(p: &Pod, kind: ObjectKind, name: &str) -> ObjectRef {
+        ObjectRef { kind, namespace: pod::namespace(p).to_owned(), name: name.to_owned() }
+    }
 }
 
 impl fmt::Display for ObjectRef {

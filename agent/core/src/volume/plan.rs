@@ -188,7 +188,7 @@ fn object(
         mode: i.mode.and_then(|m| u32::try_from(m).ok()),
     };
     FileSource::Object {
-        object: ObjectRef { kind, namespace: pod::namespace(p).to_owned(), name: name.to_owned() },
+        object: ObjectRef::of(p, kind, name),
         items: items.iter().map(item).collect(),
         optional: optional == Some(true),
         mode,

@@ -5,37 +5,23 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
 use super::{ObjectKind, ObjectRef};
 use crate::types::{ContainerRef, pod};
 
+/// A name that a pod gives; the API lets it be empty, and then it refers to nothing.
+type Named<'a> = (ObjectKind, &'a str);
+
+fn objects<'a>(p: &Pod, named: impl IntoIterator<Item = Named<'a>>) -> BTreeSet<ObjectRef> {
+    let named = named.into_iter().filter(|(_, name)| !name.is_empty());
+    named.map(|(kind, name)| ObjectRef::of(p, kind, name)).collect()
+}
+
 /// All objects of a pod.
 #[must_use]
 pub fn of_pod(p: &Pod) -> BTreeSet<ObjectRef> {
-    let mut found = BTreeSet::new();
-    let mut add = |kind: ObjectKind, name: &str| {
-        if !name.is_empty() {
-            let (namespace, name) = (pod::namespace(p).to_owned(), name.to_owned());
-            found.insert(ObjectRef { kind, namespace, name });
-        }
-    };
-    for volume in pod::spec(p).volumes.iter().flatten() {
-        if let Some(source) = &volume.config_map {
-            add(ObjectKind::ConfigMap, &source.name);
-        }
-        if let Some(source) = &volume.secret {
-            add(ObjectKind::Secret, source.secret_name.as_deref().unwrap_or(""));
-        }
-        for part in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
-            if let Some(source) = &part.config_map {
-                add(ObjectKind::ConfigMap, &source.name);
-            }
-            if let Some(source) = &part.secret {
-                add(ObjectKind::Secret, &source.name);
-            }
-        }
-    }
+    let mut found = objects(p, pod::spec(p).volumes.iter().flatten().flat_map(of_volume));
     found.extend(pull_secrets(p));
     for container in pod::init_containers(p).iter().chain(pod::containers(p)) {
         found.extend(of_container(p, container));
@@ -47,45 +33,33 @@ pub fn of_pod(p: &Pod) -> BTreeSet<ObjectRef> {
     found
 }
 
+fn of_volume(volume: &Volume) -> Vec<Named<'_>> {
+    let config_map = volume.config_map.iter().map(|s| (ObjectKind::ConfigMap, s.name.as_str()));
+    let secret = volume.secret.iter().map(|s| (ObjectKind::Secret, s.secret_name.as_deref().unwrap_or("")));
+    let projected = volume.projected.iter().flat_map(|p| p.sources.iter().flatten()).flat_map(|part| {
+        let config_map = part.config_map.iter().map(|s| (ObjectKind::ConfigMap, s.name.as_str()));
+        config_map.chain(part.secret.iter().map(|s| (ObjectKind::Secret, s.name.as_str())))
+    });
+    config_map.chain(secret).chain(projected).collect()
+}
+
 /// The Secrets for pulling the pod's images.
 #[must_use]
 pub fn pull_secrets(p: &Pod) -> BTreeSet<ObjectRef> {
-    let names = pod::spec(p).image_pull_secrets.iter().flatten().map(|s| &s.name).filter(|n| !n.is_empty());
-    let namespace = pod::namespace(p);
-    names
-        .map(|name| ObjectRef {
-            kind: ObjectKind::Secret,
-            namespace: namespace.to_owned(),
-            name: name.clone(),
-        })
-        .collect()
+    let names = pod::spec(p).image_pull_secrets.iter().flatten();
+    objects(p, names.map(|s| (ObjectKind::Secret, s.name.as_str())))
 }
 
 /// The objects of one container's environment.
 #[must_use]
 pub fn of_container(p: &Pod, container: &Container) -> BTreeSet<ObjectRef> {
-    let mut found = BTreeSet::new();
-    let mut add = |kind: ObjectKind, name: &str| {
-        if !name.is_empty() {
-            let (namespace, name) = (pod::namespace(p).to_owned(), name.to_owned());
-            found.insert(ObjectRef { kind, namespace, name });
-        }
-    };
-    for from in container.env_from.iter().flatten() {
-        if let Some(source) = &from.config_map_ref {
-            add(ObjectKind::ConfigMap, &source.name);
-        }
-        if let Some(source) = &from.secret_ref {
-            add(ObjectKind::Secret, &source.name);
-        }
-    }
-    for from in container.env.iter().flatten().filter_map(|v| v.value_from.as_ref()) {
-        if let Some(source) = &from.config_map_key_ref {
-            add(ObjectKind::ConfigMap, &source.name);
-        }
-        if let Some(source) = &from.secret_key_ref {
-            add(ObjectKind::Secret, &source.name);
-        }
-    }
-    found
+    let whole = container.env_from.iter().flatten().flat_map(|from| {
+        let config_map = from.config_map_ref.iter().map(|s| (ObjectKind::ConfigMap, s.name.as_str()));
+        config_map.chain(from.secret_ref.iter().map(|s| (ObjectKind::Secret, s.name.as_str())))
+    });
+    let keys = container.env.iter().flatten().filter_map(|v| v.value_from.as_ref()).flat_map(|from| {
+        let config_map = from.config_map_key_ref.iter().map(|s| (ObjectKind::ConfigMap, s.name.as_str()));
+        config_map.chain(from.secret_key_ref.iter().map(|s| (ObjectKind::Secret, s.name.as_str())))
+    });
+    objects(p, whole.chain(keys))
 }

@@ -7,10 +7,10 @@
 use k8s_openapi::api::core::v1::{Pod, VolumeMount};
 use serde::{Deserialize, Serialize};
 
-use super::plan::location;
 use crate::container_spec::env::Environment;
+use crate::container_spec::mounts::mounted_volume;
 use crate::container_spec::{NodeContext, SpecError, pod_dir};
-use crate::types::{ContainerRef, pod};
+use crate::types::ContainerRef;
 
 /// Below a pod's directory.
 pub const SUB_PATHS: &str = "volume-subpaths";
@@ -60,13 +60,7 @@ pub fn of_container(
             continue;
         }
         let path = path(mount, environment).map_err(SpecError::container)?;
-        let volume = pod::spec(p).volumes.iter().flatten().find(|v| v.name == mount.name);
-        let root = volume.and_then(|v| location(p, v, node)).map(|(path, _)| path);
-        let Some(root) = root else {
-            let text = format!("cannot find volume {:?} to mount into container {:?}", mount.name, spec.name);
-            return Err(SpecError::container(text));
-        };
-        // What an expression comes to may be nothing: then it is the volume itself.
+        let (root, _) = mounted_volume(p, &spec, mount, node)?;
         found.push(SubPath {
             volume: mount.name.clone(),
             container: spec.name.clone(),

@@ -51,11 +51,5 @@ impl<A: ApiServer> Caller<A> {
 /// The answer to a call that nobody could send.
 #[must_use]
 pub fn no_client(call: &ApiCall, why: &str) -> ApiError {
-    ApiError {
-        call: call.describe(),
-        class: Class::Unavailable,
-        code: None,
-        reason: String::new(),
-        message: why.to_owned(),
-    }
+    ApiError::without_status(call, Class::Unavailable, why)
 }

@@ -24,13 +24,7 @@ struct Server {
 impl ApiServer for Server {
     async fn call(&self, call: &ApiCall) -> ApiResult {
         if !self.up.load(Ordering::Acquire) {
-            return Err(ApiError {
-                call: call.describe(),
-                class: Class::Unavailable,
-                code: None,
-                reason: String::new(),
-                message: "connection refused".to_owned(),
-            });
+            return Err(ApiError::without_status(call, Class::Unavailable, "connection refused"));
         }
         match call {
             ApiCall::CreateToken { request, .. } => {

@@ -36,13 +36,7 @@ pub struct TestApi {
 impl ApiServer for TestApi {
     async fn call(&self, call: &ApiCall) -> ApiResult {
         if !*self.up.borrow() {
-            return Err(ApiError {
-                call: call.describe(),
-                class: Class::Unavailable,
-                code: None,
-                reason: String::new(),
-                message: "connection refused".to_owned(),
-            });
+            return Err(ApiError::without_status(call, Class::Unavailable, "connection refused"));
         }
         self.with(|api, now| api.call(now.wall, &Who::Node("node".to_owned()), call))
     }

@@ -23,14 +23,7 @@ struct TestApi {
 impl ApiServer for TestApi {
     async fn call(&self, call: &ApiCall) -> ApiResult {
         if !*self.up.lock().unwrap() {
-            let (class, message) = (Class::Unavailable, "connection refused".to_owned());
-            return Err(ApiError {
-                call: call.describe(),
-                class,
-                code: None,
-                reason: String::new(),
-                message,
-            });
+            return Err(ApiError::without_status(call, Class::Unavailable, "connection refused"));
         }
         self.api.lock().unwrap().call(Wall(0), &Who::Node("n1".to_owned()), call)
     }

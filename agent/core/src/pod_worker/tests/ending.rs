@@ -1,22 +1,8 @@
 //! When a pod may be told to be over.
 
-use std::sync::Arc;
-
 use serde_json::json;
 
 use super::world::{World, make_pod};
-use crate::pod_worker::PodEvent;
-
-/// A container fails and the worker hears of it; what it does then is left pending.
-fn ends(w: &mut World, name: &str) {
-    let wall = w.wall();
-    for id in w.runtime.running(name) {
-        w.runtime.exit(wall, &id, 1);
-    }
-    w.now.0 += 1_000_000;
-    let snapshot = Arc::new(w.snapshot());
-    w.step(PodEvent::Observed(snapshot));
-}
 
 #[test]
 fn a_pod_is_not_over_while_a_start_is_under_way() {
@@ -27,7 +13,7 @@ fn a_pod_is_not_over_while_a_start_is_under_way() {
         "initContainers": [side, image("init")], "containers": [image("app")]}));
     let mut w = World::with(&p);
     assert_eq!((w.runtime.running("side").len(), w.runtime.running("init").len()), (1, 1));
-    ends(&mut w, "side");
+    w.end("side", 1);
     // Until its second instance has been created, and is about to start.
     let start = loop {
         let (id, call) = w.pending.iter().next().expect("the sidecar starts again");
@@ -37,7 +23,7 @@ fn a_pod_is_not_over_while_a_start_is_under_way() {
         let id = *id;
         w.perform(id);
     };
-    ends(&mut w, "init");
+    w.end("init", 1);
     assert_eq!(w.phase(), "Pending", "the sidecar may run any moment");
     w.perform(start);
     assert_eq!(w.runtime.running("side").len(), 1);

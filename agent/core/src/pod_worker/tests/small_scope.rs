@@ -169,13 +169,7 @@ impl Search {
             }
             Choice::Exit(name) => {
                 node.budget.exits -= 1;
-                let wall = w.wall();
-                for id in w.runtime.running(name) {
-                    w.runtime.exit(wall, &id, 1);
-                }
-                w.now.0 += 1_000_000;
-                let snapshot = Arc::new(w.snapshot());
-                w.step(PodEvent::Observed(snapshot));
+                w.end(name, 1);
             }
             Choice::Remove => {
                 node.budget.removals -= 1;

@@ -505,18 +505,28 @@ impl World {
 
     /// PLEG noticed something.
     pub(super) fn observe(&mut self) {
-        self.now.0 += 1_000_000;
-        let snapshot = Arc::new(self.snapshot());
-        self.step(PodEvent::Observed(snapshot));
+        self.look();
         self.settle();
     }
 
-    pub(super) fn exit(&mut self, name: &str, code: i32) {
+    fn look(&mut self) {
+        self.now.0 += 1_000_000;
+        let snapshot = Arc::new(self.snapshot());
+        self.step(PodEvent::Observed(snapshot));
+    }
+
+    /// A container ends and the worker hears of it; what it does then is left pending.
+    pub(super) fn end(&mut self, name: &str, code: i32) {
         let wall = self.wall();
         for id in self.runtime.running(name) {
             self.runtime.exit(wall, &id, code);
         }
-        self.observe();
+        self.look();
+    }
+
+    pub(super) fn exit(&mut self, name: &str, code: i32) {
+        self.end(name, code);
+        self.settle();
     }
 
     /// A new agent, which knows when it began.

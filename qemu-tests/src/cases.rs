@@ -19,6 +19,7 @@ pub mod join_node;
 pub mod join_outage;
 pub mod join_pods;
 pub mod join_refused;
+pub mod join_services;
 pub mod join_status;
 pub mod join_vm;
 pub mod join_volumes;
@@ -49,6 +50,7 @@ pub fn all() -> Vec<Case> {
         join_cloud::CASES,
         join_vm::CASES,
         join_images::CASES,
+        join_services::CASES,
         join_volumes::CASES,
         join_clock::CASES,
         api::CASES,

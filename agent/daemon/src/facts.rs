@@ -148,6 +148,7 @@ impl NodeFacts {
                 host: resolver(&kubelet.resolv_conf),
             },
             host_etc_hosts: std::fs::read_to_string("/etc/hosts").unwrap_or_default(),
+            in_cluster: self.settings.cluster.is_some(),
             security: SecurityContext {
                 seccomp_default: kubelet.seccomp_default,
                 apparmor_enabled: machine::has_apparmor(),

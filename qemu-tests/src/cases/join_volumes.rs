@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::client::Object;
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container};
+use crate::cluster::fixture::{
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, last_words,
+};
 use crate::cluster::join::{Way, start_kubelet};
 use crate::native::node::NativeNode;
 
@@ -67,13 +69,6 @@ pub const CASES: &[Case] = &[
 
 fn statuses(pod: &Pod) -> Vec<ContainerStatus> {
     pod.status.as_ref().and_then(|s| s.container_statuses.clone()).unwrap_or_default()
-}
-
-/// What a container of the pod said at its end, if it ended well.
-fn last_words(pod: &Pod, name: &str) -> Option<String> {
-    let status = statuses(pod).into_iter().find(|s| s.name == name)?;
-    let ended = status.state?.terminated?;
-    (ended.exit_code == 0).then(|| ended.message.unwrap_or_default())
 }
 
 fn named(name: &str, script: &str, mounts: &Value) -> Value {

@@ -181,3 +181,12 @@ pub fn await_words(node: &mut NativeNode, limit_s: u64, words: &[&str]) -> Resul
         node.pass(Duration::from_millis(250))?;
     }
 }
+
+/// What a container of the pod said at its end, if it ended well.
+#[must_use]
+pub fn last_words(pod: &Pod, name: &str) -> Option<String> {
+    let statuses = pod.status.as_ref()?.container_statuses.clone()?;
+    let status = statuses.into_iter().find(|s| s.name == name)?;
+    let ended = status.state?.terminated?;
+    (ended.exit_code == 0).then(|| ended.message.unwrap_or_default())
+}

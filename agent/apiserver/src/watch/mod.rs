@@ -19,7 +19,7 @@ mod session;
 mod store;
 
 use agent_core::api::WatchEvent;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
 use kube::Resource;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -78,6 +78,18 @@ impl ApiClient {
         name: &str,
     ) -> (mpsc::Receiver<WatchEvent<ConfigMap>>, impl Future<Output = ()> + Send + use<>) {
         self.watch(ConfigMap::url_path(&(), Some(&escaped(namespace))), "metadata.name", name)
+    }
+
+    /// Watches the Services of a namespace, or the one that is named.
+    pub fn watch_services(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> (mpsc::Receiver<WatchEvent<Service>>, impl Future<Output = ()> + Send + use<>) {
+        let path = Service::url_path(&(), Some(&escaped(namespace)));
+        let (field, value) =
+            if name.is_empty() { ("metadata.namespace", namespace) } else { ("metadata.name", name) };
+        self.watch(path, field, value)
     }
 
     fn watch<T: Watched>(

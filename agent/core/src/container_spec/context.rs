@@ -27,6 +27,8 @@ pub struct NodeContext {
     pub machine: MachineContext,
     /// Node-wide security defaults.
     pub security: SecurityContext,
+    /// The node has a cluster, whose Services its containers are told about.
+    pub in_cluster: bool,
 }
 
 /// Where pods' cgroups live.
@@ -123,6 +125,7 @@ impl NodeContext {
             host_etc_hosts: String::new(),
             machine: MachineContext::default(),
             security: SecurityContext::default(),
+            in_cluster: false,
         }
     }
 }

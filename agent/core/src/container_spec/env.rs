@@ -5,7 +5,7 @@
 //! Values of Secrets and ConfigMaps are [`env_objects`]'s; `envFrom` comes first, so that `env` wins.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
@@ -14,6 +14,7 @@ use super::context::NodeContext;
 use super::downward;
 use super::env_objects;
 use super::expansion::expand;
+use super::services;
 use crate::types::ContainerRef;
 use crate::volume::Objects;
 
@@ -21,11 +22,14 @@ use crate::volume::Objects;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     vars: Vec<(String, String)>,
+    /// Of Services; the container's own win.
+    services: BTreeMap<String, String>,
 }
 
 impl Environment {
     fn get(&self, name: &str) -> Option<&str> {
-        self.vars.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+        let own = self.vars.iter().find(|(n, _)| n == name).map(|(_, value)| value);
+        own.or_else(|| self.services.get(name)).map(String::as_str)
     }
 
     pub(crate) fn set(&mut self, name: &str, value: String) {
@@ -64,10 +68,13 @@ impl Environment {
         words.map(|words| words.iter().map(|w| self.expand(w)).collect()).unwrap_or_default()
     }
 
-    /// All variables.
+    /// All variables: the container's own in order, then those of Services.
     #[must_use]
     pub fn into_vars(self) -> Vec<(String, String)> {
-        self.vars
+        let Environment { mut vars, services } = self;
+        let own: BTreeSet<String> = vars.iter().map(|(name, _)| name.clone()).collect();
+        vars.extend(services.into_iter().filter(|(name, _)| !own.contains(name)));
+        vars
     }
 }
 
@@ -91,7 +98,8 @@ pub struct EnvSources<'a> {
 /// # Errors
 /// A value that cannot be resolved.
 pub fn environment(container: &Container, sources: EnvSources<'_>) -> Result<Environment, SpecError> {
-    let mut environment = Environment::default();
+    let services = services::of_pod(sources.pod, sources.objects)?;
+    let mut environment = Environment { vars: Vec::new(), services };
     for (name, value) in env_objects::env_from(sources.pod, container, sources.objects)? {
         environment.set(&name, value);
     }

@@ -21,6 +21,7 @@ pub mod linux;
 pub mod mounts;
 pub mod sandbox;
 pub mod security;
+pub mod services;
 pub mod unsupported;
 
 pub use cgroup::{cgroup_parent, kubepods};

@@ -4,8 +4,6 @@
 //! there are any, then the one that makes it. Invariants: what is fetched is what this instance is made from; what cannot be
 //! resolved is told as the container's waiting reason and tried again later.
 
-use std::collections::BTreeSet;
-
 use super::api::{EventKind, PodAction};
 use super::base::Base;
 use super::ledger::{Purpose, Target};
@@ -18,18 +16,12 @@ use crate::pod_actions::{self, Slot, SlotKind, back_off_key};
 use crate::runtime::config::{ContainerConfig, NamespaceMode};
 use crate::runtime::effect::Effect;
 use crate::time::Now;
-use crate::volume::{ObjectRef, Objects, references};
-
-/// What the environment of the chain's container refers to.
-fn objects_of(s: &Syncing, chain: &Chain) -> BTreeSet<ObjectRef> {
-    let spec = chain.start.slot.spec(&s.pod);
-    spec.map(|c| references::of_container(&s.pod, &c)).unwrap_or_default()
-}
+use crate::volume::Objects;
 
 /// The files are there: has the environment's objects fetched, if there are any.
 pub(super) fn fetch(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     let Some(chain) = &s.chain else { return };
-    let objects = objects_of(s, chain);
+    let objects = b.ctx.specs.objects(&s.pod, chain.start.slot.container_ref());
     if objects.is_empty() {
         return fetched(s, b, Objects::new(), now, out);
     }

@@ -2,6 +2,7 @@
 //!
 //! In: a pod. Out: runtime configurations. Invariant: pure functions of their arguments.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +13,7 @@ use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::Effect;
 use crate::types::ContainerRef;
 use crate::volume::sub_path::SubPath;
-use crate::volume::{self, plan};
+use crate::volume::{self, plan, references};
 
 /// Builds runtime configurations from pods.
 pub trait PodSpecs: Debug + Send + Sync {
@@ -38,6 +39,9 @@ pub trait PodSpecs: Debug + Send + Sync {
         attempt: u32,
         given: Given<'_>,
     ) -> Result<ContainerConfig, SpecError>;
+
+    /// What the container's environment is made from, besides the pod.
+    fn objects(&self, pod: &Pod, container: ContainerRef<'_>) -> BTreeSet<volume::ObjectRef>;
 
     /// The parts of volumes that must be mounted before the container is made.
     ///
@@ -89,6 +93,15 @@ impl PodSpecs for NodeContext {
         given: Given<'_>,
     ) -> Result<ContainerConfig, SpecError> {
         container_spec::container_config(pod, container, attempt, given, self)
+    }
+
+    fn objects(&self, pod: &Pod, container: ContainerRef<'_>) -> BTreeSet<volume::ObjectRef> {
+        let spec = container.find(pod);
+        let mut objects = spec.map(|c| references::of_container(pod, &c)).unwrap_or_default();
+        if self.in_cluster {
+            objects.extend(references::services(pod));
+        }
+        objects
     }
 
     fn sub_paths(

@@ -213,6 +213,8 @@ pub enum ObjectKind {
     ConfigMap,
     /// A Secret.
     Secret,
+    /// The Services of a namespace, or the one that is named: what containers are told of them, as variables.
+    Services,
 }
 
 /// An object that pods get values from.
@@ -239,6 +241,7 @@ impl fmt::Display for ObjectRef {
         let kind = match self.kind {
             ObjectKind::ConfigMap => "configmap",
             ObjectKind::Secret => "secret",
+            ObjectKind::Services => "services",
         };
         write!(f, "{kind} {:?}", self.name)
     }

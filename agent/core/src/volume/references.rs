@@ -43,6 +43,19 @@ fn of_volume(volume: &Volume) -> Vec<Named<'_>> {
     config_map.chain(secret).chain(projected).collect()
 }
 
+/// The Services that the pod's containers are told about: the cluster's own first, then those of the pod's namespace.
+#[must_use]
+pub fn services(p: &Pod) -> BTreeSet<ObjectRef> {
+    let own = (pod::spec(p).enable_service_links != Some(false))
+        .then(|| ObjectRef::of(p, ObjectKind::Services, ""));
+    let cluster = ObjectRef {
+        kind: ObjectKind::Services,
+        namespace: "default".to_owned(),
+        name: "kubernetes".to_owned(),
+    };
+    own.into_iter().chain([cluster]).collect()
+}
+
 /// The Secrets for pulling the pod's images.
 #[must_use]
 pub fn pull_secrets(p: &Pod) -> BTreeSet<ObjectRef> {

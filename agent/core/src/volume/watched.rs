@@ -2,12 +2,16 @@
 //!
 //! In: the pods that the node wants, news of watches. Out: watches to begin and to end, pods whose values changed.
 //! Invariants: one watch for an object, however many pods use it; none for an object that is immutable, once it is known;
-//! nothing is kept of an object that no pod uses. Upstream: pkg/kubelet/util/manager/watch_based_manager.go.
+//! nothing is kept of an object that no pod uses, but for the Services of a few namespaces: every pod wants those, so that
+//! a namespace whose pods come one at a time would have them listed for each. Upstream: pkg/kubelet/util/manager/watch_based_manager.go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Fetched, ObjectData, ObjectRef};
+use super::{Fetched, ObjectData, ObjectKind, ObjectRef};
 use crate::runtime::PodUid;
+
+/// So many Services' watches outlive their last pod.
+const UNUSED_MAX: usize = 8;
 
 /// What a watch says about its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +53,8 @@ struct Watched {
 pub struct WatchedObjects {
     objects: BTreeMap<ObjectRef, Watched>,
     pods: BTreeMap<PodUid, BTreeSet<ObjectRef>>,
+    /// Services that no pod uses; the longest unused first.
+    unused: VecDeque<ObjectRef>,
 }
 
 impl WatchedObjects {
@@ -56,25 +62,37 @@ impl WatchedObjects {
     pub fn pod(&mut self, uid: &PodUid, objects: BTreeSet<ObjectRef>) -> Vec<WatchAction> {
         let mut actions = Vec::new();
         let before = self.pods.remove(uid).unwrap_or_default();
+        for object in objects.difference(&before) {
+            let watched = self.objects.entry(object.clone()).or_insert_with(|| {
+                actions.push(WatchAction::Begin(object.clone()));
+                Watched::default()
+            });
+            watched.pods.insert(uid.clone());
+            self.unused.retain(|unused| unused != object);
+        }
         for object in before.difference(&objects) {
             let Some(watched) = self.objects.get_mut(object) else { continue };
             watched.pods.remove(uid);
             if watched.pods.is_empty() {
-                self.objects.remove(object);
-                actions.push(WatchAction::End(object.clone()));
+                actions.extend(self.unused(object).map(WatchAction::End));
             }
-        }
-        for object in objects.difference(&before) {
-            let watched = self.objects.entry(object.clone()).or_default();
-            if watched.pods.is_empty() {
-                actions.push(WatchAction::Begin(object.clone()));
-            }
-            watched.pods.insert(uid.clone());
         }
         if !objects.is_empty() {
             self.pods.insert(uid.clone(), objects);
         }
         actions
+    }
+
+    /// No pod uses it any more: which watch ends for it, if any.
+    fn unused(&mut self, object: &ObjectRef) -> Option<ObjectRef> {
+        let ended = if object.kind == ObjectKind::Services {
+            self.unused.push_back(object.clone());
+            (self.unused.len() > UNUSED_MAX).then(|| self.unused.pop_front())??
+        } else {
+            object.clone()
+        };
+        self.objects.remove(&ended);
+        Some(ended)
     }
 
     /// A watch said something.
@@ -86,7 +104,9 @@ impl WatchedObjects {
             ObjectNews::Found { data, immutable } => (Fetched::Found(data), immutable),
         };
         let mut actions = Vec::new();
-        let differs = watched.known.as_ref().map_or(watched.missed, |known| *known != now);
+        // Of Services only new containers are told.
+        let told = object.kind != ObjectKind::Services;
+        let differs = watched.known.as_ref().map_or(watched.missed, |known| told && *known != now);
         if differs {
             actions.push(WatchAction::Changed(watched.pods.clone()));
         }
@@ -118,7 +138,6 @@ impl WatchedObjects {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ObjectKind;
     use super::*;
 
     fn object(name: &str) -> ObjectRef {
@@ -174,6 +193,42 @@ mod tests {
         let end = WatchAction::End(object("a"));
         assert_eq!(all.heard(&object("a"), found("2", true)), [changed[0].clone(), end]);
         assert!(matches!(all.known(&object("a")), Some(Fetched::Found(_))), "it is known for good");
+    }
+
+    #[test]
+    fn of_services_nobody_hears_who_did_not_wait() {
+        let mut all = WatchedObjects::default();
+        let services = ObjectRef { kind: ObjectKind::Services, ..object("") };
+        all.pod(&PodUid::from("p"), BTreeSet::from([services.clone()]));
+        all.missed(&services);
+        assert_eq!(all.heard(&services, found("1", false)), [WatchAction::Changed(uids(&["p"]))]);
+        assert_eq!(all.heard(&services, found("2", false)), []);
+        assert!(matches!(all.known(&services), Some(Fetched::Found(d)) if d.data["k"] == b"2"));
+    }
+
+    #[test]
+    fn services_outlive_their_pods_for_a_while() {
+        let mut all = WatchedObjects::default();
+        let of = |namespace: usize| ObjectRef {
+            kind: ObjectKind::Services,
+            namespace: format!("ns{namespace}"),
+            name: String::new(),
+        };
+        let p = PodUid::from("p");
+        for namespace in 0..=UNUSED_MAX {
+            assert_eq!(all.pod(&p, BTreeSet::from([of(namespace)])), [WatchAction::Begin(of(namespace))]);
+        }
+        all.heard(&of(1), found("1", false));
+        assert_eq!(all.pod(&p, BTreeSet::from([of(1)])), [], "it is watched still");
+        assert!(matches!(all.known(&of(1)), Some(Fetched::Found(_))));
+        // 0 and 2 to 8 are unused now; one more is one too many.
+        assert_eq!(all.pod(&p, BTreeSet::from([of(2)])), [], "so is this");
+        let next = of(UNUSED_MAX + 1);
+        assert_eq!(
+            all.pod(&p, BTreeSet::from([next.clone()])),
+            [WatchAction::Begin(next), WatchAction::End(of(0))]
+        );
+        assert_eq!(all.known(&of(0)), None);
     }
 
     #[test]

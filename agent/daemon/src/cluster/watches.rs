@@ -3,15 +3,17 @@
 //! In: the client's view. Out: watch events, in order, through bounded channels. Invariant: a slow consumer slows the
 //! stream down; nothing is dropped.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_apiserver::ApiClient;
 use agent_core::api::WatchEvent;
+use agent_core::container_spec::services;
 use agent_core::volume::watched::ObjectNews;
-use agent_core::volume::{ObjectKind, ObjectRef};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use agent_core::volume::{ObjectData, ObjectKind, ObjectRef};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use tokio::sync::{mpsc, watch};
 
 use crate::actor::Tasks;
@@ -91,6 +93,11 @@ impl ObjectWatches for Objects {
                         let (from, driver) = client.watch_config_map(&object.namespace, &object.name);
                         pass_on(from, driver, &to, times).await
                     }
+                    ObjectKind::Services => {
+                        let (from, driver) = client.watch_services(&object.namespace, &object.name);
+                        pass_services(from, driver, &to).await;
+                        None
+                    }
                     ObjectKind::Secret => {
                         let (from, driver) = client.watch_secret(&object.namespace, &object.name);
                         pass_on(from, driver, &to, times).await
@@ -101,6 +108,47 @@ impl ObjectWatches for Objects {
             }
         });
         news
+    }
+}
+
+/// What containers are told of all the Services that are watched, after each change of one, until nobody listens any more.
+async fn pass_services(
+    mut from: mpsc::Receiver<WatchEvent<Service>>,
+    driver: impl Future<Output = ()>,
+    to: &mpsc::Sender<ObjectNews>,
+) {
+    let name = |service: &Service| service.metadata.name.clone().unwrap_or_default();
+    let pass = async {
+        let mut services: BTreeMap<String, Arc<Service>> = BTreeMap::new();
+        while let Some(event) = from.recv().await {
+            match event {
+                WatchEvent::Listed(all) => services = all.into_iter().map(|s| (name(&s), s)).collect(),
+                WatchEvent::Applied(service) => {
+                    services.insert(name(&service), service);
+                }
+                WatchEvent::Deleted(service) => {
+                    services.remove(&name(&service));
+                }
+                WatchEvent::Lost(why) => {
+                    if to.send(ObjectNews::Lost(why)).await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            }
+            let vars = services::variables(services.values().map(|s| &**s));
+            let data = vars.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
+            let data = ObjectData { data, ..ObjectData::default() };
+            if to.send(ObjectNews::Found { data, immutable: false }).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        // All three may be dropped at any await: the watch is over then.
+        () = driver => {}
+        () = pass => {}
+        () = to.closed() => {}
     }
 }
 

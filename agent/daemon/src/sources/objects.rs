@@ -68,8 +68,10 @@ impl<A: ApiServer> ObjectStore<A> {
     /// What the object holds; waits a moment if its watch has not said anything yet.
     pub(super) async fn fetch(&self, object: ObjectRef) -> Fetched {
         match self.policy {
-            ObjectPolicy::Watch => self.known(object).await,
-            ObjectPolicy::Fetch { ttl, .. } => self.asked(object, ttl).await,
+            ObjectPolicy::Fetch { ttl, .. } if object.kind != ObjectKind::Services => {
+                self.asked(object, ttl).await
+            }
+            _ => self.known(object).await,
         }
     }
 
@@ -91,7 +93,11 @@ impl<A: ApiServer> ObjectStore<A> {
             return known;
         }
         lock(&self.state).watched.missed(&object);
-        let kind = if object.kind == ObjectKind::Secret { "secret" } else { "configmap" };
+        let kind = match object.kind {
+            ObjectKind::Secret => "secret",
+            ObjectKind::ConfigMap => "configmap",
+            ObjectKind::Services => "service",
+        };
         Fetched::Unknown(format!("failed to sync {kind} cache: timed out waiting for the condition"))
     }
 
@@ -107,6 +113,7 @@ impl<A: ApiServer> ObjectStore<A> {
         let call = match object.kind {
             ObjectKind::ConfigMap => ApiCall::GetConfigMap(name),
             ObjectKind::Secret => ApiCall::GetSecret(name),
+            ObjectKind::Services => return self.known(object).await,
         };
         let Some(client) = self.caller.client().await else {
             return Fetched::Unknown("the agent stops".to_owned());
@@ -136,7 +143,9 @@ impl<A: ApiServer> ObjectStore<A> {
             let now = desired.borrow_and_update().clone();
             for (uid, pod) in &now {
                 if seen.get(uid).is_none_or(|before| !Arc::ptr_eq(before, pod)) {
-                    self.pod(uid, references::of_pod(pod), &to);
+                    let mut objects = references::of_pod(pod);
+                    objects.extend(references::services(pod));
+                    self.pod(uid, objects, &to);
                 }
             }
             for uid in seen.keys().filter(|uid| !now.contains_key(*uid)) {
@@ -158,7 +167,9 @@ impl<A: ApiServer> ObjectStore<A> {
     fn perform(&self, state: &mut State, actions: Vec<WatchAction>, to: &Sender<ManagerEvent>) {
         for action in actions {
             match action {
-                WatchAction::Begin(object) if self.policy == ObjectPolicy::Watch => {
+                WatchAction::Begin(object)
+                    if self.policy == ObjectPolicy::Watch || object.kind == ObjectKind::Services =>
+                {
                     let stop = self.tasks.stop().child_token();
                     state.running.insert(object.clone(), stop.clone());
                     self.listen(object, stop, to.clone());

@@ -11,7 +11,7 @@ use agent_core::node_status::{AddressPolicy, NodeStatusConfig};
 use agent_core::resources::node_allocatable::Reservations;
 use agent_core::time::Now;
 use agent_core::volume::watched::ObjectNews;
-use agent_core::volume::{ObjectKind, ObjectRef};
+use agent_core::volume::{ObjectData, ObjectKind, ObjectRef};
 use agent_linux::clock::Clock;
 use agent_sim::fake_api::{FakeApi, Key, Resource, Selector, WatchLine, Who};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
@@ -181,6 +181,17 @@ impl ObjectWatches for TestObjects {
         match object.kind {
             ObjectKind::ConfigMap => self.news::<ConfigMap>(Resource::ConfigMaps, object),
             ObjectKind::Secret => self.news::<Secret>(Resource::Secrets, object),
+            ObjectKind::Services => {
+                // The fake server has none.
+                let (to, news) = mpsc::channel(1);
+                self.tasks.start(async move {
+                    let none = ObjectNews::Found { data: ObjectData::default(), immutable: false };
+                    if to.send(none).await.is_ok() {
+                        to.closed().await;
+                    }
+                });
+                news
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 //! may be applied until their deadline. agent-sim has the real simulated world; this one is for tables and
 //! for exhaustive search.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,6 +94,10 @@ impl PodSpecs for TinySpecs {
             resources: LinuxResources::default(),
             security: ContainerSecurity::default(),
         })
+    }
+
+    fn objects(&self, p: &Pod, container: ContainerRef<'_>) -> BTreeSet<volume::ObjectRef> {
+        NodeContext::new("n").objects(p, container)
     }
 
     fn sub_paths(

@@ -164,12 +164,18 @@ fn nothing_failed(ids: &Identities) -> Result<()> {
     let of_node: Vec<_> = requests.iter().filter(|r| r.source == ROTATES_ADDRESS).collect();
     let lists: Vec<_> = of_node.iter().filter(|r| r.uri.contains("sendInitialEvents=true")).collect();
     // The watches' lines are written when they end; those that replaced them began where they were.
-    ensure!(lists.len() <= 2, "a watch was not moved over but listed anew: {lists:#?}");
+    let of_what: BTreeSet<_> = lists.iter().map(|r| (&r.resource, selector(&r.uri))).collect();
+    ensure!(lists.len() == of_what.len(), "a watch was not moved over but listed anew: {lists:#?}");
     let log = fs::read_to_string(ids.rotates.logs().join("agent.log")).context("read the agent's log")?;
     let lost: Vec<_> = log.lines().filter(|l| l.contains("watch lost") || l.contains("broke")).collect();
     ensure!(lost.is_empty(), "connections or watches broke: {lost:#?}");
     say::line(format!("  {} requests of the node answered, none failed", of_node.len()));
     Ok(())
+}
+
+/// What is asked for, beside the resource.
+fn selector(uri: &str) -> Option<&str> {
+    uri.split(['?', '&']).find(|part| part.starts_with("fieldSelector="))
 }
 
 /// kill -9 between the request for a certificate and its use, and while the pair is being replaced; the next start goes

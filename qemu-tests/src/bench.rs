@@ -1,7 +1,10 @@
 //! Benchmarks: figures printed with the command that made them, never asserted.
 
 pub mod boot;
+pub mod floor;
 pub mod native;
 pub mod peer;
 pub mod size;
+pub mod spent;
+pub mod start;
 pub mod stock;

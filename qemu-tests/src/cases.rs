@@ -24,6 +24,7 @@ pub mod join_status;
 pub mod join_vm;
 pub mod join_volumes;
 pub mod lifecycle;
+pub mod lifecycle_churn;
 pub mod lifecycle_crash;
 pub mod lifecycle_hooks;
 pub mod lifecycle_probes;
@@ -59,6 +60,7 @@ pub fn all() -> Vec<Case> {
         lifecycle::CASES,
         lifecycle_time::CASES,
         lifecycle_crash::CASES,
+        lifecycle_churn::CASES,
         lifecycle_probes::CASES,
         lifecycle_hooks::CASES,
     ]

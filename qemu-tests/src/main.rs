@@ -105,9 +105,27 @@ enum Bench {
         /// Pods of the second measurement.
         #[arg(long, default_value_t = 100)]
         pods: u32,
+        /// Only the starts and the time that the pods take, not what idle nodes use.
+        #[arg(long)]
+        burst: bool,
     },
     /// Sizes of the build output.
     Size,
+    /// Single pods of the API, one after the other: how long, and how much of it in calls of the runtime.
+    Start {
+        /// How many.
+        #[arg(long, default_value_t = 50)]
+        pods: u32,
+    },
+    /// Many pods by calls of the runtime alone, without any kubelet.
+    Floor {
+        /// How many.
+        #[arg(long, default_value_t = 100)]
+        pods: u32,
+        /// Pods at once; each number is a measurement of its own.
+        #[arg(long, value_delimiter = ',', default_value = "1,4,16,100")]
+        at_once: Vec<usize>,
+    },
 }
 
 #[derive(clap::Args)]
@@ -163,8 +181,10 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             match what {
                 Bench::Boot { times, alone } => bench::boot::run(run, *times, *alone)?,
                 Bench::Native { pods } => bench::native::run(run, *pods)?,
-                Bench::Peer { pods } => bench::peer::run(run, *pods)?,
+                Bench::Peer { pods, burst } => bench::peer::run(run, *pods, *burst)?,
                 Bench::Size => bench::size::run(run)?,
+                Bench::Start { pods } => bench::start::run(run, *pods)?,
+                Bench::Floor { pods, at_once } => bench::floor::run(run, *pods, at_once)?,
             }
             Ok(None)
         }),

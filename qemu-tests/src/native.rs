@@ -10,6 +10,7 @@ pub mod blobs;
 pub mod cgroups;
 pub mod config;
 pub mod cri;
+pub mod held;
 pub mod images;
 pub mod mounts;
 pub mod node;

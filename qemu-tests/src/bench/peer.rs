@@ -14,6 +14,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::native::measure;
+use super::spent::Spent;
 use crate::built;
 use crate::cluster::audit::{self, Request};
 use crate::cluster::fixture::{STAYS, await_ready, container};
@@ -28,23 +29,29 @@ use crate::say;
 /// How long a node is left alone before it is measured: what a start leaves behind is over by then.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// Measures both, the agent first.
+/// Measures both, the agent first; with `burst` nothing but their starts and the time that the pods take.
 ///
 /// # Errors
 /// If a node does not become Ready or its pods do not run.
-pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
+pub fn run(run: &Arc<Run>, pods: u32, burst: bool) -> Result<()> {
     let kubelet = programs::kubelet(run)?;
     let agent = built::agent(run, true)?;
     for (name, program) in [("agent", agent), ("upstream", kubelet)] {
         let artefacts = run.dir().join("bench-peer").join(name);
         fs::create_dir_all(&artefacts)?;
-        one(run, &artefacts, name, &program, pods)
+        one(run, &artefacts, (name, &program), pods, burst)
             .with_context(|| format!("{name} ({})", artefacts.display()))?;
     }
     fs::remove_dir_all(run.dir().join("bench-peer")).context("remove the benchmark's logs")
 }
 
-fn one(run: &Arc<Run>, artefacts: &Path, name: &str, program: &Path, pods: u32) -> Result<()> {
+fn one(
+    run: &Arc<Run>,
+    artefacts: &Path,
+    (name, program): (&str, &Path),
+    pods: u32,
+    burst: bool,
+) -> Result<()> {
     say::line(format!("== {name} =="));
     let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
     let mut node = cluster.start_node(artefacts, "peer", PathBuf::from(program))?;
@@ -58,11 +65,18 @@ fn one(run: &Arc<Run>, artefacts: &Path, name: &str, program: &Path, pods: u32) 
             forget_ready(&cluster)?;
         }
     }
-    idle(&cluster, &mut node, "0 pods")?;
+    if !burst {
+        idle(&cluster, &mut node, "0 pods")?;
+    }
+    let (before, asked) = (Spent::now(&cluster, &node)?, cluster.audit()?.len());
     let start = Instant::now();
     scale(&cluster, pods)?;
     say::line(format!("{pods} pods from create to available in {:.1} s", start.elapsed().as_secs_f64()));
-    idle(&cluster, &mut node, &format!("{pods} pods"))
+    say::line(format!("  processor time: {}", Spent::now(&cluster, &node)?.since(&before)));
+    let all = cluster.audit()?;
+    let counts = audit::counts(all[asked..].iter().filter(|r| audit::is_of_node(r)));
+    say::line(format!("  requests of the node: {counts:?}"));
+    if burst { Ok(()) } else { idle(&cluster, &mut node, &format!("{pods} pods")) }
 }
 
 /// Takes the Ready condition of the kubelet that has stopped away, so that only a new one can be waited for.

@@ -243,6 +243,16 @@ impl NativeNode {
         self.pid
     }
 
+    /// The node's own cgroups, as the host reaches them.
+    #[must_use]
+    pub fn cgroups(&self) -> Vec<PathBuf> {
+        let path = |resource: &Resource| match resource {
+            Resource::Cgroup { path } => Some(path.clone()),
+            Resource::Process { .. } | Resource::Dir { .. } => None,
+        };
+        self.leftovers.iter().filter_map(path).collect()
+    }
+
     /// The agent's process id on the host.
     ///
     /// # Errors

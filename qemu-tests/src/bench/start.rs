@@ -1,0 +1,192 @@
+//! `bench start`: one pod after the other through the API, from its creation to the moment at which the API server
+//! shows it running, and how much of that is spent in calls of the runtime (the agent's own record of them).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::built;
+use crate::cluster::audit;
+use crate::cluster::fixture::{STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::flags::Settings;
+use crate::cluster::join::{Way, flags};
+use crate::cluster::plane::Cluster;
+use crate::run::Run;
+use crate::say;
+
+const NODE: &str = "starts";
+/// Pods before the first that counts: the image is pulled, caches are warm.
+const WARM: u32 = 3;
+
+/// Starts `pods` pods one after the other.
+///
+/// # Errors
+/// If one does not run.
+pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
+    let agent = built::agent(run, true)?;
+    let artefacts = run.dir().join("bench-start");
+    fs::create_dir_all(&artefacts)?;
+    let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
+    let mut node = cluster.start_node(&artefacts, NODE, agent)?;
+    let mut all = flags(Way::BootstrapKubeconfig);
+    all.push("--v=2".into());
+    node.start_agent_with(&all.iter().map(String::as_str).collect::<Vec<_>>())?;
+    await_ready(&cluster, NODE, 120)?;
+    let mut times = Vec::new();
+    for n in 0..WARM + pods {
+        let name = format!("start-{n:03}");
+        let took = one(&cluster, &name)?;
+        if n >= WARM {
+            times.push((name.clone(), took));
+        }
+        cluster.client().delete::<Pod>(&cluster.client().of("default"), &name, Some(1))?;
+        await_pod_gone(&cluster, &name, 60)?;
+        // What removes the pod is over before the next one starts.
+        node.wait(60, "nothing left of the pod", |v| v.is_gone(&name).then_some(()))?;
+    }
+    report(&node.logs().join("agent.log"), &times)?;
+    let asked = cluster.audit()?;
+    let counts = audit::counts(asked.iter().filter(|r| audit::is_of_node(r)));
+    say::line(format!("requests of the node in all: {counts:?}"));
+    drop(node);
+    drop(cluster);
+    fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
+}
+
+/// From the request that creates it to the first version that says that its container runs.
+fn one(cluster: &Cluster, name: &str) -> Result<Duration> {
+    let mut pod = api_pod(name, NODE, STAYS, 1);
+    // Without the scheduler's part.
+    pod["spec"]["nodeName"] = NODE.into();
+    let start = Instant::now();
+    cluster.client().create::<Pod>(&cluster.client().of("default"), pod)?;
+    await_pod_ready(cluster, name, 60)?;
+    Ok(start.elapsed())
+}
+
+fn report(log: &Path, times: &[(String, Duration)]) -> Result<()> {
+    let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
+    let mut effects: BTreeMap<String, Vec<Effect>> = BTreeMap::new();
+    for effect in text.lines().filter_map(parse) {
+        effects.entry(effect.pod.clone()).or_default().push(effect);
+    }
+    let (mut totals, mut in_runtime, mut own) = (Vec::new(), Vec::new(), Vec::new());
+    let mut by_verb: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (name, took) in times {
+        let starts = effects.get(name).map(|all| until_started(all)).unwrap_or_default();
+        let busy =
+            union_ms(starts.iter().filter(|e| is_call_of_runtime(&e.verb)).map(|e| (e.begin_ms, e.end_ms)));
+        for effect in starts {
+            by_verb.entry(&effect.verb).or_default().push(effect.end_ms - effect.begin_ms);
+        }
+        let total = took.as_secs_f64() * 1000.0;
+        totals.push(total);
+        in_runtime.push(busy);
+        own.push(total - busy);
+    }
+    say::line(format!("{} pods, one after the other", times.len()));
+    say::line(line("from apply to Running reported", &mut totals));
+    say::line(line("of it in calls of the runtime", &mut in_runtime));
+    say::line(line("the rest: agent, API server, watches", &mut own));
+    for (verb, mut all) in by_verb {
+        say::line(line(
+            &format!("  {verb} ({:.1} a pod)", all.len() as f64 / times.len().max(1) as f64),
+            &mut all,
+        ));
+    }
+    Ok(())
+}
+
+fn line(what: &str, all: &mut [f64]) -> String {
+    format!("{what:<40} p50 {:>7.1} ms   p95 {:>7.1} ms", percentile(all, 50), percentile(all, 95))
+}
+
+/// The value below which `percent` of them are (nearest rank); 0 without any.
+fn percentile(all: &mut [f64], percent: usize) -> f64 {
+    all.sort_by(f64::total_cmp);
+    let rank = (all.len() * percent).div_ceil(100).max(1);
+    all.get(rank - 1).copied().unwrap_or(0.0)
+}
+
+/// One call as the agent's log has it.
+#[derive(Clone, Debug, PartialEq)]
+struct Effect {
+    pod: String,
+    verb: String,
+    begin_ms: f64,
+    end_ms: f64,
+}
+
+fn parse(line: &str) -> Option<Effect> {
+    let (at, rest) = line.split_once(' ')?;
+    if !rest.contains("effect done") {
+        return None;
+    }
+    let at: Timestamp = at.parse().ok()?;
+    let end_ms = at.as_microsecond() as f64 / 1000.0;
+    let field = |name: &str| {
+        let value = rest.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?;
+        Some(value.trim_matches('"').to_owned())
+    };
+    let took_ms: f64 = field("took_ms")?.parse().ok()?;
+    Some(Effect { pod: field("pod")?, verb: field("verb")?, begin_ms: end_ms - took_ms, end_ms })
+}
+
+/// The calls up to the first look after the container's start.
+fn until_started(all: &[Effect]) -> &[Effect] {
+    let started = all.iter().position(|e| e.verb == "start_container").map_or(0, |at| at + 1);
+    let looked = all[started..].iter().position(|e| e.verb == "inspect").map_or(0, |at| at + 1);
+    &all[..started + looked]
+}
+
+fn is_call_of_runtime(verb: &str) -> bool {
+    ["inspect", "inspect_image", "pull_image", "run_sandbox", "create_container", "start_container"]
+        .contains(&verb)
+}
+
+/// How long at least one of the intervals lasted.
+fn union_ms(intervals: impl Iterator<Item = (f64, f64)>) -> f64 {
+    let mut all: Vec<(f64, f64)> = intervals.collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut sum, mut until) = (0.0, f64::MIN);
+    for (begin, end) in all {
+        if end > until {
+            sum += end - begin.max(until);
+            until = end;
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_read_from_the_log() {
+        let line = "2026-11-22T09:00:00.250000Z DEBUG effect done pod=a namespace=default uid=u effect=3 \
+                    verb=\"run_sandbox\" took_ms=50";
+        let effect = parse(line).unwrap();
+        assert_eq!((effect.pod.as_str(), effect.verb.as_str()), ("a", "run_sandbox"));
+        assert!((effect.end_ms - effect.begin_ms - 50.0).abs() < 1e-6);
+        assert_eq!(parse("2026-11-22T09:00:00.250000Z  INFO something else"), None);
+        let of = |verb: &str| Effect { verb: verb.into(), ..effect.clone() };
+        let all = ["inspect", "run_sandbox", "start_container", "inspect", "inspect"].map(of);
+        assert_eq!(until_started(&all).len(), 4);
+    }
+
+    #[test]
+    fn overlapping_calls_count_once() {
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(close(union_ms([(0.0, 10.0), (5.0, 12.0), (20.0, 21.0), (20.0, 20.5)].into_iter()), 13.0));
+        assert!(close(percentile(&mut [3.0, 1.0, 2.0, 4.0], 50), 2.0));
+        assert!(close(percentile(&mut [3.0, 1.0, 2.0, 4.0], 95), 4.0));
+        assert!(close(percentile(&mut [], 50), 0.0));
+    }
+}

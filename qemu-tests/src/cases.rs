@@ -10,6 +10,7 @@ pub mod boot_refused;
 pub mod cri_contract;
 pub mod image;
 pub mod join;
+pub mod join_admission;
 pub mod join_certificates;
 pub mod join_clock;
 pub mod join_cloud;
@@ -52,6 +53,7 @@ pub fn all() -> Vec<Case> {
         join_vm::CASES,
         join_images::CASES,
         join_services::CASES,
+        join_admission::CASES,
         join_volumes::CASES,
         join_clock::CASES,
         api::CASES,

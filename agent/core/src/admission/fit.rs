@@ -1,6 +1,6 @@
 //! Is there room for a pod, and are its host ports free?
 //!
-//! In: a pod, the pods beside it, allocatable amounts. Out: yes, or `OutOf<resource>`, `NodePorts`. Invariant: exact
+//! In: a pod, the pods beside it, allocatable amounts. Out: what is short (`OutOf<resource>`), `NodePorts`. Invariant: exact
 //! arithmetic; a resource that the pod does not ask for cannot refuse it. Upstream: scheduler noderesources.
 
 use k8s_openapi::api::core::v1::{ContainerPort, Pod};
@@ -9,28 +9,60 @@ use super::{AdmissionContext, Rejection};
 use crate::resources::requests::{CPU, pod_request};
 use crate::types::{Quantity, pod};
 
-pub(super) fn room(pod: &Pod, active: &[&Pod], node: &AdmissionContext) -> Result<(), Rejection> {
-    if let Some(max) = node.max_pods
-        && u64::try_from(active.len()).is_ok_and(|used| used >= u64::from(max))
-    {
-        return Err(insufficient("pods", "1", &active.len().to_string(), &max.to_string()));
-    }
-    for (resource, capacity) in &node.allocatable {
-        let asked = pod_request(pod, resource);
-        let used = active.iter().fold(Quantity::ZERO, |sum, other| sum.plus(pod_request(other, resource)));
-        if !asked.is_zero() && used.plus(asked) > *capacity {
-            let number = |q: Quantity| if resource == CPU { q.milli_value() } else { q.value() }.to_string();
-            return Err(insufficient(resource, &number(asked), &number(used), &number(*capacity)));
-        }
-    }
-    Ok(())
+/// The name under which pods themselves are counted.
+const PODS: &str = "pods";
+
+/// There is not enough of a resource; processor time in thousandths, all else in units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shortage {
+    pub(super) resource: String,
+    pub(super) requested: i64,
+    pub(super) used: i64,
+    pub(super) capacity: i64,
 }
 
-fn insufficient(resource: &str, asked: &str, used: &str, capacity: &str) -> Rejection {
-    let message = format!(
-        "Node didn't have enough resource: {resource}, requested: {asked}, used: {used}, capacity: {capacity}"
-    );
-    Rejection::new(format!("OutOf{resource}"), message)
+impl Shortage {
+    /// How much is to become free.
+    pub(super) fn missing(&self) -> i64 {
+        self.used.saturating_add(self.requested).saturating_sub(self.capacity)
+    }
+}
+
+impl From<&Shortage> for Rejection {
+    fn from(short: &Shortage) -> Rejection {
+        let Shortage { resource, requested, used, capacity } = short;
+        let message = format!(
+            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
+        Rejection::new(format!("OutOf{resource}"), message)
+    }
+}
+
+/// What the pod asks for, in the unit of [`Shortage`].
+pub(super) fn request(pod: &Pod, resource: &str) -> i64 {
+    if resource == PODS { 1 } else { in_units(pod_request(pod, resource), resource) }
+}
+
+fn in_units(amount: Quantity, resource: &str) -> i64 {
+    if resource == CPU { amount.milli_value() } else { amount.value() }
+}
+
+/// What there is not enough of, if the pod is to run beside these.
+pub(super) fn shortages(pod: &Pod, beside: &[&Pod], node: &AdmissionContext) -> Vec<Shortage> {
+    let used = i64::try_from(beside.len()).unwrap_or(i64::MAX);
+    let full = node.max_pods.map(i64::from).filter(|max| used >= *max);
+    let of_pods = full.map(|capacity| Shortage { resource: PODS.to_owned(), requested: 1, used, capacity });
+    let of_resources = node.allocatable.iter().filter_map(|(resource, capacity)| {
+        let asked = pod_request(pod, resource);
+        let used = beside.iter().fold(Quantity::ZERO, |sum, other| sum.plus(pod_request(other, resource)));
+        (!asked.is_zero() && used.plus(asked) > *capacity).then(|| Shortage {
+            resource: resource.clone(),
+            requested: in_units(asked, resource),
+            used: in_units(used, resource),
+            capacity: in_units(*capacity, resource),
+        })
+    });
+    of_pods.into_iter().chain(of_resources).collect()
 }
 
 pub(super) fn host_ports(pod: &Pod, active: &[&Pod]) -> Result<(), Rejection> {

@@ -1,6 +1,6 @@
 //! admission: may this pod run on this node? Contract chapter 5, the part that needs no API and no devices.
 //!
-//! In: a pod, the pods that run or start already, the node. Out: yes, or the first [`Rejection`]. Invariants: pure;
+//! In: a pod, the pods that run or start already, the node. Out: yes, whose room it takes, or the first [`Rejection`]. Invariants: pure;
 //! a pod that was refused is Failed with that reason and not tried again; a pod is judged as it is, never changed;
 //! handlers ask in upstream's order: sysctls, operating system, room, node affinity, name, host ports, taints,
 //! AppArmor, features. Before them comes what no API server lets through ([`validate::runnable`]).
@@ -8,6 +8,7 @@
 
 mod affinity;
 mod fit;
+mod preempt;
 mod sysctl;
 mod taints;
 
@@ -99,6 +100,12 @@ impl Rejection {
         Rejection { reason: reason.into(), message: message.into() }
     }
 
+    /// What is told of a pod whose room a critical pod takes.
+    #[must_use]
+    pub fn preempted() -> Rejection {
+        Rejection::new("Preempting", "Preempted in order to admit critical pod")
+    }
+
     /// `status.message`.
     #[must_use]
     pub fn status_message(&self) -> String {
@@ -108,11 +115,12 @@ impl Rejection {
 
 impl From<Rejection> for KillReason {
     fn from(rejection: Rejection) -> KillReason {
-        KillReason::Failed { message: rejection.status_message(), reason: rejection.reason }
+        KillReason::Failed { message: rejection.status_message(), reason: rejection.reason, disruption: None }
     }
 }
 
-/// May `pod` run beside `active`?
+/// May `pod` run beside `active`? Yes, once those that are returned have gone: pods that a critical pod takes the room
+/// of, and only such a pod. Unlike upstream, nothing is ended for a pod that is refused for another reason in the end.
 ///
 /// # Errors
 /// The first reason why not.
@@ -120,12 +128,15 @@ pub fn admit<'p>(
     pod: &Pod,
     active: impl IntoIterator<Item = &'p Pod>,
     node: &AdmissionContext,
-) -> Result<(), Rejection> {
+) -> Result<Vec<&'p Pod>, Rejection> {
     let active: Vec<&Pod> = active.into_iter().collect();
     well_formed(pod)?;
     sysctl::check(pod, node)?;
     operating_system(pod, node)?;
-    fit::room(pod, &active, node)?;
+    let short = fit::shortages(pod, &active, node);
+    if let Some(first) = short.first().filter(|_| !pod::is_critical(pod)) {
+        return Err(first.into());
+    }
     affinity::check(pod, node)?;
     if pod::spec(pod).node_name.as_deref().is_some_and(|name| name != node.node_name) {
         let message = "Predicate NodeName failed: node(s) didn't match the requested node name";
@@ -136,11 +147,17 @@ pub fn admit<'p>(
     app_armor(pod, node)?;
     let missing = unsupported(pod);
     if missing.is_empty() {
-        return Ok(());
+        return preempt::victims(pod, &active, &short).map_err(|why| unrecovered(&why));
     }
     let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
     let message = format!("Pod requires node features that are not available: {}", names.join(", "));
     Err(Rejection::new("PodFeatureUnsupported", message))
+}
+
+fn unrecovered(why: &str) -> Rejection {
+    let attempt = "Unexpected error while attempting to recover from admission failure";
+    let message = format!("{attempt}: preemption: error finding a set of pods to preempt: {why}");
+    Rejection::new("UnexpectedAdmissionError", message)
 }
 
 /// Static pods were validated whole when they were read.

@@ -197,8 +197,11 @@ fn room_beside_others() {
 #[test]
 fn a_rejection_fails_the_pod() {
     let rejection = Rejection::new("OutOfcpu", "no room");
-    let expected =
-        KillReason::Failed { reason: "OutOfcpu".into(), message: "Pod was rejected: no room".into() };
+    let expected = KillReason::Failed {
+        reason: "OutOfcpu".into(),
+        message: "Pod was rejected: no room".into(),
+        disruption: None,
+    };
     assert_eq!(KillReason::from(rejection), expected);
 }
 

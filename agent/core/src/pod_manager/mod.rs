@@ -14,11 +14,13 @@
 //! - other unknown pods are orphans only once **every** expected source was read;
 //! - a pod that one source wants does not wait for another source: static pods start without the API;
 //! - a pod of the API is judged by the labels and taints that its Node has there (`node_view`);
-//! - a pod whose deletion was asked for is not started again after its worker finished.
+//! - a pod whose deletion was asked for is not started again after its worker finished;
+//! - a critical pod that lacks room waits until the pods that make room for it have ended (`preemption`).
 //!
 //! Upstream: pkg/kubelet/pod, the dispatch half of pod_workers.go, HandlePodCleanups (contract 4, 6.2, 6.4).
 
 mod node_view;
+mod preemption;
 mod state;
 
 #[cfg(test)]
@@ -39,6 +41,7 @@ use crate::time::{Mono, Now};
 use crate::types::pod::{self, CONFIG_MIRROR};
 
 use node_view::NodeView;
+use preemption::Preemption;
 use state::{Names, Worker};
 
 /// What the manager reacts to.
@@ -96,7 +99,7 @@ pub enum ManagerAction {
         /// What.
         event: PodEvent,
     },
-    /// Admission refused the pod (its worker was told): an event of type Warning.
+    /// Admission refused the pod or ends it for another (its worker was told): an event of type Warning.
     Rejected {
         /// Which.
         key: PodKey,
@@ -142,6 +145,7 @@ pub struct PodManager {
     network: Result<(), String>,
     admission: Arc<AdmissionContext>,
     node: NodeView,
+    preemption: Preemption,
 }
 
 impl PodManager {
@@ -167,6 +171,7 @@ impl PodManager {
             done: BTreeSet::new(),
             network,
             admission,
+            preemption: Preemption::default(),
         }
     }
 
@@ -193,6 +198,7 @@ impl PodManager {
             if update.op == PodOp::Remove {
                 self.desired.remove(&uid);
                 self.done.remove(&uid);
+                self.preemption.settled(&uid);
                 self.waiting.retain(|w| *w != uid);
                 if self.workers.contains_key(&uid) {
                     tell(&uid, PodEvent::Kill { reason: KillReason::Removed, grace_s: None }, out);
@@ -238,18 +244,19 @@ impl PodManager {
             if pod::is_static(&pod) {
                 self.take_down_predecessors(&key, out);
             }
-            if self.names.is_taken(&key) || self.node.must_be_heard_for(&pod) {
+            let held = self.names.is_taken(&key) || self.preemption.holds_up(&uid);
+            if held || self.node.must_be_heard_for(&pod) {
                 self.waiting.push(uid);
                 continue;
             }
-            let verdict = self.judge(&pod);
-            if let Err(rejection) = &verdict
-                && !answered.contains(&uid)
-                && self.node.doubts(&uid, &pod, rejection)
-            {
+            let verdict = self.judge(&uid, &pod, out);
+            let doubtful =
+                |rejection: &Rejection| !answered.contains(&uid) && self.node.doubts(&uid, &pod, rejection);
+            if self.preemption.holds_up(&uid) || verdict.as_ref().is_err_and(doubtful) {
                 self.waiting.push(uid);
                 continue;
             }
+            self.preemption.settled(&uid);
             self.start(key.clone(), Beginning::Fresh, out);
             tell(&uid, PodEvent::Desired(Arc::clone(&pod)), out);
             if let Some(worker) = self.workers.get_mut(&uid) {
@@ -270,15 +277,6 @@ impl PodManager {
         if let Some(marks) = marks {
             self.admission = Arc::new(self.admission.marked(marks));
         }
-    }
-
-    fn judge(&self, pod: &Pod) -> Result<(), Rejection> {
-        // A pod that is to go needs no permission, only its end.
-        if pod.metadata.deletion_timestamp.is_some() {
-            return Ok(());
-        }
-        let active = self.workers.values().filter(|w| !w.ended).filter_map(|w| w.pod.as_deref());
-        crate::admission::admit(pod, active, &self.admission)
     }
 
     /// An unknown pod with the name of a static pod can only be what the static pod was before.
@@ -349,6 +347,7 @@ impl PodManager {
     fn finished(&mut self, uid: PodUid, out: &mut Outbox<ManagerAction>) {
         let Some(worker) = self.workers.remove(&uid) else { return };
         self.names.give_back(&worker.key);
+        self.preemption.gone(&uid);
         self.leftovers.directories.remove(&uid);
         if let Some(pod) = self.desired.get(&uid) {
             if pod.metadata.deletion_timestamp.is_some() {
@@ -397,6 +396,7 @@ impl Machine for PodManager {
                 if let Some(worker) = self.workers.get_mut(&uid) {
                     worker.ended = true;
                 }
+                self.preemption.gone(&uid);
             }
             ManagerEvent::Finished(uid) => self.finished(uid, out),
             ManagerEvent::Network(network) if network != self.network => {

@@ -24,6 +24,11 @@ impl Worker {
     pub(super) fn new(key: PodKey) -> Worker {
         Worker { key, pod: None, ended: false }
     }
+
+    /// As last desired.
+    pub(super) fn pod(&self) -> Option<&Pod> {
+        self.pod.as_deref()
+    }
 }
 
 /// Full names and how many workers hold each.

@@ -6,9 +6,9 @@
 use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, Volume};
 
 use crate::images;
+use crate::types::pod;
 
-/// Priority of `system-cluster-critical`; `system-node-critical` lies above it.
-const CLUSTER_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+/// `system-node-critical` lies above `system-cluster-critical`.
 const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
 
 /// Fill in defaults.
@@ -28,7 +28,7 @@ pub fn apply(pod: &mut Pod) {
     if spec.priority.is_none() {
         spec.priority = match spec.priority_class_name.as_deref() {
             Some("system-node-critical") => Some(NODE_CRITICAL_PRIORITY),
-            Some("system-cluster-critical") => Some(CLUSTER_CRITICAL_PRIORITY),
+            Some("system-cluster-critical") => Some(pod::SYSTEM_CRITICAL_PRIORITY),
             _ => Some(0),
         };
     }

@@ -37,6 +37,9 @@ pub enum KillReason {
         reason: String,
         /// For people.
         message: String,
+        /// Message of the condition `DisruptionTarget`, if the node ends it for its own sake.
+        #[serde(default)]
+        disruption: Option<String>,
     },
 }
 

@@ -146,10 +146,12 @@ pub(super) enum Cleanup {
 /// The decided phase and message that a reason stands for.
 pub(super) fn verdict(reason: &KillReason) -> Option<Verdict> {
     let text = |reason: &str, message: &str| {
-        Some(Verdict { reason: reason.to_owned(), message: message.to_owned() })
+        Some(Verdict { reason: reason.to_owned(), message: message.to_owned(), disruption: None })
     };
     match reason {
-        KillReason::Failed { reason, message } => text(reason, message),
+        KillReason::Failed { reason, message, disruption } => {
+            Some(Verdict { reason: reason.clone(), message: message.clone(), disruption: disruption.clone() })
+        }
         KillReason::DeadlineExceeded => {
             text("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
         }

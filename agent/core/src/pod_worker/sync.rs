@@ -102,6 +102,7 @@ fn sandbox_lost() -> KillReason {
             "The pod's sandbox was lost before every container had run, and its restart policy allows no \
                   new one."
                 .to_owned(),
+        disruption: None,
     }
 }
 

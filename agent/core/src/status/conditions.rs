@@ -13,6 +13,9 @@ use crate::types::pod;
 const OWNED: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
+/// A condition that the node may set at the end of a pod, and others too.
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
 struct Finding {
     truth: bool,
     reason: &'static str,
@@ -45,14 +48,17 @@ pub(super) fn conditions(inputs: &StatusInputs<'_>, phase: Phase, status: &PodSt
         let (truth, reason, message) = reset::condition(inputs, phase);
         out.push(condition(inputs, reset::CONDITION, Finding { truth, reason, message: message.to_owned() }));
     }
+    let disruption = inputs.verdict.and_then(|verdict| verdict.disruption.clone());
+    let disrupted = disruption.is_some();
+    if let Some(message) = disruption {
+        let finding = Finding { truth: true, reason: "TerminationByKubelet", message };
+        out.push(condition(inputs, DISRUPTION_TARGET, finding));
+    }
+    let own = |name: &str| {
+        OWNED.contains(&name) || name == reset::CONDITION || (disrupted && name == DISRUPTION_TARGET)
+    };
     let foreign = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_ref());
-    out.extend(
-        foreign
-            .into_iter()
-            .flatten()
-            .filter(|c| !OWNED.contains(&c.type_.as_str()) && c.type_ != reset::CONDITION)
-            .cloned(),
-    );
+    out.extend(foreign.into_iter().flatten().filter(|c| !own(&c.type_)).cloned());
     out
 }
 

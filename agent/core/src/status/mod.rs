@@ -26,6 +26,7 @@ use crate::runtime::observed::PodSnapshot;
 use crate::time::Wall;
 use crate::types::pod;
 
+pub use conditions::DISRUPTION_TARGET;
 pub use phase::{Phase, phase};
 
 /// Why a container is not running, as its waiting state says it.
@@ -44,6 +45,8 @@ pub struct Verdict {
     pub reason: String,
     /// For people.
     pub message: String,
+    /// Message of the condition `DisruptionTarget`, if there is to be one.
+    pub disruption: Option<String>,
 }
 
 /// What a status is generated from.

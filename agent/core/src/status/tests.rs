@@ -152,7 +152,8 @@ fn a_terminating_pod_ends_in_a_terminal_phase_unless_it_is_static() {
 #[test]
 fn a_verdict_is_withheld_while_something_runs_and_never_reverts() {
     let p = two("Always");
-    let verdict = Some(Verdict { reason: "Evicted".to_owned(), message: "low on memory".to_owned() });
+    let verdict =
+        Some(Verdict { reason: "Evicted".to_owned(), message: "low on memory".to_owned(), disruption: None });
     let before = Case::of(&p, both(St::Running, 0, 0)).status();
     let dying = Case {
         verdict: verdict.clone(),
@@ -163,8 +164,29 @@ fn a_verdict_is_withheld_while_something_runs_and_never_reverts() {
     assert_eq!((dying.phase().as_str(), dying.status().reason), ("Running", None));
     let dead = Case { verdict, terminating: true, ..Case::of(&p, both(St::Exited, 0, 0)) }.status();
     assert_eq!((dead.phase.as_deref(), dead.reason.as_deref()), (Some("Failed"), Some("Evicted")));
+    assert!(!dead.conditions.iter().flatten().any(|c| c.type_ == DISRUPTION_TARGET));
     let after = Case { previous: Some(dead), ..Case::of(&p, both(St::Running, 0, 0)) }.status();
     assert_eq!((after.phase.as_deref(), after.reason.as_deref()), (Some("Failed"), Some("Evicted")));
+}
+
+#[test]
+fn the_node_says_that_it_ended_a_pod_for_its_own_sake() {
+    let mut p = two("Always");
+    let scheduler = json!({"type": DISRUPTION_TARGET, "status": "False", "reason": "PreemptionByScheduler"});
+    p.status = serde_json::from_value(json!({"conditions": [scheduler]})).unwrap();
+    let verdict = |disruption: Option<&str>| {
+        let disruption = disruption.map(str::to_owned);
+        Some(Verdict { reason: "Preempting".to_owned(), message: "m".to_owned(), disruption })
+    };
+    let told = |disruption: Option<&str>| {
+        let verdict = verdict(disruption);
+        let status = Case { verdict, terminating: true, ..Case::of(&p, both(St::Exited, 0, 0)) }.status();
+        let all = status.conditions.into_iter().flatten().filter(|c| c.type_ == DISRUPTION_TARGET);
+        all.map(|c| (c.status, c.reason.unwrap(), c.message.unwrap_or_default())).collect::<Vec<_>>()
+    };
+    let of = |status: &str, reason: &str, message: &str| vec![(status.into(), reason.into(), message.into())];
+    assert_eq!(told(Some("no room")), of("True", "TerminationByKubelet", "no room"));
+    assert_eq!(told(None), of("False", "PreemptionByScheduler", ""), "that of others stays");
 }
 
 #[test]

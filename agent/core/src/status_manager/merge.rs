@@ -6,7 +6,7 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 
-use crate::status::{Phase, api_time};
+use crate::status::{DISRUPTION_TARGET, Phase, api_time};
 use crate::time::Wall;
 
 /// Conditions that the node owns (contract 6.6).
@@ -20,8 +20,6 @@ const OWNED: [&str; 8] = [
     "PodResizePending",
     "AllContainersRestarting",
 ];
-/// A condition that the node may set at the end of a pod, and others too.
-const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// True for a condition that only the node writes.
 #[must_use]

@@ -22,6 +22,8 @@ pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// `priorityClassName` of pods that the node cannot live without.
 pub const SYSTEM_NODE_CRITICAL: &str = "system-node-critical";
+/// The least priority of a system's pods, that of `system-cluster-critical`.
+pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// Names one container of a pod. All its containers share one name space, the kind says which list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -216,6 +218,13 @@ pub fn labels(pod: &Pod) -> &BTreeMap<String, String> {
 pub fn annotations(pod: &Pod) -> &BTreeMap<String, String> {
     static EMPTY: BTreeMap<String, String> = BTreeMap::new();
     pod.metadata.annotations.as_ref().unwrap_or(&EMPTY)
+}
+
+/// True for a pod that the node makes room for: static, a mirror, or of a system's priority. Upstream: IsCriticalPod.
+#[must_use]
+pub fn is_critical(pod: &Pod) -> bool {
+    let of_system = spec(pod).priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY);
+    is_static(pod) || annotation(pod, CONFIG_MIRROR).is_some() || of_system
 }
 
 /// True if the pod comes from this node (file or http), not from the API.

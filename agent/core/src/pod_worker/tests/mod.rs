@@ -392,8 +392,11 @@ fn active_deadline_fails_the_pod() {
 fn a_rejected_pod_is_failed_and_never_started() {
     let mut w = World::new();
     w.desire(&one("Always"));
-    let reason =
-        KillReason::Failed { reason: "OutOfcpu".to_owned(), message: "Pod was rejected: x".to_owned() };
+    let reason = KillReason::Failed {
+        reason: "OutOfcpu".to_owned(),
+        message: "Pod was rejected: x".to_owned(),
+        disruption: None,
+    };
     w.kill(reason, None);
     w.settle();
     w.wait(secs(20));

@@ -1,0 +1,114 @@
+//! Room that is being made for critical pods.
+//!
+//! In: who was chosen to go, who has gone. Out: who still waits. Invariants: nobody is chosen twice; a pod that room is
+//! made for is not judged before all that were chosen have ended, and meanwhile it counts as if it ran, so that no
+//! newcomer takes its room. Upstream ends pods in line and holds up everything else meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::state::Worker;
+use super::{ManagerAction, PodManager, tell};
+use crate::admission::{self, Rejection};
+use crate::machine::Outbox;
+use crate::pod_worker::{KillReason, PodEvent};
+use crate::runtime::{PodKey, PodUid};
+use crate::types::pod;
+
+/// The room that is being made.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Preemption {
+    /// Chosen, and not at their end.
+    going: BTreeSet<PodUid>,
+    /// Room is made for them.
+    waiting: BTreeMap<PodUid, Arc<Pod>>,
+}
+
+impl Preemption {
+    /// Room is made for the pod, and not made yet.
+    pub(super) fn holds_up(&self, uid: &PodUid) -> bool {
+        !self.going.is_empty() && self.waiting.contains_key(uid)
+    }
+
+    /// Its room comes without anything being done for it.
+    pub(super) fn is_going(&self, uid: &PodUid) -> bool {
+        self.going.contains(uid)
+    }
+
+    /// Pods that room is kept for, but this one.
+    pub(super) fn kept_for(&self, uid: &PodUid) -> impl Iterator<Item = &Pod> {
+        self.waiting.iter().filter(move |(other, _)| *other != uid).map(|(_, pod)| &**pod)
+    }
+
+    /// The pod waits for its room.
+    pub(super) fn wait(&mut self, uid: PodUid, pod: Arc<Pod>) {
+        self.waiting.insert(uid, pod);
+    }
+
+    /// The pod was chosen to make room.
+    pub(super) fn going(&mut self, uid: PodUid) {
+        self.going.insert(uid);
+    }
+
+    /// The pod has its room, or wants none any more.
+    pub(super) fn settled(&mut self, uid: &PodUid) {
+        self.waiting.remove(uid);
+    }
+
+    /// The pod needs no room any more.
+    pub(super) fn gone(&mut self, uid: &PodUid) {
+        self.going.remove(uid);
+    }
+}
+
+impl PodManager {
+    /// Has pods end if this one is to have their room; it waits then.
+    pub(super) fn judge(
+        &mut self,
+        uid: &PodUid,
+        pod: &Arc<Pod>,
+        out: &mut Outbox<ManagerAction>,
+    ) -> Result<(), Rejection> {
+        // A pod that is to go needs no permission, only its end.
+        if pod.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let active = || self.workers.iter().filter(|(_, w)| !w.ended);
+        let beside = |(_, worker)| Worker::pod(worker);
+        let kept = || self.preemption.kept_for(uid);
+        // Those that go already need not be made up for by others.
+        let staying = active().filter(|(other, _)| !self.preemption.is_going(other)).filter_map(beside);
+        let victims = admission::admit(pod, staying.chain(kept()), &self.admission)?;
+        if victims.is_empty() {
+            let now = admission::admit(pod, active().filter_map(beside).chain(kept()), &self.admission);
+            if !pod::is_critical(pod) || now.as_ref().is_ok_and(Vec::is_empty) {
+                return now.map(|_| ());
+            }
+        }
+        let victims: Vec<PodKey> = victims.into_iter().map(pod::key).collect();
+        self.preemption.wait(uid.clone(), Arc::clone(pod));
+        for key in victims {
+            if !self.workers.contains_key(&key.uid) {
+                // It waits for room itself, and will be judged anew.
+                self.preemption.settled(&key.uid);
+                continue;
+            }
+            let told = Rejection::preempted();
+            tell(&key.uid, PodEvent::Kill { reason: reason(&told), grace_s: None }, out);
+            self.preemption.going(key.uid.clone());
+            out.push(ManagerAction::Rejected { key, rejection: told });
+        }
+        Ok(())
+    }
+}
+
+/// Why a chosen pod ends.
+fn reason(told: &Rejection) -> KillReason {
+    KillReason::Failed {
+        reason: told.reason.clone(),
+        message: told.message.clone(),
+        disruption: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
+    }
+}

@@ -1,16 +1,19 @@
-//! The state partition: facts for `plan::state`, then repart, fsck, mount, grow. Nothing here formats.
+//! The state partition: facts for `plan::state`, then made or grown, fsck, mount. The file system is made before the
+//! table names it, and only where `plan::state` has found nobody's data.
 
 use super::devices::{read_at, scan};
 use super::drivers::Drivers;
 use super::error::{InitError, chain};
-use super::reserve;
 use super::steps::{apply, apply_all};
-use crate::plan::disk::Disk;
+use super::{machine_id, reserve};
+use crate::plan::disk::{Disk, STATE_LABEL};
 use crate::plan::gpt::Partition;
+use crate::plan::gpt_change::{ChangeError, Editor, New};
+use crate::plan::guid::{Guid, TYPE_VAR};
 use crate::plan::mounts::{self, SYSROOT};
 use crate::plan::reserve::full_message;
-use crate::plan::state::{COPY_OFFSET, FULL_BELOW, Facts, Plan, free_start, partition_name, plan};
-use crate::plan::step::Step;
+use crate::plan::state::{BYTES_MIN, COPY_OFFSET, FULL_BELOW, Facts, Plan, free_start, partition_name, plan};
+use crate::plan::step::{DiskWrite, Step};
 use crate::plan::{ext4, gpt_relocate};
 use crate::sys::{block, child};
 use nix::mount::{MntFlags, umount2};
@@ -22,7 +25,9 @@ use std::path::Path;
 use std::process::Output;
 
 const VAR: &str = "/sysroot/var";
-const REPART: &str = "/usr/bin/systemd-repart";
+/// Under which the kernel would ask for the file system's module.
+pub const FILE_SYSTEM: &str = "fs-ext4";
+const MKFS: &str = "/usr/sbin/mkfs.ext4";
 const FSCK: &str = "/usr/sbin/fsck.ext4";
 
 /// A mounted state partition.
@@ -44,24 +49,24 @@ pub fn open(name: &str, drivers: &mut Drivers) -> Result<Mounted, InitError> {
     let made = match decide(&disk) {
         Plan::Refuse { problem } => return Err(InitError::Refused(problem)),
         Plan::Create => {
-            repart(&disk, drivers)?;
+            create(&disk)?;
             true
         }
-        Plan::Use { grow_partition, .. } => {
-            if grow_partition && let Err(e) = repart(&disk, drivers) {
+        Plan::Use { partition, grow_partition, .. } => {
+            if grow_partition && let Err(e) = grow(&disk, &partition) {
                 warnings.push(format!("the state partition keeps its size: {}", chain(&e)));
             }
             false
         }
     };
-    // Repart has changed the table; decide again on what is there now.
+    drivers.need(FILE_SYSTEM);
+    // The table has changed; decide again on what is there now.
     let disk = rescan(name)?;
     match decide(&disk) {
         Plan::Use { partition, check, .. } => mount(&disk, &partition, check, made, warnings),
         Plan::Refuse { problem } => Err(InitError::Refused(problem)),
         Plan::Create => Err(InitError::Refused(format!(
-            "{REPART} ran but made no state partition on /dev/{name}; check /usr/lib/repart.d in the image and the \
-             disk's size"
+            "the state partition was made on /dev/{name}, but its table does not show it; nothing is made twice"
         ))),
     }
 }
@@ -82,37 +87,81 @@ fn decide(disk: &Disk) -> Plan {
     plan(&Facts { disk, state_superblock, leftover, leftover_copy })
 }
 
-/// Grows or makes the partition. The seed is random: a partition's UUID must not repeat on every node.
-fn repart(disk: &Disk, drivers: &mut Drivers) -> Result<(), InitError> {
-    // It makes the file system through one; without, through a temporary file.
-    drivers.need("devname:loop-control");
+/// File system first, table last: a partition that the table names was complete once. Until then the kernel alone knows
+/// the partition. Its UUID and the file system's are random: they must not repeat on every node.
+fn create(disk: &Disk) -> Result<(), InitError> {
     let device = format!("/dev/{}", disk.name);
-    cover_disk(disk, &device).map_err(|source| InitError::File {
-        action: "extend the partition table of",
-        path: device.clone(),
-        source,
-    })?;
-    run(
-        REPART,
-        &["--dry-run=no", "--empty=refuse", "--seed=random", "--no-pager", "--no-legend", &device],
-        |_| false,
-    )
+    let (file, mut table) = edit(disk, &device)?;
+    let failed = |action| {
+        let path = device.clone();
+        move |source| InitError::File { action, path, source }
+    };
+    let uuid = machine_id::random().map_err(failed("make a partition UUID for"))?;
+    let partuuid = Guid::parse(&uuid).unwrap_or_default();
+    let new = New { type_guid: TYPE_VAR, partuuid, label: STATE_LABEL, bytes_min: BYTES_MIN };
+    let partition = table.append(&new).map_err(|e| no_change(&device, e))?;
+    block::add_partition(&file, &partition).map_err(|e| failed("add a partition to")(e.into()))?;
+    let made = make_file_system(&format!("/dev/{}", partition_name(&disk.name, partition.number)));
+    if made.is_err() {
+        // As the table has it.
+        let _ = block::remove_partition(&file, &partition);
+    }
+    made?;
+    write(&file, &table.writes()).map_err(failed("write the partition table of"))?;
+    // Superblocks are looked for in the disk; this one was written through the partition.
+    block::drop_cache(&file).map_err(|e| failed("read again")(e.into()))
+}
+
+/// A person's or a power cut's remains are no reason to ask (`-F`): `plan::state` has looked at them.
+fn make_file_system(device: &str) -> Result<(), InitError> {
+    let layout = ["-b", "4096", "-I", "256", "-m", "0", "-E", "lazy_itable_init=1"];
+    run(MKFS, &[&["-q", "-F", "-L", STATE_LABEL], &layout[..], &[device]].concat(), |_| false)?;
+    let sync = || OpenOptions::new().write(true).open(device)?.sync_all();
+    sync().map_err(|source| InitError::File { action: "write", path: device.into(), source })
+}
+
+/// The table first: the kernel is only told what is on the disk.
+fn grow(disk: &Disk, partition: &Partition) -> Result<(), InitError> {
+    let device = format!("/dev/{}", disk.name);
+    let (file, mut table) = edit(disk, &device)?;
+    let partition = table.grow(partition.number).map_err(|e| no_change(&device, e))?;
+    let failed =
+        |source| InitError::File { action: "write the partition table of", path: device.clone(), source };
+    write(&file, &table.writes()).map_err(failed)?;
+    block::resize_partition(&file, &partition).map_err(|e| failed(e.into()))
+}
+
+fn edit(disk: &Disk, device: &str) -> Result<(File, Editor), InitError> {
+    let failed =
+        |source| InitError::File { action: "extend the partition table of", path: device.into(), source };
+    let file = OpenOptions::new().read(true).write(true).open(device).map_err(failed)?;
+    cover_disk(disk, &file).map_err(failed)?;
+    let table = Editor::read(disk.bytes, disk.sector, |at, length| read_exact(&file, at, length));
+    Ok((file, table.map_err(|e| no_change(device, e))?))
+}
+
+fn no_change(device: &str, why: ChangeError) -> InitError {
+    InitError::Refused(format!("{device} gets no state partition, and nothing was changed: {why}"))
+}
+
+fn read_exact(file: &File, offset: u64, length: usize) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; length];
+    file.read_exact_at(&mut buffer, offset).ok()?;
+    Some(buffer)
 }
 
 /// Lets the table cover the whole disk: an image written to a larger one leaves its backup in the middle.
-fn cover_disk(disk: &Disk, device: &str) -> io::Result<()> {
-    let file = OpenOptions::new().read(true).write(true).open(device)?;
-    let read = |offset, length| {
-        let mut buffer = vec![0; length];
-        file.read_exact_at(&mut buffer, offset).ok()?;
-        Some(buffer)
-    };
-    for write in gpt_relocate::relocate(disk.bytes, disk.sector, read).unwrap_or_default() {
-        // In this order on the disk, not only in the cache.
+fn cover_disk(disk: &Disk, file: &File) -> io::Result<()> {
+    let read = |offset, length| read_exact(file, offset, length);
+    write(file, &gpt_relocate::relocate(disk.bytes, disk.sector, read).unwrap_or_default())
+}
+
+/// In this order on the disk, not only in the cache.
+fn write(file: &File, writes: &[DiskWrite]) -> io::Result<()> {
+    writes.iter().try_for_each(|write| {
         file.write_all_at(&write.bytes, write.offset)?;
-        file.sync_all()?;
-    }
-    Ok(())
+        file.sync_all()
+    })
 }
 
 fn fsck(device: &str) -> Result<(), InitError> {

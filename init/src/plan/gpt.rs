@@ -162,6 +162,8 @@ pub(super) struct Header {
     pub(super) entry_count: u32,
     pub(super) entry_size: u32,
     pub(super) entries_crc: u32,
+    /// Sectors that partitions may have.
+    pub(super) usable: (u64, u64),
 }
 
 impl Header {
@@ -194,6 +196,7 @@ impl Header {
                 entry_count: le_u32(bytes, 80)?,
                 entry_size: le_u32(bytes, 84)?,
                 entries_crc: le_u32(bytes, 88)?,
+                usable: (first?, last?),
             })
         })()
         .ok_or(short)?;
@@ -204,7 +207,12 @@ impl Header {
     }
 }
 
-fn parse_entry(number: u32, entry: &[u8], sectors: u64, sector: u64) -> Result<Option<Partition>, Bad> {
+pub(super) fn parse_entry(
+    number: u32,
+    entry: &[u8],
+    sectors: u64,
+    sector: u64,
+) -> Result<Option<Partition>, Bad> {
     let short = || Bad::Invalid("entry too short");
     let type_guid = Guid::from_disk(entry).ok_or_else(short)?;
     if type_guid.is_nil() {

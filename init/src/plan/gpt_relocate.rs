@@ -1,7 +1,7 @@
 //! The backup partition table of a disk that has become larger: from where it stands to the disk's end.
 //!
 //! An image written to a larger disk has its backup table in the middle, and a header that calls the rest of the
-//! disk unusable; systemd-repart (257) then finds no room for a new partition. In: the device. Out: writes, in
+//! disk unusable, so that there is no room for a new partition. In: the device. Out: writes, in
 //! the order in which they must reach the disk. Invariant: a power cut between any two of them leaves a valid
 //! primary table; no partition's bytes are touched.
 

@@ -20,17 +20,9 @@ pub(in crate::plan) fn image() -> Vec<u8> {
     disk
 }
 
-fn to_disk(g: Guid) -> [u8; 16] {
-    let mut b = g.0;
-    b[0..4].reverse();
-    b[4..6].reverse();
-    b[6..8].reverse();
-    b
-}
-
 fn entry(e: &mut [u8], ty: Guid, uuid: u128, first: u64, last: u64, label: &str) {
-    e[..16].copy_from_slice(&to_disk(ty));
-    e[16..32].copy_from_slice(&to_disk(Guid::from_u128(uuid)));
+    e[..16].copy_from_slice(&ty.to_disk());
+    e[16..32].copy_from_slice(&Guid::from_u128(uuid).to_disk());
     e[32..40].copy_from_slice(&first.to_le_bytes());
     e[40..48].copy_from_slice(&last.to_le_bytes());
     for (i, unit) in label.encode_utf16().enumerate() {

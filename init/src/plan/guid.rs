@@ -35,6 +35,16 @@ impl Guid {
         Some(Guid(b))
     }
 
+    /// The mixed-endian form of a GPT.
+    #[must_use]
+    pub fn to_disk(self) -> [u8; 16] {
+        let mut b = self.0;
+        b[0..4].reverse();
+        b[4..6].reverse();
+        b[6..8].reverse();
+        b
+    }
+
     /// From text with or without hyphens, either case.
     #[must_use]
     pub fn parse(text: &str) -> Option<Guid> {

@@ -12,6 +12,7 @@ pub mod ext4;
 pub mod failure;
 pub mod fat;
 pub mod gpt;
+pub mod gpt_change;
 pub mod gpt_relocate;
 pub mod guid;
 pub mod masquerade;

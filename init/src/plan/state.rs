@@ -1,17 +1,18 @@
 //! What to do about the state partition: facts about disk and superblocks in, one decision out.
 //!
-//! Invariant: nothing is ever created over bytes that may be somebody's data. systemd-repart makes the file
-//! system first and writes the partition table last, so a partition that exists was complete once; if it is
+//! Invariant: nothing is ever created over bytes that may be somebody's data. The file system is made first and
+//! the partition table written last, so a partition that exists was complete once; if it is
 //! unreadable now, it is damaged, and only a person may give it up.
 
 use super::disk::{Disk, STATE_LABEL};
 use super::ext4::Superblock;
 use super::gpt::Partition;
+use super::gpt_change::GRAIN;
 
-/// Free space behind the state partition from which growing it is worth a run of systemd-repart, bytes.
+/// Free space behind the state partition from which growing it is worth it, bytes.
 const GROW_FROM: u64 = 64 << 20;
-/// Partitions made by systemd-repart start at multiples of this, bytes.
-const GRAIN: u64 = 4096;
+/// Least length of the state partition, bytes.
+pub const BYTES_MIN: u64 = 512 << 20;
 /// Kept free at the end of a disk for the backup table, bytes (33 sectors of 4096 at most, rounded up).
 const TAIL: u64 = 1 << 20;
 
@@ -38,7 +39,7 @@ pub struct Facts<'a> {
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// First boot: systemd-repart makes it.
+    /// First boot: it is to be made.
     Create,
     /// It is there: mount it.
     Use {
@@ -46,7 +47,7 @@ pub enum Plan {
         partition: Partition,
         /// Run fsck first.
         check: bool,
-        /// Run systemd-repart first, to grow the partition to the disk's end.
+        /// Let the partition reach to the disk's end first.
         grow_partition: bool,
     },
     /// Touch nothing; boot on a volatile /var and say this.
@@ -56,7 +57,7 @@ pub enum Plan {
     },
 }
 
-/// Where systemd-repart would start a new partition: behind the last one, bytes from the disk's start.
+/// Where a new partition starts: behind the last one, bytes from the disk's start.
 #[must_use]
 pub fn free_start(disk: &Disk) -> Option<u64> {
     let table = disk.table.as_ref().ok()?;

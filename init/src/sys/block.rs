@@ -28,12 +28,34 @@ struct BlkpgArg {
 
 const BLKPG: libc::Ioctl = 0x1269;
 const BLKPG_ADD_PARTITION: i32 = 1;
+const BLKPG_DEL_PARTITION: i32 = 2;
+const BLKPG_RESIZE_PARTITION: i32 = 3;
 
 /// Makes the kernel show a partition that it did not find by itself.
 ///
 /// # Errors
 /// The kernel's answer; `EBUSY` if it overlaps one that is there, `EINVAL` if a number does not fit.
 pub fn add_partition(disk: &File, partition: &Partition) -> Result<(), Errno> {
+    blkpg(disk, BLKPG_ADD_PARTITION, partition)
+}
+
+/// Makes the kernel forget a partition that nobody uses.
+///
+/// # Errors
+/// The kernel's answer; `EBUSY` if somebody does.
+pub fn remove_partition(disk: &File, partition: &Partition) -> Result<(), Errno> {
+    blkpg(disk, BLKPG_DEL_PARTITION, partition)
+}
+
+/// Tells the kernel a partition's new length; it may be in use.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn resize_partition(disk: &File, partition: &Partition) -> Result<(), Errno> {
+    blkpg(disk, BLKPG_RESIZE_PARTITION, partition)
+}
+
+fn blkpg(disk: &File, op: i32, partition: &Partition) -> Result<(), Errno> {
     let invalid = |_| Errno::EINVAL;
     let mut data = BlkpgPartition {
         start: i64::try_from(partition.start).map_err(invalid)?,
@@ -43,9 +65,21 @@ pub fn add_partition(disk: &File, partition: &Partition) -> Result<(), Errno> {
         volname: [0; 64],
     };
     let datalen = i32::try_from(size_of::<BlkpgPartition>()).map_err(invalid)?;
-    let arg = BlkpgArg { op: BLKPG_ADD_PARTITION, flags: 0, datalen, data: &raw mut data };
+    let arg = BlkpgArg { op, flags: 0, datalen, data: &raw mut data };
     // SAFETY: BLKPG reads `arg` and `datalen` bytes behind `data`; both live until the call returns.
     let result = unsafe { libc::ioctl(disk.as_raw_fd(), BLKPG, &raw const arg) };
+    Errno::result(result).map(drop)
+}
+
+/// Drops what the kernel keeps in memory of a whole disk. Each partition's device has a cache of its own, so what was
+/// read of the disk before stays as it was, whatever is written through a partition.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn drop_cache(disk: &File) -> Result<(), Errno> {
+    let code = nix::request_code_none!(0x12, 97);
+    // SAFETY: BLKFLSBUF takes no argument.
+    let result = unsafe { libc::ioctl(disk.as_raw_fd(), code) };
     Errno::result(result).map(drop)
 }
 

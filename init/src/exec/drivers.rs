@@ -4,12 +4,14 @@ use super::error::InitError;
 use super::steps::load_modules;
 use crate::plan::modules::{self, Modules};
 use crate::plan::step::Step;
-use crate::sys::child;
+use crate::sys::child::{self, Alongside};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
 const LIST: &str = "/etc/orlop/modules";
+/// Niceness of what is loaded before it is needed.
+const BEHIND: i32 = 5;
 /// The buses on which what the initrd drives is found.
 const BUSES: [&str; 5] = ["pci", "virtio", "scsi", "usb", "acpi"];
 
@@ -19,6 +21,16 @@ pub struct Drivers {
     modules: Modules,
     loaded: usize,
     missing: Vec<String>,
+    beside: Vec<Beside>,
+}
+
+/// Modules that a child process loads while the boot goes on.
+#[derive(Debug)]
+struct Beside {
+    /// What they were asked for as; devices' drivers have no name.
+    name: Option<String>,
+    steps: Vec<Step>,
+    child: Alongside,
 }
 
 impl Drivers {
@@ -34,36 +46,93 @@ impl Drivers {
         Ok(Drivers { modules: Modules::parse(&list), ..Drivers::default() })
     }
 
-    /// Loads what the devices call for that are there now; true if there was anything to load.
-    pub fn present(&mut self) -> bool {
-        self.load(&modaliases(Path::new("/sys/bus")))
-    }
-
-    /// Loads what is called for under a name, for example `fs-vfat`.
-    pub fn need(&mut self, name: &str) {
-        self.load(&[name.to_string()]);
-    }
-
-    fn load(&mut self, names: &[String]) -> bool {
-        let (always, called) = self.modules.take(names);
-        // Checking a module's signature takes a processor longer than anything else about it.
+    /// Loads what is always needed. What the devices call for that are there now, and what will be needed under a name
+    /// of `soon`, is loaded by child processes meanwhile, if there is a second processor: checking a module's signature
+    /// takes a processor longer than anything else about it, and a disk controller's driver is not loaded before all of
+    /// its ports have answered or not. Who needs any of it says so ([`Drivers::need`], [`Drivers::settle`]).
+    pub fn start(&mut self, soon: &[&str]) {
+        let (always, devices) = self.modules.take(&modaliases(Path::new("/sys/bus")));
         let second = std::thread::available_parallelism().is_ok_and(|n| n.get() > 1);
-        let beside = (second && !always.is_empty() && !called.is_empty())
-            .then(|| child::alongside(|| drop(load_modules(&called))))
-            .and_then(Result::ok);
-        let (mut loaded, mut missing) = load_modules(&always);
-        drop(beside);
-        // Only who was not loaded by the child is left, and says here why.
-        let loaded_beside =
-            |step: &Step| matches!(step, Step::LoadModule { path, .. } if is_live(Path::new(path)));
-        let (live, left): (Vec<Step>, Vec<Step>) = called.into_iter().partition(loaded_beside);
-        let (more, without) = load_modules(&left);
-        loaded += live.len() + more;
-        missing.extend(without);
-        let any = loaded + missing.len() > 0;
+        if !second {
+            self.load(&always);
+            return self.load(&devices);
+        }
+        self.aside(None, devices, 0);
+        for name in soon {
+            let (_, steps) = self.modules.take(&[(*name).to_string()]);
+            self.aside(Some((*name).to_string()), steps, BEHIND);
+        }
+        self.load(&always);
+    }
+
+    /// Loads what the devices call for that have appeared since; true if there was anything to load.
+    pub fn present(&mut self) -> bool {
+        let called = self.modules.take(&modaliases(Path::new("/sys/bus")));
+        self.take(called)
+    }
+
+    /// What is called for under a name, for example `fs-vfat`, is loaded when this returns.
+    pub fn need(&mut self, name: &str) {
+        while let Some(i) = self.beside.iter().position(|b| b.name.as_deref() == Some(name)) {
+            let beside = self.beside.remove(i);
+            self.join(beside);
+        }
+        let called = self.modules.take(&[name.to_string()]);
+        self.take(called);
+    }
+
+    /// Waits for all that is being loaded.
+    pub fn settle(&mut self) {
+        while !self.beside.is_empty() {
+            let beside = self.beside.remove(0);
+            self.join(beside);
+        }
+    }
+
+    fn take(&mut self, (always, called): (Vec<Step>, Vec<Step>)) -> bool {
+        let any = always.len() + called.len() > 0;
+        if any {
+            // What these depend on may be among it.
+            self.settle();
+            self.load(&always);
+            self.load(&called);
+        }
+        any
+    }
+
+    fn aside(&mut self, name: Option<String>, steps: Vec<Step>, nice: i32) {
+        if steps.is_empty() {
+            return;
+        }
+        match child::alongside(nice, || drop(load_modules(&steps))) {
+            Ok(child) => self.beside.push(Beside { name, steps, child }),
+            Err(_) => self.load(&steps),
+        }
+    }
+
+    /// Only who was not loaded by the child is left, and says here why.
+    fn join(&mut self, beside: Beside) {
+        drop(beside.child);
+        let loaded = |step: &Step| matches!(step, Step::LoadModule { path, .. } if is_live(Path::new(path)));
+        let (live, left): (Vec<Step>, Vec<Step>) = beside.steps.into_iter().partition(loaded);
+        self.loaded += live.len();
+        if !left.is_empty() {
+            // What these depend on may be with another child.
+            self.settle();
+            self.load(&left);
+        }
+    }
+
+    fn load(&mut self, steps: &[Step]) {
+        let (loaded, missing) = load_modules(steps);
         self.loaded += loaded;
         self.missing.extend(missing);
-        any
+    }
+
+    /// What could not be loaded so far, each with its reason.
+    #[must_use]
+    pub fn missing(&self) -> &[String] {
+        &self.missing
     }
 
     /// For the ledger.
@@ -73,7 +142,12 @@ impl Drivers {
             [] => String::new(),
             missing => format!(", without {}", missing.join(", ")),
         };
-        format!("{} loaded, {} not called for{without}", self.loaded, self.modules.waiting())
+        let beside: usize = self.beside.iter().map(|b| b.steps.len()).sum();
+        format!(
+            "{} loaded, {beside} being loaded, {} not called for{without}",
+            self.loaded,
+            self.modules.waiting()
+        )
     }
 }
 

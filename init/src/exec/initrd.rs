@@ -48,6 +48,7 @@ impl Boot {
     fn phases(&mut self) -> Result<Infallible, Stopped> {
         let args = self.vital(Phase::ApiFilesystems, api_filesystems)?;
         self.report.reopen_console();
+        self.tolerated(Phase::Cgroup, |_| cgroup());
         self.tolerated(Phase::Modules, load);
         let (disk, slot) = self.vital(Phase::Disk, |b| find_disk(b, &args))?;
         self.other_slot = Some(slot.other_slot);
@@ -66,14 +67,12 @@ impl Boot {
         self.tolerated(Phase::State, |b| b.state(&disk.name));
         self.tolerated(Phase::Seed, |_| seed::run(Path::new(SYSROOT)));
         self.tolerated(Phase::MachineId, |_| machine_id());
-        self.tolerated(Phase::Cgroup, |_| {
-            apply_all(&mounts::cgroup2())?;
-            let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-            Ok(controllers.trim_end().to_string())
-        });
         self.tolerated(Phase::Configuration, |b| {
             configuration::run(&mut b.report, &mut b.drivers, &disk, booted_esp(), &args)
         });
+        for module in self.drivers.missing() {
+            self.report.info(&format!("module not loaded: {module}"));
+        }
         self.hand_over()
     }
 
@@ -167,9 +166,19 @@ fn api_filesystems(_: &mut Boot) -> Result<(BootArgs, String), InitError> {
     Ok((cmdline::parse(&text)?, String::new()))
 }
 
+fn cgroup() -> Result<String, InitError> {
+    apply_all(&mounts::cgroup2())?;
+    let controllers =
+        fs::read_to_string(format!("{}/cgroup.controllers", mounts::CGROUP)).unwrap_or_default();
+    // systemd does both again, and says what fails.
+    let _ = fs::write(format!("{}/cgroup.subtree_control", mounts::CGROUP), mounts::FIRST_CONTROLLERS);
+    let _ = fs::create_dir(format!("{}/{}", mounts::CGROUP, mounts::FIRST_GROUP));
+    Ok(controllers.trim_end().to_string())
+}
+
 fn load(boot: &mut Boot) -> Result<String, InitError> {
     boot.drivers = Drivers::read()?;
-    boot.drivers.present();
+    boot.drivers.start(&[state::FILE_SYSTEM]);
     apply_all(&mounts::firmware())?;
     Ok(boot.drivers.detail())
 }

@@ -42,7 +42,8 @@ pub struct Found {
 /// Collects all sources. `esp` is the PARTUUID of the ESP that was booted from, if known.
 #[must_use]
 pub fn collect(drivers: &mut Drivers, disk: &Disk, esp: Option<Guid>, args: &BootArgs) -> Found {
-    // What was plugged in behind a controller has shown itself by now.
+    // A controller's driver is loaded when its ports have answered: what is plugged in there shows itself then.
+    drivers.settle();
     drivers.present();
     let mut found = Found::default();
     found.file(Kind::Image, "image:/usr/share/orlop/node-config.yaml", Path::new(IMAGE));

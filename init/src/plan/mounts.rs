@@ -93,9 +93,18 @@ pub fn cgroup2() -> Vec<Step> {
     let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     vec![Step::Mount(Mount {
         data: "nsdelegate,memory_recursiveprot".into(),
-        ..mount("cgroup2", "/sys/fs/cgroup", "cgroup2", strict, "")
+        ..mount("cgroup2", CGROUP, "cgroup2", strict, "")
     })]
 }
+
+/// The first group with memory accounting, which systemd makes next anyway. With it the kernel rewrites its allocator's
+/// code, and it is to do that while nothing else runs: QEMU before 8.0 may run the breakpoint that stands there
+/// meanwhile after it is gone, if another processor is in that code.
+pub const FIRST_GROUP: &str = "init.scope";
+/// What is enabled for it: what systemd accounts for every unit.
+pub const FIRST_CONTROLLERS: &str = "+memory +pids";
+/// Where cgroup v2 is mounted.
+pub const CGROUP: &str = "/sys/fs/cgroup";
 
 /// Mounts that services and pods expect. systemd has units for them and would start a program for each; what is
 /// mounted already it takes as it is.

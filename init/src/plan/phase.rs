@@ -5,6 +5,8 @@
 pub enum Phase {
     /// /proc, /sys, /dev, /run, efivarfs.
     ApiFilesystems,
+    /// cgroup v2.
+    Cgroup,
     /// Kernel modules of the initrd.
     Modules,
     /// The disk that holds the root of this boot.
@@ -19,8 +21,6 @@ pub enum Phase {
     Seed,
     /// The persistent machine id.
     MachineId,
-    /// cgroup v2.
-    Cgroup,
     /// First-boot configuration collected, merged and written out.
     Configuration,
     /// Mounts moved, initramfs freed, systemd executed.
@@ -40,6 +40,7 @@ impl Phase {
     /// All phases in the order in which they run.
     pub const ORDER: [Phase; 11] = [
         Phase::ApiFilesystems,
+        Phase::Cgroup,
         Phase::Modules,
         Phase::Disk,
         Phase::Verity,
@@ -47,7 +48,6 @@ impl Phase {
         Phase::State,
         Phase::Seed,
         Phase::MachineId,
-        Phase::Cgroup,
         Phase::Configuration,
         Phase::Handover,
     ];

@@ -30,33 +30,30 @@ pub fn run_in_root(root: &str, program: &str, args: &[&str]) -> io::Result<Outpu
 /// # Errors
 /// There can be no further process.
 pub fn beside(work: impl FnOnce()) -> io::Result<()> {
-    let behind = || {
-        // SAFETY: a plain system call.
-        unsafe {
-            nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, 19);
-        }
-        work();
-    };
-    in_child(behind).map(|_| ())
+    in_child(19, work).map(|_| ())
 }
 
 /// A child that does a part of the work; it is waited for when this is dropped.
 #[derive(Debug)]
 pub struct Alongside(nix::unistd::Pid);
 
-/// Does `work` in a child, at the same time as the caller goes on.
+/// Does `work` in a child with that niceness, at the same time as the caller goes on.
 ///
 /// # Errors
 /// There can be no further process.
-pub fn alongside(work: impl FnOnce()) -> io::Result<Alongside> {
-    in_child(work).map(Alongside)
+pub fn alongside(nice: i32, work: impl FnOnce()) -> io::Result<Alongside> {
+    in_child(nice, work).map(Alongside)
 }
 
-fn in_child(work: impl FnOnce()) -> io::Result<nix::unistd::Pid> {
+fn in_child(nice: i32, work: impl FnOnce()) -> io::Result<nix::unistd::Pid> {
     // SAFETY: init is a single thread, so no lock is held by another in the child's copy of the memory.
     match unsafe { nix::unistd::fork() }? {
         nix::unistd::ForkResult::Parent { child } => Ok(child),
         nix::unistd::ForkResult::Child => {
+            // SAFETY: a plain system call.
+            unsafe {
+                nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, nice);
+            }
             work();
             // SAFETY: a plain system call. The child must not run what its parent has left to do.
             unsafe { nix::libc::_exit(0) }

@@ -10,6 +10,7 @@ use orlop_config::ledger::{Entry, HostMessage};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::run::Run;
 use crate::say;
+use crate::vm::disk;
 use crate::vm::lab::{Firmware, Lab};
 use crate::vm::machine::Vm;
 
@@ -36,7 +37,7 @@ pub const CASES: &[Case] = &[
     HERE.case(
         "boot/second-boot",
         50,
-        "powered off and on: machine-id and the containers' images are kept, and a configuration put on the ESP is read",
+        "powered off and on: machine-id and images are kept, a disk that has grown is used, the ESP's configuration read",
         second_boot,
     ),
     HERE.case(
@@ -114,13 +115,13 @@ fn entries(vm: &Vm) -> Vec<Entry> {
 
 const INIT_PHASES: [&str; 10] = [
     "init.api-filesystems",
+    "init.cgroup",
     "init.modules",
     "init.disk",
     "init.verity",
     "init.root",
     "init.state",
     "init.machine-id",
-    "init.cgroup",
     "init.configuration",
     "init.handover",
 ];
@@ -237,13 +238,21 @@ fn second_boot(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(!images.trim().is_empty(), "no images in containerd's store");
     node.must("echo kept > /var/lib/orlop-e2e-marker && sync")?;
     node.must(CONFIGURE_ESP)?;
+    let size = "stat -f -c '%b' /var";
+    let before = node.must(size)?;
     node.vm.take().context("the VM is off")?.power_off(120)?;
+    disk::grow(&node.lab.disk(), 256)?;
     let vm = node.lab.boot(Firmware::Direct, Some(&config_with_pod()))?;
     vm.await_phase("pod.running", BOOT_LIMIT_S).context("at the second boot")?;
     node.vm = Some(vm);
     ensure!(node.must("cat /etc/machine-id")? == id, "another machine-id");
     ensure!(node.must(blobs)? == images, "other images");
     ensure!(node.must("cat /var/lib/orlop-e2e-marker")?.trim() == "kept", "the state partition was not kept");
+    let (before, after): (u64, u64) = (before.trim().parse()?, node.must(size)?.trim().parse()?);
+    ensure!(
+        after > before + (128 << 20) / 4096,
+        "the state partition did not grow: {before} to {after} blocks"
+    );
     let ledger = node.must("cat /run/orlop/boot.json")?;
     ensure!(
         ledger.contains("ESP /dev/vda1:/orlop/node-config.yaml"),

@@ -87,6 +87,16 @@ pub fn copy(run: &Arc<Run>, base: &Path, disk: &Path, gib: u64) -> Result<()> {
     file.set_len(gib << 30).with_context(|| format!("grow {}", disk.display()))
 }
 
+/// Makes a VM's disk larger by `mib` MiB, as a cloud does with a volume.
+///
+/// # Errors
+/// If it cannot be changed.
+pub fn grow(disk: &Path, mib: u64) -> Result<()> {
+    let file = File::options().write(true).open(disk).with_context(|| format!("open {}", disk.display()))?;
+    let length = file.metadata()?.len();
+    file.set_len(length + (mib << 20)).with_context(|| format!("grow {}", disk.display()))
+}
+
 /// Inverts every bit of `length` bytes at `offset`; done twice it is undone.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ pub mod api_streams;
 pub mod boot;
 pub mod boot_refused;
 pub mod cri_contract;
+pub mod cri_golden;
 pub mod image;
 pub mod join;
 pub mod join_admission;
@@ -54,6 +55,7 @@ pub fn all() -> Vec<Case> {
         join_images::CASES,
         join_services::CASES,
         join_admission::CASES,
+        cri_golden::CASES,
         join_volumes::CASES,
         join_clock::CASES,
         api::CASES,

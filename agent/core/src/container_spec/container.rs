@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod};
+use serde::Serialize;
 
 use super::SpecError;
 use super::context::NodeContext;
@@ -112,8 +113,39 @@ fn annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<Strin
     let deletion_grace = pod.metadata.deletion_grace_period_seconds;
     put(labels::DELETION_GRACE_PERIOD, deletion_grace.map(|s| s.to_string()));
     let ports = container.ports.as_ref().filter(|ports| !ports.is_empty());
-    put(labels::CONTAINER_PORTS, ports.and_then(|ports| serde_json::to_string(ports).ok()));
+    put(labels::CONTAINER_PORTS, ports.and_then(|ports| written(ports)));
     let pre_stop = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref());
     put(labels::PRE_STOP_HANDLER, pre_stop.and_then(|hook| serde_json::to_string(hook).ok()));
     map
+}
+
+/// A port as upstream writes it into an annotation: the fields in the order of the API's type, none that is empty.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenPort<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_port: Option<i32>,
+    container_port: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protocol: Option<&'a String>,
+    #[serde(rename = "hostIP", skip_serializing_if = "Option::is_none")]
+    host_ip: Option<&'a String>,
+}
+
+impl<'a> From<&'a ContainerPort> for WrittenPort<'a> {
+    fn from(port: &'a ContainerPort) -> WrittenPort<'a> {
+        WrittenPort {
+            name: port.name.as_ref().filter(|v| !v.is_empty()),
+            host_port: port.host_port.filter(|p| *p != 0),
+            container_port: port.container_port,
+            protocol: port.protocol.as_ref().filter(|v| !v.is_empty()),
+            host_ip: port.host_ip.as_ref().filter(|v| !v.is_empty()),
+        }
+    }
+}
+
+fn written(ports: &[ContainerPort]) -> Option<String> {
+    serde_json::to_string(&ports.iter().map(WrittenPort::from).collect::<Vec<_>>()).ok()
 }

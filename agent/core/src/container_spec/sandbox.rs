@@ -52,7 +52,8 @@ pub(super) fn identity_labels(pod: &Pod) -> BTreeMap<String, String> {
     ])
 }
 
-/// Ports with a host port, of every container that runs for long; none on the host's own network.
+/// Ports of every container that runs for long, also those without a host port (the runtime leaves them out); none on
+/// the host's own network.
 fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
     if pod::host_network(pod) {
         return Vec::new();
@@ -63,7 +64,6 @@ fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
 }
 
 fn port_mapping(port: &ContainerPort) -> Option<PortMapping> {
-    let host_port = u16::try_from(port.host_port?).ok().filter(|p| *p > 0)?;
     Some(PortMapping {
         protocol: match port.protocol.as_deref() {
             Some("UDP") => Protocol::Udp,
@@ -71,7 +71,7 @@ fn port_mapping(port: &ContainerPort) -> Option<PortMapping> {
             _ => Protocol::Tcp,
         },
         container_port: u16::try_from(port.container_port).ok()?,
-        host_port,
+        host_port: u16::try_from(port.host_port.unwrap_or(0)).ok()?,
         host_ip: port.host_ip.clone().unwrap_or_default(),
     })
 }

@@ -68,7 +68,7 @@ pub struct PortMapping {
     pub protocol: Protocol,
     /// Port inside the sandbox.
     pub container_port: u16,
-    /// Port on the node.
+    /// Port on the node; 0 is none.
     pub host_port: u16,
     /// Address on the node; empty is all.
     pub host_ip: String,

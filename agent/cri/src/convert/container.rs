@@ -61,14 +61,19 @@ fn mount(m: &Mount) -> v1::Mount {
     }
 }
 
+fn capabilities(s: &ContainerSecurity) -> Option<v1::Capability> {
+    let some = !(s.add_capabilities.is_empty() && s.drop_capabilities.is_empty());
+    some.then(|| v1::Capability {
+        add_capabilities: s.add_capabilities.clone(),
+        drop_capabilities: s.drop_capabilities.clone(),
+        add_ambient_capabilities: Vec::new(),
+    })
+}
+
 #[allow(deprecated)] // runtimes still read the older one-string AppArmor field
 fn security(s: &ContainerSecurity) -> v1::LinuxContainerSecurityContext {
     v1::LinuxContainerSecurityContext {
-        capabilities: Some(v1::Capability {
-            add_capabilities: s.add_capabilities.clone(),
-            drop_capabilities: s.drop_capabilities.clone(),
-            add_ambient_capabilities: Vec::new(),
-        }),
+        capabilities: capabilities(s),
         privileged: s.privileged,
         namespace_options: Some(linux::namespaces(s.namespaces, s.pid_target.as_ref())),
         selinux_options: s.selinux.as_ref().map(linux::selinux),

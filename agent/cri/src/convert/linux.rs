@@ -51,7 +51,11 @@ pub(super) fn namespaces(n: Namespaces, target: Option<&ContainerId>) -> v1::Nam
         pid: target.map_or_else(|| mode(n.pid), |_| v1::NamespaceMode::Target.into()),
         ipc: mode(n.ipc),
         target_id: target.map(|id| id.as_str().to_owned()).unwrap_or_default(),
-        userns_options: None,
+        // The node's own, in words: upstream says it of every pod that has no user namespace.
+        userns_options: Some(v1::UserNamespace {
+            mode: v1::NamespaceMode::Node.into(),
+            ..v1::UserNamespace::default()
+        }),
     }
 }
 

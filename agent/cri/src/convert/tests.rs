@@ -262,7 +262,7 @@ fn back_container(c: v1::ContainerConfig) -> ContainerConfig {
 }
 
 fn back_security(s: v1::LinuxContainerSecurityContext) -> ContainerSecurity {
-    let capabilities = s.capabilities.clone().unwrap();
+    let capabilities = s.capabilities.clone().unwrap_or_default();
     ContainerSecurity {
         add_capabilities: capabilities.add_capabilities,
         drop_capabilities: capabilities.drop_capabilities,

@@ -26,7 +26,7 @@ pub fn config(c: &SandboxConfig) -> v1::PodSandboxConfig {
             cgroup_parent: c.cgroup_parent.clone(),
             security_context: Some(security(&c.security)),
             sysctls: linux::map(&c.sysctls),
-            overhead: None,
+            overhead: Some(v1::LinuxContainerResources::default()),
             resources: Some(linux::resources(&c.resources)),
         }),
         windows: None,

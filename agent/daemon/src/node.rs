@@ -38,6 +38,7 @@ use crate::observer::Observer;
 use crate::outlets::Outlets;
 use crate::pleg::{PlegShell, Signals, listen};
 use crate::pod_dirs::PodDirs;
+use crate::pod_dirs::log_links::{self, Observed};
 use crate::pod_output;
 use crate::runtime_state::{self, ContextSource, RuntimeState};
 use crate::source::{SourceShell, read_in_order, watch as watch_source};
@@ -61,6 +62,8 @@ pub struct Plan {
     pub root_dir: PathBuf,
     /// `podLogsDir`.
     pub pod_logs_dir: PathBuf,
+    /// Where links to containers' logs go.
+    pub log_links_dir: PathBuf,
     /// Image pulls at once.
     pub pulls: usize,
     /// Calls of the last run are over then.
@@ -123,8 +126,10 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let (context_view, context) = watch::channel(context);
         let (to_manager, manager_inbox) = tasks.mailbox::<ManagerEvent>();
         let (to_pleg, pleg_inbox) = tasks.mailbox::<PlegEvent>();
-        let dirs = Arc::new(PodDirs::new(&plan.root_dir, &plan.pod_logs_dir));
+        let dirs = Arc::new(PodDirs::new(&plan.root_dir, &plan.pod_logs_dir, &plan.log_links_dir));
         let (directories, records) = dirs.scan()?;
+        let (to_links, observed) = tasks.mailbox();
+        tasks.start(log_links::follow(observed, dirs.clone(), tasks.clone()));
         let images = drivers.images;
         let sources = sources::of_cluster(drivers.cluster.as_ref(), &tasks);
         let executor = Executor::new(
@@ -173,7 +178,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             &tasks,
             (to_pleg, pleg_inbox),
             &to_manager,
-            output,
+            (output, to_links),
         );
         let cluster = drivers.cluster.zip(mailboxes).map(|((plan, api), mailboxes)| {
             let handles = cluster::start(plan, mailboxes, api, to_manager.clone(), &tasks);
@@ -299,9 +304,9 @@ fn start_pleg<R: Runtime, S: Signals>(
     tasks: &Tasks,
     (to_pleg, inbox): (Sender<PlegEvent>, Inbox<PlegEvent>),
     to_manager: &Sender<ManagerEvent>,
-    output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
+    followers: (Option<mpsc::Sender<Arc<PodSnapshot>>>, Sender<Observed>),
 ) -> watch::Receiver<Result<(), String>> {
-    let shell = PlegShell::new(observer, tasks.clone(), to_pleg.clone(), to_manager.clone(), output);
+    let shell = PlegShell::new(observer, tasks.clone(), to_pleg.clone(), to_manager.clone(), followers);
     let health = shell.health();
     tasks.own(Pleg::new(agent_core::pleg::Config::default()), shell, inbox);
     let (receiver, driver) = signals.signals();

@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn the_file_then_the_log_then_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let dirs = PodDirs::new(dir.path(), &dir.path().join("logs"));
+        let dirs = PodDirs::new(dir.path(), &dir.path().join("logs"), &dir.path().join("links"));
         let log = dir.path().join("0.log");
         let (file, fallback) = (ended(&log, "File"), ended(&log, "FallbackToLogsOnError"));
         assert_eq!(words_of(&dirs, &file), "");
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_link_in_the_place_of_the_file_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let dirs = PodDirs::new(dir.path(), &dir.path().join("logs"));
+        let dirs = PodDirs::new(dir.path(), &dir.path().join("logs"), &dir.path().join("links"));
         let secret = dir.path().join("secret");
         std::fs::write(&secret, "secret").unwrap();
         let own = dir.path().join("pods/u-1/containers/main/00000002");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! CRI event stream ──► signals ──┐                          ┌─► manager (which pods changed, first list)
-//! relist, inspect ──► answers ───┴─► mailbox ─► Pleg ───────┴─► pod output
+//! relist, inspect ──► answers ───┴─► mailbox ─► Pleg ───────┴─► pod output, links to logs
 //! ```
 //! See [`agent_core::pleg`] for the decisions.
 
@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 use crate::actor::{Shell, Tasks};
 use crate::mailbox::{Coalesce, Relation, Sender};
 use crate::observer::Observer;
+use crate::pod_dirs::log_links::Observed;
 use agent_core::pod_manager::ManagerEvent;
 
 /// A signal of the runtime's event stream, whatever driver it comes from.
@@ -40,6 +41,7 @@ pub struct PlegShell<R> {
     manager: Sender<ManagerEvent>,
     /// Who follows containers' output, if somebody does; a full queue loses nothing but a hint.
     output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
+    links: Sender<Observed>,
     /// When the runtime was last listed, for health checks.
     health: watch::Sender<Result<(), String>>,
     listed: bool,
@@ -53,10 +55,10 @@ impl<R: Runtime> PlegShell<R> {
         tasks: Tasks,
         own: Sender<PlegEvent>,
         manager: Sender<ManagerEvent>,
-        output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
+        (output, links): (Option<mpsc::Sender<Arc<PodSnapshot>>>, Sender<Observed>),
     ) -> PlegShell<R> {
         let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
-        PlegShell { observer, tasks, own, manager, output, health, listed: false }
+        PlegShell { observer, tasks, own, manager, output, links, health, listed: false }
     }
 
     /// Whether PLEG is healthy, for checks and conditions.
@@ -123,6 +125,7 @@ impl<R: Runtime> Shell for PlegShell<R> {
                     // Full means that it is busy following; the next change of the pod comes again.
                     let _ = output.try_send(snapshot.clone());
                 }
+                self.links.send(Observed(snapshot.clone()));
                 self.manager.send(ManagerEvent::Changed(snapshot));
             }
         }

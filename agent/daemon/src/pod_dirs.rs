@@ -1,10 +1,10 @@
-//! Pods on disk: directories and files before a sandbox or container is made, volumes, the terminating record, and
-//! the removal of it all.
+//! Pods on disk: directories and files before a sandbox or container is made, volumes, links to logs, the terminating
+//! record, and the removal of it all.
 //!
-//! In: effects' paths. Out: the file system below `<root>/pods` and the pod log directory, nothing else:
+//! In: effects' paths. Out: the file system below `<root>/pods`, the pod log directory and that of the links, nothing else:
 //! every path is checked against both. Blocking; the executor calls it where blocking is allowed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +21,10 @@ use agent_core::volume::{Plugin, SetUp};
 use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
 use agent_linux::volumes::{self, VolumeError, sub_path};
+
+pub mod log_links;
+
+use log_links::LogLinks;
 
 /// Below the pod's directory; goes away with it.
 const RECORD_NAME: &str = "terminating.json";
@@ -39,15 +43,21 @@ const LOCKS: usize = 16;
 pub struct PodDirs {
     pods: PathBuf,
     logs: PathBuf,
+    links: LogLinks,
     /// A set-up that outlived its deadline must not meet the tearing down of its pod. By hash of the UID.
     volumes: Arc<[Mutex<()>; LOCKS]>,
 }
 
 impl PodDirs {
-    /// `root_dir` is `--root-dir`, `logs` is `podLogsDir`.
+    /// `root_dir` is `--root-dir`, `logs` is `podLogsDir`, `links` is where links to containers' logs go.
     #[must_use]
-    pub fn new(root_dir: &Path, logs: &Path) -> PodDirs {
-        PodDirs { pods: root_dir.join("pods"), logs: logs.to_owned(), volumes: Arc::default() }
+    pub fn new(root_dir: &Path, logs: &Path, links: &Path) -> PodDirs {
+        PodDirs {
+            pods: root_dir.join("pods"),
+            logs: logs.to_owned(),
+            links: LogLinks::new(links, logs),
+            volumes: Arc::default(),
+        }
     }
 
     /// `--root-dir`.
@@ -166,7 +176,25 @@ impl PodDirs {
         for logs in self.log_dirs(&key.uid)? {
             remove_tree(&logs)?;
         }
+        self.links.sync(&key.uid, &BTreeMap::new())?;
         Ok(remove_tree(&own)?)
+    }
+
+    /// The pod's logs have these links and no others: (name, target). A log that is not there gets none.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn sync_log_links(&self, uid: &PodUid, wanted: &BTreeMap<String, String>) -> Result<(), FilesError> {
+        let _one = self.lock(uid);
+        self.links.sync(uid, wanted)
+    }
+
+    /// Removes links to logs of pods that have no log directory any more.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn sweep_log_links(&self) -> Result<(), FilesError> {
+        self.links.sweep()
     }
 
     /// Writes the terminating record durably.
@@ -333,7 +361,8 @@ mod tests {
 
     fn place() -> Place {
         let dir = tempfile::tempdir().unwrap();
-        let dirs = PodDirs::new(&dir.path().join("kubelet"), &dir.path().join("logs"));
+        let dirs =
+            PodDirs::new(&dir.path().join("kubelet"), &dir.path().join("logs"), &dir.path().join("links"));
         let (own, logs) = (dir.path().join("kubelet/pods/u-1"), dir.path().join("logs/ns_web_u-1"));
         Place { dir, dirs, own, logs }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use agent_apiserver::{ApiClient, Protocol};
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::events::Fact;
+use agent_core::logs;
 use agent_core::node_status::{HostNetwork, MachineFacts};
 use agent_linux::clock::LinuxClock;
 use agent_linux::network_changes::{NetworkChanges, NetworkChangesError};
@@ -283,6 +284,7 @@ fn node_plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) 
         node_name: facts.node_name().to_owned(),
         root_dir: PathBuf::from(settings.options.root_dir.trim_end_matches('/')),
         pod_logs_dir: PathBuf::from(kubelet.pod_logs_dir.trim_end_matches('/')),
+        log_links_dir: PathBuf::from(logs::links::DIRECTORY),
         pulls: pulls(kubelet),
         fence_until: incarnation.fence_until(),
         pod_output: settings.pod_output,

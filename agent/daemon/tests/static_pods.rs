@@ -141,3 +141,28 @@ async fn a_broken_manifest_hides_no_other_and_its_repair_counts() {
     machine.write("bad", "x");
     agent.running(2).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn links_to_logs_come_and_go_with_containers_whoever_made_them() {
+    let machine = Machine::new();
+    machine.write("web", "x");
+    let mut agent = machine.agent(Mono(0)).await;
+    agent.running(1).await;
+    agent.kill().await;
+    // The fake runtime writes no logs; what the runtime had when the agent was killed is linked by the next one.
+    let log = machine.driver.with(|r| r.containers.values().next().unwrap().observed.log_path.clone());
+    std::fs::write(&log, "").unwrap();
+    let stale = machine.path("links/gone_ns_c-id.log");
+    std::os::unix::fs::symlink(machine.path("logs/ns_gone_u-9/c/0.log"), &stale).unwrap();
+    let mut agent = machine.agent(Mono(0)).await;
+    agent.running(1).await;
+    agent.pass(1).await;
+    let links: Vec<_> =
+        std::fs::read_dir(machine.path("links")).unwrap().map(|e| e.unwrap().path()).collect();
+    let id = machine.running().remove(0);
+    assert_eq!(links, [machine.path(&format!("links/web-node_default_main-{id}.log"))]);
+    assert_eq!(std::fs::read_link(&links[0]).unwrap().to_str(), Some(log.as_str()));
+    machine.remove("web");
+    agent.until("gone", PodViews::is_empty).await;
+    assert_eq!(std::fs::read_dir(machine.path("links")).unwrap().count(), 0);
+}

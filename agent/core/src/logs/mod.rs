@@ -9,6 +9,7 @@
 //! than `limitBytes` is sent. Upstream: cri-client/pkg/logs, pkg/kubelet/kubelet_pods.go.
 
 mod choose;
+pub mod links;
 mod options;
 mod records;
 mod select;

@@ -159,7 +159,7 @@ fn rig(pulls: usize) -> Rig {
     let dir = tempfile::tempdir().unwrap();
     let driver = Arc::new(Slow::default());
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
-    let dirs = Arc::new(PodDirs::new(dir.path(), &dir.path().join("logs")));
+    let dirs = Arc::new(PodDirs::new(dir.path(), &dir.path().join("logs"), &dir.path().join("links")));
     let (to_pleg, pleg) = tasks.mailbox();
     let handlers = Arc::new(Hanging);
     let sources = crate::sources::of_cluster::<NoServer>(None, &tasks);

@@ -138,6 +138,7 @@ impl Machine {
             node_name: "node".to_owned(),
             root_dir: self.path("kubelet"),
             pod_logs_dir: self.path("logs"),
+            log_links_dir: self.path("links"),
             pulls: 1,
             fence_until,
             pod_output: false,

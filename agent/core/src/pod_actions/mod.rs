@@ -164,17 +164,25 @@ pub fn newest_sandbox(snapshot: &PodSnapshot) -> Option<&SandboxObserved> {
 }
 
 fn sandbox_plan(inputs: &Inputs<'_>) -> SandboxPlan {
-    let ready = inputs.snapshot.sandboxes.iter().filter(|s| s.state == SandboxState::Ready).count();
-    let Some(newest) = newest_sandbox(inputs.snapshot) else { return create_or_stop(inputs, 0, false) };
-    let host_network = pod::host_network(inputs.pod);
-    let usable = ready == 1
-        && newest.state == SandboxState::Ready
-        && newest.host_network == host_network
-        && (host_network || newest.ips.iter().any(|ip| !ip.is_empty()));
-    if usable {
-        return SandboxPlan::Keep(newest.id.clone());
+    if let Some(home) = usable_sandbox(inputs.pod, inputs.snapshot) {
+        return SandboxPlan::Keep(home.id.clone());
     }
+    let Some(newest) = newest_sandbox(inputs.snapshot) else { return create_or_stop(inputs, 0, false) };
     create_or_stop(inputs, newest.attempt.saturating_add(1), true)
+}
+
+/// The sandbox that the pod's containers may be made in: the newest, ready and the only one that is, with the network
+/// that the pod wants.
+#[must_use]
+pub fn usable_sandbox<'s>(p: &Pod, snapshot: &'s PodSnapshot) -> Option<&'s SandboxObserved> {
+    let ready = snapshot.sandboxes.iter().filter(|s| s.state == SandboxState::Ready).count();
+    let host_network = pod::host_network(p);
+    newest_sandbox(snapshot).filter(|s| {
+        ready == 1
+            && s.state == SandboxState::Ready
+            && s.host_network == host_network
+            && (host_network || s.ips.iter().any(|ip| !ip.is_empty()))
+    })
 }
 
 /// A sandbox is (re)created only if something is to run in it (rule 3 of contract 7.1).

@@ -71,7 +71,7 @@ fn projection_reference(source: &VolumeProjection) -> Option<&'static str> {
         (source.config_map.is_some(), "configmaps"),
         (source.service_account_token.is_some(), "serviceaccounts"),
         (source.cluster_trust_bundle.is_some(), "clustertrustbundles"),
-        (source.pod_certificate.is_some(), "podcertificaterequests"),
+        (source.pod_certificate.is_some(), "podcertificates"),
     ];
     table.into_iter().find(|(used, _)| *used).map(|(_, name)| name)
 }

@@ -43,8 +43,11 @@ fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
         effect: Some("NoExecute".to_owned()),
         ..Toleration::default()
     };
-    if !tolerations.contains(&toleration) {
-        tolerations.push(toleration);
+    // One that is the same but for its time would end the pod after all.
+    let same = |t: &Toleration| Toleration { toleration_seconds: None, ..t.clone() } == toleration;
+    match tolerations.iter_mut().find(|t| same(t)) {
+        Some(own) => *own = toleration,
+        None => tolerations.push(toleration),
     }
 }
 
@@ -165,6 +168,21 @@ mod tests {
             identified(MANIFEST, "n", "/m/other.yaml"),
         ] {
             assert_ne!(pod::uid(&base), pod::uid(&other));
+        }
+    }
+
+    #[test]
+    fn a_toleration_of_taints_that_end_pods_knows_no_time() {
+        for (own, count) in [
+            ("{operator: Exists, effect: NoExecute, tolerationSeconds: 5}", 1),
+            ("{operator: Exists, effect: NoExecute}", 1),
+            ("{key: k, operator: Exists, effect: NoExecute, tolerationSeconds: 5}", 2),
+        ] {
+            let manifest = MANIFEST.replace("spec: {", &format!("spec: {{tolerations: [{own}], "));
+            let pod = identified(&manifest, "n", "/m/web.yaml");
+            let tolerations = pod.spec.unwrap().tolerations.unwrap();
+            let all = |t: &Toleration| t.key.is_none() && t.toleration_seconds.is_none();
+            assert!(tolerations.len() == count && tolerations.iter().any(all), "{own}: {tolerations:?}");
         }
     }
 

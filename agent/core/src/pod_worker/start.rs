@@ -70,6 +70,7 @@ fn begin(
         Err(e) => {
             let text = format!("Failed to apply default image tag \"{written}\": {e}");
             b.event(EventKind::Warning, "InspectFailed", text.clone(), Some(&start.slot.name), out);
+            told_error(b, &start.slot.name, "InvalidImageName", out);
             fail(s, b, &start.slot.name, "InvalidImageName", text, now, out);
             return;
         }
@@ -226,6 +227,7 @@ fn inspected(
             let text =
                 format!("Container image \"{}\" is not present with pull policy of Never", chain.image);
             b.event(EventKind::Warning, "ErrImageNeverPull", text.clone(), Some(name), out);
+            told_error(b, name, "ErrImageNeverPull", out);
             fail(s, b, name, "ErrImageNeverPull", text, now, out);
         }
         _ => match s.images.wait(&chain.image, now.mono) {
@@ -248,6 +250,7 @@ fn back_off_pull(
     let name = &chain.start.slot.name;
     let text = format!("Back-off pulling image \"{}\"", chain.image);
     b.event(EventKind::Normal, "BackOff", text.clone(), Some(name), out);
+    told_error(b, name, "ImagePullBackOff", out);
     let cause = s.waiting.get(name).filter(|w| !w.message.starts_with("Back-off")).cloned();
     let message = match (cause, s.waiting.get(name)) {
         (Some(w), _) if w.reason != "CrashLoopBackOff" => format!("{text}: {}: {}", w.reason, w.message),
@@ -300,10 +303,15 @@ fn failed(
         Purpose::Create => ("CreateContainerError", e.message.clone()),
         _ => ("RunContainerError", e.message.clone()),
     };
-    let shown = if *purpose == Purpose::PullImage { reason } else { text.as_str() };
-    b.event(EventKind::Warning, "Failed", format!("Error: {shown}"), Some(name), out);
+    let of_image = matches!(purpose, Purpose::PullImage | Purpose::InspectImage);
+    told_error(b, name, if of_image { reason } else { &text }, out);
     s.waiting.insert(name.to_owned(), WaitingReason { reason: reason.to_owned(), message: text });
     s.chain = None;
+}
+
+/// That a container cannot be started: of images the reason in a word, of all else what went wrong.
+fn told_error(b: &Base, name: &str, what: &str, out: &mut Outbox<PodAction>) {
+    b.event(EventKind::Warning, "Failed", format!("Error: {what}"), Some(name), out);
 }
 
 /// Runtimes put the kind of a pull failure in front of their message.

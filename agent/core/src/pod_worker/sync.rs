@@ -54,7 +54,12 @@ pub(super) fn advance(
         reset::begin(s, b, out);
     }
     note_waiting(s, b, &actions, &snapshot, now, out);
-    if s.chain.is_none() && !actions.resetting && b.ledger.all_fresh(snapshot.as_of) {
+    // One that was killed to come back, and ended well of it, has not ended the pod.
+    let comes_back = |start: &pod_actions::Start| {
+        pod_actions::newest(&snapshot, &start.slot.name).is_some_and(|c| s.replaced.contains(&c.id))
+    };
+    let replacing = actions.start.iter().any(comes_back);
+    if s.chain.is_none() && !actions.resetting && !replacing && b.ledger.all_fresh(snapshot.as_of) {
         let status = b.status(&s.pod, &s.waiting, Stage::default(), now);
         if status.phase.as_deref().and_then(Phase::terminal).is_some() {
             return Some(KillReason::Ended);

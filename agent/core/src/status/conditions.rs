@@ -6,8 +6,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 
 use super::{Phase, StatusInputs, api_time, reset};
-use crate::pod_actions::{may_restart_all, newest_sandbox};
-use crate::runtime::observed::SandboxState;
+use crate::pod_actions::{may_restart_all, usable_sandbox};
 use crate::types::pod;
 
 const OWNED: [&str; 5] =
@@ -82,9 +81,7 @@ fn condition(inputs: &StatusInputs<'_>, name: &str, finding: Finding) -> PodCond
 }
 
 fn sandbox_ready(inputs: &StatusInputs<'_>) -> bool {
-    inputs.snapshot.and_then(newest_sandbox).is_some_and(|s| {
-        s.state == SandboxState::Ready && (pod::host_network(inputs.pod) || !s.ips.is_empty())
-    })
+    inputs.snapshot.is_some_and(|snapshot| usable_sandbox(inputs.pod, snapshot).is_some())
 }
 
 fn bracketed(names: &[&str]) -> String {
@@ -114,16 +111,12 @@ fn initialized(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> F
         .filter(|c| !complete(&c.name, pod::is_sidecar(c)))
         .map(|c| c.name.as_str())
         .collect();
-    if incomplete.is_empty() || stays_initialized(inputs) {
+    // Once initialized is for good, whatever its init containers do again in another sandbox or in a reset.
+    if incomplete.is_empty() || was_true(inputs, "Initialized") {
         return Finding::yes();
     }
     let message = format!("containers with incomplete status: {}", bracketed(&incomplete));
     Finding::no("ContainersNotInitialized", message)
-}
-
-/// A pod whose containers may all begin anew was initialized once and for all.
-fn stays_initialized(inputs: &StatusInputs<'_>) -> bool {
-    was_true(inputs, "Initialized") && may_restart_all(inputs.pod)
 }
 
 /// The condition is True in the status that is known best.

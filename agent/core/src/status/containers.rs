@@ -66,19 +66,40 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
         Some(newest) => observed(inputs, slot, spec, newest),
         None => absent(inputs, slot, spec, before, initialized),
     };
+    // Another instance than the one that ended before this.
+    let after = before.filter(|b| {
+        let ended = b.state.as_ref().is_some_and(|s| s.terminated.is_some());
+        ended && b.container_id != status.container_id && !found.is_empty()
+    });
     if let Some(older) = found.get(1) {
         status.last_state = Some(state_of(inputs, older));
+    } else if let Some(b) = after {
+        // The runtime has dropped the older instance; what was known of it stays known.
+        status.last_state.clone_from(&b.state);
     } else if status.last_state.is_none() {
-        // The runtime may have dropped the older instance; what was known of it stays known.
-        status.last_state =
-            before.filter(|b| b.restart_count == status.restart_count).and_then(|b| b.last_state.clone());
+        let same = |b: &&ContainerStatus| {
+            let is_instance = status.container_id.is_some() && b.container_id == status.container_id;
+            is_instance || b.restart_count == status.restart_count
+        };
+        status.last_state = before.filter(same).and_then(|b| b.last_state.clone());
     }
     if let Some(b) = before {
-        status.restart_count = status.restart_count.max(b.restart_count);
+        let counted_anew = after.is_some() && newest_runs(&found) && b.restart_count >= status.restart_count;
+        let lost_now = was_running(b) && found.first().is_some_and(|c| c.state == ContainerState::Unknown);
+        let known = b.restart_count.saturating_add(i32::from(counted_anew || lost_now));
+        status.restart_count = status.restart_count.max(known);
     }
     instance::fill(spec, found.first().copied(), before, &mut status);
     waiting_to_restart(inputs, slot, spec, found.first().copied(), &mut status);
     status
+}
+
+fn newest_runs(found: &[&ContainerObserved]) -> bool {
+    found.first().is_some_and(|c| c.state == ContainerState::Running)
+}
+
+fn was_running(status: &ContainerStatus) -> bool {
+    status.state.as_ref().is_some_and(|s| s.running.is_some())
 }
 
 fn previous<'a>(inputs: &StatusInputs<'a>, slot: &Slot) -> Option<&'a ContainerStatus> {
@@ -218,15 +239,14 @@ fn absent(
         return status;
     }
     let Some(b) = before else { return status };
-    let state = b.state.as_ref();
-    if let Some(over) = state.and_then(|s| s.terminated.clone()) {
+    if let Some(over) = b.state.as_ref().and_then(|s| s.terminated.clone()) {
         // Known to have ended; nobody removed that knowledge by removing the container.
         status.image_id.clone_from(&b.image_id);
         status.container_id.clone_from(&b.container_id);
         status.ready = b.ready && slot.kind == SlotKind::Init;
         status.state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
         status.last_state.clone_from(&b.last_state);
-    } else if state.is_some_and(|s| s.running.is_some()) {
+    } else if was_running(b) {
         went_missing(inputs, slot.kind, &mut status);
     }
     status

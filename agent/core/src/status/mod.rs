@@ -17,12 +17,12 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::pod_actions::newest_sandbox;
 use crate::probe::Verdicts;
-use crate::runtime::observed::PodSnapshot;
+use crate::runtime::observed::{PodSnapshot, SandboxState};
 use crate::time::Wall;
 use crate::types::pod;
 
@@ -89,8 +89,11 @@ pub fn api_time(wall: Wall) -> Option<Time> {
 /// Generates the status.
 #[must_use]
 pub fn generate(inputs: &StatusInputs<'_>) -> PodStatus {
-    let containers = containers::statuses(inputs);
+    let mut containers = containers::statuses(inputs);
     let (phase, reason, message) = decide_phase(inputs, &containers);
+    if was_refused(inputs) {
+        containers = containers::Statuses::default();
+    }
     let mut status = PodStatus {
         phase: Some(phase.as_str().to_owned()),
         reason,
@@ -130,13 +133,51 @@ fn decide_phase(
     }
     let computed = match inputs.verdict {
         Some(v) => (Phase::Failed, Some(v.reason.clone()), Some(v.message.clone())),
-        None => (phase(inputs.pod, containers, inputs.terminating), None, None),
+        None => {
+            let initialized = is_initialized(inputs);
+            kept_words(inputs, phase(inputs.pod, containers, inputs.terminating, initialized))
+        }
     };
     if !computed.0.is_terminal() || !(inputs.may_start || may_run(inputs.snapshot)) {
         return computed;
     }
-    let before = inputs.previous.and_then(|s| s.phase.as_deref()).and_then(Phase::parse);
-    (before.unwrap_or(Phase::Pending), None, None)
+    let before = known.into_iter().flatten().find_map(|s| s.phase.as_deref());
+    kept_words(inputs, before.and_then(Phase::parse).unwrap_or(Phase::Pending))
+}
+
+/// Reason and message that others gave to this phase stay: the node lifecycle controller says `NodeLost` so.
+fn kept_words(inputs: &StatusInputs<'_>, phase: Phase) -> (Phase, Option<String>, Option<String>) {
+    let shown = inputs.pod.status.as_ref().filter(|s| s.phase.as_deref() == Some(phase.as_str()));
+    shown.map_or((phase, None, None), |s| (phase, s.reason.clone(), s.message.clone()))
+}
+
+/// A regular container was made in the sandbox that the pod has.
+fn is_initialized(inputs: &StatusInputs<'_>) -> bool {
+    let Some(snapshot) = inputs.snapshot else { return false };
+    let home = newest_sandbox(snapshot).filter(|s| s.state == SandboxState::Ready);
+    let regular = |name: &str| pod::containers(inputs.pod).iter().any(|c| c.name == name);
+    home.is_some_and(|home| snapshot.containers.iter().any(|c| c.sandbox == home.id && regular(&c.name)))
+}
+
+/// Nothing of the pod was ever made, and nothing will be: statuses of its containers would say that they are being
+/// made, and clients show that in the place of the reason. Upstream: rejectPod.
+fn was_refused(inputs: &StatusInputs<'_>) -> bool {
+    let Some(snapshot) = inputs.snapshot.filter(|_| inputs.terminating && inputs.verdict.is_some()) else {
+        return false;
+    };
+    let none = |s: &PodStatus| {
+        let all = [&s.init_container_statuses, &s.container_statuses, &s.ephemeral_container_statuses];
+        all.into_iter().flatten().flatten().all(never_made)
+    };
+    let known = [inputs.previous, inputs.pod.status.as_ref()];
+    inputs.waiting.is_empty() && snapshot.containers.is_empty() && known.into_iter().flatten().all(none)
+}
+
+fn never_made(container: &ContainerStatus) -> bool {
+    let of = |s: &Option<ContainerState>| {
+        s.as_ref().is_some_and(|s| s.running.is_some() || s.terminated.is_some())
+    };
+    !of(&container.state) && !of(&container.last_state)
 }
 
 fn may_run(snapshot: Option<&PodSnapshot>) -> bool {

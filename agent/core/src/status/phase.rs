@@ -2,10 +2,11 @@
 //!
 //! In: specification and statuses. Out: [`Phase`]. Upstream: getPhase in pkg/kubelet/kubelet_pods.go.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 
 use super::containers::Statuses;
-use crate::pod_actions::{Ended, Slot, SlotKind, may_restart_all, restarts};
+use super::reset::RESTARTING_ALL;
+use crate::pod_actions::{Ended, Slot, SlotKind, restarts};
 use crate::types::pod;
 
 /// `status.phase`.
@@ -64,18 +65,18 @@ struct Count {
     unknown: usize,
 }
 
-/// The phase; `terminating` means that no container will be started again.
+/// The phase; `terminating` means that no container will be started again, `initialized` that a regular container was
+/// made in the sandbox that the pod has.
 #[must_use]
-pub fn phase(p: &Pod, statuses: &Statuses, terminating: bool) -> Phase {
-    let initialized = statuses.regular.iter().any(started_once);
-    let init = init_state(p, statuses, initialized);
+pub fn phase(p: &Pod, statuses: &Statuses, terminating: bool, initialized: bool) -> Phase {
+    let mut n = Count::default();
+    let init = init_state(p, statuses, initialized, &mut n);
     if init == InitState::Failed {
         return Phase::Failed;
     }
-    let mut n = Count::default();
     for (index, spec) in pod::containers(p).iter().enumerate() {
         let slot = Slot { kind: SlotKind::Regular, index, name: spec.name.clone() };
-        count(p, &slot, statuses.regular.iter().find(|s| s.name == spec.name), &mut n);
+        count(p, &slot, spec, statuses.regular.iter().find(|s| s.name == spec.name), &mut n);
     }
     if init == InitState::Pending || n.waiting > 0 {
         return Phase::Pending;
@@ -93,11 +94,6 @@ pub fn phase(p: &Pod, statuses: &Statuses, terminating: bool) -> Phase {
     Phase::Pending
 }
 
-fn started_once(s: &ContainerStatus) -> bool {
-    let in_state = s.state.as_ref().is_some_and(|x| x.running.is_some() || x.terminated.is_some());
-    in_state || s.last_state.as_ref().is_some_and(|x| x.terminated.is_some())
-}
-
 #[derive(PartialEq, Eq)]
 enum InitState {
     Done,
@@ -105,75 +101,91 @@ enum InitState {
     Failed,
 }
 
-fn init_state(p: &Pod, statuses: &Statuses, initialized: bool) -> InitState {
+/// What a container is in, and how it ended if it waits after that or is over.
+enum Seen<'a> {
+    Running,
+    Ended(&'a ContainerStateTerminated),
+    WaitsAfter(&'a ContainerStateTerminated),
+    Waits,
+    Unknown,
+}
+
+fn seen(status: Option<&ContainerStatus>) -> Seen<'_> {
+    let Some(status) = status else { return Seen::Unknown };
+    match status.state.as_ref() {
+        Some(s) if s.running.is_some() => Seen::Running,
+        Some(ContainerState { terminated: Some(t), .. }) => Seen::Ended(t),
+        Some(s) if s.waiting.is_some() => {
+            let last = status.last_state.as_ref().and_then(|s| s.terminated.as_ref());
+            last.map_or(Seen::Waits, Seen::WaitsAfter)
+        }
+        _ => Seen::Unknown,
+    }
+}
+
+/// Counts sidecars; regular init containers only decide how far the pod has come.
+fn init_state(p: &Pod, statuses: &Statuses, initialized: bool, n: &mut Count) -> InitState {
     let mut result = InitState::Done;
     for (index, spec) in pod::init_containers(p).iter().enumerate() {
         let found = statuses.init.iter().find(|s| s.name == spec.name);
-        let state = found.and_then(|s| s.state.as_ref());
-        if pod::is_sidecar(spec) {
-            let started = found.is_some_and(|s| s.started == Some(true));
-            if !started && !initialized {
-                result = InitState::Pending;
-            }
-            continue;
-        }
-        if may_restart_all(p) && state.is_some_and(|s| s.running.is_some()) {
-            result = InitState::Pending;
-            continue;
-        }
-        let ended = state.and_then(|s| s.terminated.as_ref()).or_else(|| {
-            let waiting_after = found.and_then(|s| s.last_state.as_ref());
-            waiting_after.and_then(|s| s.terminated.as_ref())
-        });
-        match ended {
-            Some(t) if t.exit_code == 0 => {}
-            // It comes again with all others: nothing has failed.
-            Some(t) if t.reason.as_deref() == Some(super::reset::RESTARTING_ALL) => {}
-            Some(t) => {
-                let slot = Slot { kind: SlotKind::Init, index, name: spec.name.clone() };
-                if !restarts(p, &slot, spec, Ended::Failed(t.exit_code)) {
-                    return InitState::Failed;
+        let pending = if pod::is_sidecar(spec) {
+            sidecar(found, n) && !initialized
+        } else {
+            match seen(found) {
+                Seen::Running | Seen::Waits | Seen::Unknown => true,
+                Seen::Ended(t) | Seen::WaitsAfter(t) => {
+                    let slot = Slot { kind: SlotKind::Init, index, name: spec.name.clone() };
+                    if t.exit_code != 0 && !comes_back(p, &slot, spec, t) {
+                        return InitState::Failed;
+                    }
+                    false
                 }
-                result = InitState::Pending;
             }
-            None if initialized => {}
-            None => result = InitState::Pending,
+        };
+        if pending {
+            result = InitState::Pending;
         }
     }
     result
 }
 
-fn count(p: &Pod, slot: &Slot, found: Option<&ContainerStatus>, n: &mut Count) {
-    let Some(state) = found.and_then(|s| s.state.as_ref()) else {
-        n.unknown += 1;
-        return;
-    };
-    let last = found.and_then(|s| s.last_state.as_ref()).and_then(|s| s.terminated.as_ref());
-    let ended = match (&state.running, &state.terminated, &state.waiting) {
-        (Some(_), _, _) => {
+/// True if it has not come up yet; one that ended counts for nothing.
+fn sidecar(found: Option<&ContainerStatus>, n: &mut Count) -> bool {
+    match seen(found) {
+        Seen::Running => {
             n.running += 1;
-            return;
+            found.is_none_or(|s| s.started != Some(true))
         }
-        (_, Some(t), _) => t,
-        (_, _, Some(_)) => match last {
-            Some(t) => t,
-            None => {
-                n.waiting += 1;
-                return;
-            }
-        },
-        (None, None, None) => {
+        Seen::Ended(_) | Seen::WaitsAfter(_) => false,
+        Seen::Waits => {
+            n.waiting += 1;
+            true
+        }
+        Seen::Unknown => {
             n.unknown += 1;
-            return;
+            true
         }
-    };
-    n.stopped += 1;
+    }
+}
+
+fn count(p: &Pod, slot: &Slot, spec: &Container, found: Option<&ContainerStatus>, n: &mut Count) {
+    match seen(found) {
+        Seen::Running => n.running += 1,
+        Seen::Waits => n.waiting += 1,
+        Seen::Unknown => n.unknown += 1,
+        Seen::Ended(t) => {
+            n.stopped += 1;
+            n.succeeded += usize::from(t.exit_code == 0);
+            n.restarting += usize::from(comes_back(p, slot, spec, t));
+        }
+        Seen::WaitsAfter(t) => {
+            n.stopped += 1;
+            n.restarting += usize::from(comes_back(p, slot, spec, t));
+        }
+    }
+}
+
+fn comes_back(p: &Pod, slot: &Slot, spec: &Container, ended: &ContainerStateTerminated) -> bool {
     let how = if ended.exit_code == 0 { Ended::Succeeded } else { Ended::Failed(ended.exit_code) };
-    if how == Ended::Succeeded {
-        n.succeeded += 1;
-    }
-    let waits = state.waiting.is_some();
-    if waits || slot.spec(p).is_some_and(|spec| restarts(p, slot, &spec, how)) {
-        n.restarting += 1;
-    }
+    ended.reason.as_deref() == Some(RESTARTING_ALL) || restarts(p, slot, spec, how)
 }

@@ -1,5 +1,7 @@
 //! Contract 6.5 to 6.7 as tables.
 
+mod phases;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -58,6 +60,7 @@ struct Case<'a> {
     may_start: bool,
     resetting: bool,
     verdict: Option<Verdict>,
+    probes: &'a Verdicts,
     now: Wall,
 }
 
@@ -73,6 +76,7 @@ impl<'a> Case<'a> {
             may_start: false,
             resetting: false,
             verdict: None,
+            probes: Verdicts::NONE,
             now: NOW,
         }
     }
@@ -88,7 +92,7 @@ impl<'a> Case<'a> {
             terminating: self.terminating,
             may_start: self.may_start,
             verdict: self.verdict.as_ref(),
-            probes: Verdicts::NONE,
+            probes: self.probes,
             resetting: self.resetting,
             host_ips: &["192.0.2.1".to_owned()],
             runtime_name: "containerd",
@@ -104,37 +108,6 @@ impl<'a> Case<'a> {
 
 fn both(state: St, code_a: i32, code_b: i32) -> Vec<ContainerObserved> {
     vec![container("a", 0, state, code_a), container("b", 0, state, code_b)]
-}
-
-#[test]
-fn phases() {
-    let half = vec![container("a", 0, St::Running, 0), container("b", 0, St::Exited, 1)];
-    let table: Vec<(&str, &str, Vec<ContainerObserved>, &str)> = vec![
-        ("nothing yet", "Always", vec![], "Pending"),
-        ("one of two created", "Always", vec![container("a", 0, St::Running, 0)], "Pending"),
-        ("created is waiting", "Always", both(St::Created, 0, 0), "Pending"),
-        ("all running", "Always", both(St::Running, 0, 0), "Running"),
-        ("one ended", "Never", half, "Running"),
-        ("all ended well, Always", "Always", both(St::Exited, 0, 0), "Running"),
-        ("all ended well, Never", "Never", both(St::Exited, 0, 0), "Succeeded"),
-        ("one ended badly, Never", "Never", both(St::Exited, 0, 1), "Failed"),
-        ("one ended badly, OnFailure", "OnFailure", both(St::Exited, 0, 1), "Running"),
-        ("all ended well, OnFailure", "OnFailure", both(St::Exited, 0, 0), "Succeeded"),
-    ];
-    for (what, policy, containers, expected) in table {
-        assert_eq!(Case::of(&two(policy), containers).phase(), expected, "{what}");
-    }
-}
-
-#[test]
-fn no_end_is_told_while_something_may_start() {
-    let p = two("Never");
-    let told = |may_start, previous: Option<&str>| {
-        let previous = previous.map(|p| PodStatus { phase: Some(p.to_owned()), ..PodStatus::default() });
-        Case { may_start, previous, ..Case::of(&p, both(St::Exited, 0, 1)) }.phase()
-    };
-    let seen = [told(false, None), told(true, None), told(true, Some("Running")), told(true, Some("Failed"))];
-    assert_eq!(seen, ["Failed", "Pending", "Running", "Failed"]);
 }
 
 #[test]
@@ -190,34 +163,6 @@ fn the_node_says_that_it_ended_a_pod_for_its_own_sake() {
 }
 
 #[test]
-fn init_containers_decide_the_phase_first() {
-    let spec = |policy: &str| {
-        pod_of(
-            json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i"}], "initContainers": [
-            {"name": "i1", "image": "i"}, {"name": "side", "image": "i", "restartPolicy": "Always"}]}),
-            json!({}),
-        )
-    };
-    let run = |n: &str| container(n, 0, St::Running, 0);
-    let end = |n: &str, code| container(n, 0, St::Exited, code);
-    let table: Vec<(&str, &str, Vec<ContainerObserved>, &str)> = vec![
-        ("runs", "Always", vec![run("i1")], "Pending"),
-        ("failed, Never", "Never", vec![end("i1", 1)], "Failed"),
-        ("failed, Always", "Always", vec![end("i1", 1)], "Pending"),
-        ("sidecar not up", "Always", vec![end("i1", 0)], "Pending"),
-        ("all up", "Always", vec![end("i1", 0), run("side"), run("a")], "Running"),
-        ("sidecar down later", "Always", vec![end("i1", 0), end("side", 1), run("a")], "Running"),
-        ("record of init lost", "Always", vec![run("side"), run("a")], "Running"),
-    ];
-    for (what, policy, containers, expected) in table {
-        assert_eq!(Case::of(&spec(policy), containers).phase(), expected, "{what}");
-    }
-    let waiting = Case::of(&spec("Always"), vec![]).status().container_statuses.unwrap();
-    let reason = waiting[0].state.clone().and_then(|s| s.waiting).and_then(|w| w.reason);
-    assert_eq!(reason.as_deref(), Some("PodInitializing"));
-}
-
-#[test]
 fn container_statuses_show_the_two_newest_instances() {
     let p = two("Always");
     let containers = vec![
@@ -253,6 +198,45 @@ fn a_container_that_vanished_while_running_is_reported_lost() {
     let dying = Case { previous: Some(before), terminating: true, ..Case::of(&p, gone) }.status();
     let b = dying.container_statuses.unwrap()[1].clone();
     assert_eq!((b.restart_count, b.state.and_then(|s| s.terminated).map(|t| t.exit_code)), (0, Some(137)));
+}
+
+#[test]
+fn an_instance_of_which_the_runtime_knows_nothing_is_lost_and_counted_once() {
+    let p = two("Always");
+    let unknown = |previous: Option<PodStatus>| {
+        let of = vec![container("a", 0, St::Running, 0), container("b", 0, St::Unknown, 0)];
+        Case { previous, ..Case::of(&p, of) }.status()
+    };
+    let ran = Case::of(&p, both(St::Running, 0, 0)).status();
+    let first = unknown(Some(ran));
+    let b = first.container_statuses.clone().unwrap().remove(1);
+    let over = b.state.unwrap().terminated.unwrap();
+    assert_eq!(
+        (over.reason.as_deref(), over.exit_code, b.restart_count),
+        (Some("ContainerStatusUnknown"), 137, 1)
+    );
+    assert_eq!(unknown(Some(first.clone())), first);
+    assert_eq!(unknown(None).container_statuses.unwrap()[1].restart_count, 0);
+}
+
+#[test]
+fn an_end_that_the_runtime_has_forgotten_is_the_last_state_of_what_follows() {
+    let p = two("Always");
+    let ended =
+        Case::of(&p, vec![container("a", 0, St::Exited, 3), container("b", 0, St::Running, 0)]).status();
+    for (attempt, restarts) in [(0, 1), (1, 1), (7, 7)] {
+        let mut next = container("a", attempt, St::Running, 0);
+        next.id = "anew".into();
+        let of = |previous: &PodStatus| {
+            let all = vec![next.clone(), container("b", 0, St::Running, 0)];
+            Case { previous: Some(previous.clone()), ..Case::of(&p, all) }.status()
+        };
+        let follows = of(&ended);
+        let a = &follows.container_statuses.as_ref().unwrap()[0];
+        let last = a.last_state.clone().unwrap().terminated.unwrap();
+        assert_eq!((last.exit_code, a.restart_count), (3, restarts), "attempt {attempt}");
+        assert_eq!(of(&follows), follows, "counted once");
+    }
 }
 
 fn condition<'a>(s: &'a PodStatus, name: &str) -> &'a k8s_openapi::api::core::v1::PodCondition {

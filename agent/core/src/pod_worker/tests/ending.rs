@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::world::{World, make_pod};
+use super::{one, secs};
 
 #[test]
 fn a_pod_is_not_over_while_a_start_is_under_way() {
@@ -29,4 +30,33 @@ fn a_pod_is_not_over_while_a_start_is_under_way() {
     assert_eq!(w.runtime.running("side").len(), 1);
     w.settle();
     assert_eq!((w.phase(), w.runtime.running("side").len()), ("Failed", 0));
+}
+
+#[test]
+fn a_container_that_is_to_come_back_has_not_ended_its_pod() {
+    let of = |image: &str| {
+        make_pod(json!({"restartPolicy": "OnFailure", "containers": [{"name": "a", "image": image}]}))
+    };
+    let mut w = World::with(&of("img:1"));
+    w.desire(&of("img:2"));
+    while !w.pending.values().any(|call| call.effect.verb() == "stop_container") {
+        let next = *w.pending.keys().next().expect("the old one is stopped");
+        w.perform(next);
+    }
+    w.end("a", 0);
+    w.settle();
+    assert_eq!((w.phase(), w.runtime.running("a").len(), w.count("start_container")), ("Running", 1, 2));
+}
+
+#[test]
+fn what_the_runtime_lost_of_a_pod_that_runs_once_does_not_run_twice() {
+    for (policy, starts, phase) in
+        [("Always", 2, "Running"), ("OnFailure", 2, "Running"), ("Never", 1, "Failed")]
+    {
+        let mut w = World::with(&one(policy));
+        w.runtime.containers.clear();
+        w.observe();
+        w.wait(secs(60));
+        assert_eq!((w.count("start_container"), w.phase()), (starts, phase), "{policy}");
+    }
 }

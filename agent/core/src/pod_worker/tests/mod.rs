@@ -307,6 +307,7 @@ fn image_pulls_fail_back_off_and_recover() {
     assert_eq!(w.waiting_reason("a"), "ErrImagePull");
     w.wait(secs(3));
     assert_eq!(w.waiting_reason("a"), "ImagePullBackOff");
+    assert_eq!(w.told("Failed")[1..], ["Error: ErrImagePull", "Error: ImagePullBackOff"]);
     let tried = w.told("Pulling").len();
     w.wait(secs(9));
     assert_eq!((tried, w.told("Pulling").len()), (1, 2));

@@ -2,8 +2,10 @@
 
 use serde_json::json;
 
+use super::one;
 use super::world::{World, make_pod};
-use crate::runtime::effect::{Effect, EffectOk};
+use crate::drivers::Class;
+use crate::runtime::effect::{Effect, EffectError, EffectOk};
 use crate::volume::{Fetched, ObjectData, Objects};
 
 #[test]
@@ -58,4 +60,27 @@ fn a_pull_has_the_secrets_that_fit_and_says_which_are_unusable() {
     assert_eq!(w.told("FailedToRetrieveImagePullSecret"), [text]);
     w.settle();
     assert_eq!(w.phase(), "Running");
+}
+
+#[test]
+fn an_image_that_cannot_be_had_is_told_with_its_reason() {
+    let of = |image: &str, policy: &str| {
+        make_pod(json!({"containers": [{"name": "a", "image": image, "imagePullPolicy": policy}]}))
+    };
+    let told = |p, prepare: fn(&mut World)| {
+        let mut w = World::new();
+        prepare(&mut w);
+        w.desire(&p);
+        w.settle();
+        (w.waiting_reason("a"), w.told("Failed"))
+    };
+    let error = |reason: &str| (reason.to_owned(), vec![format!("Error: {reason}")]);
+    let absent = |w: &mut World| w.runtime.absent_images.push("img:1".to_owned());
+    assert_eq!(told(of("img:1", "Never"), absent), error("ErrImageNeverPull"));
+    assert_eq!(told(of("IMG:1", "Always"), |_| {}), error("InvalidImageName"));
+    let broken = |w: &mut World| {
+        let e = EffectError { class: Class::Invalid, message: "no".to_owned() };
+        w.runtime.refuse.insert("inspect_image", e);
+    };
+    assert_eq!(told((*one("Always")).clone().into(), broken), error("ImageInspectError"));
 }

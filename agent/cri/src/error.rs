@@ -95,7 +95,7 @@ impl CallError {
                     Class::DeadlineExceeded,
                     format!("{}; it may or may not have been applied", status.message()),
                 ),
-                class => (class, status.message().to_owned()),
+                class => (class, words(operation, status)),
             },
         };
         let driver = DriverError { operation, object: object.to_owned(), class, message };
@@ -108,6 +108,17 @@ impl CallError {
         self.code == Code::AlreadyExists
             || (matches!(self.code, Code::Unknown | Code::Internal | Code::FailedPrecondition)
                 && ["is reserved for", "name is reserved"].iter().any(|w| self.driver.message.contains(w)))
+    }
+}
+
+/// The runtime's answer as people read it in statuses and events: upstream prints the error of gRPC whole but where it
+/// takes its message out (containers) or leaves a code out that says nothing (pulls).
+fn words(operation: &str, status: &Status) -> String {
+    let bare = status.message();
+    match (operation, status.code()) {
+        ("PullImage", Code::Unknown) => bare.to_owned(),
+        ("PullImage" | "RunPodSandbox", code) => format!("rpc error: code = {code:?} desc = {bare}"),
+        _ => bare.to_owned(),
     }
 }
 
@@ -181,6 +192,20 @@ mod tests {
             let error = CallError::status("StopContainer", "c1", &Status::new(code, "words"));
             assert_eq!(error.driver.class, class, "{code:?}");
             assert!(error.driver.message.starts_with("words"), "{code:?}: {}", error.driver.message);
+        }
+    }
+
+    #[test]
+    fn answers_are_told_as_upstream_tells_them() {
+        for (operation, code, expected) in [
+            ("StartContainer", Code::Unknown, "words"),
+            ("CreateContainer", Code::InvalidArgument, "words"),
+            ("PullImage", Code::Unknown, "words"),
+            ("PullImage", Code::NotFound, "rpc error: code = NotFound desc = words"),
+            ("RunPodSandbox", Code::Unknown, "rpc error: code = Unknown desc = words"),
+        ] {
+            let error = CallError::status(operation, "x", &Status::new(code, "words"));
+            assert_eq!(error.driver.message, expected, "{operation} {code:?}");
         }
     }
 

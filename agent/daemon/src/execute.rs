@@ -232,7 +232,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             }
             Effect::PullImage { image, credentials } => pull::pull(self, &image, credentials).await,
             Effect::RunSandbox { config } => {
-                self.runtime.run_sandbox(&config).await.map(EffectOk::Sandbox).map_err(error)
+                self.runtime.run_sandbox(&config).await.map(EffectOk::Sandbox).map_err(said)
             }
             Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),
             Effect::RemoveSandbox { sandbox } => done_or_error(self.runtime.remove_sandbox(&sandbox).await),
@@ -241,9 +241,9 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 .create_container(&sandbox, &config, &sandbox_config)
                 .await
                 .map(EffectOk::Container)
-                .map_err(error),
+                .map_err(said),
             Effect::StartContainer { container } => {
-                done_or_error(self.runtime.start_container(&container).await)
+                self.runtime.start_container(&container).await.map(|()| EffectOk::Done).map_err(said)
             }
             Effect::StopContainer { container, grace_s } => {
                 done_or_error(self.runtime.stop_container(&container, grace_s).await)
@@ -323,6 +323,12 @@ fn done_or_error(result: Result<(), DriverError>) -> EffectResult {
 
 fn error(e: DriverError) -> EffectError {
     EffectError { class: e.class, message: e.to_string() }
+}
+
+/// What people read of a container, its image or its sandbox is what the runtime says, as upstream has it; which call it
+/// was says the log.
+fn said(e: DriverError) -> EffectError {
+    EffectError { class: e.class, message: e.message }
 }
 
 fn gave_up(why: &str) -> EffectError {

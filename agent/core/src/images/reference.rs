@@ -10,8 +10,8 @@
 pub struct ReferenceError {
     /// As the pod spells it.
     pub image: String,
-    /// What is wrong with it.
-    pub problem: &'static str,
+    /// What is wrong with it, in upstream's words and, if those say little, ours.
+    pub problem: String,
 }
 
 /// Longest repository name, registry included.
@@ -24,7 +24,8 @@ const TAG_MAX: usize = 128;
 /// # Errors
 /// [`ReferenceError`] if the text does not have the form `[registry[:port]/]name[:tag][@digest]`.
 pub fn normalize(image: &str) -> Result<String, ReferenceError> {
-    let (tagged, _) = check(image).map_err(|problem| ReferenceError { image: image.to_owned(), problem })?;
+    let refused = |detail| ReferenceError { image: image.to_owned(), problem: problem(image, detail) };
+    let (tagged, _) = check(image).map_err(refused)?;
     Ok(if tagged { image.to_owned() } else { format!("{image}:latest") })
 }
 
@@ -43,6 +44,19 @@ pub fn repository(image: &str) -> String {
     };
     let official = if path.contains('/') { "" } else { "library/" };
     format!("{domain}/{official}{path}")
+}
+
+/// Upstream looks for capitals first.
+fn problem(image: &str, detail: &str) -> String {
+    let rest = match image.split_once('/') {
+        Some((first, rest)) if is_registry(first) => rest,
+        _ => image,
+    };
+    let path = rest.split(':').next().unwrap_or(rest);
+    if path.chars().any(char::is_uppercase) {
+        return format!("invalid reference format: repository name ({path}) must be lowercase");
+    }
+    format!("invalid reference format: {detail}")
 }
 
 /// (has tag or digest, length of the name).
@@ -205,6 +219,17 @@ mod tests {
         ];
         for (image, expected) in table {
             assert_eq!(normalize(image).as_deref(), Ok(expected), "{image}");
+        }
+    }
+
+    #[test]
+    fn problems_are_told_in_upstreams_words() {
+        for (image, words) in [
+            ("Upper/Case:not a tag", "invalid reference format: repository name (Case) must be lowercase"),
+            ("r.example/A@b", "invalid reference format: repository name (A@b) must be lowercase"),
+            ("a:not a tag", "invalid reference format: the tag is not valid"),
+        ] {
+            assert_eq!(normalize(image).unwrap_err().problem, words, "{image}");
         }
     }
 

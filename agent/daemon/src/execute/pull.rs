@@ -10,7 +10,7 @@ use agent_core::images::keyring::{Credential, Keyring};
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use tracing::warn;
 
-use super::{Executor, error};
+use super::{Executor, said};
 
 /// Largest file of credentials that is read, bytes (upstream's limit for what it fetches).
 const FILE_MAX: u64 = 10 << 20;
@@ -33,7 +33,7 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
     for credential in attempts {
         match executor.images.pull(image, credential).await {
             Ok(info) => return Ok(EffectOk::Image(Some(info))),
-            Err(e) => failures.push(error(e)),
+            Err(e) => failures.push(said(e)),
         }
     }
     Err(one_of(failures))

@@ -248,7 +248,7 @@ async fn a_failure_keeps_its_class() {
     rig.start(1, Effect::StartContainer { container: "c".into() }, Some(60));
     let (_, result, _) = rig.answer().await;
     assert_eq!(class(&result), Some(Class::Unavailable));
-    assert_eq!(result.unwrap_err().message, "start_container x: down");
+    assert_eq!(result.unwrap_err().message, "down");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 //! Benchmarks: figures printed with the command that made them, never asserted.
 
 pub mod boot;
+pub mod dense;
 pub mod floor;
 pub mod native;
 pub mod peer;

@@ -29,6 +29,7 @@ pub mod lifecycle;
 pub mod lifecycle_churn;
 pub mod lifecycle_crash;
 pub mod lifecycle_hooks;
+pub mod lifecycle_hostile;
 pub mod lifecycle_logs;
 pub mod lifecycle_probes;
 pub mod lifecycle_time;
@@ -66,6 +67,7 @@ pub fn all() -> Vec<Case> {
         lifecycle_time::CASES,
         lifecycle_crash::CASES,
         lifecycle_churn::CASES,
+        lifecycle_hostile::CASES,
         lifecycle_probes::CASES,
         lifecycle_hooks::CASES,
         lifecycle_logs::CASES,

@@ -20,6 +20,7 @@ pub mod crowd;
 pub mod debs;
 pub mod fixture;
 pub mod flags;
+pub mod hostile;
 pub mod identities;
 pub mod join;
 pub mod kubeconfig;

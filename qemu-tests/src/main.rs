@@ -111,6 +111,12 @@ enum Bench {
     },
     /// Sizes of the build output.
     Size,
+    /// Many pods on one node: all run and go again; memory and CPU time.
+    Dense {
+        /// How many.
+        #[arg(long, default_value_t = 300)]
+        pods: u32,
+    },
     /// Single pods of the API, one after the other: how long, and how much of it in calls of the runtime.
     Start {
         /// How many.
@@ -183,6 +189,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 Bench::Native { pods } => bench::native::run(run, *pods)?,
                 Bench::Peer { pods, burst } => bench::peer::run(run, *pods, *burst)?,
                 Bench::Size => bench::size::run(run)?,
+                Bench::Dense { pods } => bench::dense::run(run, *pods)?,
                 Bench::Start { pods } => bench::start::run(run, *pods)?,
                 Bench::Floor { pods, at_once } => bench::floor::run(run, *pods, at_once)?,
             }

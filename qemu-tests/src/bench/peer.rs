@@ -109,7 +109,8 @@ fn idle(cluster: &Cluster, node: &mut NativeNode, what: &str) -> Result<()> {
     Ok(())
 }
 
-fn scale(cluster: &Cluster, pods: u32) -> Result<()> {
+/// Makes a Deployment `peer` of so many pods and waits until they are available.
+pub(super) fn scale(cluster: &Cluster, pods: u32) -> Result<()> {
     let client = cluster.client();
     let api = client.of::<Deployment>("default");
     let labels = json!({"app": "peer"});

@@ -1,0 +1,100 @@
+//! `bench dense`: more pods on one node than it has by default. They must all run, be told right and go again; memory
+//! and processor time are printed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::native::measure;
+use super::peer::scale;
+use super::spent::Spent;
+use crate::built;
+use crate::cluster::crowd::statuses;
+use crate::cluster::fixture::await_ready;
+use crate::cluster::flags::Settings;
+use crate::cluster::join::{Way, kubelet_configuration, start_kubelet, write};
+use crate::cluster::plane::Cluster;
+use crate::cluster::ready;
+use crate::native::config;
+use crate::native::held::Held;
+use crate::native::node::NativeNode;
+use crate::run::Run;
+use crate::say;
+
+const NODE: &str = "dense";
+/// A node's usual range has fewer addresses. Nobody outside asks for these.
+const RANGE: &str = "10.90.0.0/16";
+
+/// Measures it.
+///
+/// # Errors
+/// If a pod does not run, is told wrong or leaves something behind.
+pub fn run(run: &Arc<Run>, pods: u32) -> Result<()> {
+    let agent = built::agent(run, true)?;
+    let artefacts = run.dir().join("bench-dense");
+    fs::create_dir_all(&artefacts)?;
+    let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
+    let mut node = cluster.start_node(&artefacts, NODE, agent)?;
+    let raised = kubelet_configuration().replace("maxPods: 200\n", &format!("maxPods: {}\n", pods + 20));
+    write(&node, "/run/e2e/kubelet.yaml", &raised)?;
+    write(&node, "/var/lib/orlop/cni/net.d/10-e2e.conflist", &config::cni(RANGE))?;
+    start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+    await_ready(&cluster, NODE, 120)?;
+    let empty = Held::by(&node)?;
+    let (before, start) = (Spent::now(&cluster, &node)?, Instant::now());
+    scale(&cluster, pods)?;
+    say::line(format!("{pods} pods from create to available in {:.1} s", start.elapsed().as_secs_f64()));
+    say::line(format!("  processor time: {}", Spent::now(&cluster, &node)?.since(&before)));
+    tells_right(&cluster, &node, pods)?;
+    node.pass(Duration::from_secs(20))?;
+    measure(&mut node, &format!("{pods} pods"))?;
+    let (before, start) = (Spent::now(&cluster, &node)?, Instant::now());
+    let client = cluster.client();
+    client.delete::<Deployment>(&client.of("default"), "peer", None)?;
+    client.wait::<Pod, _>(&client.of("default"), 600, "all pods to be gone", |all| {
+        all.is_empty().then_some(())
+    })?;
+    say::line(format!("and gone again in {:.1} s", start.elapsed().as_secs_f64()));
+    say::line(format!("  processor time: {}", Spent::now(&cluster, &node)?.since(&before)));
+    let mut left = Vec::new();
+    let waited = node.wait(60, "nothing to be left of the pods", |_| {
+        left = Held::by(&node).map_or_else(|e| vec![format!("{e:#}")], |now| now.beyond(&empty));
+        left.is_empty().then_some(())
+    });
+    waited.with_context(|| format!("left behind: {left:#?}"))?;
+    measure(&mut node, "0 again")?;
+    drop(node);
+    drop(cluster);
+    fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
+}
+
+/// Each pod is Running and Ready, was never restarted, has an address of its own, and the runtime runs exactly what the
+/// API server shows.
+fn tells_right(cluster: &Cluster, node: &NativeNode, pods: u32) -> Result<()> {
+    let client = cluster.client();
+    let all = client.wait::<Pod, _>(&client.of("default"), 30, "the pods", |all| Some(all.clone()))?;
+    let (mut addresses, mut shown) = (BTreeSet::new(), BTreeSet::new());
+    for (name, pod) in &all {
+        let status = pod.status.as_ref().with_context(|| format!("{name} has no status"))?;
+        ensure!(ready::pod(pod) && ready::phase(pod) == "Running", "{name}: {status:?}");
+        addresses.extend(status.pod_ip.clone());
+        for container in statuses(pod) {
+            ensure!(container.restart_count == 0, "{name} was restarted: {container:?}");
+            shown.extend(container.container_id.clone());
+        }
+    }
+    let running: BTreeSet<String> =
+        node.cri().view()?.running("*").iter().map(|c| format!("containerd://{}", c.id)).collect();
+    let counts = (all.len(), addresses.len(), shown.len());
+    ensure!(
+        counts == (pods as usize, pods as usize, pods as usize),
+        "pods, addresses, containers: {counts:?}"
+    );
+    ensure!(running == shown, "the runtime runs {} containers, {} are shown", running.len(), shown.len());
+    Ok(())
+}

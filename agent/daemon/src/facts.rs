@@ -216,7 +216,7 @@ impl NodeFacts {
     }
 }
 
-/// Labels that every node has, and those of `--node-labels`.
+/// Labels that every node has, and those of `--node-labels`, which go before them.
 fn node_labels(name: &str, given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let arch = node_info::architecture();
     let own = [
@@ -226,8 +226,8 @@ fn node_labels(name: &str, given: &BTreeMap<String, String>) -> BTreeMap<String,
         ("beta.kubernetes.io/os", "linux"),
         ("beta.kubernetes.io/arch", arch),
     ];
-    let mut labels = given.clone();
-    labels.extend(own.map(|(k, v)| (k.to_owned(), v.to_owned())));
+    let mut labels: BTreeMap<String, String> = own.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    labels.extend(given.clone());
     labels
 }
 
@@ -343,6 +343,15 @@ mod tests {
         assert!(!knows_supplemental_groups_policy(&runtime("1.7.28")));
         let context = || format!("{:?}", facts.worker_context(&[]).unwrap());
         assert_eq!(context(), context());
+    }
+
+    #[test]
+    fn given_labels_go_before_the_platforms() {
+        let given =
+            [("kubernetes.io/hostname", "other"), ("x", "y")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let labels = node_labels("n1", &given.into());
+        assert_eq!((labels["kubernetes.io/hostname"].as_str(), labels["x"].as_str()), ("other", "y"));
+        assert_eq!((labels["kubernetes.io/os"].as_str(), labels.len()), ("linux", 6));
     }
 
     #[test]

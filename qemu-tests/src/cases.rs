@@ -21,6 +21,7 @@ pub mod join_node;
 pub mod join_outage;
 pub mod join_pods;
 pub mod join_refused;
+pub mod join_runtime_class;
 pub mod join_services;
 pub mod join_status;
 pub mod join_vm;
@@ -55,6 +56,7 @@ pub fn all() -> Vec<Case> {
         join_cloud::CASES,
         join_vm::CASES,
         join_images::CASES,
+        join_runtime_class::CASES,
         join_services::CASES,
         join_admission::CASES,
         cri_golden::CASES,

@@ -149,6 +149,29 @@ async fn a_pod_waits_for_its_config_map_and_sees_it_change() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_is_run_by_the_handler_of_its_class_and_waits_for_it() {
+    let (machine, api) = machine();
+    let agent = machine.agent(Mono(0)).await;
+    api.until("ready", &the_node(), is_ready).await;
+    let text = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  runtimeClassName: sealed\n  containers:\n  \
+         - name: main\n    image: {}\n",
+        support::IMAGE
+    );
+    support::put(&machine.path("manifests/web.yaml"), &text);
+    agent.pass(5).await;
+    assert!(machine.is_empty(), "its class is not there");
+    let class = Key::new(Resource::RuntimeClasses, "", "sealed");
+    let made = Verb::Create(json!({ "metadata": { "name": "sealed" }, "handler": "kata" }));
+    api.with(|api, now| api.serve(now.wall, &Who::Admin, &class, &made)).unwrap();
+    let mirror = Key::new(Resource::Pods, "default", "web-node");
+    api.until("running", &mirror, |pod| phase(pod) == "Running").await;
+    let handlers =
+        machine.driver.with(|r| r.sandboxes.values().map(|s| s.handler.clone()).collect::<Vec<_>>());
+    assert_eq!(handlers, ["kata"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn pods_that_no_validation_would_pass_hurt_nobody() {
     // Objects that are no pods at all end at the driver (agent-apiserver's tests).
     let (machine, api) = machine();

@@ -38,6 +38,8 @@ pub struct FakeSandbox {
     pub pod: PodKey,
     /// As observed by CRI.
     pub observed: SandboxObserved,
+    /// Which of the runtime's handlers it is run by; empty for the default one.
+    pub handler: String,
 }
 
 /// A container and what its process does.
@@ -151,7 +153,10 @@ impl FakeRuntime {
             ips,
             host_network,
         };
-        self.sandboxes.insert(id.clone(), FakeSandbox { pod: config.pod.clone(), observed });
+        self.sandboxes.insert(
+            id.clone(),
+            FakeSandbox { pod: config.pod.clone(), observed, handler: config.runtime_handler.clone() },
+        );
         Ok(EffectOk::Sandbox(id))
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Volumes {
     missing: BTreeSet<ObjectRef>,
     /// The objects that each volume may be made from; names of volumes are used once.
     planned: BTreeMap<String, BTreeSet<ObjectRef>>,
-    /// The objects that an environment may be made from, by container; names of containers are used once.
+    /// The objects that an environment may be made from, and the class of its pod, by container; names of containers are used once.
     environments: BTreeMap<String, BTreeSet<ObjectRef>>,
     /// The same by pod, once it has a UID.
     of_pods: BTreeMap<PodUid, BTreeSet<ObjectRef>>,
@@ -80,6 +80,19 @@ impl Volumes {
             let name = container["name"].as_str().unwrap_or_default().to_owned();
             self.environments.insert(name, BTreeSet::from([from, key]));
         }
+        self.classify(pod);
+    }
+
+    /// The pod asks for a runtime by class.
+    fn classify(&mut self, pod: &mut Value) {
+        if !self.rng.chance(150) {
+            return;
+        }
+        let name = format!("o{}", self.rng.below(NAMES));
+        pod["spec"]["runtimeClassName"] = json!(name);
+        let class = ObjectRef { kind: ObjectKind::RuntimeClass, namespace: String::new(), name };
+        let container = pod["spec"]["containers"][0]["name"].as_str().unwrap_or_default().to_owned();
+        self.environments.entry(container).or_default().insert(class);
     }
 
     fn fetched(&self, of: &ObjectRef) -> Fetched {
@@ -123,8 +136,15 @@ impl World {
         if volumes.calm || !volumes.rng.chance(60) {
             return;
         }
-        let kind = if volumes.rng.chance(500) { ObjectKind::Secret } else { ObjectKind::ConfigMap };
-        let one = object(kind, volumes.rng.below(NAMES));
+        let kind = match volumes.rng.below(3) {
+            0 => ObjectKind::Secret,
+            1 => ObjectKind::ConfigMap,
+            _ => ObjectKind::RuntimeClass,
+        };
+        let mut one = object(kind, volumes.rng.below(NAMES));
+        if one.kind == ObjectKind::RuntimeClass {
+            one.namespace.clear();
+        }
         if !volumes.missing.remove(&one) {
             volumes.missing.insert(one);
         }

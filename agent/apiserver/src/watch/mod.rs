@@ -20,6 +20,7 @@ mod store;
 
 use agent_core::api::WatchEvent;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Resource;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -90,6 +91,14 @@ impl ApiClient {
         let (field, value) =
             if name.is_empty() { ("metadata.namespace", namespace) } else { ("metadata.name", name) };
         self.watch(path, field, value)
+    }
+
+    /// Watches one RuntimeClass.
+    pub fn watch_runtime_class(
+        &self,
+        name: &str,
+    ) -> (mpsc::Receiver<WatchEvent<RuntimeClass>>, impl Future<Output = ()> + Send + use<>) {
+        self.watch(RuntimeClass::url_path(&(), None), "metadata.name", name)
     }
 
     fn watch<T: Watched>(

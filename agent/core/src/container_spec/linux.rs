@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::context::NodeContext;
-use crate::resources::requests::{CPU, HUGEPAGES_PREFIX, MEMORY, limit, pod_limit, pod_request, request};
+use crate::resources::requests::{
+    CPU, HUGEPAGES_PREFIX, MEMORY, limit, overhead, request, running_limit, running_request,
+};
 use crate::resources::{QosClass, qos_class};
 use crate::runtime::config::LinuxResources;
 use crate::types::{Quantity, pod};
@@ -62,8 +64,18 @@ pub fn container_resources(pod: &Pod, container: &Container, node: &NodeContext)
 /// The sum of the pod's containers, for runtimes that size a sandbox by it.
 #[must_use]
 pub fn sandbox_resources(pod: &Pod, node: &NodeContext) -> LinuxResources {
-    let cpu_request = Some(pod_request(pod, CPU)).filter(|q| !q.is_zero());
-    cpu_and_memory(cpu_request, pod_limit(pod, CPU), pod_limit(pod, MEMORY), node)
+    let cpu_request = Some(running_request(pod, CPU)).filter(|q| !q.is_zero());
+    cpu_and_memory(cpu_request, running_limit(pod, CPU), running_limit(pod, MEMORY), node)
+}
+
+/// What the sandbox itself needs, beside its containers: request and limit at once. Nothing for a pod without overhead.
+#[must_use]
+pub fn sandbox_overhead(pod: &Pod, node: &NodeContext) -> LinuxResources {
+    if pod::spec(pod).overhead.is_none() {
+        return LinuxResources::default();
+    }
+    let cpu = overhead(pod, CPU);
+    cpu_and_memory(Some(cpu), cpu, overhead(pod, MEMORY), node)
 }
 
 fn cpu_and_memory(

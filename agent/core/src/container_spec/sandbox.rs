@@ -12,13 +12,14 @@ use super::context::NodeContext;
 use super::dirs::log_directory;
 use super::dns::pod_dns;
 use super::hosts::sandbox_hostname;
-use super::linux::sandbox_resources;
+use super::linux::{sandbox_overhead, sandbox_resources};
 use super::security::sandbox_security;
 use crate::runtime::config::{PortMapping, Protocol, SandboxConfig};
 use crate::runtime::labels;
 use crate::types::pod;
 
-/// Configuration of the pod's sandbox number `attempt`.
+/// Configuration of the pod's sandbox number `attempt`, for the node's default runtime: the handler of its RuntimeClass is
+/// filled in by who found it out.
 ///
 /// # Errors
 /// A host name that the kernel cannot hold.
@@ -39,6 +40,7 @@ pub fn sandbox_config(pod: &Pod, attempt: u32, node: &NodeContext) -> Result<San
         cgroup_parent: cgroup_parent(pod, node),
         sysctls: sysctls(pod),
         security: sandbox_security(pod),
+        overhead: sandbox_overhead(pod, node),
         resources: sandbox_resources(pod, node),
     })
 }

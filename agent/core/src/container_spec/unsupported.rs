@@ -60,8 +60,6 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
 
 fn pod_level(spec: &PodSpec, list: &mut List) {
     list.add(spec.host_users == Some(false), "spec.hostUsers=false");
-    list.add(spec.runtime_class_name.as_deref().is_some_and(|n| !n.is_empty()), "spec.runtimeClassName");
-    list.add(spec.overhead.as_ref().is_some_and(|o| !o.is_empty()), "spec.overhead");
     list.add(spec.resources.is_some(), "spec.resources");
     list.add(some(spec.resource_claims.as_ref()), "spec.resourceClaims");
 }
@@ -159,8 +157,6 @@ mod tests {
     fn pod_level_fields() {
         let table = [
             (json!({"hostUsers": false}), "spec.hostUsers=false"),
-            (json!({"runtimeClassName": "kata"}), "spec.runtimeClassName"),
-            (json!({"overhead": {"cpu": "1"}}), "spec.overhead"),
             (json!({"resources": {}}), "spec.resources"),
             (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
             (

@@ -51,6 +51,7 @@ pub(super) enum Purpose {
     InspectImage,
     FetchPullSecrets,
     PullImage,
+    FetchRuntimeClass,
     RunSandbox,
     StopSandbox(SandboxId),
     RemoveSandbox(SandboxId),
@@ -78,6 +79,7 @@ impl Purpose {
                 | Purpose::InspectImage
                 | Purpose::FetchPullSecrets
                 | Purpose::PullImage
+                | Purpose::FetchRuntimeClass
                 | Purpose::Hook { .. }
         )
     }

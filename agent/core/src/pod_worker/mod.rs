@@ -32,6 +32,7 @@ mod ledger;
 mod probes;
 mod pull;
 mod reset;
+pub mod runtime_class;
 mod specs;
 mod start;
 mod state;
@@ -199,9 +200,10 @@ impl PodWorker {
         }
     }
 
-    /// What waits for a Secret or a ConfigMap tries again at once.
+    /// What waits for a Secret, a ConfigMap or a RuntimeClass tries again at once.
     fn sources_changed(&mut self, now: Now) {
         let State::Syncing(s) = &self.state else { return };
+        runtime_class::sources_changed(s, &mut self.base, now);
         self.base.volumes.sources_changed();
         for (name, why) in &s.waiting {
             if why.reason == CREATE_CONTAINER_CONFIG_ERROR {
@@ -282,6 +284,9 @@ impl PodWorker {
         }
         self.note(&flight, &result, now, out);
         match &mut self.state {
+            State::Syncing(s) if flight.purpose == Purpose::FetchRuntimeClass => {
+                runtime_class::answered(s, &mut self.base, &result, now, out);
+            }
             State::Syncing(s) => start::answered(s, &mut self.base, &flight, result, now, out),
             State::Terminating(t) if flight.purpose == Purpose::Persist => {
                 // A record that cannot be written must not keep a pod alive: a full disk is a reason to

@@ -39,6 +39,8 @@ pub(super) struct Syncing {
     pub(super) pod: Arc<Pod>,
     /// This incarnation has made the pod's directories.
     pub(super) dirs_made: bool,
+    /// What is known of the pod's RuntimeClass for the next sandbox.
+    pub(super) runtime: RuntimeHandler,
     /// The container that is being brought up: one at a time, in order.
     pub(super) chain: Option<Chain>,
     pub(super) back_off: BackOff,
@@ -61,6 +63,7 @@ impl Syncing {
         Syncing {
             pod,
             dirs_made: false,
+            runtime: RuntimeHandler::Unasked,
             chain: None,
             back_off: BackOff::new(policy),
             images: ImageBackOff::default(),
@@ -72,6 +75,17 @@ impl Syncing {
             told: BTreeSet::new(),
         }
     }
+}
+
+/// Which of its handlers the runtime is to run the next sandbox by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RuntimeHandler {
+    /// The class is to be looked up.
+    Unasked,
+    /// This one.
+    Found(String),
+    /// The class was looked up in vain.
+    Missed,
 }
 
 /// Bringing up one container: image, create, start, postStart hook.

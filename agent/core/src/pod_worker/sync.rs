@@ -11,12 +11,14 @@ use super::base::{Base, Stage};
 use super::hooks;
 use super::ledger::{Purpose, Target};
 use super::reset;
+use super::runtime_class;
 use super::start;
 use super::state::Syncing;
 use super::volumes;
 use crate::machine::Outbox;
 use crate::pod_actions::{self, Inputs, PodActions, SandboxPlan};
 use crate::restart;
+use crate::runtime::config::SandboxConfig;
 use crate::runtime::effect::Effect;
 use crate::runtime::observed::{ContainerState, PodSnapshot, SandboxState};
 use crate::status::{Phase, WaitingReason};
@@ -318,8 +320,10 @@ fn replace_sandbox(
         return;
     }
     debug_assert!(snapshot.sandboxes.iter().all(|x| x.state == SandboxState::NotReady));
+    let Some(runtime_handler) = runtime_class::handler(s, b, now, out) else { return };
     match b.ctx.specs.sandbox(&s.pod, attempt) {
         Ok(config) => {
+            let config = SandboxConfig { runtime_handler, ..config };
             for warning in b.ctx.specs.dns_warnings(&s.pod) {
                 if s.told.insert(format!("dns {attempt} {}", warning.message)) {
                     b.event(EventKind::Warning, warning.reason, warning.message, None, out);
@@ -328,14 +332,17 @@ fn replace_sandbox(
             let effect = Effect::RunSandbox { config: Box::new(config) };
             b.issue(now, Target::Sandbox, Purpose::RunSandbox, effect, out);
         }
-        Err(e) => {
-            let text = format!("Failed to create pod sandbox: {}", e.message);
-            b.event(EventKind::Warning, "FailedCreatePodSandBox", text, None, out);
-            let until = now.mono.after(restart::jittered(restart::REQUEUE, b.key.uid.as_str(), now.mono.0));
-            b.ledger.hold(&Target::Sandbox, until);
-            b.wake_at(until, now);
-        }
+        Err(e) => refuse_sandbox(b, &e.message, now, out),
     }
+}
+
+/// There can be no sandbox yet: says why, and when it is tried again.
+pub(super) fn refuse_sandbox(b: &mut Base, why: &str, now: Now, out: &mut Outbox<PodAction>) {
+    let text = format!("Failed to create pod sandbox: {why}");
+    b.event(EventKind::Warning, "FailedCreatePodSandBox", text, None, out);
+    let until = now.mono.after(restart::jittered(restart::REQUEUE, b.key.uid.as_str(), now.mono.0));
+    b.ledger.hold(&Target::Sandbox, until);
+    b.wake_at(until, now);
 }
 
 fn network_ready(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {

@@ -41,17 +41,31 @@ pub fn limit(container: &Container, resource: &str) -> Option<Quantity> {
 /// What the whole pod asks for at its peak.
 #[must_use]
 pub fn pod_request(pod: &Pod, resource: &str) -> Quantity {
-    peak(pod, resource, request).plus(overhead(pod, resource))
+    running_request(pod, resource).plus(overhead(pod, resource))
+}
+
+/// What the pod's containers ask for at their peak; without overhead.
+#[must_use]
+pub fn running_request(pod: &Pod, resource: &str) -> Quantity {
+    peak(pod, resource, request)
 }
 
 /// What the whole pod is limited to at its peak; zero if nothing limits it. Overhead is added only to a limit.
 #[must_use]
 pub fn pod_limit(pod: &Pod, resource: &str) -> Quantity {
-    let limit = peak(pod, resource, limit);
+    let limit = running_limit(pod, resource);
     if limit.is_zero() { limit } else { limit.plus(overhead(pod, resource)) }
 }
 
-fn overhead(pod: &Pod, resource: &str) -> Quantity {
+/// What the pod's containers are limited to at their peak; zero if nothing limits them. Without overhead.
+#[must_use]
+pub fn running_limit(pod: &Pod, resource: &str) -> Quantity {
+    peak(pod, resource, limit)
+}
+
+/// `spec.overhead[resource]`.
+#[must_use]
+pub fn overhead(pod: &Pod, resource: &str) -> Quantity {
     get(pod::spec(pod).overhead.as_ref(), resource).unwrap_or_default()
 }
 

@@ -35,7 +35,10 @@ pub struct SandboxConfig {
     pub sysctls: BTreeMap<String, String>,
     /// Security of the sandbox itself.
     pub security: SandboxSecurity,
-    /// Sum of the pod's container resources, for runtimes that size the sandbox.
+    /// `spec.overhead`: what the sandbox itself needs; all zero for none.
+    #[serde(default, skip_serializing_if = "LinuxResources::is_unset")]
+    pub overhead: LinuxResources,
+    /// Sum of the pod's container resources, for runtimes that size the sandbox; without the overhead.
     pub resources: LinuxResources,
 }
 
@@ -175,6 +178,14 @@ pub struct LinuxResources {
     pub unified: BTreeMap<String, String>,
     /// Memory plus swap, bytes.
     pub memory_swap_limit_bytes: i64,
+}
+
+impl LinuxResources {
+    /// Nothing is set.
+    #[must_use]
+    pub fn is_unset(&self) -> bool {
+        *self == LinuxResources::default()
+    }
 }
 
 /// CRI `ContainerConfig`.

@@ -215,6 +215,8 @@ pub enum ObjectKind {
     Secret,
     /// The Services of a namespace, or the one that is named: what containers are told of them, as variables.
     Services,
+    /// A RuntimeClass: its `handler`. It lies in no namespace.
+    RuntimeClass,
 }
 
 /// An object that pods get values from.
@@ -222,7 +224,7 @@ pub enum ObjectKind {
 pub struct ObjectRef {
     /// Its kind.
     pub kind: ObjectKind,
-    /// Its namespace: that of the pod.
+    /// Its namespace: that of the pod, or none.
     pub namespace: String,
     /// Its name.
     pub name: String,
@@ -242,6 +244,7 @@ impl fmt::Display for ObjectRef {
             ObjectKind::ConfigMap => "configmap",
             ObjectKind::Secret => "secret",
             ObjectKind::Services => "services",
+            ObjectKind::RuntimeClass => "runtimeclass.node.k8s.io",
         };
         write!(f, "{kind} {:?}", self.name)
     }

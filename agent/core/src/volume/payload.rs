@@ -93,5 +93,6 @@ fn missing_key(kind: ObjectKind, key: &str) -> String {
         ObjectKind::ConfigMap => format!("configmap references non-existent config key: {key}"),
         ObjectKind::Secret => format!("references non-existent secret key: {key}"),
         ObjectKind::Services => format!("references a variable of services that is not there: {key}"),
+        ObjectKind::RuntimeClass => format!("references a field of a runtimeclass that is not there: {key}"),
     }
 }

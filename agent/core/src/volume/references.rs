@@ -1,7 +1,7 @@
 //! Which objects a pod gets values from: volumes and environment.
 //!
-//! In: a pod. Out: [`ObjectRef`]s. Invariant (SECRET-SCOPE): nothing else is ever read for the pod, and all of it lies in
-//! the pod's own namespace. Upstream: pkg/kubelet/util/manager getSecretNames, getConfigMapNames.
+//! In: a pod. Out: [`ObjectRef`]s. Invariant (SECRET-SCOPE): nothing else is ever read for the pod, and all of it
+//! lies in the pod's own namespace, or in none. Upstream: pkg/kubelet/util/manager getSecretNames, getConfigMapNames.
 
 use std::collections::BTreeSet;
 
@@ -23,6 +23,7 @@ fn objects<'a>(p: &Pod, named: impl IntoIterator<Item = Named<'a>>) -> BTreeSet<
 pub fn of_pod(p: &Pod) -> BTreeSet<ObjectRef> {
     let mut found = objects(p, pod::spec(p).volumes.iter().flatten().flat_map(of_volume));
     found.extend(pull_secrets(p));
+    found.extend(runtime_class(p));
     for container in pod::init_containers(p).iter().chain(pod::containers(p)) {
         found.extend(of_container(p, container));
     }
@@ -54,6 +55,13 @@ pub fn services(p: &Pod) -> BTreeSet<ObjectRef> {
         name: "kubernetes".to_owned(),
     };
     own.into_iter().chain([cluster]).collect()
+}
+
+/// The class that says which runtime the pod is run by; `None`: the node's own choice.
+#[must_use]
+pub fn runtime_class(p: &Pod) -> Option<ObjectRef> {
+    let name = pod::spec(p).runtime_class_name.as_deref().filter(|name| !name.is_empty())?;
+    Some(ObjectRef { kind: ObjectKind::RuntimeClass, namespace: String::new(), name: name.to_owned() })
 }
 
 /// The Secrets for pulling the pod's images.

@@ -26,7 +26,7 @@ pub fn config(c: &SandboxConfig) -> v1::PodSandboxConfig {
             cgroup_parent: c.cgroup_parent.clone(),
             security_context: Some(security(&c.security)),
             sysctls: linux::map(&c.sysctls),
-            overhead: Some(v1::LinuxContainerResources::default()),
+            overhead: Some(linux::resources(&c.overhead)),
             resources: Some(linux::resources(&c.resources)),
         }),
         windows: None,

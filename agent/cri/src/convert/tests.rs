@@ -59,6 +59,7 @@ fn full_sandbox() -> SandboxConfig {
         labels: map(&[("l", "1"), ("m", "2")]),
         annotations: map(&[("a", "1")]),
         runtime_handler: "kata".into(),
+        overhead: full_resources(200),
         cgroup_parent: "/kubepods/pod1".into(),
         sysctls: map(&[("net.a", "1")]),
         security: SandboxSecurity {
@@ -210,6 +211,7 @@ fn back_sandbox(c: v1::PodSandboxConfig, runtime_handler: &str) -> SandboxConfig
         labels: c.labels.into_iter().collect(),
         annotations: c.annotations.into_iter().collect(),
         runtime_handler: runtime_handler.to_owned(),
+        overhead: back_resources(linux.overhead.unwrap()),
         cgroup_parent: linux.cgroup_parent,
         sysctls: linux.sysctls.into_iter().collect(),
         security: SandboxSecurity {

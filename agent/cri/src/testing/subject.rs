@@ -68,6 +68,7 @@ pub fn sandbox_config(name: &str, attempt: u32) -> SandboxConfig {
         labels: pod_labels(&pod),
         annotations: [("contract".to_owned(), "yes".to_owned())].into(),
         runtime_handler: String::new(),
+        overhead: LinuxResources::default(),
         cgroup_parent: String::new(),
         sysctls: BTreeMap::new(),
         security: SandboxSecurity { namespaces: namespaces(), ..Default::default() },

@@ -98,6 +98,10 @@ impl ObjectWatches for Objects {
                         pass_services(from, driver, &to).await;
                         None
                     }
+                    ObjectKind::RuntimeClass => {
+                        let (from, driver) = client.watch_runtime_class(&object.name);
+                        pass_on(from, driver, &to, times).await
+                    }
                     ObjectKind::Secret => {
                         let (from, driver) = client.watch_secret(&object.namespace, &object.name);
                         pass_on(from, driver, &to, times).await

@@ -14,12 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::api::ApiServer;
+use agent_core::pod_worker::runtime_class;
 use agent_core::time::Wall;
 use agent_core::volume::token::TokenRef;
 use agent_core::volume::watched::ObjectNews;
 use agent_core::volume::{Fetched, ObjectData, ObjectRef};
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::kubelet::enums::ChangeDetectionStrategy;
 use tokio::sync::{mpsc, watch};
@@ -129,6 +131,16 @@ impl Values for Secret {
         let data = self.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect();
         let data = ObjectData { data, ..ObjectData::default() };
         ObjectNews::Found { data, immutable: self.immutable == Some(true) }
+    }
+}
+
+impl Values for RuntimeClass {
+    fn news(&self) -> ObjectNews {
+        let handler = (runtime_class::HANDLER.to_owned(), self.handler.clone().into_bytes());
+        ObjectNews::Found {
+            data: ObjectData { data: [handler].into(), ..ObjectData::default() },
+            immutable: false,
+        }
     }
 }
 

@@ -68,9 +68,7 @@ impl<A: ApiServer> ObjectStore<A> {
     /// What the object holds; waits a moment if its watch has not said anything yet.
     pub(super) async fn fetch(&self, object: ObjectRef) -> Fetched {
         match self.policy {
-            ObjectPolicy::Fetch { ttl, .. } if object.kind != ObjectKind::Services => {
-                self.asked(object, ttl).await
-            }
+            ObjectPolicy::Fetch { ttl, .. } if !always_watched(object.kind) => self.asked(object, ttl).await,
             _ => self.known(object).await,
         }
     }
@@ -97,6 +95,7 @@ impl<A: ApiServer> ObjectStore<A> {
             ObjectKind::Secret => "secret",
             ObjectKind::ConfigMap => "configmap",
             ObjectKind::Services => "service",
+            ObjectKind::RuntimeClass => "runtimeclass",
         };
         Fetched::Unknown(format!("failed to sync {kind} cache: timed out waiting for the condition"))
     }
@@ -113,7 +112,7 @@ impl<A: ApiServer> ObjectStore<A> {
         let call = match object.kind {
             ObjectKind::ConfigMap => ApiCall::GetConfigMap(name),
             ObjectKind::Secret => ApiCall::GetSecret(name),
-            ObjectKind::Services => return self.known(object).await,
+            ObjectKind::Services | ObjectKind::RuntimeClass => return self.known(object).await,
         };
         let Some(client) = self.caller.client().await else {
             return Fetched::Unknown("the agent stops".to_owned());
@@ -168,7 +167,7 @@ impl<A: ApiServer> ObjectStore<A> {
         for action in actions {
             match action {
                 WatchAction::Begin(object)
-                    if self.policy == ObjectPolicy::Watch || object.kind == ObjectKind::Services =>
+                    if self.policy == ObjectPolicy::Watch || always_watched(object.kind) =>
                 {
                     let stop = self.tasks.stop().child_token();
                     state.running.insert(object.clone(), stop.clone());
@@ -225,6 +224,11 @@ impl<A: ApiServer> ObjectStore<A> {
             }
         });
     }
+}
+
+/// Whatever the strategy for Secrets and ConfigMaps is.
+fn always_watched(kind: ObjectKind) -> bool {
+    matches!(kind, ObjectKind::Services | ObjectKind::RuntimeClass)
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {

@@ -15,6 +15,7 @@ use agent_core::volume::{ObjectData, ObjectKind, ObjectRef};
 use agent_linux::clock::Clock;
 use agent_sim::fake_api::{FakeApi, Key, Resource, Selector, WatchLine, Who};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use orlop_agent::actor::Tasks;
 use orlop_agent::cluster::{ApiDrivers, ClusterPlan};
 use orlop_agent::sources::{ObjectPolicy, ObjectWatches, Values};
@@ -181,6 +182,7 @@ impl ObjectWatches for TestObjects {
         match object.kind {
             ObjectKind::ConfigMap => self.news::<ConfigMap>(Resource::ConfigMaps, object),
             ObjectKind::Secret => self.news::<Secret>(Resource::Secrets, object),
+            ObjectKind::RuntimeClass => self.news::<RuntimeClass>(Resource::RuntimeClasses, object),
             ObjectKind::Services => {
                 // The fake server has none.
                 let (to, news) = mpsc::channel(1);
@@ -202,7 +204,8 @@ impl TestObjects {
         resource: Resource,
         object: &ObjectRef,
     ) -> mpsc::Receiver<ObjectNews> {
-        let selector = Selector { namespace: Some(object.namespace.clone()), ..Selector::name(&object.name) };
+        let namespace = Some(object.namespace.clone()).filter(|n| !n.is_empty());
+        let selector = Selector { namespace, ..Selector::name(&object.name) };
         self.api.with(|api, _| api.may_watch(&Who::Node("node".to_owned()), resource, &selector)).unwrap();
         let mut events = self.api.watch::<T>(&self.tasks, resource, selector);
         let (to, news) = mpsc::channel(16);

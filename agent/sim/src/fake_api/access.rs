@@ -79,7 +79,7 @@ pub(super) fn watch(api: &FakeApi, who: &Who, resource: Resource, selector: &Sel
     let allowed = match resource {
         Resource::Pods => selector.node_name.as_deref() == Some(node),
         Resource::Nodes => selector.name.as_deref() == Some(node),
-        Resource::Csrs => true,
+        Resource::Csrs | Resource::RuntimeClasses => true,
         Resource::ConfigMaps | Resource::Secrets => {
             let key = Key::new(
                 resource,

@@ -65,6 +65,8 @@ impl FakeApi {
             Resource::Csrs => ApiReply::Csr(typed(&object)?),
             Resource::ConfigMaps => ApiReply::ConfigMap(typed(&object)?),
             Resource::Secrets => ApiReply::Secret(typed(&object)?),
+            // Nobody calls for one: they are watched.
+            Resource::RuntimeClasses => return Err(Status::not_found(&key)),
         })
     }
 }

@@ -21,11 +21,13 @@ pub enum Resource {
     Leases,
     /// `certificates.k8s.io/v1` certificate signing requests.
     Csrs,
+    /// `node.k8s.io/v1` runtime classes.
+    RuntimeClasses,
 }
 
 impl Resource {
     /// All of them.
-    pub const ALL: [Resource; 7] = [
+    pub const ALL: [Resource; 8] = [
         Resource::Pods,
         Resource::Nodes,
         Resource::ConfigMaps,
@@ -33,6 +35,7 @@ impl Resource {
         Resource::Events,
         Resource::Leases,
         Resource::Csrs,
+        Resource::RuntimeClasses,
     ];
 
     /// The plural of URLs and messages, for example `pods`.
@@ -46,6 +49,7 @@ impl Resource {
             Resource::Events => "events",
             Resource::Leases => "leases",
             Resource::Csrs => "certificatesigningrequests",
+            Resource::RuntimeClasses => "runtimeclasses",
         }
     }
 
@@ -60,6 +64,7 @@ impl Resource {
             | Resource::Events => "",
             Resource::Leases => "coordination.k8s.io",
             Resource::Csrs => "certificates.k8s.io",
+            Resource::RuntimeClasses => "node.k8s.io",
         }
     }
 
@@ -83,13 +88,14 @@ impl Resource {
             Resource::Events => "Event",
             Resource::Leases => "Lease",
             Resource::Csrs => "CertificateSigningRequest",
+            Resource::RuntimeClasses => "RuntimeClass",
         }
     }
 
     /// True if its objects live in namespaces.
     #[must_use]
     pub fn is_namespaced(self) -> bool {
-        !matches!(self, Resource::Nodes | Resource::Csrs)
+        !matches!(self, Resource::Nodes | Resource::Csrs | Resource::RuntimeClasses)
     }
 
     /// `leases.coordination.k8s.io`, as the server's messages name it.

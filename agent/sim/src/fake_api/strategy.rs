@@ -54,7 +54,11 @@ pub(super) fn before_create(object: &mut Value, key: &Key) -> Result<(), Status>
             }
         }
         Resource::Nodes => addresses_are_distinct(key, object)?,
-        Resource::ConfigMaps | Resource::Secrets | Resource::Events | Resource::Leases => {}
+        Resource::ConfigMaps
+        | Resource::Secrets
+        | Resource::Events
+        | Resource::Leases
+        | Resource::RuntimeClasses => {}
     }
     Ok(())
 }
@@ -90,7 +94,14 @@ pub(super) fn before_update(key: &Key, old: &Value, new: &mut Value, status: boo
             }
         }
         (Resource::Csrs, true) => keep(new, old, "spec"),
-        (Resource::ConfigMaps | Resource::Secrets | Resource::Events | Resource::Leases, _) => {}
+        (
+            Resource::ConfigMaps
+            | Resource::Secrets
+            | Resource::Events
+            | Resource::Leases
+            | Resource::RuntimeClasses,
+            _,
+        ) => {}
     }
     Ok(())
 }

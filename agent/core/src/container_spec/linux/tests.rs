@@ -74,6 +74,26 @@ fn oom_scores() {
 }
 
 #[test]
+fn overhead_is_the_sandboxs_own() {
+    let node = NodeContext::new("n");
+    let with = |overhead: Value| {
+        pod(json!({"overhead": overhead, "containers": [{"name": "c", "resources":
+            {"requests": {"cpu": "1"}, "limits": {"cpu": "1", "memory": "1Gi"}}}]}))
+    };
+    let both = with(json!({"cpu": "250m", "memory": "64Mi"}));
+    let own = sandbox_overhead(&both, &node);
+    assert_eq!((own.cpu_shares, own.cpu_quota_us, own.memory_limit_bytes), (256, 25_000, 64 << 20));
+    let containers = sandbox_resources(&both, &node);
+    assert_eq!(
+        (containers.cpu_shares, containers.cpu_quota_us, containers.memory_limit_bytes),
+        (1024, 100_000, GIB)
+    );
+    let memory_only = sandbox_overhead(&with(json!({"memory": "1Mi"})), &node);
+    assert_eq!((memory_only.cpu_shares, memory_only.cpu_quota_us), (2, 0));
+    assert!(sandbox_overhead(&with(json!(null)), &node).is_unset());
+}
+
+#[test]
 fn page_sizes() {
     for (size, expected) in
         [("2Mi", Some("2MB")), ("1Gi", Some("1GB")), ("64Ki", Some("64KB")), ("512", None), ("x", None)]

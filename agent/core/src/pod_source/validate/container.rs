@@ -202,6 +202,20 @@ fn resource_field(path: &str, selector: &ResourceFieldSelector, errors: &mut Err
     }
 }
 
+/// An amount of the resource `name`.
+pub(super) fn amount(at: String, name: &str, quantity: &str, errors: &mut Errors) {
+    match Quantity::parse(quantity) {
+        Err(error) => errors.invalid(at, error, ""),
+        Ok(amount) if amount.is_negative() => {
+            errors.invalid(at, quantity, "must be greater than or equal to 0");
+        }
+        Ok(amount) if name.contains('/') && !amount.is_multiple_of(Quantity::from_units(1)) => {
+            errors.invalid(at, quantity, "must be an integer");
+        }
+        Ok(_) => {}
+    }
+}
+
 fn resources(path: &str, requirements: &ResourceRequirements, errors: &mut Errors) {
     let lists = [("limits", &requirements.limits), ("requests", &requirements.requests)];
     for (kind, name, quantity) in
@@ -214,16 +228,7 @@ fn resources(path: &str, requirements: &ResourceRequirements, errors: &mut Error
             let detail = "must be cpu, memory, ephemeral-storage, hugepages-<size> or a name with a domain";
             errors.invalid(&at, name, detail);
         }
-        match Quantity::parse(&quantity.0) {
-            Err(error) => errors.invalid(at, error, ""),
-            Ok(amount) if amount.is_negative() => {
-                errors.invalid(at, &quantity.0, "must be greater than or equal to 0");
-            }
-            Ok(amount) if name.contains('/') && !amount.is_multiple_of(Quantity::from_units(1)) => {
-                errors.invalid(at, &quantity.0, "must be an integer");
-            }
-            Ok(_) => {}
-        }
+        amount(at, name, &quantity.0, errors);
     }
     for (name, request) in requirements.requests.iter().flatten() {
         let limit = requirements.limits.as_ref().and_then(|l| l.get(name)).map(|q| Quantity::parse(&q.0));

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{PodDNSConfig, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::names::{dns_label, dns_subdomain, ip, label_value, qualified_name, uid};
-use super::security;
+use super::{container, security};
 use crate::pod_source::field_error::Errors;
 
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
@@ -86,6 +86,14 @@ pub(super) fn spec(spec: &PodSpec, errors: &mut Errors) {
         );
         let effects = &["", "NoSchedule", "PreferNoSchedule", "NoExecute"];
         errors.one_of(format!("{path}.effect"), toleration.effect.as_deref(), effects);
+    }
+    if let Some(name) = &spec.runtime_class_name
+        && let Some(detail) = dns_subdomain(name)
+    {
+        errors.invalid("spec.runtimeClassName", name, detail);
+    }
+    for (name, quantity) in spec.overhead.iter().flatten() {
+        container::amount(format!("spec.overhead[{name}]"), name, &quantity.0, errors);
     }
     security::pod(spec, errors);
 }

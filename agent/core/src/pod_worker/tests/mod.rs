@@ -4,6 +4,7 @@ mod ending;
 mod hooks;
 mod probes;
 mod pull;
+mod runtime_class;
 mod small_scope;
 mod told;
 mod volumes;

@@ -48,6 +48,7 @@ impl PodSpecs for TinySpecs {
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
             runtime_handler: String::new(),
+            overhead: LinuxResources::default(),
             cgroup_parent: String::new(),
             sysctls: BTreeMap::new(),
             security: SandboxSecurity::default(),

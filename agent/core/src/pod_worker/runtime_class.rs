@@ -1,0 +1,61 @@
+//! Which of its handlers the runtime runs a pod's sandbox by.
+//!
+//! In: the pod, what is known of its RuntimeClass. Out: the effect that fetches the class before each sandbox, the handler.
+//! Invariants: a pod that names a class is never run by another handler; a class that is not there is told, and waited for.
+//! Upstream: pkg/kubelet/runtimeclass, createPodSandbox.
+
+use super::api::PodAction;
+use super::base::Base;
+use super::ledger::{Purpose, Target};
+use super::state::{RuntimeHandler, Syncing};
+use super::sync;
+use crate::machine::Outbox;
+use crate::runtime::effect::{Effect, EffectOk, EffectResult};
+use crate::time::Now;
+use crate::volume::{look_up, references};
+
+/// Key of the handler among a class' values.
+pub const HANDLER: &str = "handler";
+
+/// The handler for the sandbox that is to be run now; empty for the runtime's default. `None` while it is not known.
+pub(super) fn handler(
+    s: &mut Syncing,
+    b: &mut Base,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) -> Option<String> {
+    let Some(class) = references::runtime_class(&s.pod) else { return Some(String::new()) };
+    if let RuntimeHandler::Found(handler) = std::mem::replace(&mut s.runtime, RuntimeHandler::Unasked) {
+        return Some(handler);
+    }
+    let effect = Effect::FetchObjects { objects: [class].into() };
+    b.issue(now, Target::Sandbox, Purpose::FetchRuntimeClass, effect, out);
+    None
+}
+
+/// The class was looked up.
+pub(super) fn answered(
+    s: &mut Syncing,
+    b: &mut Base,
+    result: &EffectResult,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) {
+    let Some(class) = references::runtime_class(&s.pod) else { return };
+    let Ok(EffectOk::Objects(objects)) = result else { return };
+    let handler = match look_up(objects, &class, false) {
+        Ok(found) => found.and_then(|class| class.data.get(HANDLER)).cloned().unwrap_or_default(),
+        Err(why) => {
+            s.runtime = RuntimeHandler::Missed;
+            return sync::refuse_sandbox(b, &why, now, out);
+        }
+    };
+    s.runtime = RuntimeHandler::Found(String::from_utf8_lossy(&handler).into_owned());
+}
+
+/// Something that pods are made from changed: a class that was missed is looked up at once.
+pub(super) fn sources_changed(s: &Syncing, b: &mut Base, now: Now) {
+    if s.runtime == RuntimeHandler::Missed {
+        b.ledger.release(&Target::Sandbox, now.mono);
+    }
+}

@@ -23,6 +23,9 @@ pub struct Deb {
 /// The lock file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
+    /// When it was written, seconds since 1970: the time of every file in the image, and the least that a clock of a
+    /// machine with this image can show (`/usr/lib/clock-epoch`, systemd(1)).
+    pub epoch: u64,
     /// Fetched as files.
     pub debs: Vec<Deb>,
     /// Every package of the package tree with its version.
@@ -131,6 +134,7 @@ mod tests {
         let names: Vec<_> = lock.debs.iter().map(|d| d.name.as_str()).collect();
         assert_eq!(names, ["mkosi", "containerd", "containernetworking-plugins"]);
         assert!(lock.debs.iter().all(|d| d.sha256.len() == 64));
+        assert!(lock.epoch > 1_795_000_000, "older than Orlop: {}", lock.epoch);
         assert_eq!(Lock::parse(&lock.render()).expect("round trip"), lock);
     }
 }

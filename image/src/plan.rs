@@ -124,7 +124,9 @@ impl Step {
                 "version",
             ],
             Step::Initrd => &["key:base", "bin.init", "image/initrd-modules.txt"],
-            Step::Disk => &["key:root", "key:initrd", "key:tools", "deb.mkosi", "mkosi/disk", "version"],
+            Step::Disk => {
+                &["key:root", "key:initrd", "key:tools", "deb.mkosi", "mkosi/disk", "version", "lock.epoch"]
+            }
         }
     }
 }

@@ -42,6 +42,7 @@ fn command(builder: &Builder, out: &Path) -> Result<Command> {
     command.arg(format!("--tools-tree={}", builder.result(Step::Tools)?.join("tools").display()));
     command.arg(format!("--base-tree={}", builder.result(Step::Root)?.join("root").display()));
     command.arg(format!("--image-version={VERSION}"));
+    command.arg(format!("--source-date-epoch={}", builder.lock.epoch));
     Ok(command)
 }
 

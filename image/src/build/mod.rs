@@ -211,6 +211,7 @@ pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
         facts.set(name, digest::file(&dirs.source.join(name))?);
     }
     facts.set("version", VERSION);
+    facts.set("lock.epoch", lock.epoch.to_string());
     facts.set("lock.debs", digest::bytes(format!("{:?}", lock.debs).as_bytes()));
     facts.set("lock.packages", digest::bytes(format!("{:?}", lock.packages).as_bytes()));
     Ok(facts)

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Size and digest of an artefact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,6 +136,8 @@ fn digests(dir: &Path) -> Result<BTreeMap<String, Artefact>> {
 
 fn update_lock(builder: &mut Builder, packages: &BTreeMap<String, String>) -> Result<()> {
     builder.lock.packages = packages.clone();
+    builder.lock.epoch =
+        SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?.as_secs();
     let path = builder.dirs.source.join("image/image.lock");
     fs::write(&path, builder.lock.render()).with_context(|| format!("writing {}", path.display()))?;
     println!("  image/image.lock: {} packages written", packages.len());

@@ -1,7 +1,10 @@
 //! A node whose clock is wrong by years at its first boot: it says so, and joins once the clock is set.
 
+use std::fs;
+
 use anyhow::{Context, Result, ensure};
 use orlop_config::ledger::HostMessage;
+use orlop_image::lock::Lock;
 
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::fixture::await_ready;
@@ -41,7 +44,13 @@ fn wrong_clock(cx: &mut CaseContext<'_>) -> Result<()> {
     let shell = machine.shell()?;
     let before: i64 = shell.must("date +%s")?.trim().parse().context("the VM's time")?;
     let now = jiff::Timestamp::now().as_second();
-    ensure!(now - before > 30 * 86_400, "the VM's clock is right already: {before}, and it is {now}");
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../image/image.lock"))?;
+    let floor = i64::try_from(Lock::parse(&text).context("the image's lock")?.epoch)?;
+    let epoch: i64 =
+        shell.must("stat -c %Y /usr/lib/clock-epoch")?.trim().parse().context("the file's time")?;
+    ensure!(epoch == floor && before >= floor, "{before} in an image of {epoch}, whose lock says {floor}");
+    // A certificate begins five minutes before it is made.
+    ensure!(now - before > 600, "the image is too young to tell: {before}, and it is {now}");
     shell.must(&format!("date -u -s @{now}"))?;
     let start = std::time::Instant::now();
     vm.give_range(&cluster)?;

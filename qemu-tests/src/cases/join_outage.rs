@@ -90,9 +90,9 @@ fn api_down(cx: &mut CaseContext<'_>) -> Result<()> {
     for pod in ["bound", "limps", "stays-first", "comes-first", "falls-first"] {
         await_pod_gone(&joined.cluster, pod, 60)?;
     }
-    // The scheduler asks a server that refused it once only after a pause of up to a minute, and who comes next wants it.
+    // The scheduler asks a server that refused it once only after a pause of a minute or more, and who comes next wants it.
     client.create::<Pod>(&client.of("default"), api_pod("next", "first", STAYS, 1))?;
-    await_pod_ready(&joined.cluster, "next", 150)?;
+    await_pod_ready(&joined.cluster, "next", 240)?;
     client.delete::<Pod>(&client.of("default"), "next", None)?;
     await_pod_gone(&joined.cluster, "next", 60)?;
     joined.cluster.ensure_nothing_forbidden()

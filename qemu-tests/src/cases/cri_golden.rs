@@ -49,10 +49,11 @@ fn golden(cx: &mut CaseContext<'_>) -> Result<()> {
         let made = client.create::<Pod>(&client.of("default"), pod)?;
         names.push(made.metadata.name.context("a pod without a name")?);
     }
+    let node = client.get::<Node>(&client.all(), "first")?.context("the Node")?;
     let mut seen = Map::new();
     for name in &names {
         let pod = await_pod_ready(&joined.cluster, name, 120)?;
-        seen.insert(name.clone(), told(&joined.nodes[0], &names_of_chance(joined, &pod)?, name)?);
+        seen.insert(name.clone(), told(&joined.nodes[0], &names_of_chance(&node, &pod), name)?);
     }
     for name in &names {
         client.delete::<Pod>(&client.of("default"), name, Some(0))?;
@@ -83,20 +84,18 @@ fn record() -> PathBuf {
 }
 
 /// Words that differ from run to run, and what stands for them.
-fn names_of_chance(joined: &Joined, pod: &Pod) -> Result<BTreeMap<String, &'static str>> {
-    let node =
-        joined.cluster.client().get::<Node>(&joined.cluster.client().all(), "first")?.context("the Node")?;
-    let addresses = node.status.and_then(|s| s.addresses).unwrap_or_default();
+fn names_of_chance(node: &Node, pod: &Pod) -> BTreeMap<String, &'static str> {
+    let addresses = node.status.iter().filter_map(|s| s.addresses.as_ref()).flatten();
     let status = pod.status.clone().unwrap_or_default();
     let mut words = BTreeMap::new();
-    for address in addresses.into_iter().filter(|a| a.type_ == "InternalIP") {
-        words.insert(address.address, "<node>");
+    for address in addresses.filter(|a| a.type_ == "InternalIP") {
+        words.insert(address.address.clone(), "<node>");
     }
     for ip in status.pod_ips.into_iter().flatten() {
         words.entry(ip.ip).or_insert("<pod>");
     }
     words.insert(pod.metadata.uid.clone().unwrap_or_default(), "<uid>");
-    Ok(words)
+    words
 }
 
 /// What the runtime was told of the pod: the sandbox's configuration, and each container's by name.

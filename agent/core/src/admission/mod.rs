@@ -1,7 +1,7 @@
 //! admission: may this pod run on this node? Contract chapter 5, the part that needs no API and no devices.
 //!
-//! In: a pod, the pods that run or start already, the node. Out: yes, whose room it takes, or the first [`Rejection`]. Invariants: pure;
-//! a pod that was refused is Failed with that reason and not tried again; a pod is judged as it is, never changed;
+//! In: a pod, the pods that run or start already, the node. Out: yes, whose room it takes, or the first [`Rejection`].
+//! Invariants: pure; a pod that was refused is Failed with that reason and not tried again; a pod is judged as it is, never changed;
 //! handlers ask in upstream's order: sysctls, operating system, room, node affinity, name, host ports, taints,
 //! AppArmor, features. Before them comes what no API server lets through ([`validate::runnable`]).
 //! Upstream: pkg/kubelet/lifecycle, pkg/kubelet/sysctl, scheduler node predicates.

@@ -82,6 +82,9 @@ impl PodManager {
         let staying = active().filter(|(other, _)| !self.preemption.is_going(other)).filter_map(beside);
         let victims = admission::admit(pod, staying.chain(kept()), &self.admission)?;
         if victims.is_empty() {
+            if self.preemption.going.is_empty() {
+                return Ok(());
+            }
             let now = admission::admit(pod, active().filter_map(beside).chain(kept()), &self.admission);
             if !pod::is_critical(pod) || now.as_ref().is_ok_and(Vec::is_empty) {
                 return now.map(|_| ());

@@ -12,7 +12,9 @@ use orlop_proto::cri::v1 as cri;
 use orlop_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::Channel;
 
+use super::spent::Spent;
 use crate::cluster::fixture::STAYS;
+use crate::native::held::shims;
 use crate::native::images;
 use crate::native::node::NativeNode;
 use crate::run::Run;
@@ -35,12 +37,32 @@ pub fn run(run: &Arc<Run>, pods: u32, at_once: &[usize]) -> Result<()> {
             fs::create_dir_all(node.logs().join(format!("pods/floor-{n}")))?;
         }
         let client = node.cri().runtime_client();
+        let before = Spent::runtime(&node)?;
         let start = Instant::now();
         let all = stream::iter((0..pods).map(|n| one(client.clone(), n))).buffer_unordered(*parallel);
         node.cri().block_on(all.collect::<Vec<_>>()).into_iter().collect::<Result<()>>()?;
-        say::line(format!("{pods} pods, {parallel} at once: {:.1} s", start.elapsed().as_secs_f64()));
+        let took = start.elapsed().as_secs_f64();
+        let spent = Spent::runtime(&node)?.since(&before);
+        let shims = shims_memory(&node)?;
+        say::line(format!(
+            "{pods} pods, {parallel} at once: {took:.1} s; processor time: {spent}; shims {shims:.1} MiB"
+        ));
     }
     fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
+}
+
+/// MiB of memory that the node's shims have, shared pages by their share (`Pss` of smaps_rollup).
+fn shims_memory(node: &NativeNode) -> Result<f64> {
+    let mut kib = 0.0_f64;
+    for pid in shims(node)? {
+        let path = format!("/proc/{pid}/smaps_rollup");
+        let rollup = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        let pss = rollup
+            .lines()
+            .find_map(|line| line.strip_prefix("Pss:")?.split_whitespace().next()?.parse::<f64>().ok());
+        kib += pss.with_context(|| format!("no Pss in {path}"))?;
+    }
+    Ok(kib / 1024.0)
 }
 
 fn image() -> cri::ImageSpec {

@@ -21,13 +21,27 @@ impl Spent {
     /// # Errors
     /// If a program has ended.
     pub fn now(cluster: &Cluster, node: &NativeNode) -> Result<Spent> {
-        let mut spent = BTreeMap::new();
+        let kubelet = of(node.agent_pid()?)?;
+        let Spent(mut spent) = Spent::beside(node, &kubelet)?;
         for pid in children(cluster.pid()?)? {
             let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             *spent.entry(comm.trim().to_owned()).or_default() += of(pid)?.own;
         }
-        let (kubelet, containerd) = (of(node.agent_pid()?)?, of(node.containerd_pid()?)?);
         spent.insert("kubelet".into(), kubelet.own);
+        Ok(Spent(spent))
+    }
+
+    /// Of a node without a kubelet.
+    ///
+    /// # Errors
+    /// If containerd has ended.
+    pub fn runtime(node: &NativeNode) -> Result<Spent> {
+        Spent::beside(node, &Times::default())
+    }
+
+    fn beside(node: &NativeNode, kubelet: &Times) -> Result<Spent> {
+        let containerd = of(node.containerd_pid()?)?;
+        let mut spent = BTreeMap::new();
         spent.insert("containerd".into(), containerd.own);
         spent.insert("started by containerd".into(), containerd.reaped);
         if let Some(all) = of_group(node) {
@@ -48,6 +62,7 @@ impl Spent {
     }
 }
 
+#[derive(Default)]
 struct Times {
     own: f64,
     /// Of children that have ended and were waited for.

@@ -44,14 +44,7 @@ impl Held {
             below(&top, &mut groups);
             held.extend(groups.iter().map(|group| format!("cgroup {}", group.display())));
         }
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", node.pid()))?;
-        for pid in children.split_whitespace() {
-            // It may have ended meanwhile.
-            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            if comm.starts_with("containerd-shim") {
-                held.insert(format!("shim {pid}"));
-            }
-        }
+        held.extend(shims(node)?.iter().map(|pid| format!("shim {pid}")));
         Ok(Held(held))
     }
 
@@ -60,6 +53,18 @@ impl Held {
     pub fn beyond(&self, before: &Held) -> Vec<String> {
         self.0.difference(&before.0).filter(|what| !is_bookkeeping(what)).cloned().collect()
     }
+}
+
+/// Processes of a node's shims, as the host counts them.
+///
+/// # Errors
+/// If the node has ended.
+pub fn shims(node: &NativeNode) -> Result<Vec<i32>> {
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", node.pid()))?;
+    // One may have ended meanwhile.
+    let comm = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    Ok(pids.filter(|pid| comm(pid).starts_with("containerd-shim")).collect())
 }
 
 /// Takes out of `left` what containerd itself has lost by the words of its log; answers of how many containers.

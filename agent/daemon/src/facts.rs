@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use agent_core::admission::AdmissionContext;
 use agent_core::container_spec::context::{
-    CgroupContext, DnsContext, MachineContext, ResolvConf, SecurityContext,
+    CgroupContext, DnsContext, Features, MachineContext, ResolvConf, SecurityContext,
 };
 use agent_core::container_spec::{self, NodeContext, dns};
 use agent_core::drivers::{CgroupDriver, RuntimeVersion};
@@ -23,7 +23,7 @@ use agent_core::time::Now;
 use agent_linux::{machine, network, node_info, process};
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::NodeAddress;
-use orlop_config::kubelet::{KubeletConfiguration, enums};
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration, enums};
 
 use crate::cli::Settings;
 
@@ -149,12 +149,19 @@ impl NodeFacts {
             },
             host_etc_hosts: std::fs::read_to_string("/etc/hosts").unwrap_or_default(),
             in_cluster: self.settings.cluster.is_some(),
+            features: self.features(),
             security: SecurityContext {
                 seccomp_default: kubelet.seccomp_default,
                 apparmor_enabled: machine::has_apparmor(),
                 selinux_enabled: machine::has_selinux(),
             },
         })
+    }
+
+    fn features(&self) -> Features {
+        // Validated with the rest of the configuration.
+        let gates = FeatureGates::resolve(&self.settings.kubelet.feature_gates).unwrap_or_default();
+        Features { stop_signals: gates.enabled("ContainerStopSignals") }
     }
 
     /// What admission knows about the node.

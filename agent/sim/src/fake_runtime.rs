@@ -211,6 +211,7 @@ impl FakeRuntime {
             image_ref: config.image.to_string(),
             log_path: format!("{log_directory}/{}", config.log_path),
             annotations: config.annotations.clone(),
+            stop_signal: config.stop_signal.clone(),
             ..ContainerObserved::created(id.clone(), sandbox.clone(), &config.name, config.attempt, now.wall)
         };
         let program = self.programs.get(&config.name).cloned().unwrap_or_default();

@@ -88,9 +88,14 @@ pub fn container_config(
         stdin: spec.stdin == Some(true),
         stdin_once: spec.stdin_once == Some(true),
         tty: spec.tty == Some(true),
+        stop_signal: stop_signal(spec).filter(|_| node.features.stop_signals),
         resources: container_resources(pod, spec, node),
         security: container_security(pod, spec, image, node)?,
     })
+}
+
+fn stop_signal(container: &Container) -> Option<String> {
+    container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone())
 }
 
 /// What a later agent must know about the container even if the pod is gone.
@@ -148,4 +153,37 @@ impl<'a> From<&'a ContainerPort> for WrittenPort<'a> {
 
 fn written(ports: &[ContainerPort]) -> Option<String> {
     serde_json::to_string(&ports.iter().map(WrittenPort::from).collect::<Vec<_>>()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_stop_signal_is_told_where_the_node_has_the_feature() {
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "image": "i", "lifecycle": {"stopSignal": "SIGRTMIN+3"}},
+                {"name": "d", "image": "i"}]}}))
+            .unwrap();
+        let image = ImageInfo {
+            id: "sha256:1".into(),
+            uid: None,
+            username: String::new(),
+            size_bytes: 1,
+            repo_tags: Vec::new(),
+            repo_digests: Vec::new(),
+        };
+        let given = Given { image: &image, pod_ips: &[], objects: &Objects::new() };
+        let told = |name: &str, node: &NodeContext| {
+            container_config(&pod, ContainerRef::Regular(name), 0, given, node).unwrap().stop_signal
+        };
+        let mut node = NodeContext::new("n");
+        assert_eq!(told("c", &node), None);
+        node.features.stop_signals = true;
+        assert_eq!(told("c", &node).as_deref(), Some("SIGRTMIN+3"));
+        assert_eq!(told("d", &node), None);
+    }
 }

@@ -29,6 +29,15 @@ pub struct NodeContext {
     pub security: SecurityContext,
     /// The node has a cluster, whose Services its containers are told about.
     pub in_cluster: bool,
+    /// What pods may ask for.
+    pub features: Features,
+}
+
+/// Feature gates that decide what pods are given; the default is upstream's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// `ContainerStopSignals`: containers choose the signal that asks them to end, and statuses show it.
+    pub stop_signals: bool,
 }
 
 /// Where pods' cgroups live.
@@ -126,6 +135,7 @@ impl NodeContext {
             machine: MachineContext::default(),
             security: SecurityContext::default(),
             in_cluster: false,
+            features: Features::default(),
         }
     }
 }

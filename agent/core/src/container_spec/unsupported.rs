@@ -88,9 +88,6 @@ fn source_name(volume: &Volume) -> String {
 
 fn container_level(path: &str, container: &Container, list: &mut List) {
     let mut add = |asked: bool, field: &str| list.add(asked, format!("{path}.{field}"));
-    if let Some(lifecycle) = &container.lifecycle {
-        add(lifecycle.stop_signal.is_some(), "lifecycle.stopSignal");
-    }
     for (index, var) in container.env.iter().flatten().enumerate() {
         let Some(from) = &var.value_from else { continue };
         add(from.file_key_ref.is_some(), &format!("env[{index}].valueFrom.fileKeyRef"));
@@ -145,7 +142,7 @@ mod tests {
                 {"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always"}],
             "containers": [{"name": "c", "livenessProbe": {}, "readinessProbe": {}, "startupProbe": {},
-                "lifecycle": {"preStop": {}, "postStart": {}},
+                "lifecycle": {"preStop": {}, "postStart": {}, "stopSignal": "SIGUSR1"},
                 "terminationMessagePath": "/dev/termination-log",
                 "terminationMessagePolicy": "File", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
                 "resources": {"limits": {"cpu": "1", "memory": "1", "ephemeral-storage": "1", "hugepages-2Mi": "2Mi"}},
@@ -184,7 +181,6 @@ mod tests {
     #[test]
     fn container_level_fields() {
         let table = [
-            (json!({"lifecycle": {"stopSignal": "SIGUSR1"}}), "lifecycle.stopSignal"),
             (
                 json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef":
                     {"key": "k", "path": "p", "volumeName": "v"}}}]}),

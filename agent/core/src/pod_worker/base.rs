@@ -261,6 +261,7 @@ impl Base {
             verdict: stage.verdict,
             probes: self.probes.verdicts(),
             resetting: self.resetting,
+            stop_signals: self.ctx.specs.features().stop_signals,
             host_ips: &self.ctx.host_ips,
             runtime_name: &self.ctx.runtime_name,
             start_time,

@@ -7,6 +7,7 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::container_spec::context::Features;
 use crate::container_spec::dns::{self, DnsWarning};
 use crate::container_spec::{self, Given, NodeContext, SpecError};
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
@@ -53,6 +54,11 @@ pub trait PodSpecs: Debug + Send + Sync {
         container: ContainerRef<'_>,
         given: Given<'_>,
     ) -> Result<Vec<SubPath>, SpecError>;
+
+    /// What pods may ask for.
+    fn features(&self) -> Features {
+        Features::default()
+    }
 
     /// Hash of what makes a container a different one (name and image).
     fn container_hash(&self, name: &str, image: &str) -> String;
@@ -111,6 +117,10 @@ impl PodSpecs for NodeContext {
         given: Given<'_>,
     ) -> Result<Vec<SubPath>, SpecError> {
         container_spec::sub_paths(pod, container, given, self)
+    }
+
+    fn features(&self) -> Features {
+        self.features
     }
 
     fn container_hash(&self, name: &str, image: &str) -> String {

@@ -221,6 +221,9 @@ pub struct ContainerConfig {
     pub stdin_once: bool,
     /// Allocate a terminal.
     pub tty: bool,
+    /// What it is asked to end by, as the API names signals (`SIGRTMIN+1`); `None` takes the image's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<String>,
     /// Limits and weights.
     pub resources: LinuxResources,
     /// Security context.

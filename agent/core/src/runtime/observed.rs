@@ -83,6 +83,9 @@ pub struct ContainerObserved {
     pub user: Option<UserObserved>,
     /// The resources in force; `None` if the runtime does not say.
     pub resources: Option<ResourcesObserved>,
+    /// What it is asked to end by, as the API names signals; `None` if the runtime does not say.
+    #[serde(default)]
+    pub stop_signal: Option<String>,
 }
 
 impl ContainerObserved {
@@ -113,6 +116,7 @@ impl ContainerObserved {
             annotations: BTreeMap::new(),
             user: None,
             resources: None,
+            stop_signal: None,
         }
     }
 }

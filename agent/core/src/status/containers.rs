@@ -90,6 +90,7 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
         status.restart_count = status.restart_count.max(known);
     }
     instance::fill(spec, found.first().copied(), before, &mut status);
+    status.stop_signal.take_if(|_| !inputs.stop_signals);
     waiting_to_restart(inputs, slot, spec, found.first().copied(), &mut status);
     status
 }

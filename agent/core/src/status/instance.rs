@@ -37,6 +37,7 @@ pub(super) fn fill(
             status.allocated_resources.clone_from(&b.allocated_resources);
             status.resources.clone_from(&b.resources);
             status.user.clone_from(&b.user);
+            status.stop_signal.clone_from(&b.stop_signal);
         }
         return;
     };
@@ -54,6 +55,7 @@ pub(super) fn fill(
     status.allocated_resources = allocated;
     status.resources = Some(resources);
     status.user = newest.user.as_ref().map(user);
+    status.stop_signal = newest.stop_signal.clone();
 }
 
 fn volume_mounts(spec: &Container) -> Option<Vec<VolumeMountStatus>> {

@@ -70,6 +70,8 @@ pub struct StatusInputs<'a> {
     pub probes: &'a Verdicts,
     /// All containers are being made to begin anew (RestartAllContainers).
     pub resetting: bool,
+    /// Statuses show by which signal containers end (`ContainerStopSignals`).
+    pub stop_signals: bool,
     /// The node's addresses, the primary first.
     pub host_ips: &'a [String],
     /// Scheme of container ids, for example `containerd`.

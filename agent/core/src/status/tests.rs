@@ -59,6 +59,7 @@ struct Case<'a> {
     terminating: bool,
     may_start: bool,
     resetting: bool,
+    stop_signals: bool,
     verdict: Option<Verdict>,
     probes: &'a Verdicts,
     now: Wall,
@@ -75,6 +76,7 @@ impl<'a> Case<'a> {
             terminating: false,
             may_start: false,
             resetting: false,
+            stop_signals: false,
             verdict: None,
             probes: Verdicts::NONE,
             now: NOW,
@@ -94,6 +96,7 @@ impl<'a> Case<'a> {
             verdict: self.verdict.as_ref(),
             probes: self.probes,
             resetting: self.resetting,
+            stop_signals: self.stop_signals,
             host_ips: &["192.0.2.1".to_owned()],
             runtime_name: "containerd",
             start_time: NOW,
@@ -400,4 +403,22 @@ fn the_nodes_own_family_comes_first_and_each_once() {
     ] {
         assert_eq!(one_of_each_family(owned(ips), &owned(host)), owned(shown), "{ips:?} on {host:?}");
     }
+}
+
+#[test]
+fn the_stop_signal_is_shown_where_the_node_has_the_feature() {
+    let pod = two("Always");
+    let mut snapshot = both(St::Running, 0, 0);
+    snapshot[0].stop_signal = Some("SIGQUIT".to_owned());
+    let shown = |case: &Case<'_>| -> Vec<Option<String>> {
+        let statuses = case.status().container_statuses.unwrap();
+        statuses.into_iter().map(|s| s.stop_signal).collect()
+    };
+    let mut case = Case::of(&pod, snapshot);
+    assert_eq!(shown(&case), [None, None]);
+    case.stop_signals = true;
+    assert_eq!(shown(&case), [Some("SIGQUIT".to_owned()), None], "the runtime says nothing of the other");
+    case.previous = Some(case.status());
+    case.snapshot = None;
+    assert_eq!(shown(&case), [None, None], "another instance may come with another one");
 }

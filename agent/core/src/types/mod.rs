@@ -7,6 +7,7 @@
 pub mod pod;
 pub mod quantity;
 pub mod quantity_text;
+pub mod signal;
 pub mod time;
 
 pub use pod::ContainerRef;

@@ -3,7 +3,7 @@
 use agent_core::runtime::config::{ContainerConfig, ContainerSecurity, Mount, MountPropagation};
 use orlop_proto::cri::v1;
 
-use super::linux;
+use super::{linux, signal};
 
 /// CRI `ContainerConfig`.
 #[must_use]
@@ -37,7 +37,7 @@ pub fn config(c: &ContainerConfig) -> v1::ContainerConfig {
         }),
         windows: None,
         cdi_devices: Vec::new(),
-        stop_signal: v1::Signal::RuntimeDefault.into(),
+        stop_signal: signal::number(c.stop_signal.as_deref()),
     }
 }
 

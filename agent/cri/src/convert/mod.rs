@@ -8,6 +8,7 @@ pub mod container;
 pub mod linux;
 pub mod observed;
 pub mod sandbox;
+mod signal;
 
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,8 @@ use agent_core::runtime::{PodKey, PodUid, labels};
 use agent_core::time::Wall;
 use orlop_proto::cri::v1;
 
+use super::signal;
+
 /// The pod that the kubelet's labels name; `None` if this is not a kubelet's object.
 #[must_use]
 pub fn pod_key(object_labels: &HashMap<String, String>) -> Option<PodKey> {
@@ -134,6 +136,7 @@ pub fn container(sandbox_id: &str, c: v1::ContainerStatus) -> ContainerObserved 
         annotations,
         user: c.user.and_then(|u| u.linux).map(user),
         resources: c.resources.and_then(|r| r.linux).map(|r| resources(&r)),
+        stop_signal: signal::name(c.stop_signal),
     }
 }
 

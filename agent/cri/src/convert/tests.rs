@@ -109,6 +109,7 @@ fn full_container() -> ContainerConfig {
         stdin: true,
         stdin_once: true,
         tty: true,
+        stop_signal: Some("SIGRTMAX-2".into()),
         resources: full_resources(200),
         security: ContainerSecurity {
             add_capabilities: strings(&["NET_ADMIN"]),
@@ -258,6 +259,7 @@ fn back_container(c: v1::ContainerConfig) -> ContainerConfig {
         stdin: c.stdin,
         stdin_once: c.stdin_once,
         tty: c.tty,
+        stop_signal: super::signal::name(c.stop_signal),
         resources: back_resources(linux.resources.unwrap()),
         security: back_security(linux.security_context.unwrap()),
     }
@@ -390,6 +392,7 @@ fn container_statuses_arrive() {
             }),
             ..Default::default()
         }),
+        stop_signal: v1::Signal::Sigrtminplus3.into(),
         ..Default::default()
     };
     let seen = ContainerObserved {
@@ -415,6 +418,7 @@ fn container_statuses_arrive() {
             cpu_shares: 256,
             memory_limit_bytes: 9,
         }),
+        stop_signal: Some("SIGRTMIN+3".to_owned()),
     };
     assert_eq!(observed::container("s1", status), seen);
     let empty = observed::container("s1", v1::ContainerStatus { state: 99, ..Default::default() });

@@ -324,6 +324,7 @@ impl FakeState {
             labels: config.labels,
             annotations: config.annotations,
             log_path: format!("{directory}/{}", config.log_path),
+            stop_signal: config.stop_signal,
             ..Default::default()
         })
     }

@@ -107,6 +107,7 @@ pub fn container_config(
         stdin: false,
         stdin_once: false,
         tty: false,
+        stop_signal: None,
         resources: LinuxResources::default(),
         security: ContainerSecurity { namespaces: namespaces(), ..Default::default() },
     }

@@ -12,7 +12,7 @@ use super::security;
 use crate::container_spec::downward::is_env_field;
 use crate::pod_source::field_error::Errors;
 use crate::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
-use crate::types::Quantity;
+use crate::types::{Quantity, signal};
 
 const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
 
@@ -22,6 +22,7 @@ struct Pod<'s> {
     names: Unique<String>,
     host_ports: Unique<(String, String, i32)>,
     host_network: bool,
+    os: Option<&'s str>,
 }
 
 pub(super) fn containers(spec: &PodSpec, errors: &mut Errors) {
@@ -30,6 +31,7 @@ pub(super) fn containers(spec: &PodSpec, errors: &mut Errors) {
         names: Unique::new(),
         host_ports: Unique::new(),
         host_network: spec.host_network == Some(true),
+        os: spec.os.as_ref().map(|os| os.name.as_str()),
     };
     if spec.containers.is_empty() {
         errors.required("spec.containers", "");
@@ -86,9 +88,19 @@ fn check(path: &str, container: &Container, pod: &mut Pod<'_>, errors: &mut Erro
     if let Some(requirements) = &container.resources {
         resources(&at("resources"), requirements, errors);
     }
+    stop_signal(&at("lifecycle.stopSignal"), container, pod.os, errors);
     mounts(path, container, pod, errors);
     if let Some(context) = &container.security_context {
         security::container(&at("securityContext"), context, errors);
+    }
+}
+
+fn stop_signal(path: &str, container: &Container, os: Option<&str>, errors: &mut Errors) {
+    let Some(name) = container.lifecycle.as_ref().and_then(|l| l.stop_signal.as_deref()) else { return };
+    match os {
+        None => errors.forbidden(path, "may not be set for containers with empty `spec.os.name`"),
+        Some("windows") => errors.one_of(path, Some(name), &["SIGKILL", "SIGTERM"]),
+        Some(_) => errors.one_of(path, Some(name), signal::NAMES),
     }
 }
 

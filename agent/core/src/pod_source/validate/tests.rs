@@ -244,6 +244,25 @@ fn container_mistakes() {
 }
 
 #[test]
+fn stop_signals_want_an_operating_system_that_knows_them() {
+    let with = |os: Value, signal: &str| {
+        let mut pod = good();
+        pod["spec"]["os"] = os;
+        pod["spec"]["containers"][0]["lifecycle"] = json!({"stopSignal": signal});
+        mistakes(pod).into_iter().filter(|m| m.contains("lifecycle.stopSignal")).collect::<Vec<_>>()
+    };
+    let linux = || json!({"name": "linux"});
+    assert!(
+        with(json!(null), "SIGUSR1")[0].contains("may not be set for containers with empty `spec.os.name`")
+    );
+    assert!(with(linux(), "USR1")[0].contains("Unsupported value: \"USR1\""));
+    assert!(with(json!({"name": "windows"}), "SIGUSR1")[0].contains("Unsupported value"));
+    for name in ["SIGUSR1", "SIGRTMIN+3", "SIGRTMAX-1"] {
+        assert_eq!(with(linux(), name), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn host_network_ports_must_match() {
     let mut pod = good();
     pod["spec"]["hostNetwork"] = json!(true);

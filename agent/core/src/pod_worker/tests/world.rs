@@ -92,6 +92,7 @@ impl PodSpecs for TinySpecs {
             stdin: false,
             stdin_once: false,
             tty: false,
+            stop_signal: None,
             resources: LinuxResources::default(),
             security: ContainerSecurity::default(),
         })

@@ -15,6 +15,7 @@ pub mod join_admission;
 pub mod join_certificates;
 pub mod join_clock;
 pub mod join_cloud;
+pub mod join_env_files;
 pub mod join_images;
 pub mod join_network;
 pub mod join_node;
@@ -55,6 +56,7 @@ pub fn all() -> Vec<Case> {
         join_certificates::CASES,
         join_cloud::CASES,
         join_vm::CASES,
+        join_env_files::CASES,
         join_images::CASES,
         join_runtime_class::CASES,
         join_services::CASES,

@@ -3,6 +3,7 @@
 //! In: `fixtures/<name>.{yaml,json}`. Expected: `fixtures/<name>.golden.json`. A failure prints the whole new text;
 //! if the change is meant, put it into the file and say why in the commit.
 
+use agent_core::container_spec::env_files::EnvFiles;
 use agent_core::container_spec::{self, Given, NodeContext, context::ResolvConf};
 use agent_core::pod_source::{Source, decode::decode, file::static_pod};
 use agent_core::runtime::effect::ImageInfo;
@@ -41,7 +42,7 @@ fn built(manifest: &str, place: &str) -> Value {
     };
     let ips = ["10.0.0.2".to_owned()];
     let ips = if pod::host_network(&pod) { &[] } else { &ips[..] };
-    let given = Given { image: &image, pod_ips: ips, objects: &Objects::new() };
+    let given = Given { image: &image, pod_ips: ips, objects: &Objects::new(), files: &EnvFiles::new() };
     let init = pod::init_containers(&pod).iter().map(|c| ContainerRef::Init(&c.name));
     let regular = pod::containers(&pod).iter().map(|c| ContainerRef::Regular(&c.name));
     let containers: Vec<Value> = init

@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use agent_core::admission::{AdmissionContext, admit};
+use agent_core::container_spec::env_files::EnvFiles;
 use agent_core::container_spec::{self, Given, NodeContext};
 use agent_core::pod_source::{Source, decode::decode, file::static_pod};
 use agent_core::runtime::effect::{Effect, ImageInfo};
@@ -95,7 +96,7 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
     };
     let ips = ["10.0.0.2".to_owned()];
     let init = pod::init_containers(pod).iter().map(|c| ContainerRef::Init(&c.name));
-    let given = Given { image: &image, pod_ips: &ips, objects: &Objects::new() };
+    let given = Given { image: &image, pod_ips: &ips, objects: &Objects::new(), files: &EnvFiles::new() };
     for container in init.chain(pod::containers(pod).iter().map(|c| ContainerRef::Regular(&c.name))) {
         check_effect(&container_spec::container_files(pod, container, 0, &ips, node), &roots)?;
         let first = container_spec::container_config(pod, container, 0, given, node);

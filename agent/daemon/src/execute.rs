@@ -221,6 +221,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             }
             Effect::SetUpVolume { volume } => volumes::set_up(self, key, *volume).await,
             Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,
+            Effect::ReadEnvFiles { files } => volumes::read_env_files(self, files).await,
             Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
             Effect::TearDownVolumes => {
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
@@ -310,6 +311,7 @@ fn changes_runtime(effect: &Effect) -> bool {
         | Effect::TearDownVolumes
         | Effect::MountSubPaths { .. }
         | Effect::FetchObjects { .. }
+        | Effect::ReadEnvFiles { .. }
         | Effect::InspectImage { .. }
         | Effect::PullImage { .. }
         | Effect::RunHook { .. }

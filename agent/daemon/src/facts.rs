@@ -161,7 +161,7 @@ impl NodeFacts {
     fn features(&self) -> Features {
         // Validated with the rest of the configuration.
         let gates = FeatureGates::resolve(&self.settings.kubelet.feature_gates).unwrap_or_default();
-        Features { stop_signals: gates.enabled("ContainerStopSignals") }
+        Features { stop_signals: gates.enabled("ContainerStopSignals"), env_files: gates.enabled("EnvFiles") }
     }
 
     /// What admission knows about the node.

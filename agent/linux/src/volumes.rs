@@ -5,6 +5,7 @@
 //! unmounted or removed. Upstream: pkg/volume/emptydir, secret, configmap, projected.
 
 mod atomic_writer;
+pub mod env_file;
 mod host_path;
 mod ownership;
 pub mod sub_path;

@@ -31,6 +31,7 @@ impl Ask {
                     | Effect::SetUpVolume { .. }
                     | Effect::TearDownVolumes
                     | Effect::FetchObjects { .. }
+                    | Effect::ReadEnvFiles { .. }
                     | Effect::MountSubPaths { .. }
             )
         };
@@ -39,9 +40,13 @@ impl Ask {
 
     pub(crate) fn mutates(&self) -> bool {
         match self {
-            Ask::Effect { effect, .. } => {
-                !matches!(effect, Effect::Inspect | Effect::InspectImage { .. } | Effect::FetchObjects { .. })
-            }
+            Ask::Effect { effect, .. } => !matches!(
+                effect,
+                Effect::Inspect
+                    | Effect::InspectImage { .. }
+                    | Effect::FetchObjects { .. }
+                    | Effect::ReadEnvFiles { .. }
+            ),
             Ask::Persist { .. } => true,
             Ask::Inspect(_) | Ask::Relist => false,
         }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::SpecError;
 use super::context::NodeContext;
 use super::env::{EnvSources, environment};
+use super::env_files::EnvFiles;
 use super::hash::container_hash;
 use super::linux::container_resources;
 use super::mounts::mounts;
@@ -33,6 +34,8 @@ pub struct Given<'a> {
     pub pod_ips: &'a [String],
     /// What is known of the objects that the environment refers to.
     pub objects: &'a Objects,
+    /// The files that the environment refers to.
+    pub files: &'a EnvFiles,
 }
 
 /// The parts of volumes that must be mounted before the container is made.
@@ -45,12 +48,12 @@ pub fn sub_paths(
     given: Given<'_>,
     node: &NodeContext,
 ) -> Result<Vec<SubPath>, SpecError> {
-    let Given { pod_ips, objects, .. } = given;
+    let Given { pod_ips, objects, files, .. } = given;
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
     if !spec.volume_mounts.iter().flatten().any(sub_path::is_asked) {
         return Ok(Vec::new());
     }
-    let environment = environment(&spec, EnvSources { pod, container, pod_ips, objects, node })?;
+    let environment = environment(&spec, EnvSources { pod, container, pod_ips, objects, files, node })?;
     sub_path::of_container(pod, container, &environment, node)
 }
 
@@ -68,8 +71,8 @@ pub fn container_config(
     let spec = &*container.find(pod).ok_or_else(|| {
         SpecError::container(format!("pod {} has no container {:?}", pod::key(pod), container.name()))
     })?;
-    let Given { image, pod_ips, objects } = given;
-    let environment = environment(spec, EnvSources { pod, container, pod_ips, objects, node })?;
+    let Given { image, pod_ips, objects, files } = given;
+    let environment = environment(spec, EnvSources { pod, container, pod_ips, objects, files, node })?;
     let mut container_labels = identity_labels(pod);
     container_labels.insert(labels::CONTAINER_NAME.to_owned(), spec.name.clone());
     Ok(ContainerConfig {
@@ -176,7 +179,7 @@ mod tests {
             repo_tags: Vec::new(),
             repo_digests: Vec::new(),
         };
-        let given = Given { image: &image, pod_ips: &[], objects: &Objects::new() };
+        let given = Given { image: &image, pod_ips: &[], objects: &Objects::new(), files: &EnvFiles::new() };
         let told = |name: &str, node: &NodeContext| {
             container_config(&pod, ContainerRef::Regular(name), 0, given, node).unwrap().stop_signal
         };

@@ -34,10 +34,18 @@ pub struct NodeContext {
 }
 
 /// Feature gates that decide what pods are given; the default is upstream's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// `ContainerStopSignals`: containers choose the signal that asks them to end, and statuses show it.
     pub stop_signals: bool,
+    /// `EnvFiles`: variables come from files of volumes (`fileKeyRef`).
+    pub env_files: bool,
+}
+
+impl Default for Features {
+    fn default() -> Features {
+        Features { stop_signals: false, env_files: true }
+    }
 }
 
 /// Where pods' cgroups live.

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use super::SpecError;
 use super::context::NodeContext;
 use super::downward;
+use super::env_files::{self, EnvFiles};
 use super::env_objects;
 use super::expansion::expand;
 use super::services;
@@ -89,6 +90,8 @@ pub struct EnvSources<'a> {
     pub pod_ips: &'a [String],
     /// What is known of the objects that it refers to.
     pub objects: &'a Objects,
+    /// The files that it refers to.
+    pub files: &'a EnvFiles,
     /// The node.
     pub node: &'a NodeContext,
 }
@@ -116,7 +119,7 @@ fn value_of(
     so_far: &Environment,
     sources: EnvSources<'_>,
 ) -> Result<Option<String>, SpecError> {
-    let EnvSources { pod, container, pod_ips, objects, node } = sources;
+    let EnvSources { pod, container, pod_ips, objects, files, node } = sources;
     let Some(from) = &var.value_from else {
         return Ok(Some(so_far.expand(var.value.as_deref().unwrap_or(""))));
     };
@@ -129,10 +132,12 @@ fn value_of(
     if let Some(value) = env_objects::key_ref(pod, from, objects) {
         return value;
     }
-    if from.file_key_ref.is_none() {
-        return Err(SpecError::container(format!("variable {}: valueFrom names no source", var.name)));
+    match &from.file_key_ref {
+        Some(source) if node.features.env_files => env_files::value(pod, source, files, node),
+        // With the gate off it names nothing, as upstream has it.
+        Some(_) => Ok(Some(String::new())),
+        None => Err(SpecError::container(format!("variable {}: valueFrom names no source", var.name))),
     }
-    Err(SpecError::container(format!("variable {}: fileKeyRef is not supported on this node", var.name)))
 }
 
 #[cfg(test)]
@@ -166,7 +171,9 @@ mod tests {
         ]);
         let container = ContainerRef::Regular("c");
         let node = NodeContext::new("n");
-        let sources = EnvSources { pod: &pod, container, pod_ips: &[], objects: &objects, node: &node };
+        let files = EnvFiles::new();
+        let sources =
+            EnvSources { pod: &pod, container, pod_ips: &[], objects: &objects, files: &files, node: &node };
         Ok(environment(&container.find(&pod).unwrap(), sources)?.into_vars())
     }
 
@@ -228,10 +235,11 @@ mod tests {
     #[test]
     fn what_cannot_be_had_is_an_error() {
         let from = |source: Value| json!([{"name": "A", "valueFrom": source}]);
-        for source in [json!({"fileKeyRef": {"volumeName": "m", "key": "k", "path": "p"}}), json!({})] {
-            let error = vars(from(source.clone())).unwrap_err();
-            assert_eq!(error.reason, "CreateContainerConfigError", "{source}");
-            assert!(error.message.contains("variable A"), "{error}");
+        let file = json!({"fileKeyRef": {"volumeName": "m", "key": "k", "path": "p"}});
+        for (source, words) in [(file, "cannot find the volume \"m\""), (json!({}), "variable A")] {
+            let error = vars(from(source)).unwrap_err();
+            assert_eq!(error.reason, "CreateContainerConfigError");
+            assert!(error.message.contains(words), "{error}");
         }
     }
 }

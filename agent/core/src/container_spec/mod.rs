@@ -13,6 +13,7 @@ pub mod dirs;
 pub mod dns;
 pub mod downward;
 pub mod env;
+pub mod env_files;
 pub mod env_objects;
 pub mod expansion;
 pub mod hash;

@@ -88,10 +88,6 @@ fn source_name(volume: &Volume) -> String {
 
 fn container_level(path: &str, container: &Container, list: &mut List) {
     let mut add = |asked: bool, field: &str| list.add(asked, format!("{path}.{field}"));
-    for (index, var) in container.env.iter().flatten().enumerate() {
-        let Some(from) = &var.value_from else { continue };
-        add(from.file_key_ref.is_some(), &format!("env[{index}].valueFrom.fileKeyRef"));
-    }
     add(some(container.volume_devices.as_ref()), "volumeDevices");
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         mount_level(&format!("volumeMounts[{index}]"), mount, &mut add);
@@ -144,7 +140,8 @@ mod tests {
             "containers": [{"name": "c", "livenessProbe": {}, "readinessProbe": {}, "startupProbe": {},
                 "lifecycle": {"preStop": {}, "postStart": {}, "stopSignal": "SIGUSR1"},
                 "terminationMessagePath": "/dev/termination-log",
-                "terminationMessagePolicy": "File", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
+                "terminationMessagePolicy": "File", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}},
+                    {"name": "B", "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "e"}}}],
                 "resources": {"limits": {"cpu": "1", "memory": "1", "ephemeral-storage": "1", "hugepages-2Mi": "2Mi"}},
                 "volumeMounts": [{"name": "h", "mountPath": "/x", "subPath": "", "recursiveReadOnly": "IfPossible"}]}]});
         assert_eq!(fields(spec), Vec::<String>::new());
@@ -181,11 +178,6 @@ mod tests {
     #[test]
     fn container_level_fields() {
         let table = [
-            (
-                json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef":
-                    {"key": "k", "path": "p", "volumeName": "v"}}}]}),
-                "env[0].valueFrom.fileKeyRef",
-            ),
             (json!({"volumeDevices": [{"name": "d", "devicePath": "/dev/x"}]}), "volumeDevices"),
             (
                 json!({"volumeMounts": [{"name": "v", "mountPath": "/x", "recursiveReadOnly": "Enabled"}]}),

@@ -1,6 +1,6 @@
 //! Making one container, once its image and its files are there.
 //!
-//! In: a chain. Out: the effects that fetch what its environment refers to and mount the parts of volumes that it uses, if
+//! In: a chain. Out: the effects that fetch and read what its environment refers to and mount the parts of volumes that it uses, if
 //! there are any, then the one that makes it. Invariants: what is fetched is what this instance is made from; what cannot be
 //! resolved is told as the container's waiting reason and tried again later.
 
@@ -10,11 +10,12 @@ use super::ledger::{Purpose, Target};
 use super::start::fail;
 use super::state::{Chain, Syncing};
 use super::sync::RESTART_BACK_OFF;
+use crate::container_spec::env_files::EnvFiles;
 use crate::container_spec::{Given, SpecError};
 use crate::machine::Outbox;
 use crate::pod_actions::{self, Slot, SlotKind, back_off_key};
 use crate::runtime::config::{ContainerConfig, NamespaceMode};
-use crate::runtime::effect::Effect;
+use crate::runtime::effect::{Effect, ImageInfo};
 use crate::time::Now;
 use crate::volume::Objects;
 
@@ -29,7 +30,7 @@ pub(super) fn fetch(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<Po
     b.issue(now, target, Purpose::FetchObjects, Effect::FetchObjects { objects }, out);
 }
 
-/// The environment is known: has parts of volumes mounted, if there are any.
+/// The objects are known: has the environment's files read, if there are any.
 pub(super) fn fetched(
     s: &mut Syncing,
     b: &mut Base,
@@ -39,10 +40,26 @@ pub(super) fn fetched(
 ) {
     let Some(chain) = &mut s.chain else { return };
     chain.objects = objects;
+    let slot = chain.start.slot.clone();
+    match b.ctx.specs.env_files(&s.pod, slot.container_ref()) {
+        Ok(files) if files.is_empty() => read(s, b, EnvFiles::new(), now, out),
+        Ok(files) => {
+            let target = Target::Container(slot.name);
+            b.issue(now, target, Purpose::ReadEnvFiles, Effect::ReadEnvFiles { files }, out);
+        }
+        Err(e) => refuse(s, b, &slot.name, e, now, out),
+    }
+}
+
+/// The environment is known: has parts of volumes mounted, if there are any.
+pub(super) fn read(s: &mut Syncing, b: &mut Base, files: EnvFiles, now: Now, out: &mut Outbox<PodAction>) {
+    let Some(chain) = &mut s.chain else { return };
+    chain.files = files;
     let chain = chain.clone();
     let slot = &chain.start.slot;
     let Some(image) = &chain.found else { return };
-    let given = Given { image, pod_ips: &b.pod_ips(), objects: &chain.objects };
+    let ips = b.pod_ips();
+    let given = given(&chain, image, &ips);
     match b.ctx.specs.sub_paths(&s.pod, slot.container_ref(), given) {
         Ok(parts) if parts.is_empty() => create(s, b, &chain, now, out),
         Ok(parts) => {
@@ -51,6 +68,10 @@ pub(super) fn fetched(
         }
         Err(e) => refuse(s, b, &slot.name, e, now, out),
     }
+}
+
+fn given<'a>(chain: &'a Chain, image: &'a ImageInfo, pod_ips: &'a [String]) -> Given<'a> {
+    Given { image, pod_ips, objects: &chain.objects, files: &chain.files }
 }
 
 /// What the pod asks for cannot be resolved.
@@ -64,7 +85,8 @@ pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out
     let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
     let Some(image) = &chain.found else { return };
     let specs = b.ctx.specs.clone();
-    let given = Given { image, pod_ips: &b.pod_ips(), objects: &chain.objects };
+    let ips = b.pod_ips();
+    let given = given(chain, image, &ips);
     let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|sandbox| {
         let mut c = specs.container(&s.pod, slot.container_ref(), attempt, given)?;
         look_at(s, b, slot, &mut c)?;

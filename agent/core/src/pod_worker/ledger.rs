@@ -43,6 +43,7 @@ pub(super) enum Purpose {
     CreateDirs,
     ContainerFiles,
     FetchObjects,
+    ReadEnvFiles,
     MountSubPaths,
     SetUpVolume(String),
     TearDownVolumes,
@@ -71,6 +72,7 @@ impl Purpose {
                 | Purpose::CreateDirs
                 | Purpose::ContainerFiles
                 | Purpose::FetchObjects
+                | Purpose::ReadEnvFiles
                 | Purpose::MountSubPaths
                 | Purpose::SetUpVolume(_)
                 | Purpose::TearDownVolumes

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::container_spec::context::Features;
 use crate::container_spec::dns::{self, DnsWarning};
+use crate::container_spec::env_files::{self, EnvFile};
 use crate::container_spec::{self, Given, NodeContext, SpecError};
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::Effect;
@@ -43,6 +44,14 @@ pub trait PodSpecs: Debug + Send + Sync {
 
     /// What the container's environment is made from, besides the pod.
     fn objects(&self, pod: &Pod, container: ContainerRef<'_>) -> BTreeSet<volume::ObjectRef>;
+
+    /// The files of volumes that the container's environment is made from.
+    ///
+    /// # Errors
+    /// What in the pod cannot be done.
+    fn env_files(&self, _pod: &Pod, _container: ContainerRef<'_>) -> Result<BTreeSet<EnvFile>, SpecError> {
+        Ok(BTreeSet::new())
+    }
 
     /// The parts of volumes that must be mounted before the container is made.
     ///
@@ -108,6 +117,11 @@ impl PodSpecs for NodeContext {
             objects.extend(references::services(pod));
         }
         objects
+    }
+
+    fn env_files(&self, pod: &Pod, container: ContainerRef<'_>) -> Result<BTreeSet<EnvFile>, SpecError> {
+        let spec = container.find(pod);
+        spec.map_or_else(|| Ok(BTreeSet::new()), |c| env_files::files(pod, &c, self))
     }
 
     fn sub_paths(

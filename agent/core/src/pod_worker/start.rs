@@ -13,6 +13,7 @@ use super::ledger::{Flight, Purpose, Target};
 use super::pull;
 use super::state::{Chain, Syncing};
 use crate::container_spec::CREATE_CONTAINER_CONFIG_ERROR;
+use crate::container_spec::env_files::EnvFiles;
 use crate::images::{self, PullDecision};
 use crate::machine::Outbox;
 use crate::pod_actions::{self, PodActions, Start};
@@ -82,6 +83,7 @@ fn begin(
         image,
         found: None,
         objects: Objects::new(),
+        files: EnvFiles::new(),
         instance: None,
         hooked: false,
     });
@@ -160,6 +162,7 @@ pub(super) fn answered(
         }
         (Purpose::ContainerFiles, Ok(_)) => create::fetch(s, b, now, out),
         (Purpose::FetchObjects, Ok(EffectOk::Objects(objects))) => create::fetched(s, b, objects, now, out),
+        (Purpose::ReadEnvFiles, Ok(EffectOk::EnvFiles(files))) => create::read(s, b, files, now, out),
         (Purpose::MountSubPaths, Ok(_)) => create::create(s, b, &chain, now, out),
         (Purpose::Create, Ok(EffectOk::Container(id))) => {
             b.event(EventKind::Normal, "Created", "Container created", Some(&name), out);
@@ -299,7 +302,7 @@ fn failed(
             let text = format!("error making container files: {}", e.message);
             (CREATE_CONTAINER_CONFIG_ERROR, text)
         }
-        Purpose::MountSubPaths => (CREATE_CONTAINER_CONFIG_ERROR, e.message.clone()),
+        Purpose::MountSubPaths | Purpose::ReadEnvFiles => (CREATE_CONTAINER_CONFIG_ERROR, e.message.clone()),
         Purpose::Create => ("CreateContainerError", e.message.clone()),
         _ => ("RunContainerError", e.message.clone()),
     };

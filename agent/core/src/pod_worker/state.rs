@@ -12,6 +12,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::api::KillReason;
+use crate::container_spec::env_files::EnvFiles;
 use crate::pod_actions::Start;
 use crate::restart::{BackOff, ImageBackOff, Policy};
 use crate::runtime::effect::ImageInfo;
@@ -99,6 +100,8 @@ pub(super) struct Chain {
     pub(super) found: Option<ImageInfo>,
     /// What is known of the objects that the container's environment refers to.
     pub(super) objects: Objects,
+    /// The files that it refers to.
+    pub(super) files: EnvFiles,
     /// The instance, once it was asked to start.
     pub(super) instance: Option<ContainerId>,
     /// Its postStart hook is running.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::config::{ContainerConfig, SandboxConfig};
 use super::observed::PodSnapshot;
 use super::{ContainerId, ImageId, SandboxId};
+use crate::container_spec::env_files::{EnvFile, EnvFiles};
 use crate::drivers::Class;
 use crate::images::keyring::Credential;
 use crate::lifecycle_hooks::HookCall;
@@ -87,6 +88,12 @@ pub enum Effect {
     FetchObjects {
         /// Which.
         objects: BTreeSet<volume::ObjectRef>,
+    },
+    /// Read files of volumes that a container's environment refers to. The answer is [`EffectOk::EnvFiles`]: one that
+    /// cannot be read is no failure of the effect.
+    ReadEnvFiles {
+        /// Which.
+        files: BTreeSet<EnvFile>,
     },
     /// Mount parts of volumes where a container will find them, making what is missing of their paths; idempotent.
     MountSubPaths {
@@ -183,6 +190,7 @@ impl Effect {
             Effect::RemovePodDirs => "remove_pod_dirs",
             Effect::SetUpVolume { .. } => "set_up_volume",
             Effect::FetchObjects { .. } => "fetch_objects",
+            Effect::ReadEnvFiles { .. } => "read_env_files",
             Effect::MountSubPaths { .. } => "mount_sub_paths",
             Effect::TearDownVolumes => "tear_down_volumes",
             Effect::InspectImage { .. } => "inspect_image",
@@ -242,6 +250,8 @@ pub enum EffectOk {
     },
     /// FetchObjects.
     Objects(volume::Objects),
+    /// ReadEnvFiles.
+    EnvFiles(EnvFiles),
     /// RunHook.
     Hook {
         /// The server of an https hook that answered in plain text, and was asked again so.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use std::collections::BTreeSet;
 
+use agent_core::container_spec::env_files::{EnvFile, EnvFiles};
 use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::PodKey;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
@@ -14,7 +15,7 @@ use agent_core::time::Wall;
 use agent_core::volume::payload::{self, Payload, Tokens};
 use agent_core::volume::sub_path::SubPath;
 use agent_core::volume::{FileSource, ObjectRef, Objects, SetUp, Work};
-use agent_linux::volumes::VolumeError;
+use agent_linux::volumes::{VolumeError, env_file};
 
 use super::{Executor, gave_up};
 use crate::pod_dirs::chain;
@@ -41,6 +42,17 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let renew_after = renew.map(|at| at.since(now).max(RENEW_MIN));
     let renew_after = [renew_after, reread].into_iter().flatten().min();
     Ok(EffectOk::Volume { renew_after })
+}
+
+/// Reads files of volumes; which of them cannot be read is part of the answer.
+pub(super) async fn read_env_files<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    files: BTreeSet<EnvFile>,
+) -> EffectResult {
+    let read = executor.tasks.blocking(move || {
+        files.into_iter().map(|file| (file.clone(), env_file::read(&file))).collect::<EnvFiles>()
+    });
+    read.await.map(EffectOk::EnvFiles).ok_or_else(|| gave_up("the agent stops"))
 }
 
 /// Mounts parts of volumes.

@@ -198,8 +198,18 @@ fn environment() -> Vec<Value> {
         "resources": {"requests": {"cpu": "25m"}, "limits": {"cpu": "1250m", "memory": "32Mi"}},
         "args": ["$(PLAIN)", "$(NONE)"],
     });
+    let mut writes = stays("writes", json!({"volumeMounts": [{"name": "work", "mountPath": "/box"}]}));
+    merge(&mut writes, json!({"command": ["sh", "-c", "echo \"KEY='of a file'\" > /box/env"]}));
+    let source = |key: &str| json!({"volumeName": "work", "path": "env", "key": key, "optional": true});
+    let of_files = json!([{"name": "KEY", "valueFrom": {"fileKeyRef": source("KEY")}},
+        {"name": "NONE", "valueFrom": {"fileKeyRef": source("NONE")}}]);
     vec![
         pod("golden-environment", json!({"containers": [stays("c", more)]})),
+        pod(
+            "golden-files",
+            json!({"volumes": [{"name": "work", "emptyDir": {}}], "initContainers": [writes],
+                "containers": [stays("c", json!({"env": of_files}))]}),
+        ),
         pod("golden-alone", json!({"enableServiceLinks": false, "containers": [stays("c", json!({}))]})),
     ]
 }

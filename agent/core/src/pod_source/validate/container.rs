@@ -4,7 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, PodSpec, ResourceFieldSelector, ResourceRequirements};
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, FileKeySelector, PodSpec, ResourceFieldSelector, ResourceRequirements,
+};
 
 use super::names::{dns_label, env_name, ip, local_path, port_name, qualified_name};
 use super::pod::Unique;
@@ -19,6 +21,7 @@ const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
 /// What containers share while they are checked.
 struct Pod<'s> {
     volumes: BTreeSet<&'s str>,
+    empty_dirs: BTreeSet<&'s str>,
     names: Unique<String>,
     host_ports: Unique<(String, String, i32)>,
     host_network: bool,
@@ -28,6 +31,13 @@ struct Pod<'s> {
 pub(super) fn containers(spec: &PodSpec, errors: &mut Errors) {
     let mut pod = Pod {
         volumes: spec.volumes.iter().flatten().map(|v| v.name.as_str()).collect(),
+        empty_dirs: spec
+            .volumes
+            .iter()
+            .flatten()
+            .filter(|v| v.empty_dir.is_some())
+            .map(|v| v.name.as_str())
+            .collect(),
         names: Unique::new(),
         host_ports: Unique::new(),
         host_network: spec.host_network == Some(true),
@@ -83,7 +93,7 @@ fn check(path: &str, container: &Container, pod: &mut Pod<'_>, errors: &mut Erro
     let restart = container.restart_policy.as_deref();
     errors.one_of(at("restartPolicy"), restart, &["Always", "OnFailure", "Never"]);
     for (index, var) in container.env.iter().flatten().enumerate() {
-        env(&at(&format!("env[{index}]")), var, errors);
+        env(&at(&format!("env[{index}]")), var, pod, errors);
     }
     if let Some(requirements) = &container.resources {
         resources(&at("resources"), requirements, errors);
@@ -92,6 +102,34 @@ fn check(path: &str, container: &Container, pod: &mut Pod<'_>, errors: &mut Erro
     mounts(path, container, pod, errors);
     if let Some(context) = &container.security_context {
         security::container(&at("securityContext"), context, errors);
+    }
+}
+
+fn file_key(path: &str, source: &FileKeySelector, pod: &Pod<'_>, errors: &mut Errors) {
+    let at = |field: &str| format!("{path}.{field}");
+    let FileKeySelector { key, path: file, volume_name: volume, .. } = source;
+    match key.as_str() {
+        "" => errors.required(at("key"), ""),
+        key => {
+            if let Some(detail) = env_name(key) {
+                errors.invalid(at("key"), key, detail);
+            }
+        }
+    }
+    match volume.as_str() {
+        "" => errors.required(at("volumeName"), ""),
+        name if !pod.volumes.contains(name) => errors.not_found(at("volumeName"), name),
+        name if !pod.empty_dirs.contains(name) => {
+            errors.invalid(at("volumeName"), name, "referenced volume must be of type emptyDir");
+        }
+        _ => {}
+    }
+    match file.as_str() {
+        "" => errors.required(at("path"), ""),
+        file if file.split('/').any(|part| part == "..") => {
+            errors.invalid(at("path"), file, "must not contain '..'");
+        }
+        _ => {}
     }
 }
 
@@ -148,7 +186,7 @@ fn ports(path: &str, container: &Container, pod: &mut Pod<'_>, errors: &mut Erro
     }
 }
 
-fn env(path: &str, var: &EnvVar, errors: &mut Errors) {
+fn env(path: &str, var: &EnvVar, pod: &Pod<'_>, errors: &mut Errors) {
     if var.name.is_empty() {
         errors.required(format!("{path}.name"), "");
     } else if let Some(detail) = env_name(&var.name) {
@@ -181,6 +219,9 @@ fn env(path: &str, var: &EnvVar, errors: &mut Errors) {
             );
         }
         errors.one_of(format!("{path}.fieldRef.apiVersion"), field.api_version.as_deref(), &["v1"]);
+    }
+    if let Some(source) = &from.file_key_ref {
+        file_key(&format!("{path}.fileKeyRef"), source, pod, errors);
     }
     if let Some(selector) = &from.resource_field_ref {
         resource_field(&format!("{path}.resourceFieldRef"), selector, errors);

@@ -147,6 +147,7 @@ fn pod_level_mistakes() {
 #[test]
 fn container_mistakes() {
     let long_port = json!([{"containerPort": 80}, {"containerPort": 70_000}]);
+    let file = |source: Value| json!([{"name": "A", "valueFrom": {"fileKeyRef": source}}]);
     let table = [
         ("name", json!(""), "spec.containers[0].name: Required value"),
         ("name", json!("a_b"), "spec.containers[0].name: Invalid value"),
@@ -197,6 +198,17 @@ fn container_mistakes() {
             json!([{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "2"}}}]),
             "divisor: Invalid",
         ),
+        ("env", file(json!({"key": "", "path": "x", "volumeName": "v"})), "fileKeyRef.key: Required"),
+        ("env", file(json!({"key": "A=B", "path": "x", "volumeName": "v"})), "fileKeyRef.key: Invalid"),
+        ("env", file(json!({"key": "A", "path": "", "volumeName": "v"})), "fileKeyRef.path: Required"),
+        ("env", file(json!({"key": "A", "path": "a/../b", "volumeName": "v"})), "must not contain '..'"),
+        ("env", file(json!({"key": "A", "path": "x", "volumeName": ""})), "fileKeyRef.volumeName: Required"),
+        (
+            "env",
+            file(json!({"key": "A", "path": "x", "volumeName": "w"})),
+            "fileKeyRef.volumeName: Not found",
+        ),
+        ("env", file(json!({"key": "A", "path": "x", "volumeName": "h"})), "must be of type emptyDir"),
         ("resources", json!({"limits": {"cpu": "x"}}), "resources.limits[cpu]: Invalid"),
         ("resources", json!({"limits": {"cpu": "-1"}}), "resources.limits[cpu]: Invalid value: \"-1\""),
         ("resources", json!({"limits": {"gpu": "1"}}), "resources.limits[gpu]: Invalid value: \"gpu\""),

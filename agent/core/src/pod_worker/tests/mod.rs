@@ -1,6 +1,7 @@
 //! The pod worker against a tiny world: start, restart, termination, adoption, lost answers.
 
 mod ending;
+mod env_files;
 mod hooks;
 mod probes;
 mod pull;

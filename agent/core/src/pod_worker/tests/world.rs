@@ -11,6 +11,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::container_spec::dns::DnsWarning;
+use crate::container_spec::env_files::EnvFile;
 use crate::container_spec::{self, Given, NodeContext, SpecError};
 use crate::drivers::Class;
 use crate::lifecycle_hooks::HookCall;
@@ -100,6 +101,10 @@ impl PodSpecs for TinySpecs {
 
     fn objects(&self, p: &Pod, container: ContainerRef<'_>) -> BTreeSet<volume::ObjectRef> {
         NodeContext::new("n").objects(p, container)
+    }
+
+    fn env_files(&self, p: &Pod, container: ContainerRef<'_>) -> Result<BTreeSet<EnvFile>, SpecError> {
+        NodeContext::new("n").env_files(p, container)
     }
 
     fn sub_paths(
@@ -227,6 +232,7 @@ impl Runtime {
             }
             Effect::RunHook { .. } => Ok(EffectOk::Hook { fell_back: None }),
             Effect::FetchObjects { .. } => Ok(EffectOk::Objects(volume::Objects::new())),
+            Effect::ReadEnvFiles { .. } => Ok(EffectOk::EnvFiles(Default::default())),
             Effect::SetUpVolume { .. } => Ok(EffectOk::Volume { renew_after: None }),
             Effect::TearDownVolumes
             | Effect::MountSubPaths { .. }

@@ -43,7 +43,7 @@ struct BuildArgs {
     /// Take the newest packages and write image/image.lock
     #[arg(long)]
     update_lock: bool,
-    /// Take orlop-agent and orlop-init from this directory instead of compiling them
+    /// Take orlop-agent, orlop-init and orlop-cni from this directory instead of compiling them
     #[arg(long)]
     binaries: Option<PathBuf>,
     /// Build twice and compare the root hashes

@@ -42,7 +42,7 @@ pub enum Step {
     Tools,
     /// The package tree.
     Base,
-    /// Agent and init.
+    /// Agent, init and CNI plugin.
     Compile,
     /// Pause and hello images.
     Containers,
@@ -93,7 +93,7 @@ impl Step {
             Step::Debs => "fetching mkosi, containerd, CNI plugins",
             Step::Tools => "build tools (mkosi, Debian trixie)",
             Step::Base => "package tree (mkosi, Debian trixie)",
-            Step::Compile => "compiling agent and init",
+            Step::Compile => "compiling agent, init and CNI plugin",
             Step::Containers => "container images pause and hello",
             Step::Seed => "containerd seed",
             Step::Root => "root file tree",
@@ -118,6 +118,7 @@ impl Step {
                 "image/rootfs",
                 "bin.agent",
                 "bin.init",
+                "bin.cni",
                 "key:containers",
                 "key:seed",
                 "profile",

@@ -69,6 +69,18 @@ const ROOMS: &[Room] = &[
         must_not_use: &["nix", "libc", "rustix", "inotify"],
     },
     Room {
+        name: "orlop-netlink",
+        directory: "agent/netlink",
+        may_use: &[],
+        must_not_use: &["tokio", "serde_json", "libc", "rustix"],
+    },
+    Room {
+        name: "orlop-cni",
+        directory: "agent/cni",
+        may_use: &["orlop-netlink"],
+        must_not_use: &["tokio", "libc", "rustix", "tracing", "clap"],
+    },
+    Room {
         name: "orlop-agent",
         directory: "agent/daemon",
         may_use: &[
@@ -92,7 +104,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "orlop-init",
         directory: "init",
-        may_use: &["orlop-config"],
+        may_use: &["orlop-config", "orlop-netlink"],
         must_not_use: &["tokio", "tonic", "clap", "tracing-subscriber"],
     },
     Room { name: "orlop-image", directory: "image", may_use: &["orlop-config"], must_not_use: &[] },

@@ -1,4 +1,4 @@
-//! Compiles the agent and init with cargo, and checks that the agent runs with the image's C library.
+//! Compiles our programs with cargo, and checks that the agent runs with the image's C library and the others without.
 
 use super::Builder;
 use crate::format::{digest, elf};
@@ -12,43 +12,71 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// glibc of Debian trixie.
 const IMAGE_GLIBC: (u32, u32) = (2, 41);
 
-/// Path of the freshly compiled agent and init.
-pub(super) fn paths(builder: &Builder) -> (PathBuf, PathBuf) {
-    let work = builder.dirs.work();
-    (work.join("orlop-agent"), work.join("orlop-init"))
+/// Paths of the freshly compiled programs.
+pub(super) struct Binaries {
+    /// The agent, linked to the image's C library.
+    pub(super) agent: PathBuf,
+    /// init, static.
+    pub(super) init: PathBuf,
+    /// The CNI plugin, static.
+    pub(super) cni: PathBuf,
 }
 
-/// Compiles both and notes the facts `bin.agent` and `bin.init`.
+impl Binaries {
+    pub(super) fn of(builder: &Builder) -> Binaries {
+        let work = builder.dirs.work();
+        let [agent, init, cni] = ["orlop-agent", "orlop-init", "orlop-cni"].map(|name| work.join(name));
+        Binaries { agent, init, cni }
+    }
+
+    fn all(&self) -> [(&'static str, &'static str, &Path); 3] {
+        [
+            ("orlop-agent", "bin.agent", &self.agent),
+            ("orlop-init", "bin.init", &self.init),
+            ("orlop-cni", "bin.cni", &self.cni),
+        ]
+    }
+}
+
+/// Compiles them and notes the facts `bin.agent`, `bin.init` and `bin.cni`.
 pub(super) fn compile(builder: &mut Builder) -> Result<String> {
-    let (agent_to, init_to) = paths(builder);
+    let binaries = Binaries::of(builder);
     match builder.options.binaries.clone() {
         Some(dir) => {
-            take(&dir.join("orlop-agent"), &agent_to)?;
-            take(&dir.join("orlop-init"), &init_to)?;
+            for (name, _, to) in binaries.all() {
+                take(&dir.join(name), to)?;
+            }
         }
-        None => compile_both(builder, &agent_to, &init_to)?,
+        None => compile_all(builder, &binaries)?,
     }
-    check_agent(&agent_to)?;
-    check_init(&init_to)?;
-    builder.facts.set("bin.agent", digest::file(&agent_to)?);
-    builder.facts.set("bin.init", digest::file(&init_to)?);
+    check_agent(&binaries.agent)?;
+    check_static("orlop-init", &binaries.init)?;
+    check_static("orlop-cni", &binaries.cni)?;
+    for (_, fact, path) in binaries.all() {
+        builder.facts.set(fact, digest::file(path)?);
+    }
     builder.facts.set("rustc", rustc_version()?);
     let kib = |p: &Path| fs::metadata(p).map_or(0, |m| m.len() >> 10);
-    Ok(format!("agent {} KiB, init {} KiB", kib(&agent_to), kib(&init_to)))
+    let sizes = [kib(&binaries.agent), kib(&binaries.init), kib(&binaries.cni)];
+    Ok(format!("agent {} KiB, init {} KiB, CNI plugin {} KiB", sizes[0], sizes[1], sizes[2]))
 }
 
-fn compile_both(builder: &Builder, agent_to: &Path, init_to: &Path) -> Result<()> {
+fn compile_all(builder: &Builder, binaries: &Binaries) -> Result<()> {
     let target = target_dir(builder)?;
     let mut agent = cargo(builder, "release");
     agent.args(["--package", "orlop-agent"]);
     run::logged(&mut agent, "compiling orlop-agent", &builder.log)?;
-    let mut init = cargo(builder, "init");
-    // A target of its own keeps these flags away from build scripts and from other builds.
-    init.args(["--package", "orlop-init", "--bin", "orlop-init", "--target", TARGET]);
-    init.env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static");
-    run::logged(&mut init, "compiling orlop-init", &builder.log)?;
-    take(&target.join("release/orlop-agent"), agent_to)?;
-    take(&target.join(TARGET).join("init/orlop-init"), init_to)
+    // One after the other: together they would share the features of their dependencies.
+    for name in ["orlop-init", "orlop-cni"] {
+        let mut command = cargo(builder, "init");
+        // A target of its own keeps these flags away from build scripts and from other builds.
+        command.args(["--package", name, "--bin", name, "--target", TARGET]);
+        command.env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static");
+        run::logged(&mut command, &format!("compiling {name}"), &builder.log)?;
+    }
+    take(&target.join("release/orlop-agent"), &binaries.agent)?;
+    take(&target.join(TARGET).join("init/orlop-init"), &binaries.init)?;
+    take(&target.join(TARGET).join("init/orlop-cni"), &binaries.cni)
 }
 
 fn cargo(builder: &Builder, profile: &str) -> Command {
@@ -90,10 +118,10 @@ fn check_agent(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn check_init(path: &Path) -> Result<()> {
+fn check_static(name: &str, path: &Path) -> Result<()> {
     let facts = elf::parse(&fs::read(path)?).with_context(|| format!("{} is no ELF file", path.display()))?;
     if facts.interpreter.is_some() || !facts.needed.is_empty() {
-        bail!("orlop-init is not static: it needs {:?} and {:?}", facts.interpreter, facts.needed);
+        bail!("{name} is not static: it needs {:?} and {:?}", facts.interpreter, facts.needed);
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Packs init and its modules into the initrd (seam: docs/architecture.md, "Initrd").
 
-use super::{Builder, base_tool, binaries};
+use super::binaries::Binaries;
+use super::{Builder, base_tool};
 use crate::format::cpio::Cpio;
 use crate::host::run;
 use crate::plan::Step;
@@ -45,7 +46,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     for dir in dirs.iter().map(String::as_str).chain(["dev", "proc", "run", "sys"]) {
         cpio.dir(dir);
     }
-    let (_, init) = binaries::paths(builder);
+    let init = Binaries::of(builder).init;
     cpio.file("init", 0o755, &fs::read(init)?);
     cpio.file("etc/orlop/modules", 0o644, lines.as_bytes());
     for (path, data) in &files {

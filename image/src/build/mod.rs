@@ -41,7 +41,7 @@ const KEEP: usize = 3;
 /// What a person may ask of a build.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Take `orlop-agent` and `orlop-init` from this directory instead of compiling them.
+    /// Take `orlop-agent`, `orlop-init` and `orlop-cni` from this directory instead of compiling them.
     pub binaries: Option<PathBuf>,
     /// Take the newest packages and write the lock.
     pub update_lock: bool,

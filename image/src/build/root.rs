@@ -1,7 +1,8 @@
 //! Assembles the root's file tree: chosen files of the package tree, `image/rootfs`, agent, init, images, seed.
 //! Leaves `root/` and `contents.json` (path -> component and reason), which `inspect` reads.
 
-use super::{Builder, VERSION, binaries, bind, containers, modules, prefetch, shim_info};
+use super::binaries::Binaries;
+use super::{Builder, VERSION, bind, containers, modules, prefetch, shim_info};
 use crate::format::elf;
 use crate::plan::Step;
 use crate::profile::Profile;
@@ -204,7 +205,7 @@ fn substitute(profile: Profile, root: &Path) -> Result<()> {
 }
 
 fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, Chosen>) -> Result<()> {
-    let (agent, init) = binaries::paths(builder);
+    let ours = Binaries::of(builder);
     let images = builder.result(Step::Containers)?;
     let mut add = |from: &Path, to: &str, mode: u32, reason: &str| -> Result<()> {
         copy(from, &root.join(to))?;
@@ -213,8 +214,9 @@ fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, Chosen>) -> R
         all.insert(to.to_owned(), why);
         Ok(())
     };
-    add(&agent, "usr/bin/orlop-agent", 0o755, "the node agent")?;
-    add(&init, "usr/lib/orlop/orlop-init", 0o755, "second stage of init: bringup")?;
+    add(&ours.agent, "usr/bin/orlop-agent", 0o755, "the node agent")?;
+    add(&ours.init, "usr/lib/orlop/orlop-init", 0o755, "second stage of init: bringup")?;
+    add(&ours.cni, "usr/lib/orlop/orlop-cni", 0o755, "bridge and addresses of the node's pod network")?;
     for (name, _, _) in containers::IMAGES {
         let to = format!("usr/share/orlop/images/{name}.tar");
         add(&images.join(format!("{name}.tar")), &to, 0o644, "baked-in image")?;

@@ -7,17 +7,19 @@ use super::clock::boottime_ms;
 use super::error::{InitError, chain};
 use super::report::Report;
 use super::{DEGRADED, coldplug, notify, reserve, runtime, seed, settings, systemd_started};
-use crate::plan::masquerade::rules;
+use crate::plan::masquerade::networks;
 use crate::plan::promises;
+use orlop_netlink::Socket;
+use orlop_netlink::nft::masquerade;
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 const CGROUP: &str = "/sys/fs/cgroup";
 /// Written by init.
 const POD_NETWORK: &str = "/var/lib/orlop/cni/net.d/10-orlop.conflist";
-const NFT: &str = "/usr/sbin/nft";
+/// nftables' table with its rules.
+const TABLE: &str = "orlop_pods";
 /// The slice all services live in: what is enabled there reaches containerd and the agent.
 const SYSTEM_SLICE: &str = "/sys/fs/cgroup/system.slice";
 
@@ -42,7 +44,7 @@ pub fn main() -> ExitCode {
         bringup.report.problem(&format!("systemd is not told that the agent may start: {e}"));
     }
     bringup.step("bringup.devices", |_| coldplug::run());
-    bringup.step("bringup.pod-network", |_| masquerade());
+    bringup.step("bringup.pod-network", |_| pod_network());
     bringup.step("containerd.ready", |_| runtime::await_ready().map(|version| version.to_string()));
     bringup.step("bringup.images", Bringup::images);
     bringup.step("bringup.reserve", Bringup::reserve);
@@ -115,23 +117,13 @@ impl Bringup {
     }
 }
 
-/// The rules of the standalone pod network, loaded before containerd serves and so before there is a pod.
-fn masquerade() -> Result<String, InitError> {
-    let rules = fs::read_to_string(POD_NETWORK).ok().and_then(|conflist| rules(&conflist));
-    let Some(rules) = rules else { return Ok("no network of init's, or an earlier version's".into()) };
-    let failed = |status: String, said| InitError::Program { program: NFT.into(), status, said };
-    let none = |e: io::Error| failed("not started".into(), e.to_string());
-    let mut command = Command::new(NFT);
-    command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(none)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(rules.as_bytes()).map_err(none)?;
-    }
-    let output = child.wait_with_output().map_err(none)?;
-    if output.status.success() {
-        return Ok("pods leave it under the node's address".into());
-    }
-    Err(failed(output.status.to_string(), String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
+/// The rules of the standalone pod network, made before containerd serves and so before there is a pod.
+fn pod_network() -> Result<String, InitError> {
+    let networks = fs::read_to_string(POD_NETWORK).ok().and_then(|conflist| networks(&conflist));
+    let Some(networks) = networks else { return Ok("no network of init's, or an earlier version's".into()) };
+    let sent = Socket::netfilter().and_then(|mut socket| socket.transaction(masquerade(TABLE, &networks)));
+    sent.map_err(|source| InitError::Netlink { action: "make nftables' rules of the pod network", source })?;
+    Ok("pods leave it under the node's address".into())
 }
 
 fn read(path: &str) -> Result<String, InitError> {

@@ -30,6 +30,15 @@ pub enum InitError {
         #[source]
         source: io::Error,
     },
+    /// A netlink request.
+    #[error("cannot {action}")]
+    Netlink {
+        /// What was to be done.
+        action: &'static str,
+        /// Why.
+        #[source]
+        source: orlop_netlink::NetlinkError,
+    },
     /// Another call to the kernel.
     #[error("cannot {0}")]
     Kernel(&'static str, #[source] Errno),

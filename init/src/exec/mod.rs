@@ -16,7 +16,6 @@ pub mod initrd;
 pub mod ledger;
 pub mod machine_id;
 pub mod notify;
-pub mod portmap;
 pub mod prefetch;
 pub mod report;
 pub mod reserve;
@@ -60,10 +59,8 @@ pub fn main(args: &[OsString]) -> ExitCode {
         initrd::run();
     }
     let name = args.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str);
-    match name {
-        Some(shim::NAME) => return shim::main(&args[1..]),
-        Some(portmap::NAME) => return portmap::main(),
-        _ => {}
+    if name == Some(shim::NAME) {
+        return shim::main(&args[1..]);
     }
     match args.get(1).and_then(|a| a.to_str()) {
         Some("bringup") => bringup::main(),

@@ -1,39 +1,29 @@
 //! The node's rule that pods of the standalone network leave it under the node's address: the network's configuration
-//! in, text for `nft -f` out. One rule for the whole range, in place of the bridge plugin's one for each pod, which
-//! takes four program starts.
+//! in, networks out. One rule for the whole range, in place of the bridge plugin's one for each pod.
 
+use orlop_netlink::nft::Network;
 use serde_json::Value;
-use std::fmt::Write;
 
-/// The rules for the network of a configuration that init wrote, or `None` if it is not ours, or the plugin masquerades
-/// by itself (`ipMasq`, as earlier versions wrote it).
+/// The networks of a configuration that init wrote, or `None` if it is not ours, or the plugin masquerades by itself
+/// (`ipMasq`, as earlier versions wrote it).
 #[must_use]
-pub fn rules(conflist: &str) -> Option<String> {
+pub fn networks(conflist: &str) -> Option<Vec<Network>> {
     let list: Value = serde_json::from_str(conflist).ok()?;
     let bridge = list.get("plugins")?.get(0).filter(|p| p.get("type").is_some_and(|t| t == "bridge"))?;
     if bridge.get("ipMasq").is_some_and(|masq| masq == true) {
         return None;
     }
-    let mut text = String::new();
-    for subnet in
-        bridge.pointer("/ipam/ranges")?.as_array()?.iter().filter_map(|set| set.pointer("/0/subnet"))
-    {
-        let subnet = subnet.as_str().filter(|s| !s.is_empty() && s.chars().all(of_an_address))?;
-        let (family, multicast) =
-            if subnet.contains(':') { ("ip6", "ff00::/8") } else { ("ip", "224.0.0.0/4") };
-        // Declared before it is emptied: the text applies as a whole, and again.
-        let table = format!("table {family} orlop_pods");
-        let _ = write!(
-            text,
-            "{table}\nflush {table}\n{table} {{\n\tchain postrouting {{\n\t\ttype nat hook postrouting priority srcnat\n\t\t{family} saddr \
-             {subnet} {family} daddr != {subnet} {family} daddr != {multicast} masquerade\n\t}}\n}}\n"
-        );
-    }
-    (!text.is_empty()).then_some(text)
+    let sets = bridge.pointer("/ipam/ranges")?.as_array()?;
+    let subnets = sets.iter().filter_map(|set| set.pointer("/0/subnet"));
+    let networks: Option<Vec<Network>> = subnets.map(|subnet| network(subnet.as_str()?)).collect();
+    networks.filter(|networks| !networks.is_empty())
 }
 
-fn of_an_address(c: char) -> bool {
-    c.is_ascii_hexdigit() || matches!(c, '.' | ':' | '/')
+fn network(text: &str) -> Option<Network> {
+    let (ip, prefix) = text.split_once('/')?;
+    let ip: std::net::IpAddr = ip.parse().ok()?;
+    let prefix = prefix.parse().ok().filter(|prefix| *prefix <= if ip.is_ipv4() { 32 } else { 128 })?;
+    Some((ip, prefix))
 }
 
 #[cfg(test)]
@@ -45,30 +35,27 @@ mod tests {
     }
 
     #[test]
-    fn one_rule_for_the_range() {
-        let made = rules(&list(r#""ipam":{"ranges":[[{"subnet":"10.88.0.0/16"}]]}"#)).expect("rules");
-        let want = "table ip orlop_pods\nflush table ip orlop_pods\ntable ip orlop_pods {\n\tchain postrouting {\n\t\ttype nat \
-                    hook postrouting priority srcnat\n\t\tip saddr 10.88.0.0/16 ip daddr != 10.88.0.0/16 ip daddr != \
-                    224.0.0.0/4 masquerade\n\t}\n}\n";
-        assert_eq!(made, want);
-        let six = rules(&list(r#""ipam":{"ranges":[[{"subnet":"fd00:1::/64"}]]}"#)).expect("rules");
-        assert!(six.contains("ip6 daddr != ff00::/8 masquerade"), "{six}");
+    fn one_network_for_each_range() {
+        let of = |ip: &str, prefix| (ip.parse().expect("an address"), prefix);
+        let made =
+            networks(&list(r#""ipam":{"ranges":[[{"subnet":"10.88.0.0/16"}],[{"subnet":"fd00:1::/64"}]]}"#));
+        assert_eq!(made, Some(vec![of("10.88.0.0", 16), of("fd00:1::", 64)]));
     }
 
     #[test]
     fn nothing_where_it_is_not_ours_to_do() {
         let ranges = r#""ipam":{"ranges":[[{"subnet":"10.88.0.0/16"}]]}"#;
-        let injected = r#""ipam":{"ranges":[[{"subnet":"10.88.0.0/16 accept; flush ruleset"}]]}"#;
+        let broken = r#""ipam":{"ranges":[[{"subnet":"10.88.0.0/16"}],[{"subnet":"10.89.0.0/33"}]]}"#;
         let own = list(&format!(r#""ipMasq":true,{ranges}"#));
         for none in [
             own.as_str(),
-            &list(injected),
+            &list(broken),
             &list(r#""ipam":{}"#),
             r#"{"plugins":[{"type":"calico"}]}"#,
             "",
             "[]",
         ] {
-            assert_eq!(rules(none), None, "{none}");
+            assert_eq!(networks(none), None, "{none}");
         }
     }
 }

@@ -20,7 +20,6 @@ pub mod modules;
 pub mod mounts;
 pub mod node_files;
 pub mod phase;
-pub mod portmap;
 pub mod promises;
 pub mod reserve;
 pub mod resolv;

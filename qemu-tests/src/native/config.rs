@@ -41,6 +41,7 @@ state = "/run/containerd"
         BinaryName = "{runtime}"
         SystemdCgroup = false
   [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/orlop/cni", "/usr/lib/cni", "/opt/cni/bin"]
     conf_dir = "/var/lib/orlop/cni/net.d"
     use_internal_loopback = true
 "#

@@ -5,6 +5,7 @@ use crate::case::Case;
 pub mod api;
 pub mod api_logs;
 pub mod api_streams;
+pub mod api_tools;
 pub mod boot;
 pub mod boot_refused;
 pub mod cri_contract;
@@ -67,6 +68,7 @@ pub fn all() -> Vec<Case> {
         api::CASES,
         api_logs::CASES,
         api_streams::CASES,
+        api_tools::CASES,
         lifecycle::CASES,
         lifecycle_time::CASES,
         lifecycle_crash::CASES,

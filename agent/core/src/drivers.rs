@@ -221,6 +221,18 @@ pub trait Exec: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ExecOutput, DriverError>> + Send;
 }
 
+/// Checkpoints of containers.
+pub trait Checkpoints: Send + Sync + 'static {
+    /// `CheckpointContainer`: writes it to `location`, a path of the node. `timeout_s` bounds the runtime's work; 0 leaves
+    /// it to the runtime.
+    fn checkpoint(
+        &self,
+        container: &ContainerId,
+        location: &str,
+        timeout_s: i64,
+    ) -> impl Future<Output = Result<(), DriverError>> + Send;
+}
+
 /// What `ExecSync` answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {

@@ -20,6 +20,7 @@ pub mod lifecycle_hooks;
 pub mod logs;
 pub mod machine;
 pub mod mirror_pods;
+pub mod node_logs;
 pub mod node_status;
 pub mod pleg;
 pub mod pod_actions;

@@ -1,9 +1,9 @@
-//! [`Exec`] over CRI `ExecSync`. The runtime ends the command at the timeout; our deadline is the request timeout
+//! [`Exec`] over CRI `ExecSync`, [`Checkpoints`] over `CheckpointContainer`. The runtime ends the command at the timeout; our deadline is the request timeout
 //! later, or none if the command may run for ever.
 
 use std::time::Duration;
 
-use agent_core::drivers::{DriverError, Exec, ExecOutput};
+use agent_core::drivers::{Checkpoints, DriverError, Exec, ExecOutput};
 use agent_core::runtime::ContainerId;
 use orlop_proto::cri::v1;
 
@@ -27,6 +27,26 @@ impl Exec for CriClient {
         let call = Call { operation: "ExecSync", object: container.as_str(), deadline };
         let answer = self.runtime(call, request, |mut c, r| async move { c.exec_sync(r).await }).await?;
         Ok(ExecOutput { exit_code: answer.exit_code, stdout: answer.stdout, stderr: answer.stderr })
+    }
+}
+
+impl Checkpoints for CriClient {
+    async fn checkpoint(
+        &self,
+        container: &ContainerId,
+        location: &str,
+        timeout_s: i64,
+    ) -> Result<(), DriverError> {
+        let request = v1::CheckpointContainerRequest {
+            container_id: container.to_string(),
+            location: location.to_owned(),
+            timeout: timeout_s,
+        };
+        let asked = u64::try_from(timeout_s).ok().filter(|s| *s > 0).map(Duration::from_secs);
+        let deadline = Some(asked.unwrap_or_default().saturating_add(self.request_timeout()));
+        let call = Call { operation: "CheckpointContainer", object: container.as_str(), deadline };
+        self.runtime(call, request, |mut c, r| async move { c.checkpoint_container(r).await }).await?;
+        Ok(())
     }
 }
 

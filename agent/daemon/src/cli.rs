@@ -50,6 +50,8 @@ pub struct Settings {
     pub cluster: Option<ClusterSettings>,
     /// Pods' output goes to the host channel (`console.podOutput`).
     pub pod_output: bool,
+    /// The flags as they were given, name and value, for `/flagz`.
+    pub given: Vec<(String, String)>,
     /// Said once the log is open.
     pub warnings: Vec<String>,
 }
@@ -68,6 +70,7 @@ pub enum Command {
 /// # Errors
 /// Every mistake of the first stage that has one, naming flag or file, path, value and what is allowed.
 pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
+    let given = given(&arguments);
     let (node_config, rest) = take_flag("--node-config", arguments)?;
     let (join, rest) = cluster_settings::take_join(rest)?;
     let parsed = args::parse(&rest)?;
@@ -109,7 +112,26 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
             false
         }
     };
-    Ok(Command::Run(Box::new(Settings { kubelet, options: parsed.options, cluster, pod_output, warnings })))
+    Ok(Command::Run(Box::new(Settings {
+        kubelet,
+        options: parsed.options,
+        cluster,
+        pod_output,
+        given,
+        warnings,
+    })))
+}
+
+/// Names and values of flags; a switch without a value is on.
+fn given(arguments: &[String]) -> Vec<(String, String)> {
+    let mut flags = Vec::new();
+    for (at, argument) in arguments.iter().enumerate().filter(|(_, a)| a.starts_with('-')) {
+        let next = arguments.get(at + 1).filter(|next| !next.starts_with('-'));
+        let (name, value) =
+            argument.split_once('=').unwrap_or((argument, next.map_or("true", String::as_str)));
+        flags.push((name.trim_start_matches('-').to_owned(), value.to_owned()));
+    }
+    flags
 }
 
 /// A flag of our own, which upstream does not have, and the other arguments.
@@ -214,6 +236,14 @@ mod tests {
 
     fn refused(arguments: &[&str]) -> String {
         format!("{:#}", run(arguments).unwrap_err())
+    }
+
+    #[test]
+    fn flags_are_shown_as_they_were_given() {
+        let arguments = ["--a=1", "--b", "2", "--on", "--c=", "-v", "4"].map(str::to_owned);
+        let flags: Vec<String> =
+            given(&arguments).iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(flags, ["a=1", "b=2", "on=true", "c=", "v=4"]);
     }
 
     #[test]

@@ -332,7 +332,9 @@ mod tests {
             root_dir: "/".to_owned(),
             ..Default::default()
         };
-        let settings = Settings { kubelet, options, cluster: None, pod_output: false, warnings: Vec::new() };
+        let given = Vec::new();
+        let settings =
+            Settings { kubelet, options, cluster: None, pod_output: false, given, warnings: Vec::new() };
         let runtime = |version: &str| RuntimeVersion {
             name: "containerd".to_owned(),
             version: version.to_owned(),

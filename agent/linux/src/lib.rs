@@ -19,6 +19,7 @@ pub mod machine;
 pub mod network;
 pub mod network_changes;
 pub mod node_info;
+pub mod node_logs;
 pub mod notify;
 pub mod path_watch;
 pub mod process;

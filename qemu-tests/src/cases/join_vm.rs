@@ -157,6 +157,23 @@ fn run_pods(cx: &CaseContext<'_>, cluster: &Cluster, vm: &VmNode) -> Result<Pod>
 }
 
 /// The VM serves its pods' logs to kubectl, which runs one of its own there.
+/// The journal by the names of services, as `/logs/` shows it.
+fn journal(cluster: &Cluster) -> Result<()> {
+    let ask = |query: &str| {
+        cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{VM}/proxy/logs/?query={query}")])
+    };
+    let of_agent = ask("kubelet&tailLines=3")?;
+    ensure!(of_agent.lines().filter(|line| line.contains("orlop-agent[")).count() == 3, "{of_agent}");
+    let of_runtime = ask("containerd&pattern=containerd.*boot")?;
+    let only = |line: &str| line.contains("containerd[") && line.contains("boot") || line.starts_with("-- ");
+    ensure!(of_runtime.contains("containerd[") && of_runtime.lines().all(only), "{of_runtime}");
+    ensure!(
+        ask("containerd&untilTime=2001-01-01T00:00:00Z")?.trim() == "-- No entries --",
+        "before it was there"
+    );
+    Ok(())
+}
+
 fn ensure_served(cluster: &Cluster) -> Result<()> {
     await_serving(cluster, VM, 60)?;
     let greets = |pod: &str| -> Result<()> {
@@ -171,6 +188,7 @@ fn ensure_served(cluster: &Cluster) -> Result<()> {
     cluster.kubectl(&["run", RUN, image, "--image-pull-policy=Never", &overrides])?;
     await_pod_ready(cluster, RUN, 120)?;
     greets(RUN)?;
+    journal(cluster)?;
     let metrics =
         cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{VM}/proxy/metrics/resource")])?;
     let amount = |name: &str| {

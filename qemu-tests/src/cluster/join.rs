@@ -38,6 +38,7 @@ pub fn kubelet_configuration() -> String {
     format!(
         "{}rotateCertificates: true\n\
          serverTLSBootstrap: true\n\
+         enableSystemLogQuery: true\n\
          clusterDNS: [10.96.0.10]\n\
          clusterDomain: cluster.local\n\
          authentication:\n  anonymous:\n    enabled: false\n  webhook:\n    enabled: true\n  x509:\n    \

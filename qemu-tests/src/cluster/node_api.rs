@@ -64,6 +64,20 @@ impl<'a> NodeApi<'a> {
     /// # Errors
     /// If there is no answer, or the certificate is not the node's.
     pub fn get(&self, who: Option<&Credentials>, path: &str) -> Result<(u16, String)> {
+        self.ask(who, http::Request::get(path))
+    }
+
+    /// POST of nothing to a path.
+    ///
+    /// # Errors
+    /// If there is no answer, or the certificate is not the node's.
+    pub fn post(&self, who: &Credentials, path: &str) -> Result<(u16, String)> {
+        self.ask(Some(who), http::Request::post(path))
+    }
+
+    fn ask(&self, who: Option<&Credentials>, request: http::request::Builder) -> Result<(u16, String)> {
+        let request = request.body(Body::empty())?;
+        let what = format!("{} {} of the node at {}", request.method(), request.uri(), self.name);
         let user = match who {
             None => json!({}),
             Some(Credentials::Token(token)) => json!({"token": token}),
@@ -90,7 +104,6 @@ impl<'a> NodeApi<'a> {
                     let options = kube::config::KubeConfigOptions::default();
                     let mut config = Config::from_custom_kubeconfig(config, &options).await?;
                     config.proxy_url = None;
-                    let request = http::Request::get(path).body(Body::empty())?;
                     let response = Client::try_from(config)?.send(request).await?;
                     let status = response.status().as_u16();
                     let body = response.into_body().collect_bytes().await?;
@@ -99,6 +112,6 @@ impl<'a> NodeApi<'a> {
                 tokio::time::timeout(Duration::from_secs(20), exchange).await
             })
             .context("the node did not answer within 20 s")?
-            .with_context(|| format!("GET {path} of the node at {}", self.name))
+            .context(what)
     }
 }

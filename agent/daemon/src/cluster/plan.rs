@@ -110,7 +110,9 @@ mod tests {
             cloud_provider: Some("external".to_owned()),
             ..Flags::default()
         };
-        let settings = Settings { kubelet, options, cluster: None, pod_output: false, warnings: Vec::new() };
+        let given = Vec::new();
+        let settings =
+            Settings { kubelet, options, cluster: None, pod_output: false, given, warnings: Vec::new() };
         let plan = plan(&settings, "n1").unwrap();
         assert_eq!(plan.lease.duration_s, 20);
         assert_eq!(plan.events.per_second, 5);

@@ -11,6 +11,7 @@
 mod files;
 mod request;
 mod self_signed;
+mod tools;
 mod view;
 
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +20,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use agent_apiserver::ApiClient;
-use agent_core::drivers::{Runtime, Streaming};
+use agent_core::drivers::{Checkpoints, Exec, Runtime, Streaming};
 use agent_core::server_policy::AccessPolicy;
 use agent_linux::directory_hints::DirectoryHints;
 use agent_server::api::{Api, Paths, Streams};
@@ -69,7 +70,7 @@ impl Spawn for Tasks {
 ///
 /// # Errors
 /// A file or a TLS setting that cannot be used.
-pub async fn start<R: Runtime + Streaming>(
+pub async fn start<R: Runtime + Streaming + Exec + Checkpoints>(
     settings: &Arc<Settings>,
     node_name: &str,
     client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
@@ -116,7 +117,8 @@ pub async fn start<R: Runtime + Streaming>(
     });
     let time = tasks.clone();
     let clock: Clock = Arc::new(move || time.now());
-    let view = NodeView::new(views, runtime, configuration(kubelet), hints, tasks.clone());
+    let process = tools::ProcessFacts::new(settings, tasks.now().wall);
+    let view = NodeView::new(views, process, runtime, configuration(kubelet), hints, tasks.clone());
     let guard = Guard::new(policy, node_name, client, authorities, clock.clone());
     let spawner: Arc<dyn Spawn> = Arc::new(tasks.clone());
     let idle = kubelet.streaming_connection_idle_timeout.to_std();
@@ -132,6 +134,7 @@ fn paths(kubelet: &KubeletConfiguration) -> Paths {
     Paths {
         debugging: kubelet.enable_debugging_handlers,
         system_log: kubelet.enable_system_log_handler,
+        system_log_query: kubelet.enable_system_log_query,
         profiling: kubelet.enable_profiling_handler,
     }
 }

@@ -22,6 +22,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::Views;
+use super::tools::ProcessFacts;
 use crate::actor::Tasks;
 use crate::manager::DesiredPods;
 use crate::pod_dirs::chain;
@@ -34,19 +35,21 @@ const RUNNING: i32 = 1;
 
 /// The view.
 pub(super) struct NodeView<R> {
+    pub(super) process: ProcessFacts,
     desired: watch::Receiver<DesiredPods>,
     statuses: StatusStore,
     health: watch::Receiver<Result<(), String>>,
-    runtime: Arc<R>,
+    pub(super) runtime: Arc<R>,
     configuration: Value,
     hints: DirectoryHints,
     kubepods: Arc<str>,
-    tasks: Tasks,
+    pub(super) tasks: Tasks,
 }
 
 impl<R: Runtime> NodeView<R> {
     pub(super) fn new(
         views: Views,
+        process: ProcessFacts,
         runtime: Arc<R>,
         configuration: Value,
         hints: DirectoryHints,
@@ -54,6 +57,7 @@ impl<R: Runtime> NodeView<R> {
     ) -> NodeView<R> {
         let Views { desired, statuses, health, kubepods, .. } = views;
         NodeView {
+            process,
             desired,
             statuses,
             health,
@@ -213,7 +217,7 @@ fn shown(pod: &Pod, status: Option<&PodStatus>) -> Shown {
 }
 
 /// The running instance of a container.
-fn running(containers: Vec<ContainerObserved>, name: &str) -> Result<ContainerObserved, String> {
+pub(super) fn running(containers: Vec<ContainerObserved>, name: &str) -> Result<ContainerObserved, String> {
     let is = |c: &ContainerObserved| c.name == name && c.state == ContainerState::Running;
     containers.into_iter().find(is).ok_or_else(|| format!("container not found ({name:?})"))
 }

@@ -59,7 +59,7 @@ fn find<N: NodeApi>(node: &N, rest: &[&str], query: &str, now: Wall) -> Result<L
 }
 
 /// Names of all containers of a pod.
-fn names(pod: &Pod) -> impl Iterator<Item = &str> {
+pub(super) fn names(pod: &Pod) -> impl Iterator<Item = &str> {
     let spec = pod.spec.iter();
     spec.flat_map(|spec| {
         let init = spec.init_containers.iter().flatten();

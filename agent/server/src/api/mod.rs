@@ -9,7 +9,9 @@ mod logs;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod tools;
 mod tunnel;
+mod zpages;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,7 +24,7 @@ use agent_core::stats::exposition;
 use agent_core::time::Wall;
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
@@ -33,6 +35,7 @@ use crate::body::{Body, Broken, json as json_answer, text, whole};
 use crate::https::{Handler, Peer, Spawn};
 
 pub use streams::{StreamRequest, StreamTo};
+pub use tools::{ContainerOf, NodeFile, NodeFileError, NodeTools};
 
 /// A health check's name and what is wrong, if something is.
 pub type Check = (&'static str, Result<(), String>);
@@ -105,6 +108,8 @@ pub struct Paths {
     pub debugging: bool,
     /// `enableSystemLogHandler`.
     pub system_log: bool,
+    /// `enableSystemLogQuery`.
+    pub system_log_query: bool,
     /// `enableProfilingHandler`.
     pub profiling: bool,
 }
@@ -144,7 +149,7 @@ impl<N: NodeApi, A: ApiServer> Api<N, A> {
     }
 }
 
-impl<N: NodeApi, A: ApiServer> Handler for Api<N, A> {
+impl<N: NodeApi + NodeTools, A: ApiServer> Handler for Api<N, A> {
     fn handle(
         &self,
         peer: &Peer,
@@ -169,7 +174,13 @@ impl<N: NodeApi, A: ApiServer> Handler for Api<N, A> {
                     }
                     let query = parts.uri.query().unwrap_or_default();
                     let now = (inner.clock)().wall;
-                    answer(&*inner.node, inner.paths, &parts.method, (parts.uri.path(), query), now).await
+                    let asked = Asked {
+                        method: &parts.method,
+                        path: parts.uri.path(),
+                        query,
+                        accept: accept(&parts),
+                    };
+                    answer(&*inner.node, inner.paths, asked, now).await
                 }
                 Err(refusal) => {
                     tracing::debug!(?refusal, method = %parts.method, path = parts.uri.path(), "request refused");
@@ -180,20 +191,34 @@ impl<N: NodeApi, A: ApiServer> Handler for Api<N, A> {
     }
 }
 
+/// A request without its body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) method: &'a Method,
+    /// As it is on the wire.
+    pub(crate) path: &'a str,
+    pub(crate) query: &'a str,
+    pub(crate) accept: Option<&'a str>,
+}
+
+fn accept(parts: &hyper::http::request::Parts) -> Option<&str> {
+    parts.headers.get(ACCEPT)?.to_str().ok()
+}
+
 /// The answer to a request that may be answered.
-pub(crate) async fn answer<N: NodeApi>(
+pub(crate) async fn answer<N: NodeApi + NodeTools>(
     node: &N,
     paths: Paths,
-    method: &Method,
-    (path, query): (&str, &str),
+    asked: Asked<'_>,
     now: Wall,
 ) -> Response<Body> {
+    let Asked { method, path, query, accept } = asked;
     let segments: Vec<&str> = path.split('/').skip(1).collect();
     let first = segments.first().copied().unwrap_or_default();
     if !paths.debugging && DEBUGGING.contains(&first) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
     }
-    let get = method == Method::GET;
+    let (get, post) = (method == Method::GET, method == Method::POST);
     match segments.as_slice() {
         ["healthz", rest @ ..] if get => healthz::answer(&node.health().await, rest, query),
         ["pods"] | ["pods", ""] if get => pod_list(node.pods().await),
@@ -206,7 +231,18 @@ pub(crate) async fn answer<N: NodeApi>(
         ["metrics", "resource"] if get => {
             whole(StatusCode::OK, exposition::CONTENT_TYPE, node.resource_metrics().await.into())
         }
-        ["metrics", "resource"]
+        ["logs", ..] if !paths.system_log => {
+            text(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled.\n")
+        }
+        ["logs", rest @ ..] if get => tools::node_logs(node, rest, query, paths.system_log_query).await,
+        ["run", rest @ ..] if post => tools::run(node, rest, query).await,
+        ["checkpoint", rest @ ..] if post => tools::checkpoint(node, rest, query).await,
+        ["statusz"] if get => zpages::statusz(node, accept, now),
+        ["flagz"] if get => zpages::flagz(node, accept),
+        ["run" | "checkpoint", ..] if !post => not_allowed("POST"),
+        ["logs", ..]
+        | ["statusz" | "flagz"]
+        | ["metrics", "resource"]
         | ["healthz", ..]
         | ["pods", ..]
         | ["runningpods", ..]
@@ -214,12 +250,7 @@ pub(crate) async fn answer<N: NodeApi>(
         | ["containerLogs", ..]
             if !get =>
         {
-            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
-            response
-        }
-        ["logs", ..] if !paths.system_log => {
-            text(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled.\n")
+            not_allowed("GET")
         }
         ["debug", "pprof", ..] if !paths.profiling => {
             text(StatusCode::METHOD_NOT_ALLOWED, "profiling endpoint is disabled.\n")
@@ -228,14 +259,17 @@ pub(crate) async fn answer<N: NodeApi>(
     }
 }
 
+fn not_allowed(allowed: &'static str) -> Response<Body> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
 /// 501 for what upstream has and this node does not have yet.
 fn not_built(first: &str) -> Option<Response<Body>> {
     let what = match first {
-        "run" => "running commands in containers",
-        "checkpoint" => "checkpoints of containers",
-        "logs" => "logs of the node itself",
         "stats" | "metrics" => "these statistics and metrics",
-        "statusz" | "flagz" | "debug" => "this debugging endpoint",
+        "debug" => "this debugging endpoint",
         _ => return None,
     };
     Some(text(StatusCode::NOT_IMPLEMENTED, format!("this node's agent does not support {what} yet\n")))

@@ -6,6 +6,8 @@ use http_body_util::BodyExt;
 use super::*;
 use crate::body::streamed;
 
+mod tools;
+
 struct FakeNode {
     pods: Vec<Pod>,
     broken: bool,
@@ -79,12 +81,19 @@ impl NodeApi for FakeNode {
     }
 }
 
-const ALL: Paths = Paths { debugging: true, system_log: true, profiling: true };
+const ALL: Paths = Paths { debugging: true, system_log: true, system_log_query: true, profiling: true };
 const NOW: Wall = Wall(1_795_262_400_000_000_000);
 
-async fn ask(node: &FakeNode, paths: Paths, method: Method, target: &str) -> (u16, String) {
+async fn respond(node: &FakeNode, paths: Paths, method: Method, target: &str) -> Response<Body> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let response = answer(node, paths, &method, (path, query), NOW).await;
+    answer(node, paths, Asked { method: &method, path, query, accept: None }, NOW).await
+}
+
+async fn ask(node: &FakeNode, paths: Paths, method: Method, target: &str) -> (u16, String) {
+    told(respond(node, paths, method, target).await).await
+}
+
+async fn told(response: Response<Body>) -> (u16, String) {
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -113,7 +122,7 @@ async fn paths_and_answers() {
         ("/%70ods", 404, "404 page not found\n"),
         ("/metrics", 501, "this node's agent does not support these statistics and metrics yet\n"),
         ("/metrics/resource", 200, "resource_scrape_error 0\n"),
-        ("/run/a/b/c", 501, "this node's agent does not support running commands in containers yet\n"),
+        ("/debug/flags/v", 501, "this node's agent does not support this debugging endpoint yet\n"),
     ] {
         assert_eq!(get(&node, target).await, (status, body.to_owned()), "{target}");
     }

@@ -39,6 +39,8 @@ pub fn appliance(config: &NodeConfig) -> Value {
         "volumePluginDir": "/var/lib/kubelet/volumeplugins",
         // A standalone node has nobody to ask who a caller is and what he may do, so it serves nobody.
         "enableServer": joins(config),
+        // There is no shell to look into the journal with.
+        "enableSystemLogQuery": true,
         "readOnlyPort": 0,
         "registerNode": joins(config),
         "rotateCertificates": true,

@@ -1,0 +1,234 @@
+//! What people use to look into the node: commands in containers, checkpoints, files of the log directory, the journal.
+//!
+//! In: requests of [`NodeTools`]. Out: what the runtime, the disk and journalctl say. Invariants: a slow client holds back
+//! its own answer only; journalctl gets half a minute; what goes wrong in the middle of a log is told in the log.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use agent_core::drivers::{Checkpoints, Exec, ExecOutput, Runtime};
+use agent_core::node_logs::{ServiceQuery, files_of};
+use agent_core::runtime::observed::ContainerObserved;
+use agent_core::time::Wall;
+use agent_core::types::time;
+use agent_linux::files;
+use agent_linux::node_logs::{NodeLog, NodeLogError, is_text, look};
+use agent_server::api::{ContainerOf, LogPieces, NodeFile, NodeFileError, NodeTools};
+use agent_server::body::Broken;
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+use tokio::sync::mpsc;
+
+use super::view::{NodeView, running};
+use crate::actor::Tasks;
+use crate::cli::Settings;
+use crate::pod_dirs::chain;
+
+/// The node's log directory.
+const LOGS: &str = "/var/log";
+/// The agent's own unit (image/rootfs).
+const UNIT: &str = "orlop-agent";
+/// How long journalctl may look.
+const JOURNAL_MAX: Duration = Duration::from_secs(30);
+/// Bytes read at once.
+const PIECE_BYTES: usize = 32 * 1024;
+/// Pieces that wait for a client.
+const PIECES_MAX: usize = 4;
+
+type Pieces = mpsc::Sender<Result<Bytes, Broken>>;
+
+/// What does not change while the process lives.
+pub(super) struct ProcessFacts {
+    checkpoints: PathBuf,
+    started: Wall,
+    flags: Vec<(String, String)>,
+}
+
+impl ProcessFacts {
+    pub(super) fn new(settings: &Settings, started: Wall) -> ProcessFacts {
+        let checkpoints = Path::new(&settings.options.root_dir).join("checkpoints");
+        ProcessFacts { checkpoints, started, flags: settings.given.clone() }
+    }
+}
+
+impl<R: Runtime> NodeView<R> {
+    async fn running_container(&self, of: &ContainerOf) -> Result<ContainerObserved, String> {
+        let (_, found) = self.runtime.inspect(&of.uid.as_str().into()).await.map_err(|e| chain(&e))?;
+        running(found.containers, &of.container)
+    }
+}
+
+impl<R: Runtime + Exec + Checkpoints> NodeTools for NodeView<R> {
+    async fn run_command(&self, of: ContainerOf, command: Vec<String>) -> Result<Vec<u8>, String> {
+        let container = self.running_container(&of).await?;
+        let output = self.runtime.exec_sync(&container.id, &command, None).await.map_err(|e| chain(&e))?;
+        let ExecOutput { exit_code, mut stdout, stderr } = output;
+        if exit_code != 0 {
+            let words = String::from_utf8_lossy(&stderr);
+            return Err(format!("command '{}' exited with {exit_code}: {words}", command.join(" ")));
+        }
+        stdout.extend(stderr);
+        Ok(stdout)
+    }
+
+    async fn checkpoint(&self, of: ContainerOf, timeout_s: i64) -> Result<String, String> {
+        let container = self.running_container(&of).await?;
+        let directory = self.process.checkpoints.clone();
+        let ContainerOf { namespace, pod, container: name, .. } = of;
+        let now = time::text(self.tasks.now().wall);
+        let location = directory.join(format!("checkpoint-{pod}_{namespace}-{name}-{now}.tar"));
+        // What is in a process's memory is nobody else's to read.
+        let made = self.tasks.blocking(move || files::make_dir(&directory, 0o700)).await;
+        made.ok_or("the node is being stopped")?.map_err(|e| chain(&e))?;
+        let location = location.display().to_string();
+        self.runtime.checkpoint(&container.id, &location, timeout_s).await.map_err(|e| chain(&e))?;
+        Ok(location)
+    }
+
+    async fn node_file(&self, path: String) -> Result<NodeFile, NodeFileError> {
+        let looked = self.tasks.blocking(move || {
+            Ok(match look(Path::new(LOGS), &path)? {
+                NodeLog::Directory(names) => (NodeFile::Directory(names), None),
+                NodeLog::File(mut file) => {
+                    let is_text = is_text(&mut file)
+                        .map_err(|source| NodeLogError::Io { path: path.clone(), source })?;
+                    let (to, pieces) = mpsc::channel(PIECES_MAX);
+                    (NodeFile::Pieces(pieces, is_text), Some((file, to)))
+                }
+            })
+        });
+        let stopping = || NodeFileError::Failed("the node is being stopped".to_owned());
+        let (found, file) =
+            looked.await.ok_or_else(stopping)?.map_err(|error: NodeLogError| match error {
+                NodeLogError::NotFound(_) | NodeLogError::Refused(_) => {
+                    NodeFileError::NotFound(error.to_string())
+                }
+                NodeLogError::Io { .. } => NodeFileError::Failed(chain(&error)),
+            })?;
+        if let Some((file, to)) = file {
+            self.tasks.start(send_file(file, to));
+        }
+        Ok(found)
+    }
+
+    async fn service_logs(&self, query: ServiceQuery) -> LogPieces {
+        let (to, pieces) = mpsc::channel(PIECES_MAX);
+        let tasks = self.tasks.clone();
+        self.tasks.start(async move {
+            let told = tell_services(&query, &to, &tasks);
+            if tokio::time::timeout(JOURNAL_MAX, told).await.is_err() {
+                say(&to, "\nthe time limit is over\n").await;
+            }
+        });
+        pieces
+    }
+
+    fn started(&self) -> Wall {
+        self.process.started
+    }
+
+    fn flags(&self) -> Vec<(String, String)> {
+        self.process.flags.clone()
+    }
+}
+
+async fn send_file(file: File, to: Pieces) {
+    let path = "a file of the node";
+    if let Err(error) = copy(tokio::fs::File::from_std(file), &to).await {
+        tracing::warn!(%error, "{path} is not read to its end");
+        // If nobody receives any more, nobody needs to know.
+        let _ = to.send(Err(Broken(error.to_string()))).await;
+    }
+}
+
+/// Until the end, or until nobody reads any more.
+async fn copy(mut from: impl AsyncRead + Unpin, to: &Pieces) -> std::io::Result<()> {
+    loop {
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        if from.read_buf(&mut piece).await? == 0 || to.send(Ok(piece.into())).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+async fn say(to: &Pieces, words: &str) {
+    // If nobody receives any more, nobody needs to know.
+    let _ = to.send(Ok(Bytes::from(words.to_owned()))).await;
+}
+
+async fn tell_services(query: &ServiceQuery, to: &Pieces, tasks: &Tasks) {
+    let (journal, files) = query.split(&journal_units().await, UNIT);
+    if !journal.is_empty()
+        && let Err(error) = tell_journal(&query.journal_arguments(&journal), to).await
+    {
+        tracing::warn!(%error, "the journal cannot be read");
+        say(to, "\nerror: journal output not available\n").await;
+    }
+    if let Some(words) = query.refuses_files(&files) {
+        return say(to, &words).await;
+    }
+    for service in files {
+        tell_file_of(service, to, tasks).await;
+    }
+}
+
+/// Units that the journal knows; nothing where there is no journal.
+async fn journal_units() -> String {
+    let output = Command::new("journalctl").args(["--field", "_SYSTEMD_UNIT"]).kill_on_drop(true).output();
+    match output.await {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+        Ok(_) | Err(_) => String::new(),
+    }
+}
+
+/// What journalctl says of its own failures is a part of the answer.
+async fn tell_journal(arguments: &[String], to: &Pieces) -> std::io::Result<()> {
+    let mut command = Command::new("journalctl");
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let outputs = async {
+        match stdout {
+            Some(stdout) => copy(stdout, to).await,
+            None => Ok(()),
+        }
+    };
+    let errors = async {
+        match stderr {
+            Some(stderr) => copy(stderr, to).await,
+            None => Ok(()),
+        }
+    };
+    let (outputs, errors) = tokio::join!(outputs, errors);
+    outputs.and(errors)?;
+    // Nobody may read any more while there is more to say.
+    child
+        .start_kill()
+        .or_else(|e| if e.kind() == std::io::ErrorKind::InvalidInput { Ok(()) } else { Err(e) })?;
+    child.wait().await?;
+    Ok(())
+}
+
+async fn tell_file_of(service: String, to: &Pieces, tasks: &Tasks) {
+    let name = service.clone();
+    let found = tasks.blocking(move || {
+        let mut looked = files_of(&name).into_iter().map(|path| look(Path::new(LOGS), &path));
+        // A directory of the service's name is where the last of the three may be.
+        looked.find(|found| !matches!(found, Ok(NodeLog::Directory(_)) | Err(NodeLogError::NotFound(_))))
+    });
+    let result = match found.await.flatten() {
+        Some(Ok(NodeLog::File(file))) => {
+            copy(tokio::fs::File::from_std(file), to).await.map_err(|e| e.to_string())
+        }
+        Some(Err(error)) => Err(chain(&error)),
+        Some(Ok(NodeLog::Directory(_))) | None => {
+            return say(to, &format!("\nlog not found for {service}\n")).await;
+        }
+    };
+    if let Err(error) = result {
+        say(to, &format!("\nerror getting log for {service}: {error}\n")).await;
+    }
+}

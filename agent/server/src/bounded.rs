@@ -11,6 +11,7 @@
 //! ```
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +37,34 @@ pub(crate) struct Bounds {
     pub(crate) lifetime: Duration,
     /// For an answer under way when its time is over.
     pub(crate) last_wait: Duration,
+}
+
+/// How long until a failed listener is tried again (contract 1.2).
+pub(crate) const RETRY: Duration = Duration::from_secs(5);
+
+/// Serves at `address` until `stop`, and tries again where it cannot listen. `bound` tells the address once it is
+/// listened on, `None` while it is not.
+pub(crate) async fn serve_always(
+    what: &'static str,
+    address: SocketAddr,
+    routes: Router,
+    bounds: Bounds,
+    bound: watch::Sender<Option<SocketAddr>>,
+    stop: CancellationToken,
+) {
+    let listen = async || {
+        let listener = TcpListener::bind(address).await?;
+        bound.send_replace(Some(listener.local_addr()?));
+        serve(listener, routes.clone(), bounds, &stop).await
+    };
+    while !stop.is_cancelled() {
+        if let Err(error) = listen().await {
+            tracing::error!(%address, %error, "{what} does not listen; trying again in 5 s");
+        }
+        bound.send_replace(None);
+        // Waits for the stop, with the retry as its deadline.
+        let _ = timeout(RETRY, stop.cancelled()).await;
+    }
 }
 
 /// Serves until `stop`.

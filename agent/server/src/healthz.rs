@@ -10,15 +10,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::bounded::{self, Bounds};
-
-/// How long until a failed listener is tried again (contract 1.2).
-const RETRY: Duration = Duration::from_secs(5);
 
 /// Probes ask once in a while and one at a time; nobody needs more than this.
 const BOUNDS: Bounds = Bounds {
@@ -36,26 +31,8 @@ pub fn address(bind: IpAddr, port: u16) -> Option<SocketAddr> {
 
 /// Serves until `stop`. `bound` tells the address once it is listened on, `None` while it is not.
 pub async fn serve(address: SocketAddr, bound: watch::Sender<Option<SocketAddr>>, stop: CancellationToken) {
-    while !stop.is_cancelled() {
-        match listen(address, &bound, &stop).await {
-            Ok(()) => {}
-            Err(error) => tracing::error!(%address, %error, "healthz does not listen; trying again in 5 s"),
-        }
-        bound.send_replace(None);
-        // Waits for the stop, with the retry as its deadline.
-        let _ = timeout(RETRY, stop.cancelled()).await;
-    }
-}
-
-async fn listen(
-    address: SocketAddr,
-    bound: &watch::Sender<Option<SocketAddr>>,
-    stop: &CancellationToken,
-) -> std::io::Result<()> {
-    let listener = TcpListener::bind(address).await?;
-    bound.send_replace(Some(listener.local_addr()?));
     let routes = Router::new().route("/healthz", get(ping)).route("/healthz/ping", get(ping));
-    bounded::serve(listener, routes, BOUNDS, stop).await
+    bounded::serve_always("healthz", address, routes, BOUNDS, bound, stop).await;
 }
 
 async fn ping() -> &'static str {
@@ -65,9 +42,11 @@ async fn ping() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounded::RETRY;
     use std::net::Ipv4Addr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::timeout;
 
     async fn request(to: SocketAddr, line: &str) -> String {
         let mut stream = TcpStream::connect(to).await.unwrap();

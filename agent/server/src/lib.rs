@@ -14,4 +14,5 @@ pub mod body;
 mod bounded;
 pub mod healthz;
 pub mod https;
+pub mod read_only;
 pub mod tls;

@@ -26,6 +26,7 @@ use agent_linux::directory_hints::DirectoryHints;
 use agent_server::api::{Api, Paths, Streams};
 use agent_server::auth::{Clock, Guard};
 use agent_server::https::{Https, Limits, Spawn};
+use agent_server::read_only;
 use agent_server::tls;
 use agent_server::tls::serving::ServingKey;
 use anyhow::Context;
@@ -66,7 +67,8 @@ impl Spawn for Tasks {
     }
 }
 
-/// Starts the HTTPS API, if the configuration wants one and somebody can decide who may use it.
+/// Starts the HTTPS API, if the configuration wants one and somebody can decide who may use it, and the read-only port,
+/// if it wants that.
 ///
 /// # Errors
 /// A file or a TLS setting that cannot be used.
@@ -79,51 +81,75 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints>(
     tasks: &Tasks,
 ) -> anyhow::Result<()> {
     let kubelet = &settings.kubelet;
-    let policy = AccessPolicy::new(kubelet);
-    if !kubelet.enable_server {
+    let guarded = is_guarded(kubelet, client.is_some());
+    if !guarded && kubelet.read_only_port == 0 {
         return Ok(());
-    }
-    if client.is_none() && policy.needs_api_server() {
-        tracing::info!(
-            "the HTTPS API is off: this node has no API server that could say who may use it; turn \
-             authentication.webhook.enabled and authorization.mode: Webhook off if that is what you want"
-        );
-        return Ok(());
-    }
-    let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;
-    let address = SocketAddr::new(bind, u16::try_from(kubelet.port).context("port")?);
-    let identity = client.clone();
-    let client = client.unwrap_or_else(|| watch::channel(None).1);
-    let authorities = client_authorities(settings, client.clone(), tasks).await?;
-    let (asks, authorities) = match authorities {
-        Some(view) => (true, view),
-        None => (false, watch::channel(None).1),
-    };
-    let certificate = certificate(settings, node_name, identity, &views, tasks).await?;
-    let (tls, ignored) = tls::server_config(kubelet, certificate, asks)?;
-    if kubelet.read_only_port != 0 {
-        tracing::warn!(
-            port = kubelet.read_only_port,
-            "readOnlyPort has no effect: there is no read-only port yet"
-        );
-    }
-    for setting in ignored {
-        tracing::warn!(setting, "a TLS setting has no effect");
     }
     let (hints, reader) = DirectoryHints::new().context("watch logs")?;
     tasks.start(async move {
         let error = reader.await;
         tracing::error!(error = %chain(&error), "logs are not followed any more");
     });
-    let time = tasks.clone();
-    let clock: Clock = Arc::new(move || time.now());
+    let (addresses, board) = (views.addresses.clone(), views.board.clone());
     let process = tools::ProcessFacts::new(settings, tasks.now().wall);
     let view = NodeView::new(views, process, runtime, configuration(kubelet), hints, tasks.clone());
-    let guard = Guard::new(policy, node_name, client, authorities, clock.clone());
+    let view = Arc::new(view);
+    let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;
+    if kubelet.read_only_port != 0 {
+        let address = SocketAddr::new(bind, u16::try_from(kubelet.read_only_port).context("readOnlyPort")?);
+        tracing::warn!(%address, "the read-only port shows this node's pods to anybody");
+        let (bound, _) = watch::channel(None);
+        tasks.start(read_only::serve(view.clone(), clock(tasks), address, bound, tasks.stop().clone()));
+    }
+    if guarded {
+        let certificate = certificate(settings, node_name, client.clone(), addresses, board, tasks).await?;
+        let address = SocketAddr::new(bind, u16::try_from(kubelet.port).context("port")?);
+        serve_https(settings, node_name, client, view, (address, certificate), tasks).await?;
+    }
+    Ok(())
+}
+
+/// Whether there is to be an HTTPS API.
+fn is_guarded(kubelet: &KubeletConfiguration, in_cluster: bool) -> bool {
+    let decidable = in_cluster || !AccessPolicy::new(kubelet).needs_api_server();
+    if kubelet.enable_server && !decidable {
+        tracing::info!(
+            "the HTTPS API is off: this node has no API server that could say who may use it; turn \
+             authentication.webhook.enabled and authorization.mode: Webhook off if that is what you want"
+        );
+    }
+    kubelet.enable_server && decidable
+}
+
+fn clock(tasks: &Tasks) -> Clock {
+    let tasks = tasks.clone();
+    Arc::new(move || tasks.now())
+}
+
+async fn serve_https<R: Runtime + Streaming + Exec + Checkpoints>(
+    settings: &Arc<Settings>,
+    node_name: &str,
+    client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
+    view: Arc<NodeView<R>>,
+    (address, certificate): (SocketAddr, watch::Receiver<Option<ServingKey>>),
+    tasks: &Tasks,
+) -> anyhow::Result<()> {
+    let kubelet = &settings.kubelet;
+    let client = client.unwrap_or_else(|| watch::channel(None).1);
+    let authorities = client_authorities(settings, client.clone(), tasks).await?;
+    let (asks, authorities) = match authorities {
+        Some(view) => (true, view),
+        None => (false, watch::channel(None).1),
+    };
+    let (tls, ignored) = tls::server_config(kubelet, certificate, asks)?;
+    for setting in ignored {
+        tracing::warn!(setting, "a TLS setting has no effect");
+    }
+    let guard = Guard::new(AccessPolicy::new(kubelet), node_name, client, authorities, clock(tasks));
     let spawner: Arc<dyn Spawn> = Arc::new(tasks.clone());
     let idle = kubelet.streaming_connection_idle_timeout.to_std();
     let streams = Streams { idle, spawner: spawner.clone() };
-    let handler = Arc::new(Api::new(Arc::new(view), guard, paths(kubelet), streams, clock));
+    let handler = Arc::new(Api::new(view, guard, paths(kubelet), streams, clock(tasks)));
     let https = Https { tls, limits: Limits::default(), handler, spawner };
     let (bound, _) = watch::channel(None);
     tasks.start(https.serve(address, bound, tasks.stop().clone()));
@@ -175,7 +201,8 @@ async fn certificate(
     settings: &Arc<Settings>,
     node_name: &str,
     client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
-    views: &Views,
+    addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
+    board: Board,
     tasks: &Tasks,
 ) -> anyhow::Result<watch::Receiver<Option<ServingKey>>> {
     let kubelet = &settings.kubelet;
@@ -185,10 +212,10 @@ async fn certificate(
         return Ok(files::follow_pair(pair, first, tasks));
     }
     let cert_dir = PathBuf::from(&settings.options.cert_dir);
-    match (client, views.addresses.clone()) {
+    match (client, addresses) {
         (Some(client), Some(addresses)) if kubelet.server_tls_bootstrap => {
             let config = plan::serving_certificate(node_name);
-            request::start(&cert_dir, config, client, addresses, views.board.clone(), tasks)
+            request::start(&cert_dir, config, client, addresses, board, tasks)
         }
         _ => {
             let (name, now) = (node_name.to_owned(), tasks.now().wall);

@@ -169,3 +169,38 @@ async fn pages_about_the_process() {
         assert_eq!(ask("/statusz", Some(accept)).await.0, 406, "{accept}");
     }
 }
+
+#[tokio::test]
+async fn the_read_only_port_shows_and_does_nothing() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (bound, mut listening) = tokio::sync::watch::channel(None);
+    let stop = tokio_util::sync::CancellationToken::new();
+    let clock: Clock = Arc::new(|| agent_core::time::Now { wall: NOW, ..Default::default() });
+    let local = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = crate::read_only::serve(Arc::new(node()), clock, local, bound, stop.clone());
+    let client = async {
+        let to = listening.wait_for(Option::is_some).await.unwrap().expect("waited for");
+        for (line, status) in [
+            ("GET /pods", 200),
+            ("GET /healthz", 200),
+            ("GET /metrics/resource", 200),
+            ("POST /pods", 405),
+            ("GET /configz", 404),
+            ("GET /runningpods/", 404),
+            ("GET /containerLogs/default/web/c", 404),
+            ("POST /run/default/web/c?cmd=ls", 404),
+            ("POST /exec/default/web/c?output=1", 404),
+            ("GET /logs/", 404),
+            ("GET /%70ods", 404),
+        ] {
+            let mut stream = tokio::net::TcpStream::connect(to).await.unwrap();
+            let request = format!("{line} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut said = String::new();
+            stream.read_to_string(&mut said).await.unwrap();
+            assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {said}");
+        }
+        stop.cancel();
+    };
+    tokio::join!(server, client);
+}

@@ -1,0 +1,57 @@
+//! The read-only port (`readOnlyPort`, off unless configured): what the HTTPS API shows, over plain HTTP and to anybody.
+//! Contract 14.3.
+//!
+//! In: an address, [`NodeApi`]. Out: HTTP/1. Invariant: it only looks: nothing that debugging handlers have is served,
+//! and nothing but GET.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::{Response, StatusCode};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Asked, NodeApi, NodeTools, Paths, answer};
+use crate::auth::Clock;
+use crate::body::{Body, text};
+use crate::bounded::{self, Bounds};
+
+/// Monitoring asks, a few at a time.
+const BOUNDS: Bounds = Bounds {
+    connections: 32,
+    head: Duration::from_secs(10),
+    lifetime: Duration::from_secs(60),
+    last_wait: Duration::from_secs(1),
+};
+/// First segments of paths that anybody may see.
+const OPEN: &[&str] = &["healthz", "pods", "stats", "metrics"];
+/// None of these handlers is served.
+const PATHS: Paths = Paths { debugging: false, system_log: false, system_log_query: false, profiling: false };
+
+/// Serves until `stop`. `bound` tells the address once it is listened on, `None` while it is not.
+pub async fn serve<N: NodeApi + NodeTools>(
+    node: Arc<N>,
+    clock: Clock,
+    address: SocketAddr,
+    bound: watch::Sender<Option<SocketAddr>>,
+    stop: CancellationToken,
+) {
+    let routes = Router::new().fallback(move |request: Request| {
+        let (node, now) = (node.clone(), clock().wall);
+        async move {
+            let (parts, _) = request.into_parts();
+            let path = parts.uri.path();
+            if !path.split('/').nth(1).is_some_and(|first| OPEN.contains(&first)) {
+                return text(StatusCode::NOT_FOUND, "404 page not found\n").map(axum::body::Body::new);
+            }
+            let query = parts.uri.query().unwrap_or_default();
+            let asked = Asked { method: &parts.method, path, query, accept: None };
+            let answered: Response<Body> = answer(&*node, PATHS, asked, now).await;
+            answered.map(axum::body::Body::new)
+        }
+    });
+    bounded::serve_always("the read-only port", address, routes, BOUNDS, bound, stop).await;
+}

@@ -31,6 +31,7 @@ pub mod play;
 pub mod programs;
 pub mod proxy;
 pub mod ready;
+pub mod strangers;
 pub mod swaps;
 pub mod truth;
 pub mod vm_node;

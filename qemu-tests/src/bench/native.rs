@@ -45,6 +45,14 @@ pub(super) fn usage(pid: i32) -> Result<Usage> {
     parse_usage(&read("stat")?, &read("status")?).context("a /proc of another kernel")
 }
 
+/// Resident memory of a process, KiB.
+///
+/// # Errors
+/// If it has ended.
+pub fn resident_kib(pid: i32) -> Result<u64> {
+    Ok(usage(pid)?.rss_kib)
+}
+
 /// Thousandths of a core over a window.
 #[must_use]
 pub fn per_mille(before: u64, after: u64, ticks_per_second: u64, window: Duration) -> u64 {

@@ -1,15 +1,22 @@
 //! What people use to look into a node: its log directory, commands by `/run`, checkpoints, `/statusz` and `/flagz`.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
+use crate::bench::native::resident_kib;
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
 use crate::cluster::node_api::NodeApi;
+use crate::cluster::plane::Cluster;
+use crate::cluster::proxy::inside;
+use crate::cluster::strangers::{endless_body, endless_head, silent_crowd, slow_head};
+use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -28,6 +35,14 @@ pub const CASES: &[Case] = &[
         about: "commands by /run, a checkpoint that the runtime refuses, /statusz and /flagz",
         group: GROUP,
         run: tools,
+    },
+    Case {
+        name: "api/strangers",
+        level: Level::L4n,
+        expected_s: 90,
+        about: "10,000 silent connections, heads and bodies without end, a byte at a time: got rid of; node and pods unmoved",
+        group: GROUP,
+        run: strangers,
     },
 ];
 
@@ -125,4 +140,57 @@ fn tools(cx: &mut CaseContext<'_>) -> Result<()> {
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "obeys", None)?;
     await_pod_gone(&joined.cluster, "obeys", 30)
+}
+
+fn strangers(cx: &mut CaseContext<'_>) -> Result<()> {
+    const MIB: usize = 1024 * 1024;
+    let joined = Joined::shared(cx)?;
+    let pod = joined.run_pod(api_pod("unmoved", "first", STAYS, 1))?;
+    let (cluster, node) = (&joined.cluster, &joined.nodes[0]);
+    let api = NodeApi::at(cluster, FIRST)?;
+    let admin = cluster.pki().node_admin()?;
+    api.await_healthy(&admin, 30)?;
+    let before = resident_kib(node.agent_pid()?)? / 1024;
+    let ready = ready_since(cluster)?;
+    let address = SocketAddr::new(FIRST.parse()?, 10250);
+    let ca = cluster.pki().ca.pem.clone();
+    // Those who want something are connected before the crowd comes.
+    let all = inside(cluster.pid()?, async move || {
+        Ok(tokio::join!(
+            slow_head(address, &ca),
+            endless_head(address, &ca, 1024 * MIB),
+            endless_body(address, &ca, 1024 * MIB),
+            silent_crowd(address, 10_000, Duration::from_secs(15))
+        ))
+    });
+    let (slow, head, body, crowd) = all?;
+    let (slow, head, body, crowd) = (slow?, head?, body?, crowd?);
+    say::line(format!(
+        "a byte at a time: ended after {slow:.0?}; {head} bytes of a head, {} of a body",
+        body.1
+    ));
+    // Buffers of the sockets take some beyond the limit.
+    ensure!(head < 16 * MIB, "{head} bytes of a head without end were taken");
+    ensure!(body.0 == 401 && body.1 < 16 * MIB, "a body without end: {body:?}");
+    ensure!(crowd >= 1000, "only {crowd} of 10000 connections were taken");
+    api.await_healthy(&admin, 60)?;
+    let after = resident_kib(node.agent_pid()?)? / 1024;
+    say::line(format!(
+        "{crowd} of 10000 silent connections taken and ended; agent {before} MiB, then {after} MiB"
+    ));
+    ensure!(node.http_get(10248, "/healthz")? == "ok", "healthz on 10248");
+    ensure!(ready_since(cluster)? == ready, "the node was not Ready all the time");
+    let client = cluster.client();
+    let same = client.get::<Pod>(&client.of("default"), "unmoved")?.context("the pod")?;
+    ensure!(same.status == pod.status, "the pod was moved: {:?}", same.status);
+    client.delete::<Pod>(&client.of("default"), "unmoved", None)?;
+    await_pod_gone(cluster, "unmoved", 30)
+}
+
+/// Since when the node has been Ready.
+fn ready_since(cluster: &Cluster) -> Result<String> {
+    let path = "{.status.conditions[?(@.type==\"Ready\")]['status','lastTransitionTime']}";
+    let said = cluster.kubectl(&["get", "node", "first", "-o", &format!("jsonpath={path}")])?;
+    ensure!(said.starts_with("True "), "the node is not Ready: {said}");
+    Ok(said)
 }

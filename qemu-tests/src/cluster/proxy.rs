@@ -31,8 +31,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").context("listen on the loopback")?;
         listener.set_nonblocking(true).context("make the listener non-blocking")?;
         let port = listener.local_addr().context("ask for the port")?.port();
-        let namespace =
-            File::open(format!("/proc/{pid}/ns/net")).context("open the plane's network namespace")?;
+        let namespace = namespace(pid)?;
         let (stop, stopped) = oneshot::channel();
         let (entered, is_inside) = std::sync::mpsc::channel();
         let serve = move || {
@@ -67,6 +66,22 @@ impl Drop for Proxy {
             let _ = thread.join();
         }
     }
+}
+
+/// Runs `work` on a thread of its own in the network namespace of the process `pid`.
+///
+/// # Errors
+/// If the namespace cannot be entered, or the work fails.
+pub fn inside<T: Send>(pid: i32, work: impl AsyncFnOnce() -> Result<T> + Send) -> Result<T> {
+    let namespace = namespace(pid)?;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| enter(&namespace)?.block_on(work()));
+        thread.join().map_err(|_| anyhow::anyhow!("the thread in the namespace panicked"))?
+    })
+}
+
+fn namespace(pid: i32) -> Result<File> {
+    File::open(format!("/proc/{pid}/ns/net")).context("open the plane's network namespace")
 }
 
 fn enter(namespace: &File) -> Result<tokio::runtime::Runtime> {

@@ -71,7 +71,9 @@ pub fn shims(node: &NativeNode) -> Result<Vec<i32>> {
 ///
 /// A caller that dies in StartContainer cancels the call. containerd may then forget a task that its shim goes on to
 /// make: container and sandbox are removed, but the task's cgroups stay, and the shim, which does not end while it has
-/// a task. No call of CRI reaches it any more (see containerd's issue 7733).
+/// a task. No call of CRI reaches it any more (see containerd's issue 7733). A containerd that is itself killed between a
+/// task's making and its answer cleans up when it is back, and may leave the task's cgroups; the start that is asked for
+/// again then finds no pipes.
 pub fn forgive_lost_tasks(left: &mut Vec<String>, containerd_log: &str) -> usize {
     let ids: BTreeSet<&str> = containerd_log.lines().filter_map(lost_task).collect();
     let id_of =
@@ -86,11 +88,13 @@ pub fn forgive_lost_tasks(left: &mut Vec<String>, containerd_log: &str) -> usize
     lost.len()
 }
 
-/// The container whose start was cancelled while its shim was making the task.
+/// The container whose start was cancelled, or whose containerd was killed, while its shim was making the task.
 fn lost_task(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("StartContainer for \\\"")?;
     let (id, rest) = rest.split_once("\\\"")?;
-    rest.contains("failed to create shim task: context canceled").then_some(id)
+    let (_, why) = rest.split_once("failed to create shim task: ")?;
+    let causes = ["context canceled", "failed to start io pipe copy"];
+    causes.iter().any(|cause| why.starts_with(cause)).then_some(id)
 }
 
 /// host-local's own files, and the cgroup that containerd keeps for all containers.
@@ -146,6 +150,12 @@ mod tests {
         let mut left = all.map(str::to_owned).to_vec();
         assert_eq!(forgive_lost_tasks(&mut left, log), 1);
         assert_eq!(left, ["cgroup /c/cpu/k8s.io/def", "shim 2"]);
+        let cleaned = log.replace("context canceled", "failed to start io pipe copy: unable to copy pipes");
+        let mut left = vec!["cgroup /c/pids/k8s.io/abc".to_owned()];
+        assert_eq!((forgive_lost_tasks(&mut left, &cleaned), left.len()), (1, 0));
+        let other = log.replace("context canceled", "OCI runtime create failed");
+        let mut left = vec!["cgroup /c/pids/k8s.io/abc".to_owned()];
+        assert_eq!((forgive_lost_tasks(&mut left, &other), left.len()), (0, 1));
         let mut left = vec!["shim 1".to_owned()];
         assert_eq!(forgive_lost_tasks(&mut left, log), 0);
         assert_eq!(left, ["shim 1"]);

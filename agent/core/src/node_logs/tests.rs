@@ -1,3 +1,5 @@
+//! Queries, page by page: what is refused in which words, and what journalctl is asked.
+
 use super::*;
 
 fn parsed(query: &str) -> Result<Option<NodeLogQuery>, QueryError> {

@@ -1,0 +1,148 @@
+//! Clients that want to wear a node's HTTPS API out: connections by the thousand, heads and bodies without end, silence.
+//!
+//! What comes in: the node's address, the cluster's CA. What goes out: how each of them was got rid of. Nobody here shows
+//! a certificate or a token.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// More than any limit of the node.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// More than the node gives a handshake, for every thousand that it takes at once.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Bytes sent at once.
+const PIECE: usize = 64 * 1024;
+
+/// Opens so many connections at once and says nothing on any of them; answers of how many the node took, once it has
+/// ended all of those.
+///
+/// # Errors
+/// If one that was taken is not ended.
+pub async fn silent_crowd(node: SocketAddr, many: usize, held: Duration) -> Result<usize> {
+    let one = async || -> Result<bool> {
+        // Those that wait in the kernel's queue are taken or not, as places become free.
+        let Ok(Ok(mut stream)) = timeout(held, TcpStream::connect(node)).await else { return Ok(false) };
+        // A connection that was broken off was ended, too.
+        if timeout(SILENCE, stream.read(&mut [0; 1])).await.is_ok() {
+            return Ok(true);
+        }
+        // Where the queue was full, the kernel may have made a connection for the client alone: it learns so by the first
+        // byte that it sends.
+        let poked = async {
+            stream.write_all(b"?").await?;
+            stream.read(&mut [0; 1]).await
+        };
+        // One that had waited in the queue all the time is told that this is no handshake.
+        Ok(timeout(SILENCE, poked).await.context("a silent connection is not ended")?.is_ok())
+    };
+    let mut crowd: FuturesUnordered<_> = (0..many).map(|_| one()).collect();
+    let mut taken = 0;
+    while let Some(was_taken) = crowd.next().await {
+        taken += usize::from(was_taken?);
+    }
+    Ok(taken)
+}
+
+/// A request whose head never ends; answers of how many bytes of it the node took before it broke off.
+///
+/// # Errors
+/// If the node takes more than `most`.
+pub async fn endless_head(node: SocketAddr, ca: &str, most: usize) -> Result<usize> {
+    let mut stream = tls(node, ca).await?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: node\r\nX-Endless: ").await?;
+    let taken = pour(&mut stream, most).await?;
+    Ok(taken)
+}
+
+/// A request whose body never ends; answers of the status and of how many bytes the node took.
+///
+/// # Errors
+/// If the node takes more than `most`, or does not answer.
+pub async fn endless_body(node: SocketAddr, ca: &str, most: usize) -> Result<(u16, usize)> {
+    let stream = tls(node, ca).await?;
+    let (mut answers, mut body) = tokio::io::split(stream);
+    body.write_all(
+        b"POST /run/default/x/c?cmd=ls HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\n",
+    )
+    .await?;
+    let mut answer = [0; 16];
+    let read = async {
+        timeout(PATIENCE, answers.read_exact(&mut answer)).await.context("no answer")?.context("no answer")
+    };
+    let pour = async {
+        let mut chunk = format!("{PIECE:x}\r\n").into_bytes();
+        chunk.resize(chunk.len() + PIECE, b'x');
+        chunk.extend(b"\r\n");
+        pour_pieces(&mut body, &chunk, most).await
+    };
+    let (read, taken) = tokio::join!(read, pour);
+    read?;
+    let status = std::str::from_utf8(&answer)?.split(' ').nth(1).context("a status")?.parse()?;
+    Ok((status, taken?))
+}
+
+/// A request that comes a byte at a time; answers of how long the node waited for its end.
+///
+/// # Errors
+/// If it waits for ever.
+pub async fn slow_head(node: SocketAddr, ca: &str) -> Result<Duration> {
+    let mut stream = tls(node, ca).await?;
+    let begun = Instant::now();
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    while begun.elapsed() < PATIENCE {
+        tick.tick().await;
+        if stream.write_all(b"G").await.is_err() || stream.flush().await.is_err() {
+            return Ok(begun.elapsed());
+        }
+        // What it says at the end is of no interest, that it says it is.
+        if timeout(Duration::from_millis(1), stream.read(&mut [0; 64])).await.is_ok() {
+            return Ok(begun.elapsed());
+        }
+    }
+    bail!("a request that comes a byte at a time is still waited for after {PATIENCE:?}")
+}
+
+async fn pour(stream: &mut TlsStream<TcpStream>, most: usize) -> Result<usize> {
+    pour_pieces(stream, &vec![b'x'; PIECE], most).await
+}
+
+/// Until the node takes no more: it broke off, or it does not read any more and its buffers are full.
+async fn pour_pieces(to: &mut (impl AsyncWriteExt + Unpin), piece: &[u8], most: usize) -> Result<usize> {
+    let mut taken = 0;
+    while taken < most {
+        let sent = async {
+            to.write_all(piece).await?;
+            to.flush().await
+        };
+        match timeout(PATIENCE, sent).await {
+            Ok(Ok(())) => taken += piece.len(),
+            Ok(Err(_)) => return Ok(taken),
+            Err(_) => bail!("the node neither reads nor ends a request without end ({taken} bytes taken)"),
+        }
+    }
+    bail!("the node took {taken} bytes of a request without end")
+}
+
+async fn tls(node: SocketAddr, ca: &str) -> Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).context("the cluster's CA")?)?;
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let connect = async {
+        let stream = TcpStream::connect(node).await?;
+        TlsConnector::from(Arc::new(config)).connect(ServerName::IpAddress(node.ip().into()), stream).await
+    };
+    timeout(PATIENCE, connect).await.context("no connection to the node")?.context("connect to the node")
+}

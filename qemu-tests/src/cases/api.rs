@@ -14,6 +14,7 @@ use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
 use crate::cluster::flags::Settings;
 use crate::cluster::kubeconfig::Credentials;
 use crate::cluster::node_api::NodeApi;
+use crate::cluster::plane::Cluster;
 use crate::cluster::wires::Wire;
 use crate::native::node::NativeNode;
 use crate::say;
@@ -27,6 +28,14 @@ pub const CASES: &[Case] = &[
         about: "nobody 401, somebody 403, who was granted it 200, the admin everything; without the API server too",
         group: GROUP,
         run: healthz_auth,
+    },
+    Case {
+        name: "api/refused",
+        level: Level::L4n,
+        expected_s: 20,
+        about: "every path with every verb, asked by nobody, by a stranger and by one who may see metrics; four impostors",
+        group: GROUP,
+        run: refused,
     },
     Case {
         name: "api/serving-certificate",
@@ -82,7 +91,7 @@ fn healthz_auth(cx: &mut CaseContext<'_>) -> Result<()> {
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "node-pods"},
                 "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}]}),
         )?;
-        await_granted(cluster)?;
+        await_granted(cluster, "pods", "default")?;
         let pods: serde_json::Value = serde_json::from_str(&expect(Some(&robot), "/pods", 200)?)?;
         ensure!(pods["kind"] == "PodList", "{pods}");
         expect(Some(&robot), "/configz", 403)?;
@@ -95,19 +104,110 @@ fn healthz_auth(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 /// The authoriser learns of a new binding by a watch of its own.
-fn await_granted(cluster: &crate::cluster::plane::Cluster) -> Result<()> {
+fn await_granted(cluster: &Cluster, subresource: &str, account: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
-    let ask = [
-        "auth",
-        "can-i",
-        "get",
-        "nodes",
-        "--subresource=pods",
-        "--as=system:serviceaccount:default:default",
-        "-q",
-    ];
+    let subresource = format!("--subresource={subresource}");
+    let account = format!("--as=system:serviceaccount:default:{account}");
+    let ask = ["auth", "can-i", "get", "nodes", &subresource, &account, "-q"];
     while cluster.kubectl(&ask).is_err() {
         ensure!(Instant::now() < deadline, "the new role is not in force after 20 s");
+    }
+    Ok(())
+}
+
+/// Paths, and what of `nodes` they need, the first that is enough first.
+const PATHS: &[(&str, &str)] = &[
+    ("/healthz", "healthz proxy"),
+    ("/healthz/syncloop", "healthz proxy"),
+    ("/pods", "pods proxy"),
+    ("/runningpods/", "pods proxy"),
+    ("/configz", "configz proxy"),
+    ("/statusz", "statusz"),
+    ("/flagz", "configz"),
+    ("/metrics", "metrics"),
+    ("/metrics/cadvisor", "metrics"),
+    ("/metrics/resource", "metrics"),
+    ("/metrics/probes", "metrics"),
+    ("/stats/summary", "stats"),
+    ("/logs/", "log"),
+    ("/logs/?query=kubelet", "log"),
+    ("/checkpoint/default/x/c", "checkpoint"),
+    ("/containerLogs/default/x/c", "proxy"),
+    ("/exec/default/x/c?command=ls&output=1", "proxy"),
+    ("/attach/default/x/c?output=1", "proxy"),
+    ("/portForward/default/x", "proxy"),
+    ("/run/default/x/c?cmd=ls", "proxy"),
+    ("/debug/pprof/", "proxy"),
+    ("/%68ealthz", "proxy"),
+    ("//pods", "proxy"),
+    ("/metricsandmore", "proxy"),
+    ("/nothing", "proxy"),
+];
+/// Methods, and their verbs.
+const VERBS: &[(&str, &str)] =
+    &[("GET", "get"), ("POST", "create"), ("PUT", "update"), ("PATCH", "patch"), ("DELETE", "delete")];
+
+fn refused(cx: &mut CaseContext<'_>) -> Result<()> {
+    let joined = Joined::shared(cx)?;
+    let cluster = &joined.cluster;
+    let node = NodeApi::at(cluster, FIRST)?;
+    node.await_healthy(&cluster.pki().node_admin()?, 30)?;
+    for account in ["gone", "watcher"] {
+        cluster.kubectl(&["create", "serviceaccount", account])?;
+    }
+    let token = |account: &str| -> Result<Credentials> {
+        let token = cluster.kubectl(&["create", "token", account])?;
+        Ok(Credentials::Token(token.trim().to_owned()))
+    };
+    let (gone, watcher) = (token("gone")?, token("watcher")?);
+    cluster.kubectl(&["delete", "serviceaccount", "gone"])?;
+    let role = "--verb=get --resource=nodes/metrics".split(' ').collect::<Vec<_>>();
+    cluster.kubectl(&[&["create", "clusterrole", "sees-metrics"][..], &role].concat())?;
+    let binding = [
+        "clusterrolebinding",
+        "sees-metrics",
+        "--clusterrole=sees-metrics",
+        "--serviceaccount=default:watcher",
+    ];
+    cluster.kubectl(&[&["create"][..], &binding].concat())?;
+    await_granted(cluster, "metrics", "watcher")?;
+    let stranger = cluster.pki().client("stranger", "stranger", None)?.credentials()?;
+    let [ended, unknown] = cluster.pki().unknown_clients("first")?;
+    let impostors = [
+        ("a made-up token", Credentials::Token("made-up".to_owned())),
+        ("a token of an account that is gone", gone),
+        ("a certificate of another authority", unknown.credentials()?),
+        ("a certificate that ended", ended.credentials()?),
+    ];
+    for (path, subresources) in PATHS {
+        for (who, credentials) in &impostors {
+            let (status, body) = node.get(Some(credentials), path)?;
+            ensure!((status, body.as_str()) == (401, "Unauthorized"), "{who}: {path}: {status} {body}");
+        }
+        for (method, verb) in VERBS {
+            let (status, body) = node.ask(None, method, path)?;
+            ensure!((status, body.as_str()) == (401, "Unauthorized"), "{method} {path}: {status} {body}");
+            let words = |user: &str| {
+                format!(
+                    "Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{subresources}])"
+                )
+            };
+            let (status, body) = node.ask(Some(&stranger), method, path)?;
+            ensure!(
+                (status, body.trim()) == (403, words("stranger").as_str()),
+                "{method} {path}: {status} {body}"
+            );
+            let (status, body) = node.ask(Some(&watcher), method, path)?;
+            if (*method, *subresources) == ("GET", "metrics") {
+                ensure!(![401, 403, 500].contains(&status), "the watcher: {method} {path}: {status} {body}");
+            } else {
+                let user = "system:serviceaccount:default:watcher";
+                ensure!(
+                    (status, body.trim()) == (403, words(user).as_str()),
+                    "{method} {path}: {status} {body}"
+                );
+            }
+        }
     }
     Ok(())
 }

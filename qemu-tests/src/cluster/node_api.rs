@@ -64,7 +64,7 @@ impl<'a> NodeApi<'a> {
     /// # Errors
     /// If there is no answer, or the certificate is not the node's.
     pub fn get(&self, who: Option<&Credentials>, path: &str) -> Result<(u16, String)> {
-        self.ask(who, http::Request::get(path))
+        self.ask(who, "GET", path)
     }
 
     /// POST of nothing to a path.
@@ -72,11 +72,15 @@ impl<'a> NodeApi<'a> {
     /// # Errors
     /// If there is no answer, or the certificate is not the node's.
     pub fn post(&self, who: &Credentials, path: &str) -> Result<(u16, String)> {
-        self.ask(Some(who), http::Request::post(path))
+        self.ask(Some(who), "POST", path)
     }
 
-    fn ask(&self, who: Option<&Credentials>, request: http::request::Builder) -> Result<(u16, String)> {
-        let request = request.body(Body::empty())?;
+    /// A request without a body.
+    ///
+    /// # Errors
+    /// If there is no answer, or the certificate is not the node's.
+    pub fn ask(&self, who: Option<&Credentials>, method: &str, path: &str) -> Result<(u16, String)> {
+        let request = http::Request::builder().method(method).uri(path).body(Body::empty())?;
         let what = format!("{} {} of the node at {}", request.method(), request.uri(), self.name);
         let user = match who {
             None => json!({}),

@@ -4,6 +4,7 @@ use crate::case::Case;
 
 pub mod api;
 pub mod api_logs;
+pub mod api_metrics;
 pub mod api_streams;
 pub mod api_tools;
 pub mod boot;
@@ -67,6 +68,7 @@ pub fn all() -> Vec<Case> {
         join_clock::CASES,
         api::CASES,
         api_logs::CASES,
+        api_metrics::CASES,
         api_streams::CASES,
         api_tools::CASES,
         lifecycle::CASES,

@@ -38,6 +38,42 @@ const REFUSAL_MAX: usize = 64 * 1024;
 /// A token file is read again after this (client-go does the same).
 const TOKEN_FILE_AGE_MAX: Duration = Duration::from_secs(60);
 
+/// Hears of requests, for whoever counts them. Called from the tasks that send them: it must not wait.
+pub trait RequestObserver: Send + Sync + 'static {
+    /// The server began to answer with `code`, or there was no answer; watches included.
+    fn answered(&self, method: &str, host: &str, code: Option<u16>, took: Duration);
+
+    /// A request waited for the client's own limits.
+    fn waited(&self, method: &str, host: &str, took: Duration);
+}
+
+/// Somebody who hears of requests, or nobody.
+#[derive(Clone, Default)]
+pub struct Observer(pub Option<Arc<dyn RequestObserver>>);
+
+impl std::fmt::Debug for Observer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Observer({})", self.0.is_some())
+    }
+}
+
+/// A request that is under way; dropped before its answer it has none.
+struct Observed<'a> {
+    by: &'a Observer,
+    method: String,
+    host: String,
+    began: Instant,
+    code: Option<u16>,
+}
+
+impl Drop for Observed<'_> {
+    fn drop(&mut self) {
+        if let Some(by) = &self.by.0 {
+            by.answered(&self.method, &self.host, self.code, self.began.elapsed());
+        }
+    }
+}
+
 /// What a client is told at its making.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -51,6 +87,8 @@ pub struct Options {
     pub event_rate: (i32, i32),
     /// HTTP/1.1 where the environment has `DISABLE_HTTP2`.
     pub protocol: Protocol,
+    /// Who hears of requests.
+    pub observer: Observer,
 }
 
 impl Options {
@@ -63,6 +101,7 @@ impl Options {
             api_rate: (50, 100),
             event_rate: (50, 100),
             protocol: Protocol::Http2,
+            observer: Observer::default(),
         }
     }
 }
@@ -98,6 +137,7 @@ pub(crate) struct Inner {
     events: Option<Limiter>,
     token: std::sync::Mutex<Option<(std::path::PathBuf, StdInstant, Secret)>>,
     requests: AtomicU64,
+    observer: Observer,
 }
 
 impl std::fmt::Debug for ApiClient {
@@ -128,6 +168,7 @@ impl ApiClient {
             events: Limiter::new(options.event_rate.0, options.event_rate.1),
             token: std::sync::Mutex::default(),
             requests: AtomicU64::new(0),
+            observer: options.observer.clone(),
         })))
     }
 
@@ -209,8 +250,17 @@ impl ApiClient {
             }
         }
         self.0.requests.fetch_add(1, Ordering::Relaxed);
+        let mut observed = Observed {
+            by: &self.0.observer,
+            method: parts.method.to_string(),
+            host: access.server.authority(),
+            began: Instant::now(),
+            code: None,
+        };
         let request = Request::from_parts(parts, Full::new(Bytes::from(body)));
         let outcome = self.0.connection.send(request).await;
+        observed.code = outcome.as_ref().ok().map(|response| response.status().as_u16());
+        drop(observed);
         self.0.connection.answered(outcome.is_ok());
         outcome
     }
@@ -269,6 +319,9 @@ impl ApiServer for ApiClient {
         };
         if let Some(limiter) = limiter {
             let wait = limiter.reserve(began, self.0.timeout).map_err(|w| error::throttled(call, w))?;
+            if let Some(observer) = &self.0.observer.0 {
+                observer.waited(request.method().as_str(), &self.server().authority(), wait);
+            }
             if !wait.is_zero() {
                 sleep_until(began + wait).await;
             }

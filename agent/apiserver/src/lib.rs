@@ -41,7 +41,7 @@ mod tls;
 mod watch;
 
 pub use access::{Access, Credentials, KeyPem, Server, ServerError, Trust};
-pub use client::{ApiClient, Health, Options, Stats};
+pub use client::{ApiClient, Health, Observer, Options, RequestObserver, Stats};
 pub use connect::{ConnectError, Protocol};
 pub use refresh::{Refreshed, keep_fresh};
 pub use tls::{TlsError, Unverified};

@@ -19,6 +19,7 @@ pub mod lease;
 pub mod lifecycle_hooks;
 pub mod logs;
 pub mod machine;
+pub mod metrics;
 pub mod mirror_pods;
 pub mod node_logs;
 pub mod node_status;

@@ -24,8 +24,37 @@ use crate::error_log::ErrorLog;
 const RECEIVE_MAX: usize = 16 << 20;
 /// Pace of asking a runtime that does not answer at the start; connections have their own back-off.
 const ASK_AGAIN: Duration = connect::BACKOFF_FIRST;
+/// The call that lasts as long as its stream.
+pub(crate) const EVENTS: &str = "GetContainerEvents";
 /// What the kubelet says of itself in `Version`, and what the runtime must repeat in the field `version`.
 pub(crate) const KUBELET_API_VERSION: &str = "0.1.0";
+
+/// Hears of calls and events, for whoever counts them. Called from the tasks that make the calls: it must not wait.
+pub trait CallObserver: Send + Sync + 'static {
+    /// A call ended, by its CRI verb; one that was given up has failed. `GetContainerEvents` lasts as long as its
+    /// stream and is no call here.
+    fn called(&self, verb: &'static str, took: Duration, failed: bool);
+
+    /// The event stream came up, or broke or did not come up.
+    fn event_stream(&self, up: bool);
+
+    /// An event came; the runtime made it then (nanoseconds since 1970, by its clock).
+    fn event(&self, created_ns: i64);
+}
+
+/// A call that is under way; dropped before its end it has failed.
+struct Observed {
+    by: Arc<dyn CallObserver>,
+    verb: &'static str,
+    began: Instant,
+    failed: bool,
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        self.by.called(self.verb, self.began.elapsed(), self.failed);
+    }
+}
 
 /// A client of one container runtime; clones share the connection.
 #[derive(Clone)]
@@ -36,6 +65,7 @@ pub struct CriClient {
     endpoint: Arc<str>,
     // Held for a moment only, never across an await.
     log: Arc<Mutex<ErrorLog>>,
+    observer: Option<Arc<dyn CallObserver>>,
 }
 
 impl fmt::Debug for CriClient {
@@ -74,6 +104,7 @@ impl CriClient {
             request_timeout,
             endpoint: Arc::from(endpoint),
             log: Arc::default(),
+            observer: None,
         };
         let version = client.await_version().await?;
         check_version(endpoint, &version)?;
@@ -84,6 +115,17 @@ impl CriClient {
             "container runtime connected"
         );
         Ok(client)
+    }
+
+    /// The same client, whose calls from now on are told to `observer`.
+    #[must_use]
+    pub fn observed(self, observer: Arc<dyn CallObserver>) -> CriClient {
+        CriClient { observer: Some(observer), ..self }
+    }
+
+    /// Who hears of calls and events.
+    pub(crate) fn observer(&self) -> Option<&dyn CallObserver> {
+        self.observer.as_deref()
     }
 
     /// Deadline of ordinary calls.
@@ -145,6 +187,7 @@ impl CriClient {
         call: Call<'_>,
         answer: impl Future<Output = Result<Response<A>, Status>>,
     ) -> Result<A, CallError> {
+        let mut observed = self.observe(call);
         let outcome = match call.deadline {
             None => answer.await,
             Some(deadline) => match timeout(deadline, answer).await {
@@ -156,6 +199,10 @@ impl CriClient {
                 }
             },
         };
+        if let Some(observed) = &mut observed {
+            observed.failed = outcome.is_err();
+        }
+        drop(observed);
         outcome.map(Response::into_inner).map_err(|status| {
             let error = CallError::status(call.operation, call.object, &status);
             // Expected answers: races with removal, features a runtime does not have.
@@ -164,6 +211,11 @@ impl CriClient {
             }
             error
         })
+    }
+
+    fn observe(&self, call: Call<'_>) -> Option<Observed> {
+        let by = self.observer.clone().filter(|_| call.operation != EVENTS)?;
+        Some(Observed { by, verb: call.operation, began: Instant::now(), failed: true })
     }
 
     async fn await_version(&self) -> Result<VersionResponse, CriError> {

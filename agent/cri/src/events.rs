@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Code, Streaming};
 
 use crate::CriClient;
-use crate::client::Call;
+use crate::client::{Call, EVENTS};
 use crate::connect::Backoff;
 use crate::convert::observed;
 use crate::error::CallError;
@@ -78,7 +78,7 @@ impl CriClient {
                     let _ = signals.send(RuntimeSignal::Unsupported).await;
                     return;
                 }
-                End::Broken => {}
+                End::Broken => self.observed_stream(false),
             }
             backoff.failed(Instant::now(), ());
             // Until the next attempt, or until nobody listens any more.
@@ -88,11 +88,17 @@ impl CriClient {
         }
     }
 
+    fn observed_stream(&self, up: bool) {
+        if let Some(observer) = self.observer() {
+            observer.event_stream(up);
+        }
+    }
+
     async fn open_stream(
         &self,
         signals: &mpsc::Sender<RuntimeSignal>,
     ) -> Result<Streaming<v1::ContainerEventResponse>, End> {
-        let call = Call { operation: "GetContainerEvents", object: "all", deadline: None };
+        let call = Call { operation: EVENTS, object: "all", deadline: None };
         let request = v1::GetEventsRequest {};
         let answer = self.runtime(call, request, |mut c, r| async move { c.get_container_events(r).await });
         let mut answer = pin!(answer);
@@ -105,13 +111,19 @@ impl CriClient {
                 answer = &mut answer => break answer,
                 () = sleep_until(consent), if !assumed => {
                     assumed = true;
+                    self.observed_stream(true);
                     say(RelistReason::Established).await?;
                 }
                 () = signals.closed() => return Err(End::ReceiverGone),
             }
         };
         match answer {
-            Ok(stream) => Ok(stream),
+            Ok(stream) => {
+                if !assumed {
+                    self.observed_stream(true);
+                }
+                Ok(stream)
+            }
             Err(error) if error.code == Code::Unimplemented => Err(End::Unsupported),
             Err(_) => {
                 if assumed {
@@ -140,12 +152,15 @@ impl CriClient {
             let signal = match event {
                 Ok(Some(event)) => {
                     backoff.succeeded();
+                    if let Some(observer) = self.observer() {
+                        observer.event(event.created_at);
+                    }
                     signal(&event)
                 }
                 Ok(None) => RuntimeSignal::Relist(RelistReason::Lost),
                 Err(status) if status.code() == Code::Unimplemented => return End::Unsupported,
                 Err(status) => {
-                    let error: DriverError = CallError::status("GetContainerEvents", "all", &status).into();
+                    let error: DriverError = CallError::status(EVENTS, "all", &status).into();
                     self.log_failure(&error);
                     RuntimeSignal::Relist(RelistReason::Lost)
                 }

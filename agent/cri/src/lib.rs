@@ -30,6 +30,6 @@ mod streaming;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use client::CriClient;
+pub use client::{CallObserver, CriClient};
 pub use error::CriError;
 pub use events::{RelistReason, RuntimeSignal};

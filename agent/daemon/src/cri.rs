@@ -10,22 +10,26 @@ use anyhow::Context;
 use orlop_config::kubelet::KubeletConfiguration;
 use tokio::sync::mpsc;
 
+use crate::metrics::Metrics;
 use crate::pleg::{RuntimeSignal, Signals};
 
 /// As many as the client's own queue: hints coalesce in PLEG's mailbox, not here.
 const SIGNALS_MAX: usize = 16;
 
-/// Connects to the runtime, and to the image service if it has an endpoint of its own.
+/// Connects to the runtime, and to the image service if it has an endpoint of its own; `metrics` counts the calls.
 ///
 /// # Errors
 /// No answer within runtimeRequestTimeout, or a runtime that does not speak CRI v1.
-pub async fn connect(kubelet: &KubeletConfiguration) -> anyhow::Result<(Arc<CriClient>, Arc<CriClient>)> {
+pub async fn connect(
+    kubelet: &KubeletConfiguration,
+    metrics: &Metrics,
+) -> anyhow::Result<(Arc<CriClient>, Arc<CriClient>)> {
     let request_timeout: Duration = kubelet.runtime_request_timeout.to_std();
     let endpoint = &kubelet.container_runtime_endpoint;
     let runtime = CriClient::connect(endpoint, request_timeout)
         .await
         .with_context(|| format!("connect to the container runtime at {endpoint}"))?;
-    let runtime = Arc::new(runtime);
+    let runtime = Arc::new(runtime.observed(Arc::new(metrics.clone())));
     let image_endpoint = kubelet.image_endpoint();
     if image_endpoint == endpoint {
         return Ok((runtime.clone(), runtime));
@@ -33,7 +37,7 @@ pub async fn connect(kubelet: &KubeletConfiguration) -> anyhow::Result<(Arc<CriC
     let images = CriClient::connect(image_endpoint, request_timeout)
         .await
         .with_context(|| format!("connect to the image service at {image_endpoint}"))?;
-    Ok((runtime, Arc::new(images)))
+    Ok((runtime, Arc::new(images.observed(Arc::new(metrics.clone())))))
 }
 
 /// The client's event stream.

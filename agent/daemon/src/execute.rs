@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use agent_core::drivers::{Class, DriverError, ImageService, Runtime};
+use agent_core::images::keyring::Credential;
+use agent_core::lifecycle_hooks::HookAction;
 use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_worker::{PodEvent, TerminatingRecord};
@@ -29,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::actor::Tasks;
 use crate::handlers::Handlers;
 use crate::mailbox::Sender;
+use crate::metrics::Metrics;
 use crate::observer::Observer;
 use crate::pod_dirs::PodDirs;
 use crate::sources::Sources;
@@ -43,6 +46,7 @@ pub struct Executor<R, I> {
     sources: Arc<dyn Sources>,
     pulls: Arc<Semaphore>,
     tasks: Tasks,
+    metrics: Metrics,
     pleg: Sender<PlegEvent>,
     mutating: Arc<AtomicUsize>,
     abandon: CancellationToken,
@@ -59,6 +63,7 @@ impl<R, I> Clone for Executor<R, I> {
             sources: self.sources.clone(),
             pulls: self.pulls.clone(),
             tasks: self.tasks.clone(),
+            metrics: self.metrics.clone(),
             pleg: self.pleg.clone(),
             mutating: self.mutating.clone(),
             abandon: self.abandon.clone(),
@@ -101,7 +106,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         (runtime, images, handlers): (Arc<R>, Arc<I>, Arc<dyn Handlers>),
         (dirs, sources): (Arc<PodDirs>, Arc<dyn Sources>),
         pulls: usize,
-        tasks: Tasks,
+        (tasks, metrics): (Tasks, Metrics),
         pleg: Sender<PlegEvent>,
     ) -> Executor<R, I> {
         Executor {
@@ -113,6 +118,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             sources,
             pulls: Arc::new(Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS))),
             tasks,
+            metrics,
             pleg,
             mutating: Arc::default(),
             abandon: CancellationToken::new(),
@@ -141,6 +147,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         let (this, key) = (self.clone(), key.clone());
         let task = async move {
             let verb = effect.verb();
+            let waits = waits(&effect);
             let started = this.tasks.now().mono;
             let work = Box::pin(this.within(deadline, this.carry_out(&key, effect)));
             let result = tokio::select! {
@@ -151,6 +158,9 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 result = work => result,
             };
             let took_ms = this.tasks.now().mono.since(started).as_millis();
+            if waits && result.is_err() && !this.tasks.stop().is_cancelled() {
+                this.metrics.sleep_cut_short();
+            }
             log(&key, id, verb, took_ms, &result);
             drop(counted);
             answer.give(result);
@@ -219,7 +229,13 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let (at, key) = (self.dirs.clone(), key.clone());
                 self.on_disk(move || at.remove(&key)).await
             }
-            Effect::SetUpVolume { volume } => volumes::set_up(self, key, *volume).await,
+            Effect::SetUpVolume { volume } => {
+                let (plugin, began) = (volume.plugin, self.tasks.now().mono);
+                let result = volumes::set_up(self, key, *volume).await;
+                let took = self.tasks.now().mono.since(began);
+                self.metrics.volume_set_up(plugin.name(), took, result.is_ok());
+                result
+            }
             Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,
             Effect::ReadEnvFiles { files } => volumes::read_env_files(self, files).await,
             Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
@@ -231,9 +247,13 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::InspectImage { image } => {
                 self.images.image_status(&image).await.map(EffectOk::Image).map_err(error)
             }
-            Effect::PullImage { image, credentials } => pull::pull(self, &image, credentials).await,
+            Effect::PullImage { image, credentials } => self.pull(key, &image, credentials).await,
             Effect::RunSandbox { config } => {
-                self.runtime.run_sandbox(&config).await.map(EffectOk::Sandbox).map_err(said)
+                let began = self.tasks.now().mono;
+                let made = self.runtime.run_sandbox(&config).await;
+                let took = self.tasks.now().mono.since(began);
+                self.metrics.sandbox(&config.runtime_handler, took, made.is_ok());
+                made.map(EffectOk::Sandbox).map_err(said)
             }
             Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),
             Effect::RemoveSandbox { sandbox } => done_or_error(self.runtime.remove_sandbox(&sandbox).await),
@@ -254,11 +274,26 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             }
             Effect::RunHook { call, .. } => {
                 let ended = self.handlers.hook(&call).await;
+                if let Ok(Some(_)) = &ended {
+                    self.metrics.hook_fell_back();
+                }
                 ended
                     .map(|fell_back| EffectOk::Hook { fell_back })
                     .map_err(|message| EffectError { class: Class::Invalid, message })
             }
         }
+    }
+
+    async fn pull(&self, key: &PodKey, image: &str, credentials: Vec<Credential>) -> EffectResult {
+        let began = self.tasks.now().mono;
+        self.metrics.pulling(key);
+        let result = pull::pull(self, image, credentials).await;
+        let bytes = match &result {
+            Ok(EffectOk::Image(Some(image))) => Some(image.size_bytes),
+            _ => None,
+        };
+        self.metrics.pulled(key, bytes, self.tasks.now().mono.since(began));
+        result
     }
 
     async fn on_disk(&self, work: impl FnOnce() -> Result<(), DriverError> + Send + 'static) -> EffectResult {
@@ -293,6 +328,11 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+/// True for hooks that only wait.
+fn waits(effect: &Effect) -> bool {
+    matches!(effect, Effect::RunHook { call, .. } if matches!(call.action, HookAction::Sleep { .. }))
 }
 
 /// True for calls that an earlier incarnation may still have in progress after its end.

@@ -18,6 +18,7 @@ pub mod logging;
 pub mod mailbox;
 pub mod manager;
 pub mod memory;
+pub mod metrics;
 pub mod node;
 pub mod observer;
 pub mod outlets;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::pod_manager::{Beginning, ManagerAction, ManagerEvent, PodManager};
 use agent_core::pod_source::Source;
-use agent_core::pod_worker::{PodEvent, PodWorker, WorkerContext};
+use agent_core::pod_worker::{KillReason, PodEvent, PodWorker, WorkerContext};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
@@ -121,6 +121,9 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
 
     fn before(&mut self, _now: Now, event: &ManagerEvent) {
         self.synced.see(event);
+        if let ManagerEvent::Update(update) = event {
+            self.outlets.metrics().update(update);
+        }
         self.stale |= matches!(event, ManagerEvent::Update(_));
     }
 
@@ -137,6 +140,11 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
                 self.start(key, beginning, fence_until, now);
             }
             ManagerAction::Tell { uid, event } => {
+                match &event {
+                    PodEvent::Desired(pod) => self.outlets.metrics().wanted(pod),
+                    PodEvent::Kill { reason: KillReason::Orphan, .. } => self.outlets.metrics().orphan(&uid),
+                    _ => {}
+                }
                 if let Some(worker) = self.workers.get(&uid) {
                     worker.send(event);
                 }

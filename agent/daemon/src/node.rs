@@ -34,6 +34,7 @@ use crate::host::{self, Host};
 use crate::mailbox::{Inbox, Sender};
 use crate::manager::{DesiredPods, ManagerShell, Synced};
 use crate::memory;
+use crate::metrics::Metrics;
 use crate::observer::Observer;
 use crate::outlets::Outlets;
 use crate::pleg::{PlegShell, Signals, listen};
@@ -86,6 +87,8 @@ pub struct Drivers<R, I, S, C, A> {
     pub signals: S,
     /// What workers share, made from the machine.
     pub facts: Arc<C>,
+    /// Who counts.
+    pub metrics: Metrics,
     /// The API server, and what to be there; `None` for a standalone node.
     pub cluster: Option<(ClusterPlan, ApiDrivers<A>)>,
 }
@@ -136,7 +139,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             (drivers.runtime.clone(), images.clone(), drivers.handlers),
             (dirs, sources.clone()),
             plan.pulls,
-            tasks.clone(),
+            (tasks.clone(), drivers.metrics.clone()),
             to_pleg.clone(),
         );
         let statuses = StatusStore::default();
@@ -144,7 +147,11 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             vec![("manager", Box::new(to_manager.clone())), ("pleg", Box::new(to_pleg.clone()))];
 
         let mailboxes = drivers.cluster.as_ref().map(|_| Mailboxes::new(&tasks));
-        let outlets = Outlets::new(statuses.clone(), mailboxes.as_ref().map(Mailboxes::outlets));
+        let outlets = Outlets::new(
+            statuses.clone(),
+            drivers.metrics.clone(),
+            mailboxes.as_ref().map(Mailboxes::outlets),
+        );
         drivers.facts.warnings().into_iter().for_each(|fact| outlets.of_node(fact));
         let mut expected = BTreeSet::new();
         if let Some(path) = plan.static_pods.clone() {
@@ -175,13 +182,14 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let health = start_pleg(
             executor.observer(),
             &drivers.signals,
-            &tasks,
+            (&tasks, &drivers.metrics),
             (to_pleg, pleg_inbox),
             &to_manager,
             (output, to_links),
         );
         let cluster = drivers.cluster.zip(mailboxes).map(|((plan, api), mailboxes)| {
-            let handles = cluster::start(plan, mailboxes, api, to_manager.clone(), &tasks);
+            let handles =
+                cluster::start(plan, mailboxes, api, to_manager.clone(), (&tasks, &drivers.metrics));
             owners.extend(handles.owners);
             let feeds = Feeds {
                 runtime: drivers.runtime.clone(),
@@ -301,12 +309,18 @@ fn start_output(plan: &Plan, host: &Host, tasks: &Tasks) -> Option<mpsc::Sender<
 fn start_pleg<R: Runtime, S: Signals>(
     observer: Observer<R>,
     signals: &S,
-    tasks: &Tasks,
+    (tasks, metrics): (&Tasks, &Metrics),
     (to_pleg, inbox): (Sender<PlegEvent>, Inbox<PlegEvent>),
     to_manager: &Sender<ManagerEvent>,
     followers: (Option<mpsc::Sender<Arc<PodSnapshot>>>, Sender<Observed>),
 ) -> watch::Receiver<Result<(), String>> {
-    let shell = PlegShell::new(observer, tasks.clone(), to_pleg.clone(), to_manager.clone(), followers);
+    let shell = PlegShell::new(
+        observer,
+        (tasks.clone(), metrics.clone()),
+        to_pleg.clone(),
+        to_manager.clone(),
+        followers,
+    );
     let health = shell.health();
     tasks.own(Pleg::new(agent_core::pleg::Config::default()), shell, inbox);
     let (receiver, driver) = signals.signals();

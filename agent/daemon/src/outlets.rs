@@ -17,12 +17,14 @@ use k8s_openapi::api::core::v1::PodStatus;
 use tokio::sync::Notify;
 
 use crate::mailbox::Sender;
+use crate::metrics::Metrics;
 use crate::status::StatusStore;
 
 /// Who wants to know.
 #[derive(Clone)]
 pub struct Outlets {
     statuses: StatusStore,
+    metrics: Metrics,
     api: Option<ApiOutlets>,
 }
 
@@ -42,8 +44,8 @@ pub struct ApiOutlets {
 impl Outlets {
     /// `api` is `None` on a standalone node.
     #[must_use]
-    pub fn new(statuses: StatusStore, api: Option<ApiOutlets>) -> Outlets {
-        Outlets { statuses, api }
+    pub fn new(statuses: StatusStore, metrics: Metrics, api: Option<ApiOutlets>) -> Outlets {
+        Outlets { statuses, metrics, api }
     }
 
     /// The manager wants to know the Node as it is now.
@@ -51,6 +53,12 @@ impl Outlets {
         if let Some(api) = &self.api {
             api.read_node.notify_one();
         }
+    }
+
+    /// Who counts.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// A source of static pods changed.
@@ -62,6 +70,7 @@ impl Outlets {
 
     /// A worker was started.
     pub fn started(&self, key: &PodKey) {
+        self.metrics.worker_began(key);
         if let Some(api) = &self.api {
             api.mirrors.send(MirrorEvent::Worker(key.clone()));
         }
@@ -69,6 +78,7 @@ impl Outlets {
 
     /// A worker has ended and is forgotten.
     pub fn forgotten(&self, uid: &PodUid) {
+        self.metrics.worker_ended(uid);
         if let Some(api) = &self.api {
             api.mirrors.send(MirrorEvent::Forgotten(uid.clone()));
         }
@@ -84,6 +94,7 @@ impl Outlets {
     /// A worker published a status.
     pub fn published(&self, key: &PodKey, status: PodStatus) {
         let status = Arc::new(status);
+        self.metrics.published(key, self.statuses.get(&key.uid).as_deref(), &status);
         self.statuses.publish(key, status.clone());
         if let Some(api) = &self.api {
             api.status.send(StatusEvent::Published { pod: key.clone(), status });
@@ -128,6 +139,7 @@ impl Outlets {
 
     /// Admission refused a pod.
     pub fn rejected(&self, key: &PodKey, rejection: &Rejection) {
+        self.metrics.rejected(rejection);
         self.record(key, Fact::rejected(key, rejection));
     }
 

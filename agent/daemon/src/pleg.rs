@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::actor::{Shell, Tasks};
 use crate::mailbox::{Coalesce, Relation, Sender};
+use crate::metrics::Metrics;
 use crate::observer::Observer;
 use crate::pod_dirs::log_links::Observed;
 use agent_core::pod_manager::ManagerEvent;
@@ -37,6 +38,7 @@ pub enum RuntimeSignal {
 pub struct PlegShell<R> {
     observer: Observer<R>,
     tasks: Tasks,
+    metrics: Metrics,
     own: Sender<PlegEvent>,
     manager: Sender<ManagerEvent>,
     /// Who follows containers' output, if somebody does; a full queue loses nothing but a hint.
@@ -52,13 +54,13 @@ impl<R: Runtime> PlegShell<R> {
     #[must_use]
     pub fn new(
         observer: Observer<R>,
-        tasks: Tasks,
+        (tasks, metrics): (Tasks, Metrics),
         own: Sender<PlegEvent>,
         manager: Sender<ManagerEvent>,
         (output, links): (Option<mpsc::Sender<Arc<PodSnapshot>>>, Sender<Observed>),
     ) -> PlegShell<R> {
         let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
-        PlegShell { observer, tasks, own, manager, output, links, health, listed: false }
+        PlegShell { observer, tasks, metrics, own, manager, output, links, health, listed: false }
     }
 
     /// Whether PLEG is healthy, for checks and conditions.
@@ -69,9 +71,11 @@ impl<R: Runtime> PlegShell<R> {
 
     fn relist(&self) {
         let (observer, tasks, own) = (self.observer.clone(), self.tasks.clone(), self.own.clone());
+        let metrics = self.metrics.clone();
         self.tasks.start(async move {
             let as_of = tasks.now().mono;
             let result = observer.list().await.map_err(|e| e.to_string());
+            metrics.listed(result.as_deref().ok(), tasks.now().mono.since(as_of));
             if let Err(error) = &result {
                 tracing::warn!(error, "relist failed");
             }
@@ -81,9 +85,12 @@ impl<R: Runtime> PlegShell<R> {
 
     fn inspect(&self, uid: PodUid) {
         let (observer, tasks, own) = (self.observer.clone(), self.tasks.clone(), self.own.clone());
+        let metrics = self.metrics.clone();
         self.tasks.start(async move {
             let as_of = tasks.now().mono;
-            let event = match observer.inspect(&uid).await {
+            let inspected = observer.inspect(&uid).await;
+            metrics.looked_at(tasks.now().mono.since(as_of));
+            let event = match inspected {
                 Ok((key, observation)) => PlegEvent::Inspected(Arc::new(PodSnapshot {
                     pod: key.unwrap_or_else(|| PodKey { namespace: "".into(), name: "".into(), uid }),
                     as_of,
@@ -108,6 +115,9 @@ impl<R: Runtime> Shell for PlegShell<R> {
     }
 
     fn before(&mut self, _now: Now, event: &PlegEvent) {
+        if let PlegEvent::Inspected(snapshot) = event {
+            self.metrics.inspected(snapshot);
+        }
         // The first list tells the manager what an earlier incarnation left in the runtime.
         if let PlegEvent::Listed { result: Ok(pods), .. } = event
             && !std::mem::replace(&mut self.listed, true)

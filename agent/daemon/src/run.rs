@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_apiserver::{ApiClient, Protocol};
+use agent_apiserver::{ApiClient, Observer, Protocol};
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::events::Fact;
 use agent_core::logs;
@@ -36,6 +36,7 @@ use crate::facts::{NodeFacts, check_machine};
 use crate::handlers::PodHandlers;
 use crate::host::Host;
 use crate::incarnation::Incarnation;
+use crate::metrics::Metrics;
 use crate::node::{Drivers, Node, Plan, run_dir};
 use crate::pod_dirs::chain;
 use crate::pod_network::{self, RuntimesFile};
@@ -152,6 +153,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     check_machine(&kubelet)?;
     let mut stop = Stop::listen()?;
     let tasks = Tasks::new(Arc::new(LinuxClock), CancellationToken::new());
+    let metrics = Metrics::new(Arc::new(LinuxClock));
     let started = tasks.now();
     let port = host_channel::find_port(Path::new("/sys"), Path::new("/dev"));
     let host = Host::new(tasks.clone(), run_dir(), port);
@@ -165,7 +167,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     tasks.start(board.clone().follow(base, notifier.clone(), host.clone()));
     let (runtime, images) = tokio::select! {
         // Nothing was begun yet: dropping the connection attempt loses nothing.
-        connected = connect(&kubelet) => connected?,
+        connected = connect(&kubelet, &metrics) => connected?,
         signal = stop.asked() => {
             tracing::info!(signal, "stopped before the container runtime answered");
             return Ok(());
@@ -184,15 +186,16 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     if cluster.is_some() && protocol != Protocol::Http2 {
         tracing::info!(%protocol, "DISABLE_HTTP2 is set; the API server is spoken to in this protocol");
     }
-    let cluster =
-        cluster.map(|of| join((of, protocol), &settings, facts.node_name(), &board, &tasks)).transpose()?;
+    let cluster = cluster
+        .map(|of| join((of, protocol), &settings, facts.node_name(), &board, (&tasks, &metrics)))
+        .transpose()?;
     let network = runtime.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
     let node_name = facts.node_name().to_owned();
     let kubepods = facts.kubepods();
     let handlers = Arc::new(PodHandlers::new(runtime.clone())?);
     let signals = CriSignals(runtime.clone());
-    let drivers = Drivers { signals, runtime, images, handlers, facts, cluster };
+    let drivers = Drivers { signals, runtime, images, handlers, facts, metrics: metrics.clone(), cluster };
     let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
     start_healthz(&kubelet, &tasks)?;
     let views = Views {
@@ -201,6 +204,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         health: node.health(),
         addresses: node.addresses(),
         kubepods,
+        metrics,
         board: board.clone(),
     };
     serving::start(&settings, &node_name, client, views, network.clone(), &tasks).await?;
@@ -238,7 +242,7 @@ fn join(
     settings: &Settings,
     node_name: &str,
     board: &Board,
-    tasks: &Tasks,
+    (tasks, metrics): (&Tasks, &Metrics),
 ) -> anyhow::Result<(ClusterPlan, ApiDrivers<ApiClient>)> {
     let kubelet = &settings.kubelet;
     let (client_view, client) = watch::channel(None);
@@ -247,11 +251,11 @@ fn join(
     tasks.start(identity::reconnect(client.clone(), reconnect.clone()));
     identity::start(
         cluster.clone(),
-        plan::client_options(kubelet, protocol),
+        plan::client_options(kubelet, protocol, Observer(Some(Arc::new(metrics.clone())))),
         plan::client_certificate(kubelet, node_name),
         client_view,
         board.clone(),
-        tasks,
+        (tasks, metrics),
     )?;
     let objects = Arc::new(watches::Objects::new(client.clone(), tasks));
     let drivers = ApiDrivers { client, pods, node, objects, reconnect, board: board.clone() };

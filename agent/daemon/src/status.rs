@@ -64,6 +64,12 @@ impl StatusStore {
         }
     }
 
+    /// A pod's status as it was published last.
+    #[must_use]
+    pub fn get(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
+        self.0.borrow().get(uid).map(|view| view.status.clone())
+    }
+
     /// Forgets a pod of which nothing is left.
     pub fn remove(&self, uid: &PodUid) {
         self.0.send_if_modified(|views| views.remove(uid).is_some());

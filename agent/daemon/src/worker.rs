@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::machine::EffectId;
 use agent_core::pod_worker::{PodAction, PodEvent, PodWorker};
-use agent_core::probe::ProbeId;
+use agent_core::probe::{ProbeCall, ProbeId};
 use agent_core::runtime::PodKey;
-use agent_core::time::Now;
+use agent_core::time::{Mono, Now};
 use tokio_util::sync::CancellationToken;
 
 use crate::actor::Shell;
 use crate::execute::Executor;
 use crate::mailbox::{Coalesce, Relation, Sender};
+use crate::metrics::{Lifecycle, Round};
 use crate::outlets::Outlets;
 use agent_core::pod_manager::ManagerEvent;
 
@@ -29,10 +30,57 @@ pub struct WorkerShell<R, I> {
     /// For each effect in flight, what cancels it.
     cancels: BTreeMap<EffectId, CancellationToken>,
     /// The same for each probe that is being asked.
-    probes: BTreeMap<ProbeId, CancellationToken>,
+    probes: BTreeMap<ProbeId, Asked>,
+    rounds: Rounds,
     state: &'static str,
     ended: bool,
     finished: bool,
+}
+
+/// A probe that is being asked.
+struct Asked {
+    cancel: CancellationToken,
+    call: Box<ProbeCall>,
+    since: Mono,
+}
+
+/// Rounds of work: from the first call for the pod until none is under way.
+#[derive(Default)]
+struct Rounds {
+    since: Option<Mono>,
+    /// The round's subject, known once the step that began it is over.
+    about: Option<Round>,
+    /// The first one is over.
+    created: bool,
+    /// What is wanted has changed with this step.
+    updated: bool,
+}
+
+impl Rounds {
+    fn before(&mut self, event: &PodEvent) {
+        self.updated = matches!(event, PodEvent::Desired(_));
+    }
+
+    fn begin(&mut self, now: Mono) {
+        self.since.get_or_insert(now);
+    }
+
+    /// After a step; a round that is over, and how long it took.
+    fn after(&mut self, now: Mono, state: &str, idle: bool) -> Option<(Round, std::time::Duration)> {
+        let since = self.since?;
+        let about = *self.about.get_or_insert(match (Lifecycle::of(state), self.created, self.updated) {
+            (Lifecycle::Terminating, ..) => Round::Kill,
+            (Lifecycle::Terminated, ..) => Round::Terminated,
+            (Lifecycle::Sync, false, _) => Round::Create,
+            (Lifecycle::Sync, true, true) => Round::Update,
+            (Lifecycle::Sync, true, false) => Round::Sync,
+        });
+        if !idle {
+            return None;
+        }
+        *self = Rounds { created: true, ..Rounds::default() };
+        Some((about, now.since(since)))
+    }
 }
 
 impl<R, I> WorkerShell<R, I> {
@@ -54,6 +102,7 @@ impl<R, I> WorkerShell<R, I> {
             outlets,
             cancels,
             probes: BTreeMap::new(),
+            rounds: Rounds::default(),
             state: "",
             ended: false,
             finished: false,
@@ -68,17 +117,24 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
         PodEvent::Tick
     }
 
-    fn before(&mut self, _now: Now, event: &PodEvent) {
+    fn before(&mut self, now: Now, event: &PodEvent) {
+        self.rounds.before(event);
         match event {
             PodEvent::EffectDone { id, .. } => drop(self.cancels.remove(id)),
-            PodEvent::ProbeDone { id, .. } => drop(self.probes.remove(id)),
+            PodEvent::ProbeDone { id, outcome } => {
+                if let Some(asked) = self.probes.remove(id) {
+                    let took = now.mono.since(asked.since);
+                    self.outlets.metrics().probed(&self.key, &asked.call, outcome, took);
+                }
+            }
             _ => {}
         }
     }
 
-    fn perform(&mut self, _now: Now, action: PodAction) {
+    fn perform(&mut self, now: Now, action: PodAction) {
         match action {
             PodAction::Effect { id, effect, deadline } => {
+                self.rounds.begin(now.mono);
                 let cancel = CancellationToken::new();
                 self.cancels.insert(id, cancel.clone());
                 self.executor.start(&self.key, (id, effect, deadline), cancel, self.own.clone());
@@ -90,12 +146,13 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
             }
             PodAction::Probe { id, call } => {
                 let cancel = CancellationToken::new();
-                self.probes.insert(id, cancel.clone());
+                let asked = Asked { cancel: cancel.clone(), call: call.clone(), since: now.mono };
+                self.probes.insert(id, asked);
                 self.executor.probe(id, *call, cancel, self.own.clone());
             }
             PodAction::CancelProbe(id) => {
-                if let Some(cancel) = self.probes.remove(&id) {
-                    cancel.cancel();
+                if let Some(asked) = self.probes.remove(&id) {
+                    asked.cancel.cancel();
                 }
             }
             PodAction::Persist { id, record } => self.executor.persist(id, record, self.own.clone()),
@@ -105,9 +162,14 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
         }
     }
 
-    fn after(&mut self, _now: Now, worker: &PodWorker) -> bool {
+    fn after(&mut self, now: Now, worker: &PodWorker) -> bool {
+        if let Some((about, took)) = self.rounds.after(now.mono, worker.state_name(), self.cancels.is_empty())
+        {
+            self.outlets.metrics().round(about, took);
+        }
         if worker.state_name() != self.state {
             self.state = worker.state_name();
+            self.outlets.metrics().worker_is(&self.key.uid, Lifecycle::of(self.state));
             tracing::info!(
                 pod = %self.key.name, namespace = %self.key.namespace, uid = %self.key.uid, state = self.state,
                 "pod worker"
@@ -117,6 +179,7 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
             // It needs no room any more, even if it is kept until it is removed.
             self.manager.send(ManagerEvent::Ended(self.key.uid.clone()));
             self.outlets.terminated(&self.key.uid);
+            self.outlets.metrics().probes_over(&self.key);
         }
         if self.finished {
             self.outlets.finished(&self.key);
@@ -154,6 +217,31 @@ mod tests {
     use super::*;
     use agent_core::pod_worker::KillReason;
     use std::sync::Arc;
+
+    #[test]
+    fn rounds_of_work() {
+        let at = |s: u64| Mono(s * 1_000_000_000);
+        let took = |about, s| Some((about, std::time::Duration::from_secs(s)));
+        let mut rounds = Rounds::default();
+        rounds.before(&PodEvent::Desired(Arc::default()));
+        assert_eq!(rounds.after(at(1), "pending", true), None, "nothing was called");
+        rounds.begin(at(1));
+        assert_eq!(rounds.after(at(1), "syncing", false), None);
+        rounds.begin(at(3));
+        assert_eq!(rounds.after(at(4), "syncing", true), took(Round::Create, 3));
+        rounds.before(&PodEvent::Desired(Arc::default()));
+        rounds.begin(at(5));
+        assert_eq!(rounds.after(at(5), "syncing", false), None);
+        rounds.before(&PodEvent::Tick);
+        assert_eq!(rounds.after(at(7), "terminating", true), took(Round::Update, 2), "as it began");
+        for (state, about) in
+            [("syncing", Round::Sync), ("terminating", Round::Kill), ("terminated", Round::Terminated)]
+        {
+            rounds.before(&PodEvent::Tick);
+            rounds.begin(at(8));
+            assert_eq!(rounds.after(at(9), state, true), took(about, 1));
+        }
+    }
 
     #[test]
     fn wanted_and_kill_keep_their_order() {

@@ -21,6 +21,7 @@ use orlop_agent::actor::Tasks;
 use orlop_agent::board::{Board, Part};
 use orlop_agent::cluster::identity;
 use orlop_agent::cluster_settings::ClusterSettings;
+use orlop_agent::metrics::Metrics;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -84,7 +85,9 @@ impl Place {
             clock_floor: Wall(0),
             seed: 1,
         };
-        identity::start(self.settings.clone(), options, config, view, board.clone(), &tasks).unwrap();
+        let metrics = Metrics::new(Arc::new(LinuxClock));
+        identity::start(self.settings.clone(), options, config, view, board.clone(), (&tasks, &metrics))
+            .unwrap();
         Agent { tasks, board, client }
     }
 

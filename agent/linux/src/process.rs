@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::resource::{Resource, UsageWho, getrusage, rlim_t, setrlimit};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, rlim_t, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::files::FilesError;
@@ -72,6 +72,8 @@ pub struct Usage {
     pub resident_bytes: u64,
     /// Resident memory that is not file-backed, bytes.
     pub anonymous_bytes: u64,
+    /// Address space, bytes.
+    pub virtual_bytes: u64,
     /// User and system time together, of all threads.
     pub cpu: Duration,
 }
@@ -99,8 +101,30 @@ pub fn usage() -> Result<Usage, FilesError> {
     Ok(Usage {
         resident_bytes: field("VmRSS")? * 1024,
         anonymous_bytes: field("RssAnon")? * 1024,
+        virtual_bytes: field("VmSize")? * 1024,
         cpu: of(usage.user_time()) + of(usage.system_time()),
     })
+}
+
+/// How many files this process has open, and may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Open now, the one that counts them included.
+    pub open_files: u64,
+    /// Soft RLIMIT_NOFILE.
+    pub open_files_max: u64,
+}
+
+/// Counts the process's open files.
+///
+/// # Errors
+/// Reading /proc/self/fd, or getrlimit.
+pub fn limits() -> Result<Limits, FilesError> {
+    let path = Path::new("/proc/self/fd");
+    let open = std::fs::read_dir(path).map_err(FilesError::at("read", path))?.count();
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)
+        .map_err(|e| FilesError::at("getrlimit", Path::new("self"))(e.into()))?;
+    Ok(Limits { open_files: u64::try_from(open).unwrap_or(u64::MAX), open_files_max: soft })
 }
 
 /// The value of `<name>:   <n> kB` in the text of /proc/PID/status.
@@ -131,6 +155,18 @@ mod tests {
         let use_ = usage().unwrap();
         assert!(use_.resident_bytes > 500_000 && use_.resident_bytes < 1 << 34, "{use_:?}");
         assert!(use_.anonymous_bytes <= use_.resident_bytes, "{use_:?}");
+        assert!(use_.resident_bytes <= use_.virtual_bytes, "{use_:?}");
+    }
+
+    #[test]
+    fn open_files_are_counted() {
+        let before = limits().unwrap();
+        let files: Vec<std::fs::File> =
+            (0..20).map(|_| std::fs::File::open("/proc/self/status").unwrap()).collect();
+        let after = limits().unwrap();
+        // Other tests of this process open and close files meanwhile.
+        assert!(after.open_files >= 20 && before.open_files > 0 && after.open_files <= after.open_files_max);
+        drop(files);
     }
 
     #[test]

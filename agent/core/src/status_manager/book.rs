@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -197,6 +198,8 @@ pub(super) struct Entry {
     pub(super) just_read: bool,
     /// What was written last.
     written: Option<Written>,
+    /// Since when there is something that the API was not told.
+    pub(super) untold: Option<Mono>,
     /// The final DELETE is done.
     pub(super) deleted: bool,
     /// UID of the mirror pod of which it was said that it is outdated.
@@ -217,12 +220,14 @@ impl Entry {
             stale: false,
             just_read: false,
             written: None,
+            untold: None,
             deleted: false,
             outdated: None,
         }
     }
 
-    pub(super) fn published(&mut self, status: &PodStatus) {
+    pub(super) fn published(&mut self, status: &PodStatus, now: Mono) {
+        self.untold.get_or_insert(now);
         if self.finished {
             // A new worker for the same UID: a static pod came back.
             (self.terminated, self.finished, self.deleted) = (false, false, false);
@@ -263,10 +268,15 @@ impl Entry {
         self.just_read = true;
     }
 
-    pub(super) fn written(&mut self, version: u64, api_uid: String, now: Mono) {
+    /// This version is in the API: how long it took to get there, if a worker's words were waiting for it.
+    pub(super) fn written(&mut self, version: u64, api_uid: String, now: Mono) -> Option<Duration> {
         self.written = Some(Written { version, api_uid, again: now.after(RECONCILE) });
         self.just_read = false;
         self.retry.succeeded();
+        let took = self.untold.take().map(|since| now.since(since));
+        // What was said meanwhile is not told yet.
+        self.untold = (self.version > version).then_some(now);
+        took
     }
 
     /// When the status may be written to this pod of the API, if this version of it was written there before.

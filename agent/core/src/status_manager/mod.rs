@@ -129,6 +129,11 @@ pub enum StatusReport {
     },
     /// The pod is over and its object deleted.
     Deleted(PodKey),
+    /// The API server took what a worker said.
+    Told {
+        /// Since it said so; of several things said meanwhile, since the first.
+        took: Duration,
+    },
 }
 
 /// The machine.
@@ -184,7 +189,7 @@ impl StatusManager {
         self.dirty.is_empty() && self.flights.is_empty()
     }
 
-    fn published(&mut self, key: PodKey, status: &PodStatus, out: &mut Outbox<StatusAction>) {
+    fn published(&mut self, key: PodKey, status: &PodStatus, now: Mono, out: &mut Outbox<StatusAction>) {
         let uid = key.uid.clone();
         let entry = self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key));
         let api = self.api.of(&entry.key);
@@ -195,7 +200,7 @@ impl StatusManager {
             out.push(StatusAction::Report(StatusReport::Illegal { pod: entry.key.clone(), problem }));
             return;
         }
-        entry.published(status);
+        entry.published(status, now);
         self.dirty.insert(uid);
     }
 
@@ -244,7 +249,9 @@ impl StatusManager {
             }
             (Need::Patch { version }, Ok(ApiReply::Pod(pod))) => {
                 self.api.read(&flight.api_uid, &pod);
-                entry.written(version, flight.api_uid, now.mono);
+                if let Some(took) = entry.written(version, flight.api_uid, now.mono) {
+                    out.push(StatusAction::Report(StatusReport::Told { took }));
+                }
             }
             (Need::Delete, Ok(_)) => {
                 entry.deleted = true;
@@ -328,6 +335,7 @@ impl StatusManager {
         if let Some(entry) = self.pods.get_mut(uid) {
             entry.retry.succeeded();
             entry.just_read = false;
+            entry.untold = None;
         }
     }
 
@@ -368,7 +376,7 @@ impl Machine for StatusManager {
     fn step(&mut self, now: Now, event: StatusEvent, out: &mut Outbox<StatusAction>) {
         match event {
             StatusEvent::Watch(event) => self.watched(event),
-            StatusEvent::Published { pod, status } => self.published(pod, &status, out),
+            StatusEvent::Published { pod, status } => self.published(pod, &status, now.mono, out),
             StatusEvent::Terminated(uid) => self.terminated(uid),
             StatusEvent::Finished(key) => self.finished(key),
             StatusEvent::Answer { id, result } => self.answered(id, result, now, out),

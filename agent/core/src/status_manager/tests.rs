@@ -48,12 +48,14 @@ struct Node {
     calls: Vec<(EffectId, ApiCall)>,
     /// UIDs of mirror pods that must be made anew.
     outdated: Vec<String>,
+    /// How long it took until the server knew.
+    told: Vec<Duration>,
 }
 
 impl Node {
     fn new(pods: &[Pod]) -> Node {
         let machine = StatusManager::new("n");
-        let mut n = Node { machine, now: SECOND, calls: Vec::new(), outdated: Vec::new() };
+        let mut n = Node { machine, now: SECOND, calls: Vec::new(), outdated: Vec::new(), told: Vec::new() };
         n.step(StatusEvent::Watch(WatchEvent::Listed(pods.iter().cloned().map(Arc::new).collect())));
         n
     }
@@ -66,6 +68,7 @@ impl Node {
             match action {
                 StatusAction::Call { id, call } => self.calls.push((id, call)),
                 StatusAction::Outdated { uid, .. } => self.outdated.push(uid),
+                StatusAction::Report(StatusReport::Told { took }) => self.told.push(took),
                 StatusAction::Report(_) => {}
             }
         }
@@ -117,6 +120,37 @@ fn the_newest_status_is_patched_without_a_get() {
     // Older than what the answer showed.
     n.applied(&api_pod("u", 6, json!({"status": {"podIP": "1.1.1.1"}})));
     assert_eq!(n.calls, []);
+}
+
+#[test]
+fn how_long_it_takes_until_the_server_knows() {
+    let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
+    n.step(said("u", json!({"phase": "Pending", "podIP": "1.1.1.1"})));
+    let (id, _) = n.patch();
+    n.now += 2 * SECOND;
+    n.step(said("u", json!({"phase": "Pending", "podIP": "1.1.1.2"})));
+    n.now += SECOND;
+    n.answer(id, reply(&api_pod("u", 6, json!({"status": {"podIP": "1.1.1.1"}}))));
+    assert_eq!(n.told, [Duration::from_secs(3)]);
+    let (id, _) = n.patch();
+    n.now += SECOND;
+    n.answer(id, error(Class::Unavailable));
+    assert_eq!(n.told.len(), 1, "not told yet");
+    n.wait();
+    let (id, call) = n.call();
+    assert!(matches!(call, ApiCall::FindPod { .. }), "{call:?}");
+    n.answer(id, reply(&api_pod("u", 6, json!({"status": {"podIP": "1.1.1.1"}}))));
+    let (id, _) = n.patch();
+    n.answer(id, reply(&api_pod("u", 7, json!({"status": {"podIP": "1.1.1.2"}}))));
+    assert!(n.told.len() == 2 && n.told[1] > Duration::from_secs(1), "{:?}", n.told);
+    // What the server shows already is no change.
+    n.step(said("u", json!({"phase": "Pending", "podIP": "1.1.1.2"})));
+    n.now += 100 * SECOND;
+    n.step(said("u", json!({"phase": "Running", "podIP": "1.1.1.2"})));
+    let (id, _) = n.patch();
+    n.now += SECOND;
+    n.answer(id, reply(&api_pod("u", 8, json!({"status": {"phase": "Running", "podIP": "1.1.1.2"}}))));
+    assert_eq!(n.told.last(), Some(&Duration::from_secs(1)));
 }
 
 #[test]

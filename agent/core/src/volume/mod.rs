@@ -56,6 +56,19 @@ pub enum Plugin {
 }
 
 impl Plugin {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Plugin::EmptyDir => "kubernetes.io/empty-dir",
+            Plugin::HostPath => "kubernetes.io/host-path",
+            Plugin::ConfigMap => "kubernetes.io/configmap",
+            Plugin::Secret => "kubernetes.io/secret",
+            Plugin::DownwardApi => "kubernetes.io/downward-api",
+            Plugin::Projected => "kubernetes.io/projected",
+        }
+    }
+
     /// As a directory name: the slash of the plugin's name is a tilde.
     #[must_use]
     pub fn directory(self) -> &'static str {

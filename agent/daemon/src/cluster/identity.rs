@@ -31,6 +31,7 @@ use crate::actor::{Shell, Tasks};
 use crate::board::{Board, Part};
 use crate::cluster_settings::ClusterSettings;
 use crate::mailbox::{Coalesce, Relation, Sender};
+use crate::metrics::{Certificate, Metrics};
 use crate::pod_dirs::chain;
 
 /// First pause after bootstrap credentials could not be had; it doubles.
@@ -66,6 +67,7 @@ struct Bootstrap {
 /// The client certificate's surroundings.
 pub struct IdentityShell {
     shared: Arc<Shared>,
+    metrics: Metrics,
     tasks: Tasks,
     own: Sender<CertEvent>,
     /// Whether bootstrap credentials are looked for; `None` before the machine has said so.
@@ -82,7 +84,7 @@ pub fn start(
     config: CertConfig,
     client: ClientView,
     board: Board,
-    tasks: &Tasks,
+    (tasks, metrics): (&Tasks, &Metrics),
 ) -> anyhow::Result<()> {
     let store = Store::open(&settings.cert_dir, CertKind::Client)?;
     let shared = Arc::new(Shared {
@@ -97,7 +99,13 @@ pub fn start(
     });
     let (own, inbox) = tasks.mailbox();
     let (wanted, wants) = watch::channel(None);
-    let shell = IdentityShell { shared: shared.clone(), tasks: tasks.clone(), own: own.clone(), wanted };
+    let shell = IdentityShell {
+        shared: shared.clone(),
+        metrics: metrics.clone(),
+        tasks: tasks.clone(),
+        own: own.clone(),
+        wanted,
+    };
     tasks.own(CertManager::new(config), shell, inbox);
     tasks.start(follow_files(shared.clone()));
     tasks.start(begin(shared, own, wants, tasks.clone()));
@@ -348,6 +356,12 @@ impl Shell for IdentityShell {
         CertEvent::Tick
     }
 
+    fn before(&mut self, _now: Now, event: &CertEvent) {
+        if let CertEvent::Loaded(facts) = event {
+            self.metrics.certificate(Certificate::Client, facts.as_ref().map(|facts| facts.not_after));
+        }
+    }
+
     fn perform(&mut self, _now: Now, action: CertAction) {
         match action {
             CertAction::GenerateKeyAndCsr { id, key, template } => {
@@ -362,7 +376,10 @@ impl Shell for IdentityShell {
                 self.wanted.send_replace(Some(wanted));
             }
             CertAction::Show(sentence) => self.shared.board.say(Part::Identity, &sentence),
-            CertAction::Fact(fact) => log(&fact),
+            CertAction::Fact(fact) => {
+                self.metrics.certificate_fact(Certificate::Client, &fact);
+                log(&fact);
+            }
         }
     }
 }

@@ -36,6 +36,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::actor::Tasks;
 use crate::board::Board;
 use crate::mailbox::{Inbox, Sender};
+use crate::metrics::Metrics;
 use crate::outlets::ApiOutlets;
 use crate::sources::{ObjectPolicy, ObjectWatches};
 use crate::watchdog::Owner;
@@ -136,7 +137,7 @@ pub fn start<A: ApiServer>(
     mailboxes: Mailboxes,
     drivers: ApiDrivers<A>,
     to_manager: Sender<ManagerEvent>,
-    tasks: &Tasks,
+    (tasks, metrics): (&Tasks, &Metrics),
 ) -> ClusterHandles {
     let Mailboxes { source, status, mirrors, recorder, lease, node, read_node } = mailboxes;
     let caller = Caller::new(tasks.clone(), drivers.client);
@@ -158,8 +159,12 @@ pub fn start<A: ApiServer>(
             ("node status", Box::new(node.0.clone())),
         ],
     };
-    let watchers =
-        PodWatchers { source: source.0.clone(), status: status.0.clone(), mirrors: mirrors.0.clone() };
+    let watchers = PodWatchers {
+        source: source.0.clone(),
+        status: status.0.clone(),
+        mirrors: mirrors.0.clone(),
+        metrics: metrics.clone(),
+    };
     tasks.start(hear_pods(drivers.pods, watchers));
     tasks.start(hear_node(drivers.node, node.0.clone(), address_view));
     tasks.start(answer_manager(read_node, name.clone(), caller.clone(), to_manager.clone()));
@@ -172,12 +177,18 @@ pub fn start<A: ApiServer>(
         pod_cidrs: cidr_view,
         reconnect: drivers.reconnect.clone(),
         board: drivers.board.clone(),
+        metrics: metrics.clone(),
     };
     let shell = ApiSourceShell { manager: to_manager, recorder: recorder.0.clone() };
     tasks.own(ApiSource::new(name.clone()), shell, source.1);
     tasks.own(
         StatusManager::new(name.clone()),
-        StatusShell { caller: caller.clone(), own: status.0, mirrors: mirrors.0.clone() },
+        StatusShell {
+            caller: caller.clone(),
+            own: status.0,
+            mirrors: mirrors.0.clone(),
+            metrics: metrics.clone(),
+        },
         status.1,
     );
     tasks.own(

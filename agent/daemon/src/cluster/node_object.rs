@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use agent_core::admission::NodeMarks;
-use agent_core::api::ApiServer;
+use agent_core::api::{ApiCall, ApiServer};
 use agent_core::events::{Fact, RecorderEvent};
 use agent_core::lease::LeaseEvent;
 use agent_core::mirror_pods::{MirrorEvent, NodeView};
@@ -19,6 +19,7 @@ use super::calls::Caller;
 use crate::actor::Shell;
 use crate::board::{Board, Part};
 use crate::mailbox::{Coalesce, Relation, Sender};
+use crate::metrics::Metrics;
 
 /// Who hears about the Node.
 pub struct NodeListeners {
@@ -38,6 +39,8 @@ pub struct NodeListeners {
     pub reconnect: Arc<Notify>,
     /// Where trouble is shown.
     pub board: Board,
+    /// Who counts.
+    pub metrics: Metrics,
 }
 
 /// The Node object's surroundings.
@@ -76,6 +79,9 @@ impl<A: ApiServer> Shell for NodeObjectShell<A> {
     fn perform(&mut self, _now: Now, action: NodeStatusAction) {
         match action {
             NodeStatusAction::Call { id, call } => {
+                if matches!(call, ApiCall::CreateNode(_)) {
+                    self.listeners.metrics.registering();
+                }
                 let own = self.own.clone();
                 self.caller.send(call, move |result| {
                     own.send(NodeStatusEvent::Answered { id, result });
@@ -100,6 +106,9 @@ impl<A> NodeObjectShell<A> {
             NodeFact::Registered { uid, created } => {
                 self.listeners.board.say(Part::Node, "");
                 tracing::info!(uid, created, "node registered");
+                if created {
+                    self.listeners.metrics.registered();
+                }
                 self.listeners.lease.send(LeaseEvent::Registered { uid: uid.clone() });
                 self.listeners.mirrors.send(MirrorEvent::Node(NodeView::Present { uid }));
             }
@@ -107,6 +116,9 @@ impl<A> NodeObjectShell<A> {
                 self.listeners.board.say(Part::Node, "");
                 if self.listeners.ready.send_replace(ready) != ready {
                     tracing::info!(ready, "node status reported");
+                }
+                if ready {
+                    self.listeners.metrics.node_ready();
                 }
             }
             NodeFact::Failed { message } => {

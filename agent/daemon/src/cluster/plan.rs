@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use agent_apiserver::{Options, Protocol};
+use agent_apiserver::{Observer, Options, Protocol};
 use agent_core::certs::{CertConfig, CertKind};
 use agent_core::events::Rate;
 use agent_core::lease::LeaseConfig;
@@ -48,9 +48,10 @@ pub fn plan(settings: &Settings, node_name: &str) -> Result<ClusterPlan, JoinErr
 
 /// What every request has in common.
 #[must_use]
-pub fn client_options(kubelet: &KubeletConfiguration, protocol: Protocol) -> Options {
+pub fn client_options(kubelet: &KubeletConfiguration, protocol: Protocol, observer: Observer) -> Options {
     Options {
         protocol,
+        observer,
         api_rate: (kubelet.kube_api_qps, kubelet.kube_api_burst),
         event_rate: (kubelet.event_record_qps, kubelet.event_burst),
         ..Options::new(env!("CARGO_PKG_VERSION"))

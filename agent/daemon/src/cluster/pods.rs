@@ -20,6 +20,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::calls::Caller;
 use crate::actor::Shell;
 use crate::mailbox::{Coalesce, Relation, Sender};
+use crate::metrics::Metrics;
 
 /// Who hears the pod watch.
 #[derive(Clone)]
@@ -30,11 +31,14 @@ pub struct PodWatchers {
     pub status: Sender<StatusEvent>,
     /// The mirror pods.
     pub mirrors: Sender<MirrorEvent>,
+    /// Who counts.
+    pub metrics: Metrics,
 }
 
 impl PodWatchers {
     /// Passes one event to all; it shares the pods.
     pub fn hear(&self, event: &WatchEvent<Pod>) {
+        self.metrics.watched(event);
         // The status manager first: it must know a pod before the pod's worker can say anything.
         self.status.send(StatusEvent::Watch(event.clone()));
         self.mirrors.send(MirrorEvent::Watch(event.clone()));
@@ -91,6 +95,8 @@ pub struct StatusShell<A> {
     pub own: Sender<StatusEvent>,
     /// The mirror pods.
     pub mirrors: Sender<MirrorEvent>,
+    /// Who counts.
+    pub metrics: Metrics,
 }
 
 impl<A: ApiServer> Shell for StatusShell<A> {
@@ -118,6 +124,7 @@ impl<A: ApiServer> Shell for StatusShell<A> {
             StatusAction::Report(StatusReport::Illegal { pod, problem }) => tracing::error!(
                 pod = %pod.name, namespace = %pod.namespace, uid = %pod.uid, problem, "status refused"
             ),
+            StatusAction::Report(StatusReport::Told { took }) => self.metrics.status_told(took),
             StatusAction::Report(StatusReport::Deleted(pod)) => tracing::info!(
                 pod = %pod.name, namespace = %pod.namespace, uid = %pod.uid, "pod is over; its object is deleted"
             ),

@@ -167,7 +167,7 @@ fn rig(pulls: usize) -> Rig {
         (driver.clone(), driver.clone(), handlers),
         (dirs, sources),
         pulls,
-        tasks.clone(),
+        (tasks.clone(), Metrics::new(Arc::new(VirtualClock::new()))),
         to_pleg,
     );
     let (to, answers) = tasks.mailbox();

@@ -31,7 +31,7 @@ use agent_server::tls;
 use agent_server::tls::serving::ServingKey;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::NodeAddress;
-use orlop_config::kubelet::KubeletConfiguration;
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 use tokio::sync::watch;
 
 use crate::actor::Tasks;
@@ -39,11 +39,12 @@ use crate::board::Board;
 use crate::cli::Settings;
 use crate::cluster::plan;
 use crate::manager::DesiredPods;
+use crate::metrics::Metrics;
 use crate::pod_dirs::chain;
 use crate::status::StatusStore;
 
 use files::Authorities;
-use view::NodeView;
+use view::{About, NodeView};
 
 /// The node's views that the API shows.
 pub struct Views {
@@ -57,6 +58,8 @@ pub struct Views {
     pub addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
     /// The cgroup in which all pods' cgroups are.
     pub kubepods: String,
+    /// What is counted.
+    pub metrics: Metrics,
     /// Where trouble with the certificate is shown.
     pub board: Board,
 }
@@ -92,7 +95,13 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints>(
     });
     let (addresses, board) = (views.addresses.clone(), views.board.clone());
     let process = tools::ProcessFacts::new(settings, tasks.now().wall);
-    let view = NodeView::new(views, process, runtime, configuration(kubelet), hints, tasks.clone());
+    let about = About {
+        node_name: node_name.to_owned(),
+        configuration: configuration(kubelet),
+        gates: FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default(),
+    };
+    let metrics = views.metrics.clone();
+    let view = NodeView::new((views, process), runtime, about, hints, tasks.clone());
     let view = Arc::new(view);
     let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;
     if kubelet.read_only_port != 0 {
@@ -102,7 +111,9 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints>(
         tasks.start(read_only::serve(view.clone(), clock(tasks), address, bound, tasks.stop().clone()));
     }
     if guarded {
-        let certificate = certificate(settings, node_name, client.clone(), addresses, board, tasks).await?;
+        let counted = (tasks, &metrics);
+        let certificate =
+            certificate(settings, node_name, client.clone(), addresses, board, counted).await?;
         let address = SocketAddr::new(bind, u16::try_from(kubelet.port).context("port")?);
         serve_https(settings, node_name, client, view, (address, certificate), tasks).await?;
     }
@@ -203,7 +214,7 @@ async fn certificate(
     client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
     addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
     board: Board,
-    tasks: &Tasks,
+    (tasks, metrics): (&Tasks, &Metrics),
 ) -> anyhow::Result<watch::Receiver<Option<ServingKey>>> {
     let kubelet = &settings.kubelet;
     if !kubelet.tls_cert_file.is_empty() {
@@ -215,7 +226,7 @@ async fn certificate(
     match (client, addresses) {
         (Some(client), Some(addresses)) if kubelet.server_tls_bootstrap => {
             let config = plan::serving_certificate(node_name);
-            request::start(&cert_dir, config, client, addresses, board, tasks)
+            request::start(&cert_dir, config, client, addresses, board, (tasks, metrics))
         }
         _ => {
             let (name, now) = (node_name.to_owned(), tasks.now().wall);

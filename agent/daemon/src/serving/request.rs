@@ -29,6 +29,7 @@ use crate::board::{Board, Part};
 use crate::cluster::calls::Caller;
 use crate::cluster::keys::PendingKeys;
 use crate::mailbox::Sender;
+use crate::metrics::{Certificate, Metrics};
 use crate::pod_dirs::chain;
 
 /// The serving certificate's surroundings.
@@ -40,6 +41,7 @@ struct ServingShell<A> {
     board: Board,
     own: Sender<CertEvent>,
     tasks: Tasks,
+    metrics: Metrics,
 }
 
 /// Starts asking; what is on disk already is shown at once.
@@ -49,9 +51,10 @@ pub(super) fn start(
     client: watch::Receiver<Option<Arc<ApiClient>>>,
     addresses: watch::Receiver<Vec<NodeAddress>>,
     board: Board,
-    tasks: &Tasks,
+    (tasks, metrics): (&Tasks, &Metrics),
 ) -> anyhow::Result<ServingView> {
-    start_with(cert_dir, config, Caller::new(tasks.clone(), client), addresses, board, tasks)
+    let caller = Caller::new(tasks.clone(), client);
+    start_with(cert_dir, config, caller, addresses, board, (tasks, metrics))
 }
 
 fn start_with<A: ApiServer>(
@@ -60,7 +63,7 @@ fn start_with<A: ApiServer>(
     caller: Caller<A>,
     addresses: watch::Receiver<Vec<NodeAddress>>,
     board: Board,
-    tasks: &Tasks,
+    (tasks, metrics): (&Tasks, &Metrics),
 ) -> anyhow::Result<ServingView> {
     let store = Arc::new(Store::open(cert_dir, CertKind::Serving)?);
     let (view, shown) = watch::channel(None);
@@ -85,6 +88,7 @@ fn start_with<A: ApiServer>(
         board,
         own: own.clone(),
         tasks: tasks.clone(),
+        metrics: metrics.clone(),
     };
     tasks.own(CertManager::new(config), shell, inbox);
     tasks.start(hear_addresses(addresses, own));
@@ -149,6 +153,12 @@ impl<A: ApiServer> Shell for ServingShell<A> {
         CertEvent::Tick
     }
 
+    fn before(&mut self, _now: Now, event: &CertEvent) {
+        if let CertEvent::Loaded(facts) = event {
+            self.metrics.certificate(Certificate::Serving, facts.as_ref().map(|facts| facts.not_after));
+        }
+    }
+
     fn perform(&mut self, _now: Now, action: CertAction) {
         match action {
             CertAction::GenerateKeyAndCsr { id, key, template } => {
@@ -167,7 +177,10 @@ impl<A: ApiServer> Shell for ServingShell<A> {
             // Only client certificates are asked for with other credentials than the node's own.
             CertAction::Bootstrap { .. } => {}
             CertAction::Show(sentence) => self.board.say(Part::Serving, &sentence),
-            CertAction::Fact(fact) => log(&fact),
+            CertAction::Fact(fact) => {
+                self.metrics.certificate_fact(Certificate::Serving, &fact);
+                log(&fact);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_core::drivers::{Runtime, Streaming};
 use agent_core::runtime::observed::{ContainerObserved, ContainerState, SandboxState};
@@ -13,18 +14,22 @@ use agent_core::types::{pod, time};
 use agent_linux::cgroup_stats;
 use agent_linux::container_log::ContainerLog;
 use agent_linux::directory_hints::DirectoryHints;
-use agent_server::api::{Check, LogPieces, LogRequest, NodeApi, StreamRequest, StreamTo};
+use agent_linux::machine;
+use agent_server::api::{Check, LogPieces, LogRequest, MetricsOf, NodeApi, StreamRequest, StreamTo};
 use agent_server::body::Broken;
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use orlop_config::kubelet::FeatureGates;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::Views;
 use super::tools::ProcessFacts;
 use crate::actor::Tasks;
+use crate::cluster::plan::KUBELET_VERSION;
 use crate::manager::DesiredPods;
+use crate::metrics::{Metrics, Scrape};
 use crate::pod_dirs::chain;
 use crate::status::{PodView, PodViews, StatusStore};
 
@@ -40,31 +45,40 @@ pub(super) struct NodeView<R> {
     statuses: StatusStore,
     health: watch::Receiver<Result<(), String>>,
     pub(super) runtime: Arc<R>,
-    configuration: Value,
+    about: Arc<About>,
     hints: DirectoryHints,
     kubepods: Arc<str>,
+    metrics: Metrics,
     pub(super) tasks: Tasks,
+}
+
+/// What does not change while the node runs.
+pub(super) struct About {
+    pub(super) node_name: String,
+    /// As `/configz` shows it.
+    pub(super) configuration: Value,
+    pub(super) gates: FeatureGates,
 }
 
 impl<R: Runtime> NodeView<R> {
     pub(super) fn new(
-        views: Views,
-        process: ProcessFacts,
+        (views, process): (Views, ProcessFacts),
         runtime: Arc<R>,
-        configuration: Value,
+        about: About,
         hints: DirectoryHints,
         tasks: Tasks,
     ) -> NodeView<R> {
-        let Views { desired, statuses, health, kubepods, .. } = views;
+        let Views { desired, statuses, health, kubepods, metrics, .. } = views;
         NodeView {
             process,
             desired,
             statuses,
             health,
             runtime,
-            configuration,
+            about: Arc::new(about),
             hints,
             kubepods: kubepods.into(),
+            metrics,
             tasks,
         }
     }
@@ -133,6 +147,41 @@ impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
         Ok(pods)
     }
 
+    async fn metrics(&self, of: MetricsOf) -> String {
+        match of {
+            MetricsOf::Probes => return self.metrics.probes_text(),
+            MetricsOf::Slis => return self.metrics.slis_text(),
+            MetricsOf::Node => {}
+        }
+        let (about, metrics) = (self.about.clone(), self.metrics.clone());
+        let (desired, statuses) = (self.desired.clone(), self.statuses.subscribe());
+        let text = self.tasks.blocking(move || {
+            let (desired, statuses) = (desired.borrow().clone(), statuses.borrow().clone());
+            metrics.text(&Scrape {
+                node_name: &about.node_name,
+                version: KUBELET_VERSION,
+                cgroup_version: if machine::has_cgroup_v2() { 2 } else { 1 },
+                gates: &about.gates,
+                desired: &desired,
+                statuses: &statuses,
+            })
+        });
+        // Nobody asks any more when the node is being stopped.
+        text.await.unwrap_or_default()
+    }
+
+    fn checked(&self, check: &str, healthy: bool) {
+        self.metrics.checked(check, healthy);
+    }
+
+    fn requested(&self, method: &str, path: &str) {
+        self.metrics.request_began(method, path);
+    }
+
+    fn answered(&self, method: &str, path: &str, took: Duration) {
+        self.metrics.request_ended(method, path, took);
+    }
+
     async fn resource_metrics(&self) -> String {
         let kubepods = self.kubepods.clone();
         let read = self.tasks.blocking(move || cgroup_stats::snapshot(&kubepods));
@@ -154,7 +203,7 @@ impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
     }
 
     fn configuration(&self) -> Value {
-        self.configuration.clone()
+        self.about.configuration.clone()
     }
 
     async fn open_log(&self, request: LogRequest) -> Result<LogPieces, String> {

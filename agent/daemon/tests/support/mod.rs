@@ -28,6 +28,7 @@ use orlop_agent::actor::Tasks;
 use orlop_agent::cluster::feeds::NodeFactsSource;
 use orlop_agent::handlers::PodHandlers;
 use orlop_agent::host::Host;
+use orlop_agent::metrics::Metrics;
 use orlop_agent::node::{Drivers, Node, Plan};
 use orlop_agent::pleg::{RuntimeSignal, Signals};
 use orlop_agent::runtime_state::ContextSource;
@@ -97,6 +98,8 @@ pub struct Machine {
     pub dir: tempfile::TempDir,
     pub driver: FakeDriver,
     pub clock: Arc<VirtualClock>,
+    /// What is counted, over all agents.
+    pub metrics: Metrics,
     /// The cluster that it belongs to.
     pub api: Option<TestApi>,
 }
@@ -120,7 +123,8 @@ impl Machine {
         }
         let time = clock.clone();
         let driver = FakeDriver::new(runtime, move || time.now());
-        Machine { dir, driver, clock, api: None }
+        let metrics = Metrics::new(clock.clone());
+        Machine { dir, driver, clock, metrics, api: None }
     }
 
     pub fn path(&self, below: &str) -> PathBuf {
@@ -155,6 +159,7 @@ impl Machine {
             images: driver,
             signals: NoEvents,
             facts: Arc::new(Facts(node)),
+            metrics: self.metrics.clone(),
             cluster: self.api.as_ref().map(|api| (api::plan(), api.connect(&tasks))),
         };
         let host = Host::new(tasks.clone(), &self.path("run"), None);

@@ -9,9 +9,15 @@ use hyper::{Response, StatusCode};
 use super::{Check, pairs};
 use crate::body::{Body, text};
 
-pub(super) fn answer(checks: &[Check], rest: &[&str], query: &str) -> Response<Body> {
+/// `told` hears of each check of the whole list; single ones do not count, as upstream has it.
+pub(super) fn answer(
+    checks: &[Check],
+    rest: &[&str],
+    query: &str,
+    told: impl Fn(&str, bool),
+) -> Response<Body> {
     match rest {
-        [] | [""] => all(checks, query),
+        [] | [""] => all(checks, query, told),
         [name] | [name, ""] => match checks.iter().find(|(check, _)| check == name) {
             Some((_, Ok(()))) => text(StatusCode::OK, "ok"),
             Some((_, Err(problem))) => {
@@ -23,11 +29,14 @@ pub(super) fn answer(checks: &[Check], rest: &[&str], query: &str) -> Response<B
     }
 }
 
-fn all(checks: &[Check], query: &str) -> Response<Body> {
+fn all(checks: &[Check], query: &str, told: impl Fn(&str, bool)) -> Response<Body> {
     let query = pairs(query);
     let excluded = |name: &str| query.iter().any(|(key, value)| key == "exclude" && value == name);
     let (mut lines, mut healthy) = (String::new(), true);
     for (name, result) in checks {
+        if !excluded(name) {
+            told(name, result.is_ok());
+        }
         let line = match result {
             _ if excluded(name) => format!("[+]{name} excluded: ok"),
             Ok(()) => format!("[+]{name} ok"),

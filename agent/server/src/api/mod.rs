@@ -16,7 +16,7 @@ mod zpages;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_core::api::ApiServer;
 use agent_core::logs::LogOptions;
@@ -73,6 +73,18 @@ pub trait NodeApi: Send + Sync + 'static {
     /// The runtime's words.
     fn running_pods(&self) -> impl Future<Output = Result<Vec<Pod>, String>> + Send;
 
+    /// What `/metrics`, `/metrics/probes` and `/metrics/slis` say.
+    fn metrics(&self, of: MetricsOf) -> impl Future<Output = String> + Send;
+
+    /// A health check was asked for and answered, for whoever counts them.
+    fn checked(&self, check: &str, healthy: bool);
+
+    /// A request has come, refused ones too; [`NodeApi::answered`] follows for each.
+    fn requested(&self, method: &str, path: &str);
+
+    /// A request was answered after so long, or whoever asked has gone.
+    fn answered(&self, method: &str, path: &str, took: Duration);
+
     /// What `/metrics/resource` says.
     fn resource_metrics(&self) -> impl Future<Output = String> + Send;
 
@@ -90,6 +102,17 @@ pub trait NodeApi: Send + Sync + 'static {
     /// # Errors
     /// Why there can be none.
     fn stream_url(&self, request: StreamRequest) -> impl Future<Output = Result<String, String>> + Send;
+}
+
+/// What metrics are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsOf {
+    /// The node's own: `/metrics`.
+    Node,
+    /// Probes of containers: `/metrics/probes`.
+    Probes,
+    /// Health checks: `/metrics/slis`.
+    Slis,
 }
 
 /// What streams need besides.
@@ -157,6 +180,7 @@ impl<N: NodeApi + NodeTools, A: ApiServer> Handler for Api<N, A> {
     ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + 'static>> {
         let (inner, chain) = (self.inner.clone(), peer.chain.clone());
         Box::pin(async move {
+            let _counted = Counted::new(inner.clone(), &request);
             // A body is never read here: it is dropped with the request, or what a stream begins with.
             let (parts, body) = request.into_parts();
             match inner.guard.admit(&chain, &parts).await {
@@ -205,6 +229,28 @@ fn accept(parts: &hyper::http::request::Parts) -> Option<&str> {
     parts.headers.get(ACCEPT)?.to_str().ok()
 }
 
+/// A request that is under way; whoever counts hears of its end, whatever ends it.
+struct Counted<N: NodeApi, A> {
+    inner: Arc<Inner<N, A>>,
+    method: Method,
+    path: String,
+    began: Instant,
+}
+
+impl<N: NodeApi, A> Counted<N, A> {
+    fn new(inner: Arc<Inner<N, A>>, request: &Request<Incoming>) -> Counted<N, A> {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        inner.node.requested(method.as_str(), &path);
+        Counted { inner, method, path, began: Instant::now() }
+    }
+}
+
+impl<N: NodeApi, A> Drop for Counted<N, A> {
+    fn drop(&mut self) {
+        self.inner.node.answered(self.method.as_str(), &self.path, self.began.elapsed());
+    }
+}
+
 /// The answer to a request that may be answered.
 pub(crate) async fn answer<N: NodeApi + NodeTools>(
     node: &N,
@@ -220,7 +266,9 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
     }
     let (get, post) = (method == Method::GET, method == Method::POST);
     match segments.as_slice() {
-        ["healthz", rest @ ..] if get => healthz::answer(&node.health().await, rest, query),
+        ["healthz", rest @ ..] if get => {
+            healthz::answer(&node.health().await, rest, query, |check, healthy| node.checked(check, healthy))
+        }
         ["pods"] | ["pods", ""] if get => pod_list(node.pods().await),
         ["runningpods"] | ["runningpods", ""] if get => match node.running_pods().await {
             Ok(pods) => pod_list(pods),
@@ -228,6 +276,9 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
         },
         ["configz"] if get => json_answer(StatusCode::OK, &json!({ "kubeletconfig": node.configuration() })),
         ["containerLogs", rest @ ..] if get => logs::answer(node, rest, query, now).await,
+        ["metrics"] if get => metrics(node, MetricsOf::Node).await,
+        ["metrics", "probes"] if get => metrics(node, MetricsOf::Probes).await,
+        ["metrics", "slis"] if get => metrics(node, MetricsOf::Slis).await,
         ["metrics", "resource"] if get => {
             whole(StatusCode::OK, exposition::CONTENT_TYPE, node.resource_metrics().await.into())
         }
@@ -242,7 +293,8 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
         ["run" | "checkpoint", ..] if !post => not_allowed("POST"),
         ["logs", ..]
         | ["statusz" | "flagz"]
-        | ["metrics", "resource"]
+        | ["metrics", "resource" | "probes" | "slis"]
+        | ["metrics"]
         | ["healthz", ..]
         | ["pods", ..]
         | ["runningpods", ..]
@@ -263,6 +315,10 @@ fn not_allowed(allowed: &'static str) -> Response<Body> {
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
+}
+
+async fn metrics<N: NodeApi>(node: &N, of: MetricsOf) -> Response<Body> {
+    whole(StatusCode::OK, exposition::CONTENT_TYPE, node.metrics(of).await.into())
 }
 
 /// 501 for what upstream has and this node does not have yet.

@@ -12,6 +12,7 @@ struct FakeNode {
     pods: Vec<Pod>,
     broken: bool,
     opened: std::sync::Mutex<Vec<LogRequest>>,
+    checked: std::sync::Mutex<Vec<String>>,
 }
 
 fn node() -> FakeNode {
@@ -30,7 +31,12 @@ fn node() -> FakeNode {
                  "state": {"terminated": {"exitCode": 0, "containerID": "containerd://init"}}}]},
     });
     let pods = vec![serde_json::from_value(pod).unwrap()];
-    FakeNode { pods, broken: false, opened: std::sync::Mutex::default() }
+    FakeNode {
+        pods,
+        broken: false,
+        opened: std::sync::Mutex::default(),
+        checked: std::sync::Mutex::default(),
+    }
 }
 
 impl NodeApi for FakeNode {
@@ -55,6 +61,18 @@ impl NodeApi for FakeNode {
     async fn running_pods(&self) -> Result<Vec<Pod>, String> {
         if self.broken { Err("the runtime is down".to_owned()) } else { Ok(Vec::new()) }
     }
+
+    async fn metrics(&self, of: MetricsOf) -> String {
+        format!("{of:?}\n")
+    }
+
+    fn checked(&self, check: &str, healthy: bool) {
+        self.checked.lock().unwrap().push(format!("{check} {healthy}"));
+    }
+
+    fn requested(&self, _: &str, _: &str) {}
+
+    fn answered(&self, _: &str, _: &str, _: Duration) {}
 
     async fn resource_metrics(&self) -> String {
         "resource_scrape_error 0\n".to_owned()
@@ -120,7 +138,9 @@ async fn paths_and_answers() {
         ("//pods", 404, "404 page not found\n"),
         ("/pods/x", 404, "404 page not found\n"),
         ("/%70ods", 404, "404 page not found\n"),
-        ("/metrics", 501, "this node's agent does not support these statistics and metrics yet\n"),
+        ("/metrics", 200, "Node\n"),
+        ("/metrics/probes", 200, "Probes\n"),
+        ("/metrics/slis", 200, "Slis\n"),
         ("/metrics/resource", 200, "resource_scrape_error 0\n"),
         ("/debug/flags/v", 501, "this node's agent does not support this debugging endpoint yet\n"),
     ] {
@@ -130,7 +150,9 @@ async fn paths_and_answers() {
     let pods: Value = serde_json::from_str(&pods).unwrap();
     assert_eq!((status, pods["items"][0]["metadata"]["name"].as_str()), (200, Some("web")));
     assert!(pods["items"][0].get("kind").is_none());
-    for target in ["/pods", "/healthz", "/configz", "/containerLogs/default/web/c"] {
+    for target in
+        ["/pods", "/healthz", "/configz", "/metrics", "/metrics/slis", "/containerLogs/default/web/c"]
+    {
         assert_eq!(ask(&node, ALL, Method::POST, target).await.0, 405, "{target}");
     }
 }
@@ -140,7 +162,9 @@ async fn what_is_broken_is_said() {
     let node = FakeNode { broken: true, ..node() };
     let list = "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
     assert_eq!(get(&node, "/healthz").await, (500, list.to_owned()));
+    assert_eq!(*node.checked.lock().unwrap(), ["ping true", "log true", "syncloop false"]);
     assert_eq!(get(&node, "/healthz?exclude=syncloop").await.0, 200);
+    assert_eq!(node.checked.lock().unwrap().len(), 5, "what is left out is not counted");
     assert_eq!(get(&node, "/healthz/ping").await.0, 200);
     let problem = "internal server error: PLEG is not healthy\n".to_owned();
     assert_eq!(get(&node, "/healthz/syncloop").await, (500, problem));

@@ -83,6 +83,7 @@ async fn asked_for_with_the_addresses_and_again_when_they_change() {
     let dir = tempfile::tempdir().unwrap();
     let signer = Arc::new(Signer::new());
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+    let metrics = Metrics::new(Arc::new(VirtualClock::new()));
     let (_client, client) = watch::channel(Some(Arc::new(NodeApi(signer.clone(), tasks.clone()))));
     let (to, view) = watch::channel(Vec::new());
     let config = CertConfig {
@@ -94,7 +95,8 @@ async fn asked_for_with_the_addresses_and_again_when_they_change() {
     };
     let caller = Caller::new(tasks.clone(), client);
     let mut shown =
-        start_with(dir.path(), config.clone(), caller.clone(), view, Board::default(), &tasks).unwrap();
+        start_with(dir.path(), config.clone(), caller.clone(), view, Board::default(), (&tasks, &metrics))
+            .unwrap();
     let mut asked = signer.asked.subscribe();
     assert!(shown.borrow().is_none() && asked.borrow().is_empty(), "nothing without an address");
     to.send_replace(addresses(&["192.0.2.1"]));
@@ -121,9 +123,15 @@ async fn asked_for_with_the_addresses_and_again_when_they_change() {
     // Another run shows what is on disk before it asks anybody.
     let (_quiet, none) = watch::channel(None::<Arc<NodeApi>>);
     let (_to, view) = watch::channel(Vec::new());
-    let again =
-        start_with(dir.path(), config, Caller::new(tasks.clone(), none), view, Board::default(), &tasks)
-            .unwrap();
+    let again = start_with(
+        dir.path(),
+        config,
+        Caller::new(tasks.clone(), none),
+        view,
+        Board::default(),
+        (&tasks, &metrics),
+    )
+    .unwrap();
     assert_eq!(*again.borrow(), *shown.borrow());
     tasks.stop().cancel();
 }

@@ -1,0 +1,482 @@
+//! The families that the node feeds: names, labels and buckets as the upstream kubelet v1.36 has them.
+//!
+//! Help texts are our own; where a number means something else than upstream's, docs/metrics.md says so. What upstream
+//! has beyond these is listed there, too, with the reason why it is not fed.
+
+use super::registry::{Counter, Gauge, Histogram};
+
+const fn counter<const N: usize>(
+    name: &'static str,
+    labels: [&'static str; N],
+    help: &'static str,
+) -> Counter<N> {
+    Counter { name, help, labels }
+}
+
+const fn gauge<const N: usize>(
+    name: &'static str,
+    labels: [&'static str; N],
+    help: &'static str,
+) -> Gauge<N> {
+    Gauge { name, help, labels }
+}
+
+const fn histogram<const N: usize>(
+    name: &'static str,
+    labels: [&'static str; N],
+    buckets: &'static [f64],
+    help: &'static str,
+) -> Histogram<N> {
+    Histogram { name, help, labels, buckets }
+}
+
+/// Prometheus' own, seconds.
+const COMMON: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// Starts of pods, seconds.
+#[rustfmt::skip]
+const STARTS: &[f64] = &[
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
+    600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+/// Pulls of images, seconds.
+#[rustfmt::skip]
+const PULL: &[f64] = &[
+    1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0,
+    3600.0,
+];
+/// Calls of the runtime, seconds: 5 ms, and each 2.5 times the one before.
+#[rustfmt::skip]
+const RUNTIME: &[f64] = &[
+    0.005, 0.0125, 0.03125, 0.078125, 0.1953125, 0.48828125, 1.220703125, 3.0517578125, 7.62939453125,
+    19.073486328125, 47.6837158203125, 119.20928955078125, 298.0232238769531, 745.0580596923828,
+];
+/// Writes of statuses, seconds.
+const STATUS_SYNC: &[f64] = &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+/// Lives of certificates, seconds: a minute to four years.
+#[rustfmt::skip]
+const ROTATION: &[f64] = &[
+    60.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0, 7_776_000.0, 15_552_000.0, 31_104_000.0, 124_416_000.0,
+];
+/// Requests to the API server, seconds.
+const REST: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+/// Work on volumes, seconds.
+const STORAGE: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+/// Containers of a pod.
+const CONTAINERS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0];
+
+// The node.
+
+/// Always 1, for joins by label.
+pub static NODE_NAME: Gauge<1> =
+    gauge("kubelet_node_name", ["node"], "Name of the Node object, as a label; always 1.");
+/// 1 or 2.
+pub static CGROUP_VERSION: Gauge<0> =
+    gauge("kubelet_cgroup_version", [], "Version of the cgroup hierarchy in use.");
+/// What is built in.
+pub static BUILD_INFO: Gauge<9> = gauge(
+    "kubernetes_build_info",
+    [
+        "major",
+        "minor",
+        "git_version",
+        "git_commit",
+        "git_tree_state",
+        "build_date",
+        "go_version",
+        "compiler",
+        "platform",
+    ],
+    "Version of the contract that the node keeps; always 1.",
+);
+/// Settings of gates.
+pub static FEATURE_ENABLED: Gauge<2> =
+    gauge("kubernetes_feature_enabled", ["name", "stage"], "Whether a feature gate is on.");
+
+// Pods and containers.
+
+/// From the runtime.
+pub static RUNNING_PODS: Gauge<0> =
+    gauge("kubelet_running_pods", [], "Pods that have a ready sandbox in the container runtime.");
+/// From the runtime.
+pub static RUNNING_CONTAINERS: Gauge<1> = gauge(
+    "kubelet_running_containers",
+    ["container_state"],
+    "Containers in the container runtime, by their state there.",
+);
+/// From the sources.
+pub static DESIRED_PODS: Gauge<1> =
+    gauge("kubelet_desired_pods", ["static"], "Pods that the node is told to run.");
+/// From sources and statuses.
+pub static ACTIVE_PODS: Gauge<1> =
+    gauge("kubelet_active_pods", ["static"], "Pods that count when another one asks for room.");
+/// From the API.
+pub static MIRROR_PODS: Gauge<0> =
+    gauge("kubelet_mirror_pods", [], "Mirror pods of this node at the API server.");
+/// From the workers.
+pub static WORKING_PODS: Gauge<3> = gauge(
+    "kubelet_working_pods",
+    ["lifecycle", "config", "static"],
+    "Pods that have a worker, by how far they are and who wants them.",
+);
+/// A worker was made for a pod that only the runtime knew.
+pub static ORPHANED_RUNTIME_PODS: Counter<0> = counter(
+    "kubelet_orphaned_runtime_pods_total",
+    [],
+    "Pods that were found in the container runtime and that nobody wants.",
+);
+/// The same UID again.
+pub static RESTARTED_PODS: Counter<1> = counter(
+    "kubelet_restarted_pods_total",
+    ["static"],
+    "Pods that were removed and wanted again under the same UID while the node was ending them.",
+);
+/// At the first look.
+pub static CONTAINERS_PER_POD: Histogram<0> = histogram(
+    "kubelet_containers_per_pod_count",
+    [],
+    CONTAINERS,
+    "Containers of a pod, when it is first seen.",
+);
+/// Ephemeral ones.
+pub static EPHEMERAL_CONTAINERS: Gauge<0> = gauge(
+    "kubelet_managed_ephemeral_containers",
+    [],
+    "Ephemeral containers of the pods that the node is told to run.",
+);
+/// First look to running.
+pub static POD_START: Histogram<0> = histogram(
+    "kubelet_pod_start_duration_seconds",
+    [],
+    STARTS,
+    "Seconds from the first look at a pod until it runs.",
+);
+/// Creation to running, without pulls and init containers.
+pub static POD_START_SLI: Histogram<0> = histogram(
+    "kubelet_pod_start_sli_duration_seconds",
+    [],
+    STARTS,
+    "Seconds from a pod's creation until the API server shows all its containers as started, without pulls of images \
+     and without init containers. Pods with volumes that keep state are left out.",
+);
+/// Creation to running.
+pub static POD_START_TOTAL: Histogram<0> = histogram(
+    "kubelet_pod_start_total_duration_seconds",
+    [],
+    STARTS,
+    "Seconds from a pod's creation until the API server shows all its containers as started.",
+);
+/// The first one with a network of its own.
+pub static FIRST_NETWORK_POD_START: Gauge<0> = gauge(
+    "kubelet_first_network_pod_start_sli_duration_seconds",
+    [],
+    "The same without pulls and init containers, of the first pod with a network of its own.",
+);
+/// First look to worker.
+pub static POD_WORKER_START: Histogram<0> = histogram(
+    "kubelet_pod_worker_start_duration_seconds",
+    [],
+    COMMON,
+    "Seconds from the first look at a pod until its worker begins.",
+);
+/// Rounds of work.
+pub static POD_WORKER: Histogram<1> = histogram(
+    "kubelet_pod_worker_duration_seconds",
+    ["operation_type"],
+    COMMON,
+    "Seconds of one round of work for a pod: from its first call until nothing is under way.",
+);
+/// Worker to API.
+pub static POD_STATUS_SYNC: Histogram<0> = histogram(
+    "kubelet_pod_status_sync_duration_seconds",
+    [],
+    STATUS_SYNC,
+    "Seconds from a change of a pod's status until the API server has taken it.",
+);
+/// Attempts to make a sandbox.
+pub static STARTED_PODS: Counter<0> =
+    counter("kubelet_started_pods_total", [], "Attempts to make a pod's sandbox.");
+/// Those that failed.
+pub static STARTED_PODS_ERRORS: Counter<0> =
+    counter("kubelet_started_pods_errors_total", [], "Attempts to make a pod's sandbox that failed.");
+/// The runtime's part of it.
+pub static RUN_PODSANDBOX: Histogram<1> = histogram(
+    "kubelet_run_podsandbox_duration_seconds",
+    ["runtime_handler"],
+    COMMON,
+    "Seconds that the container runtime takes to make a sandbox.",
+);
+/// Those that failed.
+pub static RUN_PODSANDBOX_ERRORS: Counter<1> = counter(
+    "kubelet_run_podsandbox_errors_total",
+    ["runtime_handler"],
+    "Sandboxes that the container runtime could not make.",
+);
+/// Attempts to start a container.
+pub static STARTED_CONTAINERS: Counter<1> = counter(
+    "kubelet_started_containers_total",
+    ["container_type"],
+    "Attempts to start a container, pulling its image included.",
+);
+/// Those that failed.
+pub static STARTED_CONTAINERS_ERRORS: Counter<2> = counter(
+    "kubelet_started_containers_errors_total",
+    ["container_type", "code"],
+    "Attempts to start a container that failed, by the reason that its status tells.",
+);
+/// Ends of containers.
+pub static TERMINATED_CONTAINERS: Counter<3> = counter(
+    "kubelet_terminated_containers_total",
+    ["container_type", "exit_code", "reason"],
+    "Containers that ended.",
+);
+/// Pulls that succeeded.
+pub static IMAGE_PULL: Histogram<1> = histogram(
+    "kubelet_image_pull_duration_seconds",
+    ["image_size_in_bytes"],
+    PULL,
+    "Seconds that a pull took which succeeded, by size of the image.",
+);
+/// Refusals.
+pub static ADMISSION_REJECTIONS: Counter<1> =
+    counter("kubelet_admission_rejections_total", ["reason"], "Pods that the node refused.");
+
+// The container runtime.
+
+/// Calls.
+pub static RUNTIME_OPERATIONS: Counter<1> = counter(
+    "kubelet_runtime_operations_total",
+    ["operation_type"],
+    "Calls of the container runtime and of its image service.",
+);
+/// Those that failed.
+pub static RUNTIME_OPERATIONS_ERRORS: Counter<1> = counter(
+    "kubelet_runtime_operations_errors_total",
+    ["operation_type"],
+    "Calls of the container runtime that failed or had no answer in time.",
+);
+/// How long they take.
+pub static RUNTIME_OPERATIONS_DURATION: Histogram<1> = histogram(
+    "kubelet_runtime_operations_duration_seconds",
+    ["operation_type"],
+    RUNTIME,
+    "Seconds that calls of the container runtime take.",
+);
+/// Lists.
+pub static PLEG_RELIST: Histogram<0> =
+    histogram("kubelet_pleg_relist_duration_seconds", [], COMMON, "Seconds that listing all pods takes.");
+/// Between lists.
+pub static PLEG_RELIST_INTERVAL: Histogram<0> =
+    histogram("kubelet_pleg_relist_interval_seconds", [], COMMON, "Seconds between two lists of all pods.");
+/// Looks at one pod.
+pub static PLEG_POD_RELIST: Histogram<0> = histogram(
+    "kubelet_pleg_pod_relist_duration_seconds",
+    [],
+    COMMON,
+    "Seconds that looking at one pod takes.",
+);
+/// When the runtime was last heard.
+pub static PLEG_LAST_SEEN: Gauge<0> = gauge(
+    "kubelet_pleg_last_seen_seconds",
+    [],
+    "When PLEG last had an answer or an event of the container runtime, seconds since 1970.",
+);
+/// The event stream.
+pub static EVENT_STREAMS: Counter<0> = counter(
+    "kubelet_evented_pleg_connection_success_count",
+    [],
+    "Event streams of the container runtime that came up.",
+);
+/// The event stream.
+pub static EVENT_STREAM_ERRORS: Counter<0> = counter(
+    "kubelet_evented_pleg_connection_error_count",
+    [],
+    "Event streams of the container runtime that broke or did not come up.",
+);
+/// The event stream.
+pub static EVENT_LATENCY: Histogram<0> = histogram(
+    "kubelet_evented_pleg_connection_latency_seconds",
+    [],
+    COMMON,
+    "Seconds from an event in the container runtime until it is here.",
+);
+/// Hooks that fell back.
+pub static HTTP_FALLBACKS: Counter<0> = counter(
+    "kubelet_lifecycle_handler_http_fallbacks_total",
+    [],
+    "Hooks with https whose server speaks plain text and was asked again so.",
+);
+/// Sleeps that were cut short.
+pub static SLEEPS_CUT_SHORT: Counter<0> = counter(
+    "kubelet_sleep_action_terminated_early_total",
+    [],
+    "Hooks that were to wait and had no time left for it.",
+);
+
+// Certificates, the API server, the node's own server.
+
+/// Remaining life.
+pub static CLIENT_TTL: Gauge<0> = gauge(
+    "kubelet_certificate_manager_client_ttl_seconds",
+    [],
+    "Seconds until the client certificate ends; +Inf without one, below zero once it has ended.",
+);
+/// Remaining life.
+pub static SERVER_TTL: Gauge<0> = gauge(
+    "kubelet_certificate_manager_server_ttl_seconds",
+    [],
+    "Seconds until the serving certificate ends; +Inf without one, below zero once it has ended.",
+);
+/// Failures.
+pub static CLIENT_RENEW_ERRORS: Counter<0> = counter(
+    "kubelet_certificate_manager_client_expiration_renew_errors",
+    [],
+    "Attempts to get a client certificate that failed.",
+);
+/// Failures.
+pub static SERVER_RENEW_ERRORS: Counter<0> = counter(
+    "kubelet_server_expiration_renew_errors",
+    [],
+    "Attempts to get a serving certificate that failed.",
+);
+/// Lives.
+pub static SERVER_ROTATION: Histogram<0> = histogram(
+    "kubelet_certificate_manager_server_rotation_seconds",
+    [],
+    ROTATION,
+    "Seconds that a serving certificate lived before another one took its place.",
+);
+/// Requests to the API server.
+pub static REST_REQUESTS: Counter<3> = counter(
+    "rest_client_requests_total",
+    ["code", "method", "host"],
+    "Requests to the API server by status code, <error> without an answer.",
+);
+/// How long they take.
+pub static REST_DURATION: Histogram<2> = histogram(
+    "rest_client_request_duration_seconds",
+    ["verb", "host"],
+    REST,
+    "Seconds until the API server begins to answer.",
+);
+/// The node's own limit.
+pub static REST_RATE_LIMITER: Histogram<2> = histogram(
+    "rest_client_rate_limiter_duration_seconds",
+    ["verb", "host"],
+    REST,
+    "Seconds that requests wait for the node's own limits (kubeAPIQPS, eventRecordQPS).",
+);
+/// Requests to the node.
+pub static HTTP_REQUESTS: Counter<4> = counter(
+    "kubelet_http_requests_total",
+    ["method", "path", "server_type", "long_running"],
+    "Requests to the node's HTTPS API, refused ones included.",
+);
+/// How long they take.
+pub static HTTP_DURATION: Histogram<4> = histogram(
+    "kubelet_http_requests_duration_seconds",
+    ["method", "path", "server_type", "long_running"],
+    COMMON,
+    "Seconds until a request to the node's HTTPS API is answered.",
+);
+/// Under way.
+pub static HTTP_INFLIGHT: Gauge<4> = gauge(
+    "kubelet_http_inflight_requests",
+    ["method", "path", "server_type", "long_running"],
+    "Requests to the node's HTTPS API that are under way.",
+);
+
+// Volumes.
+
+/// Work on volumes.
+pub static STORAGE_OPERATION: Histogram<4> = histogram(
+    "storage_operation_duration_seconds",
+    ["volume_plugin", "operation_name", "status", "migrated"],
+    STORAGE,
+    "Seconds that work on a volume takes.",
+);
+/// What is mounted.
+pub static TOTAL_VOLUMES: Gauge<2> = gauge(
+    "volume_manager_total_volumes",
+    ["plugin_name", "state"],
+    "Volumes of pods: those that are wanted, and those that are there.",
+);
+
+// Start of the node; only of one that was registered by this run.
+
+/// Boot to agent.
+pub static STARTUP_PRE_KUBELET: Gauge<0> = gauge(
+    "kubelet_node_startup_pre_kubelet_duration_seconds",
+    [],
+    "Seconds from the machine's boot to the start of the agent.",
+);
+/// Agent to first attempt.
+pub static STARTUP_PRE_REGISTRATION: Gauge<0> = gauge(
+    "kubelet_node_startup_pre_registration_duration_seconds",
+    [],
+    "Seconds from the start of the agent to its first attempt to register the node.",
+);
+/// First attempt to Node.
+pub static STARTUP_REGISTRATION: Gauge<0> = gauge(
+    "kubelet_node_startup_registration_duration_seconds",
+    [],
+    "Seconds from the first attempt to register the node until it is registered.",
+);
+/// Node to Ready.
+pub static STARTUP_POST_REGISTRATION: Gauge<0> = gauge(
+    "kubelet_node_startup_post_registration_duration_seconds",
+    [],
+    "Seconds from the node's registration until it is ready.",
+);
+/// Boot to Ready.
+pub static STARTUP: Gauge<0> = gauge(
+    "kubelet_node_startup_duration_seconds",
+    [],
+    "Seconds from the machine's boot until the node is ready.",
+);
+
+// The process.
+
+/// Processor time.
+pub static PROCESS_CPU: Counter<0> =
+    counter("process_cpu_seconds_total", [], "Processor time of the agent, seconds.");
+/// Memory.
+pub static PROCESS_RESIDENT: Gauge<0> =
+    gauge("process_resident_memory_bytes", [], "Resident memory of the agent, bytes.");
+/// Address space.
+pub static PROCESS_VIRTUAL: Gauge<0> =
+    gauge("process_virtual_memory_bytes", [], "Address space of the agent, bytes.");
+/// Open files.
+pub static PROCESS_OPEN_FDS: Gauge<0> = gauge("process_open_fds", [], "Open files of the agent.");
+/// Their limit.
+pub static PROCESS_MAX_FDS: Gauge<0> = gauge("process_max_fds", [], "Files that the agent may have open.");
+/// Start.
+pub static PROCESS_START: Gauge<0> =
+    gauge("process_start_time_seconds", [], "When the agent was started, seconds since 1970.");
+
+// Probes and health checks, at their own endpoints.
+
+/// Questions by result.
+pub static PROBES: Counter<6> = counter(
+    "prober_probe_total",
+    ["probe_type", "result", "container", "pod", "namespace", "pod_uid"],
+    "Probes of containers, by result.",
+);
+/// How long they take.
+pub static PROBE_DURATION: Histogram<4> = histogram(
+    "prober_probe_duration_seconds",
+    ["probe_type", "container", "pod", "namespace"],
+    COMMON,
+    "Seconds that probes take which do not fail.",
+);
+/// The last result.
+pub static HEALTHCHECK: Gauge<2> = gauge(
+    "kubernetes_healthcheck",
+    ["name", "type"],
+    "Whether a health check succeeded when last asked for.",
+);
+/// All results.
+pub static HEALTHCHECKS: Counter<3> = counter(
+    "kubernetes_healthchecks_total",
+    ["name", "type", "status"],
+    "Results of health checks that were asked for.",
+);

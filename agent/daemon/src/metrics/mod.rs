@@ -1,0 +1,220 @@
+//! What the node counts: the one place that observations are sent to, and what `/metrics` is made from.
+//!
+//! ```text
+//! CRI client, API client, HTTPS API ─┐
+//! owners' shells, executor ──────────┼─► Metrics ─┬─► text of /metrics, /metrics/probes, /metrics/slis
+//! desired pods, statuses, /proc ─────┘ (when asked)
+//! ```
+//! In: observations. Out: texts. Invariants: nothing here decides anything; the lock is held for a moment, never across an
+//! await; nothing is computed before somebody asks. What is counted, and what upstream counts otherwise, is in
+//! docs/metrics.md; names, labels and buckets are in [`agent_core::metrics::families`].
+
+mod certificates;
+mod pods;
+mod runtime;
+mod scrape;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent_core::metrics::startup::{NodeStart, NodeStep, PodStarts};
+use agent_core::metrics::{Registry, families, words};
+use agent_core::runtime::PodUid;
+use agent_core::time::{Mono, Now};
+use agent_linux::clock::Clock;
+
+pub use certificates::Certificate;
+pub use pods::{Lifecycle, Round};
+pub use scrape::Scrape;
+
+/// The node's numbers; clones share them.
+#[derive(Clone)]
+pub struct Metrics(Arc<Shared>);
+
+struct Shared {
+    clock: Arc<dyn Clock>,
+    began: Now,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `/metrics`.
+    main: Registry,
+    /// `/metrics/probes`.
+    probes: Registry,
+    /// `/metrics/slis`.
+    slis: Registry,
+    starts: PodStarts,
+    node_start: NodeStart,
+    workers: BTreeMap<PodUid, pods::Work>,
+    /// Removed and wanted again while a worker was ending them.
+    again: BTreeMap<PodUid, pods::Again>,
+    mirrors: BTreeSet<String>,
+    /// What the runtime was last seen to hold of each pod.
+    held: BTreeMap<PodUid, runtime::Held>,
+    relisted: Option<Mono>,
+    certificates: certificates::Ends,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").field("began", &self.0.began).finish_non_exhaustive()
+    }
+}
+
+impl Metrics {
+    /// Nothing counted yet; this incarnation begins now.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Metrics {
+        let began = clock.now();
+        let mut main = Registry::new();
+        for counter in [
+            &families::ORPHANED_RUNTIME_PODS,
+            &families::STARTED_PODS,
+            &families::STARTED_PODS_ERRORS,
+            &families::EVENT_STREAMS,
+            &families::EVENT_STREAM_ERRORS,
+            &families::HTTP_FALLBACKS,
+            &families::SLEEPS_CUT_SHORT,
+        ] {
+            main.begin(counter);
+        }
+        for histogram in [
+            &families::CONTAINERS_PER_POD,
+            &families::POD_START,
+            &families::POD_START_SLI,
+            &families::POD_START_TOTAL,
+            &families::POD_WORKER_START,
+            &families::POD_STATUS_SYNC,
+            &families::PLEG_RELIST,
+            &families::PLEG_RELIST_INTERVAL,
+            &families::PLEG_POD_RELIST,
+            &families::EVENT_LATENCY,
+        ] {
+            main.begin_histogram(histogram);
+        }
+        for is_static in ["", "true"] {
+            main.add(&families::RESTARTED_PODS, [is_static], 0.0);
+        }
+        let state = State {
+            main,
+            probes: Registry::new(),
+            slis: Registry::new(),
+            starts: PodStarts::new(began.wall),
+            node_start: NodeStart::new(began.mono),
+            workers: BTreeMap::new(),
+            again: BTreeMap::new(),
+            mirrors: BTreeSet::new(),
+            held: BTreeMap::new(),
+            relisted: None,
+            certificates: certificates::Ends::default(),
+        };
+        Metrics(Arc::new(Shared { clock, began, state: Mutex::new(state) }))
+    }
+
+    fn now(&self) -> Now {
+        self.0.clock.now()
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        f(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A request to the node's HTTPS API has come.
+    pub fn request_began(&self, method: &str, path: &str) {
+        let labels = request(method, path);
+        self.with(|state| {
+            state.main.count(&families::HTTP_REQUESTS, labels);
+            state.main.shift(&families::HTTP_INFLIGHT, labels, 1.0);
+        });
+    }
+
+    /// It was answered, or whoever asked has gone.
+    pub fn request_ended(&self, method: &str, path: &str, took: Duration) {
+        let labels = request(method, path);
+        self.with(|state| {
+            state.main.shift(&families::HTTP_INFLIGHT, labels, -1.0);
+            state.main.observe(&families::HTTP_DURATION, labels, took.as_secs_f64());
+        });
+    }
+
+    /// A health check was asked for.
+    pub fn checked(&self, check: &str, healthy: bool) {
+        let (value, status) = if healthy { (1.0, "success") } else { (0.0, "error") };
+        self.with(|state| {
+            state.slis.set(&families::HEALTHCHECK, [check, "healthz"], value);
+            state.slis.count(&families::HEALTHCHECKS, [check, "healthz", status]);
+        });
+    }
+
+    /// A hook's server spoke plain text and was asked again so.
+    pub fn hook_fell_back(&self) {
+        self.with(|state| state.main.count(&families::HTTP_FALLBACKS, []));
+    }
+
+    /// A hook that was to wait had no time left for it.
+    pub fn sleep_cut_short(&self) {
+        self.with(|state| state.main.count(&families::SLEEPS_CUT_SHORT, []));
+    }
+
+    /// A volume of a plugin was set up, or could not be.
+    pub fn volume_set_up(&self, plugin: &str, took: Duration, done: bool) {
+        let status = if done { "success" } else { "fail-unknown" };
+        let labels = [plugin, "volume_mount", status, "false"];
+        self.with(|state| state.main.observe(&families::STORAGE_OPERATION, labels, took.as_secs_f64()));
+    }
+
+    /// The node is being registered.
+    pub fn registering(&self) {
+        let now = self.now().mono;
+        self.with(|state| state.node_start.trying(now));
+    }
+
+    /// The Node object was made by this node.
+    pub fn registered(&self) {
+        let now = self.now().mono;
+        self.with(|state| {
+            if let Some(NodeStep::Registered(boot, before, took)) = state.node_start.registered(now) {
+                state.main.set(&families::STARTUP_PRE_KUBELET, [], boot.as_secs_f64());
+                state.main.set(&families::STARTUP_PRE_REGISTRATION, [], before.as_secs_f64());
+                state.main.set(&families::STARTUP_REGISTRATION, [], took.as_secs_f64());
+            }
+        });
+    }
+
+    /// The API server shows the node as ready.
+    pub fn node_ready(&self) {
+        let now = self.now().mono;
+        self.with(|state| {
+            if let Some(NodeStep::Ready(since, all)) = state.node_start.ready(now) {
+                state.main.set(&families::STARTUP_POST_REGISTRATION, [], since.as_secs_f64());
+                state.main.set(&families::STARTUP, [], all.as_secs_f64());
+            }
+        });
+    }
+}
+
+fn request<'a>(method: &str, path: &str) -> [&'a str; 4] {
+    let (path, long_running) = words::path(path);
+    [words::method(method), path, "readwrite", long_running]
+}
+
+impl agent_apiserver::RequestObserver for Metrics {
+    fn answered(&self, method: &str, host: &str, code: Option<u16>, took: Duration) {
+        let number = code.map(|code| code.to_string());
+        let code = number.as_deref().unwrap_or("<error>");
+        self.with(|state| {
+            state.main.count(&families::REST_REQUESTS, [code, method, host]);
+            state.main.observe(&families::REST_DURATION, [method, host], took.as_secs_f64());
+        });
+    }
+
+    fn waited(&self, method: &str, host: &str, took: Duration) {
+        self.with(|state| {
+            state.main.observe(&families::REST_RATE_LIMITER, [method, host], took.as_secs_f64());
+        });
+    }
+}

@@ -112,8 +112,7 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints>(
     }
     if guarded {
         let counted = (tasks, &metrics);
-        let certificate =
-            certificate(settings, node_name, client.clone(), addresses, board, counted).await?;
+        let certificate = certificate(settings, node_name, client.clone(), addresses, board, counted).await?;
         let address = SocketAddr::new(bind, u16::try_from(kubelet.port).context("port")?);
         serve_https(settings, node_name, client, view, (address, certificate), tasks).await?;
     }

@@ -6,6 +6,7 @@ use http_body_util::BodyExt;
 use super::*;
 use crate::body::streamed;
 
+mod surface;
 mod tools;
 
 struct FakeNode {

@@ -238,3 +238,45 @@ fn calls_that_make_no_sense() {
         assert_eq!((node.reserved(), pod.inside(interfaces)), (vec![], vec![]));
     });
 }
+
+/// Under which address a packet of the pod arrives at an address of another namespace.
+fn seen_as(pod: &Pod, outside: &Pod, at: &'static str) -> String {
+    let there = outside.inside(move || UdpSocket::bind(at).expect("bound"));
+    there.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
+    let to = there.local_addr().expect("its address");
+    pod.inside(move || {
+        UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"hello", to)).expect("sent")
+    });
+    let (_, from) = there.recv_from(&mut [0; 8]).expect("received");
+    from.ip().to_string()
+}
+
+#[test]
+fn pods_leave_under_the_nodes_address_where_that_is_wanted() {
+    on_a_node(|node| {
+        let (pod, other, outside) = (Pod::new(), Pod::new(), Pod::new());
+        let lan = format!(
+            r#"{{"cniVersion":"1.0.0","name":"lan","bridge":"lan0","isGateway":true,"ipam":{{"type":"host-local",
+            "dataDir":"{}","subnet":"192.0.2.0/24","routes":[{{"dst":"10.1.0.0/24"}}]}}}}"#,
+            node.data().display()
+        );
+        node.bridge("ADD", &lan, "lan", &outside).expect("attached");
+        let plain = node.network("");
+        node.bridge("ADD", &plain, "c1", &pod).expect("attached");
+        assert_eq!(seen_as(&pod, &outside, "192.0.2.2:7000"), "10.1.0.2");
+        match node.bridge("ADD", &node.network(",\"ipMasq\":true"), "c2", &other) {
+            Err(refused)
+                if refused["msg"]
+                    .as_str()
+                    .is_some_and(|m| m.contains("NOTSUPP") || m.contains("NOSUPPORT")) =>
+            {
+                eprintln!("skipped: no nftables in this kernel");
+            }
+            attached => {
+                attached.expect("attached");
+                assert_eq!(seen_as(&other, &outside, "192.0.2.2:7000"), "192.0.2.1");
+                assert_eq!(seen_as(&pod, &other, "10.1.0.3:7000"), "10.1.0.2", "not among pods");
+            }
+        }
+    });
+}

@@ -78,6 +78,15 @@ impl Socket {
         Socket::open(SockProtocol::NetlinkRoute, 0x100)
     }
 
+    /// Hears of every change of a route of this thread's network namespace.
+    ///
+    /// # Errors
+    /// The kernel refuses the socket.
+    pub fn route_changes() -> Result<Socket, NetlinkError> {
+        // RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE
+        Socket::open(SockProtocol::NetlinkRoute, 0x40 | 0x400)
+    }
+
     /// For nftables of this thread's network namespace.
     ///
     /// # Errors
@@ -156,9 +165,12 @@ impl Socket {
     pub fn changed(&mut self, timeout_ms: u16) -> Result<bool, NetlinkError> {
         let failed = |source| NetlinkError::Socket { operation: "recv", source };
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut fds, PollTimeout::from(timeout_ms)).map_err(failed)? == 0 {
-            return Ok(false);
-        }
+        match poll(&mut fds, PollTimeout::from(timeout_ms)) {
+            Ok(0) => return Ok(false),
+            // A reason to look is all that is promised.
+            Err(Errno::EINTR) => return Ok(true),
+            ready => ready.map_err(failed)?,
+        };
         let mut buffer = vec![0; BUFFER_BYTES];
         match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
             // More changes than the socket holds: a change, too.

@@ -6,20 +6,13 @@
 use super::clock::boottime_ms;
 use super::error::{InitError, chain};
 use super::report::Report;
-use super::{DEGRADED, coldplug, notify, reserve, runtime, seed, settings, systemd_started};
-use crate::plan::masquerade::networks;
+use super::{DEGRADED, coldplug, notify, pod_network, reserve, runtime, seed, settings, systemd_started};
 use crate::plan::promises;
-use orlop_netlink::Socket;
-use orlop_netlink::nft::masquerade;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
 const CGROUP: &str = "/sys/fs/cgroup";
-/// Written by init.
-const POD_NETWORK: &str = "/var/lib/orlop/cni/net.d/10-orlop.conflist";
-/// nftables' table with its rules.
-const TABLE: &str = "orlop_pods";
 /// The slice all services live in: what is enabled there reaches containerd and the agent.
 const SYSTEM_SLICE: &str = "/sys/fs/cgroup/system.slice";
 
@@ -44,11 +37,15 @@ pub fn main() -> ExitCode {
         bringup.report.problem(&format!("systemd is not told that the agent may start: {e}"));
     }
     bringup.step("bringup.devices", |_| coldplug::run());
-    bringup.step("bringup.pod-network", |_| pod_network());
     bringup.step("containerd.ready", |_| runtime::await_ready().map(|version| version.to_string()));
     bringup.step("bringup.images", Bringup::images);
     bringup.step("bringup.reserve", Bringup::reserve);
     bringup.report.flush();
+    // Last: it waits for the network.
+    if let Some(networks) = pod_network::networks() {
+        bringup.step("bringup.pod-network", |_| pod_network::masquerade_at_way_out(&networks));
+        bringup.report.flush();
+    }
     if bringup.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -115,15 +112,6 @@ impl Bringup {
         }
         reserve::make(Path::new("/var"))
     }
-}
-
-/// The rules of the standalone pod network, made before containerd serves and so before there is a pod.
-fn pod_network() -> Result<String, InitError> {
-    let networks = fs::read_to_string(POD_NETWORK).ok().and_then(|conflist| networks(&conflist));
-    let Some(networks) = networks else { return Ok("no network of init's, or an earlier version's".into()) };
-    let sent = Socket::netfilter().and_then(|mut socket| socket.transaction(masquerade(TABLE, &networks)));
-    sent.map_err(|source| InitError::Netlink { action: "make nftables' rules of the pod network", source })?;
-    Ok("pods leave it under the node's address".into())
 }
 
 fn read(path: &str) -> Result<String, InitError> {

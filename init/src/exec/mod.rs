@@ -16,6 +16,7 @@ pub mod initrd;
 pub mod ledger;
 pub mod machine_id;
 pub mod notify;
+pub mod pod_network;
 pub mod prefetch;
 pub mod report;
 pub mod reserve;

@@ -1,8 +1,12 @@
 //! The node's rule that pods of the standalone network leave it under the node's address: the network's configuration
 //! in, networks out. One rule for the whole range, in place of the bridge plugin's one for each pod.
+//!
+//! It is made when the node has a way out: eight kernel modules are loaded for it, beside the first pod's start.
 
 use orlop_netlink::nft::Network;
+use orlop_netlink::route::Route;
 use serde_json::Value;
+use std::net::IpAddr;
 
 /// The networks of a configuration that init wrote, or `None` if it is not ours, or the plugin masquerades by itself
 /// (`ipMasq`, as earlier versions wrote it).
@@ -19,9 +23,22 @@ pub fn networks(conflist: &str) -> Option<Vec<Network>> {
     networks.filter(|networks| !networks.is_empty())
 }
 
+/// Whether the route is one by which a packet of a pod can leave the node: of the main table, neither to the pods
+/// themselves nor among neighbours only (link-local and multicast).
+#[must_use]
+pub fn leads_out(route: &Route, pods: &[Network]) -> bool {
+    /// `RT_TABLE_MAIN`.
+    const MAIN: u32 = 254;
+    let local = match route.to {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_multicast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
+    };
+    route.table == Some(MAIN) && !local && !pods.contains(&(route.to, route.prefix))
+}
+
 fn network(text: &str) -> Option<Network> {
     let (ip, prefix) = text.split_once('/')?;
-    let ip: std::net::IpAddr = ip.parse().ok()?;
+    let ip: IpAddr = ip.parse().ok()?;
     let prefix = prefix.parse().ok().filter(|prefix| *prefix <= if ip.is_ipv4() { 32 } else { 128 })?;
     Some((ip, prefix))
 }
@@ -40,6 +57,35 @@ mod tests {
         let made =
             networks(&list(r#""ipam":{"ranges":[[{"subnet":"10.88.0.0/16"}],[{"subnet":"fd00:1::/64"}]]}"#));
         assert_eq!(made, Some(vec![of("10.88.0.0", 16), of("fd00:1::", 64)]));
+    }
+
+    #[test]
+    fn the_way_out_is_not_the_pods_own_network() {
+        let of = |to: &str, prefix, table| Route {
+            to: to.parse().expect("an address"),
+            prefix,
+            gateway: None,
+            index: 2,
+            priority: 0,
+            table: Some(table),
+            scope: None,
+            mtu: 0,
+            advmss: 0,
+        };
+        let pods = [("10.88.0.0".parse().expect("an address"), 16)];
+        for (route, want) in [
+            (of("0.0.0.0", 0, 254), true),
+            (of("192.0.2.0", 24, 254), true),
+            (of("::", 0, 254), true),
+            (of("10.88.0.0", 16, 254), false),
+            (of("127.0.0.0", 8, 255), false),
+            (of("192.0.2.1", 32, 255), false),
+            (of("169.254.0.0", 16, 254), false),
+            (of("fe80::", 64, 254), false),
+            (of("ff00::", 8, 254), false),
+        ] {
+            assert_eq!(leads_out(&route, &pods), want, "{route:?}");
+        }
     }
 
     #[test]

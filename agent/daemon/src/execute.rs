@@ -230,10 +230,10 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 self.on_disk(move || at.remove(&key)).await
             }
             Effect::SetUpVolume { volume } => {
-                let (plugin, began) = (volume.plugin, self.tasks.now().mono);
+                let (name, plugin, began) = (volume.name.clone(), volume.plugin, self.tasks.now().mono);
                 let result = volumes::set_up(self, key, *volume).await;
                 let took = self.tasks.now().mono.since(began);
-                self.metrics.volume_set_up(plugin.name(), took, result.is_ok());
+                self.metrics.volume_set_up(&key.uid, (&name, plugin), took, result.is_ok());
                 result
             }
             Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,
@@ -241,7 +241,11 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
             Effect::TearDownVolumes => {
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
-                self.on_disk(move || at.tear_down_volumes(&uid)).await
+                let result = self.on_disk(move || at.tear_down_volumes(&uid)).await;
+                if result.is_ok() {
+                    self.metrics.volumes_gone(&key.uid);
+                }
+                result
             }
             Effect::Inspect => self.inspect(key).await,
             Effect::InspectImage { image } => {

@@ -150,7 +150,13 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
                 }
             }
             ManagerAction::ReadNode => self.outlets.read_node(),
-            ManagerAction::Rejected { key, rejection } => self.outlets.rejected(&key, &rejection),
+            ManagerAction::Rejected { key, rejection, short_of } => {
+                match short_of {
+                    Some(resource) => self.outlets.metrics().preempted(&resource),
+                    None => self.outlets.metrics().rejected(&rejection),
+                }
+                self.outlets.rejected(&key, &rejection);
+            }
             ManagerAction::Forget(uid) => {
                 self.workers.remove(&uid);
                 self.outlets.forgotten(&uid);

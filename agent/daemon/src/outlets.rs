@@ -139,7 +139,6 @@ impl Outlets {
 
     /// Admission refused a pod.
     pub fn rejected(&self, key: &PodKey, rejection: &Rejection) {
-        self.metrics.rejected(rejection);
         self.record(key, Fact::rejected(key, rejection));
     }
 

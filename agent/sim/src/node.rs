@@ -333,7 +333,7 @@ impl Node {
                     self.ended.remove(&uid);
                     self.pod_news(now, PodNews::Forgotten(uid));
                 }
-                ManagerAction::Rejected { key, rejection } => {
+                ManagerAction::Rejected { key, rejection, .. } => {
                     self.pod_news(now, PodNews::Rejected(key, rejection));
                 }
                 ManagerAction::Synced => self.pod_news(now, PodNews::Synced),

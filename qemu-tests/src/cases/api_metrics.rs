@@ -193,6 +193,10 @@ fn numbers(told: &BTreeMap<&str, Text>) -> Result<()> {
     is("kubelet_pleg_last_seen_seconds", &[], &|v| {
         SystemTime::now().duration_since(UNIX_EPOCH).is_ok_and(|now| (now.as_secs_f64() - v).abs() < 600.0)
     });
+    for state in ["desired_state_of_world", "actual_state_of_world"] {
+        let of = [("plugin_name", "kubernetes.io/configmap"), ("state", state)];
+        is("volume_manager_total_volumes", &of, &|v| v == 1.0);
+    }
     is("rest_client_requests_total", &[("code", "201"), ("method", "POST")], &|v| v >= 3.0);
     is("kubelet_http_requests_total", &[("method", "GET"), ("path", "healthz")], &|v| v >= 1.0);
     is("process_open_fds", &[], &|v| v > 5.0);

@@ -154,6 +154,17 @@ pub fn admit<'p>(
     Err(Rejection::new("PodFeatureUnsupported", message))
 }
 
+/// The resource that there is not enough of, the first one, if the pod is to run beside `active`.
+#[must_use]
+pub fn short_of<'p>(
+    pod: &Pod,
+    active: impl IntoIterator<Item = &'p Pod>,
+    node: &AdmissionContext,
+) -> Option<String> {
+    let active: Vec<&Pod> = active.into_iter().collect();
+    fit::shortages(pod, &active, node).into_iter().next().map(|short| short.resource)
+}
+
 fn unrecovered(why: &str) -> Rejection {
     let attempt = "Unexpected error while attempting to recover from admission failure";
     let message = format!("{attempt}: preemption: error finding a set of pods to preempt: {why}");

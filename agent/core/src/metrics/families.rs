@@ -240,6 +240,13 @@ pub static IMAGE_PULL: Histogram<1> = histogram(
 pub static ADMISSION_REJECTIONS: Counter<1> =
     counter("kubelet_admission_rejections_total", ["reason"], "Pods that the node refused.");
 
+/// Pods that went for others.
+pub static PREEMPTIONS: Counter<1> = counter(
+    "kubelet_preemptions",
+    ["preemption_signal"],
+    "Pods that had to go because a critical one wanted their room, by the resource.",
+);
+
 // The container runtime.
 
 /// Calls.

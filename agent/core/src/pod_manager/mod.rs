@@ -105,6 +105,9 @@ pub enum ManagerAction {
         key: PodKey,
         /// Reason and message.
         rejection: Rejection,
+        /// For a pod that has to go for another: the resource that there is not enough of (counts as
+        /// `kubelet_preemptions`).
+        short_of: Option<String>,
     },
     /// The worker has ended; nothing more is sent to it.
     Forget(PodUid),
@@ -265,7 +268,7 @@ impl PodManager {
             }
             if let Err(rejection) = verdict {
                 tell(&uid, PodEvent::Kill { reason: rejection.clone().into(), grace_s: None }, out);
-                out.push(ManagerAction::Rejected { key, rejection });
+                out.push(ManagerAction::Rejected { key, rejection, short_of: None });
             }
         }
         if self.node.asks() {

@@ -90,6 +90,8 @@ impl PodManager {
                 return now.map(|_| ());
             }
         }
+        let beside_it = active().filter(|(other, _)| !self.preemption.is_going(other)).filter_map(beside);
+        let short_of = admission::short_of(pod, beside_it.chain(kept()), &self.admission);
         let victims: Vec<PodKey> = victims.into_iter().map(pod::key).collect();
         self.preemption.wait(uid.clone(), Arc::clone(pod));
         for key in victims {
@@ -101,7 +103,8 @@ impl PodManager {
             let told = Rejection::preempted();
             tell(&key.uid, PodEvent::Kill { reason: reason(&told), grace_s: None }, out);
             self.preemption.going(key.uid.clone());
-            out.push(ManagerAction::Rejected { key, rejection: told });
+            let short_of = short_of.clone();
+            out.push(ManagerAction::Rejected { key, rejection: told, short_of });
         }
         Ok(())
     }

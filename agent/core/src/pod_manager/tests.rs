@@ -56,7 +56,14 @@ fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
         }
         ManagerAction::Start { key, fence_until, .. } => format!("~{}@{}", key.uid, fence_until.0),
         ManagerAction::Forget(uid) => format!("-{uid}"),
-        ManagerAction::Rejected { key, rejection } => format!("!{}:{}", key.uid, rejection.reason),
+        ManagerAction::Rejected { key, rejection, short_of } => {
+            format!(
+                "!{}:{}{}",
+                key.uid,
+                rejection.reason,
+                short_of.map(|r| format!(" for {r}")).unwrap_or_default()
+            )
+        }
         ManagerAction::Synced => "synced".to_owned(),
         ManagerAction::ReadNode => "read".to_owned(),
         ManagerAction::Tell { uid, event } => match event {
@@ -380,7 +387,7 @@ fn a_critical_pod_waits_until_room_is_made_for_it() {
     let mut m = busy(&[&asking("a", "300m", 0), &asking("b", "600m", 0)]);
     let (critical, small, late) =
         (asking("c", "300m", CRITICAL), asking("s", "100m", 0), asking("l", "200m", 0));
-    assert_eq!(step(&mut m, add(&critical)), "a:Failed !a:Preempting");
+    assert_eq!(step(&mut m, add(&critical)), "a:Failed !a:Preempting for cpu");
     assert_eq!(step(&mut m, ManagerEvent::Tick), "", "nobody is chosen twice");
     assert_eq!(step(&mut m, add(&small)), "+s@0 s:desired s:Failed !s:OutOfcpu", "its room is kept");
     assert_eq!(step(&mut m, ended("a")), "+c@0 c:desired");
@@ -395,7 +402,7 @@ fn critical_pods_do_not_make_room_twice() {
     let mut m = busy(&[&asking("a", "500m", 0), &asking("b", "500m", 0)]);
     let critical = |uid: &str| asking(uid, "200m", CRITICAL);
     let both = [&critical("c"), &critical("d")];
-    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &both)), "a:Failed !a:Preempting");
+    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &both)), "a:Failed !a:Preempting for cpu");
     assert_eq!(step(&mut m, ended("a")), "+c@0 c:desired +d@0 d:desired");
 }
 
@@ -403,7 +410,7 @@ fn critical_pods_do_not_make_room_twice() {
 fn a_critical_pod_that_is_removed_keeps_no_room() {
     let mut m = busy(&[&asking("a", "900m", 0)]);
     let critical = asking("c", "300m", CRITICAL);
-    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&critical])), "a:Failed !a:Preempting");
+    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&critical])), "a:Failed !a:Preempting for cpu");
     assert_eq!(step(&mut m, update(PodOp::Remove, Source::Api, &[&critical])), "");
     step(&mut m, ended("a"));
     let next = update(PodOp::Add, Source::Api, &[&asking("n", "900m", 0)]);

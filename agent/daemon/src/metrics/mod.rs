@@ -24,6 +24,7 @@ use agent_core::metrics::startup::{NodeStart, NodeStep, PodStarts};
 use agent_core::metrics::{Registry, families, words};
 use agent_core::runtime::PodUid;
 use agent_core::time::{Mono, Now};
+use agent_core::volume::Plugin;
 use agent_linux::clock::Clock;
 
 pub use certificates::Certificate;
@@ -56,6 +57,8 @@ struct State {
     /// What the runtime was last seen to hold of each pod.
     held: BTreeMap<PodUid, runtime::Held>,
     relisted: Option<Mono>,
+    /// Volumes that were set up, by name.
+    volumes: BTreeMap<PodUid, BTreeMap<String, Plugin>>,
     certificates: certificates::Ends,
 }
 
@@ -110,6 +113,7 @@ impl Metrics {
             mirrors: BTreeSet::new(),
             held: BTreeMap::new(),
             relisted: None,
+            volumes: BTreeMap::new(),
             certificates: certificates::Ends::default(),
         };
         Metrics(Arc::new(Shared { clock, began, state: Mutex::new(state) }))
@@ -160,11 +164,21 @@ impl Metrics {
         self.with(|state| state.main.count(&families::SLEEPS_CUT_SHORT, []));
     }
 
-    /// A volume of a plugin was set up, or could not be.
-    pub fn volume_set_up(&self, plugin: &str, took: Duration, done: bool) {
+    /// A volume of a pod was set up, or could not be.
+    pub fn volume_set_up(&self, pod: &PodUid, (name, plugin): (&str, Plugin), took: Duration, done: bool) {
         let status = if done { "success" } else { "fail-unknown" };
-        let labels = [plugin, "volume_mount", status, "false"];
-        self.with(|state| state.main.observe(&families::STORAGE_OPERATION, labels, took.as_secs_f64()));
+        let labels = [plugin.name(), "volume_mount", status, "false"];
+        self.with(|state| {
+            state.main.observe(&families::STORAGE_OPERATION, labels, took.as_secs_f64());
+            if done {
+                state.volumes.entry(pod.clone()).or_default().insert(name.to_owned(), plugin);
+            }
+        });
+    }
+
+    /// All volumes of a pod were torn down.
+    pub fn volumes_gone(&self, pod: &PodUid) {
+        self.with(|state| state.volumes.remove(pod));
     }
 
     /// The node is being registered.

@@ -1,5 +1,6 @@
 //! What happens to pods: sources, workers, statuses, probes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use agent_core::admission::Rejection;
@@ -10,6 +11,7 @@ use agent_core::pod_source::{PodOp, PodUpdate};
 use agent_core::probe::{Kind, Outcome, ProbeCall};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::types::pod::{self, CONFIG_MIRROR};
+use agent_core::volume::plan::plugin_of;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::{Metrics, State};
@@ -186,11 +188,13 @@ impl Metrics {
 
     /// Admission refused a pod.
     pub fn rejected(&self, rejection: &Rejection) {
-        // A pod whose room another one takes was not refused.
-        if *rejection != Rejection::preempted() {
-            let reason = words::rejection(&rejection.reason);
-            self.with(|state| state.main.count(&families::ADMISSION_REJECTIONS, [reason]));
-        }
+        let reason = words::rejection(&rejection.reason);
+        self.with(|state| state.main.count(&families::ADMISSION_REJECTIONS, [reason]));
+    }
+
+    /// A pod has to go because a critical one wants this resource.
+    pub fn preempted(&self, resource: &str) {
+        self.with(|state| state.main.count(&families::PREEMPTIONS, [resource]));
     }
 
     /// A worker says this of its pod; `old` is what was said before.
@@ -287,23 +291,45 @@ fn is_mirror(pod: &Pod) -> bool {
     pod::annotation(pod, CONFIG_MIRROR).is_some()
 }
 
+/// The pod has ended for good and needs no room.
+fn is_over(uid: &PodUid, pod: &Pod, statuses: &PodViews) -> bool {
+    let ended = |phase: Option<&str>| matches!(phase, Some("Failed" | "Succeeded"));
+    match statuses.get(uid) {
+        Some(view) => ended(view.status.phase.as_deref()),
+        None => ended(pod.status.as_ref().and_then(|s| s.phase.as_deref())),
+    }
+}
+
 fn count(n: usize) -> f64 {
     u32::try_from(n).unwrap_or(u32::MAX).into()
 }
 
 impl State {
-    pub(super) fn tell_pods(&mut self, desired: &DesiredPods, statuses: &PodViews) {
-        let over = |uid: &PodUid, pod: &Pod| {
-            let ended = |phase: Option<&str>| matches!(phase, Some("Failed" | "Succeeded"));
-            match statuses.get(uid) {
-                Some(view) => ended(view.status.phase.as_deref()),
-                None => ended(pod.status.as_ref().and_then(|s| s.phase.as_deref())),
+    /// Wanted volumes are those of pods that may still run, volumes that are there those that were set up.
+    pub(super) fn tell_volumes(&mut self, desired: &DesiredPods, statuses: &PodViews) {
+        self.main.clear(families::TOTAL_VOLUMES.name);
+        let mut wanted = BTreeMap::<&str, usize>::new();
+        for pod in desired.iter().filter(|(uid, pod)| !is_over(uid, pod, statuses)).map(|(_, pod)| pod) {
+            for plugin in pod::spec(pod).volumes.iter().flatten().filter_map(plugin_of) {
+                *wanted.entry(plugin.name()).or_default() += 1;
             }
-        };
+        }
+        let mut there = BTreeMap::<&str, usize>::new();
+        for plugin in self.volumes.values().flat_map(BTreeMap::values) {
+            *there.entry(plugin.name()).or_default() += 1;
+        }
+        for (state, counts) in [("desired_state_of_world", wanted), ("actual_state_of_world", there)] {
+            for (plugin, n) in counts {
+                self.main.set(&families::TOTAL_VOLUMES, [plugin, state], count(n));
+            }
+        }
+    }
+
+    pub(super) fn tell_pods(&mut self, desired: &DesiredPods, statuses: &PodViews) {
         for (label, wanted) in [("", false), ("true", true)] {
             let of = || desired.iter().filter(|(_, pod)| pod::is_static(pod) == wanted);
             self.main.set(&families::DESIRED_PODS, [label], count(of().count()));
-            let active = of().filter(|(uid, pod)| !over(uid, pod)).count();
+            let active = of().filter(|(uid, pod)| !is_over(uid, pod, statuses)).count();
             self.main.set(&families::ACTIVE_PODS, [label], count(active));
         }
         let ephemeral = desired.values().map(|pod| pod::ephemeral_containers(pod).len()).sum();

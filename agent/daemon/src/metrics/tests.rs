@@ -103,7 +103,10 @@ async fn calls_requests_and_checks() {
     metrics.request_began("GET", "/exec/a/b/c");
     metrics.request_began("BREW", "/teapot");
     metrics.request_ended("BREW", "/teapot", SECOND);
-    metrics.volume_set_up("kubernetes.io/secret", SECOND, false);
+    let uid = PodUid::from("v");
+    metrics.volume_set_up(&uid, ("s", Plugin::Secret), SECOND, false);
+    metrics.volume_set_up(&uid, ("t", Plugin::Secret), SECOND, true);
+    metrics.volume_set_up(&uid, ("t", Plugin::Secret), SECOND, true);
     metrics.hook_fell_back();
     metrics.sleep_cut_short();
     let labels = |method: &str, path: &str, long: bool| {
@@ -133,6 +136,21 @@ async fn calls_requests_and_checks() {
              operation_name=\"volume_mount\",status=\"fail-unknown\",migrated=\"false\"} 1",
         ],
     );
+    let wanted = json!({"spec": {"containers": [], "volumes": [{"name": "t", "secret": {}},
+        {"name": "e", "emptyDir": {}}]}});
+    let desired: DesiredPods = [(uid.clone(), pod("v", wanted))].into();
+    let volumes = |plugin: &str, state: &str| {
+        format!(
+            "volume_manager_total_volumes{{plugin_name=\"kubernetes.io/{plugin}\",state=\"{state}_state_of_world\"}} 1"
+        )
+    };
+    let told = text_with(&metrics, &desired, &PodViews::new());
+    says(
+        &told,
+        &[&volumes("secret", "desired"), &volumes("secret", "actual"), &volumes("empty-dir", "desired")],
+    );
+    metrics.volumes_gone(&uid);
+    assert!(!text(&metrics).contains("volume_manager_total_volumes"));
     metrics.checked("ping", true);
     metrics.checked("syncloop", true);
     metrics.checked("syncloop", false);
@@ -312,7 +330,7 @@ async fn refusals_orphans_and_ends() {
     let metrics = metrics();
     let refused = Rejection { reason: "OutOfcpu".to_owned(), message: "no".to_owned() };
     metrics.rejected(&refused);
-    metrics.rejected(&Rejection::preempted());
+    metrics.preempted("memory");
     let key = PodKey { namespace: "default".into(), name: "o".into(), uid: "o".into() };
     metrics.worker_began(&key);
     metrics.orphan(&key.uid);
@@ -324,11 +342,11 @@ async fn refusals_orphans_and_ends() {
         &text(&metrics),
         &[
             "kubelet_admission_rejections_total{reason=\"OutOfcpu\"} 1",
+            "kubelet_preemptions{preemption_signal=\"memory\"} 1",
             "kubelet_orphaned_runtime_pods_total 1",
             "kubelet_working_pods{lifecycle=\"sync\",config=\"runtime_only\",static=\"unknown\"} 2",
         ],
     );
-    assert!(!text(&metrics).contains("reason=\"Other\""));
     let failed = pod("f", json!({}));
     let static_pod = json!({"metadata": {"name": "s", "namespace": "default", "uid": "s",
         "annotations": {"kubernetes.io/config.source": "file"}}});

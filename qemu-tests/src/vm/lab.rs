@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -122,6 +123,13 @@ enum KernelStart {
     Panic,
 }
 
+/// Name of a lab's directory: artefacts of two lanes may end in the same name.
+fn directory(run: &str, artefacts: &Path) -> String {
+    static LABS: AtomicU32 = AtomicU32::new(0);
+    let number = LABS.fetch_add(1, Ordering::Relaxed);
+    format!("vm-{run}-{number}-{}", artefacts.file_name().unwrap_or_default().display())
+}
+
 fn start_of_kernel(line: &str) -> Option<KernelStart> {
     if line.contains("Run /init as init process") {
         return Some(KernelStart::Init);
@@ -136,11 +144,7 @@ impl Lab {
     /// If the image was not built, or the disk cannot be copied.
     pub fn new(run: &Arc<Run>, artefacts: &Path) -> Result<Lab> {
         let image = Image::test()?;
-        let dir = run.dir().join(format!(
-            "vm-{}-{}",
-            run.id(),
-            artefacts.file_name().unwrap_or_default().display()
-        ));
+        let dir = run.dir().join(directory(run.id(), artefacts));
         run.record(Resource::Dir { path: dir.clone() })?;
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let accelerator = image.accelerator()?;
@@ -277,5 +281,18 @@ impl Drop for Lab {
         if let Err(e) = resource.remove(self.run.id()) {
             say::line(format!("left behind: {e:#}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labs_of_two_lanes_have_disks_of_their_own() {
+        let name = |artefacts| directory("run", Path::new(artefacts));
+        let (case, group) = (name("/c/join/vm/vm"), name("/c/groups/vm"));
+        assert_ne!(case, group);
+        assert!(case.starts_with("vm-run-") && case.ends_with("-vm"), "{case}");
     }
 }

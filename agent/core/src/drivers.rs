@@ -11,6 +11,8 @@ use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::ImageInfo;
 use crate::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved};
 use crate::runtime::{ContainerId, PodKey, PodUid, SandboxId};
+use crate::stats::RuntimeUsage;
+use crate::stats::disk::Layer;
 use crate::streaming::StreamOptions;
 
 /// What a failure allows: core decides by this, people read the message.
@@ -242,4 +244,12 @@ pub struct ExecOutput {
     pub stdout: Vec<u8>,
     /// Standard error, as the runtime truncated it.
     pub stderr: Vec<u8>,
+}
+
+/// What the runtime says that its containers and images use.
+pub trait Statistics: Send + Sync + 'static {
+    /// `ListContainerStats`: every container that runs, others' too.
+    fn container_stats(&self) -> impl Future<Output = Result<Vec<RuntimeUsage>, DriverError>> + Send;
+    /// `ImageFsInfo`: the first file system of images; `None` if it names none.
+    fn image_filesystem(&self) -> impl Future<Output = Result<Option<Layer>, DriverError>> + Send;
 }

@@ -26,6 +26,7 @@ mod image;
 mod observe;
 mod pod_network;
 mod runtime;
+mod statistics;
 mod streaming;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -190,6 +190,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         .map(|of| join((of, protocol), &settings, facts.node_name(), &board, (&tasks, &metrics)))
         .transpose()?;
     let network = runtime.clone();
+    let image_service = images.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
     let node_name = facts.node_name().to_owned();
     let kubepods = facts.kubepods();
@@ -207,7 +208,8 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         metrics,
         board: board.clone(),
     };
-    serving::start(&settings, &node_name, client, views, network.clone(), &tasks).await?;
+    let services = (network.clone(), image_service);
+    serving::start(&settings, &node_name, client, views, services, &tasks).await?;
     if let Some(shown) = node.shown_ready() {
         tasks.start(stamp_ready(shown, host.clone()));
     }

@@ -1,150 +1,185 @@
-//! What cgroups use, read from cgroupfs when somebody asks.
+//! What the machine and its cgroups use, read when somebody asks.
 //!
 //! In: where in the hierarchy the pods are. Out: [`Snapshot`]. Invariants: nothing is read between two questions; a
 //! cgroup that goes away meanwhile is left out, a file that it does not have is an amount left out. Linux,
 //! Documentation/admin-guide/cgroup-v2.rst.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
-use agent_core::stats::{PodUsage, Snapshot, Usage, cgroup};
+use agent_core::stats::cgroup::{self, Extent};
+use agent_core::stats::host::{self, Network};
+use agent_core::stats::usage::Cpu;
+use agent_core::stats::{PodUsage, Snapshot, Usage};
+use agent_core::time::Wall;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 
 use crate::files::FilesError;
-use crate::machine::kilobytes;
 
 /// Where the unified hierarchy is mounted.
 const ROOT: &str = "/sys/fs/cgroup";
+const PROC: &str = "/proc";
 /// QoS classes lie between the pods' common cgroup and a pod's.
 const LEVELS: usize = 3;
+/// The interface that leads out of a pod, whichever network plugin made it. Upstream: `defaultNetworkInterfaceName`.
+const POD_INTERFACE: &str = "eth0";
 
-/// Reads the machine and every pod below `pods`, a path inside the hierarchy.
+/// What to read.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Now.
+    pub at: Wall,
+    /// How much of each cgroup.
+    pub extent: Extent,
+    /// The cgroup in which all pods' cgroups are, a path inside the hierarchy.
+    pub pods: String,
+    /// Other parts of the machine, by upstream's names, and their cgroups.
+    pub system: Vec<(&'static str, String)>,
+}
+
+/// Reads the machine and every pod.
 ///
 /// # Errors
 /// There is no unified hierarchy. A node without pods is none.
-pub fn snapshot(pods: &str) -> Result<Snapshot, FilesError> {
-    snapshot_of(Path::new(ROOT), pods, &read(Path::new("/proc"), "meminfo"))
+pub fn snapshot(question: &Question) -> Result<Snapshot, FilesError> {
+    snapshot_of(Path::new(ROOT), Path::new(PROC), question)
 }
 
-fn snapshot_of(root: &Path, pods: &str, meminfo: &str) -> Result<Snapshot, FilesError> {
+fn snapshot_of(root: &Path, proc: &Path, question: &Question) -> Result<Snapshot, FilesError> {
     let controllers = root.join("cgroup.controllers");
     std::fs::metadata(&controllers).map_err(FilesError::at("look for", &controllers))?;
-    let mut found = Vec::new();
-    below(&root.join(pods.trim_start_matches('/')), LEVELS, &mut found);
-    Ok(Snapshot { node: node(root, meminfo), pods: found })
+    let mut pods = Vec::new();
+    below(&inside(root, &question.pods), LEVELS, question, &mut pods);
+    let whole = question.extent == Extent::All;
+    if whole {
+        for pod in &mut pods {
+            pod.network = network_of_pod(proc, pod, question.at);
+        }
+    }
+    let mut node = host::usage(question.at, |name| read(proc, name));
+    let of_root = usage(root, question);
+    if of_root.cpu.total_ns.is_some() {
+        // Finer than the ticks of /proc/stat.
+        node.cpu = Cpu { psi: node.cpu.psi.or(of_root.cpu.psi), ..of_root.cpu };
+    }
+    node.io.devices = of_root.io.devices;
+    let system = if question.extent == Extent::Resource { &[][..] } else { &question.system };
+    let system = system.iter().map(|(name, path)| (*name, usage(&inside(root, path), question)));
+    let system = system.filter(|(_, usage)| usage.cpu.total_ns.is_some()).collect();
+    let network = whole.then(|| network(proc, "self", default_interface(), question.at)).flatten();
+    Ok(Snapshot { node, network, system, pods })
 }
 
-fn below(dir: &Path, levels: usize, found: &mut Vec<PodUsage>) {
+/// The machine's own account, where pods' cgroups cannot be read.
+#[must_use]
+pub fn node(at: Wall) -> (Usage, Option<Network>) {
+    let proc = Path::new(PROC);
+    (host::usage(at, |name| read(proc, name)), network(proc, "self", default_interface(), at))
+}
+
+/// Processes by the id of the container that they run in, lowest first, whatever the hierarchies are.
+#[must_use]
+pub fn processes() -> BTreeMap<String, Vec<u32>> {
+    let mut found: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for (name, path) in directories(Path::new(PROC)) {
+        let Ok(pid) = name.parse() else { continue };
+        let id = read(&path, "cgroup").and_then(|text| {
+            text.lines().find_map(|line| Some(cgroup::container_of(line.rsplit('/').next()?)?.to_owned()))
+        });
+        if let Some(id) = id {
+            found.entry(id).or_default().push(pid);
+        }
+    }
+    for pids in found.values_mut() {
+        pids.sort_unstable();
+    }
+    found
+}
+
+/// Counters of the network namespace that a process of a pod is in.
+#[must_use]
+pub fn network_of_process(pid: u32, at: Wall) -> Option<Network> {
+    network(Path::new(PROC), &pid.to_string(), POD_INTERFACE.to_owned(), at)
+}
+
+/// The cgroup of a process in the unified hierarchy; `self` for this one.
+#[must_use]
+pub fn cgroup_of(process: &str) -> Option<String> {
+    let text = read(&Path::new(PROC).join(process), "cgroup")?;
+    text.lines().find_map(|line| Some(line.strip_prefix("0::")?.to_owned()))
+}
+
+/// The cgroup of whoever listens on `unix:///…`; `None` without a unified hierarchy, or if nobody does.
+#[must_use]
+pub fn cgroup_of_listener(endpoint: &str) -> Option<String> {
+    let path = endpoint.strip_prefix("unix://")?;
+    let stream = UnixStream::connect(path).ok()?;
+    let listener = getsockopt(&stream, PeerCredentials).ok()?;
+    cgroup_of(&listener.pid().to_string())
+}
+
+/// When the machine started.
+#[must_use]
+pub fn boot_time() -> Option<Wall> {
+    host::boot_time(&read(Path::new(PROC), "stat")?)
+}
+
+fn default_interface() -> String {
+    crate::network::default_interface().unwrap_or_default()
+}
+
+fn network(proc: &Path, process: &str, default: String, at: Wall) -> Option<Network> {
+    let text = read(&proc.join(process), "net/dev")?;
+    Some(Network { at, default, interfaces: host::interfaces(&text) })
+}
+
+/// All of a pod's containers share its network: the first process of any of them will do.
+fn network_of_pod(proc: &Path, pod: &PodUsage, at: Wall) -> Option<Network> {
+    let pid = pod.containers.iter().find_map(|(_, usage)| usage.tasks.first)?;
+    network(proc, &pid.to_string(), POD_INTERFACE.to_owned(), at)
+}
+
+fn below(dir: &Path, levels: usize, question: &Question, found: &mut Vec<PodUsage>) {
     for (name, path) in directories(dir) {
         match cgroup::pod_of(&name) {
-            Some(pod) => found.push(PodUsage { pod, usage: usage(&path), containers: containers(&path) }),
-            None if levels > 1 => below(&path, levels - 1, found),
+            Some(pod) => found.push(PodUsage {
+                pod,
+                usage: Some(usage(&path, question)),
+                containers: containers(&path, question),
+                network: None,
+            }),
+            None if levels > 1 => below(&path, levels - 1, question, found),
             None => {}
         }
     }
 }
 
-fn containers(pod: &Path) -> Vec<(String, Usage)> {
-    let all = directories(pod);
-    all.filter_map(|(name, path)| Some((cgroup::container_of(&name)?.to_owned(), usage(&path)))).collect()
+fn containers(pod: &Path, question: &Question) -> Vec<(String, Usage)> {
+    let container = |(name, path): (String, PathBuf)| {
+        Some((cgroup::container_of(&name)?.to_owned(), usage(&path, question)))
+    };
+    directories(pod).filter_map(container).collect()
 }
 
-fn directories(dir: &Path) -> impl Iterator<Item = (String, std::path::PathBuf)> {
+fn directories(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> + use<> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     dirs.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
 }
 
-fn read(dir: &Path, file: &str) -> String {
-    std::fs::read_to_string(dir.join(file)).unwrap_or_default()
+fn inside(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
 }
 
-fn usage(dir: &Path) -> Usage {
-    let used = cgroup::number(&read(dir, "memory.current"));
-    let inactive = cgroup::field(&read(dir, "memory.stat"), "inactive_file");
-    Usage {
-        cpu_usec: cgroup::field(&read(dir, "cpu.stat"), "usage_usec"),
-        working_set_bytes: working_set(used, inactive),
-        swap_bytes: cgroup::number(&read(dir, "memory.swap.current")),
-        swap_limit_bytes: cgroup::number(&read(dir, "memory.swap.max")),
-    }
+fn read(dir: &Path, file: &str) -> Option<String> {
+    std::fs::read_to_string(dir.join(file)).ok()
 }
 
-/// The root has no memory.current: the machine's own account stands in, as upstream has it.
-fn node(root: &Path, meminfo: &str) -> Usage {
-    let less =
-        |all: &str, rest: &str| Some(kilobytes(meminfo, all)?.saturating_sub(kilobytes(meminfo, rest)?));
-    let inactive = cgroup::field(&read(root, "memory.stat"), "inactive_file");
-    Usage {
-        cpu_usec: cgroup::field(&read(root, "cpu.stat"), "usage_usec"),
-        working_set_bytes: working_set(less("MemTotal", "MemFree"), inactive),
-        swap_bytes: less("SwapTotal", "SwapFree"),
-        swap_limit_bytes: None,
-    }
-}
-
-fn working_set(used: Option<u64>, inactive_file: Option<u64>) -> Option<u64> {
-    Some(used?.saturating_sub(inactive_file.unwrap_or(0)))
+fn usage(dir: &Path, question: &Question) -> Usage {
+    cgroup::usage(question.extent, question.at, |name| read(dir, name))
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    fn write(dir: &Path, files: &[(&str, &str)]) {
-        fs::create_dir_all(dir).unwrap();
-        for (name, text) in files {
-            fs::write(dir.join(name), text).unwrap();
-        }
-    }
-
-    #[test]
-    fn pods_of_every_class_are_found_with_their_containers() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        write(root, &[("cgroup.controllers", "cpu memory\n"), ("cpu.stat", "usage_usec 9\n")]);
-        write(root, &[("memory.stat", "anon 1\ninactive_file 1024\n")]);
-        let id = "ab".repeat(32);
-        let pod = root.join("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice");
-        write(&pod, &[("cpu.stat", "usage_usec 7\n"), ("memory.current", "100\n")]);
-        write(
-            &pod.join(format!("cri-containerd-{id}.scope")),
-            &[
-                ("cpu.stat", "usage_usec 5\nuser_usec 5\n"),
-                ("memory.current", "90\n"),
-                ("memory.stat", "inactive_file 40\n"),
-                ("memory.swap.current", "3\n"),
-                ("memory.swap.max", "max\n"),
-            ],
-        );
-        write(&root.join("kubepods.slice/kubepods-pod3.slice"), &[]);
-        write(&root.join("system.slice/kubepods-pod4.slice"), &[]);
-        let meminfo = "MemTotal: 10 kB\nMemFree:   4 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
-        let mut found = snapshot_of(root, "/kubepods.slice", meminfo).unwrap();
-        found.pods.sort_by(|a, b| a.pod.cmp(&b.pod));
-        let [first, second] = &found.pods[..] else { panic!("{found:?}") };
-        assert_eq!((first.pod.as_str(), first.usage.cpu_usec), ("1_2", Some(7)));
-        let inside = Usage {
-            cpu_usec: Some(5),
-            working_set_bytes: Some(50),
-            swap_bytes: Some(3),
-            swap_limit_bytes: None,
-        };
-        assert_eq!(first.containers, [(id, inside)]);
-        assert_eq!(*second, PodUsage { pod: "3".to_owned(), ..PodUsage::default() });
-        let node = Usage {
-            cpu_usec: Some(9),
-            working_set_bytes: Some(5 * 1024),
-            swap_bytes: Some(0),
-            swap_limit_bytes: None,
-        };
-        assert_eq!(found.node, node);
-    }
-
-    #[test]
-    fn a_machine_without_the_unified_hierarchy_says_so() {
-        let root = tempfile::tempdir().unwrap();
-        let error = snapshot_of(root.path(), "/kubepods", "").unwrap_err();
-        assert!(error.to_string().starts_with("look for "), "{error}");
-    }
-}
+mod tests;

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod container_log;
 pub mod cri_log;
 pub mod directory_hints;
+pub mod disk_use;
 pub mod files;
 pub mod heap;
 pub mod host_channel;

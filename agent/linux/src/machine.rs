@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use agent_core::resources::node_allocatable::HugePages;
+use agent_core::stats::host::kilobytes;
 use nix::sys::statvfs::statvfs;
 
 use crate::files::FilesError;
@@ -35,12 +36,6 @@ fn meminfo(name: &str) -> Result<u64, FilesError> {
     kilobytes(&text, name).ok_or_else(|| {
         FilesError::at("parse", path)(io::Error::new(io::ErrorKind::InvalidData, format!("no {name}")))
     })
-}
-
-/// An amount of /proc/meminfo, bytes.
-pub(crate) fn kilobytes(text: &str, name: &str) -> Option<u64> {
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    value.split_whitespace().next()?.parse::<u64>().ok().map(|kb| kb * 1024)
 }
 
 /// Version of the running kernel, major and minor.

@@ -26,12 +26,21 @@ pub type Labels<'a> = &'a [(&'a str, &'a str)];
 pub struct Exposition(String);
 
 impl Exposition {
-    /// A family and its samples; nothing if it has none.
+    /// A family and its samples, all of one moment if any; nothing if it has none.
     pub fn family<'a>(
         &mut self,
-        (name, kind, help): (&str, Kind, &str),
+        family: (&str, Kind, &str),
         samples: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, f64)>,
         at: Option<Wall>,
+    ) {
+        self.timed(family, samples.into_iter().map(|(labels, value)| (labels, value, at)));
+    }
+
+    /// A family and its samples, each of its own moment; nothing if it has none.
+    pub fn timed<'a>(
+        &mut self,
+        (name, kind, help): (&str, Kind, &str),
+        samples: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, f64, Option<Wall>)>,
     ) {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -42,7 +51,7 @@ impl Exposition {
             // Writing to a String cannot fail.
             let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         }
-        for (labels, value) in samples {
+        for (labels, value, at) in samples {
             self.sample(name, &labels, value, at);
         }
     }

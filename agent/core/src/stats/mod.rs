@@ -1,43 +1,48 @@
-//! What the node, its pods and its containers use, and how that is told. Contract 14.6.
+//! What the node, its pods and its containers use, and how that is told. Contract 14.5, 14.6; docs/stats.md.
 //!
 //! ```text
-//! cgroup files ─► cgroup (what they say) ─► Snapshot ─┐
-//! pods and statuses ─► Shown ─────────────────────────┴─► resource ─► text
+//! cgroup files ─► cgroup ─┐
+//! the runtime's figures ──┼─► Snapshot ─► rates ─┬─► resource ─► text
+//! texts of /proc ─► host ─┘                      ├─► cadvisor ─► text
+//! file systems, log files, volumes ─► Measured ──┴─► summary ──► JSON
+//! pods and statuses ─► Shown ────────────────────┘
 //! ```
-//! In: texts of files, who runs what. Out: texts. Pure: reading is agent-linux's. Invariants: nothing is told of a
+//! In: texts of files, amounts, who runs what. Out: texts. Pure: reading is agent-linux's. Invariants: nothing is told of a
 //! container that does not run; an amount that could not be read is left out, never zero.
 
 pub mod cgroup;
+pub mod disk;
 pub mod exposition;
+pub mod host;
+pub mod rates;
 pub mod resource;
+pub mod shown;
+pub mod summary;
+pub mod usage;
 
 #[cfg(test)]
 mod tests;
 
+pub use host::Network;
+pub use shown::{Shown, ShownContainer, ShownVolume};
+pub use usage::Usage;
+
+use std::collections::BTreeMap;
+
 use crate::time::Wall;
+use disk::Layer;
 
-/// What one cgroup, or the machine, uses; `None` is what could not be read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Processor time since the beginning, microseconds.
-    pub cpu_usec: Option<u64>,
-    /// Memory that is not given back without harm: what is used without inactive file pages, bytes.
-    pub working_set_bytes: Option<u64>,
-    /// Swap in use, bytes.
-    pub swap_bytes: Option<u64>,
-    /// How much swap it may use, bytes; `None` also for any amount.
-    pub swap_limit_bytes: Option<u64>,
-}
-
-/// A pod's cgroup and those in it.
+/// A pod and those in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodUsage {
-    /// [`cgroup::pod_of`] its name.
+    /// [`cgroup::pod_of`] its cgroup's name.
     pub pod: String,
-    /// All of it.
-    pub usage: Usage,
+    /// All of it, as its own cgroup says; `None` where pods have none, and then the containers are summed up.
+    pub usage: Option<Usage>,
     /// Containers, the sandbox's own among them, by CRI id.
     pub containers: Vec<(String, Usage)>,
+    /// What went through its network namespace; of a pod with the host's network, the host's.
+    pub network: Option<Network>,
 }
 
 /// The machine at a moment.
@@ -45,30 +50,77 @@ pub struct PodUsage {
 pub struct Snapshot {
     /// The machine.
     pub node: Usage,
-    /// Pods that have a cgroup.
+    /// The machine's network.
+    pub network: Option<Network>,
+    /// Parts of the machine by upstream's names: `kubelet`, `runtime`, `misc`, `pods`.
+    pub system: Vec<(&'static str, Usage)>,
+    /// Pods that run.
     pub pods: Vec<PodUsage>,
 }
 
-/// A pod that the node shows.
+/// A container as its runtime tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
-    /// `metadata.namespace`.
-    pub namespace: String,
-    /// `metadata.name`.
-    pub name: String,
-    /// `metadata.uid`.
-    pub uid: String,
-    /// Containers that run.
-    pub containers: Vec<ShownContainer>,
-}
-
-/// A container that runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShownContainer {
-    /// Its name in the pod.
-    pub name: String,
+pub struct RuntimeUsage {
     /// CRI id.
     pub id: String,
-    /// `state.running.startedAt`.
-    pub started: Option<Wall>,
+    /// Processor, memory and swap.
+    pub usage: Usage,
+    /// Its writable layer.
+    pub layer: Option<Layer>,
+}
+
+impl Snapshot {
+    /// A machine whose pods have no cgroups that can be read: the runtime's figures of the containers that are shown.
+    #[must_use]
+    pub fn of_runtime(node: Usage, shown: &[Shown], figures: &[RuntimeUsage]) -> Snapshot {
+        let by_id: BTreeMap<&str, &RuntimeUsage> = figures.iter().map(|f| (f.id.as_str(), f)).collect();
+        let pod = |pod: &Shown| {
+            let containers = pod.containers.iter().filter_map(|container| {
+                let found = by_id.get(container.id.as_str())?;
+                Some((container.id.clone(), found.usage.clone()))
+            });
+            PodUsage { pod: cgroup::key(&pod.uid), containers: containers.collect(), ..PodUsage::default() }
+        };
+        let pods = shown.iter().map(pod).filter(|pod| !pod.containers.is_empty()).collect();
+        Snapshot { node, pods, ..Snapshot::default() }
+    }
+
+    /// The pod of this UID.
+    #[must_use]
+    pub fn pod(&self, uid: &str) -> Option<&PodUsage> {
+        let key = cgroup::key(uid);
+        self.pods.iter().find(|pod| pod.pod == key)
+    }
+}
+
+impl PodUsage {
+    /// Of all of it: its cgroup's account, or the sum of the shown containers', as upstream adds them up.
+    #[must_use]
+    pub fn whole(&self, shown: &Shown) -> Usage {
+        if let Some(usage) = &self.usage {
+            return usage.clone();
+        }
+        let of_shown = |id: &String| shown.containers.iter().any(|c| c.id == *id);
+        let of: Vec<&Usage> =
+            self.containers.iter().filter(|(id, _)| of_shown(id)).map(|(_, usage)| usage).collect();
+        let sum = |amount: fn(&Usage) -> Option<u64>| usage::sum(of.iter().copied(), amount);
+        let mut whole = Usage { at: of.iter().map(|u| u.at).max().unwrap_or(Wall(0)), ..Usage::default() };
+        whole.cpu.total_ns = sum(|u| u.cpu.total_ns);
+        whole.cpu.nano_cores = sum(|u| u.cpu.nano_cores);
+        whole.memory.usage = sum(|u| u.memory.usage);
+        whole.memory.working_set = sum(|u| u.memory.working_set);
+        whole.memory.available = sum(|u| u.memory.available);
+        whole.memory.rss = sum(|u| u.memory.rss);
+        whole.memory.page_faults = sum(|u| u.memory.page_faults);
+        whole.memory.major_page_faults = sum(|u| u.memory.major_page_faults);
+        whole.swap.usage = sum(|u| u.swap.usage);
+        whole.swap.limit = sum(|u| u.swap.limit);
+        whole
+    }
+
+    /// What a container uses.
+    #[must_use]
+    pub fn container(&self, id: &str) -> Option<&Usage> {
+        self.containers.iter().find(|(found, _)| found == id).map(|(_, usage)| usage)
+    }
 }

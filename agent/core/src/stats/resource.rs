@@ -2,25 +2,24 @@
 //! upstream's stable ones (contract 14.6 and 17).
 
 use super::exposition::{Exposition, Kind};
-use super::{Shown, ShownContainer, Snapshot, Usage, cgroup};
-use crate::time::Wall;
+use super::{Shown, ShownContainer, Snapshot, Usage};
 
 type Amount = fn(&Usage) -> Option<f64>;
 
 fn seconds(usage: &Usage) -> Option<f64> {
-    usage.cpu_usec.map(|usec| usec as f64 / 1e6)
+    usage.cpu.total_ns.map(|ns| ns as f64 / 1e9)
 }
 
 fn working_set(usage: &Usage) -> Option<f64> {
-    usage.working_set_bytes.map(|bytes| bytes as f64)
+    usage.memory.working_set.map(|bytes| bytes as f64)
 }
 
 fn swap(usage: &Usage) -> Option<f64> {
-    usage.swap_bytes.map(|bytes| bytes as f64)
+    usage.swap.usage.map(|bytes| bytes as f64)
 }
 
 fn swap_limit(usage: &Usage) -> Option<f64> {
-    usage.swap_limit_bytes.map(|bytes| bytes as f64)
+    usage.swap.limit.map(|bytes| bytes as f64)
 }
 
 const CONTAINER: [(&str, Kind, &str, Amount); 4] = [
@@ -42,10 +41,10 @@ const POD: [(&str, Kind, &str, Amount); 3] = [
 
 /// The text; without a snapshot it says only that reading failed.
 #[must_use]
-pub fn text(snapshot: Option<&Snapshot>, shown: &[Shown], at: Wall) -> String {
+pub fn text(snapshot: Option<&Snapshot>, shown: &[Shown]) -> String {
     let mut out = Exposition::default();
     if let Some(snapshot) = snapshot {
-        tell(&mut out, snapshot, shown, at);
+        tell(&mut out, snapshot, shown);
     }
     let failed = if snapshot.is_some() { 0.0 } else { 1.0 };
     let help = "1 if the statistics could not be read, 0 otherwise.";
@@ -53,37 +52,38 @@ pub fn text(snapshot: Option<&Snapshot>, shown: &[Shown], at: Wall) -> String {
     out.into_text()
 }
 
-fn tell(out: &mut Exposition, snapshot: &Snapshot, shown: &[Shown], at: Wall) {
+fn tell(out: &mut Exposition, snapshot: &Snapshot, shown: &[Shown]) {
     let mut pods: Vec<(&Shown, Usage)> = Vec::new();
-    let mut containers: Vec<(&Shown, &ShownContainer, Usage)> = Vec::new();
+    let mut containers: Vec<(&Shown, &ShownContainer, &Usage)> = Vec::new();
     for pod in shown {
-        let key = cgroup::key(&pod.uid);
-        let Some(found) = snapshot.pods.iter().find(|found| found.pod == key) else { continue };
-        pods.push((pod, found.usage));
+        let Some(found) = snapshot.pod(&pod.uid) else { continue };
+        pods.push((pod, found.whole(pod)));
         for container in &pod.containers {
-            let usage = found.containers.iter().find(|(id, _)| *id == container.id);
-            containers.extend(usage.map(|(_, usage)| (pod, container, *usage)));
+            containers.extend(found.container(&container.id).map(|usage| (pod, container, usage)));
         }
     }
     pods.sort_by_key(|(pod, _)| (&pod.namespace, &pod.name));
     containers.sort_by_key(|(pod, container, _)| (&container.name, &pod.namespace, &pod.name));
     for (name, kind, help, amount) in CONTAINER {
-        let samples =
-            containers.iter().filter_map(|(p, c, usage)| Some((container_labels(p, c), amount(usage)?)));
-        out.family((name, kind, help), samples, Some(at));
+        let samples = containers
+            .iter()
+            .filter_map(|(p, c, usage)| Some((container_labels(p, c), amount(usage)?, Some(usage.at))));
+        out.timed((name, kind, help), samples);
     }
     let started = containers.iter().filter_map(|(p, c, _)| {
         let started = c.started?;
         Some((container_labels(p, c), started.0 as f64 / 1e9))
     });
     let help = "When the container was started, in Unix time.";
-    out.family(("container_start_time_seconds", Kind::Gauge, help), started, Some(at));
+    out.family(("container_start_time_seconds", Kind::Gauge, help), started, None);
     for (name, kind, help, amount) in NODE {
-        out.family((name, kind, help), amount(&snapshot.node).map(|value| (vec![], value)), Some(at));
+        let node = &snapshot.node;
+        out.timed((name, kind, help), amount(node).map(|value| (vec![], value, Some(node.at))));
     }
     for (name, kind, help, amount) in POD {
-        let samples = pods.iter().filter_map(|(pod, usage)| Some((pod_labels(pod), amount(usage)?)));
-        out.family((name, kind, help), samples, Some(at));
+        let samples =
+            pods.iter().filter_map(|(pod, usage)| Some((pod_labels(pod), amount(usage)?, Some(usage.at))));
+        out.timed((name, kind, help), samples);
     }
 }
 

@@ -43,9 +43,15 @@ pub fn location(p: &Pod, volume: &Volume, node: &NodeContext) -> Option<(String,
     let plugin = plugin_of(volume)?;
     let path = match &volume.host_path {
         Some(host_path) => host_path.path.clone(),
-        None => format!("{}/volumes/{}/{}", pod_dir(p, node), plugin.directory(), volume.name),
+        None => format!("{}/{}", pod_dir(p, node), below(plugin, &volume.name)),
     };
     Some((path, plugin))
+}
+
+/// Directory of a volume that the node makes, below the pod's.
+#[must_use]
+pub fn below(plugin: Plugin, volume: &str) -> String {
+    format!("volumes/{}/{volume}", plugin.directory())
 }
 
 /// What has to be done for the volume `name`.

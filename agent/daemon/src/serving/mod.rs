@@ -11,6 +11,7 @@
 mod files;
 mod request;
 mod self_signed;
+mod statistics;
 mod tools;
 mod view;
 
@@ -20,7 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use agent_apiserver::ApiClient;
-use agent_core::drivers::{Checkpoints, Exec, Runtime, Streaming};
+use agent_core::drivers::{Checkpoints, Exec, Runtime, Statistics as RuntimeStatistics, Streaming};
 use agent_core::server_policy::AccessPolicy;
 use agent_linux::directory_hints::DirectoryHints;
 use agent_server::api::{Api, Paths, Streams};
@@ -44,6 +45,7 @@ use crate::pod_dirs::chain;
 use crate::status::StatusStore;
 
 use files::Authorities;
+use statistics::{Place, Statistics};
 use view::{About, NodeView};
 
 /// The node's views that the API shows.
@@ -75,12 +77,12 @@ impl Spawn for Tasks {
 ///
 /// # Errors
 /// A file or a TLS setting that cannot be used.
-pub async fn start<R: Runtime + Streaming + Exec + Checkpoints>(
+pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatistics>(
     settings: &Arc<Settings>,
     node_name: &str,
     client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,
     views: Views,
-    runtime: Arc<R>,
+    (runtime, images): (Arc<R>, Arc<R>),
     tasks: &Tasks,
 ) -> anyhow::Result<()> {
     let kubelet = &settings.kubelet;
@@ -101,7 +103,9 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints>(
         gates: FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default(),
     };
     let metrics = views.metrics.clone();
-    let view = NodeView::new((views, process), runtime, about, hints, tasks.clone());
+    let place = Place::new(settings, node_name, views.kubepods.clone(), tasks.now().wall);
+    let statistics = Statistics::new(place, settings, (runtime.clone(), images), tasks.clone());
+    let view = NodeView::new((views, process), runtime, about, hints, statistics, tasks.clone());
     let view = Arc::new(view);
     let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;
     if kubelet.read_only_port != 0 {
@@ -136,7 +140,7 @@ fn clock(tasks: &Tasks) -> Clock {
     Arc::new(move || tasks.now())
 }
 
-async fn serve_https<R: Runtime + Streaming + Exec + Checkpoints>(
+async fn serve_https<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatistics>(
     settings: &Arc<Settings>,
     node_name: &str,
     client: Option<watch::Receiver<Option<Arc<ApiClient>>>>,

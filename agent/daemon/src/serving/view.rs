@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::drivers::{Runtime, Streaming};
+use agent_core::drivers::{Runtime, Statistics as RuntimeStatistics, Streaming};
 use agent_core::runtime::observed::{ContainerObserved, ContainerState, SandboxState};
 use agent_core::runtime::{PodKey, PodUid};
-use agent_core::stats::{Shown, ShownContainer, resource};
-use agent_core::types::{pod, time};
-use agent_linux::cgroup_stats;
+use agent_core::stats::Shown;
+use agent_core::stats::shown::shown;
+use agent_core::types::pod;
 use agent_linux::container_log::ContainerLog;
 use agent_linux::directory_hints::DirectoryHints;
 use agent_linux::machine;
@@ -25,6 +25,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use super::Views;
+use super::statistics::Statistics;
 use super::tools::ProcessFacts;
 use crate::actor::Tasks;
 use crate::cluster::plan::KUBELET_VERSION;
@@ -47,8 +48,8 @@ pub(super) struct NodeView<R> {
     pub(super) runtime: Arc<R>,
     about: Arc<About>,
     hints: DirectoryHints,
-    kubepods: Arc<str>,
     metrics: Metrics,
+    statistics: Statistics<R>,
     pub(super) tasks: Tasks,
 }
 
@@ -66,9 +67,10 @@ impl<R: Runtime> NodeView<R> {
         runtime: Arc<R>,
         about: About,
         hints: DirectoryHints,
+        statistics: Statistics<R>,
         tasks: Tasks,
     ) -> NodeView<R> {
-        let Views { desired, statuses, health, kubepods, metrics, .. } = views;
+        let Views { desired, statuses, health, metrics, .. } = views;
         NodeView {
             process,
             desired,
@@ -77,10 +79,18 @@ impl<R: Runtime> NodeView<R> {
             runtime,
             about: Arc::new(about),
             hints,
-            kubepods: kubepods.into(),
             metrics,
+            statistics,
             tasks,
         }
+    }
+
+    /// Pods as statistics are told of them.
+    fn shown(&self) -> Vec<Shown> {
+        let desired = self.desired.borrow().clone();
+        let statuses = self.statuses.subscribe();
+        let statuses = statuses.borrow();
+        desired.iter().map(|(uid, pod)| shown(pod, statuses.get(uid).map(|view| &*view.status))).collect()
     }
 
     async fn running_pod(&self, uid: &PodUid) -> Result<Option<Pod>, String> {
@@ -107,7 +117,7 @@ fn running_pod(key: &PodKey, containers: Vec<Container>) -> Pod {
     }
 }
 
-impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
+impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
     async fn health(&self) -> Vec<Check> {
         vec![("ping", Ok(())), ("log", Ok(())), ("syncloop", self.health.borrow().clone())]
     }
@@ -182,24 +192,12 @@ impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
         self.metrics.request_ended(method, path, took);
     }
 
+    async fn summary(&self, only_cpu_and_memory: bool) -> Result<String, String> {
+        self.statistics.summary(only_cpu_and_memory, &self.shown()).await
+    }
+
     async fn resource_metrics(&self) -> String {
-        let kubepods = self.kubepods.clone();
-        let read = self.tasks.blocking(move || cgroup_stats::snapshot(&kubepods));
-        let snapshot = match read.await {
-            Some(Ok(snapshot)) => Some(snapshot),
-            Some(Err(error)) => {
-                tracing::warn!(error = chain(&error), "cgroups cannot be read");
-                None
-            }
-            None => None,
-        };
-        let desired = self.desired.borrow().clone();
-        let shown: Vec<Shown> = {
-            let statuses = self.statuses.subscribe();
-            let statuses = statuses.borrow();
-            desired.iter().map(|(uid, pod)| shown(pod, statuses.get(uid).map(|view| &*view.status))).collect()
-        };
-        resource::text(snapshot.as_ref(), &shown, self.tasks.now().wall)
+        self.statistics.resource_metrics(&self.shown()).await
     }
 
     fn configuration(&self) -> Value {
@@ -245,23 +243,6 @@ impl<R: Runtime + Streaming> NodeApi for NodeView<R> {
             }
         };
         url.map_err(|e| chain(&e))
-    }
-}
-
-/// What of a pod statistics are told of.
-fn shown(pod: &Pod, status: Option<&PodStatus>) -> Shown {
-    let key = pod::key(pod);
-    let containers = status.into_iter().flat_map(pod::container_statuses).filter_map(|container| {
-        let running = container.state.as_ref()?.running.as_ref()?;
-        let id = pod::runtime_id(container.container_id.as_deref()?);
-        let started = running.started_at.as_ref().map(time::wall);
-        Some(ShownContainer { name: container.name.clone(), id: id.to_owned(), started })
-    });
-    Shown {
-        containers: containers.collect(),
-        namespace: key.namespace.to_string(),
-        name: key.name.to_string(),
-        uid: key.uid.to_string(),
     }
 }
 

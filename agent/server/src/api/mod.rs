@@ -85,6 +85,12 @@ pub trait NodeApi: Send + Sync + 'static {
     /// A request was answered after so long, or whoever asked has gone.
     fn answered(&self, method: &str, path: &str, took: Duration);
 
+    /// What `/stats/summary` says, as JSON; with `only_cpu_and_memory` nothing else.
+    ///
+    /// # Errors
+    /// The words of what could not be asked.
+    fn summary(&self, only_cpu_and_memory: bool) -> impl Future<Output = Result<String, String>> + Send;
+
     /// What `/metrics/resource` says.
     fn resource_metrics(&self) -> impl Future<Output = String> + Send;
 
@@ -279,6 +285,7 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
         ["metrics"] if get => metrics(node, MetricsOf::Node).await,
         ["metrics", "probes"] if get => metrics(node, MetricsOf::Probes).await,
         ["metrics", "slis"] if get => metrics(node, MetricsOf::Slis).await,
+        ["stats", "summary"] if get || post => summary(node, query).await,
         ["metrics", "resource"] if get => {
             whole(StatusCode::OK, exposition::CONTENT_TYPE, node.resource_metrics().await.into())
         }
@@ -291,7 +298,8 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
         ["statusz"] if get => zpages::statusz(node, accept, now),
         ["flagz"] if get => zpages::flagz(node, accept),
         ["run" | "checkpoint", ..] if !post => not_allowed("POST"),
-        ["logs", ..]
+        ["stats", "summary"]
+        | ["logs", ..]
         | ["statusz" | "flagz"]
         | ["metrics", "resource" | "probes" | "slis"]
         | ["metrics"]
@@ -321,10 +329,20 @@ async fn metrics<N: NodeApi>(node: &N, of: MetricsOf) -> Response<Body> {
     whole(StatusCode::OK, exposition::CONTENT_TYPE, node.metrics(of).await.into())
 }
 
+/// Bodies are not read: a form in one is not seen.
+async fn summary<N: NodeApi>(node: &N, query: &str) -> Response<Body> {
+    let given: Vec<String> =
+        pairs(query).into_iter().filter(|(key, _)| key == "only_cpu_and_memory").map(|(_, v)| v).collect();
+    match node.summary(given == ["true"]).await {
+        Ok(document) => whole(StatusCode::OK, "application/json", document.into()),
+        Err(problem) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: {problem}")),
+    }
+}
+
 /// 501 for what upstream has and this node does not have yet.
 fn not_built(first: &str) -> Option<Response<Body>> {
     let what = match first {
-        "stats" | "metrics" => "these statistics and metrics",
+        "metrics" => "these metrics",
         "debug" => "this debugging endpoint",
         _ => return None,
     };

@@ -75,6 +75,13 @@ impl NodeApi for FakeNode {
 
     fn answered(&self, _: &str, _: &str, _: Duration) {}
 
+    async fn summary(&self, only_cpu_and_memory: bool) -> Result<String, String> {
+        if self.broken {
+            return Err("the runtime is down".to_owned());
+        }
+        Ok(json!({ "only": only_cpu_and_memory }).to_string())
+    }
+
     async fn resource_metrics(&self) -> String {
         "resource_scrape_error 0\n".to_owned()
     }
@@ -142,6 +149,11 @@ async fn paths_and_answers() {
         ("/metrics", 200, "Node\n"),
         ("/metrics/probes", 200, "Probes\n"),
         ("/metrics/slis", 200, "Slis\n"),
+        ("/stats/summary", 200, r#"{"only":false}"#),
+        ("/stats/summary?only_cpu_and_memory=true", 200, r#"{"only":true}"#),
+        ("/stats/summary?only_cpu_and_memory=1", 200, r#"{"only":false}"#),
+        ("/stats/", 404, "404 page not found\n"),
+        ("/stats/summary/x", 404, "404 page not found\n"),
         ("/metrics/resource", 200, "resource_scrape_error 0\n"),
         ("/debug/flags/v", 501, "this node's agent does not support this debugging endpoint yet\n"),
     ] {
@@ -156,6 +168,8 @@ async fn paths_and_answers() {
     {
         assert_eq!(ask(&node, ALL, Method::POST, target).await.0, 405, "{target}");
     }
+    assert_eq!(ask(&node, ALL, Method::POST, "/stats/summary").await.0, 200);
+    assert_eq!(ask(&node, ALL, Method::PUT, "/stats/summary").await.0, 405);
 }
 
 #[tokio::test]
@@ -170,6 +184,8 @@ async fn what_is_broken_is_said() {
     let problem = "internal server error: PLEG is not healthy\n".to_owned();
     assert_eq!(get(&node, "/healthz/syncloop").await, (500, problem));
     assert_eq!(get(&node, "/runningpods/").await, (500, "the runtime is down".to_owned()));
+    let problem = "Internal Error: the runtime is down".to_owned();
+    assert_eq!(get(&node, "/stats/summary").await, (500, problem));
     let problem = "open /var/log/x: no such file".to_owned();
     assert_eq!(get(&node, "/containerLogs/default/web/c").await, (400, problem));
 }

@@ -1,0 +1,85 @@
+//! What of the node's pods statistics are told of.
+//!
+//! In: pods and their statuses. Out: [`Shown`]. Invariant: containers are those that run now.
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
+
+use crate::time::Wall;
+use crate::types::{pod, time};
+use crate::volume::plan::plugin_of;
+use crate::volume::{Plugin, plan};
+
+/// A pod that the node shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `status.startTime`.
+    pub started: Option<Wall>,
+    /// Containers that run.
+    pub containers: Vec<ShownContainer>,
+    /// Volumes that the node made.
+    pub volumes: Vec<ShownVolume>,
+}
+
+/// A container that runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShownContainer {
+    /// Its name in the pod.
+    pub name: String,
+    /// CRI id.
+    pub id: String,
+    /// `imageID`, or `image` if there is none.
+    pub image: String,
+    /// `state.running.startedAt`.
+    pub started: Option<Wall>,
+}
+
+/// A volume that the node made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShownVolume {
+    /// Its name in the pod.
+    pub name: String,
+    /// Its directory below the pod's.
+    pub below: String,
+    /// It counts as the pod's ephemeral storage. Upstream: `IsLocalEphemeralVolume`.
+    pub ephemeral: bool,
+}
+
+/// What is told of a pod.
+#[must_use]
+pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
+    let key = pod::key(p);
+    let containers = status.into_iter().flat_map(pod::container_statuses).filter_map(|container| {
+        let running = container.state.as_ref()?.running.as_ref()?;
+        let image = if container.image_id.is_empty() { &container.image } else { &container.image_id };
+        Some(ShownContainer {
+            name: container.name.clone(),
+            id: pod::runtime_id(container.container_id.as_deref()?).to_owned(),
+            image: image.clone(),
+            started: running.started_at.as_ref().map(time::wall),
+        })
+    });
+    let volumes = pod::spec(p).volumes.iter().flatten().filter_map(volume);
+    Shown {
+        namespace: key.namespace.to_string(),
+        name: key.name.to_string(),
+        uid: key.uid.to_string(),
+        started: status.and_then(|s| s.start_time.as_ref()).map(time::wall),
+        containers: containers.collect(),
+        volumes: volumes.collect(),
+    }
+}
+
+/// A hostPath is the host's: nothing is told of it, as upstream.
+fn volume(volume: &Volume) -> Option<ShownVolume> {
+    let plugin = plugin_of(volume).filter(|plugin| *plugin != Plugin::HostPath)?;
+    let on_disk = |medium: &Option<String>| medium.as_deref().unwrap_or_default().is_empty();
+    let ephemeral =
+        volume.empty_dir.as_ref().is_some_and(|v| on_disk(&v.medium)) || volume.config_map.is_some();
+    Some(ShownVolume { name: volume.name.clone(), below: plan::below(plugin, &volume.name), ephemeral })
+}

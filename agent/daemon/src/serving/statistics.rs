@@ -1,0 +1,248 @@
+//! What the node, its pods and its containers use, gathered when somebody asks. docs/stats.md.
+//!
+//! ```text
+//! cgroupfs, /proc ─┐
+//! the runtime ─────┼─► Snapshot, Measured ─► agent_core::stats ─► texts
+//! file systems ────┘        ▲ rates and volumes remembered
+//! ```
+//! In: pods as they are shown. Out: documents. Invariants: nothing is read between two questions, but for a walk of volumes
+//! that a question began and did not wait for; what cannot be read is left out and said in the log.
+
+mod volumes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agent_core::drivers::{DriverError, Statistics as RuntimeStatistics};
+use agent_core::stats::cgroup::Extent;
+use agent_core::stats::disk::{Filesystem, Layer, Measured};
+use agent_core::stats::rates::Rates;
+use agent_core::stats::{RuntimeUsage, Shown, Snapshot, resource, summary};
+use agent_core::time::Wall;
+use agent_linux::cgroup_stats::{self, Question};
+use agent_linux::{disk_use, machine};
+
+use crate::actor::Tasks;
+use crate::cli::Settings;
+use crate::pod_dirs::chain;
+use volumes::VolumeUses;
+
+const STOPPED: &str = "the node is being stopped";
+
+/// Where things are on this node.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    node_name: String,
+    kubepods: String,
+    system: Vec<(&'static str, String)>,
+    root_dir: PathBuf,
+    pod_logs_dir: PathBuf,
+    started: Wall,
+}
+
+impl Place {
+    pub(super) fn new(settings: &Settings, node_name: &str, kubepods: String, started: Wall) -> Place {
+        let kubelet = &settings.kubelet;
+        let configured = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+        let own = configured(&kubelet.kubelet_cgroups).or_else(|| cgroup_stats::cgroup_of("self"));
+        let runtime = cgroup_stats::cgroup_of_listener(&kubelet.container_runtime_endpoint);
+        let parts = [
+            ("kubelet", own),
+            ("runtime", runtime),
+            ("misc", configured(&kubelet.system_cgroups)),
+            ("pods", Some(kubepods.clone())),
+        ];
+        // A part that is the whole hierarchy is no part.
+        let system = parts.into_iter().filter_map(|(name, path)| Some((name, path.filter(|p| p != "/")?)));
+        Place {
+            node_name: node_name.to_owned(),
+            kubepods,
+            system: system.collect(),
+            root_dir: PathBuf::from(&settings.options.root_dir),
+            pod_logs_dir: PathBuf::from(&kubelet.pod_logs_dir),
+            started,
+        }
+    }
+}
+
+/// Gathers, and remembers what has to be.
+pub(super) struct Statistics<R> {
+    place: Arc<Place>,
+    runtime: Arc<R>,
+    images: Arc<R>,
+    // Held for a moment only, never across an await.
+    rates: Mutex<Rates>,
+    volumes: VolumeUses,
+    tasks: Tasks,
+}
+
+/// What was seen, and the runtime's figures if they were asked for already.
+struct Seen {
+    snapshot: Snapshot,
+    figures: Option<Vec<RuntimeUsage>>,
+}
+
+impl<R: RuntimeStatistics> Statistics<R> {
+    pub(super) fn new(
+        place: Place,
+        settings: &Settings,
+        (runtime, images): (Arc<R>, Arc<R>),
+        tasks: Tasks,
+    ) -> Statistics<R> {
+        let volumes = VolumeUses::new(settings.kubelet.volume_stats_agg_period, tasks.clone());
+        Statistics { place: Arc::new(place), runtime, images, rates: Mutex::default(), volumes, tasks }
+    }
+
+    /// `/metrics/resource`.
+    pub(super) async fn resource_metrics(&self, shown: &[Shown]) -> String {
+        match self.look(Extent::Resource, shown).await {
+            Ok(seen) => resource::text(Some(&seen.snapshot), shown),
+            Err(problem) => {
+                tracing::warn!(problem, "no statistics");
+                resource::text(None, shown)
+            }
+        }
+    }
+
+    /// `/stats/summary`.
+    pub(super) async fn summary(&self, only_cpu_and_memory: bool, shown: &[Shown]) -> Result<String, String> {
+        let extent = if only_cpu_and_memory { Extent::CpuAndMemory } else { Extent::All };
+        let seen = self.look(extent, shown).await?;
+        let measured = match only_cpu_and_memory {
+            true => None,
+            false => Some(self.measure(seen.figures, shown).await?),
+        };
+        Ok(summary::json(summary::Inputs {
+            node_name: &self.place.node_name,
+            booted: cgroup_stats::boot_time(),
+            started: Some(self.place.started),
+            snapshot: &seen.snapshot,
+            shown,
+            measured: measured.as_ref(),
+        }))
+    }
+
+    /// From the unified hierarchy if there is one, else from the runtime.
+    async fn look(&self, extent: Extent, shown: &[Shown]) -> Result<Seen, String> {
+        let mut seen = if machine::has_cgroup_v2() {
+            let question = Question {
+                at: self.tasks.now().wall,
+                extent,
+                pods: self.place.kubepods.clone(),
+                system: self.place.system.clone(),
+            };
+            let read = self.tasks.blocking(move || cgroup_stats::snapshot(&question)).await;
+            Seen { snapshot: read.ok_or(STOPPED)?.map_err(|e| chain(&e))?, figures: None }
+        } else {
+            self.look_at_runtime(extent, shown).await?
+        };
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner).apply(&mut seen.snapshot);
+        Ok(seen)
+    }
+
+    async fn look_at_runtime(&self, extent: Extent, shown: &[Shown]) -> Result<Seen, String> {
+        let figures = self.runtime.container_stats().await.map_err(|e| chain(&e))?;
+        let at = self.tasks.now().wall;
+        let all = extent == Extent::All;
+        let read = move || (cgroup_stats::node(at), all.then(cgroup_stats::processes).unwrap_or_default());
+        let ((node, network), processes) = self.tasks.blocking(read).await.ok_or(STOPPED)?;
+        let mut snapshot = Snapshot::of_runtime(node, shown, &figures);
+        snapshot.network = network;
+        if all {
+            add_processes(&mut snapshot, &processes, at);
+        }
+        Ok(Seen { snapshot, figures: Some(figures) })
+    }
+
+    async fn measure(&self, figures: Option<Vec<RuntimeUsage>>, shown: &[Shown]) -> Result<Measured, String> {
+        let (figures, images) = tokio::join!(
+            async {
+                match figures {
+                    Some(figures) => Ok(figures),
+                    None => self.runtime.container_stats().await,
+                }
+            },
+            self.images.image_filesystem()
+        );
+        let layers = said(figures).unwrap_or_default().into_iter().filter_map(|f| Some((f.id, f.layer?)));
+        let layers: BTreeMap<String, Layer> = layers.collect();
+        let images = said(images).flatten();
+        let (place, pods, at) = (self.place.clone(), shown.to_vec(), self.tasks.now().wall);
+        let read = self.tasks.blocking(move || place.measure(&pods, layers, images, at)).await;
+        let mut measured = read.ok_or(STOPPED)?;
+        measured.volumes = self.volumes.of(self.place.volumes(shown)).await;
+        Ok(measured)
+    }
+}
+
+/// A document without the runtime's figures is better than none.
+fn said<T>(answer: Result<T, DriverError>) -> Option<T> {
+    answer
+        .map_err(|error| tracing::warn!(error = chain(&error), "statistics without the runtime's figures"))
+        .ok()
+}
+
+/// Where cgroups do not say who is in them: how many processes, and through one of them the pod's network.
+fn add_processes(snapshot: &mut Snapshot, processes: &BTreeMap<String, Vec<u32>>, at: Wall) {
+    for pod in &mut snapshot.pods {
+        for (id, usage) in &mut pod.containers {
+            let pids = processes.get(id).map(Vec::as_slice).unwrap_or_default();
+            usage.tasks.processes = u64::try_from(pids.len()).ok();
+            usage.tasks.first = pids.first().copied();
+        }
+        let pid = pod.containers.iter().find_map(|(_, usage)| usage.tasks.first);
+        pod.network = pid.and_then(|pid| cgroup_stats::network_of_process(pid, at));
+    }
+}
+
+impl Place {
+    fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.root_dir.join("pods").join(uid)
+    }
+
+    fn volumes(&self, shown: &[Shown]) -> BTreeMap<(String, String), PathBuf> {
+        let of = |pod: &Shown| {
+            let dir = self.pod_dir(&pod.uid);
+            let volumes = pod.volumes.iter();
+            volumes.map(|v| ((pod.uid.clone(), v.name.clone()), dir.join(&v.below))).collect::<Vec<_>>()
+        };
+        shown.iter().filter(|pod| !pod.containers.is_empty()).flat_map(of).collect()
+    }
+
+    fn measure(
+        &self,
+        shown: &[Shown],
+        layers: BTreeMap<String, Layer>,
+        images: Option<Layer>,
+        at: Wall,
+    ) -> Measured {
+        let mountpoints: BTreeSet<&String> = layers.values().chain(&images).map(|l| &l.mountpoint).collect();
+        let asked = |path: &String| Some((path.clone(), filesystem(Path::new(path), at)?));
+        let filesystems = mountpoints.into_iter().filter_map(asked).collect();
+        let mut measured = Measured {
+            root: filesystem(&self.root_dir, at),
+            images,
+            layers,
+            filesystems,
+            ..Measured::default()
+        };
+        for pod in shown.iter().filter(|pod| !pod.containers.is_empty()) {
+            let logs = self.pod_logs_dir.join(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid));
+            for container in &pod.containers {
+                let taken = disk_use::files_of(&logs.join(&container.name), at);
+                let key = (pod.uid.clone(), container.name.clone());
+                measured.logs.extend(taken.map(|taken| (key, taken)));
+            }
+            // Pods with a hosts file of their own have none.
+            let hosts = disk_use::tree(&self.pod_dir(&pod.uid).join("etc-hosts"), at, 1).ok();
+            measured.hosts_files.extend(hosts.map(|taken| (pod.uid.clone(), taken)));
+        }
+        measured
+    }
+}
+
+fn filesystem(path: &Path, at: Wall) -> Option<Filesystem> {
+    let found = disk_use::filesystem(path, at);
+    found.map_err(|error| tracing::warn!(error = chain(&error), "a file system cannot be asked")).ok()
+}

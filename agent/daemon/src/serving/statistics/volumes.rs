@@ -1,0 +1,134 @@
+//! What is in pods' volumes: walked when somebody asks and the last walk is older than `volumeStatsAggPeriod`, one walk at a
+//! time, and no question waits longer than [`WAIT`] for it.
+//!
+//! In: directories. Out: amounts, each with the time at which it was measured. Invariants: at most one walk is under way;
+//! what nobody asks about is forgotten.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_core::stats::disk::VolumeUse;
+use agent_core::time::Mono;
+use agent_linux::disk_use;
+use tokio::sync::watch;
+
+use crate::actor::Tasks;
+use crate::pod_dirs::chain;
+
+/// UID and name.
+type Key = (String, String);
+
+/// How long a question waits for a walk; then it is answered with what is known.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// The last amounts.
+pub(super) struct VolumeUses {
+    known: Arc<Known>,
+    /// `None`: never walked.
+    period: Option<Duration>,
+    tasks: Tasks,
+}
+
+struct Known {
+    // Held for a moment only, never across an await or a walk.
+    uses: Mutex<BTreeMap<Key, (Mono, Option<VolumeUse>)>>,
+    walking: watch::Sender<bool>,
+}
+
+impl Known {
+    fn uses(&self) -> MutexGuard<'_, BTreeMap<Key, (Mono, Option<VolumeUse>)>> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl VolumeUses {
+    /// `volumeStatsAggPeriod`; negative turns it off.
+    pub(super) fn new(period: orlop_config::Duration, tasks: Tasks) -> VolumeUses {
+        let period = (period >= orlop_config::Duration::ZERO).then(|| period.to_std());
+        let known = Known { uses: Mutex::default(), walking: watch::channel(false).0 };
+        VolumeUses { known: Arc::new(known), period, tasks }
+    }
+
+    /// Of these, what is known after a walk or [`WAIT`].
+    pub(super) async fn of(&self, wanted: BTreeMap<Key, PathBuf>) -> BTreeMap<Key, VolumeUse> {
+        let Some(period) = self.period else { return BTreeMap::new() };
+        let now = self.tasks.now().mono;
+        let due: Vec<(Key, PathBuf)> = {
+            let mut uses = self.known.uses();
+            uses.retain(|key, _| wanted.contains_key(key));
+            let fresh = |key: &Key| uses.get(key).is_some_and(|(at, _)| now.since(*at) < period);
+            wanted.into_iter().filter(|(key, _)| !fresh(key)).collect()
+        };
+        if !due.is_empty() {
+            let mut walking = self.known.walking.subscribe();
+            if !self.known.walking.send_replace(true) {
+                self.tasks.start(walk(self.known.clone(), due, self.tasks.clone()));
+            }
+            // Either way the answer is what is known then; the sender lives as long as we.
+            let _ = tokio::time::timeout(WAIT, walking.wait_for(|walking| !walking)).await;
+        }
+        let uses = self.known.uses();
+        uses.iter().filter_map(|(key, (_, found))| Some((key.clone(), (*found)?))).collect()
+    }
+}
+
+async fn walk(known: Arc<Known>, due: Vec<(Key, PathBuf)>, tasks: Tasks) {
+    for (key, path) in due {
+        let at = tasks.now();
+        let found = tasks.blocking(move || (disk_use::volume(&path, at.wall), path)).await;
+        let Some((found, path)) = found else { break };
+        let found = found.map_err(|error| {
+            // A pod's volumes come before its containers and go after them, but questions come when they like.
+            tracing::debug!(path = %path.display(), error = chain(&error), "a volume is not measured");
+        });
+        known.uses().insert(key, (at.mono, found.ok()));
+    }
+    known.walking.send_replace(false);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use agent_core::time::Wall;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::testing::VirtualClock;
+
+    fn key(name: &str) -> Key {
+        ("u1".to_owned(), name.to_owned())
+    }
+
+    fn bytes(of: &BTreeMap<Key, VolumeUse>, name: &str) -> Option<(Wall, u64)> {
+        let taken = of.get(&key(name))?.taken?;
+        Some((taken.at, taken.bytes))
+    }
+
+    fn fill(dir: &Path, name: &str) {
+        std::fs::write(dir.join(name), vec![1_u8; 1 << 16]).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_is_walked_once_in_a_period() {
+        let dir = tempfile::tempdir().unwrap();
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        let uses = VolumeUses::new(orlop_config::Duration::from_secs(60), tasks.clone());
+        let wanted = || [(key("v"), dir.path().to_owned()), (key("none"), dir.path().join("none"))].into();
+        fill(dir.path(), "one");
+        let first = uses.of(wanted()).await;
+        let (at, taken) = bytes(&first, "v").unwrap();
+        assert!(taken >= 1 << 16 && bytes(&first, "none").is_none());
+        fill(dir.path(), "two");
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert_eq!(uses.of(wanted()).await, first, "not walked again");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let (later, more) = bytes(&uses.of(wanted()).await, "v").unwrap();
+        assert!(later > at && more >= taken + (1 << 16));
+        assert!(uses.of(BTreeMap::new()).await.is_empty() && uses.known.uses().is_empty(), "forgotten");
+        let off = VolumeUses::new(orlop_config::Duration::from_secs(-1), tasks);
+        assert!(off.of(wanted()).await.is_empty());
+    }
+}

@@ -1,0 +1,84 @@
+//! A hierarchy made of files.
+
+use std::fs;
+
+use super::*;
+
+fn write(dir: &Path, files: &[(&str, &str)]) {
+    fs::create_dir_all(dir).unwrap();
+    for (name, text) in files {
+        fs::write(dir.join(name), text).unwrap();
+    }
+}
+
+fn question(extent: Extent) -> Question {
+    let system = vec![("kubelet", "/system.slice/agent.service".to_owned()), ("misc", "/none".to_owned())];
+    Question { at: Wall(3), extent, pods: "/kubepods.slice".to_owned(), system }
+}
+
+fn hierarchy(root: &Path) -> String {
+    let id = "ab".repeat(32);
+    write(root, &[("cgroup.controllers", "cpu memory\n"), ("cpu.stat", "usage_usec 9\n")]);
+    let pod = root.join("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice");
+    write(&pod, &[("cpu.stat", "usage_usec 7\n"), ("memory.current", "100\n"), ("cgroup.procs", "")]);
+    write(
+        &pod.join(format!("cri-containerd-{id}.scope")),
+        &[
+            ("cpu.stat", "usage_usec 5\nuser_usec 5\n"),
+            ("memory.current", "90\n"),
+            ("memory.stat", "inactive_file 40\n"),
+            ("memory.swap.current", "3\n"),
+            ("memory.swap.max", "max\n"),
+            ("cgroup.procs", "77\n78\n"),
+        ],
+    );
+    write(&root.join("kubepods.slice/kubepods-pod3.slice"), &[]);
+    write(&root.join("system.slice/kubepods-pod4.slice"), &[]);
+    write(&root.join("system.slice/agent.service"), &[("cpu.stat", "usage_usec 2\n")]);
+    id
+}
+
+#[test]
+fn pods_of_every_class_are_found_with_their_containers() {
+    let (root, proc) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let id = hierarchy(root.path());
+    let meminfo = "MemTotal: 10 kB\nMemFree:   4 kB\nInactive(file): 1 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
+    write(proc.path(), &[("meminfo", meminfo), ("stat", "cpu 1 1 1 1 1 1 1\n")]);
+    write(&proc.path().join("77/net"), &[("dev", "eth0: 1 1 1 1 1 1 1 1 2 2 2 2 2 2 2 2\n")]);
+    let mut found = snapshot_of(root.path(), proc.path(), &question(Extent::All)).unwrap();
+    found.pods.sort_by(|a, b| a.pod.cmp(&b.pod));
+    let [first, second] = &found.pods[..] else { panic!("{found:?}") };
+    let whole = first.usage.as_ref().unwrap();
+    assert_eq!((first.pod.as_str(), whole.cpu.total_ns), ("1_2", Some(7000)));
+    let [(found_id, inside)] = &first.containers[..] else { panic!("{first:?}") };
+    assert_eq!((found_id, inside.at, inside.cpu.user_ns), (&id, Wall(3), Some(5000)));
+    assert_eq!((inside.memory.working_set, inside.swap.usage, inside.swap.limit), (Some(50), Some(3), None));
+    assert_eq!((inside.tasks.processes, inside.tasks.first), (Some(2), Some(77)));
+    let network = first.network.as_ref().unwrap();
+    assert_eq!((network.default.as_str(), network.interfaces[0].sent.bytes), ("eth0", 2));
+    assert_eq!((second.pod.as_str(), &second.network, &second.containers[..]), ("3", &None, &[][..]));
+    assert_eq!(second.usage, Some(Usage { at: Wall(3), ..Usage::default() }));
+    let node = &found.node;
+    assert_eq!(
+        (node.cpu.total_ns, node.memory.working_set, node.swap.usage),
+        (Some(9000), Some(5 << 10), Some(0))
+    );
+    let system: Vec<_> = found.system.iter().map(|(name, usage)| (*name, usage.cpu.total_ns)).collect();
+    assert_eq!(system, [("kubelet", Some(2000))], "what is not there is not told");
+    let less = snapshot_of(root.path(), proc.path(), &question(Extent::Resource)).unwrap();
+    assert!(less.system.is_empty() && less.pods.iter().all(|pod| pod.network.is_none()));
+}
+
+#[test]
+fn a_machine_without_the_unified_hierarchy_says_so() {
+    let root = tempfile::tempdir().unwrap();
+    let error = snapshot_of(root.path(), root.path(), &question(Extent::All)).unwrap_err();
+    assert!(error.to_string().starts_with("look for "), "{error}");
+}
+
+#[test]
+fn this_machine() {
+    let (usage, network) = node(Wall(1));
+    assert!(usage.cpu.total_ns.unwrap() > 0 && usage.memory.working_set.unwrap() > 0);
+    assert!(usage.tasks.threads.unwrap() > 1 && network.is_some() && boot_time().unwrap() > Wall(0));
+}

@@ -1,0 +1,234 @@
+//! `/stats/summary`: figures of a pod that does what is known, and fields beside those that the upstream kubelet tells.
+//!
+//! ```text
+//! pod "works" ──► node ──► summary ──► plausible? ──► paths of its fields ──► compared
+//! golden/summary-fields.json ◄── the same, with the upstream kubelet in the agent's place and RECORD set
+//! ```
+//! What comes in: the group's first node. What goes out: figures out of bounds, fields that only one of the two has and
+//! that are not named here.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use serde_json::{Value, json};
+
+use crate::case::{Case, CaseContext, Level, Place};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, container};
+use crate::say;
+
+/// If set, what is seen is written down and not compared.
+pub const RECORD: &str = "ORLOP_E2E_RECORD_STATS";
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[Place { level: Level::L4n, group: GROUP }.case(
+    "api/stats",
+    60,
+    "figures of a pod that burns, holds and writes are right, and no field is missing that upstream tells",
+    stats,
+)];
+
+const MIB: u64 = 1 << 20;
+const POD: &str = "works";
+/// What the container that burns may have of a processor, in thousandths.
+const BURNS_MILLI: u64 = 200;
+/// Parts of paths that upstream tells and this node does not, and why. A native node has cgroup v1.
+const NOT_TOLD: &[(&str, &str)] = &[
+    (".psi.", "cgroup v1 has no pressure of a cgroup; upstream tells zeros"),
+    (".io.time", "nothing but pressure is told of devices"),
+    (".systemContainers[pods].", "cgroup v1 is not read"),
+    ("].swap.", "the runtime tells no swap of cgroup v1"),
+    ("pod.swap.", "the same"),
+    ("pod.memory.availableBytes", "there is no limit; upstream tells 0"),
+];
+/// Parts of paths that this node tells and upstream does not.
+const TOLD_BESIDES: &[(&str, &str)] = &[
+    ("node.network.", "of the interface that leads out; upstream's is always eth0"),
+    (".systemContainers[", "where there is a unified hierarchy"),
+];
+
+fn stats(cx: &mut CaseContext<'_>) -> Result<()> {
+    let joined = Joined::shared(cx)?;
+    let client = joined.cluster.client();
+    client.create::<ConfigMap>(
+        &client.of("default"),
+        json!({"metadata": {"name": POD}, "data": {"key": "value"}}),
+    )?;
+    joined.run_pod(pod())?;
+    let summary = await_plausible(joined)?;
+    let only = get(joined, "?only_cpu_and_memory=true")?;
+    let pod = of_pod(&only).context("the pod, with only_cpu_and_memory")?;
+    ensure!(pod["containers"][0].get("rootfs").is_none() && pod.get("volume").is_none(), "{pod}");
+    ensure!(only["node"].get("fs").is_none() && only["node"]["cpu"].is_object(), "{}", only["node"]);
+    let seen = fields(&summary)?;
+    let client = joined.cluster.client();
+    client.delete::<Pod>(&client.of("default"), POD, Some(0))?;
+    await_pod_gone(&joined.cluster, POD, 60)?;
+    client.delete::<ConfigMap>(&client.of("default"), POD, None)?;
+    compare(&seen)
+}
+
+/// Burns a part of a processor; holds 64 MiB; writes 20 MiB into its own layer, 4 MiB to one volume, 3 MiB to another and
+/// 1 MiB to its log.
+fn pod() -> Value {
+    let named = |name: &str, script: &str| {
+        let mut container = container(script);
+        container["name"] = json!(name);
+        container
+    };
+    let mut burns = named("burns", "while :; do :; done");
+    burns["resources"] = json!({"limits": {"cpu": format!("{BURNS_MILLI}m")}});
+    let holds = named("holds", &format!("A=$(head -c 67108864 /dev/zero | tr '\\0' a); {STAYS}"));
+    let fill = |file: &str, mib: u64| format!("dd if=/dev/zero of={file} bs=1M count={mib} 2>/dev/null");
+    let script = format!(
+        "{}; {}; {}; head -c 1048576 /dev/zero | tr '\\0' x | fold -w 1023; touch /tmp/done; {STAYS}",
+        fill("/tmp/own", 20),
+        fill("/disk/file", 4),
+        fill("/memory/file", 3)
+    );
+    let mut writes = named("writes", &script);
+    // What is in volumes is measured once a minute: the first look is to find all of it.
+    writes["readinessProbe"] =
+        json!({"exec": {"command": ["test", "-e", "/tmp/done"]}, "periodSeconds": 1, "failureThreshold": 90});
+    let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
+    writes["volumeMounts"] = ["disk", "memory", "config", "down"].map(mount).into();
+    let field = json!({"path": "name", "fieldRef": {"fieldPath": "metadata.name"}});
+    json!({"metadata": {"name": POD}, "spec": {
+        "nodeSelector": {"kubernetes.io/hostname": "first"},
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": false,
+        "containers": [burns, holds, writes],
+        "volumes": [
+            {"name": "disk", "emptyDir": {}},
+            {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
+            {"name": "config", "configMap": {"name": POD}},
+            {"name": "down", "downwardAPI": {"items": [field]}},
+        ],
+    }})
+}
+
+fn get(joined: &Joined, query: &str) -> Result<Value> {
+    let text = joined.cluster.client().raw(&format!("/api/v1/nodes/first/proxy/stats/summary{query}"))?;
+    serde_json::from_str(&text).with_context(|| format!("the summary: {text:.200}"))
+}
+
+fn of_pod(summary: &Value) -> Option<&Value> {
+    summary["pods"].as_array()?.iter().find(|pod| pod["podRef"]["name"] == POD)
+}
+
+/// Rates need two questions, and a runtime measures layers now and then.
+fn await_plausible(joined: &mut Joined) -> Result<Value> {
+    let (start, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(120));
+    loop {
+        let summary = get(joined, "")?;
+        match plausible(&summary) {
+            Ok(()) => {
+                say::line(format!("  plausible after {:.1} s", start.elapsed().as_secs_f64()));
+                return Ok(summary);
+            }
+            Err(error) if Instant::now() >= deadline => {
+                return Err(
+                    error.context(format!("after two minutes: {:#}", of_pod(&summary).unwrap_or(&summary)))
+                );
+            }
+            Err(_) => joined.nodes[0].pass(Duration::from_secs(1))?,
+        }
+    }
+}
+
+fn plausible(summary: &Value) -> Result<()> {
+    let pod = of_pod(summary).context("the pod is not there")?;
+    let named = |list: &'static str, name: &str| {
+        let found = pod[list].as_array().into_iter().flatten().find(|item| item["name"] == name);
+        found.with_context(|| format!("no {name} among {list}"))
+    };
+    let within = |what: &str, of: &Value, path: &str, low: u64, high: u64| -> Result<()> {
+        let found = of.pointer(path).and_then(Value::as_u64);
+        let fits = found.is_some_and(|found| (low..=high).contains(&found));
+        ensure!(fits, "{what}{path} is {found:?}, not {low} to {high}");
+        Ok(())
+    };
+    let (burns, holds, writes) =
+        (named("containers", "burns")?, named("containers", "holds")?, named("containers", "writes")?);
+    // Other work may keep it from its share; the limit holds over periods of 100 ms.
+    within("burns", burns, "/cpu/usageNanoCores", 40 * 1_000_000, (BURNS_MILLI + 50) * 1_000_000)?;
+    within("burns", burns, "/cpu/usageCoreNanoSeconds", 100_000_000, 3_600_000_000_000)?;
+    within("holds", holds, "/cpu/usageNanoCores", 0, 20_000_000)?;
+    for path in ["/memory/workingSetBytes", "/memory/rssBytes"] {
+        within("holds", holds, path, 64 * MIB, 260 * MIB)?;
+        within("burns", burns, path, 4096, 20 * MIB)?;
+    }
+    within("writes", writes, "/rootfs/usedBytes", 20 * MIB, 22 * MIB)?;
+    within("writes", writes, "/rootfs/inodesUsed", 1, 100)?;
+    within("writes", writes, "/logs/usedBytes", MIB, 2 * MIB)?;
+    within("disk", named("volume", "disk")?, "/usedBytes", 4 * MIB, 5 * MIB)?;
+    within("memory", named("volume", "memory")?, "/usedBytes", 3 * MIB, 4 * MIB)?;
+    within("memory", named("volume", "memory")?, "/capacityBytes", 8 * MIB, 8 * MIB)?;
+    // Layer, log and the volume on the disk; the one in memory is not the disk's.
+    within("pod", pod, "/ephemeral-storage/usedBytes", 25 * MIB, 29 * MIB)?;
+    within("pod", pod, "/memory/workingSetBytes", 64 * MIB, 320 * MIB)?;
+    within("pod", pod, "/cpu/usageNanoCores", 40 * 1_000_000, (BURNS_MILLI + 100) * 1_000_000)?;
+    within("pod", pod, "/process_stats/process_count", 3, 20)?;
+    within("pod", pod, "/network/interfaces/0/rxBytes", 0, u64::MAX)?;
+    let node = &summary["node"];
+    let capacity =
+        node.pointer("/fs/capacityBytes").and_then(Value::as_u64).context("no size of the node's disk")?;
+    within("node", node, "/fs/usedBytes", 1, capacity)?;
+    within("node", node, "/memory/workingSetBytes", 64 * MIB, 1 << 50)?;
+    within("node", node, "/cpu/usageNanoCores", 1_000_000, 1 << 40)?;
+    within("node", node, "/rlimit/curproc", 10, 1 << 32)?;
+    within("node", node, "/runtime/imageFs/usedBytes", 1 << 10, 1 << 50)
+}
+
+/// Paths of all fields of the node and of the pod that have a value; elements of lists by their names.
+fn fields(summary: &Value) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    walk("node", &summary["node"], &mut found);
+    walk("pod", of_pod(summary).context("the pod")?, &mut found);
+    Ok(found)
+}
+
+fn walk(path: &str, value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Null => {}
+        Value::Object(object) => {
+            object.iter().for_each(|(key, value)| walk(&format!("{path}.{key}"), value, found))
+        }
+        // Interfaces of a machine are its own; containers, volumes and parts of the node have names that are known.
+        Value::Array(list) => list.iter().for_each(|item| {
+            let name = item["name"].as_str().filter(|_| !path.ends_with(".interfaces")).unwrap_or_default();
+            walk(&format!("{path}[{name}]"), item, found);
+        }),
+        _ => {
+            found.insert(path.to_owned());
+        }
+    }
+}
+
+fn record() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/summary-fields.json")
+}
+
+fn compare(seen: &BTreeSet<String>) -> Result<()> {
+    if env::var_os(RECORD).is_some() {
+        let text = format!("{}\n", serde_json::to_string_pretty(seen)?);
+        fs::write(record(), text).with_context(|| format!("write {}", record().display()))?;
+        say::line(format!("  written to {}", record().display()));
+        return Ok(());
+    }
+    let text = fs::read_to_string(record()).with_context(|| format!("read {}", record().display()))?;
+    let upstream: BTreeSet<String> = serde_json::from_str(&text).context("the record")?;
+    let named = |list: &[(&str, &str)], path: &String| list.iter().any(|(part, _)| path.contains(part));
+    let missing: Vec<_> = upstream.difference(seen).filter(|path| !named(NOT_TOLD, path)).collect();
+    let besides: Vec<_> = seen.difference(&upstream).filter(|path| !named(TOLD_BESIDES, path)).collect();
+    say::line(format!(
+        "  {} fields, {} of them upstream's",
+        seen.len(),
+        seen.intersection(&upstream).count()
+    ));
+    ensure!(missing.is_empty() && besides.is_empty(), "not told: {missing:#?}; told besides: {besides:#?}");
+    Ok(())
+}

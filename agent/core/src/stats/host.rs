@@ -124,7 +124,7 @@ pub struct Traffic {
     pub dropped: u64,
 }
 
-/// Counters of /proc/<pid>/net/dev.
+/// Counters of `/proc/<pid>/net/dev`.
 #[must_use]
 pub fn interfaces(net_dev: &str) -> Vec<Interface> {
     let interface = |line: &str| {

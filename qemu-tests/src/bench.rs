@@ -5,6 +5,7 @@ pub mod dense;
 pub mod floor;
 pub mod native;
 pub mod peer;
+pub mod peer_vm;
 pub mod size;
 pub mod spent;
 pub mod start;

@@ -108,6 +108,9 @@ enum Bench {
         /// Only the starts and the time that the pods take, not what idle nodes use.
         #[arg(long)]
         burst: bool,
+        /// In a booted VM, without pods.
+        #[arg(long, conflicts_with = "burst")]
+        vm: bool,
     },
     /// Sizes of the build output.
     Size,
@@ -187,7 +190,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             match what {
                 Bench::Boot { times, alone } => bench::boot::run(run, *times, *alone)?,
                 Bench::Native { pods } => bench::native::run(run, *pods)?,
-                Bench::Peer { pods, burst } => bench::peer::run(run, *pods, *burst)?,
+                Bench::Peer { vm: true, .. } => bench::peer_vm::run(run)?,
+                Bench::Peer { pods, burst, .. } => bench::peer::run(run, *pods, *burst)?,
                 Bench::Size => bench::size::run(run)?,
                 Bench::Dense { pods } => bench::dense::run(run, *pods)?,
                 Bench::Start { pods } => bench::start::run(run, *pods)?,

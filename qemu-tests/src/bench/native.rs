@@ -68,26 +68,30 @@ pub(super) fn processor_s(pid: i32) -> Result<f64> {
     Ok(f64::from(ticks) / f64::from(i32::try_from(per_second)?))
 }
 
+/// One line about a program that was measured twice, `window` apart.
+pub(super) fn report(what: &str, name: &str, before: Usage, after: Usage, window: Duration) -> Result<()> {
+    let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);
+    let cpu = per_mille(before.ticks, after.ticks, u64::try_from(ticks)?, window);
+    say::line(format!(
+        "{what:<10} {name:<12} {}.{} % of a core over {} s   {:>6.1} MiB resident ({:.1} MiB anonymous)",
+        cpu / 10,
+        cpu % 10,
+        window.as_secs(),
+        after.rss_kib as f64 / 1024.0,
+        after.anon_kib as f64 / 1024.0,
+    ));
+    Ok(())
+}
+
 /// Prints what agent and containerd use over a window.
 pub(super) fn measure(node: &mut NativeNode, what: &str) -> Result<()> {
-    let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);
-    let ticks = u64::try_from(ticks)?;
     let pids = [("orlop-agent", node.agent_pid()?), ("containerd", node.containerd_pid()?)];
     let before: Vec<Usage> = pids.iter().map(|(_, pid)| usage(*pid)).collect::<Result<_>>()?;
     let start = Instant::now();
     node.pass(WINDOW)?;
     let window = start.elapsed();
     for ((name, pid), before) in pids.into_iter().zip(before) {
-        let after = usage(pid)?;
-        let cpu = per_mille(before.ticks, after.ticks, ticks, window);
-        say::line(format!(
-            "{what:<10} {name:<12} {}.{} % of a core over {} s   {:>6.1} MiB resident ({:.1} MiB anonymous)",
-            cpu / 10,
-            cpu % 10,
-            window.as_secs(),
-            after.rss_kib as f64 / 1024.0,
-            after.anon_kib as f64 / 1024.0,
-        ));
+        report(what, name, before, usage(pid)?, window)?;
     }
     Ok(())
 }

@@ -80,7 +80,7 @@ fn one(
 }
 
 /// Takes the Ready condition of the kubelet that has stopped away, so that only a new one can be waited for.
-fn forget_ready(cluster: &Cluster) -> Result<()> {
+pub(super) fn forget_ready(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     let condition =
         json!({"type": "Ready", "status": "Unknown", "reason": "Stopped", "message": "by the benchmark"});

@@ -6,7 +6,7 @@
 //! What comes in: a cluster. What goes out: [`VmNode`]. Invariant: a node must be dropped before its cluster, whose
 //! network namespace its QEMU holds.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Node;
@@ -35,6 +35,7 @@ pub struct VmNode {
     wire: Wire,
     ca_hash: String,
     clock: Option<&'static str>,
+    disk: Option<PathBuf>,
 }
 
 impl VmNode {
@@ -50,12 +51,17 @@ impl VmNode {
         wire.make_tap(plane)?;
         let cable = Cable { namespace_of: plane, device: wire.tap(), mac: wire.mac() };
         let ca_hash = cluster.pki().ca.public_key_hash.clone();
-        Ok(VmNode { vm: None, lab, cable, name: name.to_owned(), wire, ca_hash, clock: None })
+        Ok(VmNode { vm: None, lab, cable, name: name.to_owned(), wire, ca_hash, clock: None, disk: None })
     }
 
     /// Its clock will show this (`2001-01-01T00:00:00`) whenever it is switched on.
     pub fn mislead(&mut self, clock: &'static str) {
         self.clock = Some(clock);
+    }
+
+    /// Gives it a second disk, whose file stays the caller's.
+    pub fn add_disk(&mut self, file: PathBuf) {
+        self.disk = Some(file);
     }
 
     /// Gives its Node the range of its pods, as a cluster's controller does, once it has registered: only then it can
@@ -80,7 +86,7 @@ impl VmNode {
     /// If QEMU does not start.
     pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
         let config = node_config(&self.name, self.wire, &self.ca_hash, token);
-        let board = Board { uuid: &self.wire.uuid(), clock: self.clock };
+        let board = Board { uuid: &self.wire.uuid(), clock: self.clock, disk: self.disk.as_deref() };
         self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config)?);
         Ok(())
     }

@@ -112,6 +112,8 @@ pub struct Board<'a> {
     pub uuid: &'a str,
     /// What its clock shows when it is switched on, if not the time.
     pub clock: Option<&'a str>,
+    /// A second disk, raw, for programs that the image has not.
+    pub disk: Option<&'a Path>,
 }
 
 /// How the kernel's own start ended.
@@ -195,14 +197,17 @@ impl Lab {
         let credential = format!("io.systemd.credential:orlop.config={config}");
         let oem_string = self.file("oem-string", &credential)?;
         self.start(Some(cable.namespace_of), || {
+            let machine = self.machine(Firmware::Direct)?;
+            let second = board.disk.map(|file| Disk { file: file.to_owned(), format: "raw" });
             Ok(Machine {
+                disks: machine.disks.into_iter().chain(second).collect(),
                 firmware: qemu::Firmware {
                     uuid: Some(board.uuid.to_owned()),
                     clock: board.clock.map(str::to_owned),
                     oem_strings: vec![oem_string.clone()],
                 },
                 network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },
-                ..self.machine(Firmware::Direct)?
+                ..machine
             })
         })
     }

@@ -28,6 +28,7 @@ pub mod join_refused;
 pub mod join_runtime_class;
 pub mod join_services;
 pub mod join_status;
+pub mod join_users;
 pub mod join_vm;
 pub mod join_volumes;
 pub mod lifecycle;
@@ -58,6 +59,7 @@ pub fn all() -> Vec<Case> {
         join_refused::CASES,
         join_certificates::CASES,
         join_cloud::CASES,
+        join_users::CASES,
         join_vm::CASES,
         join_env_files::CASES,
         join_images::CASES,

@@ -94,6 +94,25 @@ pub struct RuntimeHandler {
     pub user_namespaces: bool,
 }
 
+/// Whether sandboxes with user namespaces can be run by `handler`, empty for the default one (KEP-127).
+///
+/// # Errors
+/// Why not, in upstream's words.
+pub fn user_namespaces(handlers: &[RuntimeHandler], handler: &str) -> Result<(), String> {
+    let mut why = "can't set `spec.hostUsers: false`, runtime does not support user namespaces".to_owned();
+    if !handler.is_empty() {
+        why = format!(
+            "can't set `spec.hostUsers: false`, RuntimeClass handler {handler:?} does not support user namespaces"
+        );
+    }
+    match handlers.iter().find(|h| h.name == handler) {
+        Some(found) if found.user_namespaces => Ok(()),
+        // A runtime that says nothing of its handlers is an old one.
+        None if !handlers.is_empty() => Err(format!("{why}: the handler {handler:?} is not known")),
+        _ => Err(why),
+    }
+}
+
 /// What the runtime as a whole can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeFeatures {
@@ -252,4 +271,33 @@ pub trait Statistics: Send + Sync + 'static {
     fn container_stats(&self) -> impl Future<Output = Result<Vec<RuntimeUsage>, DriverError>> + Send;
     /// `ImageFsInfo`: the first file system of images; `None` if it names none.
     fn image_filesystem(&self) -> impl Future<Output = Result<Option<Layer>, DriverError>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_namespaces_are_the_handlers() {
+        let of = |name: &str, user_namespaces| RuntimeHandler {
+            name: name.to_owned(),
+            recursive_read_only_mounts: false,
+            user_namespaces,
+        };
+        let handlers = [of("", true), of("crun", true), of("kata", false)];
+        assert_eq!(user_namespaces(&handlers, ""), Ok(()));
+        assert_eq!(user_namespaces(&handlers, "crun"), Ok(()));
+        for (handlers, handler, words) in [
+            (&handlers[..], "kata", "RuntimeClass handler \"kata\" does not support user namespaces"),
+            (&handlers[..], "other", "does not support user namespaces: the handler \"other\" is not known"),
+            (&[][..], "", "runtime does not support user namespaces"),
+            (&[of("", false)][..], "", "runtime does not support user namespaces"),
+        ] {
+            let said = user_namespaces(handlers, handler).unwrap_err();
+            assert!(
+                said.starts_with("can't set `spec.hostUsers: false`, ") && said.ends_with(words),
+                "{said}"
+            );
+        }
+    }
 }

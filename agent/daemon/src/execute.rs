@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use agent_core::drivers::{Class, DriverError, ImageService, Runtime};
+use agent_core::drivers::{Class, DriverError, ImageService, Runtime, user_namespaces};
 use agent_core::images::keyring::Credential;
 use agent_core::lifecycle_hooks::HookAction;
 use agent_core::machine::EffectId;
@@ -237,6 +237,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 result
             }
             Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,
+            Effect::MapUsers { handler } => self.map_users(key, handler.as_deref()).await,
             Effect::ReadEnvFiles { files } => volumes::read_env_files(self, files).await,
             Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
             Effect::TearDownVolumes => {
@@ -304,6 +305,18 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         self.tasks.blocking(work).await.map_or_else(|| Err(gave_up("the agent stops")), done_or_error)
     }
 
+    /// The handler is asked for what it can do when it is needed: that is rare, and a runtime that was replaced is noticed.
+    async fn map_users(&self, key: &PodKey, handler: Option<&str>) -> EffectResult {
+        if let Some(handler) = handler {
+            let status = self.runtime.status().await.map_err(error)?;
+            user_namespaces(&status.handlers, handler)
+                .map_err(|message| EffectError { class: Class::Invalid, message })?;
+        }
+        let (at, uid) = (self.dirs.clone(), key.uid.clone());
+        let mapped = self.tasks.blocking(move || at.map_users(&uid)).await;
+        mapped.map_or_else(|| Err(gave_up("the agent stops")), |done| done.map(EffectOk::Users).map_err(said))
+    }
+
     async fn inspect(&self, key: &PodKey) -> EffectResult {
         let as_of = self.tasks.now().mono;
         let (found, observation) = self.observer.inspect(&key.uid).await.map_err(error)?;
@@ -355,6 +368,7 @@ fn changes_runtime(effect: &Effect) -> bool {
         | Effect::TearDownVolumes
         | Effect::MountSubPaths { .. }
         | Effect::FetchObjects { .. }
+        | Effect::MapUsers { .. }
         | Effect::ReadEnvFiles { .. }
         | Effect::InspectImage { .. }
         | Effect::PullImage { .. }

@@ -20,6 +20,7 @@ use agent_core::pleg::{Pleg, PlegEvent};
 use agent_core::pod_manager::{Leftovers, ManagerEvent, PodManager};
 use agent_core::pod_source::file::FileSourceConfig;
 use agent_core::pod_source::{FileSource, Source};
+use agent_core::resources::user_ranges::UserRanges;
 use agent_core::runtime::observed::PodSnapshot;
 use agent_core::time::Mono;
 use k8s_openapi::api::core::v1::NodeAddress;
@@ -65,6 +66,8 @@ pub struct Plan {
     pub pod_logs_dir: PathBuf,
     /// Where links to containers' logs go.
     pub log_links_dir: PathBuf,
+    /// Ids for pods with user namespaces.
+    pub users: UserRanges,
     /// Image pulls at once.
     pub pulls: usize,
     /// Calls of the last run are over then.
@@ -129,7 +132,8 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let (context_view, context) = watch::channel(context);
         let (to_manager, manager_inbox) = tasks.mailbox::<ManagerEvent>();
         let (to_pleg, pleg_inbox) = tasks.mailbox::<PlegEvent>();
-        let dirs = Arc::new(PodDirs::new(&plan.root_dir, &plan.pod_logs_dir, &plan.log_links_dir));
+        let dirs = PodDirs::new(&plan.root_dir, &plan.pod_logs_dir, &plan.log_links_dir);
+        let dirs = Arc::new(dirs.with_users(plan.users.clone())?);
         let (directories, records) = dirs.scan()?;
         let (to_links, observed) = tasks.mailbox();
         tasks.start(log_links::follow(observed, dirs.clone(), tasks.clone()));

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use agent_core::container_spec::dirs::termination_log_below;
 use agent_core::drivers::{Class, DriverError};
 use agent_core::pod_worker::TerminatingRecord;
+use agent_core::resources::user_ranges::UserRanges;
 use agent_core::runtime::effect::{FileWrite, PodFile};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::Wall;
@@ -23,6 +24,7 @@ use agent_linux::remove_tree::remove_tree;
 use agent_linux::volumes::{self, VolumeError, sub_path};
 
 pub mod log_links;
+mod users;
 
 use log_links::LogLinks;
 
@@ -46,6 +48,8 @@ pub struct PodDirs {
     links: LogLinks,
     /// A set-up that outlived its deadline must not meet the tearing down of its pod. By hash of the UID.
     volumes: Arc<[Mutex<()>; LOCKS]>,
+    /// Which ids pods with user namespaces have.
+    users: Arc<Mutex<UserRanges>>,
 }
 
 impl PodDirs {
@@ -57,6 +61,7 @@ impl PodDirs {
             logs: logs.to_owned(),
             links: LogLinks::new(links, logs),
             volumes: Arc::default(),
+            users: Arc::default(),
         }
     }
 
@@ -177,7 +182,9 @@ impl PodDirs {
             remove_tree(&logs)?;
         }
         self.links.sync(&key.uid, &BTreeMap::new())?;
-        Ok(remove_tree(&own)?)
+        remove_tree(&own)?;
+        self.free_users(&key.uid);
+        Ok(())
     }
 
     /// The pod's logs have these links and no others: (name, target). A log that is not there gets none.

@@ -13,11 +13,12 @@ use agent_core::drivers::{ImageService, Runtime};
 use agent_core::events::Fact;
 use agent_core::logs;
 use agent_core::node_status::{HostNetwork, MachineFacts};
+use agent_core::resources::user_ranges::{self, UserRanges};
 use agent_linux::clock::LinuxClock;
 use agent_linux::network_changes::{NetworkChanges, NetworkChangesError};
 use agent_linux::notify::{Notifier, watchdog_interval};
 use agent_linux::{host_channel, network, node_info, process};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::ledger::HostMessage;
@@ -291,11 +292,31 @@ fn node_plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) 
         root_dir: PathBuf::from(settings.options.root_dir.trim_end_matches('/')),
         pod_logs_dir: PathBuf::from(kubelet.pod_logs_dir.trim_end_matches('/')),
         log_links_dir: PathBuf::from(logs::links::DIRECTORY),
+        users: user_ranges(kubelet)?,
         pulls: pulls(kubelet),
         fence_until: incarnation.fence_until(),
         pod_output: settings.pod_output,
         admission: Arc::new(facts.admission_context()?),
     })
+}
+
+/// Ids for user namespaces: the subordinate ones of user `kubelet` if there is such a user, else all but the host's own.
+fn user_ranges(kubelet: &KubeletConfiguration) -> anyhow::Result<UserRanges> {
+    const USER: &str = "kubelet";
+    let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("read {path}"));
+    let is_user = |text: String| text.lines().any(|l| l.split(':').next() == Some(USER));
+    let subordinate = if read("/etc/passwd").is_ok_and(is_user) {
+        let ids = user_ranges::subordinate_ids(&read("/etc/subuid")?, USER)?;
+        if ids != user_ranges::subordinate_ids(&read("/etc/subgid")?, USER)? {
+            bail!("/etc/subuid and /etc/subgid give user {USER} different ids: give it the same");
+        }
+        Some(ids)
+    } else {
+        None
+    };
+    let ids = u32::try_from(kubelet.ids_per_pod()).context("userNamespaces.idsPerPod")?;
+    let pods = u32::try_from(kubelet.max_pods).unwrap_or(0);
+    Ok(UserRanges::new(ids, subordinate, pods)?)
 }
 
 /// One while pulls are serialised; otherwise the configured number, or as many as there are.

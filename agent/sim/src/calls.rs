@@ -46,6 +46,7 @@ impl Ask {
                     | Effect::InspectImage { .. }
                     | Effect::FetchObjects { .. }
                     | Effect::ReadEnvFiles { .. }
+                    | Effect::MapUsers { .. }
             ),
             Ask::Persist { .. } => true,
             Ask::Inspect(_) | Ask::Relist => false,

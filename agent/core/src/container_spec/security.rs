@@ -73,6 +73,7 @@ pub fn sandbox_security(pod: &Pod) -> SandboxSecurity {
     let debugged = pod::ephemeral_containers(pod).iter().any(of_debugger);
     SandboxSecurity {
         namespaces: namespaces(pod),
+        users: None,
         run_as_user: context.and_then(|c| c.run_as_user),
         run_as_group: context.and_then(|c| c.run_as_group),
         supplemental_groups: supplemental_groups(context),
@@ -104,8 +105,13 @@ pub fn container_security(
         None => (Some(image.uid.unwrap_or(0)), String::new()),
     };
     let capabilities = own.and_then(|c| c.capabilities.as_ref());
-    let mut masked_paths: Vec<String> = MASKED_PATHS.map(str::to_owned).into();
-    masked_paths.extend(node.machine.thermal_throttle_paths.iter().cloned());
+    let unmasked = own.and_then(|c| c.proc_mount.as_deref()) == Some("Unmasked");
+    let (mut masked_paths, mut readonly_paths) = (Vec::new(), Vec::new());
+    if !unmasked {
+        masked_paths.extend(MASKED_PATHS.map(str::to_owned));
+        masked_paths.extend(node.machine.thermal_throttle_paths.iter().cloned());
+        readonly_paths.extend(READONLY_PATHS.map(str::to_owned));
+    }
     let selinux_options = own
         .and_then(|c| c.se_linux_options.as_ref())
         .or_else(|| for_pod.and_then(|c| c.se_linux_options.as_ref()));
@@ -114,6 +120,7 @@ pub fn container_security(
         drop_capabilities: capabilities.and_then(|c| c.drop.clone()).unwrap_or_default(),
         privileged: is_privileged(container),
         namespaces: namespaces(pod),
+        users: None,
         pid_target: None,
         run_as_user: user,
         run_as_group: own.and_then(|c| c.run_as_group).or_else(|| for_pod.and_then(|c| c.run_as_group)),
@@ -123,7 +130,7 @@ pub fn container_security(
         supplemental_groups_policy: groups_policy(for_pod),
         no_new_privs: own.and_then(|c| c.allow_privilege_escalation) == Some(false),
         masked_paths,
-        readonly_paths: READONLY_PATHS.map(str::to_owned).into(),
+        readonly_paths,
         seccomp: Some(seccomp(for_pod, own, node)),
         apparmor: apparmor(pod, container),
         selinux: selinux_options.map(selinux),

@@ -59,7 +59,6 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
 }
 
 fn pod_level(spec: &PodSpec, list: &mut List) {
-    list.add(spec.host_users == Some(false), "spec.hostUsers=false");
     list.add(spec.resources.is_some(), "spec.resources");
     list.add(some(spec.resource_claims.as_ref()), "spec.resourceClaims");
 }
@@ -98,8 +97,6 @@ fn container_level(path: &str, container: &Container, list: &mut List) {
         let device = names.into_iter().find(|name| !is_native(name));
         add(device.is_some(), &format!("resources.limits[{}]", device.map_or("", String::as_str)));
     }
-    let proc_mount = container.security_context.as_ref().and_then(|c| c.proc_mount.as_deref());
-    add(proc_mount == Some("Unmasked"), "securityContext.procMount=Unmasked");
 }
 
 fn mount_level(path: &str, mount: &VolumeMount, add: &mut impl FnMut(bool, &str)) {
@@ -125,7 +122,7 @@ mod tests {
     #[test]
     fn what_is_carried_out_is_not_listed() {
         let spec = json!({
-            "hostNetwork": true, "hostUsers": true, "activeDeadlineSeconds": 5, "nodeSelector": {"a": "b"},
+            "hostNetwork": true, "hostUsers": false, "activeDeadlineSeconds": 5, "nodeSelector": {"a": "b"},
             "readinessGates": [{"conditionType": "x"}], "imagePullSecrets": [{"name": "x"}],
             "serviceAccountName": "default", "serviceAccount": "default", "priority": 0,
             "preemptionPolicy": "PreemptLowerPriority", "enableServiceLinks": true,
@@ -139,6 +136,7 @@ mod tests {
             "initContainers": [{"name": "s", "restartPolicy": "Always"}],
             "containers": [{"name": "c", "livenessProbe": {}, "readinessProbe": {}, "startupProbe": {},
                 "lifecycle": {"preStop": {}, "postStart": {}, "stopSignal": "SIGUSR1"},
+                "securityContext": {"procMount": "Unmasked"},
                 "terminationMessagePath": "/dev/termination-log",
                 "terminationMessagePolicy": "File", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}},
                     {"name": "B", "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "e"}}}],
@@ -150,7 +148,6 @@ mod tests {
     #[test]
     fn pod_level_fields() {
         let table = [
-            (json!({"hostUsers": false}), "spec.hostUsers=false"),
             (json!({"resources": {}}), "spec.resources"),
             (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
             (
@@ -185,7 +182,6 @@ mod tests {
             ),
             (json!({"resources": {"claims": [{"name": "x"}]}}), "resources.claims"),
             (json!({"resources": {"limits": {"x.io/gpu": "1"}}}), "resources.limits[x.io/gpu]"),
-            (json!({"securityContext": {"procMount": "Unmasked"}}), "securityContext.procMount=Unmasked"),
         ];
         for (mut container, field) in table {
             container["name"] = json!("c");

@@ -10,6 +10,7 @@ use super::ledger::{Purpose, Target};
 use super::start::fail;
 use super::state::{Chain, Syncing};
 use super::sync::RESTART_BACK_OFF;
+use super::users;
 use crate::container_spec::env_files::EnvFiles;
 use crate::container_spec::{Given, SpecError};
 use crate::machine::Outbox;
@@ -87,8 +88,10 @@ pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out
     let specs = b.ctx.specs.clone();
     let ips = b.pod_ips();
     let given = given(chain, image, &ips);
-    let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|sandbox| {
+    let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|mut sandbox| {
         let mut c = specs.container(&s.pod, slot.container_ref(), attempt, given)?;
+        users::of_sandbox(s, &mut sandbox);
+        users::of_container(s, &mut c);
         look_at(s, b, slot, &mut c)?;
         Ok((sandbox, c))
     });

@@ -53,6 +53,7 @@ pub(super) enum Purpose {
     FetchPullSecrets,
     PullImage,
     FetchRuntimeClass,
+    MapUsers,
     RunSandbox,
     StopSandbox(SandboxId),
     RemoveSandbox(SandboxId),
@@ -82,6 +83,7 @@ impl Purpose {
                 | Purpose::FetchPullSecrets
                 | Purpose::PullImage
                 | Purpose::FetchRuntimeClass
+                | Purpose::MapUsers
                 | Purpose::Hook { .. }
         )
     }

@@ -38,6 +38,7 @@ mod start;
 mod state;
 mod sync;
 mod terminate;
+mod users;
 mod volumes;
 
 #[cfg(test)]
@@ -286,6 +287,9 @@ impl PodWorker {
         match &mut self.state {
             State::Syncing(s) if flight.purpose == Purpose::FetchRuntimeClass => {
                 runtime_class::answered(s, &mut self.base, &result, now, out);
+            }
+            State::Syncing(s) if flight.purpose == Purpose::MapUsers => {
+                users::answered(s, &mut self.base, result, now, out);
             }
             State::Syncing(s) => start::answered(s, &mut self.base, &flight, result, now, out),
             State::Terminating(t) if flight.purpose == Purpose::Persist => {

@@ -33,6 +33,13 @@ pub(super) fn handler(
     None
 }
 
+/// The handler was found, but there can be no sandbox yet.
+pub(super) fn keep(s: &mut Syncing, handler: String) {
+    if references::runtime_class(&s.pod).is_some() {
+        s.runtime = RuntimeHandler::Found(handler);
+    }
+}
+
 /// The class was looked up.
 pub(super) fn answered(
     s: &mut Syncing,

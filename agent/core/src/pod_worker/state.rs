@@ -15,6 +15,7 @@ use super::api::KillReason;
 use crate::container_spec::env_files::EnvFiles;
 use crate::pod_actions::Start;
 use crate::restart::{BackOff, ImageBackOff, Policy};
+use crate::runtime::config::IdMapping;
 use crate::runtime::effect::ImageInfo;
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::{Verdict, WaitingReason};
@@ -42,6 +43,8 @@ pub(super) struct Syncing {
     pub(super) dirs_made: bool,
     /// What is known of the pod's RuntimeClass for the next sandbox.
     pub(super) runtime: RuntimeHandler,
+    /// Its ids on the host, once they are known; only if it has a user namespace of its own.
+    pub(super) users: Option<IdMapping>,
     /// The container that is being brought up: one at a time, in order.
     pub(super) chain: Option<Chain>,
     pub(super) back_off: BackOff,
@@ -65,6 +68,7 @@ impl Syncing {
             pod,
             dirs_made: false,
             runtime: RuntimeHandler::Unasked,
+            users: None,
             chain: None,
             back_off: BackOff::new(policy),
             images: ImageBackOff::default(),

@@ -14,6 +14,7 @@ use super::reset;
 use super::runtime_class;
 use super::start;
 use super::state::Syncing;
+use super::users;
 use super::volumes;
 use crate::machine::Outbox;
 use crate::pod_actions::{self, Inputs, PodActions, SandboxPlan};
@@ -83,7 +84,9 @@ pub(super) fn advance(
         SandboxPlan::Keep(home) => {
             remove_sandboxes(b, &actions, now, out);
             if b.ledger.fresh(&Target::Sandbox, snapshot.as_of)
-                && (actions.start.is_empty() || volumes::mounted(b, now, out))
+                && !actions.start.is_empty()
+                && volumes::mounted(b, now, out)
+                && users::known(s, b, None, now, out)
             {
                 start::begin_next(s, b, home, &actions, now, out);
             }
@@ -321,9 +324,14 @@ fn replace_sandbox(
     }
     debug_assert!(snapshot.sandboxes.iter().all(|x| x.state == SandboxState::NotReady));
     let Some(runtime_handler) = runtime_class::handler(s, b, now, out) else { return };
+    if !users::known(s, b, Some(&runtime_handler), now, out) {
+        runtime_class::keep(s, runtime_handler);
+        return;
+    }
     match b.ctx.specs.sandbox(&s.pod, attempt) {
         Ok(config) => {
-            let config = SandboxConfig { runtime_handler, ..config };
+            let mut config = SandboxConfig { runtime_handler, ..config };
+            users::of_sandbox(s, &mut config);
             for warning in b.ctx.specs.dns_warnings(&s.pod) {
                 if s.told.insert(format!("dns {attempt} {}", warning.message)) {
                     b.event(EventKind::Warning, warning.reason, warning.message, None, out);

@@ -6,5 +6,6 @@
 pub mod node_allocatable;
 pub mod qos;
 pub mod requests;
+pub mod user_ranges;
 
 pub use qos::{QosClass, qos_class};

@@ -139,6 +139,9 @@ pub enum SupplementalGroupsPolicy {
 pub struct SandboxSecurity {
     /// Namespaces shared by the pod.
     pub namespaces: Namespaces,
+    /// The pod has a user namespace of its own, with these ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users: Option<IdMapping>,
     /// Numeric user of the sandbox process.
     pub run_as_user: Option<i64>,
     /// Numeric group of the sandbox process.
@@ -153,6 +156,18 @@ pub struct SandboxSecurity {
     pub seccomp: Option<SecurityProfile>,
     /// SELinux label.
     pub selinux: Option<SelinuxOption>,
+}
+
+/// CRI `IDMapping`, for users and groups alike: `length` ids from `container_id` on are those of the host from `host_id` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IdMapping {
+    /// First id on the host.
+    pub host_id: u32,
+    /// First id in the container.
+    pub container_id: u32,
+    /// How many.
+    pub length: u32,
 }
 
 /// CRI `LinuxContainerResources`. Zero means "not set", as on the wire.
@@ -270,6 +285,9 @@ pub struct ContainerSecurity {
     pub privileged: bool,
     /// Namespaces of the container.
     pub namespaces: Namespaces,
+    /// The pod has a user namespace of its own, with these ids; all mounts show files as they are seen in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users: Option<IdMapping>,
     /// The container whose PID namespace this one enters (`NamespaceMode` TARGET), whatever `namespaces.pid` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_target: Option<ContainerId>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::config::{ContainerConfig, SandboxConfig};
+use super::config::{ContainerConfig, IdMapping, SandboxConfig};
 use super::observed::PodSnapshot;
 use super::{ContainerId, ImageId, SandboxId};
 use crate::container_spec::env_files::{EnvFile, EnvFiles};
@@ -94,6 +94,12 @@ pub enum Effect {
     ReadEnvFiles {
         /// Which.
         files: BTreeSet<EnvFile>,
+    },
+    /// Give the pod a range of the host's ids for a user namespace of its own, or find the one that it has: durable before
+    /// it is answered, with [`EffectOk::Users`]. Idempotent.
+    MapUsers {
+        /// The runtime's handler that must be able to do it; `None`: it has done it.
+        handler: Option<String>,
     },
     /// Mount parts of volumes where a container will find them, making what is missing of their paths; idempotent.
     MountSubPaths {
@@ -191,6 +197,7 @@ impl Effect {
             Effect::SetUpVolume { .. } => "set_up_volume",
             Effect::FetchObjects { .. } => "fetch_objects",
             Effect::ReadEnvFiles { .. } => "read_env_files",
+            Effect::MapUsers { .. } => "map_users",
             Effect::MountSubPaths { .. } => "mount_sub_paths",
             Effect::TearDownVolumes => "tear_down_volumes",
             Effect::InspectImage { .. } => "inspect_image",
@@ -252,6 +259,8 @@ pub enum EffectOk {
     Objects(volume::Objects),
     /// ReadEnvFiles.
     EnvFiles(EnvFiles),
+    /// MapUsers.
+    Users(IdMapping),
     /// RunHook.
     Hook {
         /// The server of an https hook that answered in plain text, and was asked again so.

@@ -233,6 +233,12 @@ pub fn is_static(pod: &Pod) -> bool {
     annotation(pod, CONFIG_SOURCE).is_some_and(|s| s != "api")
 }
 
+/// `spec.hostUsers: false`: the pod has a user namespace of its own.
+#[must_use]
+pub fn own_users(pod: &Pod) -> bool {
+    spec(pod).host_users == Some(false)
+}
+
 /// `spec.hostNetwork`.
 #[must_use]
 pub fn host_network(pod: &Pod) -> bool {

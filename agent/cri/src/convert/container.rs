@@ -1,6 +1,6 @@
 //! `ContainerConfig` to CRI `ContainerConfig`.
 
-use agent_core::runtime::config::{ContainerConfig, ContainerSecurity, Mount, MountPropagation};
+use agent_core::runtime::config::{ContainerConfig, ContainerSecurity, IdMapping, Mount, MountPropagation};
 use orlop_proto::cri::v1;
 
 use super::{linux, signal};
@@ -23,7 +23,7 @@ pub fn config(c: &ContainerConfig) -> v1::ContainerConfig {
         args: c.args.clone(),
         working_dir: c.working_dir.clone(),
         envs: c.envs.iter().map(env).collect(),
-        mounts: c.mounts.iter().map(mount).collect(),
+        mounts: c.mounts.iter().map(|m| mount(m, c.security.users)).collect(),
         devices: Vec::new(),
         labels: linux::map(&c.labels),
         annotations: linux::map(&c.annotations),
@@ -41,7 +41,7 @@ pub fn config(c: &ContainerConfig) -> v1::ContainerConfig {
     }
 }
 
-fn mount(m: &Mount) -> v1::Mount {
+fn mount(m: &Mount, users: Option<IdMapping>) -> v1::Mount {
     let propagation = match m.propagation {
         MountPropagation::Private => v1::MountPropagation::PropagationPrivate,
         MountPropagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer,
@@ -53,8 +53,8 @@ fn mount(m: &Mount) -> v1::Mount {
         readonly: m.readonly,
         selinux_relabel: m.selinux_relabel,
         propagation: propagation.into(),
-        uid_mappings: Vec::new(),
-        gid_mappings: Vec::new(),
+        uid_mappings: linux::id_mappings(users),
+        gid_mappings: linux::id_mappings(users),
         recursive_read_only: m.recursive_read_only,
         image: None,
         image_sub_path: String::new(),
@@ -75,7 +75,7 @@ fn security(s: &ContainerSecurity) -> v1::LinuxContainerSecurityContext {
     v1::LinuxContainerSecurityContext {
         capabilities: capabilities(s),
         privileged: s.privileged,
-        namespace_options: Some(linux::namespaces(s.namespaces, s.pid_target.as_ref())),
+        namespace_options: Some(linux::namespaces(s.namespaces, s.pid_target.as_ref(), s.users)),
         selinux_options: s.selinux.as_ref().map(linux::selinux),
         run_as_user: linux::int64(s.run_as_user),
         run_as_group: linux::int64(s.run_as_group),

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use agent_core::runtime::ContainerId;
 use agent_core::runtime::config::{
-    LinuxResources, NamespaceMode, Namespaces, SecurityProfile, SelinuxOption, SupplementalGroupsPolicy,
+    IdMapping, LinuxResources, NamespaceMode, Namespaces, SecurityProfile, SelinuxOption,
+    SupplementalGroupsPolicy,
 };
 use orlop_proto::cri::v1;
 use orlop_proto::cri::v1::security_profile::ProfileType;
@@ -37,8 +38,12 @@ pub fn resources(r: &LinuxResources) -> v1::LinuxContainerResources {
     }
 }
 
-/// CRI `NamespaceOption`; without user namespace. With `target` the PID namespace is that container's.
-pub(super) fn namespaces(n: Namespaces, target: Option<&ContainerId>) -> v1::NamespaceOption {
+/// CRI `NamespaceOption`. With `target` the PID namespace is that container's, with `users` the user namespace is the pod's.
+pub(super) fn namespaces(
+    n: Namespaces,
+    target: Option<&ContainerId>,
+    users: Option<IdMapping>,
+) -> v1::NamespaceOption {
     let mode = |m| {
         i32::from(match m {
             NamespaceMode::Pod => v1::NamespaceMode::Pod,
@@ -53,10 +58,18 @@ pub(super) fn namespaces(n: Namespaces, target: Option<&ContainerId>) -> v1::Nam
         target_id: target.map(|id| id.as_str().to_owned()).unwrap_or_default(),
         // The node's own, in words: upstream says it of every pod that has no user namespace.
         userns_options: Some(v1::UserNamespace {
-            mode: v1::NamespaceMode::Node.into(),
-            ..v1::UserNamespace::default()
+            mode: users.map_or(v1::NamespaceMode::Node, |_| v1::NamespaceMode::Pod).into(),
+            uids: id_mappings(users),
+            gids: id_mappings(users),
         }),
     }
+}
+
+/// CRI `IDMapping`s, of users or of groups.
+pub(super) fn id_mappings(users: Option<IdMapping>) -> Vec<v1::IdMapping> {
+    let mapping =
+        |m: IdMapping| v1::IdMapping { host_id: m.host_id, container_id: m.container_id, length: m.length };
+    users.map(mapping).into_iter().collect()
 }
 
 /// CRI `SecurityProfile`.

@@ -54,7 +54,7 @@ fn port_mapping(p: &PortMapping) -> v1::PortMapping {
 #[allow(deprecated)] // the older field is spelled out, empty
 fn security(s: &SandboxSecurity) -> v1::LinuxSandboxSecurityContext {
     v1::LinuxSandboxSecurityContext {
-        namespace_options: Some(linux::namespaces(s.namespaces, None)),
+        namespace_options: Some(linux::namespaces(s.namespaces, None, s.users)),
         selinux_options: s.selinux.as_ref().map(linux::selinux),
         run_as_user: linux::int64(s.run_as_user),
         run_as_group: linux::int64(s.run_as_group),

@@ -63,6 +63,7 @@ fn full_sandbox() -> SandboxConfig {
         cgroup_parent: "/kubepods/pod1".into(),
         sysctls: map(&[("net.a", "1")]),
         security: SandboxSecurity {
+            users: Some(USERS),
             namespaces: Namespaces {
                 network: NamespaceMode::Node,
                 pid: NamespaceMode::Container,
@@ -115,6 +116,7 @@ fn full_container() -> ContainerConfig {
             add_capabilities: strings(&["NET_ADMIN"]),
             drop_capabilities: strings(&["ALL"]),
             privileged: true,
+            users: Some(USERS),
             namespaces: Namespaces {
                 network: NamespaceMode::Pod,
                 pid: NamespaceMode::Node,
@@ -163,6 +165,32 @@ fn back_mode(mode: v1::NamespaceMode) -> NamespaceMode {
 
 fn back_namespaces(n: &v1::NamespaceOption) -> Namespaces {
     Namespaces { network: back_mode(n.network()), pid: back_mode(n.pid()), ipc: back_mode(n.ipc()) }
+}
+
+const USERS: IdMapping = IdMapping { host_id: 131_072, container_id: 0, length: 65_536 };
+
+fn back_users(n: &v1::NamespaceOption) -> Option<IdMapping> {
+    let users = n.userns_options.clone().unwrap();
+    assert_eq!(users.uids, users.gids);
+    assert_eq!(users.mode() == v1::NamespaceMode::Pod, !users.uids.is_empty());
+    let mapping =
+        |m: &v1::IdMapping| IdMapping { host_id: m.host_id, container_id: m.container_id, length: m.length };
+    users.uids.first().map(mapping)
+}
+
+#[test]
+fn mounts_show_files_as_the_user_namespace_has_them() {
+    let mut config = full_container();
+    let mapped = [v1::IdMapping { host_id: 131_072, container_id: 0, length: 65_536 }];
+    for mount in container::config(&config).mounts {
+        assert_eq!((&*mount.uid_mappings, &*mount.gid_mappings), (&mapped[..], &mapped[..]));
+    }
+    config.security.users = None;
+    for mount in container::config(&config).mounts {
+        assert_eq!((mount.uid_mappings.len(), mount.gid_mappings.len()), (0, 0));
+    }
+    let options = container::config(&config).linux.unwrap().security_context.unwrap().namespace_options;
+    assert_eq!(back_users(&options.unwrap()), None);
 }
 
 fn back_profile(p: v1::SecurityProfile) -> SecurityProfile {
@@ -216,6 +244,7 @@ fn back_sandbox(c: v1::PodSandboxConfig, runtime_handler: &str) -> SandboxConfig
         cgroup_parent: linux.cgroup_parent,
         sysctls: linux.sysctls.into_iter().collect(),
         security: SandboxSecurity {
+            users: back_users(s.namespace_options.as_ref().unwrap()),
             namespaces: back_namespaces(s.namespace_options.as_ref().unwrap()),
             run_as_user: s.run_as_user.map(|v| v.value),
             run_as_group: s.run_as_group.map(|v| v.value),
@@ -271,6 +300,7 @@ fn back_security(s: v1::LinuxContainerSecurityContext) -> ContainerSecurity {
         add_capabilities: capabilities.add_capabilities,
         drop_capabilities: capabilities.drop_capabilities,
         privileged: s.privileged,
+        users: back_users(s.namespace_options.as_ref().unwrap()),
         namespaces: back_namespaces(s.namespace_options.as_ref().unwrap()),
         pid_target: None,
         run_as_user: s.run_as_user.map(|v| v.value),

@@ -143,6 +143,7 @@ impl Machine {
             root_dir: self.path("kubelet"),
             pod_logs_dir: self.path("logs"),
             log_links_dir: self.path("links"),
+            users: Default::default(),
             pulls: 1,
             fence_until,
             pod_output: false,

@@ -117,7 +117,15 @@ fn security() -> Vec<Value> {
 }
 
 fn host() -> Vec<Value> {
+    let mount = json!([{"name": "disk", "mountPath": "/disk"}]);
     vec![
+        pod(
+            "golden-users-own",
+            json!({"hostUsers": false, "volumes": [{"name": "disk", "emptyDir": {}}], "containers": [
+                stays("masked", json!({"volumeMounts": mount})),
+                stays("unmasked", json!({"securityContext": {"procMount": "Unmasked"}})),
+            ]}),
+        ),
         pod(
             "golden-host",
             json!({"hostNetwork": true, "hostPID": true, "hostIPC": true, "dnsPolicy": "ClusterFirstWithHostNet",

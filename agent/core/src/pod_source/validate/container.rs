@@ -26,6 +26,7 @@ struct Pod<'s> {
     host_ports: Unique<(String, String, i32)>,
     host_network: bool,
     os: Option<&'s str>,
+    own_users: bool,
 }
 
 pub(super) fn containers(spec: &PodSpec, errors: &mut Errors) {
@@ -42,6 +43,7 @@ pub(super) fn containers(spec: &PodSpec, errors: &mut Errors) {
         host_ports: Unique::new(),
         host_network: spec.host_network == Some(true),
         os: spec.os.as_ref().map(|os| os.name.as_str()),
+        own_users: spec.host_users == Some(false),
     };
     if spec.containers.is_empty() {
         errors.required("spec.containers", "");
@@ -98,10 +100,13 @@ fn check(path: &str, container: &Container, pod: &mut Pod<'_>, errors: &mut Erro
     if let Some(requirements) = &container.resources {
         resources(&at("resources"), requirements, errors);
     }
+    if pod.own_users && container.volume_devices.as_ref().is_some_and(|all| !all.is_empty()) {
+        errors.forbidden(at("volumeDevices"), "when `hostUsers` is false");
+    }
     stop_signal(&at("lifecycle.stopSignal"), container, pod.os, errors);
     mounts(path, container, pod, errors);
     if let Some(context) = &container.security_context {
-        security::container(&at("securityContext"), context, errors);
+        security::container(&at("securityContext"), context, pod.own_users, errors);
     }
 }
 

@@ -18,6 +18,16 @@ fn id(path: String, value: Option<i64>, errors: &mut Errors) {
 }
 
 pub(super) fn pod(spec: &PodSpec, errors: &mut Errors) {
+    if spec.host_users == Some(false) {
+        let shared = [
+            ("spec.hostNetwork", spec.host_network),
+            ("spec.hostPID", spec.host_pid),
+            ("spec.hostIPC", spec.host_ipc),
+        ];
+        for (path, _) in shared.into_iter().filter(|(_, is)| *is == Some(true)) {
+            errors.forbidden(path, "when `hostUsers` is false");
+        }
+    }
     if spec.share_process_namespace == Some(true) && spec.host_pid == Some(true) {
         errors.invalid("spec.shareProcessNamespace", true, "may not be set together with hostPID");
     }
@@ -56,11 +66,14 @@ pub(super) fn pod(spec: &PodSpec, errors: &mut Errors) {
     }
 }
 
-pub(super) fn container(path: &str, context: &SecurityContext, errors: &mut Errors) {
+pub(super) fn container(path: &str, context: &SecurityContext, own_users: bool, errors: &mut Errors) {
     let at = |field: &str| format!("{path}.{field}");
     id(at("runAsUser"), context.run_as_user, errors);
     id(at("runAsGroup"), context.run_as_group, errors);
     errors.one_of(at("procMount"), context.proc_mount.as_deref(), &["", "Default", "Unmasked"]);
+    if !own_users && context.proc_mount.as_deref() == Some("Unmasked") {
+        errors.invalid(at("procMount"), "Unmasked", "`hostUsers` must be false to use `Unmasked`");
+    }
     seccomp(&at("seccompProfile"), context.seccomp_profile.as_ref(), errors);
     apparmor(&at("appArmorProfile"), context.app_armor_profile.as_ref(), errors);
     if context.allow_privilege_escalation == Some(false) {

@@ -248,6 +248,11 @@ fn container_mistakes() {
             "SYS_ADMIN",
         ),
         ("securityContext", json!({"procMount": "x"}), "procMount: Unsupported"),
+        (
+            "securityContext",
+            json!({"procMount": "Unmasked"}),
+            "procMount: Invalid value: \"Unmasked\": `hostUsers` must be false to use `Unmasked`",
+        ),
     ];
     for (field, value, expected) in table {
         let mistakes = mistakes(changed(&format!("/spec/containers/0/{field}"), value.clone()));
@@ -272,6 +277,29 @@ fn stop_signals_want_an_operating_system_that_knows_them() {
     for name in ["SIGUSR1", "SIGRTMIN+3", "SIGRTMAX-1"] {
         assert_eq!(with(linux(), name), Vec::<String>::new());
     }
+}
+
+#[test]
+fn a_user_namespace_excludes_the_hosts_others() {
+    let with = |field: &str, value: Value| {
+        let mut pod = good();
+        pod["spec"]["hostUsers"] = json!(false);
+        pod["spec"]["containers"][0]["ports"] = json!([]);
+        pod["spec"]["containers"][0]["securityContext"]["procMount"] = json!("Unmasked");
+        *pod.pointer_mut(&format!("/spec{field}")).unwrap() = value;
+        mistakes(pod)
+    };
+    assert_eq!(with("/hostUsers", json!(false)), Vec::<String>::new());
+    let mut pod = good();
+    pod["spec"]["hostUsers"] = json!(false);
+    for field in ["hostNetwork", "hostPID", "hostIPC"] {
+        let mut pod = pod.clone();
+        pod["spec"]["containers"][0]["ports"] = json!([]);
+        pod["spec"][field] = json!(true);
+        assert_eq!(mistakes(pod), [format!("spec.{field}: Forbidden: when `hostUsers` is false")]);
+    }
+    pod["spec"]["containers"][0]["volumeDevices"] = json!([{"name": "v", "devicePath": "/dev/x"}]);
+    assert!(mistakes(pod).iter().any(|m| m.contains("volumeDevices: Forbidden: when `hostUsers` is false")));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod pull;
 mod runtime_class;
 mod small_scope;
 mod told;
+mod users;
 mod volumes;
 mod world;
 

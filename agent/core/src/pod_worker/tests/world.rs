@@ -22,7 +22,7 @@ use crate::pod_worker::{
 use crate::probe::{ProbeCall, ProbeId};
 use crate::restart;
 use crate::runtime::config::{
-    ContainerConfig, ContainerSecurity, LinuxResources, SandboxConfig, SandboxSecurity,
+    ContainerConfig, ContainerSecurity, IdMapping, LinuxResources, SandboxConfig, SandboxSecurity,
 };
 use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
 use crate::runtime::observed::{
@@ -232,6 +232,12 @@ impl Runtime {
             }
             Effect::RunHook { .. } => Ok(EffectOk::Hook { fell_back: None }),
             Effect::FetchObjects { .. } => Ok(EffectOk::Objects(volume::Objects::new())),
+            Effect::MapUsers { handler } if handler.as_deref() == Some("plain") => {
+                Err(EffectError { class: Class::Invalid, message: "no user namespaces".to_owned() })
+            }
+            Effect::MapUsers { .. } => {
+                Ok(EffectOk::Users(IdMapping { host_id: 131_072, container_id: 0, length: 65_536 }))
+            }
             Effect::ReadEnvFiles { .. } => Ok(EffectOk::EnvFiles(Default::default())),
             Effect::SetUpVolume { .. } => Ok(EffectOk::Volume { renew_after: None }),
             Effect::TearDownVolumes

@@ -79,8 +79,8 @@ impl PodManager {
         let beside = |(_, worker)| Worker::pod(worker);
         let kept = || self.preemption.kept_for(uid);
         // Those that go already need not be made up for by others.
-        let staying = active().filter(|(other, _)| !self.preemption.is_going(other)).filter_map(beside);
-        let victims = admission::admit(pod, staying.chain(kept()), &self.admission)?;
+        let staying = || active().filter(|(other, _)| !self.preemption.is_going(other)).filter_map(beside);
+        let victims = admission::admit(pod, staying().chain(kept()), &self.admission)?;
         if victims.is_empty() {
             if self.preemption.going.is_empty() {
                 return Ok(());
@@ -90,8 +90,7 @@ impl PodManager {
                 return now.map(|_| ());
             }
         }
-        let beside_it = active().filter(|(other, _)| !self.preemption.is_going(other)).filter_map(beside);
-        let short_of = admission::short_of(pod, beside_it.chain(kept()), &self.admission);
+        let short_of = admission::short_of(pod, staying().chain(kept()), &self.admission);
         let victims: Vec<PodKey> = victims.into_iter().map(pod::key).collect();
         self.preemption.wait(uid.clone(), Arc::clone(pod));
         for key in victims {

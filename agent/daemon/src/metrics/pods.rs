@@ -102,7 +102,7 @@ impl Metrics {
         self.with(|state| {
             for pod in &update.pods {
                 let uid = pod::key(pod).uid;
-                if pod::annotation(pod, CONFIG_MIRROR).is_some() {
+                if is_mirror(pod) {
                     continue;
                 }
                 if update.op == PodOp::Remove {

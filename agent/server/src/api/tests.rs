@@ -110,6 +110,20 @@ impl NodeApi for FakeNode {
 const ALL: Paths = Paths { debugging: true, system_log: true, system_log_query: true, profiling: true };
 const NOW: Wall = Wall(1_795_262_400_000_000_000);
 
+/// Runs `client` against the read-only port of a node of values.
+async fn with_read_only(client: impl AsyncFnOnce(std::net::SocketAddr)) {
+    let (bound, mut listening) = tokio::sync::watch::channel(None);
+    let stop = tokio_util::sync::CancellationToken::new();
+    let clock: Clock = Arc::new(|| agent_core::time::Now { wall: NOW, ..Default::default() });
+    let local = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = crate::read_only::serve(Arc::new(node()), clock, local, bound, stop.clone());
+    let client = async {
+        client(listening.wait_for(Option::is_some).await.unwrap().expect("waited for")).await;
+        stop.cancel();
+    };
+    tokio::join!(server, client);
+}
+
 async fn respond(node: &FakeNode, paths: Paths, method: Method, target: &str) -> Response<Body> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     answer(node, paths, Asked { method: &method, path, query, accept: None }, NOW).await

@@ -7,9 +7,12 @@
 use std::future::Future;
 
 use agent_core::node_logs::{NodeLogQuery, NodeLogs, QueryError, ServiceQuery, directory_page};
+use agent_core::runtime::PodKey;
 use agent_core::time::Wall;
+use agent_core::types::pod;
 use hyper::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use hyper::{Response, StatusCode};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use super::{LogPieces, NodeApi, decoded, pairs};
@@ -94,8 +97,8 @@ pub(super) async fn run<N: NodeApi + NodeTools>(node: &N, rest: &[&str], query: 
         [namespace, pod, uid, container] => (*namespace, *pod, Some(*uid), *container),
         _ => return page_not_found(),
     };
-    let Some(of) = find(node, namespace, pod, container).filter(|of| uid.is_none_or(|uid| uid == of.uid))
-    else {
+    let found = node.pod(namespace, pod).map(|(found, _)| container_of(&found, container));
+    let Some(of) = found.filter(|of| uid.is_none_or(|uid| uid == of.uid)) else {
         return text(StatusCode::NOT_FOUND, "pod does not exist\n");
     };
     let query = pairs(query);
@@ -128,10 +131,7 @@ pub(super) async fn checkpoint<N: NodeApi + NodeTools>(
     let Ok(timeout_s) = timeout else {
         return not_found("cannot parse value of timeout parameter\n".to_owned());
     };
-    let Some(of) = find(node, namespace, pod, container) else {
-        return not_found("pod does not exist\n".to_owned());
-    };
-    match node.checkpoint(of, timeout_s).await {
+    match node.checkpoint(container_of(&found, container), timeout_s).await {
         Ok(path) => json_answer(StatusCode::OK, &json!({ "items": [path] })),
         Err(problem) => {
             let words = format!("checkpointing of {namespace}/{pod}/{container} failed ({problem})\n");
@@ -140,14 +140,14 @@ pub(super) async fn checkpoint<N: NodeApi + NodeTools>(
     }
 }
 
-fn find<N: NodeApi>(node: &N, namespace: &str, pod: &str, container: &str) -> Option<ContainerOf> {
-    let (found, _) = node.pod(namespace, pod)?;
-    Some(ContainerOf {
-        uid: found.metadata.uid.clone().unwrap_or_default(),
-        namespace: namespace.to_owned(),
-        pod: pod.to_owned(),
+fn container_of(pod: &Pod, container: &str) -> ContainerOf {
+    let PodKey { uid, namespace, name } = pod::key(pod);
+    ContainerOf {
+        uid: uid.to_string(),
+        namespace: namespace.to_string(),
+        pod: name.to_string(),
         container: container.to_owned(),
-    })
+    }
 }
 
 /// `GET /logs/…`: files and directories, and queries where `queries` allows them (`enableSystemLogQuery`).

@@ -141,13 +141,7 @@ proptest! {
 #[test]
 fn noise_is_not_answered_with_silence_for_others() {
     block_on(async {
-        let (bound, mut listening) = tokio::sync::watch::channel(None);
-        let stop = tokio_util::sync::CancellationToken::new();
-        let clock: Clock = Arc::new(|| agent_core::time::Now { wall: NOW, ..Default::default() });
-        let local = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        let server = crate::read_only::serve(Arc::new(node()), clock, local, bound, stop.clone());
-        let client = async {
-            let to = listening.wait_for(Option::is_some).await.unwrap().expect("waited for");
+        with_read_only(async |to| {
             let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
             let cases = config.cases;
             let mut runner = proptest::test_runner::TestRunner::new(config);
@@ -169,9 +163,8 @@ fn noise_is_not_answered_with_silence_for_others() {
                 stream.read_to_string(&mut said).await.unwrap();
                 assert!(said.ends_with("\r\n\r\nok"), "after {noise:?}: {said}");
             }
-            stop.cancel();
-        };
-        tokio::join!(server, client);
+        })
+        .await;
     });
 }
 

@@ -173,13 +173,7 @@ async fn pages_about_the_process() {
 #[tokio::test]
 async fn the_read_only_port_shows_and_does_nothing() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let (bound, mut listening) = tokio::sync::watch::channel(None);
-    let stop = tokio_util::sync::CancellationToken::new();
-    let clock: Clock = Arc::new(|| agent_core::time::Now { wall: NOW, ..Default::default() });
-    let local = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-    let server = crate::read_only::serve(Arc::new(node()), clock, local, bound, stop.clone());
-    let client = async {
-        let to = listening.wait_for(Option::is_some).await.unwrap().expect("waited for");
+    with_read_only(async |to| {
         for (line, status) in [
             ("GET /pods", 200),
             ("GET /healthz", 200),
@@ -200,7 +194,6 @@ async fn the_read_only_port_shows_and_does_nothing() {
             stream.read_to_string(&mut said).await.unwrap();
             assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {said}");
         }
-        stop.cancel();
-    };
-    tokio::join!(server, client);
+    })
+    .await;
 }

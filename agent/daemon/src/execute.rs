@@ -34,6 +34,7 @@ use crate::mailbox::Sender;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
 use crate::pod_dirs::PodDirs;
+use crate::pull_records::PullRecords;
 use crate::sources::Sources;
 
 /// What effects are carried out with; clones share it.
@@ -44,6 +45,7 @@ pub struct Executor<R, I> {
     observer: Observer<R>,
     dirs: Arc<PodDirs>,
     sources: Arc<dyn Sources>,
+    records: Arc<PullRecords>,
     pulls: Arc<Semaphore>,
     tasks: Tasks,
     metrics: Metrics,
@@ -61,6 +63,7 @@ impl<R, I> Clone for Executor<R, I> {
             observer: self.observer.clone(),
             dirs: self.dirs.clone(),
             sources: self.sources.clone(),
+            records: self.records.clone(),
             pulls: self.pulls.clone(),
             tasks: self.tasks.clone(),
             metrics: self.metrics.clone(),
@@ -104,7 +107,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
     /// `pulls` image pulls at once.
     pub fn new(
         (runtime, images, handlers): (Arc<R>, Arc<I>, Arc<dyn Handlers>),
-        (dirs, sources): (Arc<PodDirs>, Arc<dyn Sources>),
+        (dirs, sources, records): (Arc<PodDirs>, Arc<dyn Sources>, Arc<PullRecords>),
         pulls: usize,
         (tasks, metrics): (Tasks, Metrics),
         pleg: Sender<PlegEvent>,
@@ -116,6 +119,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             handlers,
             dirs,
             sources,
+            records,
             pulls: Arc::new(Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS))),
             tasks,
             metrics,
@@ -249,10 +253,12 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 result
             }
             Effect::Inspect => self.inspect(key).await,
-            Effect::InspectImage { image } => {
-                self.images.image_status(&image).await.map(EffectOk::Image).map_err(error)
+            Effect::InspectImage { image, written, credentials } => {
+                pull::look(self, &image, written, credentials).await
             }
-            Effect::PullImage { image, credentials } => self.pull(key, &image, credentials).await,
+            Effect::PullImage { image, written, credentials } => {
+                self.pull(key, &image, written, credentials).await
+            }
             Effect::RunSandbox { config } => {
                 let began = self.tasks.now().mono;
                 let made = self.runtime.run_sandbox(&config).await;
@@ -289,10 +295,16 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         }
     }
 
-    async fn pull(&self, key: &PodKey, image: &str, credentials: Vec<Credential>) -> EffectResult {
+    async fn pull(
+        &self,
+        key: &PodKey,
+        image: &str,
+        written: String,
+        credentials: Vec<Credential>,
+    ) -> EffectResult {
         let began = self.tasks.now().mono;
         self.metrics.pulling(key);
-        let result = pull::pull(self, image, credentials).await;
+        let result = pull::pull(self, image, written, credentials).await;
         let bytes = match &result {
             Ok(EffectOk::Image(Some(image))) => Some(image.size_bytes),
             _ => None,

@@ -26,6 +26,7 @@ pub mod pleg;
 pub mod pod_dirs;
 pub mod pod_network;
 pub mod pod_output;
+pub mod pull_records;
 pub mod run;
 pub mod runtime_state;
 pub mod serving;

@@ -16,6 +16,7 @@ use std::time::Duration;
 use agent_core::admission::AdmissionContext;
 use agent_core::api::ApiServer;
 use agent_core::drivers::{ImageService, Runtime};
+use agent_core::images::pull_records::Policy;
 use agent_core::pleg::{Pleg, PlegEvent};
 use agent_core::pod_manager::{Leftovers, ManagerEvent, PodManager};
 use agent_core::pod_source::file::FileSourceConfig;
@@ -42,6 +43,7 @@ use crate::pleg::{PlegShell, Signals, listen};
 use crate::pod_dirs::PodDirs;
 use crate::pod_dirs::log_links::{self, Observed};
 use crate::pod_output;
+use crate::pull_records::{self, PullRecords};
 use crate::runtime_state::{self, ContextSource, RuntimeState};
 use crate::source::{SourceShell, read_in_order, watch as watch_source};
 use crate::sources;
@@ -70,6 +72,8 @@ pub struct Plan {
     pub users: UserRanges,
     /// Image pulls at once.
     pub pulls: usize,
+    /// Who may use images that were pulled.
+    pub pull_policy: Policy,
     /// Calls of the last run are over then.
     pub fence_until: Mono,
     /// Pods' output goes to the host.
@@ -139,9 +143,12 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         tasks.start(log_links::follow(observed, dirs.clone(), tasks.clone()));
         let images = drivers.images;
         let sources = sources::of_cluster(drivers.cluster.as_ref(), &tasks);
+        let pulls = Arc::new(PullRecords::new(&plan.root_dir, plan.pull_policy.clone()));
+        pull_records::settle(&*images, &pulls, &tasks).await;
+        tasks.start(pull_records::follow_images(images.clone(), pulls.clone(), tasks.clone()));
         let executor = Executor::new(
             (drivers.runtime.clone(), images.clone(), drivers.handlers),
-            (dirs, sources.clone()),
+            (dirs, sources.clone(), pulls),
             plan.pulls,
             (tasks.clone(), drivers.metrics.clone()),
             to_pleg.clone(),

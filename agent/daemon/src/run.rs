@@ -11,6 +11,7 @@ use std::time::Duration;
 use agent_apiserver::{ApiClient, Observer, Protocol};
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::events::Fact;
+use agent_core::images::pull_records;
 use agent_core::logs;
 use agent_core::node_status::{HostNetwork, MachineFacts};
 use agent_core::resources::user_ranges::{self, UserRanges};
@@ -294,6 +295,10 @@ fn node_plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) 
         log_links_dir: PathBuf::from(logs::links::DIRECTORY),
         users: user_ranges(kubelet)?,
         pulls: pulls(kubelet),
+        pull_policy: pull_records::Policy {
+            verification: kubelet.image_pull_credentials_verification_policy,
+            allowlist: kubelet.preloaded_images_verification_allowlist.clone(),
+        },
         fence_until: incarnation.fence_until(),
         pod_output: settings.pod_output,
         admission: Arc::new(facts.admission_context()?),

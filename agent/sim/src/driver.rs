@@ -131,7 +131,8 @@ impl ImageService for FakeDriver {
 
     async fn pull(&self, image: &str, credential: Option<&Credential>) -> Result<ImageInfo, DriverError> {
         let credentials = credential.cloned().into_iter().collect();
-        match self.apply(image, &Effect::PullImage { image: image.to_owned(), credentials })? {
+        let written = image.to_owned();
+        match self.apply(image, &Effect::PullImage { image: image.to_owned(), written, credentials })? {
             EffectOk::Image(Some(info)) => Ok(info),
             _ => Err(unexpected("pull_image", image)),
         }

@@ -91,7 +91,7 @@ impl FakeRuntime {
     /// Effects that are not the runtime's (pod directories) and `Inspect` are not for here: `Invalid`.
     pub fn apply(&mut self, now: Now, effect: &Effect) -> EffectResult {
         match effect {
-            Effect::InspectImage { image } => Ok(EffectOk::Image(self.images.get(image).cloned())),
+            Effect::InspectImage { image, .. } => Ok(EffectOk::Image(self.images.get(image).cloned())),
             Effect::PullImage { image, .. } => self.pull(image),
             Effect::RunSandbox { config } => self.run_sandbox(now, config),
             Effect::StopSandbox { sandbox } => {

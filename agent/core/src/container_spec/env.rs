@@ -160,7 +160,11 @@ mod tests {
         let found = |key: &str, value: &str| {
             let data =
                 [(key.to_owned(), value.as_bytes().to_vec()), ("A".to_owned(), b"of an object".to_vec())];
-            Fetched::Found(ObjectData { data: data.into(), binary: [("b".to_owned(), vec![0])].into() })
+            Fetched::Found(ObjectData {
+                data: data.into(),
+                binary: [("b".to_owned(), vec![0])].into(),
+                ..ObjectData::default()
+            })
         };
         let objects = Objects::from([
             (object(ObjectKind::ConfigMap, "m"), found("k", "config")),

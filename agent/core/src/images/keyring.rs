@@ -12,8 +12,9 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::GeneralPurposeConfig;
 use base64::engine::general_purpose::GeneralPurpose;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
-use crate::volume::ObjectData;
+use crate::volume::{ObjectData, ObjectRef};
 
 /// Key of a Secret of type `kubernetes.io/dockerconfigjson`.
 pub const DOCKER_CONFIG_JSON: &str = ".dockerconfigjson";
@@ -37,6 +38,37 @@ pub struct Credential {
     pub username: String,
     /// The password or token.
     pub password: String,
+    /// The Secret that it is from; `None`: every pod of the node may use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
+}
+
+/// The Secret that a credential is from, as records of pulled images name it (upstream's `ImagePullSecret`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Origin {
+    /// UID of the Secret.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// SHA-256 of the credential, as upstream makes it.
+    pub credential_hash: String,
+}
+
+impl Origin {
+    /// The same object, whatever it holds now.
+    #[must_use]
+    pub fn is_same_secret(&self, other: &Origin) -> bool {
+        self.key() == other.key()
+    }
+
+    /// In the order of records.
+    #[must_use]
+    pub fn key(&self) -> (&str, &str, &str) {
+        (&self.namespace, &self.name, &self.uid)
+    }
 }
 
 /// Only whose it is.
@@ -66,20 +98,67 @@ struct Entry {
     password: String,
     #[serde(default)]
     auth: String,
+    #[serde(default)]
+    email: String,
+}
+
+/// What upstream hashes, field by field.
+#[derive(Serialize)]
+struct Hashed<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    username: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    password: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    email: &'a str,
+}
+
+impl Hashed<'_> {
+    fn hash(&self) -> String {
+        // Texts only: that cannot fail. Upstream's JSON escapes what could end a script in a page.
+        let mut text = serde_json::to_string(self).unwrap_or_default();
+        for (plain, escaped) in [
+            ('<', r"\u003c"),
+            ('>', r"\u003e"),
+            ('&', r"\u0026"),
+            ('\u{2028}', r"\u2028"),
+            ('\u{2029}', r"\u2029"),
+        ] {
+            text = text.replace(plain, escaped);
+        }
+        hex::encode(Sha256::digest(text.as_bytes()))
+    }
 }
 
 impl Entry {
-    fn credential(self) -> Result<Credential, String> {
+    fn credential(self, secret: Option<&SecretName<'_>>) -> Result<Credential, String> {
+        let email = self.email.clone();
+        let (username, password) = self.name_and_password()?;
+        let origin = secret.map(|s| Origin {
+            uid: s.uid.to_owned(),
+            namespace: s.object.namespace.clone(),
+            name: s.object.name.clone(),
+            credential_hash: Hashed { username: &username, password: &password, email: &email }.hash(),
+        });
+        Ok(Credential { username, password, origin })
+    }
+
+    fn name_and_password(self) -> Result<(String, String), String> {
         if self.auth.is_empty() {
-            return Ok(Credential { username: self.username, password: self.password });
+            return Ok((self.username, self.password));
         }
         let decoded = BASE64.decode(self.auth.trim()).map_err(|_| "its auth is not base64".to_owned())?;
         let text = String::from_utf8(decoded).map_err(|_| "its auth is not UTF-8".to_owned())?;
         let Some((username, password)) = text.split_once(':') else {
             return Err("its auth must be base64(username:password)".to_owned());
         };
-        Ok(Credential { username: username.to_owned(), password: password.to_owned() })
+        Ok((username.to_owned(), password.to_owned()))
     }
+}
+
+struct SecretName<'a> {
+    object: &'a ObjectRef,
+    uid: &'a str,
 }
 
 impl Keyring {
@@ -87,11 +166,12 @@ impl Keyring {
     ///
     /// # Errors
     /// What is wrong with it. Nothing of it is added then.
-    pub fn add_secret(&mut self, secret: &ObjectData) -> Result<(), String> {
+    pub fn add_secret(&mut self, object: &ObjectRef, secret: &ObjectData) -> Result<(), String> {
+        let name = SecretName { object, uid: &secret.uid };
         let filled = |key: &str| secret.data.get(key).filter(|bytes| !bytes.is_empty());
         match (filled(DOCKER_CONFIG_JSON), filled(DOCKER_CFG)) {
-            (Some(bytes), _) => self.add_config_json(bytes),
-            (None, Some(bytes)) => self.add_docker_cfg(bytes),
+            (Some(bytes), _) => self.config_json(bytes, Some(&name)),
+            (None, Some(bytes)) => self.docker_cfg(bytes, Some(&name)),
             (None, None) => Ok(()),
         }
     }
@@ -101,10 +181,14 @@ impl Keyring {
     /// # Errors
     /// What is wrong with it. Nothing of it is added then.
     pub fn add_config_json(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.config_json(bytes, None)
+    }
+
+    fn config_json(&mut self, bytes: &[u8], secret: Option<&SecretName<'_>>) -> Result<(), String> {
         // The parser's own words may quote what they stumble over.
         let config: ConfigJson =
             serde_json::from_slice(bytes).map_err(|_| "it is not a config.json".to_owned())?;
-        self.add(config.auths)
+        self.add(config.auths, secret)
     }
 
     /// Adds a `.dockercfg`, the older form.
@@ -112,14 +196,22 @@ impl Keyring {
     /// # Errors
     /// What is wrong with it. Nothing of it is added then.
     pub fn add_docker_cfg(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let entries = serde_json::from_slice(bytes).map_err(|_| "it is not a .dockercfg".to_owned())?;
-        self.add(entries)
+        self.docker_cfg(bytes, None)
     }
 
-    fn add(&mut self, entries: BTreeMap<String, Entry>) -> Result<(), String> {
+    fn docker_cfg(&mut self, bytes: &[u8], secret: Option<&SecretName<'_>>) -> Result<(), String> {
+        let entries = serde_json::from_slice(bytes).map_err(|_| "it is not a .dockercfg".to_owned())?;
+        self.add(entries, secret)
+    }
+
+    fn add(
+        &mut self,
+        entries: BTreeMap<String, Entry>,
+        secret: Option<&SecretName<'_>>,
+    ) -> Result<(), String> {
         let mut added = Vec::new();
         for (location, entry) in entries {
-            let credential = entry.credential().map_err(|why| format!("{location}: {why}"))?;
+            let credential = entry.credential(secret).map_err(|why| format!("{location}: {why}"))?;
             added.push((place(&location), credential));
         }
         self.entries.extend(added);
@@ -188,6 +280,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::volume::ObjectKind;
 
     fn keyring(places: &[&str]) -> Keyring {
         let auths: serde_json::Map<String, Value> = places
@@ -230,19 +323,41 @@ mod tests {
     fn both_forms_of_secrets_and_of_passwords() {
         let secret = |key: &str, value: &Value| ObjectData {
             data: [(key.to_owned(), value.to_string().into_bytes())].into(),
+            uid: "u-1".to_owned(),
             ..ObjectData::default()
         };
         let mut keyring = Keyring::default();
         // "a:b:c", padded and not.
         let (padded, bare) = (json!({"auth": "YTpiOmM="}), json!({"auth": " YTpiOmM"}));
-        keyring.add_secret(&secret(DOCKER_CONFIG_JSON, &json!({"auths": {"x.io": padded}}))).unwrap();
-        keyring.add_secret(&secret(DOCKER_CFG, &json!({"y.io": bare}))).unwrap();
-        keyring.add_secret(&secret("password", &json!("z"))).unwrap();
-        let expected = Credential { username: "a".to_owned(), password: "b:c".to_owned() };
+        let of = ObjectRef { kind: ObjectKind::Secret, namespace: "ns".to_owned(), name: "s".to_owned() };
+        keyring.add_secret(&of, &secret(DOCKER_CONFIG_JSON, &json!({"auths": {"x.io": padded}}))).unwrap();
+        keyring.add_secret(&of, &secret(DOCKER_CFG, &json!({"y.io": bare}))).unwrap();
+        keyring.add_secret(&of, &secret("password", &json!("z"))).unwrap();
+        let hash = Hashed { username: "a", password: "b:c", email: "" }.hash();
+        let origin = Origin {
+            uid: "u-1".to_owned(),
+            namespace: "ns".to_owned(),
+            name: "s".to_owned(),
+            credential_hash: hash,
+        };
+        let expected =
+            Credential { username: "a".to_owned(), password: "b:c".to_owned(), origin: Some(origin) };
         for image in ["x.io/i", "y.io/i"] {
             assert_eq!(keyring.lookup(image), std::slice::from_ref(&expected));
         }
         assert_eq!(format!("{expected:?} {keyring:?}").matches("b:c").count(), 0);
+    }
+
+    #[test]
+    fn hashes_are_upstreams() {
+        let hash = |username, password, email| Hashed { username, password, email }.hash();
+        let of = |text: &str| hex::encode(Sha256::digest(text.as_bytes()));
+        assert_eq!(hash("a", "b", ""), of(r#"{"username":"a","password":"b"}"#));
+        assert_eq!(hash("", "b", "c@d"), of(r#"{"password":"b","email":"c@d"}"#));
+        assert_eq!(
+            hash("a", "<&>\"\u{2028}", ""),
+            of(r#"{"username":"a","password":"\u003c\u0026\u003e\"\u2028"}"#)
+        );
     }
 
     #[test]

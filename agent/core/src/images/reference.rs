@@ -32,10 +32,7 @@ pub fn normalize(image: &str) -> Result<String, ReferenceError> {
 /// The repository of a good reference as registries know it: with its domain, without tag and digest.
 #[must_use]
 pub fn repository(image: &str) -> String {
-    let name = match check(image) {
-        Ok((_, length)) => image.get(..length).unwrap_or(image),
-        Err(_) => image,
-    };
+    let name = name(image);
     let (first, rest) = name.split_once('/').unwrap_or(("", name));
     let (domain, path) = match first {
         "docker.io" | "index.docker.io" => ("docker.io", rest),
@@ -57,6 +54,12 @@ fn problem(image: &str, detail: &str) -> String {
         return format!("invalid reference format: repository name ({path}) must be lowercase");
     }
     format!("invalid reference format: {detail}")
+}
+
+/// The reference as it is spelled, without tag and digest; what is no reference stays whole.
+#[must_use]
+pub fn name(image: &str) -> &str {
+    check(image).ok().and_then(|(_, length)| image.get(..length)).unwrap_or(image)
 }
 
 /// (has tag or digest, length of the name).

@@ -81,6 +81,8 @@ fn begin(
         sandbox,
         sandbox_attempt,
         image,
+        written,
+        credentials: Vec::new(),
         found: None,
         objects: Objects::new(),
         files: EnvFiles::new(),
@@ -89,20 +91,20 @@ fn begin(
     });
     match &start.created {
         Some(id) => issue_start(s, b, id.clone(), now, out),
-        None => step(s, b, Purpose::InspectImage, now, out),
+        None => pull::look(s, b, now, out),
     }
 }
 
 /// Issues the chain's next effect that needs nothing but the chain.
-fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<PodAction>) {
+pub(super) fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<PodAction>) {
     let Some(chain) = &s.chain else { return };
-    let image = chain.image.clone();
+    let (image, written) = (chain.image.clone(), chain.written.clone());
     let effect = match purpose {
         Purpose::ContainerFiles => {
             let slot = &chain.start.slot;
             b.ctx.specs.container_files(&s.pod, slot.container_ref(), chain.start.attempt, &b.pod_ips())
         }
-        _ => Effect::InspectImage { image },
+        _ => Effect::InspectImage { image, written, credentials: chain.credentials.clone() },
     };
     b.issue(now, Target::Container(chain.start.slot.name.clone()), purpose, effect, out);
 }
@@ -139,7 +141,7 @@ pub(super) fn answered(
     match (&flight.purpose, result) {
         (Purpose::InspectImage, Ok(EffectOk::Image(found))) => inspected(s, b, &chain, found, now, out),
         (Purpose::FetchPullSecrets, Ok(EffectOk::Objects(secrets))) => {
-            pull::with(s, b, &chain, &secrets, now, out);
+            pull::secrets_known(s, b, &secrets, now, out);
         }
         (Purpose::PullImage, Ok(EffectOk::Image(Some(found)))) => {
             let took = go_duration(now.mono.since(flight.issued));
@@ -235,9 +237,7 @@ fn inspected(
         }
         _ => match s.images.wait(&chain.image, now.mono) {
             Some(due) => back_off_pull(s, b, chain, due, now, out),
-            None => {
-                pull::begin(s, b, chain, now, out);
-            }
+            None => pull::begin(b, chain, now, out),
         },
     }
 }

@@ -108,15 +108,21 @@ pub enum Effect {
     },
     /// Unmount everything below `<root>/pods/<uid>` and remove the volumes' directories; idempotent.
     TearDownVolumes,
-    /// `ImageStatus`.
+    /// `ImageStatus`. An image that the pod may not use without pulling it is answered as one that is not there.
     InspectImage {
         /// Normalised reference.
         image: String,
+        /// As the pod spells it.
+        written: String,
+        /// The pod's credentials that fit it.
+        credentials: Vec<Credential>,
     },
     /// `PullImage`; no deadline but cancellation.
     PullImage {
         /// Normalised reference.
         image: String,
+        /// As the pod spells it.
+        written: String,
         /// The pod's credentials that fit it, to be tried in order; those of the node's files come after them.
         credentials: Vec<Credential>,
     },

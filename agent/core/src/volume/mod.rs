@@ -270,6 +270,9 @@ pub struct ObjectData {
     pub data: BTreeMap<String, Vec<u8>>,
     /// `binaryData` of a ConfigMap.
     pub binary: BTreeMap<String, Vec<u8>>,
+    /// UID of a Secret.
+    #[serde(default)]
+    pub uid: String,
 }
 
 /// It may be a secret: only its keys are shown.

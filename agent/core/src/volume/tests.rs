@@ -32,7 +32,11 @@ fn planned(spec: Value) -> Result<SetUp, String> {
 fn found(data: Value) -> Fetched {
     let data: BTreeMap<String, String> = serde_json::from_value(data).unwrap();
     let data = data.into_iter().map(|(k, v)| (k, v.into_bytes())).collect();
-    Fetched::Found(ObjectData { data, binary: BTreeMap::from([("bin".to_owned(), vec![0, 255])]) })
+    Fetched::Found(ObjectData {
+        data,
+        binary: BTreeMap::from([("bin".to_owned(), vec![0, 255])]),
+        ..ObjectData::default()
+    })
 }
 
 fn object(kind: ObjectKind, name: &str) -> ObjectRef {

@@ -146,7 +146,7 @@ mod tests {
 
     fn found(value: &str, immutable: bool) -> ObjectNews {
         let data = BTreeMap::from([("k".to_owned(), value.as_bytes().to_vec())]);
-        ObjectNews::Found { data: ObjectData { data, binary: BTreeMap::new() }, immutable }
+        ObjectNews::Found { data: ObjectData { data, ..ObjectData::default() }, immutable }
     }
 
     fn set(names: &[&str]) -> BTreeSet<ObjectRef> {

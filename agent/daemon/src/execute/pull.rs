@@ -1,27 +1,101 @@
 //! Pulling an image: with the pod's credentials, then with the node's, one after the other; anonymously if there are none.
 //!
-//! In: an image, credentials. Out: the image, or why each attempt failed. Upstream: PullImage of kuberuntime.
+//! In: an image, credentials. Out: the image, or why each attempt failed; what is on disk about who pulled it. Upstream:
+//! PullImage of kuberuntime, EnsureImageExists.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::images;
-use agent_core::images::keyring::{Credential, Keyring};
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::images::keyring::{Credential, Keyring, Origin};
+use agent_core::runtime::ImageId;
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, ImageInfo};
+use agent_core::time::Wall;
 use tracing::warn;
 
-use super::{Executor, said};
+use super::{Executor, error, said};
+use crate::pull_records::PullRecords;
 
 /// Largest file of credentials that is read, bytes (upstream's limit for what it fetches).
 const FILE_MAX: u64 = 10 << 20;
 
+/// Whether the image is there, for a pod that has these credentials.
+pub(super) async fn look<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    image: &str,
+    written: String,
+    credentials: Vec<Credential>,
+) -> EffectResult {
+    let found = executor.images.image_status(image).await.map_err(error)?;
+    let info = match found {
+        Some(info) if !executor.records.is_off() => info,
+        found => return Ok(EffectOk::Image(found)),
+    };
+    let (records, id, now) = (executor.records.clone(), info.id.clone(), executor.tasks.now().wall);
+    let may_use =
+        executor.tasks.blocking(move || records.may_use(&written, id.as_str(), &credentials, now)).await;
+    Ok(EffectOk::Image(may_use.unwrap_or(false).then_some(info)))
+}
+
 pub(super) async fn pull<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     image: &str,
-    mut credentials: Vec<Credential>,
+    written: String,
+    credentials: Vec<Credential>,
 ) -> EffectResult {
     // The semaphore is never closed; waiting for it counts as part of the pull.
     let _permit = executor.pulls.acquire().await;
+    if executor.records.is_off() {
+        return attempt_all(executor, image, credentials).await.map(|(info, _)| EffectOk::Image(Some(info)));
+    }
+    let (records, begun) = (executor.records.clone(), written.clone());
+    let Some(begun) = executor.tasks.blocking(move || records.begin(&begun)).await else {
+        return Err(super::gave_up("the agent stops"));
+    };
+    begun.map_err(|e| error(e.into()))?;
+    // Dropped before its end, the intent stays on disk: the runtime may go on pulling.
+    let under_way = UnderWay { records: executor.records.clone(), image: Some(written) };
+    let result = attempt_all(executor, image, credentials).await;
+    let now = executor.tasks.now().wall;
+    let (outcome, told) = match result {
+        Ok((info, origin)) => (Ok((info.id.clone(), origin)), Ok(EffectOk::Image(Some(info)))),
+        Err(e) => (Err(()), Err(e)),
+    };
+    executor.tasks.blocking(move || under_way.end(outcome, now)).await;
+    told
+}
+
+/// A pull whose intent is on disk.
+struct UnderWay {
+    records: Arc<PullRecords>,
+    image: Option<String>,
+}
+
+impl UnderWay {
+    fn end(mut self, outcome: Result<(ImageId, Option<Origin>), ()>, now: Wall) {
+        let Some(image) = self.image.take() else { return };
+        match outcome {
+            Ok((id, origin)) => self.records.pulled(&image, id.as_str(), origin.as_ref(), now),
+            Err(()) => self.records.failed(&image),
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(image) = &self.image {
+            self.records.abandoned(image);
+        }
+    }
+}
+
+/// The image, and the Secret that it was pulled with, if that was needed.
+async fn attempt_all<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    image: &str,
+    mut credentials: Vec<Credential>,
+) -> Result<(ImageInfo, Option<Origin>), EffectError> {
     let (root, repository) = (executor.dirs.root().to_owned(), images::repository(image));
     let of_node = executor.tasks.blocking(move || of_node(&root).lookup(&repository)).await;
     credentials.extend(of_node.unwrap_or_default());
@@ -32,7 +106,7 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
     }
     for credential in attempts {
         match executor.images.pull(image, credential).await {
-            Ok(info) => return Ok(EffectOk::Image(Some(info))),
+            Ok(info) => return Ok((info, credential.and_then(|c| c.origin.clone()))),
             Err(e) => failures.push(said(e)),
         }
     }
@@ -106,13 +180,19 @@ mod tests {
         let lookup = || of_node(root.path()).lookup("r.example/x");
         std::fs::write(root.path().join("config.json"), r#"{"auths": {"r.example": {"auth": "YTpi"}}}"#)
             .unwrap();
-        assert_eq!(lookup(), [Credential { username: "a".to_owned(), password: "b".to_owned() }]);
+        assert_eq!(
+            lookup(),
+            [Credential { username: "a".to_owned(), password: "b".to_owned(), origin: None }]
+        );
         std::fs::write(root.path().join("config.json"), "{").unwrap();
         std::fs::write(
             root.path().join(".dockercfg"),
             r#"{"r.example": {"username": "c", "password": "d"}}"#,
         )
         .unwrap();
-        assert_eq!(lookup(), [Credential { username: "c".to_owned(), password: "d".to_owned() }]);
+        assert_eq!(
+            lookup(),
+            [Credential { username: "c".to_owned(), password: "d".to_owned(), origin: None }]
+        );
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use agent_core::drivers::{CgroupDriver, PodObservation, RuntimeStatus, RuntimeVersion};
 use agent_core::images::keyring::Credential;
+use agent_core::images::pull_records::Policy;
 use agent_core::lifecycle_hooks::{Hook, HookAction, HookCall};
 use agent_core::probe::check::Check;
 use agent_core::probe::{Kind, Outcome};
@@ -161,11 +162,13 @@ fn rig(pulls: usize) -> Rig {
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let dirs = Arc::new(PodDirs::new(dir.path(), &dir.path().join("logs"), &dir.path().join("links")));
     let (to_pleg, pleg) = tasks.mailbox();
+    let off = Policy { verification: None, allowlist: Vec::new() };
+    let records = PullRecords::new(dir.path(), off);
     let handlers = Arc::new(Hanging);
     let sources = crate::sources::of_cluster::<NoServer>(None, &tasks);
     let executor = Executor::new(
         (driver.clone(), driver.clone(), handlers),
-        (dirs, sources),
+        (dirs, sources, Arc::new(records)),
         pulls,
         (tasks.clone(), Metrics::new(Arc::new(VirtualClock::new()))),
         to_pleg,
@@ -199,7 +202,7 @@ fn stop() -> Effect {
 }
 
 fn pull(image: &str) -> Effect {
-    Effect::PullImage { image: image.to_owned(), credentials: Vec::new() }
+    Effect::PullImage { image: image.to_owned(), written: image.to_owned(), credentials: Vec::new() }
 }
 
 fn class(result: &EffectResult) -> Option<Class> {

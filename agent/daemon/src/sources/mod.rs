@@ -121,7 +121,7 @@ impl Values for ConfigMap {
     fn news(&self) -> ObjectNews {
         let text = self.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
         let binary = self.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
-        let data = ObjectData { data: text.collect(), binary: binary.collect() };
+        let data = ObjectData { data: text.collect(), binary: binary.collect(), uid: String::new() };
         ObjectNews::Found { data, immutable: self.immutable == Some(true) }
     }
 }
@@ -129,7 +129,8 @@ impl Values for ConfigMap {
 impl Values for Secret {
     fn news(&self) -> ObjectNews {
         let data = self.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect();
-        let data = ObjectData { data, ..ObjectData::default() };
+        let uid = self.metadata.uid.clone().unwrap_or_default();
+        let data = ObjectData { data, uid, ..ObjectData::default() };
         ObjectNews::Found { data, immutable: self.immutable == Some(true) }
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use agent_core::admission::AdmissionContext;
 use agent_core::container_spec::NodeContext;
+use agent_core::images::pull_records;
 use agent_core::node_status::{HostNetwork, InterfaceAddress, MachineFacts, addresses};
 use agent_core::pod_worker::WorkerContext;
 use agent_core::resources::node_allocatable::MachineAmounts;
@@ -34,6 +35,7 @@ use orlop_agent::pleg::{RuntimeSignal, Signals};
 use orlop_agent::runtime_state::ContextSource;
 use orlop_agent::status::PodViews;
 use orlop_agent::testing::VirtualClock;
+use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -145,6 +147,10 @@ impl Machine {
             log_links_dir: self.path("links"),
             users: Default::default(),
             pulls: 1,
+            pull_policy: pull_records::Policy {
+                verification: Some(Verification::NeverVerifyPreloadedImages),
+                allowlist: Vec::new(),
+            },
             fence_until,
             pod_output: false,
             admission: Arc::new(AdmissionContext {

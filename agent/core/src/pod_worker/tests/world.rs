@@ -201,7 +201,7 @@ impl Runtime {
             return Err(e.clone());
         }
         match effect {
-            Effect::InspectImage { image } => {
+            Effect::InspectImage { image, .. } => {
                 let found = (!self.absent_images.contains(image)).then(|| image_info(image));
                 Ok(EffectOk::Image(found))
             }

@@ -1,0 +1,306 @@
+//! Who may use an image that is on the node: what was pulled, and with whose credentials. Contract 7.4.
+//!
+//! ```text
+//! intent on disk ─► pull ─► record on disk (image ─► secrets that pulled it) ─► intent removed
+//! image on the node + record + the pod's credentials ─► access()
+//! ```
+//! In: records, a policy, the credentials that a pod has for an image. Out: whether the pod may use it as it is; records as
+//! they are to be written. Invariants: an image that the node pulled is used by nobody whose credentials did not pull it,
+//! unless it was pulled with none; files are upstream's to the letter, so that either kubelet goes on with the other's.
+//! Upstream: pkg/kubelet/images/pullmanager.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::Timestamp;
+use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::keyring::{Credential, Origin};
+use super::reference;
+use crate::time::Wall;
+use crate::types::time;
+
+/// Below `--root-dir`: intents.
+pub const PULLING: &str = "image_manager/pulling";
+/// Below `--root-dir`: records.
+pub const PULLED: &str = "image_manager/pulled";
+/// What the names of both begin with.
+pub const FILE_PREFIX: &str = "sha256-";
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+/// Written by older kubelets.
+const API_VERSION_OLD: &str = "kubelet.config.k8s.io/v1alpha1";
+/// So many Secrets of a record are added by the way; more are asked for each time.
+const SECRETS_BY_THE_WAY_MAX: usize = 100;
+
+/// Name of the file about an image: as a pod spells it (intents), or as the runtime does (records).
+#[must_use]
+pub fn file_name(image: &str) -> String {
+    format!("{FILE_PREFIX}{}", hex::encode(Sha256::digest(image.as_bytes())))
+}
+
+/// `ImagePullIntent`: the image may be pulled by the node soon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Intent {
+    kind: String,
+    api_version: String,
+    /// As the pod spells it.
+    pub image: String,
+}
+
+/// `ImagePulledRecord`: the node pulled this.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Record {
+    kind: String,
+    api_version: String,
+    last_updated_time: Option<String>,
+    /// The runtime's id of the image.
+    pub image_ref: String,
+    /// By image without tag and digest, as pods spell it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    credential_mapping: BTreeMap<String, Credentials>,
+}
+
+/// `ImagePullCredentials`: what an image was pulled with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Credentials {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    kubernetes_secrets: Vec<Origin>,
+    /// Kept as they are: the credentials that come from service accounts are not ours to compare yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    kubernetes_service_accounts: Vec<ServiceAccount>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    node_pods_accessible: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ServiceAccount {
+    uid: String,
+    namespace: String,
+    name: String,
+}
+
+// serde wants a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// A file that is none of ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Not of its form.
+    #[error("it is not a {kind}: {why}")]
+    Form {
+        /// What it should be.
+        kind: &'static str,
+        /// The parser's words.
+        why: String,
+    },
+    /// Another kind or version.
+    #[error("it is a {kind} of {version}")]
+    Other {
+        /// Its kind.
+        kind: String,
+        /// Its version.
+        version: String,
+    },
+}
+
+fn known(kind: &str, version: &str, expected: &str) -> Result<(), RecordError> {
+    if kind == expected && [API_VERSION, API_VERSION_OLD].contains(&version) {
+        return Ok(());
+    }
+    Err(RecordError::Other { kind: kind.to_owned(), version: version.to_owned() })
+}
+
+fn form(kind: &'static str) -> impl Fn(serde_json::Error) -> RecordError {
+    move |e| RecordError::Form { kind, why: e.to_string() }
+}
+
+/// Both kinds end with a line's end.
+fn bytes(value: &impl Serialize) -> Vec<u8> {
+    // Texts and lists of texts: that cannot fail.
+    let mut bytes = serde_json::to_vec(value).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}
+
+impl Intent {
+    const KIND: &'static str = "ImagePullIntent";
+
+    /// About to pull `image`.
+    #[must_use]
+    pub fn new(image: &str) -> Intent {
+        Intent { kind: Intent::KIND.to_owned(), api_version: API_VERSION.to_owned(), image: image.to_owned() }
+    }
+
+    /// A file's contents.
+    ///
+    /// # Errors
+    /// They are something else.
+    pub fn parse(text: &[u8]) -> Result<Intent, RecordError> {
+        let intent: Intent = serde_json::from_slice(text).map_err(form(Intent::KIND))?;
+        known(&intent.kind, &intent.api_version, Intent::KIND)?;
+        Ok(intent)
+    }
+
+    /// What to write.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        bytes(self)
+    }
+}
+
+impl Record {
+    const KIND: &'static str = "ImagePulledRecord";
+
+    /// An image that was pulled; nobody is known to may use it yet.
+    #[must_use]
+    pub fn new(image_ref: &str, now: Wall) -> Record {
+        Record {
+            kind: Record::KIND.to_owned(),
+            api_version: API_VERSION.to_owned(),
+            last_updated_time: Some(time::text(now)),
+            image_ref: image_ref.to_owned(),
+            credential_mapping: BTreeMap::new(),
+        }
+    }
+
+    /// A file's contents.
+    ///
+    /// # Errors
+    /// They are something else.
+    pub fn parse(text: &[u8]) -> Result<Record, RecordError> {
+        let record: Record = serde_json::from_slice(text).map_err(form(Record::KIND))?;
+        known(&record.kind, &record.api_version, Record::KIND)?;
+        Ok(record)
+    }
+
+    /// What to write.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        bytes(self)
+    }
+
+    /// It was last changed before the second of `until`; what says no time was.
+    #[must_use]
+    pub fn is_before(&self, until: Wall) -> bool {
+        let updated = self.last_updated_time.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
+        updated.is_none_or(|updated| updated < time::api_time(until).0)
+    }
+
+    /// `image` was pulled with the Secret `origin`, or without a credential that is not every pod's (`None`). The record with
+    /// it, unless it says so already.
+    #[must_use]
+    pub fn with(&self, image: &str, origin: Option<&Origin>, now: Wall) -> Option<Record> {
+        let mut new = self.clone();
+        let of = new.credential_mapping.entry(reference::name(image).to_owned()).or_default();
+        match origin {
+            _ if of.node_pods_accessible => return None,
+            None => *of = Credentials { node_pods_accessible: true, ..Credentials::default() },
+            Some(origin) => {
+                of.kubernetes_secrets.retain(|s| !s.is_same_secret(origin));
+                of.kubernetes_secrets.push(origin.clone());
+                of.kubernetes_secrets.sort_by(|a, b| a.key().cmp(&b.key()));
+            }
+        }
+        if new.credential_mapping == self.credential_mapping {
+            return None;
+        }
+        new.api_version = API_VERSION.to_owned();
+        new.last_updated_time = Some(time::text(now));
+        Some(new)
+    }
+}
+
+/// What is known about an image on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Nobody on this node pulled it.
+    Preloaded,
+    /// It is being pulled, or was when the node's agent died.
+    Pulling,
+    /// It was pulled.
+    Pulled(Record),
+    /// There is a record, and it cannot be read.
+    Unreadable,
+}
+
+/// Whether a pod may use an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// As it is.
+    Granted,
+    /// As it is; its Secret is to be remembered.
+    GrantedBy(Origin),
+    /// Only if it can be pulled with what the pod has.
+    MustPull,
+}
+
+/// Which images are looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// `imagePullCredentialsVerificationPolicy`; `None` while the gate KubeletEnsureSecretPulledImages is off.
+    pub verification: Option<Verification>,
+    /// `preloadedImagesVerificationAllowlist`.
+    pub allowlist: Vec<String>,
+}
+
+impl Policy {
+    /// Nobody is asked, and nothing is recorded.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.verification.is_none()
+    }
+
+    fn verifies(&self, image: &str, known: &Known) -> bool {
+        match self.verification {
+            None | Some(Verification::NeverVerify) => false,
+            Some(Verification::NeverVerifyPreloadedImages) => *known != Known::Preloaded,
+            Some(Verification::NeverVerifyAllowlistedImages) => {
+                let name = reference::name(image);
+                let fits = |pattern: &String| match pattern.strip_suffix('*') {
+                    Some(prefix) => name.starts_with(prefix),
+                    None => name == pattern,
+                };
+                !self.allowlist.iter().any(fits)
+            }
+            Some(Verification::AlwaysVerify) => true,
+        }
+    }
+}
+
+/// Whether a pod that spells the image like this and has these credentials for it may use what is on the node.
+#[must_use]
+pub fn access(policy: &Policy, image: &str, known: &Known, credentials: &[Credential]) -> Access {
+    if !policy.verifies(image, known) {
+        return Access::Granted;
+    }
+    let Known::Pulled(record) = known else { return Access::MustPull };
+    let Some(of) = record.credential_mapping.get(reference::name(image)) else { return Access::MustPull };
+    if of.node_pods_accessible {
+        return Access::Granted;
+    }
+    for own in credentials.iter().filter_map(|c| c.origin.as_ref()) {
+        for known in &of.kubernetes_secrets {
+            let same_secret = known.is_same_secret(own);
+            let same_hash = !known.credential_hash.is_empty() && known.credential_hash == own.credential_hash;
+            let may_add = of.kubernetes_secrets.len() < SECRETS_BY_THE_WAY_MAX;
+            match (same_secret, same_hash) {
+                (true, true) => return Access::Granted,
+                (true, false) | (false, true) if may_add => return Access::GrantedBy(own.clone()),
+                (false, true) => return Access::Granted,
+                _ => {}
+            }
+        }
+    }
+    Access::MustPull
+}
+
+#[cfg(test)]
+mod tests;

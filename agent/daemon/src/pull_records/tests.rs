@@ -1,0 +1,121 @@
+//! Records on disk through the life and death of agents.
+
+use super::*;
+use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
+
+const ID: &str = "sha256:aa";
+
+fn records(root: &Path) -> PullRecords {
+    let verification = Some(Verification::NeverVerifyPreloadedImages);
+    PullRecords::new(root, Policy { verification, allowlist: Vec::new() })
+}
+
+fn origin(name: &str) -> Origin {
+    let own = |text: &str| text.to_owned();
+    Origin { uid: own("u"), namespace: own("ns"), name: own(name), credential_hash: own(name) }
+}
+
+fn with(origin: Origin) -> Vec<Credential> {
+    vec![Credential { username: "u".to_owned(), password: "p".to_owned(), origin: Some(origin) }]
+}
+
+fn image(id: &str, tag: &str) -> ImageInfo {
+    ImageInfo {
+        id: id.into(),
+        uid: None,
+        username: String::new(),
+        size_bytes: 1,
+        repo_tags: vec![tag.to_owned()],
+        repo_digests: Vec::new(),
+    }
+}
+
+fn count(directory: &Path) -> usize {
+    files::visible_names(directory).unwrap().len()
+}
+
+#[test]
+fn a_pull_is_its_pullers_also_for_the_next_agent() {
+    let root = tempfile::tempdir().unwrap();
+    let r = records(root.path());
+    r.settle(&[], Wall(0)).unwrap();
+    assert!(r.may_use("a:1", ID, &[], Wall(0)), "it was there before");
+    r.begin("a:1").unwrap();
+    assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(0)), "it is being pulled");
+    r.pulled("a:1", ID, Some(&origin("s")), Wall(1));
+    assert_eq!(count(&r.pulling), 0);
+    for agent in [r, records(root.path())] {
+        agent.settle(&[image(ID, "a:1")], Wall(2)).unwrap();
+        assert!(agent.may_use("a:1", ID, &with(origin("s")), Wall(2)));
+        assert!(!agent.may_use("a:1", ID, &with(origin("t")), Wall(2)));
+        assert!(!agent.may_use("a:1", ID, &[], Wall(2)));
+    }
+    // The same password under another name is remembered by that name, too.
+    let alias = Origin { name: "alias".to_owned(), ..origin("s") };
+    assert!(records(root.path()).may_use("a:1", ID, &with(alias.clone()), Wall(3)));
+    let renewed = Origin { credential_hash: "new".to_owned(), ..alias };
+    assert!(records(root.path()).may_use("a:1", ID, &with(renewed), Wall(4)));
+    let agent = records(root.path());
+    let second = 1_000_000_000;
+    agent.prune(&[image(ID, "a:1")], Wall(5 * second)).unwrap();
+    agent.prune(&[], Wall(second - 1)).unwrap();
+    assert_eq!(count(&agent.pulled), 1, "it is there, or was not yet when images were asked for");
+    agent.prune(&[], Wall(5 * second)).unwrap();
+    assert_eq!(count(&agent.pulled), 0, "the image is gone");
+}
+
+#[test]
+fn a_pull_that_outlived_the_agent_is_nobodys_until_it_is_pulled_again() {
+    let root = tempfile::tempdir().unwrap();
+    let r = records(root.path());
+    r.begin("a:1").unwrap();
+    drop(r);
+    let r = records(root.path());
+    assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(0)));
+    r.settle(&[image("sha256:bb", "b:1"), image(ID, "a:1")], Wall(1)).unwrap();
+    assert_eq!((count(&r.pulling), count(&r.pulled)), (0, 1));
+    assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(1)));
+    r.begin("a:1").unwrap();
+    r.pulled("a:1", ID, Some(&origin("s")), Wall(2));
+    assert!(r.may_use("a:1", ID, &with(origin("s")), Wall(2)));
+    assert!(r.may_use("b:1", "sha256:bb", &[], Wall(2)), "that one was there before");
+}
+
+#[test]
+fn two_pulls_at_once_and_one_that_failed() {
+    let root = tempfile::tempdir().unwrap();
+    let r = records(root.path());
+    r.begin("a:1").unwrap();
+    r.begin("a:1").unwrap();
+    r.failed("a:1");
+    assert_eq!(count(&r.pulling), 1, "the other one goes on");
+    r.pulled("a:1", ID, None, Wall(1));
+    assert_eq!((count(&r.pulling), count(&r.pulled)), (0, 1));
+    assert!(r.may_use("a:1", ID, &[], Wall(1)), "it wants no credential");
+    r.begin("b:1").unwrap();
+    r.abandoned("b:1");
+    assert!(!r.may_use("b:1", "sha256:bb", &[], Wall(1)), "the runtime may have pulled it");
+    r.begin("b:1").unwrap();
+    r.failed("b:1");
+    assert_eq!(count(&r.pulling), 0);
+    assert!(r.may_use("b:1", "sha256:bb", &[], Wall(1)));
+}
+
+#[test]
+fn what_cannot_be_read_opens_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let r = records(root.path());
+    r.settle(&[], Wall(0)).unwrap();
+    for (directory, image) in [(&r.pulled, ID), (&r.pulling, "b:1")] {
+        std::fs::write(directory.join(file_name(image)), "{").unwrap();
+    }
+    assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(0)));
+    assert!(!r.may_use("b:1", "sha256:bb", &with(origin("s")), Wall(0)));
+    r.begin("a:1").unwrap();
+    r.pulled("a:1", ID, Some(&origin("s")), Wall(1));
+    assert!(r.may_use("a:1", ID, &with(origin("s")), Wall(1)), "it was mended");
+    std::fs::write(r.pulled.join("other"), "{").unwrap();
+    r.settle(&[image(ID, "a:1")], Wall(2)).unwrap();
+    let off = PullRecords::new(root.path(), Policy { verification: None, allowlist: Vec::new() });
+    assert!(off.is_off() && off.may_use("b:1", "sha256:bb", &[], Wall(0)));
+}

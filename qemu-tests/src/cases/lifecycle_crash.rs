@@ -127,8 +127,7 @@ fn containerd_restart(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(node.http_get(10248, "/healthz")?.trim() == "ok", "healthz while the runtime is down");
     node.start_containerd()?;
     node.wait(60, "the pod asked for meanwhile", |v| v.one_running("comes-native"))?;
-    // A start whose answer was lost with containerd counts as under way until its deadline, two minutes after it began.
-    await_gone(&node, 180, "goes-native")?;
+    await_gone(&node, 60, "goes-native")?;
     let view = node.cri().view()?;
     ensure!(view.one_running("stays-native") == Some(stays), "the pod was restarted:\n{}", view.describe());
     ensure!(node.agent_pid()? == agent, "the agent did not have to be restarted");

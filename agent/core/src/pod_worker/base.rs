@@ -16,7 +16,9 @@ use crate::machine::{EffectId, Outbox};
 use crate::pod_actions::newest_sandbox;
 use crate::probe::PodProbes;
 use crate::runtime::effect::{Effect, EffectError};
-use crate::runtime::observed::{PodSnapshot, SandboxObserved, SandboxState};
+use crate::runtime::observed::{
+    ContainerObserved, ContainerState, PodSnapshot, SandboxObserved, SandboxState,
+};
 use crate::runtime::{ContainerId, PodKey, SandboxId};
 use crate::status::{self, StatusInputs, Verdict, WaitingReason};
 use crate::time::{Mono, Now, Wall};
@@ -186,6 +188,11 @@ impl Base {
         if self.snapshot.as_ref().is_none_or(|have| have.as_of <= snapshot.as_of) {
             self.stopped.retain(|id| snapshot.sandboxes.iter().any(|s| s.id == *id));
             self.pre_stops.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
+            let begun =
+                |c: &&ContainerObserved| matches!(c.state, ContainerState::Running | ContainerState::Exited);
+            for c in snapshot.containers.iter().filter(begun) {
+                self.ledger.started(&c.id, snapshot.as_of);
+            }
             self.snapshot = Some(snapshot);
             (self.look_failed, self.sandbox_unseen) = (false, false);
         }

@@ -3,7 +3,8 @@
 //! In: effects issued and their answers, snapshots' stamps. Out: yes or no. Invariants: at most one mutating
 //! effect in flight per target; a snapshot says something about a target only if it was asked for after the
 //! last effect on the target was over; **absence** counts only if it was asked for after every call that may
-//! still create the thing has passed its deadline (zombie fence), those of earlier incarnations included.
+//! still create the thing has passed its deadline (zombie fence), those of earlier incarnations included. A start
+//! whose answer was lost is over before that once its container is seen to have been started: it starts nothing twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -58,7 +59,7 @@ pub(super) enum Purpose {
     StopSandbox(SandboxId),
     RemoveSandbox(SandboxId),
     Create,
-    Start,
+    Start(ContainerId),
     Stop { id: ContainerId, grace_s: u32 },
     Remove(ContainerId),
     Hook { id: ContainerId, hook: Hook },
@@ -90,7 +91,7 @@ impl Purpose {
 
     /// True if it can bring something into the pod, also when nobody waits for its answer any more.
     fn creates(&self) -> bool {
-        matches!(self, Purpose::RunSandbox | Purpose::Create | Purpose::Start)
+        matches!(self, Purpose::RunSandbox | Purpose::Create | Purpose::Start(_))
     }
 }
 
@@ -103,12 +104,20 @@ pub(super) struct Flight {
     pub(super) cancelled: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Settled {
     /// A snapshot must be later to say anything about the target.
     known_after: Mono,
     /// A snapshot must be later for its silence to mean absence.
     absent_after: Mono,
+    /// The start whose answer was lost, and its deadline: the same as `absent_after` until it is seen to be over.
+    starting: Option<(ContainerId, Mono)>,
+}
+
+impl Settled {
+    fn absent_after(&self) -> Mono {
+        self.starting.as_ref().map_or(self.absent_after, |(_, deadline)| self.absent_after.max(*deadline))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -148,7 +157,18 @@ impl Ledger {
             // A stop or removal that may still be going on takes away, it brings nothing back.
             let lingers = unknown && flight.purpose.creates();
             let over = if lingers { flight.deadline.unwrap_or(completed_at) } else { completed_at };
-            s.absent_after = s.absent_after.max(over).max(completed_at);
+            let earlier = s.absent_after();
+            match &flight.purpose {
+                Purpose::Start(id) if lingers => {
+                    // One of another container goes on whatever is seen of this one.
+                    if s.starting.as_ref().is_some_and(|(other, _)| other != id) {
+                        s.absent_after = earlier;
+                    }
+                    s.absent_after = s.absent_after.max(completed_at);
+                    s.starting = Some((id.clone(), over.max(earlier)));
+                }
+                _ => s.absent_after = s.absent_after.max(over).max(completed_at),
+            }
         }
         Some(flight)
     }
@@ -183,6 +203,16 @@ impl Ledger {
         self.flights.len()
     }
 
+    /// A snapshot stamped `as_of` shows a container that was started, whether it runs or has ended: a start of it that
+    /// nobody heard of again will not begin any more.
+    pub(super) fn started(&mut self, id: &ContainerId, as_of: Mono) {
+        for s in self.settled.values_mut() {
+            if as_of > s.known_after && s.starting.as_ref().is_some_and(|(starting, _)| starting == id) {
+                s.starting = None;
+            }
+        }
+    }
+
     /// A snapshot stamped `as_of` is the truth about `target`.
     pub(super) fn fresh(&self, target: &Target, as_of: Mono) -> bool {
         !self.busy(target) && self.settled.get(target).is_none_or(|s| as_of > s.known_after)
@@ -196,12 +226,12 @@ impl Ledger {
 
     /// From when on a snapshot's silence about `target` means absence.
     pub(super) fn absent_after(&self, target: &Target) -> Mono {
-        self.settled.get(target).map_or(Mono(0), |s| s.absent_after).max(self.fence)
+        self.settled.get(target).map_or(Mono(0), Settled::absent_after).max(self.fence)
     }
 
     /// The same for everything of the pod.
     pub(super) fn all_absent_after(&self) -> Mono {
-        self.settled.values().map(|s| s.absent_after).max().unwrap_or_default().max(self.fence)
+        self.settled.values().map(Settled::absent_after).max().unwrap_or_default().max(self.fence)
     }
 
     /// The stamp that the next snapshot must exceed to be news about everything.

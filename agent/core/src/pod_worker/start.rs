@@ -113,7 +113,7 @@ fn issue_start(s: &mut Syncing, b: &mut Base, container: ContainerId, now: Now, 
     let Some(chain) = &mut s.chain else { return };
     chain.instance = Some(container.clone());
     let target = Target::Container(chain.start.slot.name.clone());
-    b.issue(now, target, Purpose::Start, Effect::StartContainer { container }, out);
+    b.issue(now, target, Purpose::Start(container.clone()), Effect::StartContainer { container }, out);
 }
 
 /// An effect of a container's chain was answered.
@@ -170,7 +170,7 @@ pub(super) fn answered(
             b.event(EventKind::Normal, "Created", "Container created", Some(&name), out);
             issue_start(s, b, id, now, out);
         }
-        (Purpose::Start, Ok(_)) => {
+        (Purpose::Start(_), Ok(_)) => {
             b.event(EventKind::Normal, "Started", "Container started", Some(&name), out);
             if !hooks::post_start(s, b, now, out) {
                 s.chain = None;

@@ -4,6 +4,9 @@ use serde_json::json;
 
 use super::world::{World, make_pod};
 use super::{one, secs};
+use crate::drivers::Class;
+use crate::pod_worker::api::KillReason;
+use crate::runtime::effect::EffectError;
 
 #[test]
 fn a_pod_is_not_over_while_a_start_is_under_way() {
@@ -59,4 +62,46 @@ fn what_the_runtime_lost_of_a_pod_that_runs_once_does_not_run_twice() {
         w.wait(secs(60));
         assert_eq!((w.count("start_container"), w.phase()), (starts, phase), "{policy}");
     }
+}
+
+/// A pod whose StartContainer call got no answer; with what is still on its way.
+fn start_lost() -> (World, super::world::Call) {
+    let mut w = World::new();
+    w.desire(&one("Never"));
+    let (id, call) = loop {
+        let (id, call) = w.pending.iter().next().expect("on its way to the start");
+        if call.effect.verb() == "start_container" {
+            break (*id, call.clone());
+        }
+        let id = *id;
+        w.perform(id);
+    };
+    w.answer(id, Err(EffectError { class: Class::Unavailable, message: "connection lost".to_owned() }));
+    (w, call)
+}
+
+#[test]
+fn a_lost_start_of_what_was_started_is_not_waited_for() {
+    for ended in [false, true] {
+        let (mut w, call) = start_lost();
+        let deadline = call.deadline.expect("a start has one");
+        let _lost = w.apply(&call.effect);
+        if ended {
+            w.end("a", 1);
+        }
+        w.kill(KillReason::Removed, None);
+        w.wait(secs(5));
+        assert!(w.now < deadline && w.finished.is_some(), "ended before: {ended}");
+    }
+}
+
+#[test]
+fn a_lost_start_of_what_was_not_started_is_waited_for() {
+    let (mut w, call) = start_lost();
+    let deadline = call.deadline.expect("a start has one");
+    w.kill(KillReason::Removed, None);
+    w.wait(deadline.since(w.now) - secs(1));
+    assert!(w.finished.is_none(), "it may still begin");
+    w.wait(secs(5));
+    assert!(w.finished.is_some());
 }

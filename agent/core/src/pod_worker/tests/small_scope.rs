@@ -341,6 +341,11 @@ fn removal_and_a_lost_answer() {
 }
 
 #[test]
+fn removal_an_exit_and_a_lost_answer() {
+    clean(&one("Always"), Budget { losses: 1, zombies: 1, exits: 1, removals: 1, ..NONE });
+}
+
+#[test]
 fn removal_an_exit_and_a_crash() {
     clean(&one("Always"), Budget { crashes: 1, zombies: 1, exits: 1, removals: 1, ..NONE });
 }

@@ -25,4 +25,5 @@ pub mod notify;
 pub mod path_watch;
 pub mod process;
 pub mod remove_tree;
+pub mod task_files;
 pub mod volumes;

@@ -5,6 +5,7 @@
 //! cannot be read has the value of a machine without the thing, except memory and CPUs, which every machine
 //! has.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -66,6 +67,25 @@ pub fn cpus_online() -> Result<u32, FilesError> {
     count_list(text.trim()).filter(|n| *n > 0).ok_or_else(|| {
         FilesError::at("parse", path)(io::Error::new(io::ErrorKind::InvalidData, format!("{text:?}")))
     })
+}
+
+/// How many cores and packages the processors are in; `None` if the machine does not say.
+#[must_use]
+pub fn cores_and_sockets() -> Option<(u32, u32)> {
+    let cpus = Path::new("/sys/devices/system/cpu");
+    let is_cpu = |n: &&String| {
+        n.strip_prefix("cpu").is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let number = |name: &String, file: &str| -> Option<i64> {
+        std::fs::read_to_string(cpus.join(name).join("topology").join(file)).ok()?.trim().parse().ok()
+    };
+    let names = entries(cpus);
+    let of = |name: &String| Some((number(name, "physical_package_id")?, number(name, "core_id")?));
+    // Processors that are off have no topology.
+    let cores: BTreeSet<(i64, i64)> = names.iter().filter(is_cpu).filter_map(of).collect();
+    let sockets: BTreeSet<i64> = cores.iter().map(|(package, _)| *package).collect();
+    let count = |n: usize| u32::try_from(n).ok().filter(|n| *n > 0);
+    Some((count(cores.len())?, count(sockets.len())?))
 }
 
 /// How many numbers a kernel list (`0-3,8`) names.
@@ -224,6 +244,7 @@ mod tests {
     fn this_machine_has_memory_and_cpus() {
         assert!(memory_bytes().unwrap() > 1 << 26);
         assert!(cpus_online().unwrap() >= 1);
+        assert!(cores_and_sockets().is_none_or(|(cores, sockets)| cores >= sockets && sockets >= 1));
         assert!(filesystem_bytes(Path::new("/")).unwrap() > 0);
     }
 }

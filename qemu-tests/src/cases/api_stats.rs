@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! pod "works" ──► node ──► summary ──► plausible? ──► paths of its fields ──► compared
-//! golden/summary-fields.json ◄── the same, with the upstream kubelet in the agent's place and RECORD set
+//! golden/{summary-fields,cadvisor-series}.json ◄── the same, with the upstream kubelet in the agent's place and RECORD set
 //! ```
 //! What comes in: the group's first node. What goes out: figures out of bounds, fields that only one of the two has and
 //! that are not named here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{env, fs};
@@ -50,7 +50,50 @@ const TOLD_BESIDES: &[(&str, &str)] = &[
     (".systemContainers[", "where there is a unified hierarchy"),
 ];
 
+/// Parts of series that upstream's cadvisor tells and this node does not, and why.
+const NO_SERIES: &[(&str, &str)] = &[
+    ("cadvisor_version_info", "there is no cadvisor"),
+    ("container_cpu_load_", "nobody reads it; upstream tells zeros"),
+    ("container_tasks_state", "the same"),
+    ("container_health_state", "the runtime knows none"),
+    ("machine_cpu_books", "of mainframes; upstream tells zeros elsewhere"),
+    ("machine_cpu_drawers", "the same"),
+    ("machine_nvm_", "nobody reads it; upstream tells zeros"),
+    ("/ container_fs_", "the machine's disks are not read, its file system is"),
+    ("/ container_file_descriptors", "the machine's processes are not counted"),
+    ("/ container_processes", "the same"),
+    ("/ container_sockets", "the same"),
+    ("/ container_threads_max", "the same"),
+    ("/ container_ulimits_soft", "the same"),
+    ("/ container_start_time_seconds", "the whole hierarchy of cgroup v1 has no directory of its own"),
+    ("container_spec_", "the files of cgroup v1 are not read, and the runtime does not tell it"),
+    ("container_memory_failcnt", "the same"),
+    ("container_memory_kernel_usage", "the same"),
+    ("container_memory_max_usage_bytes", "the same"),
+    ("container_cpu_cfs_", "the same"),
+    ("s container_cpu_system_seconds_total", "the same"),
+    ("s container_cpu_user_seconds_total", "the same"),
+    ("s container_memory_cache", "the same"),
+    ("s container_memory_mapped_file", "the same"),
+    ("s container_memory_swap", "the same"),
+    ("s container_memory_total_", "the same"),
+    ("s container_oom_events_total", "the same"),
+    ("s container_start_time_seconds", "the same"),
+    ("s container_threads", "the same"),
+    ("sandbox container_cpu_", "the runtime tells nothing of sandboxes here"),
+    ("sandbox container_memory_", "the same"),
+    ("sandbox container_oom_events_total", "the same"),
+    ("sandbox container_start_time_seconds", "the same"),
+    ("sandbox container_threads", "the same"),
+];
+/// Parts of series that this node tells and upstream does not.
+const SERIES_BESIDES: &[(&str, &str)] = &[(
+    "/ container_pressure_",
+    "of /proc/pressure; upstream tells pressure where there is a unified hierarchy",
+)];
+
 fn stats(cx: &mut CaseContext<'_>) -> Result<()> {
+    let artefacts = cx.artefacts.clone();
     let joined = Joined::shared(cx)?;
     let client = joined.cluster.client();
     client.create::<ConfigMap>(
@@ -64,11 +107,18 @@ fn stats(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(pod["containers"][0].get("rootfs").is_none() && pod.get("volume").is_none(), "{pod}");
     ensure!(only["node"].get("fs").is_none() && only["node"]["cpu"].is_object(), "{}", only["node"]);
     let seen = fields(&summary)?;
+    let metrics = joined.cluster.client().raw("/api/v1/nodes/first/proxy/metrics/cadvisor")?;
+    fs::create_dir_all(&artefacts).and_then(|()| fs::write(artefacts.join("cadvisor.txt"), &metrics))?;
+    ensure_metrics(&metrics)?;
+    let resource = joined.cluster.client().raw("/api/v1/nodes/first/proxy/metrics/resource")?;
+    ensure_resource(&resource)?;
+    let told = series(&metrics)?;
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), POD, Some(0))?;
     await_pod_gone(&joined.cluster, POD, 60)?;
     client.delete::<ConfigMap>(&client.of("default"), POD, None)?;
-    compare(&seen)
+    compare("summary-fields", &seen, NOT_TOLD, TOLD_BESIDES)?;
+    compare("cadvisor-series", &told, NO_SERIES, SERIES_BESIDES)
 }
 
 /// Burns a part of a processor; holds 64 MiB; writes 20 MiB into its own layer, 4 MiB to one volume, 3 MiB to another and
@@ -208,24 +258,116 @@ fn walk(path: &str, value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-fn record() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/summary-fields.json")
+/// Who has which series: the machine, the whole hierarchy, the pod's own cgroup, its sandbox and its containers.
+fn series(text: &str) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (series, _) = line.split_once("} ").unwrap_or((line, ""));
+        let (name, labels) = series.split_once('{').unwrap_or((line.split(' ').next().unwrap_or(line), ""));
+        let pairs = labels.split("\",").filter_map(|pair| pair.split_once("=\""));
+        let mut labels: BTreeMap<&str, &str> =
+            pairs.map(|(name, value)| (name, value.trim_end_matches('"'))).collect();
+        let Some(who) = who(name, &mut labels).with_context(|| line.to_owned())? else { continue };
+        // Devices, interfaces and versions are the machine's own.
+        let of_chance = |label: &str| {
+            ["device", "interface", "major", "minor"].contains(&label) || name == "cadvisor_version_info"
+        };
+        let labels =
+            labels.iter().map(|(n, v)| if of_chance(n) { (*n).to_owned() } else { format!("{n}={v}") });
+        found.insert(format!("{who} {name}{{{}}}", labels.collect::<Vec<_>>().join(",")));
+    }
+    Ok(found)
 }
 
-fn compare(seen: &BTreeSet<String>) -> Result<()> {
+/// Takes the labels that say whose it is; `None` for others' pods and cgroups.
+fn who<'a>(name: &str, labels: &mut BTreeMap<&'a str, &'a str>) -> Result<Option<&'a str>> {
+    let mut take = |label| labels.remove(label).with_context(|| format!("no label {label}"));
+    if name.starts_with("machine_") && name != "machine_scrape_error" {
+        take("boot_id")?;
+        take("machine_id")?;
+        take("system_uuid")?;
+        return Ok(Some("machine"));
+    }
+    if !name.starts_with("container_") || name == "container_scrape_error" {
+        return Ok(Some("node"));
+    }
+    let (pod, container, id) = (take("pod")?, take("container")?, take("id")?);
+    let (name, _, _) = (take("name")?, take("image")?, take("namespace")?);
+    Ok(match (id, pod, container, name) {
+        ("/", ..) => Some("/"),
+        (_, POD, "", "") => Some("pod"),
+        (_, POD, "", _) => Some("sandbox"),
+        (_, POD, container, _) => Some(container),
+        _ => None,
+    })
+}
+
+/// The figures that dashboards are made of.
+fn ensure_metrics(text: &str) -> Result<()> {
+    let amount = |name: &str, labels: &[String]| {
+        let has = |line: &&str| labels.iter().all(|label| line.contains(label.as_str()));
+        let line = text.lines().filter(|line| line.starts_with(&format!("{name}{{"))).find(has)?;
+        line.rsplit_once("} ")?.1.split(' ').next()?.parse::<f64>().ok()
+    };
+    let of = |container: &str| vec![format!("container=\"{container}\""), format!("pod=\"{POD}\"")];
+    for (series, labels, low) in [
+        ("container_cpu_usage_seconds_total", of("burns"), 0.1),
+        ("container_memory_working_set_bytes", of("holds"), (64 * MIB) as f64),
+        ("container_memory_rss", of("holds"), (64 * MIB) as f64),
+    ] {
+        let found = amount(series, &labels);
+        ensure!(
+            found.is_some_and(|found| found >= low),
+            "{series} {labels:?} is {found:?}, not {low} at least"
+        );
+    }
+    Ok(())
+}
+
+/// All that metrics-server asks for: of every container time, memory and start, of the node time and memory.
+fn ensure_resource(text: &str) -> Result<()> {
+    let amount = |series: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(series))?;
+        line.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    let mut wanted =
+        vec!["node_cpu_usage_seconds_total".to_owned(), "node_memory_working_set_bytes".to_owned()];
+    for container in ["burns", "holds", "writes"] {
+        for name in [
+            "container_cpu_usage_seconds_total",
+            "container_memory_working_set_bytes",
+            "container_start_time_seconds",
+        ] {
+            wanted.push(format!("{name}{{container=\"{container}\",namespace=\"default\",pod=\"{POD}\"}}"));
+        }
+    }
+    for series in wanted {
+        ensure!(amount(&series).is_some_and(|value| value > 0.0), "{series}:\n{text}");
+    }
+    ensure!(amount("resource_scrape_error") == Some(0.0), "{text}");
+    Ok(())
+}
+
+fn compare(
+    what: &str,
+    seen: &BTreeSet<String>,
+    not_told: &[(&str, &str)],
+    told_besides: &[(&str, &str)],
+) -> Result<()> {
+    let record: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{what}.json"));
     if env::var_os(RECORD).is_some() {
         let text = format!("{}\n", serde_json::to_string_pretty(seen)?);
-        fs::write(record(), text).with_context(|| format!("write {}", record().display()))?;
-        say::line(format!("  written to {}", record().display()));
+        fs::write(&record, text).with_context(|| format!("write {}", record.display()))?;
+        say::line(format!("  written to {}", record.display()));
         return Ok(());
     }
-    let text = fs::read_to_string(record()).with_context(|| format!("read {}", record().display()))?;
+    let text = fs::read_to_string(&record).with_context(|| format!("read {}", record.display()))?;
     let upstream: BTreeSet<String> = serde_json::from_str(&text).context("the record")?;
     let named = |list: &[(&str, &str)], path: &String| list.iter().any(|(part, _)| path.contains(part));
-    let missing: Vec<_> = upstream.difference(seen).filter(|path| !named(NOT_TOLD, path)).collect();
-    let besides: Vec<_> = seen.difference(&upstream).filter(|path| !named(TOLD_BESIDES, path)).collect();
+    let missing: Vec<_> = upstream.difference(seen).filter(|path| !named(not_told, path)).collect();
+    let besides: Vec<_> = seen.difference(&upstream).filter(|path| !named(told_besides, path)).collect();
     say::line(format!(
-        "  {} fields, {} of them upstream's",
+        "  {what}: {}, {} of them upstream's",
         seen.len(),
         seen.intersection(&upstream).count()
     ));

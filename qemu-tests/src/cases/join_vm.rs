@@ -207,8 +207,72 @@ fn ensure_served(cluster: &Cluster) -> Result<()> {
         ensure!(amount(&more_than_none).is_some_and(|value| value > 0.0), "{more_than_none}:\n{metrics}");
     }
     ensure!(amount("resource_scrape_error") == Some(0.0), "{metrics}");
+    ensure_summary(cluster)?;
+    ensure_cadvisor(cluster)?;
     cluster.kubectl(&["delete", "pod", RUN, "--grace-period=1"])?;
     await_pod_gone(cluster, RUN, 60)
+}
+
+/// What only a unified hierarchy tells: pressure, the parts of the machine, pods' own cgroups.
+fn ensure_summary(cluster: &Cluster) -> Result<()> {
+    let text = cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{VM}/proxy/stats/summary")])?;
+    let summary: serde_json::Value = serde_json::from_str(&text).context("the summary")?;
+    let all = |list: &serde_json::Value| list.as_array().cloned().unwrap_or_default();
+    let pod = all(&summary["pods"]).into_iter().find(|pod| pod["podRef"]["name"] == RUN);
+    let pod = pod.with_context(|| format!("pod {RUN} is not in the summary: {text}"))?;
+    for (of, fields) in [
+        (&summary["node"], &["/cpu/psi/some/total", "/memory/psi/full/avg10", "/io/psi/some/total"][..]),
+        (&pod["containers"][0], &["/cpu/psi/some/total", "/memory/psi/some/total", "/io/psi/full/avg300"]),
+        (
+            &pod,
+            &[
+                "/cpu/psi/some/avg60",
+                "/io/psi/some/total",
+                "/network/rxBytes",
+                "/process_stats/process_count",
+            ],
+        ),
+        (&pod, &["/cpu/usageCoreNanoSeconds", "/memory/workingSetBytes"]),
+    ] {
+        for field in fields {
+            ensure!(of.pointer(field).is_some_and(serde_json::Value::is_number), "no {field}: {of:#}");
+        }
+    }
+    let parts: BTreeSet<_> =
+        all(&summary["node"]["systemContainers"]).iter().map(|part| part["name"].to_string()).collect();
+    let expected = ["kubelet", "pods", "runtime"].map(|name| format!("{name:?}"));
+    ensure!(parts == expected.into(), "parts of the machine: {parts:?}");
+    Ok(())
+}
+
+fn ensure_cadvisor(cluster: &Cluster) -> Result<()> {
+    let text = cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{VM}/proxy/metrics/cadvisor")])?;
+    let value = |name: &str, labels: &[String]| {
+        let is = |line: &&str| {
+            line.starts_with(&format!("{name}{{")) && labels.iter().all(|label| line.contains(label.as_str()))
+        };
+        text.lines().find(is)?.rsplit("} ").next()?.split(' ').next()?.parse::<f64>().ok()
+    };
+    let pod = || format!("pod=\"{RUN}\"");
+    let container = [format!("container=\"{RUN}\""), pod(), "id=\"/kubepods.slice/".to_owned()];
+    for name in
+        ["container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "container_threads"]
+    {
+        ensure!(value(name, &container).is_some_and(|value| value > 0.0), "{name}:\n{text}");
+    }
+    for what in ["cpu", "io", "memory"] {
+        for how in ["stalled", "waiting"] {
+            let name = format!("container_pressure_{what}_{how}_seconds_total");
+            ensure!(value(&name, &container).is_some(), "{name}:\n{text}");
+        }
+    }
+    let sandbox = [pod(), "container=\"\"".to_owned(), "interface=\"eth0\"".to_owned()];
+    ensure!(
+        value("container_network_receive_packets_total", &sandbox).is_some(),
+        "no network of {RUN}:\n{text}"
+    );
+    ensure!(value("machine_memory_bytes", &[]).is_some_and(|bytes| bytes > 1e8), "{text}");
+    Ok(())
 }
 
 fn pod_ip(pod: &Pod) -> Result<std::net::IpAddr> {

@@ -49,8 +49,10 @@ pub enum Extent {
     Resource,
     /// What `/stats/summary?only_cpu_and_memory=true` tells.
     CpuAndMemory,
-    /// Everything.
-    All,
+    /// What `/stats/summary` tells.
+    Summary,
+    /// What `/metrics/cadvisor` tells.
+    Cadvisor,
 }
 
 /// What a cgroup's files say; `read` answers with the text of one, `None` if it cannot be read.
@@ -73,17 +75,19 @@ pub fn usage(extent: Extent, at: Wall, read: impl Fn(&str) -> Option<String>) ->
         usage.memory.psi = pressure("memory.pressure");
         usage.io.psi = pressure("io.pressure");
     }
-    if extent >= Extent::All {
+    if extent >= Extent::Summary
+        && let Some(text) = read("cgroup.procs")
+    {
+        usage.tasks.processes = u64::try_from(text.lines().count()).ok();
+        usage.tasks.first = text.lines().next().and_then(|pid| pid.parse().ok());
+    }
+    if extent >= Extent::Cadvisor {
         let counted = |file: &str, name: &str| field(&read(file)?, name);
         usage.memory.peak = number("memory.peak");
-        usage.memory.reservation = number("memory.low");
+        usage.memory.reservation = number("memory.min");
         usage.memory.limit_hits = counted("memory.events", "max");
         usage.memory.oom_kills = counted("memory.events", "oom_kill");
         usage.io.devices = read("io.stat").map(|text| devices(&text)).unwrap_or_default();
-        if let Some(text) = read("cgroup.procs") {
-            usage.tasks.processes = u64::try_from(text.lines().count()).ok();
-            usage.tasks.first = text.lines().next().and_then(|pid| pid.parse().ok());
-        }
         usage.tasks.threads = number("pids.current");
         usage.tasks.threads_max = number("pids.max");
         if let Some((quota, period)) = read("cpu.max").as_deref().and_then(|text| text.trim().split_once(' '))
@@ -140,6 +144,7 @@ fn devices(text: &str) -> Vec<DeviceIo> {
             rest.split(' ').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
         };
         Some(DeviceIo {
+            name: String::new(),
             major: major.parse().ok()?,
             minor: minor.parse().ok()?,
             read_bytes: value("rbytes")?,

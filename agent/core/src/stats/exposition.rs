@@ -56,6 +56,17 @@ impl Exposition {
         }
     }
 
+    /// More samples of the family that was told last, if any was; without one there is nothing to add to.
+    pub fn more<'a>(
+        &mut self,
+        name: &str,
+        samples: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, f64, Option<Wall>)>,
+    ) {
+        for (labels, value, at) in samples {
+            self.sample(name, &labels, value, at);
+        }
+    }
+
     fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64, at: Option<Wall>) {
         self.0.push_str(name);
         for (n, (label, value)) in labels.iter().enumerate() {

@@ -10,6 +10,7 @@
 //! In: texts of files, amounts, who runs what. Out: texts. Pure: reading is agent-linux's. Invariants: nothing is told of a
 //! container that does not run; an amount that could not be read is left out, never zero.
 
+pub mod cadvisor;
 pub mod cgroup;
 pub mod disk;
 pub mod exposition;
@@ -54,6 +55,8 @@ pub struct Snapshot {
     pub network: Option<Network>,
     /// Parts of the machine by upstream's names: `kubelet`, `runtime`, `misc`, `pods`.
     pub system: Vec<(&'static str, Usage)>,
+    /// Cgroups above the pods', that of all pods among them.
+    pub groups: Vec<Usage>,
     /// Pods that run.
     pub pods: Vec<PodUsage>,
 }
@@ -94,6 +97,15 @@ impl Snapshot {
 }
 
 impl PodUsage {
+    /// The sandbox's own container: of those that are not shown the one that was made first.
+    #[must_use]
+    pub fn sandbox(&self, shown: &Shown) -> Option<(&str, &Usage)> {
+        let others = self.containers.iter().filter(|(id, _)| shown.containers.iter().all(|c| c.id != *id));
+        let first = others.min_by(|a, b| (a.1.created, &a.0).cmp(&(b.1.created, &b.0)))?;
+        // With everything gone but one container, it may be one that has just ended.
+        (shown.containers.is_empty() || self.containers.len() > 1).then_some((first.0.as_str(), &first.1))
+    }
+
     /// Of all of it: its cgroup's account, or the sum of the shown containers', as upstream adds them up.
     #[must_use]
     pub fn whole(&self, shown: &Shown) -> Usage {

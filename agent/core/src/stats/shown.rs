@@ -33,7 +33,7 @@ pub struct ShownContainer {
     pub name: String,
     /// CRI id.
     pub id: String,
-    /// `imageID`, or `image` if there is none.
+    /// `image` of its status.
     pub image: String,
     /// `state.running.startedAt`.
     pub started: Option<Wall>,
@@ -56,11 +56,10 @@ pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
     let key = pod::key(p);
     let containers = status.into_iter().flat_map(pod::container_statuses).filter_map(|container| {
         let running = container.state.as_ref()?.running.as_ref()?;
-        let image = if container.image_id.is_empty() { &container.image } else { &container.image_id };
         Some(ShownContainer {
             name: container.name.clone(),
             id: pod::runtime_id(container.container_id.as_deref()?).to_owned(),
-            image: image.clone(),
+            image: container.image.clone(),
             started: running.started_at.as_ref().map(time::wall),
         })
     });

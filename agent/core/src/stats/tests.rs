@@ -144,7 +144,7 @@ fn whole_cgroups() {
         ("pids.max", "max\n"),
     ];
     let read = |name: &str| files.iter().find(|(file, _)| *file == name).map(|(_, text)| (*text).to_owned());
-    let all = cgroup::usage(cgroup::Extent::All, Wall(1), read);
+    let all = cgroup::usage(cgroup::Extent::Cadvisor, Wall(1), read);
     assert_eq!((all.cpu.total_ns, all.cpu.user_ns, all.cpu.system_ns), (Some(9000), Some(4000), Some(5000)));
     let throttling = all.cpu.throttling.unwrap();
     assert_eq!((throttling.periods, throttling.throttled_periods, throttling.throttled_ns), (3, 1, 2000));
@@ -157,7 +157,15 @@ fn whole_cgroups() {
     assert_eq!((all.memory.working_set, all.memory.available), (Some(700), Some(800)));
     assert_eq!((all.memory.limit_hits, all.memory.oom_kills, all.memory.peak), (Some(4), Some(1), None));
     assert_eq!((all.swap.usage, all.swap.limit), (Some(0), None));
-    let device = usage::DeviceIo { major: 8, minor: 0, read_bytes: 1, written_bytes: 2, reads: 3, writes: 4 };
+    let device = usage::DeviceIo {
+        name: String::new(),
+        major: 8,
+        minor: 0,
+        read_bytes: 1,
+        written_bytes: 2,
+        reads: 3,
+        writes: 4,
+    };
     assert_eq!(all.io.devices, [device]);
     let tasks = (all.tasks.processes, all.tasks.threads, all.tasks.threads_max);
     assert_eq!(tasks, (Some(2), Some(5), None));
@@ -250,7 +258,7 @@ proptest! {
     #[test]
     fn any_text_of_a_file_is_borne(text in "(?s).*|(avg10=|some |cpu |eth0:|[0-9]+| |\n|8:0|rbytes=|\\.)*") {
         let read = |_: &str| Some(text.clone());
-        let _ = cgroup::usage(cgroup::Extent::All, Wall(0), read);
+        let _ = cgroup::usage(cgroup::Extent::Cadvisor, Wall(0), read);
         let _ = host::usage(Wall(0), read);
         let _ = host::interfaces(&text);
         let _ = host::boot_time(&text);

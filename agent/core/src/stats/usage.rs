@@ -10,6 +10,10 @@ use crate::time::Wall;
 pub struct Usage {
     /// When they were read.
     pub at: Wall,
+    /// The cgroup, a path inside the hierarchy; empty if it is not known.
+    pub path: String,
+    /// When the cgroup was made; `None` without one.
+    pub created: Option<Wall>,
     /// Processor.
     pub cpu: Cpu,
     /// Memory.
@@ -71,7 +75,7 @@ pub struct Memory {
     pub available: Option<u64>,
     /// The limit; `None` without one.
     pub limit: Option<u64>,
-    /// memory.low, what is kept from being reclaimed.
+    /// memory.min, what is never reclaimed.
     pub reservation: Option<u64>,
     /// Anonymous pages.
     pub rss: Option<u64>,
@@ -118,8 +122,10 @@ pub struct Io {
 }
 
 /// One device's lines of io.stat.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceIo {
+    /// `/dev/vda`; empty if it is not known.
+    pub name: String,
     /// Major number.
     pub major: u32,
     /// Minor number.
@@ -145,6 +151,12 @@ pub struct Tasks {
     pub threads: Option<u64>,
     /// How many threads there may be; `None` without a limit.
     pub threads_max: Option<u64>,
+    /// Open files.
+    pub files: Option<u64>,
+    /// Of them sockets.
+    pub sockets: Option<u64>,
+    /// How many files the first process may open; -1 for any number.
+    pub files_max: Option<i64>,
 }
 
 /// Pressure stall information.

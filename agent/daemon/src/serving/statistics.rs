@@ -14,14 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use agent_core::drivers::{DriverError, Statistics as RuntimeStatistics};
-use agent_core::stats::cgroup::Extent;
+use agent_core::drivers::{DriverError, Runtime, Statistics as RuntimeStatistics};
+use agent_core::stats::cgroup::{self, Extent};
 use agent_core::stats::disk::{Filesystem, Layer, Measured};
 use agent_core::stats::rates::Rates;
-use agent_core::stats::{RuntimeUsage, Shown, Snapshot, resource, summary};
+use agent_core::stats::{RuntimeUsage, Shown, Snapshot, Usage, cadvisor, resource, summary};
 use agent_core::time::Wall;
-use agent_linux::cgroup_stats::{self, Question};
-use agent_linux::{disk_use, machine};
+use agent_linux::cgroup_stats::{self, Processes, Question};
+use agent_linux::{disk_use, machine, node_info, task_files};
 
 use crate::actor::Tasks;
 use crate::cli::Settings;
@@ -83,7 +83,7 @@ struct Seen {
     figures: Option<Vec<RuntimeUsage>>,
 }
 
-impl<R: RuntimeStatistics> Statistics<R> {
+impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     pub(super) fn new(
         place: Place,
         settings: &Settings,
@@ -107,7 +107,7 @@ impl<R: RuntimeStatistics> Statistics<R> {
 
     /// `/stats/summary`.
     pub(super) async fn summary(&self, only_cpu_and_memory: bool, shown: &[Shown]) -> Result<String, String> {
-        let extent = if only_cpu_and_memory { Extent::CpuAndMemory } else { Extent::All };
+        let extent = if only_cpu_and_memory { Extent::CpuAndMemory } else { Extent::Summary };
         let seen = self.look(extent, shown).await?;
         let measured = match only_cpu_and_memory {
             true => None,
@@ -121,6 +121,22 @@ impl<R: RuntimeStatistics> Statistics<R> {
             shown,
             measured: measured.as_ref(),
         }))
+    }
+
+    /// `/metrics/cadvisor`.
+    pub(super) async fn cadvisor_metrics(&self, shown: &[Shown]) -> String {
+        let seen = self.look(Extent::Cadvisor, shown).await;
+        let seen = seen.map_err(|problem| tracing::warn!(problem, "no statistics")).ok();
+        let (place, at) = (self.place.clone(), self.tasks.now().wall);
+        let read = self.tasks.blocking(move || (place.machine(), place.root_filesystem(at))).await;
+        let (machine, root) = read.unwrap_or_default();
+        cadvisor::text(cadvisor::Inputs {
+            machine: machine.as_ref(),
+            snapshot: seen.as_ref().map(|seen| &seen.snapshot),
+            shown,
+            root: root.as_ref().map(|(device, fs)| (device.as_str(), *fs)),
+            at,
+        })
     }
 
     /// From the unified hierarchy if there is one, else from the runtime.
@@ -144,15 +160,28 @@ impl<R: RuntimeStatistics> Statistics<R> {
     async fn look_at_runtime(&self, extent: Extent, shown: &[Shown]) -> Result<Seen, String> {
         let figures = self.runtime.container_stats().await.map_err(|e| chain(&e))?;
         let at = self.tasks.now().wall;
-        let all = extent == Extent::All;
-        let read = move || (cgroup_stats::node(at), all.then(cgroup_stats::processes).unwrap_or_default());
-        let ((node, network), processes) = self.tasks.blocking(read).await.ok_or(STOPPED)?;
-        let mut snapshot = Snapshot::of_runtime(node, shown, &figures);
-        snapshot.network = network;
-        if all {
-            add_processes(&mut snapshot, &processes, at);
+        // Which pod a sandbox belongs to, only the runtime knows.
+        let listed = match extent {
+            Extent::Cadvisor => self.runtime.list().await.map_err(|e| chain(&e))?,
+            _ => Vec::new(),
+        };
+        let mut sandboxes: BTreeMap<String, String> = BTreeMap::new();
+        for pod in listed {
+            let ready = pod.sandboxes.into_iter().find(|(_, ready)| *ready);
+            let key = cgroup::key(pod.pod.uid.as_str());
+            sandboxes.extend(ready.map(|(id, _)| (key, id.to_string())));
         }
-        Ok(Seen { snapshot, figures: Some(figures) })
+        let shown = shown.to_vec();
+        let read = move || {
+            let (node, network) = cgroup_stats::node(at);
+            let mut snapshot = Snapshot::of_runtime(node, &shown, &figures);
+            if extent >= Extent::Summary {
+                snapshot.network = network;
+                add_processes(&mut snapshot, &sandboxes, extent, at);
+            }
+            Seen { snapshot, figures: Some(figures) }
+        };
+        self.tasks.blocking(read).await.ok_or_else(|| STOPPED.to_owned())
     }
 
     async fn measure(&self, figures: Option<Vec<RuntimeUsage>>, shown: &[Shown]) -> Result<Measured, String> {
@@ -184,19 +213,55 @@ fn said<T>(answer: Result<T, DriverError>) -> Option<T> {
 }
 
 /// Where cgroups do not say who is in them: how many processes, and through one of them the pod's network.
-fn add_processes(snapshot: &mut Snapshot, processes: &BTreeMap<String, Vec<u32>>, at: Wall) {
+fn add_processes(snapshot: &mut Snapshot, sandboxes: &BTreeMap<String, String>, extent: Extent, at: Wall) {
+    let processes = cgroup_stats::processes();
     for pod in &mut snapshot.pods {
+        let sandbox = sandboxes.get(&pod.pod).cloned();
+        pod.containers.extend(sandbox.map(|id| (id, Usage { at, ..Usage::default() })));
         for (id, usage) in &mut pod.containers {
-            let pids = processes.get(id).map(Vec::as_slice).unwrap_or_default();
-            usage.tasks.processes = u64::try_from(pids.len()).ok();
-            usage.tasks.first = pids.first().copied();
+            let Some(found) = processes.get(id) else { continue };
+            add(usage, found, extent);
         }
         let pid = pod.containers.iter().find_map(|(_, usage)| usage.tasks.first);
         pod.network = pid.and_then(|pid| cgroup_stats::network_of_process(pid, at));
     }
 }
 
+fn add(usage: &mut Usage, found: &Processes, extent: Extent) {
+    usage.path.clone_from(&found.path);
+    usage.tasks.processes = u64::try_from(found.pids.len()).ok();
+    usage.tasks.first = found.pids.first().copied();
+    if extent >= Extent::Cadvisor {
+        let (proc, pids) = (Path::new("/proc"), found.pids.iter().map(u32::to_string).collect::<Vec<_>>());
+        let (files, sockets) = task_files::open_files(proc, pids.iter().map(String::as_str));
+        usage.tasks.files = Some(files);
+        usage.tasks.sockets = Some(sockets);
+        usage.tasks.files_max = usage.tasks.first.and_then(|pid| task_files::files_max(proc, pid));
+    }
+}
+
 impl Place {
+    fn machine(&self) -> Option<cadvisor::Machine> {
+        let facts = node_info::machine_facts(None);
+        let facts =
+            facts.map_err(|error| tracing::warn!(error = chain(&error), "no facts of the machine")).ok()?;
+        let (cores, sockets) = machine::cores_and_sockets().unzip();
+        Some(cadvisor::Machine {
+            boot_id: facts.boot_id,
+            machine_id: facts.machine_id,
+            system_uuid: facts.system_uuid,
+            cpus: facts.amounts.cpus,
+            cores,
+            sockets,
+            memory_bytes: facts.amounts.memory_bytes,
+            swap_bytes: facts.swap_bytes,
+        })
+    }
+
+    fn root_filesystem(&self, at: Wall) -> Option<(String, Filesystem)> {
+        Some((cgroup_stats::device_of(&self.root_dir)?, filesystem(&self.root_dir, at)?))
+    }
+
     fn pod_dir(&self, uid: &str) -> PathBuf {
         self.root_dir.join("pods").join(uid)
     }

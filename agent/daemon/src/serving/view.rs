@@ -200,6 +200,10 @@ impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
         self.statistics.resource_metrics(&self.shown()).await
     }
 
+    async fn cadvisor_metrics(&self) -> String {
+        self.statistics.cadvisor_metrics(&self.shown()).await
+    }
+
     fn configuration(&self) -> Value {
         self.about.configuration.clone()
     }

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use agent_core::stats::usage::Memory;
+
 use super::*;
 
 fn write(dir: &Path, files: &[(&str, &str)]) {
@@ -21,6 +23,7 @@ fn hierarchy(root: &Path) -> String {
     write(root, &[("cgroup.controllers", "cpu memory\n"), ("cpu.stat", "usage_usec 9\n")]);
     let pod = root.join("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice");
     write(&pod, &[("cpu.stat", "usage_usec 7\n"), ("memory.current", "100\n"), ("cgroup.procs", "")]);
+    write(&root.join("kubepods.slice"), &[("cgroup.procs", ""), ("pids.current", "2\n")]);
     write(
         &pod.join(format!("cri-containerd-{id}.scope")),
         &[
@@ -29,9 +32,12 @@ fn hierarchy(root: &Path) -> String {
             ("memory.stat", "inactive_file 40\n"),
             ("memory.swap.current", "3\n"),
             ("memory.swap.max", "max\n"),
-            ("cgroup.procs", "77\n78\n"),
+            ("cgroup.procs", ""),
+            ("pids.current", "2\n"),
         ],
     );
+    // As crun lays it out under systemd.
+    write(&pod.join(format!("cri-containerd-{id}.scope/container")), &[("cgroup.procs", "77\n78\n")]);
     write(&root.join("kubepods.slice/kubepods-pod3.slice"), &[]);
     write(&root.join("system.slice/kubepods-pod4.slice"), &[]);
     write(&root.join("system.slice/agent.service"), &[("cpu.stat", "usage_usec 2\n")]);
@@ -45,7 +51,7 @@ fn pods_of_every_class_are_found_with_their_containers() {
     let meminfo = "MemTotal: 10 kB\nMemFree:   4 kB\nInactive(file): 1 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
     write(proc.path(), &[("meminfo", meminfo), ("stat", "cpu 1 1 1 1 1 1 1\n")]);
     write(&proc.path().join("77/net"), &[("dev", "eth0: 1 1 1 1 1 1 1 1 2 2 2 2 2 2 2 2\n")]);
-    let mut found = snapshot_of(root.path(), proc.path(), &question(Extent::All)).unwrap();
+    let mut found = snapshot_of(root.path(), proc.path(), &question(Extent::Cadvisor)).unwrap();
     found.pods.sort_by(|a, b| a.pod.cmp(&b.pod));
     let [first, second] = &found.pods[..] else { panic!("{found:?}") };
     let whole = first.usage.as_ref().unwrap();
@@ -57,7 +63,14 @@ fn pods_of_every_class_are_found_with_their_containers() {
     let network = first.network.as_ref().unwrap();
     assert_eq!((network.default.as_str(), network.interfaces[0].sent.bytes), ("eth0", 2));
     assert_eq!((second.pod.as_str(), &second.network, &second.containers[..]), ("3", &None, &[][..]));
-    assert_eq!(second.usage, Some(Usage { at: Wall(3), ..Usage::default() }));
+    let empty = second.usage.as_ref().unwrap();
+    assert_eq!(
+        (&empty.cpu, &empty.memory, empty.tasks.processes),
+        (&Cpu::default(), &Memory::default(), None)
+    );
+    assert_eq!((whole.tasks.processes, whole.tasks.first), (Some(2), None), "those of its containers");
+    let tasks = &found.groups[0].tasks;
+    assert_eq!((tasks.processes, tasks.threads), (None, Some(2)), "they are in the cgroups below");
     let node = &found.node;
     assert_eq!(
         (node.cpu.total_ns, node.memory.working_set, node.swap.usage),
@@ -65,6 +78,10 @@ fn pods_of_every_class_are_found_with_their_containers() {
     );
     let system: Vec<_> = found.system.iter().map(|(name, usage)| (*name, usage.cpu.total_ns)).collect();
     assert_eq!(system, [("kubelet", Some(2000))], "what is not there is not told");
+    assert_eq!((inside.tasks.files, inside.created.is_some()), (Some(0), true), "of nobody");
+    assert!(inside.path.ends_with(&format!("pod1_2.slice/cri-containerd-{id}.scope")), "{}", inside.path);
+    let groups: Vec<&str> = found.groups.iter().map(|group| group.path.as_str()).collect();
+    assert_eq!(groups, ["/kubepods.slice", "/kubepods.slice/kubepods-burstable.slice"]);
     let less = snapshot_of(root.path(), proc.path(), &question(Extent::Resource)).unwrap();
     assert!(less.system.is_empty() && less.pods.iter().all(|pod| pod.network.is_none()));
 }
@@ -72,7 +89,7 @@ fn pods_of_every_class_are_found_with_their_containers() {
 #[test]
 fn a_machine_without_the_unified_hierarchy_says_so() {
     let root = tempfile::tempdir().unwrap();
-    let error = snapshot_of(root.path(), root.path(), &question(Extent::All)).unwrap_err();
+    let error = snapshot_of(root.path(), root.path(), &question(Extent::Cadvisor)).unwrap_err();
     assert!(error.to_string().starts_with("look for "), "{error}");
 }
 

@@ -94,6 +94,9 @@ pub trait NodeApi: Send + Sync + 'static {
     /// What `/metrics/resource` says.
     fn resource_metrics(&self) -> impl Future<Output = String> + Send;
 
+    /// What `/metrics/cadvisor` says.
+    fn cadvisor_metrics(&self) -> impl Future<Output = String> + Send;
+
     /// The effective KubeletConfiguration, secrets left out.
     fn configuration(&self) -> Value;
 
@@ -286,6 +289,9 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
         ["metrics", "probes"] if get => metrics(node, MetricsOf::Probes).await,
         ["metrics", "slis"] if get => metrics(node, MetricsOf::Slis).await,
         ["stats", "summary"] if get || post => summary(node, query).await,
+        ["metrics", "cadvisor"] if get => {
+            whole(StatusCode::OK, exposition::CONTENT_TYPE, node.cadvisor_metrics().await.into())
+        }
         ["metrics", "resource"] if get => {
             whole(StatusCode::OK, exposition::CONTENT_TYPE, node.resource_metrics().await.into())
         }
@@ -301,7 +307,7 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
         ["stats", "summary"]
         | ["logs", ..]
         | ["statusz" | "flagz"]
-        | ["metrics", "resource" | "probes" | "slis"]
+        | ["metrics", "resource" | "cadvisor" | "probes" | "slis"]
         | ["metrics"]
         | ["healthz", ..]
         | ["pods", ..]

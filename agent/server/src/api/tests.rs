@@ -86,6 +86,10 @@ impl NodeApi for FakeNode {
         "resource_scrape_error 0\n".to_owned()
     }
 
+    async fn cadvisor_metrics(&self) -> String {
+        "container_scrape_error 0\n".to_owned()
+    }
+
     fn configuration(&self) -> Value {
         json!({"kind": "KubeletConfiguration"})
     }
@@ -163,6 +167,7 @@ async fn paths_and_answers() {
         ("/metrics", 200, "Node\n"),
         ("/metrics/probes", 200, "Probes\n"),
         ("/metrics/slis", 200, "Slis\n"),
+        ("/metrics/cadvisor", 200, "container_scrape_error 0\n"),
         ("/stats/summary", 200, r#"{"only":false}"#),
         ("/stats/summary?only_cpu_and_memory=true", 200, r#"{"only":true}"#),
         ("/stats/summary?only_cpu_and_memory=1", 200, r#"{"only":false}"#),

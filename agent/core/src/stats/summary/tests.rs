@@ -28,8 +28,12 @@ fn usage(factor: u64) -> Usage {
     usage.memory.derive();
     usage.swap = Swap { usage: Some(0), limit: Some(10) };
     usage.io.psi = psi;
-    usage.tasks =
-        Tasks { processes: Some(factor), threads: Some(3 * factor), threads_max: Some(100), first: None };
+    usage.tasks = Tasks {
+        processes: Some(factor),
+        threads: Some(3 * factor),
+        threads_max: Some(100),
+        ..Tasks::default()
+    };
     usage
 }
 
@@ -72,6 +76,7 @@ fn snapshot() -> Snapshot {
         network: Some(Network { default: "ens3".to_owned(), ..network() }),
         system: vec![("kubelet", usage(1)), ("pods", usage(3))],
         pods: vec![pod],
+        ..Snapshot::default()
     }
 }
 

@@ -1,0 +1,52 @@
+//! Open files of processes. Linux, Documentation/filesystems/proc.rst.
+//!
+//! In: where /proc is, process ids. Out: counts. Invariant: a process that ends meanwhile has none.
+
+use std::path::Path;
+
+/// Open files of these processes, and how many of them are sockets.
+#[must_use]
+pub fn open_files<'a>(proc: &Path, pids: impl Iterator<Item = &'a str>) -> (u64, u64) {
+    let (mut files, mut sockets) = (0, 0);
+    for pid in pids {
+        let open = std::fs::read_dir(proc.join(pid).join("fd"));
+        for entry in open.into_iter().flatten().flatten() {
+            files += 1;
+            let socket = std::fs::read_link(entry.path())
+                .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket:"));
+            sockets += u64::from(socket);
+        }
+    }
+    (files, sockets)
+}
+
+/// How many files a process may open, -1 for any number: its soft limit.
+#[must_use]
+pub fn files_max(proc: &Path, pid: u32) -> Option<i64> {
+    soft_limit(&std::fs::read_to_string(proc.join(pid.to_string()).join("limits")).ok()?)
+}
+
+/// `Max open files            1024                 524288               files`.
+fn soft_limit(limits: &str) -> Option<i64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(-1),
+        number => number.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_files() {
+        let pid = std::process::id();
+        let _socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        let (files, sockets) = open_files(Path::new("/proc"), ["none", &pid.to_string()].into_iter());
+        assert!(files > sockets && sockets > 0, "{files} files, {sockets} sockets");
+        assert!(files_max(Path::new("/proc"), pid).is_some_and(|max| max > 0));
+        assert_eq!(soft_limit("Max open files   unlimited  unlimited  files\n"), Some(-1));
+        assert_eq!(soft_limit("Max processes 1 2 processes\n"), None);
+    }
+}

@@ -23,6 +23,7 @@ pub mod join_images;
 pub mod join_network;
 pub mod join_node;
 pub mod join_outage;
+pub mod join_plugins;
 pub mod join_pods;
 pub mod join_refused;
 pub mod join_runtime_class;
@@ -63,6 +64,7 @@ pub fn all() -> Vec<Case> {
         join_vm::CASES,
         join_env_files::CASES,
         join_images::CASES,
+        join_plugins::CASES,
         join_runtime_class::CASES,
         join_services::CASES,
         join_admission::CASES,

@@ -353,6 +353,7 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
         ApiCall::CreateCsr(_) | ApiCall::GetCsr { .. } => ApiReply::Csr(object(body)?),
         ApiCall::GetConfigMap(_) => ApiReply::ConfigMap(object(body)?),
         ApiCall::GetSecret(_) => ApiReply::Secret(object(body)?),
+        ApiCall::GetServiceAccount(_) => ApiReply::ServiceAccount(object(body)?),
         // It has no name: what asked for it has the account's.
         ApiCall::CreateToken { .. } => {
             ApiReply::Token(serde_json::from_slice(body).map_err(|e| e.to_string())?)

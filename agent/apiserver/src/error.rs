@@ -29,6 +29,7 @@ pub(crate) fn is_read(call: &ApiCall) -> bool {
             | ApiCall::GetCsr { .. }
             | ApiCall::GetConfigMap(_)
             | ApiCall::GetSecret(_)
+            | ApiCall::GetServiceAccount(_)
             | ApiCall::ReviewToken(_)
             | ApiCall::ReviewAccess(_)
     )

@@ -88,6 +88,7 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
         ApiCall::GetCsr { name } => get::<CertificateSigningRequest>(None, name),
         ApiCall::GetConfigMap(object) => get::<ConfigMap>(Some(&object.namespace), &object.name),
         ApiCall::GetSecret(object) => get::<Secret>(Some(&object.namespace), &object.name),
+        ApiCall::GetServiceAccount(object) => get::<ServiceAccount>(Some(&object.namespace), &object.name),
         ApiCall::CreateToken { account, request } => {
             resource::<ServiceAccount>(Some(&segment(&account.namespace)?))
                 .create_subresource("token", &segment(&account.name)?, &PostParams::default(), json(request)?)
@@ -210,6 +211,8 @@ mod tests {
         let access = agent_core::server_policy::access_review(&user, "get", "n", "proxy");
         let name = || ObjectName { namespace: "ns".into(), name: "x".into() };
         assert_eq!(shape(&ApiCall::GetSecret(name())), "GET /api/v1/namespaces/ns/secrets/x  ");
+        let account = shape(&ApiCall::GetServiceAccount(name()));
+        assert_eq!(account, "GET /api/v1/namespaces/ns/serviceaccounts/x  ");
         assert_eq!(shape(&ApiCall::GetConfigMap(name())), "GET /api/v1/namespaces/ns/configmaps/x  ");
         for (call, begins) in [
             (

@@ -157,12 +157,8 @@ pub(crate) fn take_flag(
 
 /// Flags whose meaning is not built yet are refused: a node that quietly ignores them would surprise later.
 fn supported(options: &Options) -> anyhow::Result<()> {
-    let given = [
-        ("lock-file", options.lock_file.is_some()),
-        ("runtime-cgroups", options.runtime_cgroups.is_some()),
-        ("image-credential-provider-config", options.image_credential_provider_config.is_some()),
-        ("image-credential-provider-bin-dir", options.image_credential_provider_bin_dir.is_some()),
-    ];
+    let given =
+        [("lock-file", options.lock_file.is_some()), ("runtime-cgroups", options.runtime_cgroups.is_some())];
     let missing: Vec<String> = given.iter().filter(|(_, g)| *g).map(|(n, _)| format!("--{n}")).collect();
     if !missing.is_empty() {
         bail!("{}: not supported yet (docs/status.md)", missing.join(", "));

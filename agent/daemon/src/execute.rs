@@ -14,14 +14,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use agent_core::drivers::{Class, DriverError, ImageService, Runtime, user_namespaces};
-use agent_core::images::keyring::Credential;
 use agent_core::lifecycle_hooks::HookAction;
 use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_worker::{PodEvent, TerminatingRecord};
 use agent_core::probe::{ProbeCall, ProbeId};
 use agent_core::runtime::PodKey;
-use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult};
+use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageUser};
 use agent_core::runtime::observed::PodSnapshot;
 use agent_core::time::Mono;
 use tokio::sync::Semaphore;
@@ -29,6 +28,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::actor::Tasks;
+use crate::credential_plugins::Plugins;
 use crate::handlers::Handlers;
 use crate::mailbox::Sender;
 use crate::metrics::Metrics;
@@ -46,6 +46,7 @@ pub struct Executor<R, I> {
     dirs: Arc<PodDirs>,
     sources: Arc<dyn Sources>,
     records: Arc<PullRecords>,
+    plugins: Arc<Plugins>,
     pulls: Arc<Semaphore>,
     tasks: Tasks,
     metrics: Metrics,
@@ -64,6 +65,7 @@ impl<R, I> Clone for Executor<R, I> {
             dirs: self.dirs.clone(),
             sources: self.sources.clone(),
             records: self.records.clone(),
+            plugins: self.plugins.clone(),
             pulls: self.pulls.clone(),
             tasks: self.tasks.clone(),
             metrics: self.metrics.clone(),
@@ -107,7 +109,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
     /// `pulls` image pulls at once.
     pub fn new(
         (runtime, images, handlers): (Arc<R>, Arc<I>, Arc<dyn Handlers>),
-        (dirs, sources, records): (Arc<PodDirs>, Arc<dyn Sources>, Arc<PullRecords>),
+        (dirs, sources): (Arc<PodDirs>, Arc<dyn Sources>),
+        (records, plugins): (Arc<PullRecords>, Arc<Plugins>),
         pulls: usize,
         (tasks, metrics): (Tasks, Metrics),
         pleg: Sender<PlegEvent>,
@@ -120,6 +123,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             dirs,
             sources,
             records,
+            plugins,
             pulls: Arc::new(Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS))),
             tasks,
             metrics,
@@ -253,12 +257,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 result
             }
             Effect::Inspect => self.inspect(key).await,
-            Effect::InspectImage { image, written, credentials } => {
-                pull::look(self, &image, written, credentials).await
-            }
-            Effect::PullImage { image, written, credentials } => {
-                self.pull(key, &image, written, credentials).await
-            }
+            Effect::InspectImage { image, user } => pull::look(self, key, &image, user).await,
+            Effect::PullImage { image, user } => self.pull(key, &image, user).await,
             Effect::RunSandbox { config } => {
                 let began = self.tasks.now().mono;
                 let made = self.runtime.run_sandbox(&config).await;
@@ -295,16 +295,10 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         }
     }
 
-    async fn pull(
-        &self,
-        key: &PodKey,
-        image: &str,
-        written: String,
-        credentials: Vec<Credential>,
-    ) -> EffectResult {
+    async fn pull(&self, key: &PodKey, image: &str, user: ImageUser) -> EffectResult {
         let began = self.tasks.now().mono;
         self.metrics.pulling(key);
-        let result = pull::pull(self, image, written, credentials).await;
+        let result = pull::pull(self, key, image, user).await;
         let bytes = match &result {
             Ok(EffectOk::Image(Some(image))) => Some(image.size_bytes),
             _ => None,

@@ -16,6 +16,7 @@ use std::time::Duration;
 use agent_core::admission::AdmissionContext;
 use agent_core::api::ApiServer;
 use agent_core::drivers::{ImageService, Runtime};
+use agent_core::images::providers::config::Provider;
 use agent_core::images::pull_records::Policy;
 use agent_core::pleg::{Pleg, PlegEvent};
 use agent_core::pod_manager::{Leftovers, ManagerEvent, PodManager};
@@ -30,6 +31,7 @@ use tokio::sync::{mpsc, watch};
 use crate::actor::Tasks;
 use crate::cluster::feeds::{Feeds, NodeFactsSource};
 use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
+use crate::credential_plugins::Plugins;
 use crate::execute::Executor;
 use crate::handlers::Handlers;
 use crate::host::{self, Host};
@@ -74,6 +76,10 @@ pub struct Plan {
     pub pulls: usize,
     /// Who may use images that were pulled.
     pub pull_policy: Policy,
+    /// Credential-provider plugins.
+    pub plugins: Vec<Provider>,
+    /// `--image-credential-provider-bin-dir`.
+    pub plugins_dir: PathBuf,
     /// Calls of the last run are over then.
     pub fence_until: Mono,
     /// Pods' output goes to the host.
@@ -146,9 +152,12 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let pulls = Arc::new(PullRecords::new(&plan.root_dir, plan.pull_policy.clone()));
         pull_records::settle(&*images, &pulls, &tasks).await;
         tasks.start(pull_records::follow_images(images.clone(), pulls.clone(), tasks.clone()));
+        let plugins = Plugins::new(&plan.plugins_dir, plan.plugins.clone(), sources.clone(), tasks.clone());
+        let plugins = Arc::new(plugins);
         let executor = Executor::new(
             (drivers.runtime.clone(), images.clone(), drivers.handlers),
-            (dirs, sources.clone(), pulls),
+            (dirs, sources.clone()),
+            (pulls, plugins),
             plan.pulls,
             (tasks.clone(), drivers.metrics.clone()),
             to_pleg.clone(),

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_core::drivers::{Class, ImageService};
-use agent_core::images::keyring::{Credential, Origin};
+use agent_core::images::keyring::{Credential, Source};
 use agent_core::images::pull_records::{
     Access, FILE_PREFIX, Intent, Known, PULLED, PULLING, Policy, Record, RecordError, access, file_name,
 };
@@ -115,7 +115,7 @@ impl PullRecords {
             Access::MustPull => false,
             Access::GrantedBy(origin) => {
                 if let Known::Pulled(record) = &known
-                    && let Some(record) = record.with(image, Some(&origin), now)
+                    && let Some(record) = record.with(image, Some(&Source::Secret(origin)), now)
                     && let Err(error) = self.write(&record)
                 {
                     tracing::warn!(image, error = %chain(&error), "who may use the image is not remembered");
@@ -123,6 +123,13 @@ impl PullRecords {
                 true
             }
         }
+    }
+
+    /// Whether it depends on the pod's service account who may use `image_ref`.
+    #[must_use]
+    pub fn has_accounts(&self, image: &str, image_ref: &str) -> bool {
+        let _one = self.lock();
+        matches!(self.known(image_ref, image, 0), Known::Pulled(record) if record.has_accounts(image))
     }
 
     /// A pull is about to begin.
@@ -155,15 +162,15 @@ impl PullRecords {
         }
     }
 
-    /// The pull made `image_ref`, with the Secret `origin` or with nothing that is not every pod's.
-    pub fn pulled(&self, image: &str, image_ref: &str, origin: Option<&Origin>, now: Wall) {
+    /// The pull made `image_ref`, with a credential of `source` or with none that is not every pod's.
+    pub fn pulled(&self, image: &str, image_ref: &str, source: Option<&Source>, now: Wall) {
         let mut under_way = self.lock();
         let known = self.known(image_ref, image, 1);
         let before = match known {
             Known::Pulled(record) => record,
             _ => Record::new(image_ref, now),
         };
-        let Some(record) = before.with(image, origin, now) else { return self.end(&mut under_way, image) };
+        let Some(record) = before.with(image, source, now) else { return self.end(&mut under_way, image) };
         match self.write(&record) {
             Ok(()) => self.end(&mut under_way, image),
             // The intent stays: the image is not free for everybody, and the next run makes a record of it.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use agent_apiserver::{ApiClient, Observer, Protocol};
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::events::Fact;
+use agent_core::images::providers::config::Provider;
 use agent_core::images::pull_records;
 use agent_core::logs;
 use agent_core::node_status::{HostNetwork, MachineFacts};
@@ -21,7 +22,7 @@ use agent_linux::notify::{Notifier, watchdog_interval};
 use agent_linux::{host_channel, network, node_info, process};
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::NodeAddress;
-use orlop_config::kubelet::KubeletConfiguration;
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 use orlop_config::ledger::HostMessage;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
@@ -33,6 +34,7 @@ use crate::cli::Settings;
 use crate::cluster::feeds::NodeFactsSource;
 use crate::cluster::{ApiDrivers, ClusterPlan, identity, plan, watches};
 use crate::cluster_settings::ClusterSettings;
+use crate::credential_plugins;
 use crate::cri::{CriSignals, connect};
 use crate::facts::{NodeFacts, check_machine};
 use crate::handlers::PodHandlers;
@@ -299,10 +301,37 @@ fn node_plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) 
             verification: kubelet.image_pull_credentials_verification_policy,
             allowlist: kubelet.preloaded_images_verification_allowlist.clone(),
         },
+        plugins: plugins(settings)?,
+        plugins_dir: PathBuf::from(
+            settings.options.image_credential_provider_bin_dir.clone().unwrap_or_default(),
+        ),
         fence_until: incarnation.fence_until(),
         pod_output: settings.pod_output,
         admission: Arc::new(facts.admission_context()?),
     })
+}
+
+/// Credential-provider plugins. Both flags are needed if one is given, as upstream needs them.
+fn plugins(settings: &Settings) -> anyhow::Result<Vec<Provider>> {
+    let options = &settings.options;
+    let given = |flag: &'_ Option<String>| flag.clone().filter(|text| !text.is_empty());
+    let config = given(&options.image_credential_provider_config);
+    let directory = given(&options.image_credential_provider_bin_dir);
+    match (config, directory) {
+        (None, None) => Ok(Vec::new()),
+        (Some(config), Some(directory)) => {
+            let gate = "KubeletServiceAccountTokenForCredentialProviders";
+            let gates = FeatureGates::resolve(&settings.kubelet.feature_gates).unwrap_or_default();
+            let tokens = gates.enabled(gate);
+            credential_plugins::load(Path::new(&config), Path::new(&directory), tokens)
+        }
+        (Some(_), None) => {
+            bail!("--image-credential-provider-config needs --image-credential-provider-bin-dir")
+        }
+        (None, Some(_)) => {
+            bail!("--image-credential-provider-bin-dir needs --image-credential-provider-config")
+        }
+    }
 }
 
 /// Ids for user namespaces: the subordinate ones of user `kubelet` if there is such a user, else all but the host's own.

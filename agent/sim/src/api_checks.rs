@@ -74,7 +74,10 @@ impl ApiChecks {
             }
             ApiCall::CreateEvent(event) => here(event.source.as_ref().and_then(|s| s.host.as_deref())),
             // The simulated agent has its values from the world, which judges each set-up (`volumes`).
-            ApiCall::GetConfigMap(_) | ApiCall::GetSecret(_) | ApiCall::CreateToken { .. } => false,
+            ApiCall::GetConfigMap(_)
+            | ApiCall::GetSecret(_)
+            | ApiCall::GetServiceAccount(_)
+            | ApiCall::CreateToken { .. } => false,
             ApiCall::PatchEvent { .. }
             | ApiCall::CreateCsr(_)
             | ApiCall::GetCsr { .. }

@@ -11,7 +11,7 @@ use agent_core::drivers::{
 };
 use agent_core::images::keyring::Credential;
 use agent_core::runtime::config::{ContainerConfig, SandboxConfig};
-use agent_core::runtime::effect::{Effect, EffectOk, ImageInfo};
+use agent_core::runtime::effect::{Effect, EffectOk, ImageInfo, ImageUser};
 use agent_core::runtime::observed::{ContainerState, ListedPod};
 use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
 use agent_core::time::Now;
@@ -131,8 +131,8 @@ impl ImageService for FakeDriver {
 
     async fn pull(&self, image: &str, credential: Option<&Credential>) -> Result<ImageInfo, DriverError> {
         let credentials = credential.cloned().into_iter().collect();
-        let written = image.to_owned();
-        match self.apply(image, &Effect::PullImage { image: image.to_owned(), written, credentials })? {
+        let user = ImageUser { written: image.to_owned(), credentials, ..ImageUser::default() };
+        match self.apply(image, &Effect::PullImage { image: image.to_owned(), user })? {
             EffectOk::Image(Some(info)) => Ok(info),
             _ => Err(unexpected("pull_image", image)),
         }

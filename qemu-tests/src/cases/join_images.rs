@@ -132,7 +132,8 @@ fn pulled_by_others(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-fn private_pod(name: &str, node: &str, policy: &str, secrets: &[&str]) -> Value {
+/// A pod that stays, of the image that wants a password.
+pub(super) fn private_pod(name: &str, node: &str, policy: &str, secrets: &[&str]) -> Value {
     let mut pod = api_pod(name, node, STAYS, 1);
     pod["spec"]["containers"][0]["image"] = json!(private_busybox());
     pod["spec"]["containers"][0]["imagePullPolicy"] = json!(policy);
@@ -141,7 +142,7 @@ fn private_pod(name: &str, node: &str, policy: &str, secrets: &[&str]) -> Value 
 }
 
 /// The message beside one of the reasons.
-fn await_waiting(cluster: &Cluster, name: &str, reasons: &[&str]) -> Result<String> {
+pub(super) fn await_waiting(cluster: &Cluster, name: &str, reasons: &[&str]) -> Result<String> {
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), 60, &format!("{name} to wait for {reasons:?}"), |all| {
         let waiting = waiting(all.get(name)?)?;

@@ -133,7 +133,16 @@ pub fn forget(node: &NativeNode) -> Result<()> {
 /// # Errors
 /// If it cannot be started.
 pub fn start_kubelet(node: &mut NativeNode, way: Way) -> Result<()> {
-    let flags = flags(way);
+    start_kubelet_with(node, way, &[])
+}
+
+/// The same, with more flags.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn start_kubelet_with(node: &mut NativeNode, way: Way, more: &[String]) -> Result<()> {
+    let mut flags = flags(way);
+    flags.extend_from_slice(more);
     node.start_agent_with(&flags.iter().map(String::as_str).collect::<Vec<_>>())
 }
 

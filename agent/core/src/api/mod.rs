@@ -14,7 +14,7 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, ServiceAccount};
 use serde_json::Value;
 
 use crate::drivers::Class;
@@ -104,6 +104,8 @@ pub enum ApiCall {
     GetConfigMap(ObjectName),
     /// GET a Secret. Answer: [`ApiReply::Secret`].
     GetSecret(ObjectName),
+    /// GET a service account. Answer: [`ApiReply::ServiceAccount`].
+    GetServiceAccount(ObjectName),
     /// POST to a service account's `token` subresource. Answer: [`ApiReply::Token`].
     CreateToken {
         /// Whose token.
@@ -146,6 +148,7 @@ impl ApiCall {
             ApiCall::GetCsr { name } => format!("get certificate signing request {name}"),
             ApiCall::GetConfigMap(object) => format!("get configmap {}", named(object)),
             ApiCall::GetSecret(object) => format!("get secret {}", named(object)),
+            ApiCall::GetServiceAccount(object) => format!("get serviceaccount {}", named(object)),
             ApiCall::CreateToken { account, .. } => {
                 format!("create token of service account {}", named(account))
             }
@@ -173,6 +176,8 @@ pub enum ApiReply {
     ConfigMap(Box<ConfigMap>),
     /// The Secret as it is now.
     Secret(Box<Secret>),
+    /// The service account as it is now.
+    ServiceAccount(Box<ServiceAccount>),
     /// The request with its token.
     Token(Box<TokenRequest>),
     /// The review with its answer.

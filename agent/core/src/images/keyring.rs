@@ -14,6 +14,7 @@ use base64::engine::general_purpose::GeneralPurpose;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::providers::Auth;
 use crate::volume::{ObjectData, ObjectRef};
 
 /// Key of a Secret of type `kubernetes.io/dockerconfigjson`.
@@ -38,9 +39,38 @@ pub struct Credential {
     pub username: String,
     /// The password or token.
     pub password: String,
-    /// The Secret that it is from; `None`: every pod of the node may use it.
+    /// Whose it is; `None`: every pod of the node may use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origin: Option<Origin>,
+    pub source: Option<Source>,
+}
+
+/// Whose a credential is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// That of pods that name this Secret.
+    Secret(Origin),
+    /// That of pods that run as this service account: a plugin gave it for their token.
+    Account(AccountName),
+}
+
+/// A service account, as records of pulled images name it (upstream's `ImagePullServiceAccount`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AccountName {
+    /// Its UID.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl AccountName {
+    /// In the order of records.
+    #[must_use]
+    pub fn key(&self) -> (&str, &str, &str) {
+        (&self.namespace, &self.name, &self.uid)
+    }
 }
 
 /// The Secret that a credential is from, as records of pulled images name it (upstream's `ImagePullSecret`).
@@ -134,13 +164,15 @@ impl Entry {
     fn credential(self, secret: Option<&SecretName<'_>>) -> Result<Credential, String> {
         let email = self.email.clone();
         let (username, password) = self.name_and_password()?;
-        let origin = secret.map(|s| Origin {
-            uid: s.uid.to_owned(),
-            namespace: s.object.namespace.clone(),
-            name: s.object.name.clone(),
-            credential_hash: Hashed { username: &username, password: &password, email: &email }.hash(),
+        let source = secret.map(|s| {
+            Source::Secret(Origin {
+                uid: s.uid.to_owned(),
+                namespace: s.object.namespace.clone(),
+                name: s.object.name.clone(),
+                credential_hash: Hashed { username: &username, password: &password, email: &email }.hash(),
+            })
         });
-        Ok(Credential { username, password, origin })
+        Ok(Credential { username, password, source })
     }
 
     fn name_and_password(self) -> Result<(String, String), String> {
@@ -218,6 +250,14 @@ impl Keyring {
         Ok(())
     }
 
+    /// Adds what a plugin gave, for pods of `source`.
+    pub fn add_logins(&mut self, logins: &Auth, source: Option<&Source>) {
+        for (location, login) in logins {
+            let (username, password) = (login.username.clone(), login.password.clone());
+            self.entries.push((place(location), Credential { username, password, source: source.cloned() }));
+        }
+    }
+
     /// What fits the repository `image` (domain and path, without tag or digest), the most specific first.
     #[must_use]
     pub fn lookup(&self, image: &str) -> Vec<Credential> {
@@ -261,7 +301,7 @@ fn port(host: &str) -> (&str, &str) {
 
 /// The place is the image's registry, or a pattern of it (`*` within a part of the host's name), and its path is what the
 /// image's begins with.
-fn matches(place: &str, image: &str) -> bool {
+pub(super) fn matches(place: &str, image: &str) -> bool {
     let ((host, path), (image_host, image_path)) = (split(place), split(image));
     let ((name, port_of), (image_name, image_port)) = (port(host), port(image_host));
     let (parts, image_parts): (Vec<&str>, Vec<&str>) =
@@ -340,8 +380,11 @@ mod tests {
             name: "s".to_owned(),
             credential_hash: hash,
         };
-        let expected =
-            Credential { username: "a".to_owned(), password: "b:c".to_owned(), origin: Some(origin) };
+        let expected = Credential {
+            username: "a".to_owned(),
+            password: "b:c".to_owned(),
+            source: Some(Source::Secret(origin)),
+        };
         for image in ["x.io/i", "y.io/i"] {
             assert_eq!(keyring.lookup(image), std::slice::from_ref(&expected));
         }

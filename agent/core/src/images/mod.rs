@@ -4,6 +4,7 @@
 //! Upstream: pkg/kubelet/images, pkg/util/parsers.
 
 pub mod keyring;
+pub mod providers;
 pub mod pull_records;
 pub mod reference;
 

@@ -16,7 +16,7 @@ use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Veri
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::keyring::{Credential, Origin};
+use super::keyring::{AccountName, Credential, Origin, Source};
 use super::reference;
 use crate::time::Wall;
 use crate::types::time;
@@ -69,19 +69,10 @@ pub struct Record {
 struct Credentials {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     kubernetes_secrets: Vec<Origin>,
-    /// Kept as they are: the credentials that come from service accounts are not ours to compare yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    kubernetes_service_accounts: Vec<ServiceAccount>,
+    kubernetes_service_accounts: Vec<AccountName>,
     #[serde(default, skip_serializing_if = "is_false")]
     node_pods_accessible: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ServiceAccount {
-    uid: String,
-    namespace: String,
-    name: String,
 }
 
 // serde wants a reference.
@@ -194,16 +185,28 @@ impl Record {
         updated.is_none_or(|updated| updated < time::api_time(until).0)
     }
 
-    /// `image` was pulled with the Secret `origin`, or without a credential that is not every pod's (`None`). The record with
+    /// Service accounts may use the image as it is: whether a pod runs as one of them decides.
+    #[must_use]
+    pub fn has_accounts(&self, image: &str) -> bool {
+        let of = self.credential_mapping.get(reference::name(image));
+        of.is_some_and(|of| !of.node_pods_accessible && !of.kubernetes_service_accounts.is_empty())
+    }
+
+    /// `image` was pulled with a credential of `source`, or without one that is not every pod's (`None`). The record with
     /// it, unless it says so already.
     #[must_use]
-    pub fn with(&self, image: &str, origin: Option<&Origin>, now: Wall) -> Option<Record> {
+    pub fn with(&self, image: &str, source: Option<&Source>, now: Wall) -> Option<Record> {
         let mut new = self.clone();
         let of = new.credential_mapping.entry(reference::name(image).to_owned()).or_default();
-        match origin {
+        match source {
             _ if of.node_pods_accessible => return None,
             None => *of = Credentials { node_pods_accessible: true, ..Credentials::default() },
-            Some(origin) => {
+            Some(Source::Account(account)) => {
+                of.kubernetes_service_accounts.retain(|a| a != account);
+                of.kubernetes_service_accounts.push(account.clone());
+                of.kubernetes_service_accounts.sort_by(|a, b| a.key().cmp(&b.key()));
+            }
+            Some(Source::Secret(origin)) => {
                 of.kubernetes_secrets.retain(|s| !s.is_same_secret(origin));
                 of.kubernetes_secrets.push(origin.clone());
                 of.kubernetes_secrets.sort_by(|a, b| a.key().cmp(&b.key()));
@@ -286,7 +289,11 @@ pub fn access(policy: &Policy, image: &str, known: &Known, credentials: &[Creden
     if of.node_pods_accessible {
         return Access::Granted;
     }
-    for own in credentials.iter().filter_map(|c| c.origin.as_ref()) {
+    let secret = |c: &'_ Credential| match &c.source {
+        Some(Source::Secret(origin)) => Some(origin.clone()),
+        Some(Source::Account(_)) | None => None,
+    };
+    for own in &credentials.iter().filter_map(secret).collect::<Vec<Origin>>() {
         for known in &of.kubernetes_secrets {
             let same_secret = known.is_same_secret(own);
             let same_hash = !known.credential_hash.is_empty() && known.credential_hash == own.credential_hash;
@@ -299,7 +306,15 @@ pub fn access(policy: &Policy, image: &str, known: &Known, credentials: &[Creden
             }
         }
     }
-    Access::MustPull
+    // A pod runs as one account, whatever it has several credentials for.
+    let account = credentials.iter().find_map(|c| match &c.source {
+        Some(Source::Account(account)) => Some(account),
+        Some(Source::Secret(_)) | None => None,
+    });
+    match account {
+        Some(account) if of.kubernetes_service_accounts.contains(account) => Access::Granted,
+        Some(_) | None => Access::MustPull,
+    }
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub(super) fn secrets_known(
         b.event(EventKind::Warning, "FailedToRetrieveImagePullSecret", text, None, out);
     }
     if let Some(chain) = &mut s.chain {
-        chain.credentials = keyring.lookup(&images::repository(&chain.image));
+        chain.user.credentials = keyring.lookup(&images::repository(&chain.image));
     }
     step(s, b, Purpose::InspectImage, now, out);
 }
@@ -62,10 +62,6 @@ pub(super) fn begin(b: &mut Base, chain: &Chain, now: Now, out: &mut Outbox<PodA
     let name = &chain.start.slot.name;
     let text = format!("Pulling image \"{}\"", chain.image);
     b.event(EventKind::Normal, "Pulling", text, Some(name), out);
-    let effect = Effect::PullImage {
-        image: chain.image.clone(),
-        written: chain.written.clone(),
-        credentials: chain.credentials.clone(),
-    };
+    let effect = Effect::PullImage { image: chain.image.clone(), user: chain.user.clone() };
     b.issue(now, Target::Container(name.clone()), Purpose::PullImage, effect, out);
 }

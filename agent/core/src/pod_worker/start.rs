@@ -18,7 +18,7 @@ use crate::images::{self, PullDecision};
 use crate::machine::Outbox;
 use crate::pod_actions::{self, PodActions, Start};
 use crate::restart;
-use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
+use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo, ImageUser};
 use crate::runtime::observed::PodSnapshot;
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::WaitingReason;
@@ -66,6 +66,7 @@ fn begin(
 ) {
     let Some(spec) = start.slot.spec(&s.pod) else { return };
     let written = spec.image.clone().unwrap_or_default();
+    let account = s.pod.spec.as_ref().and_then(|p| p.service_account_name.clone()).unwrap_or_default();
     let image = match images::normalize(&written) {
         Ok(image) => image,
         Err(e) => {
@@ -81,8 +82,7 @@ fn begin(
         sandbox,
         sandbox_attempt,
         image,
-        written,
-        credentials: Vec::new(),
+        user: ImageUser { written, account, ..ImageUser::default() },
         found: None,
         objects: Objects::new(),
         files: EnvFiles::new(),
@@ -98,13 +98,13 @@ fn begin(
 /// Issues the chain's next effect that needs nothing but the chain.
 pub(super) fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<PodAction>) {
     let Some(chain) = &s.chain else { return };
-    let (image, written) = (chain.image.clone(), chain.written.clone());
+    let image = chain.image.clone();
     let effect = match purpose {
         Purpose::ContainerFiles => {
             let slot = &chain.start.slot;
             b.ctx.specs.container_files(&s.pod, slot.container_ref(), chain.start.attempt, &b.pod_ips())
         }
-        _ => Effect::InspectImage { image, written, credentials: chain.credentials.clone() },
+        _ => Effect::InspectImage { image, user: chain.user.clone() },
     };
     b.issue(now, Target::Container(chain.start.slot.name.clone()), purpose, effect, out);
 }

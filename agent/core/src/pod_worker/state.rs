@@ -13,11 +13,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::api::KillReason;
 use crate::container_spec::env_files::EnvFiles;
-use crate::images::keyring::Credential;
 use crate::pod_actions::Start;
 use crate::restart::{BackOff, ImageBackOff, Policy};
 use crate::runtime::config::IdMapping;
-use crate::runtime::effect::ImageInfo;
+use crate::runtime::effect::{ImageInfo, ImageUser};
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::{Verdict, WaitingReason};
 use crate::time::{Mono, Wall};
@@ -102,10 +101,8 @@ pub(super) struct Chain {
     pub(super) sandbox_attempt: u32,
     /// The image as normalised when the chain began.
     pub(super) image: String,
-    /// The image as the pod spelled it then.
-    pub(super) written: String,
-    /// The pod's credentials that fit it.
-    pub(super) credentials: Vec<Credential>,
+    /// The pod as it wanted the image then.
+    pub(super) user: ImageUser,
     pub(super) found: Option<ImageInfo>,
     /// What is known of the objects that the container's environment refers to.
     pub(super) objects: Objects,

@@ -27,6 +27,17 @@ pub struct EffectError {
     pub message: String,
 }
 
+/// Who wants an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageUser {
+    /// The image as the pod spells it.
+    pub written: String,
+    /// The credentials of the pod's Secrets that fit it.
+    pub credentials: Vec<Credential>,
+    /// The pod's service account; may be empty.
+    pub account: String,
+}
+
 /// A container's pull policy (`imagePullPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PullPolicy {
@@ -112,19 +123,16 @@ pub enum Effect {
     InspectImage {
         /// Normalised reference.
         image: String,
-        /// As the pod spells it.
-        written: String,
-        /// The pod's credentials that fit it.
-        credentials: Vec<Credential>,
+        /// Who wants it.
+        user: ImageUser,
     },
     /// `PullImage`; no deadline but cancellation.
     PullImage {
         /// Normalised reference.
         image: String,
-        /// As the pod spells it.
-        written: String,
-        /// The pod's credentials that fit it, to be tried in order; those of the node's files come after them.
-        credentials: Vec<Credential>,
+        /// Who wants it. Its credentials are tried in their order; those of the node's files and of plugins come after
+        /// them.
+        user: ImageUser,
     },
     /// `RunPodSandbox`; if a sandbox of the same (uid, attempt) exists, that one is the answer.
     RunSandbox {

@@ -168,6 +168,7 @@ fn projection(p: &Pod, part: &VolumeProjection, mode: u32, node: &NodeContext) -
             token: TokenRef {
                 namespace: pod::namespace(p).to_owned(),
                 account: pod::spec(p).service_account_name.clone().unwrap_or_default(),
+                account_uid: String::new(),
                 audience: source.audience.clone().unwrap_or_default(),
                 life_s: source.expiration_seconds.unwrap_or(DEFAULT_LIFE_S),
                 pod: pod::name(p).to_owned(),

@@ -151,6 +151,7 @@ fn the_volume_of_every_pod() {
     let token = TokenRef {
         namespace: "ns".to_owned(),
         account: "sa".to_owned(),
+        account_uid: String::new(),
         audience: String::new(),
         life_s: 3607,
         pod: "p".to_owned(),

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 use crate::time::Wall;
@@ -24,6 +25,9 @@ pub struct TokenRef {
     pub namespace: String,
     /// The pod's service account.
     pub account: String,
+    /// UID that the account must have; empty: any.
+    #[serde(default)]
+    pub account_uid: String,
     /// `audience`; empty is the API server's own.
     pub audience: String,
     /// `expirationSeconds`.
@@ -50,6 +54,10 @@ impl TokenRef {
                     uid: Some(self.uid.clone()),
                 }),
             }),
+            metadata: ObjectMeta {
+                uid: Some(self.account_uid.clone()).filter(|uid| !uid.is_empty()),
+                ..ObjectMeta::default()
+            },
             ..TokenRequest::default()
         }
     }
@@ -96,6 +104,7 @@ mod tests {
         let of = |audience: &str| TokenRef {
             namespace: "ns".to_owned(),
             account: "sa".to_owned(),
+            account_uid: String::new(),
             audience: audience.to_owned(),
             life_s: 600,
             pod: "p".to_owned(),
@@ -105,6 +114,11 @@ mod tests {
         let spec = serde_json::json!({"audiences": ["vault"], "expirationSeconds": 600,
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}});
         assert_eq!(request["spec"], spec);
+        let of_one = TokenRef { account_uid: "a-1".to_owned(), ..of("") };
+        assert_eq!(
+            (of_one.request().metadata.uid.as_deref(), of("").request().metadata.uid),
+            (Some("a-1"), None)
+        );
         assert_eq!(of("").request().spec.unwrap().audiences, Some(Vec::new()));
     }
 }

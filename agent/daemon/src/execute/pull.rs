@@ -1,4 +1,5 @@
-//! Pulling an image: with the pod's credentials, then with the node's, one after the other; anonymously if there are none.
+//! Pulling an image: with the pod's credentials, then with the node's, then with those of plugins, one after the other;
+//! anonymously if there are none.
 //!
 //! In: an image, credentials. Out: the image, or why each attempt failed; what is on disk about who pulled it. Upstream:
 //! PullImage of kuberuntime, EnsureImageExists.
@@ -8,9 +9,9 @@ use std::sync::Arc;
 
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::images;
-use agent_core::images::keyring::{Credential, Keyring, Origin};
-use agent_core::runtime::ImageId;
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, ImageInfo};
+use agent_core::images::keyring::{Credential, Keyring, Source};
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, ImageInfo, ImageUser};
+use agent_core::runtime::{ImageId, PodKey};
 use agent_core::time::Wall;
 use tracing::warn;
 
@@ -20,30 +21,48 @@ use crate::pull_records::PullRecords;
 /// Largest file of credentials that is read, bytes (upstream's limit for what it fetches).
 const FILE_MAX: u64 = 10 << 20;
 
-/// Whether the image is there, for a pod that has these credentials.
+/// Whether the image is there, for this pod.
 pub(super) async fn look<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
+    key: &PodKey,
     image: &str,
-    written: String,
-    credentials: Vec<Credential>,
+    mut user: ImageUser,
 ) -> EffectResult {
     let found = executor.images.image_status(image).await.map_err(error)?;
     let info = match found {
         Some(info) if !executor.records.is_off() => info,
         found => return Ok(EffectOk::Image(found)),
     };
-    let (records, id, now) = (executor.records.clone(), info.id.clone(), executor.tasks.now().wall);
-    let may_use =
-        executor.tasks.blocking(move || records.may_use(&written, id.as_str(), &credentials, now)).await;
-    Ok(EffectOk::Image(may_use.unwrap_or(false).then_some(info)))
+    let (records, id) = (executor.records.clone(), info.id.clone());
+    let (written, own) = (user.written.clone(), user.credentials.clone());
+    let now = executor.tasks.now().wall;
+    let judged = executor.tasks.blocking(move || {
+        let granted = records.may_use(&written, id.as_str(), &own, now);
+        (granted, !granted && records.has_accounts(&written, id.as_str()))
+    });
+    let (mut may_use, by_account) = judged.await.unwrap_or((false, false));
+    if by_account {
+        let repository = images::repository(image);
+        user.credentials.extend(executor.plugins.credentials(&repository, key, &user.account).await);
+        let (records, id, now) = (executor.records.clone(), info.id.clone(), executor.tasks.now().wall);
+        let judged = move || records.may_use(&user.written, id.as_str(), &user.credentials, now);
+        may_use = executor.tasks.blocking(judged).await.unwrap_or(false);
+    }
+    Ok(EffectOk::Image(may_use.then_some(info)))
 }
 
 pub(super) async fn pull<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
+    key: &PodKey,
     image: &str,
-    written: String,
-    credentials: Vec<Credential>,
+    user: ImageUser,
 ) -> EffectResult {
+    let ImageUser { written, mut credentials, account } = user;
+    let (root, repository) = (executor.dirs.root().to_owned(), images::repository(image));
+    let of = repository.clone();
+    let of_node = executor.tasks.blocking(move || of_node(&root).lookup(&of)).await;
+    credentials.extend(of_node.unwrap_or_default());
+    credentials.extend(executor.plugins.credentials(&repository, key, &account).await);
     // The semaphore is never closed; waiting for it counts as part of the pull.
     let _permit = executor.pulls.acquire().await;
     if executor.records.is_off() {
@@ -59,7 +78,7 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
     let result = attempt_all(executor, image, credentials).await;
     let now = executor.tasks.now().wall;
     let (outcome, told) = match result {
-        Ok((info, origin)) => (Ok((info.id.clone(), origin)), Ok(EffectOk::Image(Some(info)))),
+        Ok((info, source)) => (Ok((info.id.clone(), source)), Ok(EffectOk::Image(Some(info)))),
         Err(e) => (Err(()), Err(e)),
     };
     executor.tasks.blocking(move || under_way.end(outcome, now)).await;
@@ -73,10 +92,10 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    fn end(mut self, outcome: Result<(ImageId, Option<Origin>), ()>, now: Wall) {
+    fn end(mut self, outcome: Result<(ImageId, Option<Source>), ()>, now: Wall) {
         let Some(image) = self.image.take() else { return };
         match outcome {
-            Ok((id, origin)) => self.records.pulled(&image, id.as_str(), origin.as_ref(), now),
+            Ok((id, source)) => self.records.pulled(&image, id.as_str(), source.as_ref(), now),
             Err(()) => self.records.failed(&image),
         }
     }
@@ -90,15 +109,12 @@ impl Drop for UnderWay {
     }
 }
 
-/// The image, and the Secret that it was pulled with, if that was needed.
+/// The image, and whose credential it was pulled with, if that is not every pod's.
 async fn attempt_all<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     image: &str,
-    mut credentials: Vec<Credential>,
-) -> Result<(ImageInfo, Option<Origin>), EffectError> {
-    let (root, repository) = (executor.dirs.root().to_owned(), images::repository(image));
-    let of_node = executor.tasks.blocking(move || of_node(&root).lookup(&repository)).await;
-    credentials.extend(of_node.unwrap_or_default());
+    credentials: Vec<Credential>,
+) -> Result<(ImageInfo, Option<Source>), EffectError> {
     let mut failures: Vec<EffectError> = Vec::new();
     let mut attempts: Vec<Option<&Credential>> = credentials.iter().map(Some).collect();
     if attempts.is_empty() {
@@ -106,7 +122,7 @@ async fn attempt_all<R: Runtime, I: ImageService>(
     }
     for credential in attempts {
         match executor.images.pull(image, credential).await {
-            Ok(info) => return Ok((info, credential.and_then(|c| c.origin.clone()))),
+            Ok(info) => return Ok((info, credential.and_then(|c| c.source.clone()))),
             Err(e) => failures.push(said(e)),
         }
     }
@@ -182,7 +198,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             lookup(),
-            [Credential { username: "a".to_owned(), password: "b".to_owned(), origin: None }]
+            [Credential { username: "a".to_owned(), password: "b".to_owned(), source: None }]
         );
         std::fs::write(root.path().join("config.json"), "{").unwrap();
         std::fs::write(
@@ -192,7 +208,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             lookup(),
-            [Credential { username: "c".to_owned(), password: "d".to_owned(), origin: None }]
+            [Credential { username: "c".to_owned(), password: "d".to_owned(), source: None }]
         );
     }
 }

@@ -166,9 +166,11 @@ fn rig(pulls: usize) -> Rig {
     let records = PullRecords::new(dir.path(), off);
     let handlers = Arc::new(Hanging);
     let sources = crate::sources::of_cluster::<NoServer>(None, &tasks);
+    let plugins = Plugins::new(dir.path(), Vec::new(), sources.clone(), tasks.clone());
     let executor = Executor::new(
         (driver.clone(), driver.clone(), handlers),
-        (dirs, sources, Arc::new(records)),
+        (dirs, sources),
+        (Arc::new(records), Arc::new(plugins)),
         pulls,
         (tasks.clone(), Metrics::new(Arc::new(VirtualClock::new()))),
         to_pleg,
@@ -202,7 +204,10 @@ fn stop() -> Effect {
 }
 
 fn pull(image: &str) -> Effect {
-    Effect::PullImage { image: image.to_owned(), written: image.to_owned(), credentials: Vec::new() }
+    Effect::PullImage {
+        image: image.to_owned(),
+        user: ImageUser { written: image.to_owned(), ..ImageUser::default() },
+    }
 }
 
 fn class(result: &EffectResult) -> Option<Class> {

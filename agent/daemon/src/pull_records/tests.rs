@@ -1,6 +1,7 @@
 //! Records on disk through the life and death of agents.
 
 use super::*;
+use agent_core::images::keyring::Origin;
 use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
 
 const ID: &str = "sha256:aa";
@@ -16,7 +17,11 @@ fn origin(name: &str) -> Origin {
 }
 
 fn with(origin: Origin) -> Vec<Credential> {
-    vec![Credential { username: "u".to_owned(), password: "p".to_owned(), origin: Some(origin) }]
+    vec![Credential {
+        username: "u".to_owned(),
+        password: "p".to_owned(),
+        source: Some(Source::Secret(origin)),
+    }]
 }
 
 fn image(id: &str, tag: &str) -> ImageInfo {
@@ -42,7 +47,7 @@ fn a_pull_is_its_pullers_also_for_the_next_agent() {
     assert!(r.may_use("a:1", ID, &[], Wall(0)), "it was there before");
     r.begin("a:1").unwrap();
     assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(0)), "it is being pulled");
-    r.pulled("a:1", ID, Some(&origin("s")), Wall(1));
+    r.pulled("a:1", ID, Some(&Source::Secret(origin("s"))), Wall(1));
     assert_eq!(count(&r.pulling), 0);
     for agent in [r, records(root.path())] {
         agent.settle(&[image(ID, "a:1")], Wall(2)).unwrap();
@@ -76,7 +81,7 @@ fn a_pull_that_outlived_the_agent_is_nobodys_until_it_is_pulled_again() {
     assert_eq!((count(&r.pulling), count(&r.pulled)), (0, 1));
     assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(1)));
     r.begin("a:1").unwrap();
-    r.pulled("a:1", ID, Some(&origin("s")), Wall(2));
+    r.pulled("a:1", ID, Some(&Source::Secret(origin("s"))), Wall(2));
     assert!(r.may_use("a:1", ID, &with(origin("s")), Wall(2)));
     assert!(r.may_use("b:1", "sha256:bb", &[], Wall(2)), "that one was there before");
 }
@@ -112,7 +117,7 @@ fn what_cannot_be_read_opens_nothing() {
     assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(0)));
     assert!(!r.may_use("b:1", "sha256:bb", &with(origin("s")), Wall(0)));
     r.begin("a:1").unwrap();
-    r.pulled("a:1", ID, Some(&origin("s")), Wall(1));
+    r.pulled("a:1", ID, Some(&Source::Secret(origin("s"))), Wall(1));
     assert!(r.may_use("a:1", ID, &with(origin("s")), Wall(1)), "it was mended");
     std::fs::write(r.pulled.join("other"), "{").unwrap();
     r.settle(&[image(ID, "a:1")], Wall(2)).unwrap();

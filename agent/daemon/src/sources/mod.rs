@@ -10,6 +10,7 @@
 mod objects;
 mod tokens;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,15 @@ pub struct HeldToken {
     pub renew: Wall,
 }
 
+/// What plugins for credentials may hear of a service account.
+#[derive(Clone, Debug)]
+pub struct FoundAccount {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+}
+
 /// Where pods get values from.
 pub trait Sources: Send + Sync + 'static {
     /// What an object holds now.
@@ -66,6 +76,9 @@ pub trait Sources: Send + Sync + 'static {
 
     /// A token that is good for a while.
     fn token(&self, token: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>>;
+
+    /// A service account of the namespace `namespace`, as it is now.
+    fn account(&self, namespace: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>>;
 
     /// After how long objects must be fetched again because nobody tells of changes; `None` if somebody does.
     fn reread_after(&self) -> Option<Duration>;
@@ -182,6 +195,10 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
         Box::pin(self.tokens.token(token))
     }
 
+    fn account(&self, namespace: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
+        Box::pin(self.tokens.account(namespace, name))
+    }
+
     fn reread_after(&self) -> Option<Duration> {
         self.objects.reread_after()
     }
@@ -207,6 +224,10 @@ impl Sources for NoSources {
     fn token(&self, _: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>> {
         let why = "failed to fetch token: the node belongs to no cluster".to_owned();
         Box::pin(std::future::ready(Err(why)))
+    }
+
+    fn account(&self, _: String, _: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
     }
 
     fn reread_after(&self) -> Option<Duration> {

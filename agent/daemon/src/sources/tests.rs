@@ -70,7 +70,15 @@ fn server() -> (Arc<Server>, Tasks, Caller<Server>) {
 fn token() -> TokenRef {
     let text = |text: &str| text.to_owned();
     let (namespace, account, audience) = (text("ns"), text("sa"), String::new());
-    TokenRef { namespace, account, audience, life_s: 600, pod: text("p"), uid: text("u") }
+    TokenRef {
+        namespace,
+        account,
+        account_uid: String::new(),
+        audience,
+        life_s: 600,
+        pod: text("p"),
+        uid: text("u"),
+    }
 }
 
 #[tokio::test(start_paused = true)]

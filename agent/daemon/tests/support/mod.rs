@@ -151,6 +151,8 @@ impl Machine {
                 verification: Some(Verification::NeverVerifyPreloadedImages),
                 allowlist: Vec::new(),
             },
+            plugins: Vec::new(),
+            plugins_dir: PathBuf::new(),
             fence_until,
             pod_output: false,
             admission: Arc::new(AdmissionContext {

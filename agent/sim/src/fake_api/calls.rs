@@ -146,6 +146,9 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
         ApiCall::GetCsr { name } => (Key::new(Resource::Csrs, "", name), Verb::Get),
         ApiCall::GetConfigMap(object) => (of(Resource::ConfigMaps, object), Verb::Get),
         ApiCall::GetSecret(object) => (of(Resource::Secrets, object), Verb::Get),
+        ApiCall::GetServiceAccount(_) => {
+            return Err(Status::bad_request("no service accounts are kept here"));
+        }
         ApiCall::FindPod { .. }
         | ApiCall::ReviewToken(_)
         | ApiCall::ReviewAccess(_)

@@ -14,8 +14,16 @@ fn origin(name: &str, hash: &str) -> Origin {
     }
 }
 
+fn secret(name: &str, hash: &str) -> Source {
+    Source::Secret(origin(name, hash))
+}
+
+fn account(name: &str) -> AccountName {
+    AccountName { uid: format!("uid-{name}"), namespace: "ns".to_owned(), name: name.to_owned() }
+}
+
 fn credential(name: &str, hash: &str) -> Credential {
-    Credential { username: "u".to_owned(), password: "p".to_owned(), origin: Some(origin(name, hash)) }
+    Credential { username: "u".to_owned(), password: "p".to_owned(), source: Some(secret(name, hash)) }
 }
 
 fn at(seconds: i64) -> Wall {
@@ -34,7 +42,7 @@ fn files_are_upstreams() {
         r#"{"kind":"ImagePullIntent","apiVersion":"kubelet.config.k8s.io/v1beta1","image":"busybox"}"#;
     assert_eq!(Intent::new("busybox").to_bytes(), format!("{intent}\n").into_bytes());
     assert_eq!(Intent::parse(intent.as_bytes()), Ok(Intent::new("busybox")));
-    let record = Record::new(ID, at(0)).with(IMAGE, Some(&origin("s", "h")), at(1)).unwrap();
+    let record = Record::new(ID, at(0)).with(IMAGE, Some(&secret("s", "h")), at(1)).unwrap();
     let record = record.with("other", None, at(2)).unwrap();
     let text = concat!(
         r#"{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","#,
@@ -61,15 +69,15 @@ fn files_are_upstreams() {
 
 #[test]
 fn a_record_learns_and_does_not_repeat_itself() {
-    let first = Record::new(ID, at(0)).with(IMAGE, Some(&origin("b", "1")), at(1)).unwrap();
-    assert_eq!(first.with(IMAGE, Some(&origin("b", "1")), at(2)), None);
-    let renewed = first.with(IMAGE, Some(&origin("b", "2")), at(2)).unwrap();
-    let both = renewed.with(IMAGE, Some(&origin("a", "3")), at(3)).unwrap();
+    let first = Record::new(ID, at(0)).with(IMAGE, Some(&secret("b", "1")), at(1)).unwrap();
+    assert_eq!(first.with(IMAGE, Some(&secret("b", "1")), at(2)), None);
+    let renewed = first.with(IMAGE, Some(&secret("b", "2")), at(2)).unwrap();
+    let both = renewed.with(IMAGE, Some(&secret("a", "3")), at(3)).unwrap();
     let secrets = &both.credential_mapping["r.example:5000/team/app"].kubernetes_secrets;
     assert_eq!(*secrets, [origin("a", "3"), origin("b", "2")]);
     let open = both.with(IMAGE, None, at(4)).unwrap();
     assert!(open.credential_mapping["r.example:5000/team/app"].kubernetes_secrets.is_empty());
-    assert_eq!(open.with(IMAGE, Some(&origin("c", "4")), at(5)), None, "it is everybody's");
+    assert_eq!(open.with(IMAGE, Some(&secret("c", "4")), at(5)), None, "it is everybody's");
 }
 
 #[test]
@@ -84,7 +92,7 @@ fn the_age_of_a_record_is_known_to_the_second() {
 #[test]
 fn who_may_use_what_was_pulled() {
     let default = policy(Verification::NeverVerifyPreloadedImages, &[]);
-    let by_secret = Record::new(ID, at(0)).with(IMAGE, Some(&origin("s", "h")), at(1)).unwrap();
+    let by_secret = Record::new(ID, at(0)).with(IMAGE, Some(&secret("s", "h")), at(1)).unwrap();
     let open = Record::new(ID, at(0)).with(IMAGE, None, at(1)).unwrap();
     let pulled = |record: &Record| Known::Pulled(record.clone());
     let table = [
@@ -112,8 +120,32 @@ fn who_may_use_what_was_pulled() {
     let same_repository = format!("r.example:5000/team/app@sha256:{}", "0".repeat(64));
     assert_eq!(access(&default, &same_repository, &pulled(&open), &[]), Access::Granted);
     // A Secret whose hash could not be made matches by what it is only.
-    let hashless = Record::new(ID, at(0)).with(IMAGE, Some(&origin("s", "")), at(1)).unwrap();
+    let hashless = Record::new(ID, at(0)).with(IMAGE, Some(&secret("s", "")), at(1)).unwrap();
     assert_eq!(access(&default, IMAGE, &pulled(&hashless), &[credential("t", "")]), Access::MustPull);
+}
+
+#[test]
+fn service_accounts() {
+    let default = policy(Verification::NeverVerifyPreloadedImages, &[]);
+    let of = |name: &str| Credential {
+        username: "u".to_owned(),
+        password: "p".to_owned(),
+        source: Some(Source::Account(account(name))),
+    };
+    let record = Record::new(ID, at(0)).with(IMAGE, Some(&Source::Account(account("b"))), at(1)).unwrap();
+    assert_eq!(record.with(IMAGE, Some(&Source::Account(account("b"))), at(2)), None);
+    let record = record.with(IMAGE, Some(&Source::Account(account("a"))), at(2)).unwrap();
+    assert!(record.has_accounts(IMAGE) && !record.has_accounts("other:1"));
+    let text = r#""r.example:5000/team/app":{"kubernetesServiceAccounts":[{"uid":"uid-a","namespace":"ns","name":"a"},{"uid":"uid-b","namespace":"ns","name":"b"}]}"#;
+    assert!(String::from_utf8(record.to_bytes()).unwrap().contains(text));
+    let known = Known::Pulled(record.clone());
+    let seen = |credentials: &[Credential]| access(&default, IMAGE, &known, credentials);
+    assert_eq!(seen(&[of("a")]), Access::Granted);
+    assert_eq!(seen(&[credential("s", "h"), of("b")]), Access::Granted);
+    assert_eq!(seen(&[of("c")]), Access::MustPull);
+    assert_eq!(seen(&[credential("a", "h")]), Access::MustPull, "a Secret is no account");
+    let open = record.with(IMAGE, None, at(3)).unwrap();
+    assert!(!open.has_accounts(IMAGE), "it is everybody's");
 }
 
 #[test]

@@ -46,15 +46,15 @@ fn a_pull_has_the_secrets_that_fit_and_says_which_are_unusable() {
     assert_eq!(answers.len(), 4);
     w.answer(fetch.0, Ok(EffectOk::Objects(answers)));
     let (id, look) = w.pending.iter().next().expect("whether the image is there");
-    let Effect::InspectImage { credentials, .. } = &look.effect else { panic!("{look:?}") };
-    assert_eq!(credentials.len(), 1);
+    let Effect::InspectImage { user, .. } = &look.effect else { panic!("{look:?}") };
+    assert_eq!((user.credentials.len(), user.written.as_str()), (1, "r.example/x:1"));
     let id = *id;
     w.perform(id);
     let given: Vec<String> = w
         .pending
         .values()
         .filter_map(|call| match &call.effect {
-            Effect::PullImage { credentials, .. } => Some(credentials),
+            Effect::PullImage { user, .. } => Some(&user.credentials),
             _ => None,
         })
         .flatten()

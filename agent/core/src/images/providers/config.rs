@@ -1,0 +1,395 @@
+//! What `--image-credential-provider-config` says: which plugins there are, for which images, and what they are told.
+//!
+//! In: the texts of its files in their order. Out: [`Provider`]s, or every mistake with the path of its field. Upstream:
+//! pkg/credentialprovider/plugin/config.go; the reasons are its own where it has one.
+
+use std::collections::BTreeSet;
+
+use orlop_config::duration::Duration;
+use orlop_config::{formats, yaml};
+use serde::Deserialize;
+
+/// Group of the configuration's versions.
+const GROUP: &str = "kubelet.config.k8s.io/";
+const KIND: &str = "CredentialProviderConfig";
+/// Only this version of the configuration has tokens, and only this one of the plugins gets them.
+const V1: &str = "v1";
+const VERSIONS: [&str; 3] = [V1, "v1alpha1", "v1beta1"];
+/// Group of the requests' versions.
+const PLUGIN_GROUP: &str = "credentialprovider.kubelet.k8s.io/";
+
+/// A plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provider {
+    /// Its name, which is that of its program.
+    pub name: String,
+    /// Images that it is asked about: registry, with `*` in parts of its name, and perhaps the beginning of a path.
+    pub match_images: Vec<String>,
+    /// How long an answer is kept that does not say so itself.
+    pub default_cache: std::time::Duration,
+    /// Version of the requests and answers, with its group.
+    pub api_version: String,
+    /// Arguments of the program.
+    pub args: Vec<String>,
+    /// Variables beside those of the agent.
+    pub env: Vec<Variable>,
+    /// The token that it gets, if it wants one.
+    pub token: Option<Token>,
+}
+
+/// A variable of the environment.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// `tokenAttributes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Whom the token is for.
+    pub audience: String,
+    /// The plugin is not asked for pods without a service account.
+    pub require_account: bool,
+    /// Annotations of the account that it gets, and without which it is not asked.
+    pub required: Vec<String>,
+    /// Annotations that it gets if they are there.
+    pub optional: Vec<String>,
+    /// Answers hold for one token only (`cacheType: Token`), not for the account.
+    pub per_token: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    api_version: String,
+    kind: String,
+    providers: Option<Vec<Written>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Written {
+    #[serde(default)]
+    name: String,
+    match_images: Option<Vec<String>>,
+    default_cache_duration: Option<Duration>,
+    #[serde(default)]
+    api_version: String,
+    args: Option<Vec<String>>,
+    env: Option<Vec<Variable>>,
+    token_attributes: Option<WrittenToken>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WrittenToken {
+    #[serde(default)]
+    service_account_token_audience: String,
+    #[serde(default)]
+    cache_type: String,
+    require_service_account: Option<bool>,
+    required_service_account_annotation_keys: Option<Vec<String>>,
+    optional_service_account_annotation_keys: Option<Vec<String>>,
+}
+
+/// Everything that is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--image-credential-provider-config: {}", .0.join("; "))]
+pub struct ConfigError(pub Vec<String>);
+
+/// All files together; `files` are (name, text) in their order. `tokens`: gate
+/// KubeletServiceAccountTokenForCredentialProviders.
+///
+/// # Errors
+/// [`ConfigError`] with every mistake of the first file that cannot be read, else of all of them.
+pub fn parse(files: &[(String, String)], tokens: bool) -> Result<Vec<Provider>, ConfigError> {
+    let mut written = Vec::new();
+    for (name, text) in files {
+        written.extend(read(text).map_err(|why| ConfigError(vec![format!("{name}: {why}")]))?);
+    }
+    let mut wrong = Vec::new();
+    if written.is_empty() {
+        wrong.push("providers: Required value: at least 1 item in plugins is required".to_owned());
+    }
+    let mut names = BTreeSet::new();
+    for (at, provider) in written.iter().enumerate() {
+        let path = format!("providers[{at}]");
+        if !names.insert(&provider.name) {
+            wrong.push(format!("{path}.name: Duplicate value: {:?}", provider.name));
+        }
+        check(&path, provider, tokens, &mut wrong);
+    }
+    if wrong.is_empty() {
+        Ok(written.into_iter().map(Written::provider).collect())
+    } else {
+        Err(ConfigError(wrong))
+    }
+}
+
+fn read(text: &str) -> Result<Vec<Written>, String> {
+    let document = yaml::parse(text).map_err(|e| format!("line {}: {}", e.line, e.reason))?;
+    let file: File = serde_json::from_value(document.value).map_err(|e| e.to_string())?;
+    let version = file.api_version.strip_prefix(GROUP).filter(|v| VERSIONS.contains(v));
+    let (Some(version), KIND) = (version, file.kind.as_str()) else {
+        return Err(format!("it is a {} of {}, not a {KIND} of {GROUP}{V1}", file.kind, file.api_version));
+    };
+    let providers = file.providers.unwrap_or_default();
+    if version != V1 && providers.iter().any(|p| p.token_attributes.is_some()) {
+        return Err(format!(
+            "unknown field \"tokenAttributes\" in {GROUP}{version}; write it as {GROUP}{V1}"
+        ));
+    }
+    Ok(providers)
+}
+
+fn check(path: &str, provider: &Written, tokens: bool, wrong: &mut Vec<String>) {
+    let name = &provider.name;
+    let mut rule = |ok: bool, field: &str, why: String| {
+        if !ok {
+            wrong.push(format!("{path}.{field}: {why}"));
+        }
+    };
+    let invalid = |why: &str| format!("Invalid value: {name:?}: provider name cannot {why}");
+    rule(!name.is_empty(), "name", "Required value".to_owned());
+    rule(!name.contains('/'), "name", invalid("contain '/'"));
+    rule(!name.contains(' '), "name", invalid("contain spaces"));
+    rule(name != ".", "name", invalid("be '.'"));
+    rule(name != "..", "name", invalid("be '..'"));
+    let version = &provider.api_version;
+    let known = version.strip_prefix(PLUGIN_GROUP).is_some_and(|v| VERSIONS.contains(&v));
+    rule(!version.is_empty(), "apiVersion", "Required value".to_owned());
+    rule(
+        version.is_empty() || known,
+        "apiVersion",
+        format!(
+            "Unsupported value: {version:?}: supported values: {}",
+            VERSIONS.map(|v| format!("\"{PLUGIN_GROUP}{v}\"")).join(", ")
+        ),
+    );
+    let images = provider.match_images.as_deref().unwrap_or_default();
+    rule(
+        !images.is_empty(),
+        "matchImages",
+        "Required value: at least 1 item in matchImages is required".to_owned(),
+    );
+    for image in images {
+        if let Some(why) = wrong_place(image) {
+            rule(false, "matchImages", format!("Invalid value: {image:?}: match image is invalid: {why}"));
+        }
+    }
+    match provider.default_cache_duration {
+        None => rule(false, "defaultCacheDuration", "Required value".to_owned()),
+        Some(d) => rule(
+            d >= Duration::ZERO,
+            "defaultCacheDuration",
+            format!("Invalid value: \"{d}\": must be greater than or equal to 0"),
+        ),
+    }
+    if let Some(token) = &provider.token_attributes {
+        check_token(&format!("{path}.tokenAttributes"), token, (tokens, version), wrong);
+    }
+}
+
+fn check_token(path: &str, token: &WrittenToken, (tokens, version): (bool, &str), wrong: &mut Vec<String>) {
+    let keys = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
+    let required = keys(&token.required_service_account_annotation_keys);
+    let optional = keys(&token.optional_service_account_annotation_keys);
+    let mut rule = |ok: bool, field: &str, why: String| {
+        if !ok {
+            wrong.push(format!("{path}{field}: {why}"));
+        }
+    };
+    let gate = "Forbidden: tokenAttributes is not supported when KubeletServiceAccountTokenForCredentialProviders feature gate is disabled";
+    rule(tokens, "", gate.to_owned());
+    let own = format!("{PLUGIN_GROUP}{V1}");
+    rule(version == own, "", format!("Forbidden: tokenAttributes is only supported for {own} API version"));
+    let audience = &token.service_account_token_audience;
+    rule(!audience.is_empty(), ".serviceAccountTokenAudience", "Required value".to_owned());
+    let require = token.require_service_account;
+    rule(require.is_some(), ".requireServiceAccount", "Required value".to_owned());
+    rule(
+        require != Some(false) || required.is_empty(),
+        ".requiredServiceAccountAnnotationKeys",
+        "Forbidden: requireServiceAccount cannot be false when requiredServiceAccountAnnotationKeys is set"
+            .to_owned(),
+    );
+    for (field, list) in [
+        (".requiredServiceAccountAnnotationKeys", &required),
+        (".optionalServiceAccountAnnotationKeys", &optional),
+    ] {
+        let mut seen = BTreeSet::new();
+        for key in list {
+            let is_key = formats::is_qualified_name(&key.to_lowercase());
+            rule(is_key, field, format!("Invalid value: {key:?}: must be the key of an annotation"));
+            rule(seen.insert(key), field, format!("Duplicate value: {key:?}"));
+        }
+    }
+    let both: Vec<&String> = required.iter().filter(|key| optional.contains(key)).collect();
+    rule(
+        both.is_empty(),
+        "",
+        format!("Invalid value: {both:?}: annotation keys cannot be both required and optional"),
+    );
+    let values = "\"ServiceAccount\", \"Token\"";
+    let kind = token.cache_type.as_str();
+    rule(!kind.is_empty(), ".cacheType", format!("Required value: one of {values}"));
+    rule(
+        ["", "ServiceAccount", "Token"].contains(&kind),
+        ".cacheType",
+        format!("Unsupported value: {kind:?}: supported values: {values}"),
+    );
+}
+
+/// Why a text is not `registry[:port][/path]`.
+fn wrong_place(text: &str) -> Option<&'static str> {
+    let host = text.split('/').next().unwrap_or_default();
+    if text.chars().any(char::is_control) {
+        return Some("it has a control character");
+    }
+    if host.chars().any(|c| " <>\"^`{}|\\@".contains(c)) {
+        return Some("invalid character in host name");
+    }
+    if glob::Pattern::new(host).is_err() {
+        return Some("its wildcards are wrong");
+    }
+    match host.rsplit_once(':') {
+        Some((_, port)) if !port.bytes().all(|b| b.is_ascii_digit()) && !host.ends_with(']') => {
+            Some("invalid port after host")
+        }
+        _ => None,
+    }
+}
+
+impl Written {
+    /// It was checked.
+    fn provider(self) -> Provider {
+        let token = self.token_attributes.map(|token| Token {
+            audience: token.service_account_token_audience,
+            require_account: token.require_service_account.unwrap_or(true),
+            required: token.required_service_account_annotation_keys.unwrap_or_default(),
+            optional: token.optional_service_account_annotation_keys.unwrap_or_default(),
+            per_token: token.cache_type == "Token",
+        });
+        Provider {
+            name: self.name,
+            match_images: self.match_images.unwrap_or_default(),
+            default_cache: self.default_cache_duration.unwrap_or(Duration::ZERO).to_std(),
+            api_version: self.api_version,
+            args: self.args.unwrap_or_default(),
+            env: self.env.unwrap_or_default(),
+            token,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\n";
+    const ONE: &str = "providers:
+- name: ecr
+  matchImages: ['*.dkr.example.com', 'r.example:5000/team']
+  defaultCacheDuration: 12h
+  apiVersion: credentialprovider.kubelet.k8s.io/v1
+  args: [get]
+  env: [{name: A, value: b}]
+  tokenAttributes:
+    serviceAccountTokenAudience: registry
+    cacheType: Token
+    requireServiceAccount: true
+    requiredServiceAccountAnnotationKeys: [example.com/role]
+";
+
+    fn of(text: &str) -> Result<Vec<Provider>, ConfigError> {
+        parse(&[("f.yaml".to_owned(), format!("{HEAD}{text}"))], true)
+    }
+
+    fn wrong(text: &str) -> String {
+        of(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_a_plugin_may_be_told() {
+        let all = of(ONE).unwrap();
+        let [one] = all.as_slice() else { panic!("{all:?}") };
+        assert_eq!((one.name.as_str(), one.default_cache.as_secs(), one.args.len()), ("ecr", 43200, 1));
+        let token = one.token.as_ref().unwrap();
+        assert!(token.per_token && token.require_account && token.required == ["example.com/role"]);
+        let json = r#"{"apiVersion":"kubelet.config.k8s.io/v1beta1","kind":"CredentialProviderConfig","providers":[
+            {"name":"b","matchImages":["x.io"],"defaultCacheDuration":"0s","apiVersion":"credentialprovider.kubelet.k8s.io/v1beta1"}]}"#;
+        let files = [("a".to_owned(), format!("{HEAD}{ONE}")), ("b".to_owned(), json.to_owned())];
+        let names: Vec<String> = parse(&files, true).unwrap().into_iter().map(|p| p.name).collect();
+        assert_eq!(names, ["ecr", "b"]);
+    }
+
+    #[test]
+    fn every_mistake_is_told_with_its_place() {
+        let with = |from: &str, to: &str| wrong(&ONE.replacen(from, to, 1));
+        for (from, to, words) in [
+            (
+                "name: ecr",
+                "name: a/b",
+                "providers[0].name: Invalid value: \"a/b\": provider name cannot contain '/'",
+            ),
+            ("name: ecr", "name: a b", "cannot contain spaces"),
+            ("name: ecr", "name: ..", "cannot be '..'"),
+            ("k8s.io/v1\n  args", "k8s.io/v7\n  args", "providers[0].apiVersion: Unsupported value"),
+            (
+                "k8s.io/v1\n  args",
+                "k8s.io/v1beta1\n  args",
+                "only supported for credentialprovider.kubelet.k8s.io/v1",
+            ),
+            ("12h", "-1s", "must be greater than or equal to 0"),
+            ("12h", "soon", "f.yaml: must be a duration"),
+            ("'*.dkr.example.com'", "'a:b/c'", "match image is invalid: invalid port after host"),
+            ("  args: [get]", "  arg: [get]", "unknown field `arg`"),
+            ("cacheType: Token", "cacheType: Pod", "tokenAttributes.cacheType: Unsupported value: \"Pod\""),
+            ("    cacheType: Token\n", "", "tokenAttributes.cacheType: Required value"),
+            (
+                "requireServiceAccount: true",
+                "requireServiceAccount: false",
+                "requireServiceAccount cannot be false",
+            ),
+            (
+                "    requireServiceAccount: true\n",
+                "",
+                "tokenAttributes.requireServiceAccount: Required value",
+            ),
+            (
+                "Audience: registry",
+                "Audience: ''",
+                "tokenAttributes.serviceAccountTokenAudience: Required value",
+            ),
+            ("[example.com/role]", "[a, a]", "Duplicate value: \"a\""),
+            ("[example.com/role]", "['a b']", "must be the key of an annotation"),
+            (
+                "[example.com/role]",
+                "[a]\n    optionalServiceAccountAnnotationKeys: [a]",
+                "cannot be both required and optional",
+            ),
+            ("defaultCacheDuration: 12h\n", "args: []\n", "duplicate"),
+        ] {
+            let said = with(from, to);
+            assert!(said.contains(words), "{to}: {said}");
+        }
+        let bare = wrong("providers:\n- {name: a}\n- {name: a}\n");
+        for words in [
+            "providers[1].name: Duplicate value: \"a\"",
+            "providers[0].matchImages: Required value",
+            "providers[0].defaultCacheDuration: Required value",
+            "providers[0].apiVersion: Required value",
+        ] {
+            assert!(bare.contains(words), "{words}: {bare}");
+        }
+        assert!(wrong("providers: []\n").contains("at least 1 item"));
+        let gate = parse(&[("f".to_owned(), format!("{HEAD}{ONE}"))], false).unwrap_err().to_string();
+        assert!(gate.contains("feature gate is disabled"), "{gate}");
+        let other = parse(&[("f".to_owned(), "apiVersion: v1\nkind: Pod\n".to_owned())], true).unwrap_err();
+        assert!(other.to_string().contains("f: it is a Pod of v1"), "{other}");
+    }
+}

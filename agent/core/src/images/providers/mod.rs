@@ -1,0 +1,276 @@
+//! Credentials that plugins give: what they are asked, what they answer, how long that holds.
+//!
+//! ```text
+//! image ─► Provider::fits ─► Answers::find ─┬─► credentials
+//!                              request ─► program ─► answer ─► Answers::keep
+//! ```
+//! In: the plugins' configuration, images, service accounts, what programs print. Out: requests, credentials. Invariants: a
+//! plugin is asked only about images of its patterns; what was answered for one service account (or one token) is never used
+//! for another one; nothing that a program printed is shown. Upstream: pkg/credentialprovider/plugin.
+
+pub mod config;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use orlop_config::duration;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use self::config::{Provider, Token};
+use super::keyring;
+use crate::time::Mono;
+
+/// Longest time that a program may take.
+pub const TIME_MAX: Duration = Duration::from_secs(60);
+/// Most bytes of an answer; more is an error.
+pub const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// How often answers that have ended are looked for.
+const PURGE_EVERY: Duration = Duration::from_secs(15 * 60);
+
+impl Provider {
+    /// The plugin is asked about this image (registry and path, without tag and digest).
+    #[must_use]
+    pub fn fits(&self, image: &str) -> bool {
+        self.match_images.iter().any(|pattern| keyring::matches(pattern, image))
+    }
+}
+
+/// A service account as a plugin may hear of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Account {
+    /// Its namespace, which is the pod's.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Of its annotations, those that the plugin gets.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl Token {
+    /// Of `annotations` those that the plugin gets; `None` if one is missing without which it is not asked.
+    #[must_use]
+    pub fn annotations(&self, all: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
+        let pair = |key: &String| all.get(key).map(|value| (key.clone(), value.clone()));
+        let mut given: BTreeMap<String, String> = self.required.iter().map(pair).collect::<Option<_>>()?;
+        given.extend(self.optional.iter().filter_map(pair));
+        Some(given)
+    }
+}
+
+/// For whom an answer holds: an account and, with `cacheType: Token`, one token of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct For {
+    account: Account,
+    token_hash: Option<String>,
+}
+
+impl For {
+    /// By the configuration of the plugin.
+    #[must_use]
+    pub fn new(configured: &Token, account: Account, token: &str) -> For {
+        For { account, token_hash: configured.per_token.then(|| hash(token)) }
+    }
+}
+
+/// SHA-256, as text.
+#[must_use]
+pub fn hash(token: &str) -> String {
+    hex::encode(Sha256::digest(token.as_bytes()))
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Request<'a> {
+    kind: &'static str,
+    api_version: &'a str,
+    image: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_account_token: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_account_annotations: Option<&'a BTreeMap<String, String>>,
+}
+
+/// What the program reads.
+#[must_use]
+pub fn request(provider: &Provider, image: &str, account: Option<(&Account, &str)>) -> Vec<u8> {
+    let request = Request {
+        kind: "CredentialProviderRequest",
+        api_version: &provider.api_version,
+        image,
+        service_account_token: account.map(|(_, token)| token),
+        service_account_annotations: account.map(|(a, _)| &a.annotations).filter(|a| !a.is_empty()),
+    };
+    // Texts only: that cannot fail.
+    let mut bytes = serde_json::to_vec(&request).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}
+
+/// Names and passwords by the images that they are for.
+pub type Auth = BTreeMap<String, Login>;
+
+/// A name and a password as a plugin gives them.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Login {
+    /// Who.
+    #[serde(default)]
+    pub username: String,
+    /// The password or token.
+    #[serde(default)]
+    pub password: String,
+}
+
+/// Only whose it is.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Login({:?})", self.username)
+    }
+}
+
+/// For which images an answer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of the same name.
+    Image,
+    /// Those of the registry.
+    Registry,
+    /// All that the plugin is asked about.
+    Global,
+}
+
+/// What a program answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// For which images it holds.
+    pub scope: Scope,
+    /// How long; `None`: as long as the configuration says.
+    pub kept: Option<Duration>,
+    /// What to try.
+    pub auth: Auth,
+}
+
+/// Why an answer is not used. What it holds may be secret, so nothing of it is said.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// Not JSON with a kind and a version.
+    #[error("error reading GVK from response: it is not a JSON object with kind and apiVersion")]
+    Unreadable,
+    /// Another version than was asked for.
+    #[error(
+        "apiVersion from credential plugin response did not match expected apiVersion:{expected}, actual apiVersion:{actual}"
+    )]
+    Version {
+        /// The configured one.
+        expected: String,
+        /// The answer's.
+        actual: String,
+    },
+    /// Not of the form of an answer.
+    #[error("error decoding credential provider plugin response from stdout")]
+    Form,
+    /// Another word than Image, Registry and Global.
+    #[error("credential provider plugin did not return a valid cacheKeyType: {0}")]
+    Scope(String),
+    /// The token came back as the password.
+    #[error(
+        "credential provider plugin returned the service account token as the password which is not allowed when service account cache type is not set to 'Token'"
+    )]
+    Echo,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head {
+    api_version: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Body {
+    kind: String,
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(default)]
+    cache_key_type: String,
+    cache_duration: Option<duration::Duration>,
+    auth: Option<Auth>,
+}
+
+/// Reads what a program printed; `token` is the one that it was given.
+///
+/// # Errors
+/// [`AnswerError`].
+pub fn answer(provider: &Provider, printed: &[u8], token: Option<&str>) -> Result<Answer, AnswerError> {
+    let head: Head = serde_json::from_slice(printed).map_err(|_| AnswerError::Unreadable)?;
+    if head.api_version != provider.api_version {
+        let expected = provider.api_version.clone();
+        return Err(AnswerError::Version { expected, actual: head.api_version });
+    }
+    let body: Body = serde_json::from_slice(printed).map_err(|_| AnswerError::Form)?;
+    if body.kind != "CredentialProviderResponse" {
+        return Err(AnswerError::Form);
+    }
+    let auth = body.auth.unwrap_or_default();
+    let may_echo = provider.token.as_ref().is_none_or(|configured| configured.per_token);
+    if let Some(token) = token.filter(|_| !may_echo)
+        && auth.values().any(|login| login.password == token)
+    {
+        return Err(AnswerError::Echo);
+    }
+    let scope = match body.cache_key_type.as_str() {
+        "Image" => Scope::Image,
+        "Registry" => Scope::Registry,
+        "Global" => Scope::Global,
+        other => return Err(AnswerError::Scope(other.to_owned())),
+    };
+    // A negative time is over at once.
+    Ok(Answer { scope, kept: body.cache_duration.map(duration::Duration::to_std), auth })
+}
+
+/// What holds of a plugin's answers.
+#[derive(Debug, Default)]
+pub struct Answers {
+    kept: BTreeMap<(String, Option<For>), (Auth, Mono)>,
+    purged: Option<Mono>,
+}
+
+impl Answers {
+    /// What holds for the image and for whom it is asked.
+    pub fn find(&mut self, image: &str, whom: Option<&For>, now: Mono) -> Option<Auth> {
+        if self.purged.is_none_or(|last| now.since(last) > PURGE_EVERY) {
+            self.kept.retain(|_, (_, ends)| now <= *ends);
+            self.purged = Some(now);
+        }
+        [Scope::Image, Scope::Registry, Scope::Global].into_iter().find_map(|scope| {
+            let (auth, ends) = self.kept.get(&(scope.key(image), whom.cloned()))?;
+            (now <= *ends).then(|| auth.clone())
+        })
+    }
+
+    /// Keeps an answer for as long as it, or else the configuration, says.
+    pub fn keep(&mut self, image: &str, whom: Option<For>, answer: &Answer, default: Duration, now: Mono) {
+        let time = answer.kept.unwrap_or(default);
+        if !time.is_zero() {
+            self.kept.insert((answer.scope.key(image), whom), (answer.auth.clone(), now.after(time)));
+        }
+    }
+}
+
+impl Scope {
+    fn key(self, image: &str) -> String {
+        match self {
+            Scope::Image => image.to_owned(),
+            Scope::Registry => image.split('/').next().unwrap_or_default().to_owned(),
+            // No image is called that.
+            Scope::Global => "<global>".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

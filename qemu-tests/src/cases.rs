@@ -8,6 +8,7 @@ pub mod api_metrics;
 pub mod api_stats;
 pub mod api_streams;
 pub mod api_tools;
+pub mod api_top;
 pub mod boot;
 pub mod boot_refused;
 pub mod cri_contract;
@@ -76,6 +77,7 @@ pub fn all() -> Vec<Case> {
         api_metrics::CASES,
         api_streams::CASES,
         api_stats::CASES,
+        api_top::CASES,
         api_tools::CASES,
         lifecycle::CASES,
         lifecycle_time::CASES,

@@ -24,6 +24,7 @@ pub mod hostile;
 pub mod identities;
 pub mod join;
 pub mod kubeconfig;
+pub mod metrics_server;
 pub mod node_api;
 pub mod pki;
 pub mod plane;

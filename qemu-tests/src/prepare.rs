@@ -60,14 +60,15 @@ pub fn image(run: &Arc<Run>) -> Result<bool> {
 
 /// True if the case needs the control plane.
 fn needs_control_plane(case: &Case) -> bool {
-    case.name.starts_with("join/")
+    case.name.starts_with("join/") || case.name.starts_with("api/")
 }
 
 /// Fetches and compiles the control plane before the first case that needs it, so that no case's time holds it.
 /// What goes wrong is said here and again by the cases.
 pub fn control_plane(run: &Arc<Run>, cases: &[Case]) {
+    let with_metrics_server = cases.iter().any(|case| case.name == "api/top");
     if cases.iter().any(needs_control_plane)
-        && let Err(e) = programs::find(run)
+        && let Err(e) = programs::prepare(run, with_metrics_server)
     {
         say::line(format!("  no control plane: {e:#}"));
     }

@@ -1,5 +1,5 @@
-//! Compiles Kubernetes from `qemu-tests/controlplane` and its end-to-end suite from `qemu-tests/conformance` (each a
-//! go.mod with a few lines of Go) and keeps the results.
+//! Compiles Kubernetes from `qemu-tests/controlplane`, metrics-server from `qemu-tests/metrics-server` and the
+//! end-to-end suite from `qemu-tests/conformance` (each a go.mod with a few lines of Go) and keeps the results.
 //!
 //! What comes in: a Go compiler of this machine that is new enough, else Debian's; the module proxy that `go` is
 //! set up for. What goes out: static programs in `$ORLOP_CACHE/controlplane/<key>`. Invariants: the key covers
@@ -24,14 +24,17 @@ use crate::{say, selftest};
 /// A go.mod of the harness: its directory below `qemu-tests`, and the texts that decide what comes out of it.
 struct Module {
     dir: &'static str,
+    go_mod: &'static str,
     inputs: &'static [&'static str],
 }
 
 const GO_MOD: &str = include_str!("../../controlplane/go.mod");
+const METRICS_SERVER_GO_MOD: &str = include_str!("../../metrics-server/go.mod");
 const SUITE_GO_MOD: &str = include_str!("../../conformance/go.mod");
 
 const CONTROL_PLANE: Module = Module {
     dir: "controlplane",
+    go_mod: GO_MOD,
     inputs: &[
         GO_MOD,
         include_str!("../../controlplane/go.sum"),
@@ -40,8 +43,19 @@ const CONTROL_PLANE: Module = Module {
     ],
 };
 
+const METRICS_SERVER: Module = Module {
+    dir: "metrics-server",
+    go_mod: METRICS_SERVER_GO_MOD,
+    inputs: &[
+        METRICS_SERVER_GO_MOD,
+        include_str!("../../metrics-server/go.sum"),
+        include_str!("../../metrics-server/cmd/metrics-server/main.go"),
+    ],
+};
+
 const SUITE: Module = Module {
     dir: "conformance",
+    go_mod: SUITE_GO_MOD,
     inputs: &[
         SUITE_GO_MOD,
         include_str!("../../conformance/go.sum"),
@@ -56,6 +70,8 @@ pub enum Target {
     ControlPlane,
     /// The upstream kubelet, for comparison.
     Kubelet,
+    /// What `kubectl top` asks, and what asks the nodes.
+    MetricsServer,
     /// The upstream end-to-end suite.
     EndToEnd,
     /// What runs the suite in several processes.
@@ -75,6 +91,7 @@ impl Target {
         match self {
             Target::ControlPlane => "controlplane",
             Target::Kubelet => "kubelet",
+            Target::MetricsServer => "metrics-server",
             Target::EndToEnd => "e2e.test",
             Target::Ginkgo => "ginkgo",
             Target::Agnhost => "agnhost",
@@ -87,6 +104,7 @@ impl Target {
         match self {
             Target::ControlPlane => "./cmd/controlplane",
             Target::Kubelet => "./cmd/kubelet",
+            Target::MetricsServer => "./cmd/metrics-server",
             Target::EndToEnd => "k8s.io/kubernetes/test/e2e",
             Target::Ginkgo => "github.com/onsi/ginkgo/v2/ginkgo",
             Target::Agnhost => "k8s.io/kubernetes/test/images/agnhost",
@@ -98,6 +116,7 @@ impl Target {
     fn module(self) -> &'static Module {
         match self {
             Target::ControlPlane | Target::Kubelet => &CONTROL_PLANE,
+            Target::MetricsServer => &METRICS_SERVER,
             _ => &SUITE,
         }
     }
@@ -123,37 +142,45 @@ pub fn version() -> Result<&'static str> {
 }
 
 /// The oldest compiler that go.mod accepts, for example `1.26.0`.
-fn oldest_go() -> Result<&'static str> {
-    GO_MOD.lines().find_map(|l| l.strip_prefix("go ")).context("go.mod names no Go version")
+fn oldest_go(go_mod: &'static str) -> Result<&'static str> {
+    go_mod.lines().find_map(|l| l.strip_prefix("go ")).context("go.mod names no Go version")
 }
 
-/// Builds targets of one module, or finds them built; answers the directory with the programs.
+/// Builds targets, or finds them built; answers the directory with the programs of the first one's module. Packages of
+/// several modules are compiled once if their versions are the same.
 ///
 /// # Errors
 /// No compiler can be had, or what it says.
 pub fn programs(run: &Arc<Run>, cache: &Path, targets: &[Target]) -> Result<PathBuf> {
-    let module = targets.first().context("nothing to build")?.module();
+    let first = targets.first().context("nothing to build")?.module();
     fs::create_dir_all(cache).with_context(|| format!("make {}", cache.display()))?;
     // Two runs at once: the second finds what the first has built.
     let lock = fs::File::create(cache.join("lock")).context("make the lock")?;
     let _locked = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, e)| e).context("lock the cache")?;
-    let go = compiler(cache)?;
-    let dir = cache.join(key(&go.version, module));
-    let missing: Vec<Target> = targets.iter().copied().filter(|t| !dir.join(t.program()).exists()).collect();
-    if missing.is_empty() {
-        return Ok(dir);
-    }
-    fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
-    for target in missing {
+    let place = |module: &Module| -> Result<(Go, PathBuf)> {
+        let go = compiler(cache, module)?;
+        let dir = cache.join(key(&go.version, module));
+        Ok((go, dir))
+    };
+    let mut compiled = false;
+    for &target in targets {
+        let (go, dir) = place(target.module())?;
         let program = dir.join(target.program());
+        if program.exists() {
+            continue;
+        }
+        fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let partial = dir.join(format!("{}.partial", target.program()));
         compile(run, cache, &go, target, &partial)?;
         fs::rename(&partial, &program).with_context(|| format!("rename to {}", program.display()))?;
+        compiled = true;
     }
-    // Three gigabytes that only another release would use, and hardly.
-    let objects = cache.join("go/build");
-    fs::remove_dir_all(&objects).with_context(|| format!("remove {}", objects.display()))?;
-    Ok(dir)
+    if compiled {
+        // Three gigabytes that only another release would use, and hardly.
+        let objects = cache.join("go/build");
+        fs::remove_dir_all(&objects).with_context(|| format!("remove {}", objects.display()))?;
+    }
+    Ok(place(first)?.1)
 }
 
 struct Go {
@@ -162,8 +189,8 @@ struct Go {
 }
 
 /// This machine's `go` if it is new enough, else Debian's.
-fn compiler(cache: &Path) -> Result<Go> {
-    let oldest = oldest_go()?;
+fn compiler(cache: &Path, module: &Module) -> Result<Go> {
+    let oldest = oldest_go(module.go_mod)?;
     let own = PathBuf::from("go");
     if let Ok(version) = go_version(&own)
         && is_new_enough(&version, oldest)
@@ -278,6 +305,8 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -304,6 +333,27 @@ mod tests {
             assert!(replaced.len() > 25 && replaced.iter().all(|l| l.ends_with(&staging)), "{replaced:?}");
         }
         assert!(linker_flags(version).contains("version.gitMinor=36"));
-        assert_eq!(oldest_go().unwrap(), "1.26.0");
+        assert_eq!(oldest_go(GO_MOD).unwrap(), "1.26.0");
+    }
+
+    #[test]
+    fn metrics_server_is_of_the_control_planes_packages() {
+        let required = |text: &'static str| -> BTreeMap<&str, &str> {
+            let lines = text.lines().filter(|line| line.starts_with('\t') && !line.contains(" => "));
+            lines.filter_map(|line| line.trim().split(" //").next()?.split_once(' ')).collect()
+        };
+        let replaced: BTreeMap<&str, &str> = METRICS_SERVER_GO_MOD
+            .lines()
+            .filter_map(|line| Some((line.trim().split_once(" => ")?.0, line.rsplit_once(' ')?.1)))
+            .collect();
+        let of_plane = required(GO_MOD);
+        let own: Vec<&str> = required(METRICS_SERVER_GO_MOD)
+            .into_iter()
+            .filter(|(name, version)| of_plane.get(name) != Some(replaced.get(name).unwrap_or(version)))
+            .map(|(name, _)| name)
+            .collect();
+        let expected =
+            ["github.com/grafana/regexp", "github.com/prometheus/prometheus", "sigs.k8s.io/metrics-server"];
+        assert_eq!(own, expected, "other versions are compiled once more");
     }
 }

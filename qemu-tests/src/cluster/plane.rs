@@ -252,12 +252,20 @@ impl Cluster {
         &self.run
     }
 
+    /// The supervisor of the plane's programs.
+    ///
+    /// # Errors
+    /// If the cluster is being stopped.
+    pub fn plane(&mut self) -> Result<&mut Supervised> {
+        self.plane.as_mut().context("the cluster is being stopped")
+    }
+
     /// Ends the API server as a crash does.
     ///
     /// # Errors
     /// If it does not end.
     pub fn kill_apiserver(&mut self) -> Result<()> {
-        let plane = self.plane.as_mut().context("the cluster is being stopped")?;
+        let plane = self.plane()?;
         plane.signal(APISERVER, nix::libc::SIGKILL)?;
         plane.await_exit(APISERVER).map(|_| ())
     }

@@ -49,6 +49,20 @@ fn own_dir() -> Option<PathBuf> {
     std::env::var_os(BIN_DIR_VARIABLE).filter(|d| !d.is_empty()).map(PathBuf::from)
 }
 
+/// Builds what is not there yet (minutes, the first time). metrics-server consists of the control plane's packages: what
+/// is compiled for the one is there for the other if both are made at once.
+///
+/// # Errors
+/// The build's.
+pub fn prepare(run: &Arc<Run>, with_metrics_server: bool) -> Result<()> {
+    if own_dir().is_none() {
+        let more = with_metrics_server.then_some(Target::MetricsServer);
+        let targets: Vec<Target> = [Target::ControlPlane].into_iter().chain(more).collect();
+        build::programs(run, &cache(), &targets)?;
+    }
+    find(run).map(|_| ())
+}
+
 /// Finds the programs, building what is not there yet (minutes, the first time).
 ///
 /// # Errors
@@ -83,6 +97,15 @@ pub fn kubelet(run: &Arc<Run>) -> Result<PathBuf> {
         return Ok(kubelet);
     }
     Ok(build::programs(run, &cache(), &[Target::Kubelet])?.join(Target::Kubelet.program()))
+}
+
+/// metrics-server (built when first asked for).
+///
+/// # Errors
+/// The build's.
+pub fn metrics_server(run: &Arc<Run>) -> Result<PathBuf> {
+    let target = Target::MetricsServer;
+    Ok(build::programs(run, &cache(), &[target])?.join(target.program()))
 }
 
 /// What the upstream end-to-end suite of the same release needs.

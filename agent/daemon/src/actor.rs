@@ -128,7 +128,8 @@ impl Tasks {
     /// Starts a state owner. It lives until the node stops or [`Shell::after`] ends it.
     pub fn own<S: Shell>(&self, machine: S::Machine, shell: S, inbox: Inbox<<S::Machine as Machine>::Event>) {
         let tasks = self.clone();
-        self.start(run(tasks, machine, shell, inbox));
+        // Boxed: a future holds what it is given several times over.
+        self.start(run(tasks, Box::new(machine), shell, inbox));
     }
 }
 
@@ -140,7 +141,7 @@ fn round_up(left: Duration) -> Duration {
 
 async fn run<S: Shell>(
     tasks: Tasks,
-    mut machine: S::Machine,
+    mut machine: Box<S::Machine>,
     mut shell: S,
     mut inbox: Inbox<<S::Machine as Machine>::Event>,
 ) {

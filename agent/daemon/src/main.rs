@@ -28,6 +28,7 @@ fn main() -> ExitCode {
 }
 
 fn start(settings: Settings) -> anyhow::Result<()> {
+    agent_linux::heap::share_arenas();
     agent_linux::process::unblock_signals().context("unblock signals")?;
     let environment = Environment::of_process();
     logging::init(&settings.kubelet.logging, environment.under_journald)?;

@@ -92,8 +92,7 @@ impl Outlets {
     }
 
     /// A worker published a status.
-    pub fn published(&self, key: &PodKey, status: PodStatus) {
-        let status = Arc::new(status);
+    pub fn published(&self, key: &PodKey, status: Arc<PodStatus>) {
         self.metrics.published(key, self.statuses.get(&key.uid).as_deref(), &status);
         self.statuses.publish(key, status.clone());
         if let Some(api) = &self.api {

@@ -156,7 +156,7 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
                 }
             }
             PodAction::Persist { id, record } => self.executor.persist(id, record, self.own.clone()),
-            PodAction::PublishStatus(status) => self.outlets.published(&self.key, *status),
+            PodAction::PublishStatus(status) => self.outlets.published(&self.key, status),
             PodAction::Event(fact) => self.outlets.event(&self.key, &fact),
             PodAction::Finished { .. } => self.finished = true,
         }

@@ -1,7 +1,8 @@
 //! The C library's heap, which Rust's standard allocator uses.
 //!
 //! glibc keeps freed memory in case it is wanted again: after a hundred pods have started at once that is half of
-//! what the agent holds. See malloc_trim(3).
+//! what the agent holds. It also begins an arena for each thread, up to eight for each processor, and what one thread has
+//! freed is of no use to another. See malloc_trim(3), mallopt(3).
 #![allow(unsafe_code)]
 
 /// Gives pages without live allocations back to the kernel. Takes a few milliseconds for a heap of tens of MiB, in
@@ -12,6 +13,19 @@ pub fn give_back() {
     // allocation, and its argument is only how much to leave at the top of the heap.
     unsafe {
         nix::libc::malloc_trim(0);
+    }
+}
+
+/// Arenas that [`share_arenas`] allows: one for each of the threads that carry the work.
+#[cfg(target_env = "gnu")]
+const ARENAS: i32 = 2;
+
+/// Has all threads share two arenas. To be called before there are threads; a C library that refuses goes on as it was.
+pub fn share_arenas() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt changes a limit of the allocator's under its own lock; it takes and answers plain numbers.
+    unsafe {
+        nix::libc::mallopt(nix::libc::M_ARENA_MAX, ARENAS);
     }
 }
 

@@ -131,7 +131,7 @@ pub enum NodeRequest {
     /// PLEG lists all pods.
     Relist,
     /// A status was published.
-    Status(PodKey, Box<PodStatus>),
+    Status(PodKey, Arc<PodStatus>),
     /// A Kubernetes event was recorded.
     Event(PodKey, EventFact),
     /// A call to the API server.
@@ -395,7 +395,7 @@ impl Node {
             PodAction::Persist { id, record } => self.out.push(NodeRequest::Persist { id, record }),
             PodAction::PublishStatus(status) => {
                 self.out.push(NodeRequest::Status(key.clone(), status.clone()));
-                self.pod_news(now, PodNews::Published(key.clone(), Arc::from(status)));
+                self.pod_news(now, PodNews::Published(key.clone(), status));
             }
             PodAction::Event(fact) => {
                 self.out.push(NodeRequest::Event(key.clone(), fact.clone()));

@@ -22,6 +22,7 @@ use agent_core::api::WatchEvent;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Resource;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
@@ -33,9 +34,9 @@ use session::Session;
 const EVENTS_MAX: usize = 64;
 
 /// What can be watched.
-pub trait Watched: DeserializeOwned + Resource<DynamicType = ()> + Send + Sync + 'static {}
+pub trait Watched: Serialize + DeserializeOwned + Resource<DynamicType = ()> + Send + Sync + 'static {}
 
-impl<T: DeserializeOwned + Resource<DynamicType = ()> + Send + Sync + 'static> Watched for T {}
+impl<T: Serialize + DeserializeOwned + Resource<DynamicType = ()> + Send + Sync + 'static> Watched for T {}
 
 /// Which objects: a collection and a field that all of them share.
 #[derive(Clone, Debug)]

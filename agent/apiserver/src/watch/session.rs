@@ -62,7 +62,7 @@ pub(super) struct Session<T> {
     client: ApiClient,
     selection: Selection,
     events: mpsc::Sender<WatchEvent<T>>,
-    store: Store<T>,
+    store: Store,
     /// Up to where the consumer has been told; empty before the first list.
     version: String,
     streamed_lists: bool,

@@ -1,59 +1,95 @@
 //! The objects as they were delivered last.
 //!
-//! In: decoded objects. Out: shared pointers, the same for an object that has not changed. Invariant: holds what the
-//! consumer was told and nothing else, so that an object that no longer decodes can stand as it was.
+//! In: decoded objects. Out: shared pointers for the consumer. Invariants: holds what the consumer was told and nothing
+//! else, so that an object that no longer decodes can stand as it was; holds it as text, which is a fifth of a decoded
+//! pod: the consumer keeps what it needs of the object, and the text is read only when the server's words cannot be.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::Resource;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::decode::{Item, Key};
 
 #[derive(Debug)]
-pub(super) struct Store<T> {
-    known: BTreeMap<String, Arc<T>>,
+pub(super) struct Store {
+    known: BTreeMap<String, Kept>,
 }
 
-impl<T: Resource> Store<T> {
-    pub(super) fn new() -> Store<T> {
+/// One object.
+#[derive(Clone, Debug)]
+struct Kept {
+    uid: Option<String>,
+    version: Option<String>,
+    json: Box<[u8]>,
+}
+
+impl Kept {
+    /// `None` for an object that is no text, which the types of Kubernetes are not.
+    fn of<T: Resource + Serialize>(object: &T) -> Option<Kept> {
+        let (uid, version) = (object.meta().uid.clone(), object.meta().resource_version.clone());
+        let json = serde_json::to_vec(object).ok()?.into_boxed_slice();
+        Some(Kept { uid, version, json })
+    }
+
+    fn is<T: Resource>(&self, object: &T) -> bool {
+        let meta = object.meta();
+        self.version.is_some() && (&self.uid, &self.version) == (&meta.uid, &meta.resource_version)
+    }
+
+    fn object<T: DeserializeOwned>(&self) -> Option<Arc<T>> {
+        serde_json::from_slice(&self.json).ok().map(Arc::new)
+    }
+}
+
+impl Store {
+    pub(super) fn new() -> Store {
         Store { known: BTreeMap::new() }
     }
 
-    pub(super) fn apply(&mut self, key: &Key, object: T) -> Arc<T> {
-        let object = self.shared(key, object);
-        self.known.insert(key.full_name(), Arc::clone(&object));
-        object
+    pub(super) fn apply<T: Resource + Serialize>(&mut self, key: &Key, object: T) -> Arc<T> {
+        let name = key.full_name();
+        if let Some(kept) = self.kept(&name, &object) {
+            self.known.insert(name, kept);
+        }
+        Arc::new(object)
     }
 
-    /// The pointer that the consumer has already, if it is the same object at the same version.
-    fn shared(&self, key: &Key, object: T) -> Arc<T> {
-        let known = self.known.get(&key.full_name()).filter(|known| {
-            let (old, new) = (known.meta(), object.meta());
-            new.resource_version.is_some()
-                && (&old.uid, &old.resource_version) == (&new.uid, &new.resource_version)
-        });
-        known.cloned().unwrap_or_else(|| Arc::new(object))
+    /// The object as text; the text that is there, if it is the same object at the same version.
+    fn kept<T: Resource + Serialize>(&mut self, name: &str, object: &T) -> Option<Kept> {
+        self.known.remove(name).filter(|known| known.is(object)).or_else(|| Kept::of(object))
     }
 
     /// The object as it was last: the server's words if they decode, else ours.
-    pub(super) fn delete(&mut self, key: &Key, object: Option<T>) -> Option<Arc<T>> {
+    pub(super) fn delete<T: DeserializeOwned>(&mut self, key: &Key, object: Option<T>) -> Option<Arc<T>> {
         let known = self.known.remove(&key.full_name());
-        object.map(Arc::new).or(known)
+        object.map(Arc::new).or_else(|| known?.object())
     }
 
     /// Everything there is. What does not decode stands as it was; returns the list and who that was, and why.
-    pub(super) fn replace(&mut self, items: Vec<Item<T>>) -> (Vec<Arc<T>>, Vec<(String, String)>) {
-        let (mut now, mut bad) = (BTreeMap::new(), Vec::new());
+    pub(super) fn replace<T: Resource + Serialize + DeserializeOwned>(
+        &mut self,
+        items: Vec<Item<T>>,
+    ) -> (Vec<Arc<T>>, Vec<(String, String)>) {
+        let (mut now, mut listed, mut bad) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         for item in items {
             match item {
                 Item::Good(key, object) => {
-                    now.insert(key.full_name(), self.shared(&key, object));
+                    let name = key.full_name();
+                    if let Some(kept) = self.kept(&name, &object) {
+                        now.insert(name.clone(), kept);
+                    }
+                    listed.insert(name, Arc::new(object));
                 }
                 Item::Bad(key, why) => {
                     let name = key.full_name();
-                    if let Some(known) = self.known.get(&name) {
-                        now.insert(name.clone(), Arc::clone(known));
+                    if let Some((kept, object)) =
+                        self.known.remove(&name).and_then(|k| Some((k.clone(), k.object()?)))
+                    {
+                        listed.insert(name.clone(), object);
+                        now.insert(name.clone(), kept);
                     }
                     bad.push((name, why));
                 }
@@ -61,7 +97,7 @@ impl<T: Resource> Store<T> {
             }
         }
         self.known = now;
-        (self.known.values().cloned().collect(), bad)
+        (listed.into_values().collect(), bad)
     }
 }
 
@@ -87,14 +123,17 @@ mod tests {
         let mut store = Store::new();
         let first = store.apply(&key(), pod("1"));
         let (listed, bad) = store.replace(vec![Item::Bad(key(), "why".to_owned())]);
-        assert!(Arc::ptr_eq(&listed[0], &first));
+        assert_eq!(listed, [Arc::clone(&first)]);
         assert_eq!(bad, [("a".to_owned(), "why".to_owned())]);
         let (listed, _) = store.replace(vec![Item::Good(key(), pod("1"))]);
-        assert!(Arc::ptr_eq(&listed[0], &first), "unchanged: the same pointer");
+        assert_eq!(listed, [Arc::clone(&first)]);
         let (listed, _) = store.replace(vec![Item::Good(key(), pod("2"))]);
-        assert!(!Arc::ptr_eq(&listed[0], &first));
-        assert_eq!(store.delete(&key(), None).unwrap().metadata.resource_version.as_deref(), Some("2"));
-        assert_eq!(store.delete(&key(), None), None);
-        assert!(store.replace(vec![Item::Bad(key(), String::new())]).0.is_empty());
+        assert_ne!(listed, [first]);
+        assert_eq!(
+            store.delete::<Pod>(&key(), None).unwrap().metadata.resource_version.as_deref(),
+            Some("2")
+        );
+        assert_eq!(store.delete::<Pod>(&key(), None), None);
+        assert!(store.replace::<Pod>(vec![Item::Bad(key(), String::new())]).0.is_empty());
     }
 }

@@ -306,6 +306,10 @@ impl Recorder {
                 return;
             }
             let Some(pending) = self.queue.remove(next) else { return };
+            if self.queue.is_empty() {
+                // What a burst needed is not kept.
+                self.queue = VecDeque::new();
+            }
             self.rate.take(now.mono);
             let id = EffectId(self.next_id);
             self.next_id += 1;

@@ -124,7 +124,7 @@ pub enum PodAction {
         record: TerminatingRecord,
     },
     /// The status changed.
-    PublishStatus(Box<PodStatus>),
+    PublishStatus(Arc<PodStatus>),
     /// Something to record as a Kubernetes event.
     Event(EventFact),
     /// Nothing of the pod is left; drop the worker.

@@ -50,7 +50,7 @@ pub(super) struct Base {
     pub(super) snapshot: Option<Arc<PodSnapshot>>,
     /// Which list of the pod each container is in that is not a regular one.
     pub(super) lists: BTreeMap<String, ContainerList>,
-    pub(super) published: Option<PodStatus>,
+    pub(super) published: Option<Arc<PodStatus>>,
     pub(super) network: Result<(), String>,
     /// Sandboxes this incarnation has stopped.
     pub(super) stopped: Vec<SandboxId>,
@@ -262,7 +262,7 @@ impl Base {
             pod,
             snapshot: self.snapshot.as_deref(),
             waiting,
-            previous: self.published.as_ref(),
+            previous: self.published.as_deref(),
             terminating: stage.terminating,
             may_start: stage.may_start,
             verdict: stage.verdict,
@@ -278,9 +278,10 @@ impl Base {
 
     /// Publishes a status if it differs from the last one.
     pub(super) fn publish(&mut self, status: PodStatus, out: &mut Outbox<PodAction>) {
-        if self.published.as_ref() != Some(&status) {
-            self.published = Some(status.clone());
-            out.push(PodAction::PublishStatus(Box::new(status)));
+        if self.published.as_deref() != Some(&status) {
+            let status = Arc::new(status);
+            self.published = Some(Arc::clone(&status));
+            out.push(PodAction::PublishStatus(status));
         }
     }
 }

@@ -144,7 +144,7 @@ impl PodWorker {
     /// The last published status.
     #[must_use]
     pub fn status(&self) -> Option<&PodStatus> {
-        self.base.published.as_ref()
+        self.base.published.as_deref()
     }
 
     /// Effects that have not been answered yet (checker BOUNDED).

@@ -237,7 +237,7 @@ pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<
     if let Some(p) = t.pod.clone().filter(|p| !t.remove || can_tell(p, b)) {
         let mut status = b.status(&p, &t.waiting, Stage::down(verdict(&t.reason).as_ref()), now);
         let over = |s: &PodStatus| s.phase.as_deref().and_then(Phase::terminal).is_some();
-        let known = [b.published.as_ref(), p.status.as_ref()].into_iter().flatten().any(over);
+        let known = [b.published.as_deref(), p.status.as_ref()].into_iter().flatten().any(over);
         if over(&status) && !known {
             // After a restart nothing was published yet, and what an earlier incarnation said is not known.
             let Some(before) = b.published.as_ref().and_then(|s| s.phase.clone()) else { return };

@@ -49,6 +49,8 @@ pub(super) fn statuses(inputs: &StatusInputs<'_>) -> Statuses {
     }
     out.regular.sort_by(|a, b| a.name.cmp(&b.name));
     out.ephemeral.sort_by(|a, b| a.name.cmp(&b.name));
+    // They live as long as the pod, and a list of one takes the room of four.
+    [&mut out.init, &mut out.regular, &mut out.ephemeral].into_iter().for_each(Vec::shrink_to_fit);
     out
 }
 

@@ -27,7 +27,7 @@ use crate::types::pod::{self, CONFIG_MIRROR};
 pub(super) struct ApiPods {
     node_name: String,
     listed: bool,
-    pods: BTreeMap<String, Pod>,
+    pods: BTreeMap<String, Box<Pod>>,
     /// Name of a mirror pod to its UID in the API.
     mirrors: BTreeMap<ObjectName, String>,
 }
@@ -57,10 +57,10 @@ impl ApiPods {
     /// The API's pod that shows the status of `key`.
     pub(super) fn of(&self, key: &PodKey) -> Option<(&Pod, Via)> {
         if let Some(pod) = self.pods.get(key.uid.as_str()) {
-            return Some((pod, Via::Itself));
+            return Some((&**pod, Via::Itself));
         }
         let mirror = self.pods.get(self.mirrors.get(&object_name(key))?)?;
-        (mirror_hash(mirror)? == key.uid.as_str()).then_some((mirror, Via::Mirror))
+        (mirror_hash(mirror)? == key.uid.as_str()).then_some((&**mirror, Via::Mirror))
     }
 
     pub(super) fn listed(&mut self, pods: &[Arc<Pod>]) {
@@ -112,7 +112,7 @@ impl ApiPods {
         if mirror_hash(&pod).is_some() {
             self.mirrors.insert(name_of(&pod), pod::uid(&pod).to_owned());
         }
-        self.pods.insert(pod::uid(&pod).to_owned(), pod);
+        self.pods.insert(pod::uid(&pod).to_owned(), Box::new(pod));
     }
 }
 
@@ -226,13 +226,13 @@ impl Entry {
         }
     }
 
-    pub(super) fn published(&mut self, status: &PodStatus, now: Mono) {
+    pub(super) fn published(&mut self, status: Arc<PodStatus>, now: Mono) {
         self.untold.get_or_insert(now);
         if self.finished {
             // A new worker for the same UID: a static pod came back.
             (self.terminated, self.finished, self.deleted) = (false, false, false);
         }
-        self.status = Some(Arc::new(status.clone()));
+        self.status = Some(status);
         self.said_something();
     }
 

@@ -189,14 +189,14 @@ impl StatusManager {
         self.dirty.is_empty() && self.flights.is_empty()
     }
 
-    fn published(&mut self, key: PodKey, status: &PodStatus, now: Mono, out: &mut Outbox<StatusAction>) {
+    fn published(&mut self, key: PodKey, status: Arc<PodStatus>, now: Mono, out: &mut Outbox<StatusAction>) {
         let uid = key.uid.clone();
         let entry = self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key));
         let api = self.api.of(&entry.key);
         // What a mirror pod shows may be of an earlier run; that is looked at when it is to be written.
         let shown = api.filter(|(_, via)| *via == Via::Itself).and_then(|(pod, _)| pod.status.as_ref());
         let before = entry.status.as_deref().filter(|_| !entry.is_over()).or(shown);
-        if let Err(problem) = transition::check(before, status, api.map(|(pod, _)| pod)) {
+        if let Err(problem) = transition::check(before, &status, api.map(|(pod, _)| pod)) {
             out.push(StatusAction::Report(StatusReport::Illegal { pod: entry.key.clone(), problem }));
             return;
         }
@@ -376,7 +376,7 @@ impl Machine for StatusManager {
     fn step(&mut self, now: Now, event: StatusEvent, out: &mut Outbox<StatusAction>) {
         match event {
             StatusEvent::Watch(event) => self.watched(event),
-            StatusEvent::Published { pod, status } => self.published(pod, &status, now.mono, out),
+            StatusEvent::Published { pod, status } => self.published(pod, status, now.mono, out),
             StatusEvent::Terminated(uid) => self.terminated(uid),
             StatusEvent::Finished(key) => self.finished(key),
             StatusEvent::Answer { id, result } => self.answered(id, result, now, out),

@@ -425,7 +425,7 @@ impl World {
                 PodAction::Cancel(id) => self.cancelled.push(id),
                 PodAction::Probe { id, call } => self.probes.push((id, *call)),
                 PodAction::CancelProbe(id) => self.probes.retain(|(asked, _)| *asked != id),
-                PodAction::PublishStatus(s) => self.statuses.push(*s),
+                PodAction::PublishStatus(s) => self.statuses.push((*s).clone()),
                 PodAction::Event(e) => self.events.push(e),
                 PodAction::Finished { desired_again } => self.finished = Some(desired_again),
             }

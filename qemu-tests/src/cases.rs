@@ -41,6 +41,7 @@ pub mod lifecycle_hostile;
 pub mod lifecycle_logs;
 pub mod lifecycle_probes;
 pub mod lifecycle_time;
+pub mod lifecycle_url;
 pub mod runtime_control;
 
 /// Every case, in the order of `list`.
@@ -81,6 +82,7 @@ pub fn all() -> Vec<Case> {
         api_tools::CASES,
         lifecycle::CASES,
         lifecycle_time::CASES,
+        lifecycle_url::CASES,
         lifecycle_crash::CASES,
         lifecycle_churn::CASES,
         lifecycle_hostile::CASES,

@@ -98,17 +98,7 @@ pub(crate) fn client_config(access: &Access, protocol: Protocol) -> Result<Arc<C
         .map_err(|error| unusable("TLS", error))?;
     let builder = match &access.trust {
         Trust::Certificates(list) => builder.with_webpki_verifier(verifier(list.iter().cloned(), provider)?),
-        Trust::System => {
-            let bundle = CertificateDer::pem_file_iter(SYSTEM_BUNDLE)
-                .map_err(|error| {
-                    unusable(
-                        "certificate-authority",
-                        format!("none is configured and {SYSTEM_BUNDLE} cannot be read: {error}"),
-                    )
-                })?
-                .filter_map(Result::ok);
-            builder.with_webpki_verifier(verifier(bundle, provider)?)
-        }
+        Trust::System => builder.with_webpki_verifier(machines(provider)?),
         Trust::Anyone => {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified::new(&provider)))
         }
@@ -123,6 +113,30 @@ pub(crate) fn client_config(access: &Access, protocol: Protocol) -> Result<Arc<C
     // One long connection: tickets would only sit in memory.
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
+}
+
+/// For clients of other servers than the API's: trusted is who the machine trusts; HTTP/1.1.
+///
+/// # Errors
+/// [`TlsError::Unusable`]: the machine's authorities cannot be read.
+pub fn machine_client() -> Result<Arc<ClientConfig>, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable("TLS", error))?
+        .with_webpki_verifier(machines(provider)?)
+        .with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// Verifies with the certificates of [`SYSTEM_BUNDLE`].
+fn machines(provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
+    let bundle = CertificateDer::pem_file_iter(SYSTEM_BUNDLE).map_err(|error| {
+        let reason = format!("none is configured and {SYSTEM_BUNDLE} cannot be read: {error}");
+        unusable("certificate-authority", reason)
+    })?;
+    verifier(bundle.filter_map(Result::ok), provider)
 }
 
 fn verifier(

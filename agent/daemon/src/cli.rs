@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cluster_settings::{self, ClusterSettings};
+use crate::url_source::Manifests;
 use anyhow::{Context, bail};
 use orlop_config::kubelet::flags::args::{self, Options};
 use orlop_config::kubelet::{DROP_IN_EXTENSION, DropIn, KubeletConfiguration, load_kubelet_config_with};
@@ -89,9 +90,7 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
         &drop_ins.unwrap_or_default(),
         &parsed.overlay,
     )?;
-    if !kubelet.static_pod_url.is_empty() {
-        bail!("staticPodURL {:?} is not supported yet: use staticPodPath", kubelet.static_pod_url);
-    }
+    Manifests::of(&kubelet)?;
     let mut warnings: Vec<String> =
         parsed.options.ignored.iter().map(|flag| format!("--{flag} has no effect")).collect();
     let mut cluster = cluster_settings::read(&parsed.options, join.as_deref())?;
@@ -122,14 +121,16 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
     })))
 }
 
-/// Names and values of flags; a switch without a value is on.
+/// Names and values of flags; a switch without a value is on. The headers of `staticPodURL` are secret.
 fn given(arguments: &[String]) -> Vec<(String, String)> {
     let mut flags = Vec::new();
     for (at, argument) in arguments.iter().enumerate().filter(|(_, a)| a.starts_with('-')) {
         let next = arguments.get(at + 1).filter(|next| !next.starts_with('-'));
         let (name, value) =
             argument.split_once('=').unwrap_or((argument, next.map_or("true", String::as_str)));
-        flags.push((name.trim_start_matches('-').to_owned(), value.to_owned()));
+        let name = name.trim_start_matches('-').to_owned();
+        let shown = if name.replace('_', "-") == "manifest-url-header" { "<secret>" } else { value };
+        flags.push((name, shown.to_owned()));
     }
     flags
 }
@@ -236,10 +237,11 @@ mod tests {
 
     #[test]
     fn flags_are_shown_as_they_were_given() {
-        let arguments = ["--a=1", "--b", "2", "--on", "--c=", "-v", "4"].map(str::to_owned);
+        let arguments =
+            ["--a=1", "--b", "2", "--on", "--c=", "-v", "4", "--manifest-url-header=A:b"].map(str::to_owned);
         let flags: Vec<String> =
             given(&arguments).iter().map(|(name, value)| format!("{name}={value}")).collect();
-        assert_eq!(flags, ["a=1", "b=2", "on=true", "c=", "v=4"]);
+        assert_eq!(flags, ["a=1", "b=2", "on=true", "c=", "v=4", "manifest-url-header=<secret>"]);
     }
 
     #[test]
@@ -295,7 +297,12 @@ mod tests {
             (vec!["--config", "/nonexistent.yaml"], vec!["/nonexistent.yaml"]),
             (vec!["--config-dir", "/nonexistent.d"], vec!["/nonexistent.d"]),
             (vec!["--config", bad.to_str().unwrap()], vec!["bad.yaml", "maxPodz"]),
-            (vec!["--manifest-url", "http://x/"], vec!["staticPodURL", "not supported yet"]),
+            (vec!["--manifest-url", "file:///x"], vec!["staticPodURL", "http://"]),
+            (vec!["--manifest-url", "http://u:p@x/"], vec!["staticPodURL", "staticPodURLHeader"]),
+            (
+                vec!["--manifest-url", "http://x/", "--manifest-url-header", "a b:secret"],
+                vec!["staticPodURLHeader", "\"a b\""],
+            ),
         ] {
             let message = refused(&arguments);
             for word in words {

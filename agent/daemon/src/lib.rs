@@ -35,5 +35,6 @@ pub mod source;
 pub mod sources;
 pub mod status;
 pub mod testing;
+pub mod url_source;
 pub mod watchdog;
 pub mod worker;

@@ -46,7 +46,7 @@ pub struct Synced {
 }
 
 impl Synced {
-    /// `read` is true from the start if there is no source of static pods; `view` becomes true when all is known.
+    /// `read` is true from the start if there is no directory of static pods; other sources are not waited for; `view` becomes true when all is known.
     #[must_use]
     pub fn new(read: bool, view: watch::Sender<bool>) -> Synced {
         Synced { read, listed: false, view }
@@ -54,7 +54,7 @@ impl Synced {
 
     fn see(&mut self, event: &ManagerEvent) {
         match event {
-            ManagerEvent::Update(update) => self.read |= update.source != Source::Api,
+            ManagerEvent::Update(update) => self.read |= update.source == Source::File,
             ManagerEvent::Listed(_) => self.listed = true,
             _ => return,
         }

@@ -1,7 +1,7 @@
 //! The composition root: every state owner of a node, and who sends what to whom.
 //!
 //! ```text
-//! static pods ─► source ─► manager ─► pod workers ─► executor ─► runtime, images, disk
+//! static pods ─► sources ─► manager ─► pod workers ─► executor ─► runtime, images, disk
 //!         cluster (API pods) ─┘▲   ▲          └─► outlets ─► statuses (ledger, host), cluster
 //!           runtime state ─────┘   └── pleg ◄── event stream, relist
 //! ```
@@ -50,6 +50,7 @@ use crate::runtime_state::{self, ContextSource, RuntimeState};
 use crate::source::{SourceShell, read_in_order, watch as watch_source};
 use crate::sources;
 use crate::status::StatusStore;
+use crate::url_source::{self, Manifests};
 use crate::watchdog::Owner;
 
 /// How long calls that change the runtime may take to finish once the agent stops.
@@ -62,6 +63,8 @@ pub struct Plan {
     pub static_pods: Option<String>,
     /// `fileCheckFrequency`.
     pub check_period: Duration,
+    /// `staticPodURL` with its headers, and `httpCheckFrequency`.
+    pub manifests: Option<Manifests>,
     /// Name of the node.
     pub node_name: String,
     /// `--root-dir`.
@@ -178,6 +181,11 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             expected.insert(Source::File);
             let to = (to_manager.clone(), outlets.clone());
             owners.push(("file source", start_source(path, &plan, &tasks, to)));
+        }
+        if let Some(manifests) = plan.manifests.clone() {
+            expected.insert(Source::Http);
+            let to = (to_manager.clone(), outlets.clone());
+            owners.push(("url source", url_source::start(manifests, &plan.node_name, &tasks, to)));
         }
         if mailboxes.is_some() {
             expected.insert(Source::Api);

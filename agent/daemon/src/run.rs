@@ -46,6 +46,7 @@ use crate::pod_dirs::chain;
 use crate::pod_network::{self, RuntimesFile};
 use crate::runtime_state::ContextSource;
 use crate::serving::{self, Views};
+use crate::url_source::Manifests;
 use crate::watchdog::{beat, tell};
 
 /// What the service manager put into the environment, read once.
@@ -291,6 +292,7 @@ fn node_plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) 
     Ok(Plan {
         static_pods: (!path.is_empty()).then_some(path),
         check_period: kubelet.file_check_frequency.to_std(),
+        manifests: Manifests::of(kubelet)?,
         node_name: facts.node_name().to_owned(),
         root_dir: PathBuf::from(settings.options.root_dir.trim_end_matches('/')),
         pod_logs_dir: PathBuf::from(kubelet.pod_logs_dir.trim_end_matches('/')),

@@ -1,4 +1,4 @@
-//! Manifest bytes become one typed pod.
+//! Manifest bytes become one typed pod, or several where a list is allowed.
 //!
 //! In: bytes of a YAML or JSON manifest. Out: [`Decoded`]: the pod, the raw value it came from (for the UID) and
 //! the fields that the API does not have. Invariants: total on any input; the same bytes give the same result;
@@ -31,6 +31,44 @@ pub struct Decoded {
 /// # Errors
 /// [`ManifestError`], never a panic.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, ManifestError> {
+    let raw = parse(bytes)?;
+    check_kind(&raw)?;
+    pod_of(raw)
+}
+
+/// Decode one pod, a `PodList`, or a `List` of pods.
+///
+/// # Errors
+/// [`ManifestError`], for the first item that has one; never a panic.
+pub fn decode_all(bytes: &[u8]) -> Result<Vec<Decoded>, ManifestError> {
+    let mut raw = parse(bytes)?;
+    let kind = match (raw.get("apiVersion").and_then(Value::as_str), raw.get("kind").and_then(Value::as_str))
+    {
+        (Some("v1"), Some(kind @ ("PodList" | "List"))) => kind.to_owned(),
+        _ => {
+            check_kind(&raw)?;
+            return Ok(vec![pod_of(raw)?]);
+        }
+    };
+    let items = match raw.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => items,
+        None | Some(Value::Null) => Vec::new(),
+        Some(_) => {
+            let (path, message) = ("items".to_owned(), "expected a list of pods".to_owned());
+            return Err(ManifestError::Type { path, message });
+        }
+    };
+    let item = |(index, raw): (usize, Value)| {
+        // The kind of the list says what its items are.
+        let said = raw.get("kind").is_some() || raw.get("apiVersion").is_some();
+        let checked = if kind == "PodList" && raw.is_object() && !said { Ok(()) } else { check_kind(&raw) };
+        let pod = checked.and_then(|()| pod_of(raw));
+        pod.map_err(|error| ManifestError::Item { index, error: Box::new(error) })
+    };
+    items.into_iter().enumerate().map(item).collect()
+}
+
+fn parse(bytes: &[u8]) -> Result<Value, ManifestError> {
     if bytes.len() > MAX_MANIFEST_BYTES {
         return Err(ManifestError::TooLarge);
     }
@@ -40,9 +78,11 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, ManifestError> {
         legacy_octal_numbers: true,
         with_snippet: false,
     };
-    let mut raw: Value = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|e| ManifestError::Syntax(syntax_message(&e.to_string())))?;
-    check_kind(&raw)?;
+    serde_saphyr::from_str_with_options(text, options)
+        .map_err(|e| ManifestError::Syntax(syntax_message(&e.to_string())))
+}
+
+fn pod_of(mut raw: Value) -> Result<Decoded, ManifestError> {
     if let Some(object) = raw.as_object_mut() {
         object.remove("status");
     }
@@ -203,6 +243,35 @@ mod tests {
         assert_eq!(decode(b"a: \xff"), Err(ManifestError::NotText { offset: 3 }));
         assert_eq!(decode(&vec![b' '; MAX_MANIFEST_BYTES + 1]), Err(ManifestError::TooLarge));
         assert!(error(&"[".repeat(100_000)).contains("neither YAML nor JSON"));
+    }
+
+    #[test]
+    fn a_list_has_several_pods_and_a_pod_is_a_list_of_one() {
+        let names = |text: &str| {
+            decode_all(text.as_bytes())
+                .map(|all| all.iter().map(|d| crate::types::pod::name(&d.pod).to_owned()).collect::<Vec<_>>())
+                .map_err(|e| e.to_string())
+        };
+        let list =
+            |kind: &str, items: &str| names(&format!("apiVersion: v1\nkind: {kind}\nitems: {items}\n"));
+        let (a, b) = ("{apiVersion: v1, kind: Pod, metadata: {name: a}}", "{metadata: {name: b}}");
+        assert_eq!(names(POD), Ok(vec!["a".to_owned()]));
+        assert_eq!(list("PodList", &format!("[{a}, {b}]")), Ok(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(list("List", &format!("[{a}]")), Ok(vec!["a".to_owned()]));
+        for nothing in ["[]", "null"] {
+            assert_eq!(list("PodList", nothing), Ok(Vec::new()));
+        }
+        for (kind, items, words) in [
+            ("List", format!("[{a}, {b}]"), "items[1]: expected one Pod"),
+            ("PodList", "[1]".to_owned(), "items[0]: expected one Pod"),
+            ("PodList", "[{kind: Node}]".to_owned(), "items[0]: expected one Pod"),
+            ("PodList", "[{spec: 1}]".to_owned(), "items[0]: spec: invalid type"),
+            ("PodList", "{}".to_owned(), "items: expected a list of pods"),
+            ("Nodes", "[]".to_owned(), "kind: \"Nodes\""),
+        ] {
+            let error = list(kind, &items).unwrap_err();
+            assert!(error.contains(words), "{kind} {items}: {error}");
+        }
     }
 
     proptest! {

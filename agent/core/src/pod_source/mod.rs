@@ -1,6 +1,7 @@
 //! pod_source: where desired pods come from, and what changed. Contract chapter 4.
 //!
-//! In: contents of the static pod directory ([`file::FileSource`]), the API server's watch ([`api::ApiSource`]). Out: [`PodUpdate`]s for
+//! In: contents of the static pod directory ([`file::FileSource`]), what a server of manifests answers
+//! ([`url::UrlSource`]), the API server's watch ([`api::ApiSource`]). Out: [`PodUpdate`]s for
 //! `pod_manager`, in the order REMOVE, ADD, UPDATE, DELETE, RECONCILE, the first of which marks the source as
 //! ready. Invariants: what a source delivers is a function of what it read; a bad file never hides another; a
 //! pod that leaves here is decoded, defaulted, named for this node and valid. Upstream: pkg/kubelet/config.
@@ -18,6 +19,7 @@ pub mod field_error;
 pub mod file;
 pub mod identity;
 pub mod storage;
+pub mod url;
 pub mod validate;
 
 use std::fmt;
@@ -30,6 +32,7 @@ pub use api::ApiSource;
 pub use field_error::FieldError;
 pub use file::FileSource;
 pub use storage::PodStorage;
+pub use url::UrlSource;
 
 /// A source of pods; the word of the annotation `kubernetes.io/config.source`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -104,6 +107,14 @@ pub enum ManifestError {
     /// Not exactly one pod.
     #[error("expected one Pod (apiVersion: v1, kind: Pod), found {0}")]
     NotAPod(String),
+    /// One pod of a list.
+    #[error("items[{index}]: {error}")]
+    Item {
+        /// Which one, from 0.
+        index: usize,
+        /// Why.
+        error: Box<ManifestError>,
+    },
     /// A field has the wrong type.
     #[error("{path}: {message}")]
     Type {

@@ -1,4 +1,5 @@
-//! GET requests to containers: one connection each, no proxy, certificates not verified, answers cut off.
+//! GET requests to containers: one connection each, no proxy, certificates not verified, answers cut off. And to the
+//! server of `staticPodURL`, whose certificate is verified.
 //!
 //! In: an [`HttpGet`]. Out: status and the beginning of the body, or a failure in upstream's words. Redirects are
 //! followed to the same host only, ten at most. Upstream: pkg/probe/http.
@@ -49,13 +50,45 @@ pub enum HttpError {
     Body(String),
 }
 
+impl HttpError {
+    /// What happened, without the URL.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        match self {
+            HttpError::Get { message, .. } | HttpError::Body(message) => message,
+            HttpError::NoTls { .. } => "http: server gave HTTP response to HTTPS client",
+        }
+    }
+}
+
 /// An answer.
 #[derive(Debug)]
 pub struct Answer {
     /// Status code of the last answer.
     pub status: u16,
-    /// The first [`ANSWER_BYTES_MAX`] bytes of its body.
+    /// The first bytes of its body, [`ANSWER_BYTES_MAX`] of a container's.
     pub body: Vec<u8>,
+}
+
+/// One request to a server that must be who it says it is, with headers that are secret: it is not sent anywhere else, so
+/// redirections are answers. At most `body_max` bytes of the body are read.
+///
+/// # Errors
+/// [`HttpError`], which names no headers; the machine's certificate authorities cannot be read.
+pub(crate) async fn fetch(get: &HttpGet, agent: &str, body_max: usize) -> Result<Answer, HttpError> {
+    let tls = match get.scheme {
+        // Read anew each time: it may have been replaced, and is large to keep.
+        Scheme::Https => agent_apiserver::machine_client()
+            .map_err(|e| HttpError::Get { url: get.url(), message: e.to_string() })?,
+        Scheme::Http => {
+            tls::client().map_err(|e| HttpError::Get { url: get.url(), message: e.to_string() })?
+        }
+    };
+    let client = HttpClient { tls: TlsConnector::from(tls) };
+    match client.ask(get, agent, |_| None, body_max).await? {
+        Step::Answered(answer) => Ok(answer),
+        Step::Redirected(next) => Err(HttpError::Get { url: next.url(), message: "redirected".to_owned() }),
+    }
 }
 
 /// Sends requests; holds no connections.
@@ -114,16 +147,26 @@ impl HttpClient {
     }
 
     async fn once(&self, get: &HttpGet, agent: &str, host: &str) -> Result<Step, HttpError> {
-        let failed = |message: String| HttpError::Get { url: get.url(), message };
-        let request = request(get, agent).map_err(failed)?;
-        let stream = net::dial(&get.host, get.port).await.map_err(failed)?;
         let follow = |response: &Response<Incoming>| {
             let next = get.redirected(redirection(response)?)?;
             // Anybody else's answer says nothing about this container.
             (next.host == host).then_some(next)
         };
+        self.ask(get, agent, follow, ANSWER_BYTES_MAX).await
+    }
+
+    async fn ask(
+        &self,
+        get: &HttpGet,
+        agent: &str,
+        follow: impl Fn(&Response<Incoming>) -> Option<HttpGet>,
+        body_max: usize,
+    ) -> Result<Step, HttpError> {
+        let failed = |message: String| HttpError::Get { url: get.url(), message };
+        let request = request(get, agent).map_err(failed)?;
+        let stream = net::dial(&get.host, get.port).await.map_err(failed)?;
         match get.scheme {
-            Scheme::Http => exchange(stream, request, follow, failed).await,
+            Scheme::Http => exchange(stream, request, follow, failed, body_max).await,
             Scheme::Https => {
                 let name = ServerName::try_from(get.host.clone()).map_err(|e| failed(e.to_string()))?;
                 let stream =
@@ -131,7 +174,7 @@ impl HttpClient {
                         true => HttpError::NoTls { url: get.url() },
                         false => failed(net::words(&e)),
                     })?;
-                exchange(stream, request, follow, failed).await
+                exchange(stream, request, follow, failed, body_max).await
             }
         }
     }
@@ -148,6 +191,7 @@ async fn exchange<S>(
     request: Request<Empty<Bytes>>,
     follow: impl Fn(&Response<Incoming>) -> Option<HttpGet>,
     failed: impl Fn(String) -> HttpError,
+    body_max: usize,
 ) -> Result<Step, HttpError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -158,7 +202,7 @@ where
         let response = sender.send_request(request).await.map_err(|e| failed(innermost(&e)))?;
         match follow(&response) {
             Some(next) => Ok(Step::Redirected(Box::new(next))),
-            None => read(response).await.map(Step::Answered),
+            None => read(response, body_max).await.map(Step::Answered),
         }
     };
     tokio::pin!(talk, connection);
@@ -171,16 +215,16 @@ where
     }
 }
 
-async fn read(response: Response<Incoming>) -> Result<Answer, HttpError> {
+async fn read(response: Response<Incoming>, body_max: usize) -> Result<Answer, HttpError> {
     let (status, mut incoming) = (response.status().as_u16(), response.into_body());
     let mut body = Vec::new();
-    while body.len() < ANSWER_BYTES_MAX {
+    while body.len() < body_max {
         match incoming.frame().await {
             None => break,
             Some(Err(error)) => return Err(HttpError::Body(innermost(&error))),
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
-                    let room = ANSWER_BYTES_MAX - body.len();
+                    let room = body_max - body.len();
                     body.extend_from_slice(&data[..data.len().min(room)]);
                 }
             }

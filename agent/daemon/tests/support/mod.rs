@@ -141,6 +141,7 @@ impl Machine {
         let plan = Plan {
             static_pods: Some(self.path("manifests").display().to_string()),
             check_period: Duration::from_secs(20),
+            manifests: None,
             node_name: "node".to_owned(),
             root_dir: self.path("kubelet"),
             pod_logs_dir: self.path("logs"),

@@ -90,8 +90,8 @@ impl NodeFactsSource for NodeFacts {
         Ok(node_info::machine_facts(self.storage())?)
     }
 
-    fn host_network(&self) -> anyhow::Result<HostNetwork> {
-        Ok(network::host_network(Some(self.node_name())))
+    fn host_network(&self, look_up: bool) -> anyhow::Result<HostNetwork> {
+        Ok(network::host_network(look_up.then(|| self.node_name())))
     }
 
     fn warnings(&self) -> Vec<Fact> {

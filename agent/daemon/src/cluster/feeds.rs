@@ -25,10 +25,13 @@ const RUNTIME: Duration = Duration::from_secs(5);
 const RUNTIME_AT_START: Duration = Duration::from_millis(100);
 /// See [`RUNTIME_AT_START`].
 const START: Duration = Duration::from_secs(120);
+/// The first look-up of the node's name is waited for so long before the node's addresses are told without it.
+const LOOK_UP: Duration = Duration::from_millis(200);
 /// What rarely changes; images as often as upstream lists them.
 const RARELY: Duration = Duration::from_secs(30);
 
-/// Reads what the Node object says of the machine. Both may block for small reads of /proc and /sys.
+/// Reads what the Node object says of the machine. Both may block for small reads of /proc and /sys, and for the resolver if
+/// that is asked for.
 pub trait NodeFactsSource: Send + Sync + 'static {
     /// The machine.
     ///
@@ -36,11 +39,11 @@ pub trait NodeFactsSource: Send + Sync + 'static {
     /// What cannot be read.
     fn machine_facts(&self) -> anyhow::Result<MachineFacts>;
 
-    /// Interfaces, default routes, and what the node's name resolves to.
+    /// Interfaces, default routes, and with `look_up` what the node's name resolves to.
     ///
     /// # Errors
     /// What cannot be read.
-    fn host_network(&self) -> anyhow::Result<HostNetwork>;
+    fn host_network(&self, look_up: bool) -> anyhow::Result<HostNetwork>;
 
     /// What is wrong with this machine in ways that pods may feel: events of the node, said once at the start.
     fn warnings(&self) -> Vec<Fact> {
@@ -116,20 +119,40 @@ async fn follow_machine<C: NodeFactsSource>(
     to: Sender<NodeStatusEvent>,
     tasks: Tasks,
 ) {
+    let mut first = true;
     loop {
         let source = facts.clone();
-        let read = tasks.blocking(move || (source.machine_facts(), source.host_network())).await;
-        let Some((machine, network)) = read else { return };
-        match network {
-            Ok(network) => send(&to, NodeInput::Network(network)),
-            Err(error) => tracing::warn!(error = format!("{error:#}"), "the host's network cannot be read"),
-        }
+        let Some(machine) = tasks.blocking(move || source.machine_facts()).await else { return };
         send(&to, NodeInput::Machine(machine.map_err(|error| format!("{error:#}"))));
+        let read = |look_up| {
+            let source = facts.clone();
+            tasks.blocking(move || source.host_network(look_up))
+        };
+        let mut looked_up = std::pin::pin!(read(true));
+        let network = tokio::select! {
+            network = &mut looked_up => network,
+            // A resolver that does not answer takes seconds; the node's address seldom depends on it.
+            () = tasks.wait_until(tasks.now().mono.after(LOOK_UP)), if first => {
+                let Some(network) = read(false).await else { return };
+                send_network(&to, network);
+                looked_up.await
+            }
+        };
+        let Some(network) = network else { return };
+        send_network(&to, network);
+        first = false;
         tokio::select! {
             // Both only wait; what is dropped has taken nothing.
             () = changed.notified() => {}
             () = tasks.wait_until(tasks.now().mono.after(RARELY)) => {}
         }
+    }
+}
+
+fn send_network(to: &Sender<NodeStatusEvent>, network: anyhow::Result<HostNetwork>) {
+    match network {
+        Ok(network) => send(to, NodeInput::Network(network)),
+        Err(error) => tracing::warn!(error = format!("{error:#}"), "the host's network cannot be read"),
     }
 }
 
@@ -150,5 +173,57 @@ async fn follow_runtime<R: Runtime>(
         let starting = !*ready.borrow() && asked.since(start) < START;
         let pause = if starting { RUNTIME_AT_START } else { RUNTIME };
         tasks.wait_until(tasks.now().mono.after(pause)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::{Mutex, mpsc};
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::testing::VirtualClock;
+
+    const NAMED: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+    /// A machine whose resolver answers once it is let.
+    struct SlowResolver(Mutex<mpsc::Receiver<()>>);
+
+    impl NodeFactsSource for SlowResolver {
+        fn machine_facts(&self) -> anyhow::Result<MachineFacts> {
+            Ok(MachineFacts::default())
+        }
+
+        fn host_network(&self, look_up: bool) -> anyhow::Result<HostNetwork> {
+            if !look_up {
+                return Ok(HostNetwork::default());
+            }
+            self.0.lock().expect("nobody panics").recv()?;
+            Ok(HostNetwork { resolved: vec![NAMED], ..HostNetwork::default() })
+        }
+
+        fn network_changes(&self, _: &Tasks) -> Arc<Notify> {
+            Arc::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_resolver_that_does_not_answer_is_not_waited_for() {
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        let (to, mut inbox) = tasks.mailbox();
+        let (answer, answers) = mpsc::channel();
+        let source = Arc::new(SlowResolver(Mutex::new(answers)));
+        tasks.start(follow_machine(source, Arc::default(), to, tasks.clone()));
+        let mut next = async || match inbox.recv().await {
+            NodeStatusEvent::Input(input) => input,
+            other => panic!("not asked for: {other:?}"),
+        };
+        assert!(matches!(next().await, NodeInput::Machine(Ok(_))));
+        assert!(matches!(next().await, NodeInput::Network(n) if n.resolved.is_empty()));
+        answer.send(()).expect("it is waited for");
+        assert!(matches!(next().await, NodeInput::Network(n) if n.resolved == [NAMED]));
+        tasks.stop().cancel();
     }
 }

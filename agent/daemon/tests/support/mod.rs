@@ -81,7 +81,7 @@ impl NodeFactsSource for Facts {
         })
     }
 
-    fn host_network(&self) -> anyhow::Result<HostNetwork> {
+    fn host_network(&self, _: bool) -> anyhow::Result<HostNetwork> {
         let address = InterfaceAddress { interface: "eth0".to_owned(), ip: IpAddr::from([192, 0, 2, 1]) };
         Ok(HostNetwork {
             addresses: vec![address],

@@ -275,8 +275,14 @@ async fn talk(child: &mut Child, input: Vec<u8>) -> Result<Vec<u8>, String> {
         }
     };
     let limit = u64::try_from(ANSWER_BYTES_MAX).unwrap_or(u64::MAX);
-    let printed = at_most(stdout, limit.saturating_add(1));
-    let complaint = at_most(stderr, COMPLAINT_BYTES_MAX);
+    let printed = async {
+        let mut printed = Vec::new();
+        if let Some(stdout) = stdout {
+            stdout.take(limit.saturating_add(1)).read_to_end(&mut printed).await?;
+        }
+        io::Result::Ok(printed)
+    };
+    let complaint = beginning(stderr);
     let ((), printed, complaint) = tokio::join!(ask, printed, complaint);
     let printed = printed.map_err(|e| e.to_string())?;
     if printed.len() > ANSWER_BYTES_MAX {
@@ -290,16 +296,13 @@ async fn talk(child: &mut Child, input: Vec<u8>) -> Result<Vec<u8>, String> {
     Err(format!("{status}: {}", String::from_utf8_lossy(&complaint).trim_end()))
 }
 
-/// The beginning of what is said, `limit` bytes at most. What follows is read and forgotten, so that nobody is held up by
-/// it, unless it is an answer that is too long.
-async fn at_most(from: Option<impl AsyncRead + Unpin>, limit: u64) -> io::Result<Vec<u8>> {
+/// The beginning of a complaint. What follows is read and forgotten, so that the program is not held up by it.
+async fn beginning(complaint: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    if let Some(from) = from {
-        let mut from = from.take(limit);
-        from.read_to_end(&mut bytes).await?;
-        if limit == COMPLAINT_BYTES_MAX {
-            tokio::io::copy(&mut from.into_inner(), &mut tokio::io::sink()).await?;
-        }
+    if let Some(complaint) = complaint {
+        let mut complaint = complaint.take(COMPLAINT_BYTES_MAX);
+        complaint.read_to_end(&mut bytes).await?;
+        tokio::io::copy(&mut complaint.into_inner(), &mut tokio::io::sink()).await?;
     }
     Ok(bytes)
 }

@@ -229,10 +229,7 @@ impl Reader<'_> {
             usage.created = created(dir);
             usage.io.devices.iter_mut().for_each(name_device);
             let processes = processes().unwrap_or_default();
-            let (files, sockets) = task_files::open_files(self.proc, processes.lines());
-            usage.tasks.files = Some(files);
-            usage.tasks.sockets = Some(sockets);
-            usage.tasks.files_max = usage.tasks.first.and_then(|pid| task_files::files_max(self.proc, pid));
+            task_files::add(&mut usage.tasks, self.proc, processes.lines());
         }
         usage
     }

@@ -4,9 +4,17 @@
 
 use std::path::Path;
 
+use agent_core::stats::usage::Tasks;
+
+/// Adds to what is known of a cgroup's tasks the open files of its processes `pids`, and the limit of the first of them.
+pub fn add<'a>(tasks: &mut Tasks, proc: &Path, pids: impl Iterator<Item = &'a str>) {
+    let (files, sockets) = open_files(proc, pids);
+    (tasks.files, tasks.sockets) = (Some(files), Some(sockets));
+    tasks.files_max = tasks.first.and_then(|pid| files_max(proc, pid));
+}
+
 /// Open files of these processes, and how many of them are sockets.
-#[must_use]
-pub fn open_files<'a>(proc: &Path, pids: impl Iterator<Item = &'a str>) -> (u64, u64) {
+fn open_files<'a>(proc: &Path, pids: impl Iterator<Item = &'a str>) -> (u64, u64) {
     let (mut files, mut sockets) = (0, 0);
     for pid in pids {
         let open = std::fs::read_dir(proc.join(pid).join("fd"));
@@ -21,8 +29,7 @@ pub fn open_files<'a>(proc: &Path, pids: impl Iterator<Item = &'a str>) -> (u64,
 }
 
 /// How many files a process may open, -1 for any number: its soft limit.
-#[must_use]
-pub fn files_max(proc: &Path, pid: u32) -> Option<i64> {
+fn files_max(proc: &Path, pid: u32) -> Option<i64> {
     soft_limit(&std::fs::read_to_string(proc.join(pid.to_string()).join("limits")).ok()?)
 }
 

@@ -232,11 +232,8 @@ fn add(usage: &mut Usage, found: &Processes, extent: Extent) {
     usage.tasks.processes = u64::try_from(found.pids.len()).ok();
     usage.tasks.first = found.pids.first().copied();
     if extent >= Extent::Cadvisor {
-        let (proc, pids) = (Path::new("/proc"), found.pids.iter().map(u32::to_string).collect::<Vec<_>>());
-        let (files, sockets) = task_files::open_files(proc, pids.iter().map(String::as_str));
-        usage.tasks.files = Some(files);
-        usage.tasks.sockets = Some(sockets);
-        usage.tasks.files_max = usage.tasks.first.and_then(|pid| task_files::files_max(proc, pid));
+        let pids: Vec<String> = found.pids.iter().map(u32::to_string).collect();
+        task_files::add(&mut usage.tasks, Path::new("/proc"), pids.iter().map(String::as_str));
     }
 }
 

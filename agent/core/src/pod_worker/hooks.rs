@@ -30,6 +30,8 @@ pub(super) const POST_START_ERROR: &str = "PostStartHookError";
 pub(super) struct PreStop {
     /// When the stop of the instance began.
     pub(super) since: Mono,
+    /// How long it may take, the hook and what follows.
+    pub(super) within: Duration,
     /// It has ended, or could not begin.
     pub(super) over: bool,
 }
@@ -97,7 +99,8 @@ pub(super) fn may_stop(
         return false;
     }
     let Some((container, handler)) = with_pre_stop(p, c) else { return true };
-    b.pre_stops.insert(c.id.clone(), PreStop { since: now.mono, over: true });
+    let begun = PreStop { since: now.mono, within: left, over: true };
+    b.pre_stops.insert(c.id.clone(), begun);
     let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
     let within_s = u32::try_from(seconds).unwrap_or(u32::MAX);
     if within_s == 0 {
@@ -110,13 +113,14 @@ pub(super) fn may_stop(
     let call = HookCall { container: c.id.clone(), name: c.name.clone(), hook: Hook::PreStop, action };
     let effect = Effect::RunHook { call: Box::new(call), within_s: Some(within_s) };
     b.issue(now, target, Purpose::Hook { id: c.id.clone(), hook: Hook::PreStop }, effect, out);
-    b.pre_stops.insert(c.id.clone(), PreStop { since: now.mono, over: false });
+    b.pre_stops.insert(c.id.clone(), PreStop { over: false, ..begun });
     false
 }
 
-/// When the stop of an instance began: with its preStop hook.
-pub(super) fn stopping_since(b: &Base, id: &ContainerId, now: Now) -> Mono {
-    b.pre_stops.get(id).map_or(now.mono, |known| known.since)
+/// When the stop of an instance began, with its preStop hook, and the grace that it got then: another reason to stop it, found
+/// while the hook ran, does not give it another one.
+pub(super) fn begun(b: &Base, id: &ContainerId, grace: Duration, now: Now) -> (Mono, Duration) {
+    b.pre_stops.get(id).map_or((now.mono, grace), |known| (known.since, known.within))
 }
 
 /// A hook's answer, in any state.

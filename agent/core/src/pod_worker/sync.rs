@@ -235,7 +235,7 @@ fn stop_containers(
         if !actions.resetting && !hooks::may_stop(b, Some(&p), c, grace, now, out) {
             continue;
         }
-        let since = hooks::stopping_since(b, &kill.id, now);
+        let (since, grace) = hooks::begun(b, &kill.id, grace, now);
         let grace_s = if actions.resetting { 0 } else { super::terminate::left_of(grace, since, now) };
         let purpose = Purpose::Stop { id: kill.id.clone(), grace_s };
         b.issue(now, target, purpose, Effect::StopContainer { container: kill.id.clone(), grace_s }, out);

@@ -10,6 +10,7 @@ use super::world::{World, make_pod};
 use crate::machine::Machine;
 use crate::pod_worker::{KillReason, PodEvent};
 use crate::probe::{Kind, Outcome};
+use crate::runtime::effect::EffectOk;
 
 fn probed(policy: &str, probes: Value) -> Arc<Pod> {
     let mut container = probes;
@@ -90,6 +91,25 @@ fn liveness_kills_with_its_own_grace_and_the_policy_decides_what_follows() {
         );
         assert_eq!(w.count("start_container"), restarts, "{policy}");
     }
+}
+
+#[test]
+fn another_reason_to_stop_a_container_does_not_give_it_another_grace() {
+    let of = |image: &str| {
+        let mut probe = exec();
+        probe["terminationGracePeriodSeconds"] = json!(9);
+        make_pod(json!({"restartPolicy": "Always", "terminationGracePeriodSeconds": 20, "containers": [{
+            "name": "a", "image": image, "livenessProbe": probe,
+            "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}]}))
+    };
+    let mut w = World::with(&of("img:1"));
+    answer(&mut w, &bad());
+    assert_eq!((w.hooks.len(), w.count("stop_container")), (1, 0));
+    w.desire(&of("img:2"));
+    w.wait(secs(3));
+    w.end_hook(Ok(EffectOk::Hook { fell_back: None }));
+    let stop = w.applied.iter().find(|a| a.starts_with("stop_container")).expect("the stop follows");
+    assert!(stop.ends_with(" 6"), "{stop}: three of nine seconds are gone");
 }
 
 #[test]

@@ -171,7 +171,7 @@ impl Default for Inputs {
 impl Inputs {
     /// Enough is known to make a Node that is worth registering.
     pub(super) fn are_complete(&self) -> bool {
-        self.machine.is_some() && self.network.is_some() && self.runtime.asked
+        self.machine.is_some() && self.network.is_some() && self.runtime.asked && self.pleg.is_ok()
     }
 
     pub(super) fn machine(&self) -> Result<&MachineFacts, &str> {

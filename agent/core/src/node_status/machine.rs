@@ -204,6 +204,8 @@ impl NodeStatus {
         Self::say(NodeFact::Registered { uid, created }, out);
         self.spread_reports();
         self.reported(node, notes, now, out);
+        // What was still missing is reported as soon as it comes.
+        self.earliest = now.mono;
     }
 
     /// After a change the next report comes at a random time, so that nodes do not report in step.

@@ -4,7 +4,8 @@
 //! Ask [`may_join`] first. Send each source's news as [`NodeStatusEvent::Input`], everything the watch on the own Node says as
 //! [`NodeStatusEvent::Watched`], the answer to each [`NodeStatusAction::Call`] as [`NodeStatusEvent::Answered`],
 //! and [`NodeStatusEvent::Tick`] at the deadline; the first tick starts the work. The first `Machine`, `Network` and
-//! `Runtime` inputs should come before it or soon after: registration waits for them, at most a second.
+//! `Runtime` inputs and a healthy `Pleg` should come before it or soon after: registration waits for them, at most a
+//! second, so that a node is not shown as not ready first.
 //! - `Call`: send with the node's identity.
 //! - `Event`: record a Kubernetes event about the Node.
 //! - `PodCidr`: tell the runtime (`UpdateRuntimeConfig`); sent once for each change.
@@ -13,7 +14,8 @@
 //!
 //! While the node is not ready ask the runtime for its status every 100 ms for up to 120 s after the start, then every
 //! 5 s: an input that turns Ready true is patched at once. An input that makes
-//! addresses or Ready differ from what the API server has is patched at once too, at most every second; all else waits
+//! addresses or Ready differ from what the API server has is patched at once too, at most every second (after
+//! registration the first time without a wait); all else waits
 //! for the 10 s cycle.
 //!
 //! Invariants: one call in flight; no PATCH if nothing but heartbeats differs, unless the report period is over; at

@@ -293,3 +293,36 @@ fn every_short_sequence_of_faults_ends_well() {
         }
     }
 }
+
+#[test]
+fn registration_waits_for_the_runtime_to_be_listed_and_not_for_ever() {
+    let mut w = World::new();
+    w.input(NodeInput::Machine(Ok(machine_facts())), &mut peace());
+    w.input(NodeInput::Network(network("192.0.2.1")), &mut peace());
+    w.runtime_ready(&mut peace());
+    assert!(w.calls.is_empty(), "it would be shown as not ready");
+    w.run(Duration::from_millis(50), &mut peace());
+    w.input(NodeInput::Pleg(Ok(())), &mut peace());
+    assert_eq!((w.verbs(), w.ready().0), (vec!["create"], "True"));
+    let mut w = World::new();
+    w.step(NodeStatusEvent::Tick, &mut peace());
+    w.run(seconds(1), &mut peace());
+    assert_eq!((w.verbs(), w.ready().0), (vec!["create"], "False"));
+}
+
+#[test]
+fn what_was_missing_at_registration_is_reported_at_once_and_then_once_a_second() {
+    let mut w = World::new();
+    w.input(NodeInput::Machine(Ok(machine_facts())), &mut peace());
+    w.input(NodeInput::Network(network("192.0.2.1")), &mut peace());
+    w.runtime_ready(&mut peace());
+    w.run(seconds(1), &mut peace());
+    assert_eq!((w.verbs(), w.ready().0), (vec!["create"], "False"));
+    w.input(NodeInput::Pleg(Ok(())), &mut peace());
+    assert_eq!((w.verbs(), w.ready().0), (vec!["patch"], "True"));
+    // It flaps: not again within the second.
+    w.input(NodeInput::Pleg(Err("stopped".into())), &mut peace());
+    assert_eq!((w.verbs().len(), w.ready().0), (0, "True"));
+    w.run(seconds(1), &mut peace());
+    assert_eq!((w.verbs(), w.ready().0), (vec!["patch"], "False"));
+}

@@ -243,14 +243,17 @@ impl World {
         self.on_server(|server, now| server.release(now, &key));
     }
 
-    /// Every pod of the API is deleted; with no grace if the node cannot speak of it.
+    /// Every pod of the API is deleted; with no grace if the node cannot speak of it, and with a minute if it may ignore
+    /// SIGTERM for longer than the run lasts.
     pub fn everything_is_deleted(&mut self) {
         self.disturb();
         for pod in self.pods_of_users() {
             self.release(&pod);
             let decoded = Pod::deserialize(&pod).ok();
             let spoken_of = decoded.is_some_and(|p| refusal(&p, NODE).is_none());
-            self.delete(&pod, if spoken_of { None } else { Some(0) });
+            let own = pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
+            let grace_s = if spoken_of { own.filter(|own| *own > 60).map(|_| 60) } else { Some(0) };
+            self.delete(&pod, grace_s);
         }
     }
 

@@ -154,10 +154,7 @@ impl PullRecords {
     /// or the next run finds it.
     pub fn abandoned(&self, image: &str) {
         let mut under_way = self.lock();
-        let left = under_way.get(image).copied().unwrap_or(0).saturating_sub(1);
-        if left > 0 {
-            under_way.insert(image.to_owned(), left);
-        } else {
+        if !one_of_several(&mut under_way, image) {
             under_way.remove(image);
         }
     }
@@ -181,9 +178,7 @@ impl PullRecords {
     }
 
     fn end(&self, under_way: &mut BTreeMap<String, u32>, image: &str) {
-        let left = under_way.get(image).copied().unwrap_or(0).saturating_sub(1);
-        if left > 0 {
-            under_way.insert(image.to_owned(), left);
+        if one_of_several(under_way, image) {
             return;
         }
         match remove(&self.pulling.join(file_name(image))) {
@@ -215,6 +210,12 @@ impl PullRecords {
         let path = self.pulled.join(file_name(&record.image_ref));
         files::write_atomic(&path, &record.to_bytes(), FILE_MODE, Durability::Synced)
     }
+}
+
+/// Counts one pull of the image less, if others go on; false if it is the last one.
+fn one_of_several(under_way: &mut BTreeMap<String, u32>, image: &str) -> bool {
+    let others = under_way.get_mut(image).filter(|pulls| **pulls > 1);
+    others.map(|pulls| *pulls -= 1).is_some()
 }
 
 type Parse<T> = fn(&[u8]) -> Result<T, RecordError>;

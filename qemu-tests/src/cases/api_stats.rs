@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use serde_json::{Value, json};
 
 use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, container};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, burner, holder, named_container};
 use crate::say;
 
 /// If set, what is seen is written down and not compared.
@@ -124,14 +124,6 @@ fn stats(cx: &mut CaseContext<'_>) -> Result<()> {
 /// Burns a part of a processor; holds 64 MiB; writes 20 MiB into its own layer, 4 MiB to one volume, 3 MiB to another and
 /// 1 MiB to its log.
 fn pod() -> Value {
-    let named = |name: &str, script: &str| {
-        let mut container = container(script);
-        container["name"] = json!(name);
-        container
-    };
-    let mut burns = named("burns", "while :; do :; done");
-    burns["resources"] = json!({"limits": {"cpu": format!("{BURNS_MILLI}m")}});
-    let holds = named("holds", &format!("A=$(head -c 67108864 /dev/zero | tr '\\0' a); {STAYS}"));
     let fill = |file: &str, mib: u64| format!("dd if=/dev/zero of={file} bs=1M count={mib} 2>/dev/null");
     let script = format!(
         "{}; {}; {}; head -c 1048576 /dev/zero | tr '\\0' x | fold -w 1023; touch /tmp/done; {STAYS}",
@@ -139,7 +131,7 @@ fn pod() -> Value {
         fill("/disk/file", 4),
         fill("/memory/file", 3)
     );
-    let mut writes = named("writes", &script);
+    let mut writes = named_container("writes", &script);
     // What is in volumes is measured once a minute: the first look is to find all of it.
     writes["readinessProbe"] =
         json!({"exec": {"command": ["test", "-e", "/tmp/done"]}, "periodSeconds": 1, "failureThreshold": 90});
@@ -150,7 +142,7 @@ fn pod() -> Value {
         "nodeSelector": {"kubernetes.io/hostname": "first"},
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": false,
-        "containers": [burns, holds, writes],
+        "containers": [burner(BURNS_MILLI), holder(64), writes],
         "volumes": [
             {"name": "disk", "emptyDir": {}},
             {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},

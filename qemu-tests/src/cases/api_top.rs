@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, container};
+use crate::cluster::fixture::{GROUP, Joined, await_pod_gone, burner, holder};
 use crate::cluster::metrics_server;
 use crate::say;
 
@@ -43,19 +43,11 @@ fn top(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 fn pod() -> Value {
-    let named = |name: &str, script: &str| {
-        let mut container = container(script);
-        container["name"] = json!(name);
-        container
-    };
-    let mut burns = named("burns", "while :; do :; done");
-    burns["resources"] = json!({"limits": {"cpu": format!("{BURNS_MILLI}m")}});
-    let holds = named("holds", &format!("A=$(head -c {} /dev/zero | tr '\\0' a); {STAYS}", HOLDS_MIB << 20));
     json!({"metadata": {"name": POD}, "spec": {
         "nodeSelector": {"kubernetes.io/hostname": "first"},
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": false,
-        "containers": [burns, holds],
+        "containers": [burner(BURNS_MILLI), holder(HOLDS_MIB)],
     }})
 }
 

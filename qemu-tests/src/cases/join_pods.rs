@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use serde_json::json;
 
 use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, container};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, named_container};
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
 use crate::native::images;
@@ -127,8 +127,7 @@ fn restart_all(cx: &mut CaseContext<'_>) -> Result<()> {
     );
     let scratch = json!([{"name": "scratch", "mountPath": "/scratch"}]);
     let named = |name: &str, script: &str| {
-        let mut c = container(script);
-        c["name"] = json!(name);
+        let mut c = named_container(name, script);
         c["volumeMounts"] = scratch.clone();
         c
     };

@@ -23,11 +23,12 @@ pub const CASES: &[Case] = &[HERE.case(
     user_namespaces,
 )];
 
-/// Says what it sees of itself and its volumes, and stays.
+/// Says what it sees of itself and its volumes, then that it has, and stays.
 const LOOKS: &str = "\
     { cat /proc/self/uid_map /proc/self/gid_map; id -u; touch /disk/mine /memory/mine /host/mine; \
     stat -c '%n %u %g' /disk/mine /memory/mine /host/mine /etc/hosts; stat -L -c '%n %u %g' /map/k; \
-    grep -c ' /proc/' /proc/self/mounts; } > /dev/termination-log 2>&1; cp /dev/termination-log /disk/said; \
+    grep -c ' /proc/' /proc/self/mounts; } > /dev/termination-log 2>&1; \
+    cp /dev/termination-log /disk/said; touch /tmp/done; \
     trap 'exit 0' TERM; while :; do sleep 3600 & wait; done";
 
 fn pod(name: &str, proc_mount: &str) -> Value {
@@ -44,6 +45,9 @@ fn pod(name: &str, proc_mount: &str) -> Value {
     pod["spec"]["containers"][0]["volumeMounts"] =
         volumes.iter().map(|v| json!({"name": v, "mountPath": format!("/{v}")})).collect();
     pod["spec"]["containers"][0]["securityContext"] = json!({"procMount": proc_mount});
+    // In the container's own layer: each instance says anew when all is written.
+    pod["spec"]["containers"][0]["readinessProbe"] =
+        json!({"exec": {"command": ["test", "-e", "/tmp/done"]}, "periodSeconds": 1, "failureThreshold": 90});
     pod
 }
 

@@ -95,6 +95,25 @@ pub fn container(script: &str) -> Value {
         "command": ["sh", "-c", script]})
 }
 
+/// The same under a name, for pods of several.
+pub fn named_container(name: &str, script: &str) -> Value {
+    let mut container = container(script);
+    container["name"] = json!(name);
+    container
+}
+
+/// A container `burns` that takes all it may have of a processor, in thousandths.
+pub fn burner(milli: u64) -> Value {
+    let mut burns = named_container("burns", "while :; do :; done");
+    burns["resources"] = json!({"limits": {"cpu": format!("{milli}m")}});
+    burns
+}
+
+/// A container `holds` that holds memory, in MiB.
+pub fn holder(mib: u64) -> Value {
+    named_container("holds", &format!("A=$(head -c {} /dev/zero | tr '\\0' a); {STAYS}", mib << 20))
+}
+
 /// A script that stays and ends at once when asked to.
 pub const STAYS: &str = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done";
 

@@ -17,6 +17,7 @@ pub mod image;
 pub mod join;
 pub mod join_admission;
 pub mod join_certificates;
+pub mod join_claims;
 pub mod join_clock;
 pub mod join_cloud;
 pub mod join_env_files;
@@ -72,6 +73,7 @@ pub fn all() -> Vec<Case> {
         join_admission::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
+        join_claims::CASES,
         join_clock::CASES,
         api::CASES,
         api_logs::CASES,

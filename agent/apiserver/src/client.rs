@@ -354,6 +354,8 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
         ApiCall::GetConfigMap(_) => ApiReply::ConfigMap(object(body)?),
         ApiCall::GetSecret(_) => ApiReply::Secret(object(body)?),
         ApiCall::GetServiceAccount(_) => ApiReply::ServiceAccount(object(body)?),
+        ApiCall::GetClaim(_) => ApiReply::Claim(object(body)?),
+        ApiCall::GetVolume { .. } => ApiReply::Volume(object(body)?),
         // It has no name: what asked for it has the account's.
         ApiCall::CreateToken { .. } => {
             ApiReply::Token(serde_json::from_slice(body).map_err(|e| e.to_string())?)

@@ -30,6 +30,8 @@ pub(crate) fn is_read(call: &ApiCall) -> bool {
             | ApiCall::GetConfigMap(_)
             | ApiCall::GetSecret(_)
             | ApiCall::GetServiceAccount(_)
+            | ApiCall::GetClaim(_)
+            | ApiCall::GetVolume { .. }
             | ApiCall::ReviewToken(_)
             | ApiCall::ReviewAccess(_)
     )

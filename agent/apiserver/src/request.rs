@@ -8,7 +8,9 @@ use agent_core::api::ApiCall;
 use hyper::Request;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+};
 use kube::Resource;
 use kube::core::Request as Builder;
 use kube::core::params::{
@@ -89,6 +91,8 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
         ApiCall::GetConfigMap(object) => get::<ConfigMap>(Some(&object.namespace), &object.name),
         ApiCall::GetSecret(object) => get::<Secret>(Some(&object.namespace), &object.name),
         ApiCall::GetServiceAccount(object) => get::<ServiceAccount>(Some(&object.namespace), &object.name),
+        ApiCall::GetClaim(object) => get::<PersistentVolumeClaim>(Some(&object.namespace), &object.name),
+        ApiCall::GetVolume { name } => get::<PersistentVolume>(None, name),
         ApiCall::CreateToken { account, request } => {
             resource::<ServiceAccount>(Some(&segment(&account.namespace)?))
                 .create_subresource("token", &segment(&account.name)?, &PostParams::default(), json(request)?)
@@ -213,6 +217,8 @@ mod tests {
         assert_eq!(shape(&ApiCall::GetSecret(name())), "GET /api/v1/namespaces/ns/secrets/x  ");
         let account = shape(&ApiCall::GetServiceAccount(name()));
         assert_eq!(account, "GET /api/v1/namespaces/ns/serviceaccounts/x  ");
+        assert_eq!(shape(&ApiCall::GetClaim(name())), "GET /api/v1/namespaces/ns/persistentvolumeclaims/x  ");
+        assert_eq!(shape(&ApiCall::GetVolume { name: "x".into() }), "GET /api/v1/persistentvolumes/x  ");
         assert_eq!(shape(&ApiCall::GetConfigMap(name())), "GET /api/v1/namespaces/ns/configmaps/x  ");
         for (call, begins) in [
             (

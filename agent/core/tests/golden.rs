@@ -9,6 +9,7 @@ use agent_core::pod_source::{Source, decode::decode, file::static_pod};
 use agent_core::runtime::effect::ImageInfo;
 use agent_core::types::{ContainerRef, pod};
 use agent_core::volume::Objects;
+use agent_core::volume::claim::Claims;
 use serde_json::{Value, json};
 
 fn node() -> NodeContext {
@@ -42,7 +43,13 @@ fn built(manifest: &str, place: &str) -> Value {
     };
     let ips = ["10.0.0.2".to_owned()];
     let ips = if pod::host_network(&pod) { &[] } else { &ips[..] };
-    let given = Given { image: &image, pod_ips: ips, objects: &Objects::new(), files: &EnvFiles::new() };
+    let given = Given {
+        image: &image,
+        pod_ips: ips,
+        objects: &Objects::new(),
+        files: &EnvFiles::new(),
+        claims: &Claims::new(),
+    };
     let init = pod::init_containers(&pod).iter().map(|c| ContainerRef::Init(&c.name));
     let regular = pod::containers(&pod).iter().map(|c| ContainerRef::Regular(&c.name));
     let containers: Vec<Value> = init

@@ -10,6 +10,7 @@ use agent_core::pod_source::{Source, decode::decode, file::static_pod};
 use agent_core::runtime::effect::{Effect, ImageInfo};
 use agent_core::types::{ContainerRef, pod};
 use agent_core::volume::Objects;
+use agent_core::volume::claim::Claims;
 use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -96,7 +97,13 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
     };
     let ips = ["10.0.0.2".to_owned()];
     let init = pod::init_containers(pod).iter().map(|c| ContainerRef::Init(&c.name));
-    let given = Given { image: &image, pod_ips: &ips, objects: &Objects::new(), files: &EnvFiles::new() };
+    let given = Given {
+        image: &image,
+        pod_ips: &ips,
+        objects: &Objects::new(),
+        files: &EnvFiles::new(),
+        claims: &Claims::new(),
+    };
     for container in init.chain(pod::containers(pod).iter().map(|c| ContainerRef::Regular(&c.name))) {
         check_effect(&container_spec::container_files(pod, container, 0, &ips, node), &roots)?;
         let first = container_spec::container_config(pod, container, 0, given, node);

@@ -237,6 +237,9 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let (at, key) = (self.dirs.clone(), key.clone());
                 self.on_disk(move || at.remove(&key)).await
             }
+            Effect::ResolveClaim { claim } => {
+                Ok(EffectOk::Claim(self.sources.claim(claim).await.map(Box::new)))
+            }
             Effect::SetUpVolume { volume } => {
                 let (name, plugin, began) = (volume.name.clone(), volume.plugin, self.tasks.now().mono);
                 let result = volumes::set_up(self, key, *volume).await;
@@ -370,6 +373,7 @@ fn changes_runtime(effect: &Effect) -> bool {
         | Effect::RemoveContainer { .. } => true,
         Effect::CreatePodDirs { .. }
         | Effect::RemovePodDirs
+        | Effect::ResolveClaim { .. }
         | Effect::SetUpVolume { .. }
         | Effect::TearDownVolumes
         | Effect::MountSubPaths { .. }

@@ -18,7 +18,7 @@ use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::Wall;
 use agent_core::volume::payload::Payload;
 use agent_core::volume::sub_path::SubPath;
-use agent_core::volume::{Plugin, SetUp};
+use agent_core::volume::{Plugin, SetUp, Work};
 use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
 use agent_linux::volumes::{self, VolumeError, sub_path};
@@ -48,6 +48,8 @@ pub struct PodDirs {
     links: LogLinks,
     /// A set-up that outlived its deadline must not meet the tearing down of its pod. By hash of the UID.
     volumes: Arc<[Mutex<()>; LOCKS]>,
+    /// Who has a volume that several pods may want is looked at by one at a time. By hash of its name.
+    shared: Arc<[Mutex<()>; LOCKS]>,
     /// Which ids pods with user namespaces have.
     users: Arc<Mutex<UserRanges>>,
 }
@@ -61,6 +63,7 @@ impl PodDirs {
             logs: logs.to_owned(),
             links: LogLinks::new(links, logs),
             volumes: Arc::default(),
+            shared: Arc::default(),
             users: Arc::default(),
         }
     }
@@ -134,13 +137,16 @@ impl PodDirs {
         volume: &SetUp,
         files: &Payload,
         now: Wall,
-    ) -> Result<(), VolumeError> {
+    ) -> Result<Option<String>, VolumeError> {
         let outside = |e: DriverError| VolumeError::Refused(e.to_string());
         let own = self.pod_dir(uid).map_err(outside)?;
         if volume.plugin != Plugin::HostPath {
             self.checked("set up volume", Path::new(&volume.path), &own).map_err(outside)?;
         }
         let _one = self.lock(uid);
+        let name = Path::new(&volume.path).file_name().unwrap_or_default();
+        let _alone =
+            matches!(volume.work, Work::Bind(_)).then(|| one_of(&self.shared, name.as_encoded_bytes()));
         volumes::set_up(&own, volume, files, now)
     }
 
@@ -165,9 +171,7 @@ impl PodDirs {
     }
 
     fn lock(&self, uid: &PodUid) -> MutexGuard<'_, ()> {
-        let sum: usize = uid.as_str().bytes().map(usize::from).sum();
-        // It guards no data that a panic could have left half done.
-        self.volumes[sum % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
+        one_of(&self.volumes, uid.as_str().as_bytes())
     }
 
     /// Removes both directories of a pod, what is mounted there first. Missing ones are a success.
@@ -310,6 +314,12 @@ impl PodDirs {
         }
         self.checked(operation, path, own).or_else(|_| self.checked(operation, path, logs))
     }
+}
+
+fn one_of<'l>(locks: &'l [Mutex<()>; LOCKS], name: &[u8]) -> MutexGuard<'l, ()> {
+    let sum: usize = name.iter().copied().map(usize::from).sum();
+    // It guards no data that a panic could have left half done.
+    locks[sum % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read_record(dir: &Path) -> Result<Option<TerminatingRecord>, FilesError> {

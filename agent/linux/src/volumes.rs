@@ -5,6 +5,7 @@
 //! unmounted or removed. Upstream: pkg/volume/emptydir, secret, configmap, projected.
 
 mod atomic_writer;
+mod bind;
 pub mod env_file;
 mod host_path;
 mod ownership;
@@ -44,21 +45,26 @@ pub enum VolumeError {
     Files(#[from] FilesError),
 }
 
-/// Sets a volume up. `files` are those of [`Work::Files`].
+/// Sets a volume up. `files` are those of [`Work::Files`]. What people should know about it is the answer.
 ///
 /// # Errors
 /// The step that failed; calling again goes on.
-pub fn set_up(pod_dir: &Path, volume: &SetUp, files: &Payload, now: Wall) -> Result<(), VolumeError> {
+pub fn set_up(
+    pod_dir: &Path,
+    volume: &SetUp,
+    files: &Payload,
+    now: Wall,
+) -> Result<Option<String>, VolumeError> {
     let path = Path::new(&volume.path);
     match &volume.work {
-        Work::HostPath(kind) => host_path::check(path, *kind),
+        Work::HostPath(kind) => host_path::check(path, *kind)?,
+        Work::Bind(work) => return bind::mount_at(pod_dir, volume, work),
         Work::EmptyDir { medium, marker } => {
             let made = make(pod_dir, path, *medium, Path::new(marker))?;
             if made && let Some(group) = volume.fs_group {
                 ownership::give(path, group, false)?;
             }
             ready(Path::new(marker))?;
-            Ok(())
         }
         Work::Files { medium, marker, .. } => {
             make(pod_dir, path, *medium, Path::new(marker))?;
@@ -71,9 +77,9 @@ pub fn set_up(pod_dir: &Path, volume: &SetUp, files: &Payload, now: Wall) -> Res
                 Some(group) => ownership::give(written, group, true),
                 None => Ok(()),
             })?;
-            Ok(())
         }
     }
+    Ok(None)
 }
 
 /// Makes the directory of a volume, and its tmpfs; false if all of it is there already.

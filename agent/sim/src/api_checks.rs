@@ -77,6 +77,8 @@ impl ApiChecks {
             ApiCall::GetConfigMap(_)
             | ApiCall::GetSecret(_)
             | ApiCall::GetServiceAccount(_)
+            | ApiCall::GetClaim(_)
+            | ApiCall::GetVolume { .. }
             | ApiCall::CreateToken { .. } => false,
             ApiCall::PatchEvent { .. }
             | ApiCall::CreateCsr(_)

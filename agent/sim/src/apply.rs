@@ -76,6 +76,7 @@ impl World {
                 self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod: key.uid.clone() });
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
+            Effect::ResolveClaim { claim } => return (self.resolve_claim(key, claim), Duration::ZERO),
             Effect::SetUpVolume { volume } => return (self.set_up_volume(key, volume), Duration::ZERO),
             Effect::MountSubPaths { .. } => return (Ok(EffectOk::Done), Duration::ZERO),
             Effect::FetchObjects { objects } => {

@@ -28,6 +28,7 @@ impl Ask {
                 e,
                 Effect::CreatePodDirs { .. }
                     | Effect::RemovePodDirs
+                    | Effect::ResolveClaim { .. }
                     | Effect::SetUpVolume { .. }
                     | Effect::TearDownVolumes
                     | Effect::FetchObjects { .. }
@@ -45,6 +46,7 @@ impl Ask {
                 Effect::Inspect
                     | Effect::InspectImage { .. }
                     | Effect::FetchObjects { .. }
+                    | Effect::ResolveClaim { .. }
                     | Effect::ReadEnvFiles { .. }
                     | Effect::MapUsers { .. }
             ),

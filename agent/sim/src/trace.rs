@@ -80,6 +80,7 @@ pub fn brief(effect: &Effect) -> String {
         }
         Effect::StopContainer { container, grace_s } => format!("{verb} {container} grace {grace_s}s"),
         Effect::InspectImage { image, .. } | Effect::PullImage { image, .. } => format!("{verb} {image}"),
+        Effect::ResolveClaim { claim } => format!("{verb} {}", claim.name),
         Effect::SetUpVolume { volume } => format!("{verb} {}", volume.name),
         Effect::RunHook { call, .. } => format!("{verb} {:?} of {}", call.hook, call.container),
         _ => verb.to_owned(),

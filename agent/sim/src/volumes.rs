@@ -12,6 +12,7 @@ use agent_core::drivers::Class;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::types::pod;
+use agent_core::volume::claim::{Bound, ClaimRef, Source};
 use agent_core::volume::payload::{Tokens, payload};
 use agent_core::volume::{Fetched, FileSource, ObjectData, ObjectKind, ObjectRef, Objects, SetUp, Work};
 use k8s_openapi::api::core::v1::Pod;
@@ -34,6 +35,10 @@ pub(crate) struct Volumes {
     missing: BTreeSet<ObjectRef>,
     /// The objects that each volume may be made from; names of volumes are used once.
     planned: BTreeMap<String, BTreeSet<ObjectRef>>,
+    /// The claim that each volume may be made from, and whether it is its pod's own.
+    claims: BTreeMap<String, (String, bool)>,
+    /// Claims that are not bound.
+    loose: BTreeSet<String>,
     /// The objects that an environment may be made from, and the class of its pod, by container; names of containers are used once.
     environments: BTreeMap<String, BTreeSet<ObjectRef>>,
     /// The same by pod, once it has a UID.
@@ -53,7 +58,12 @@ impl Volumes {
             let (config_map, secret) = (self.rng.below(NAMES), self.rng.below(NAMES));
             let (map, secret) =
                 (object(ObjectKind::ConfigMap, config_map), object(ObjectKind::Secret, secret));
-            let (source, objects) = match self.rng.below(5) {
+            let (source, objects) = match self.rng.below(7) {
+                5 => (self.claim(&name), vec![]),
+                6 => {
+                    self.claims.insert(name.clone(), (String::new(), true));
+                    (json!({ "ephemeral": { "volumeClaimTemplate": { "spec": {} } } }), vec![])
+                }
                 0 => (json!({ "emptyDir": {} }), vec![]),
                 1 => (json!({ "emptyDir": { "medium": "Memory" } }), vec![]),
                 2 => (json!({ "configMap": { "name": map.name } }), vec![map]),
@@ -83,6 +93,12 @@ impl Volumes {
         self.classify(pod);
     }
 
+    fn claim(&mut self, volume: &str) -> Value {
+        let name = format!("o{}", self.rng.below(NAMES));
+        self.claims.insert(volume.to_owned(), (name.clone(), false));
+        json!({ "persistentVolumeClaim": { "claimName": name } })
+    }
+
     /// The pod asks for a runtime by class.
     fn classify(&mut self, pod: &mut Value) {
         if !self.rng.chance(150) {
@@ -108,6 +124,8 @@ impl World {
             rng,
             missing: BTreeSet::new(),
             planned: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            loose: BTreeSet::new(),
             environments: BTreeMap::new(),
             of_pods: BTreeMap::new(),
             calm: false,
@@ -136,6 +154,14 @@ impl World {
         if volumes.calm || !volumes.rng.chance(60) {
             return;
         }
+        if volumes.rng.chance(250) {
+            // Nobody tells the agent of claims.
+            let one = format!("o{}", volumes.rng.below(NAMES));
+            if !volumes.loose.remove(&one) {
+                volumes.loose.insert(one);
+            }
+            return;
+        }
         let kind = match volumes.rng.below(3) {
             0 => ObjectKind::Secret,
             1 => ObjectKind::ConfigMap,
@@ -155,6 +181,7 @@ impl World {
     pub(crate) fn calm_objects(&mut self) {
         let Some(volumes) = &mut self.volumes else { return };
         volumes.missing.clear();
+        volumes.loose.clear();
         volumes.calm = true;
         self.tell_of_objects();
     }
@@ -165,7 +192,9 @@ impl World {
     }
 
     pub(crate) fn set_up_volume(&mut self, key: &PodKey, volume: &SetUp) -> EffectResult {
-        let Some(volumes) = &self.volumes else { return Ok(EffectOk::Volume { renew_after: None }) };
+        let Some(volumes) = &self.volumes else {
+            return Ok(EffectOk::Volume { renew_after: None, warning: None });
+        };
         let (mut objects, mut tokens) = (Objects::new(), Tokens::new());
         let mut asked = Vec::new();
         let mut renew_after = None;
@@ -199,7 +228,31 @@ impl World {
         self.disk.mounts.entry(key.uid.clone()).or_default().insert(volume.name.clone());
         let mounted = TraceEvent::VolumeMounted { pod: key.uid.clone(), volume: volume.name.clone() };
         self.checks.note(now, &mounted);
-        Ok(EffectOk::Volume { renew_after })
+        Ok(EffectOk::Volume { renew_after, warning: None })
+    }
+
+    /// Claims are bound to a directory of the node, unless they are loose.
+    pub(crate) fn resolve_claim(&mut self, key: &PodKey, claim: &ClaimRef) -> EffectResult {
+        let Some(volumes) = &self.volumes else { return Ok(EffectOk::Claim(Err(claim.unprocessed("none")))) };
+        let own = match (volumes.claims.get(&claim.volume), &claim.owner) {
+            (Some((name, false)), None) => *name == claim.name,
+            (Some((_, true)), Some((uid, _))) => uid == key.uid.as_str(),
+            _ => false,
+        };
+        let loose = volumes.loose.contains(&claim.name);
+        let asked = TraceEvent::ApiAsked { what: format!("claim {}", claim.name), own };
+        self.checks.note(self.queue.now(), &asked);
+        if loose {
+            return Ok(EffectOk::Claim(Err(claim.unprocessed("PVC is not bound"))));
+        }
+        let bound = Bound {
+            volume: format!("pv-{}", claim.name),
+            source: Source::Local { path: "/mnt/disk".to_owned() },
+            read_only: claim.read_only,
+            options: Vec::new(),
+            one_pod: false,
+        };
+        Ok(EffectOk::Claim(Ok(Box::new(bound))))
     }
 
     pub(crate) fn fetch_objects(&mut self, key: &PodKey, objects: &BTreeSet<ObjectRef>) -> Objects {

@@ -94,7 +94,7 @@ fn remove(joined: &Joined, name: &str) -> Result<()> {
 }
 
 /// Mount points of pods' volumes in a node.
-fn mounts(node: &NativeNode) -> Result<Vec<String>> {
+pub(super) fn mounts(node: &NativeNode) -> Result<Vec<String>> {
     let path = format!("/proc/{}/mountinfo", node.pid());
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     let points = text.lines().filter_map(|line| line.split(' ').nth(4));

@@ -15,19 +15,30 @@ pub(super) fn check(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection>
     let selected = spec.node_selector.iter().flatten().all(|(k, v)| node.node_labels.get(k) == Some(v));
     let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
     let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    if selected && required.is_none_or(|r| r.node_selector_terms.iter().any(|term| holds(term, node))) {
+    if selected
+        && required.is_none_or(|r| any_term_holds(&r.node_selector_terms, &node.node_labels, &node.node_name))
+    {
         return Ok(());
     }
     let message = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
     Err(Rejection::new("NodeAffinity", message))
 }
 
-fn holds(term: &NodeSelectorTerm, node: &AdmissionContext) -> bool {
+/// One of the terms holds for a node of this name, with these labels.
+pub(crate) fn any_term_holds(
+    terms: &[NodeSelectorTerm],
+    labels: &BTreeMap<String, String>,
+    name: &str,
+) -> bool {
+    terms.iter().any(|term| holds(term, labels, name))
+}
+
+fn holds(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or(&[]);
     let fields = term.match_fields.as_deref().unwrap_or(&[]);
-    let node_fields = BTreeMap::from([("metadata.name".to_owned(), node.node_name.clone())]);
+    let node_fields = BTreeMap::from([("metadata.name".to_owned(), name.to_owned())]);
     !(expressions.is_empty() && fields.is_empty())
-        && expressions.iter().all(|r| requirement(r, &node.node_labels))
+        && expressions.iter().all(|r| requirement(r, labels))
         && fields.iter().all(|r| requirement(r, &node_fields))
 }
 

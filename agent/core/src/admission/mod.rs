@@ -6,7 +6,7 @@
 //! AppArmor, features. Before them comes what no API server lets through ([`validate::runnable`]).
 //! Upstream: pkg/kubelet/lifecycle, pkg/kubelet/sysctl, scheduler node predicates.
 
-mod affinity;
+pub(crate) mod affinity;
 mod fit;
 mod preempt;
 mod sysctl;

@@ -14,7 +14,9 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+};
 use serde_json::Value;
 
 use crate::drivers::Class;
@@ -106,6 +108,13 @@ pub enum ApiCall {
     GetSecret(ObjectName),
     /// GET a service account. Answer: [`ApiReply::ServiceAccount`].
     GetServiceAccount(ObjectName),
+    /// GET a PersistentVolumeClaim. Answer: [`ApiReply::Claim`].
+    GetClaim(ObjectName),
+    /// GET a PersistentVolume. Answer: [`ApiReply::Volume`].
+    GetVolume {
+        /// Its name.
+        name: String,
+    },
     /// POST to a service account's `token` subresource. Answer: [`ApiReply::Token`].
     CreateToken {
         /// Whose token.
@@ -149,6 +158,8 @@ impl ApiCall {
             ApiCall::GetConfigMap(object) => format!("get configmap {}", named(object)),
             ApiCall::GetSecret(object) => format!("get secret {}", named(object)),
             ApiCall::GetServiceAccount(object) => format!("get serviceaccount {}", named(object)),
+            ApiCall::GetClaim(object) => format!("get persistentvolumeclaim {}", named(object)),
+            ApiCall::GetVolume { name } => format!("get persistentvolume {name}"),
             ApiCall::CreateToken { account, .. } => {
                 format!("create token of service account {}", named(account))
             }
@@ -178,6 +189,10 @@ pub enum ApiReply {
     Secret(Box<Secret>),
     /// The service account as it is now.
     ServiceAccount(Box<ServiceAccount>),
+    /// The claim as it is now.
+    Claim(Box<PersistentVolumeClaim>),
+    /// The volume as it is now.
+    Volume(Box<PersistentVolume>),
     /// The request with its token.
     Token(Box<TokenRequest>),
     /// The review with its answer.

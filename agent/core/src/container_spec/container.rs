@@ -23,6 +23,7 @@ use crate::runtime::effect::ImageInfo;
 use crate::runtime::labels;
 use crate::types::{ContainerRef, pod};
 use crate::volume::Objects;
+use crate::volume::claim::Claims;
 use crate::volume::sub_path::{self, SubPath};
 
 /// What is found out between the pod's admission and its container's creation.
@@ -36,6 +37,8 @@ pub struct Given<'a> {
     pub objects: &'a Objects,
     /// The files that the environment refers to.
     pub files: &'a EnvFiles,
+    /// The volumes of the pod's claims.
+    pub claims: &'a Claims,
 }
 
 /// The parts of volumes that must be mounted before the container is made.
@@ -48,13 +51,13 @@ pub fn sub_paths(
     given: Given<'_>,
     node: &NodeContext,
 ) -> Result<Vec<SubPath>, SpecError> {
-    let Given { pod_ips, objects, files, .. } = given;
+    let Given { pod_ips, objects, files, claims, .. } = given;
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
     if !spec.volume_mounts.iter().flatten().any(sub_path::is_asked) {
         return Ok(Vec::new());
     }
     let environment = environment(&spec, EnvSources { pod, container, pod_ips, objects, files, node })?;
-    sub_path::of_container(pod, container, &environment, node)
+    sub_path::of_container(pod, container, &environment, (claims, node))
 }
 
 /// Configuration of instance `attempt` of one container.
@@ -71,7 +74,7 @@ pub fn container_config(
     let spec = &*container.find(pod).ok_or_else(|| {
         SpecError::container(format!("pod {} has no container {:?}", pod::key(pod), container.name()))
     })?;
-    let Given { image, pod_ips, objects, files } = given;
+    let Given { image, pod_ips, objects, files, claims } = given;
     let environment = environment(spec, EnvSources { pod, container, pod_ips, objects, files, node })?;
     let mut container_labels = identity_labels(pod);
     container_labels.insert(labels::CONTAINER_NAME.to_owned(), spec.name.clone());
@@ -84,7 +87,7 @@ pub fn container_config(
         args: environment.expand_all(spec.args.as_ref()),
         working_dir: spec.working_dir.clone().unwrap_or_default(),
         envs: environment.into_vars(),
-        mounts: mounts(pod, container, attempt, pod_ips, node)?,
+        mounts: mounts(pod, container, attempt, (pod_ips, claims), node)?,
         labels: container_labels,
         annotations: annotations(pod, spec, attempt),
         log_path: format!("{}/{attempt}.log", spec.name),
@@ -179,7 +182,13 @@ mod tests {
             repo_tags: Vec::new(),
             repo_digests: Vec::new(),
         };
-        let given = Given { image: &image, pod_ips: &[], objects: &Objects::new(), files: &EnvFiles::new() };
+        let given = Given {
+            image: &image,
+            pod_ips: &[],
+            objects: &Objects::new(),
+            files: &EnvFiles::new(),
+            claims: &Claims::new(),
+        };
         let told = |name: &str, node: &NodeContext| {
             container_config(&pod, ContainerRef::Regular(name), 0, given, node).unwrap().stop_signal
         };

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NodeContext, SpecError};
 use crate::types::pod;
+use crate::volume::claim::Claims;
 use crate::volume::plan::location;
 
 /// Longest line, bytes.
@@ -44,10 +45,12 @@ pub fn files(p: &Pod, container: &Container, node: &NodeContext) -> Result<BTree
 fn file(p: &Pod, source: &FileKeySelector, node: &NodeContext) -> Result<EnvFile, SpecError> {
     let name = &source.volume_name;
     let volume = pod::spec(p).volumes.iter().flatten().find(|v| v.name == *name);
-    let (root, _) = volume.and_then(|v| location(p, v, node)).ok_or_else(|| {
+    // Only an emptyDir may be named: no claim matters.
+    let claims = Claims::new();
+    let found = volume.and_then(|v| location(p, v, &claims, node)).ok_or_else(|| {
         SpecError::container(format!("cannot find the volume {name:?} referenced by FileKeyRef"))
     })?;
-    Ok(EnvFile { root, path: source.path.clone() })
+    Ok(EnvFile { root: found.path, path: source.path.clone() })
 }
 
 /// The value of one key; `None` for what is optional and missing or empty.

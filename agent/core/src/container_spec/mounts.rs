@@ -12,7 +12,8 @@ use super::hosts;
 use crate::runtime::config::{Mount, MountPropagation};
 use crate::types::{ContainerRef, pod};
 use crate::volume::Plugin;
-use crate::volume::plan::location;
+use crate::volume::claim::Claims;
+use crate::volume::plan::{Location, location};
 use crate::volume::sub_path;
 
 const ETC_HOSTS: &str = "/etc/hosts";
@@ -25,13 +26,13 @@ pub fn mounts(
     pod: &Pod,
     container: ContainerRef<'_>,
     attempt: u32,
-    pod_ips: &[String],
+    (pod_ips, claims): (&[String], &Claims),
     node: &NodeContext,
 ) -> Result<Vec<Mount>, SpecError> {
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
     let mut mounts = Vec::new();
     for (index, mount) in spec.volume_mounts.iter().flatten().enumerate() {
-        let mut made = volume_mount(pod, &spec, mount, node)?;
+        let mut made = volume_mount(pod, &spec, mount, (claims, node))?;
         if sub_path::is_asked(mount) {
             made.host_path = sub_path::target(pod, &spec.name, mount, index, node);
         }
@@ -57,7 +58,7 @@ pub fn mounts(
     Ok(mounts)
 }
 
-/// Where the volume of a mount is on the host, and its plugin.
+/// Where the volume of a mount is on the host.
 ///
 /// # Errors
 /// The pod does not have it, or this node cannot provide it.
@@ -65,8 +66,8 @@ pub(crate) fn mounted_volume(
     pod: &Pod,
     container: &Container,
     mount: &VolumeMount,
-    node: &NodeContext,
-) -> Result<(String, Plugin), SpecError> {
+    (claims, node): (&Claims, &NodeContext),
+) -> Result<Location, SpecError> {
     let volumes = pod::spec(pod).volumes.as_deref().unwrap_or(&[]);
     let volume = volumes.iter().find(|v| v.name == mount.name).ok_or_else(|| {
         SpecError::container(format!(
@@ -74,7 +75,7 @@ pub(crate) fn mounted_volume(
             mount.name, container.name
         ))
     })?;
-    location(pod, volume, node).ok_or_else(|| {
+    location(pod, volume, claims, node).ok_or_else(|| {
         SpecError::container(format!("volume {:?} has a type that this node cannot provide", mount.name))
     })
 }
@@ -83,14 +84,15 @@ fn volume_mount(
     pod: &Pod,
     container: &Container,
     mount: &VolumeMount,
-    node: &NodeContext,
+    (claims, node): (&Claims, &NodeContext),
 ) -> Result<Mount, SpecError> {
-    let (host_path, plugin) = mounted_volume(pod, container, mount, node)?;
+    let Location { path: host_path, plugin, read_only } =
+        mounted_volume(pod, container, mount, (claims, node))?;
     let path = &mount.mount_path;
     Ok(Mount {
         container_path: if path.starts_with('/') { path.clone() } else { format!("/{path}") },
         host_path,
-        readonly: mount.read_only == Some(true) || plugin.is_read_only(),
+        readonly: mount.read_only == Some(true) || read_only,
         recursive_read_only: false,
         // Only what the node made for this pod may be relabelled.
         selinux_relabel: plugin != Plugin::HostPath && node.security.selinux_enabled,
@@ -107,12 +109,16 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::volume::HostPathType;
+    use crate::volume::claim::{Bound, Source};
 
     fn pod(mounts: Value, message_path: &str) -> Pod {
         serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"volumes": [{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/srv"}},
-                                 {"name": "s", "secret": {"secretName": "x"}}, {"name": "n", "nfs": {"server": "x", "path": "/"}}],
+                                 {"name": "s", "secret": {"secretName": "x"}}, {"name": "n", "nfs": {"server": "x", "path": "/"}},
+                                 {"name": "p", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "r", "persistentVolumeClaim": {"claimName": "y"}},
+                                 {"name": "u", "persistentVolumeClaim": {"claimName": "z"}}],
                 "containers": [{"name": "c", "volumeMounts": mounts, "terminationMessagePath": message_path}]}}))
         .unwrap()
     }
@@ -121,8 +127,25 @@ mod tests {
         Mount { container_path: container_path.into(), host_path: host_path.into(), ..Mount::default() }
     }
 
+    /// Those of volumes `p` (local) and `r` (hostPath, to be read only) are bound; that of `u` is not.
+    fn claims() -> Claims {
+        let bound = |volume: &str, source: Source, read_only: bool| Bound {
+            volume: volume.to_owned(),
+            source,
+            read_only,
+            options: Vec::new(),
+            one_pod: false,
+        };
+        let local = Source::Local { path: "/mnt/disk".to_owned() };
+        let host = Source::HostPath { path: "/srv/r".to_owned(), kind: HostPathType::Unset };
+        Claims::from([
+            ("p".to_owned(), bound("pv-p", local, false)),
+            ("r".to_owned(), bound("pv-r", host, true)),
+        ])
+    }
+
     fn built(pod: &Pod, node: &NodeContext) -> Result<Vec<Mount>, SpecError> {
-        mounts(pod, ContainerRef::Regular("c"), 2, &["10.0.0.2".to_owned()], node)
+        mounts(pod, ContainerRef::Regular("c"), 2, (&["10.0.0.2".to_owned()], &claims()), node)
     }
 
     #[test]
@@ -151,6 +174,14 @@ mod tests {
     }
 
     #[test]
+    fn a_claims_volume_is_where_it_was_bound_to() {
+        let pod = pod(json!([{"name": "p", "mountPath": "/p"}, {"name": "r", "mountPath": "/r"}]), "");
+        let built = built(&pod, &NodeContext::new("n")).unwrap();
+        let local = mount("/p", "/var/lib/kubelet/pods/u/volumes/kubernetes.io~local-volume/pv-p");
+        assert_eq!(built[..2], [local, Mount { readonly: true, ..mount("/r", "/srv/r") }]);
+    }
+
+    #[test]
     fn a_pod_may_bring_its_own_hosts_file() {
         let pod = pod(json!([{"name": "h", "mountPath": "/etc/hosts"}]), "");
         assert_eq!(built(&pod, &NodeContext::new("n")).unwrap(), [mount("/etc/hosts", "/srv")]);
@@ -158,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_volume_that_cannot_be_mounted_is_an_error() {
-        for name in ["missing", "n"] {
+        for name in ["missing", "n", "u"] {
             let pod = pod(json!([{"name": name, "mountPath": "/x"}]), "");
             let error = built(&pod, &NodeContext::new("n")).unwrap_err();
             assert!(error.reason == "CreateContainerConfigError" && error.message.contains(name), "{error}");

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeMount};
 
 use crate::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
 use crate::types::pod;
-use crate::volume::plan::plugin_of;
+use crate::volume::plan::is_known;
 
 /// A field that is not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ fn volume_level(path: &str, volume: &Volume, list: &mut List) {
         list.add(part.cluster_trust_bundle.is_some(), format!("{at}.clusterTrustBundle"));
         list.add(part.pod_certificate.is_some(), format!("{at}.podCertificate"));
     }
-    list.add(plugin_of(volume).is_none(), format!("{path}.{}", source_name(volume)));
+    list.add(!is_known(volume), format!("{path}.{}", source_name(volume)));
 }
 
 /// The name of the volume's source in the API.
@@ -130,6 +130,7 @@ mod tests {
                 "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
             "securityContext": {"fsGroup": 1, "sysctls": [{"name": "a", "value": "b"}]},
             "volumes": [{"name": "h", "hostPath": {"path": "/x", "type": "Socket"}}, {"name": "s", "secret": {}},
+                {"name": "c", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "g", "ephemeral": {}},
                 {"name": "m", "configMap": {"name": "x"}}, {"name": "d", "downwardAPI": {}},
                 {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}}]}},
                 {"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
@@ -164,6 +165,7 @@ mod tests {
                 "spec.volumes[0].projected.sources[0].podCertificate",
             ),
             (json!({"volumes": [{"name": "v", "nfs": {"server": "x", "path": "/"}}]}), "spec.volumes[0].nfs"),
+            (json!({"volumes": [{"name": "v", "csi": {"driver": "x"}}]}), "spec.volumes[0].csi"),
             (json!({"volumes": [{"name": "v", "image": {}}]}), "spec.volumes[0].image"),
         ];
         for (mut spec, field) in table {

@@ -19,6 +19,7 @@ use crate::runtime::config::{ContainerConfig, NamespaceMode};
 use crate::runtime::effect::{Effect, ImageInfo};
 use crate::time::Now;
 use crate::volume::Objects;
+use crate::volume::claim::Claims;
 
 /// The files are there: has the environment's objects fetched, if there are any.
 pub(super) fn fetch(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
@@ -60,7 +61,7 @@ pub(super) fn read(s: &mut Syncing, b: &mut Base, files: EnvFiles, now: Now, out
     let slot = &chain.start.slot;
     let Some(image) = &chain.found else { return };
     let ips = b.pod_ips();
-    let given = given(&chain, image, &ips);
+    let given = given(&chain, image, (&ips, b.volumes.claims()));
     match b.ctx.specs.sub_paths(&s.pod, slot.container_ref(), given) {
         Ok(parts) if parts.is_empty() => create(s, b, &chain, now, out),
         Ok(parts) => {
@@ -71,8 +72,12 @@ pub(super) fn read(s: &mut Syncing, b: &mut Base, files: EnvFiles, now: Now, out
     }
 }
 
-fn given<'a>(chain: &'a Chain, image: &'a ImageInfo, pod_ips: &'a [String]) -> Given<'a> {
-    Given { image, pod_ips, objects: &chain.objects, files: &chain.files }
+fn given<'a>(
+    chain: &'a Chain,
+    image: &'a ImageInfo,
+    (pod_ips, claims): (&'a [String], &'a Claims),
+) -> Given<'a> {
+    Given { image, pod_ips, objects: &chain.objects, files: &chain.files, claims }
 }
 
 /// What the pod asks for cannot be resolved.
@@ -87,7 +92,7 @@ pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out
     let Some(image) = &chain.found else { return };
     let specs = b.ctx.specs.clone();
     let ips = b.pod_ips();
-    let given = given(chain, image, &ips);
+    let given = given(chain, image, (&ips, b.volumes.claims()));
     let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|mut sandbox| {
         let mut c = specs.container(&s.pod, slot.container_ref(), attempt, given)?;
         users::of_sandbox(s, &mut sandbox);

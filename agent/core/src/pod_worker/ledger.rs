@@ -46,6 +46,7 @@ pub(super) enum Purpose {
     FetchObjects,
     ReadEnvFiles,
     MountSubPaths,
+    ResolveClaim(String),
     SetUpVolume(String),
     TearDownVolumes,
     RemoveDirs,
@@ -76,6 +77,7 @@ impl Purpose {
                 | Purpose::FetchObjects
                 | Purpose::ReadEnvFiles
                 | Purpose::MountSubPaths
+                | Purpose::ResolveClaim(_)
                 | Purpose::SetUpVolume(_)
                 | Purpose::TearDownVolumes
                 | Purpose::RemoveDirs

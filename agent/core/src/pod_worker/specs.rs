@@ -14,6 +14,7 @@ use crate::container_spec::{self, Given, NodeContext, SpecError};
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::Effect;
 use crate::types::ContainerRef;
+use crate::volume::claim::Claims;
 use crate::volume::sub_path::SubPath;
 use crate::volume::{self, plan, references};
 
@@ -79,7 +80,7 @@ pub trait PodSpecs: Debug + Send + Sync {
     ///
     /// # Errors
     /// Why that cannot be said.
-    fn volume(&self, pod: &Pod, name: &str) -> Result<volume::SetUp, String>;
+    fn volume(&self, pod: &Pod, name: &str, claims: &Claims) -> Result<volume::SetUp, String>;
 
     /// The [`Effect::CreatePodDirs`] that must be done before a container is created.
     fn container_files(
@@ -145,8 +146,8 @@ impl PodSpecs for NodeContext {
         container_spec::pod_dirs(pod, self)
     }
 
-    fn volume(&self, pod: &Pod, name: &str) -> Result<volume::SetUp, String> {
-        plan::set_up(pod, name, self)
+    fn volume(&self, pod: &Pod, name: &str, claims: &Claims) -> Result<volume::SetUp, String> {
+        plan::set_up(pod, name, claims, self)
     }
 
     fn container_files(

@@ -13,13 +13,15 @@ use crate::machine::Outbox;
 use crate::runtime::effect::{Effect, EffectOk, EffectResult};
 use crate::time::Now;
 use crate::types::pod;
+use crate::volume::claim::{self, ClaimError};
 
 /// Set-ups of one pod in flight at once.
 const SET_UPS_MAX: usize = 4;
 
 /// The pod is (now) `p`; `before` is what it was.
 pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod) {
-    b.volumes.desire(pod::spec(p).volumes.iter().flatten().map(|v| v.name.as_str()));
+    let volumes = pod::spec(p).volumes.iter().flatten();
+    b.volumes.desire(volumes.map(|v| (v.name.as_str(), claim::of_volume(p, v).is_some())));
     let shown = |p: &Pod| (p.metadata.labels.clone(), p.metadata.annotations.clone());
     if reads_itself(p) && before.is_some_and(|old| shown(old) != shown(p)) {
         b.volumes.sources_changed();
@@ -40,15 +42,21 @@ pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodActio
         if b.ledger.volumes_busy() >= SET_UPS_MAX {
             break; // The answer of one of them makes the next pass.
         }
-        match b.ctx.specs.volume(p, &name) {
+        if let Some(claim) = claim::of_pod(p, &name).filter(|_| b.volumes.is_unbound(&name)) {
+            b.volumes.began(&name);
+            let (target, purpose) = (Target::Volume(name.clone()), Purpose::ResolveClaim(name));
+            b.issue(now, target, purpose, Effect::ResolveClaim { claim }, out);
+            continue;
+        }
+        match b.ctx.specs.volume(p, &name, b.volumes.claims()) {
             Ok(volume) => {
                 b.volumes.began(&name);
                 let (target, purpose) = (Target::Volume(name.clone()), Purpose::SetUpVolume(name));
                 b.issue(now, target, purpose, Effect::SetUpVolume { volume: Box::new(volume) }, out);
             }
             Err(why) => {
-                b.volumes.failed(&name, now.mono);
                 tell_failure(b, &name, &why, out);
+                b.volumes.failed(&name, now.mono);
             }
         }
     }
@@ -81,23 +89,45 @@ pub(super) fn answered(
     out: &mut Outbox<PodAction>,
 ) {
     match (purpose, result) {
+        (Purpose::ResolveClaim(name), Ok(EffectOk::Claim(Ok(bound)))) => {
+            b.volumes.bound(name, (**bound).clone());
+        }
+        (Purpose::ResolveClaim(name), Ok(EffectOk::Claim(Err(e @ ClaimError::Refused { .. })))) => {
+            b.volumes.failed(name, now.mono);
+            b.event(EventKind::Warning, "FailedMount", e.to_string(), None, out);
+        }
+        (Purpose::ResolveClaim(name), Ok(EffectOk::Claim(Err(e)))) => {
+            unresolved(b, name, &e.to_string(), now, out)
+        }
+        (Purpose::ResolveClaim(name), Err(e)) => unresolved(b, name, &e.message, now, out),
         (Purpose::SetUpVolume(name), Ok(ok)) => {
-            let renew = match ok {
-                EffectOk::Volume { renew_after } => renew_after.map(|after| now.mono.after(after)),
-                _ => None,
-            };
+            let mut renew = None;
+            if let EffectOk::Volume { renew_after, warning } = ok {
+                renew = renew_after.map(|after| now.mono.after(after));
+                if let Some(warning) = warning {
+                    b.event(EventKind::Warning, "AlreadyMountedVolume", warning, None, out);
+                }
+            }
             b.volumes.succeeded(name, renew);
         }
         (Purpose::SetUpVolume(name), Err(e)) => {
-            b.volumes.failed(name, now.mono);
             tell_failure(b, name, &e.message, out);
+            b.volumes.failed(name, now.mono);
         }
         (Purpose::TearDownVolumes, Ok(_)) => b.volumes.gone(),
         _ => {}
     }
 }
 
+/// It is not known what a claim is bound to.
+fn unresolved(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAction>) {
+    b.volumes.failed(name, now.mono);
+    b.event(EventKind::Warning, "FailedMount", b.volumes.wait_ended(why), None, out);
+}
+
+/// A claim's volume is called as its PersistentVolume is.
 fn tell_failure(b: &Base, name: &str, why: &str, out: &mut Outbox<PodAction>) {
+    let name = b.volumes.claims().get(name).map_or(name, |bound| bound.volume.as_str());
     let text = format!("MountVolume.SetUp failed for volume \"{name}\" : {why}");
     b.event(EventKind::Warning, "FailedMount", text, None, out);
 }

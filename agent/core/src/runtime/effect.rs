@@ -89,6 +89,12 @@ pub enum Effect {
     },
     /// Remove `<root>/pods/<uid>`, what is mounted below it first; idempotent.
     RemovePodDirs,
+    /// Look up what a claim of the pod is bound to. The answer is [`EffectOk::Claim`]: a claim that cannot be used is no
+    /// failure of the effect.
+    ResolveClaim {
+        /// Which.
+        claim: volume::claim::ClaimRef,
+    },
     /// Bring one volume of the pod to where its set-up says, looking at the mount table and the disk first; idempotent.
     /// The answer is [`EffectOk::Volume`].
     SetUpVolume {
@@ -208,6 +214,7 @@ impl Effect {
         match self {
             Effect::CreatePodDirs { .. } => "create_pod_dirs",
             Effect::RemovePodDirs => "remove_pod_dirs",
+            Effect::ResolveClaim { .. } => "resolve_claim",
             Effect::SetUpVolume { .. } => "set_up_volume",
             Effect::FetchObjects { .. } => "fetch_objects",
             Effect::ReadEnvFiles { .. } => "read_env_files",
@@ -268,7 +275,12 @@ pub enum EffectOk {
     Volume {
         /// How long from now what was written stays good; `None`: until its sources change.
         renew_after: Option<Duration>,
+        /// What people should know about how it is mounted (`AlreadyMountedVolume`).
+        #[serde(default)]
+        warning: Option<String>,
     },
+    /// ResolveClaim.
+    Claim(Result<Box<volume::claim::Bound>, volume::claim::ClaimError>),
     /// FetchObjects.
     Objects(volume::Objects),
     /// ReadEnvFiles.

@@ -15,6 +15,7 @@
 //! containers have ended (VOL-HELD); the pod's directory goes after its volumes.
 //! Upstream: pkg/kubelet/volumemanager, pkg/volume.
 
+pub mod claim;
 pub mod downward;
 pub mod mount_table;
 pub mod paths;
@@ -53,6 +54,8 @@ pub enum Plugin {
     DownwardApi,
     /// `kubernetes.io/projected`
     Projected,
+    /// `kubernetes.io/local-volume`
+    Local,
 }
 
 impl Plugin {
@@ -66,6 +69,7 @@ impl Plugin {
             Plugin::Secret => "kubernetes.io/secret",
             Plugin::DownwardApi => "kubernetes.io/downward-api",
             Plugin::Projected => "kubernetes.io/projected",
+            Plugin::Local => "kubernetes.io/local-volume",
         }
     }
 
@@ -79,13 +83,14 @@ impl Plugin {
             Plugin::Secret => "kubernetes.io~secret",
             Plugin::DownwardApi => "kubernetes.io~downward-api",
             Plugin::Projected => "kubernetes.io~projected",
+            Plugin::Local => "kubernetes.io~local-volume",
         }
     }
 
     /// Containers never write to it, whatever their mount says.
     #[must_use]
     pub fn is_read_only(self) -> bool {
-        !matches!(self, Plugin::EmptyDir | Plugin::HostPath)
+        !matches!(self, Plugin::EmptyDir | Plugin::HostPath | Plugin::Local)
     }
 }
 
@@ -118,6 +123,8 @@ pub enum Work {
     },
     /// Something of the host's that is only looked at, or made if the type says so.
     HostPath(HostPathType),
+    /// A directory of this node, mounted at the volume's path.
+    Bind(Bind),
     /// Files written by the agent.
     Files {
         /// Where they live.
@@ -129,6 +136,21 @@ pub enum Work {
         /// The sources are those of a projected volume, whose mistakes are collected.
         projected: bool,
     },
+}
+
+/// A directory of this node that is mounted at a volume's path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bind {
+    /// Absolute path of the directory.
+    pub source: String,
+    /// Nobody writes to it.
+    pub read_only: bool,
+    /// `mountOptions` of the PersistentVolume.
+    pub options: Vec<String>,
+    /// No other pod may have it mounted.
+    pub one_pod: bool,
+    /// `fsGroupChangePolicy: OnRootMismatch`: what is in it is left alone if its root is right.
+    pub by_root: bool,
 }
 
 /// Where a volume's files live.

@@ -5,8 +5,11 @@
 
 use k8s_openapi::api::core::v1::{KeyToPath, Pod, Volume, VolumeProjection};
 
+use super::claim::{Bound, Claims, Source};
 use super::token::{DEFAULT_LIFE_S, TokenRef};
-use super::{FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work, downward};
+use super::{
+    Bind, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work, downward,
+};
 use crate::container_spec::NodeContext;
 use crate::container_spec::dirs::pod_dir;
 use crate::resources::requests::{MEMORY, limit, pod_limit};
@@ -17,7 +20,13 @@ const FILE_MODE: u32 = 0o644;
 /// Mode of a token whose owner or group is set.
 const TOKEN_MODE: u32 = 0o600;
 
-/// The plugin of a volume; `None` for those that this node does not have.
+/// The volume is of a kind that this node has.
+#[must_use]
+pub fn is_known(volume: &Volume) -> bool {
+    plugin_of(volume).is_some() || volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+}
+
+/// The plugin of a volume that says itself what it is; `None` for claims and for those that this node does not have.
 #[must_use]
 pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
     if volume.empty_dir.is_some() {
@@ -37,15 +46,34 @@ pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
     }
 }
 
-/// Host path of a volume and its plugin.
+/// Where a volume is on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Its path.
+    pub path: String,
+    /// Whose business it is.
+    pub plugin: Plugin,
+    /// No container may write to it.
+    pub read_only: bool,
+}
+
+/// Where a volume is; of one with a claim once that is bound.
 #[must_use]
-pub fn location(p: &Pod, volume: &Volume, node: &NodeContext) -> Option<(String, Plugin)> {
+pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -> Option<Location> {
+    if let Some(bound) = claims.get(&volume.name) {
+        let plugin = bound.plugin();
+        let path = match &bound.source {
+            Source::HostPath { path, .. } => path.clone(),
+            Source::Local { .. } => format!("{}/{}", pod_dir(p, node), below(plugin, &bound.volume)),
+        };
+        return Some(Location { path, plugin, read_only: bound.read_only });
+    }
     let plugin = plugin_of(volume)?;
     let path = match &volume.host_path {
         Some(host_path) => host_path.path.clone(),
         None => format!("{}/{}", pod_dir(p, node), below(plugin, &volume.name)),
     };
-    Some((path, plugin))
+    Some(Location { path, plugin, read_only: plugin.is_read_only() })
 }
 
 /// Directory of a volume that the node makes, below the pod's.
@@ -58,20 +86,39 @@ pub fn below(plugin: Plugin, volume: &str) -> String {
 ///
 /// # Errors
 /// Why that cannot be said, in upstream's words where it has some.
-pub fn set_up(p: &Pod, name: &str, node: &NodeContext) -> Result<SetUp, String> {
+pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Result<SetUp, String> {
     let all = pod::spec(p).volumes.as_deref().unwrap_or(&[]);
     let volume = all.iter().find(|v| v.name == name).ok_or_else(|| format!("pod has no volume {name:?}"))?;
-    let (path, plugin) = location(p, volume, node).ok_or("no volume plugin matched")?;
+    let Location { path, plugin, .. } =
+        location(p, volume, claims, node).ok_or("no volume plugin matched")?;
     let security = pod::spec(p).security_context.as_ref();
     let fs_group = security.and_then(|s| s.fs_group).and_then(|g| u32::try_from(g).ok());
     Ok(SetUp {
-        work: work(p, volume, plugin, node)?,
+        work: match claims.get(name) {
+            Some(bound) => of_claim(p, bound),
+            None => work(p, volume, plugin, node)?,
+        },
         nested: if plugin.is_read_only() { nested(p, name) } else { Vec::new() },
         name: name.to_owned(),
         plugin,
         path,
         fs_group,
     })
+}
+
+fn of_claim(p: &Pod, bound: &Bound) -> Work {
+    let security = pod::spec(p).security_context.as_ref();
+    let policy = security.and_then(|s| s.fs_group_change_policy.as_deref());
+    match &bound.source {
+        Source::HostPath { kind, .. } => Work::HostPath(*kind),
+        Source::Local { path } => Work::Bind(Bind {
+            source: path.clone(),
+            read_only: bound.read_only,
+            options: bound.options.clone(),
+            one_pod: bound.one_pod,
+            by_root: policy == Some("OnRootMismatch"),
+        }),
+    }
 }
 
 fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<Work, String> {
@@ -95,7 +142,7 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
     Ok(Work::Files { medium, marker, sources, projected: plugin == Plugin::Projected })
 }
 
-fn host_path_type(name: &str) -> Result<HostPathType, String> {
+pub(super) fn host_path_type(name: &str) -> Result<HostPathType, String> {
     Ok(match name {
         "" => HostPathType::Unset,
         "DirectoryOrCreate" => HostPathType::DirectoryOrCreate,

@@ -1,6 +1,6 @@
 //! The volumes of one pod: which are mounted, which are to be set up (again), and when.
 //!
-//! In: the pod's volumes, answers of set-ups, news about their sources, the time. Out: what to set up now, whether all
+//! In: the pod's volumes, what their claims are bound to, answers of set-ups, news about their sources, the time. Out: what to set up now, whether all
 //! are mounted, words for events. Invariants: one set-up in flight for a volume; after a failure 0.5 s doubling to 2m2s,
 //! unless a source changed meanwhile; a volume that was mounted stays so for its containers, even if a later set-up fails.
 //! Upstream: nestedpendingoperations, reconciler, WaitForAttachAndMount.
@@ -8,18 +8,23 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::claim::{Bound, Claims};
 use crate::time::Mono;
 
 /// First wait after a failure.
 const BACK_OFF: Duration = Duration::from_millis(500);
 /// Longest wait.
 const BACK_OFF_MAX: Duration = Duration::from_secs(122);
+/// Longest wait for a claim: a node may not watch claims, and upstream asks ten times a second.
+const CLAIM_BACK_OFF_MAX: Duration = Duration::from_secs(8);
 /// How long containers wait before an event says what for.
 const WAIT_MAX: Duration = Duration::from_secs(123);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Slot {
     mounted: bool,
+    /// It is a claim's.
+    claimed: bool,
     busy: bool,
     /// It must be set up, or looked through again.
     stale: bool,
@@ -35,6 +40,8 @@ struct Slot {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodVolumes {
     slots: BTreeMap<String, Slot>,
+    /// What the claims among them are bound to.
+    claims: Claims,
     /// Since when containers wait.
     waiting: Option<Mono>,
     torn_down: bool,
@@ -42,9 +49,10 @@ pub struct PodVolumes {
 
 impl PodVolumes {
     /// The pod has these volumes; those that are new are to be set up.
-    pub fn desire<'n>(&mut self, names: impl Iterator<Item = &'n str>) {
-        for name in names {
-            let new = || Slot { stale: true, ..Slot::default() };
+    /// With each, whether it is a claim's.
+    pub fn desire<'n>(&mut self, names: impl Iterator<Item = (&'n str, bool)>) {
+        for (name, claimed) in names {
+            let new = || Slot { stale: true, claimed, ..Slot::default() };
             self.slots.entry(name.to_owned()).or_insert_with(new);
         }
     }
@@ -83,13 +91,37 @@ impl PodVolumes {
         }
     }
 
-    /// It failed.
+    /// What the claims are bound to, by their volumes' names.
+    #[must_use]
+    pub fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// The claim of the volume `name` must be looked up before it can be set up.
+    #[must_use]
+    pub fn is_unbound(&self, name: &str) -> bool {
+        self.slots.get(name).is_some_and(|s| s.claimed) && !self.claims.contains_key(name)
+    }
+
+    /// The claim of the volume `name` is bound: it can be set up at once.
+    pub fn bound(&mut self, name: &str, to: Bound) {
+        if let Some(slot) = self.slots.get_mut(name) {
+            (slot.busy, slot.stale, slot.not_before) = (false, true, Mono(0));
+            self.claims.insert(name.to_owned(), to);
+        }
+    }
+
+    /// It failed. Of a claim it is looked up again what it is bound to, unless it is mounted.
     pub fn failed(&mut self, name: &str, now: Mono) {
         if let Some(slot) = self.slots.get_mut(name) {
             let doubled = BACK_OFF.saturating_mul(1 << slot.failures.min(16));
             slot.failures = slot.failures.saturating_add(1);
             (slot.busy, slot.stale) = (false, true);
-            slot.not_before = if slot.overtaken { Mono(0) } else { now.after(doubled.min(BACK_OFF_MAX)) };
+            let longest = if slot.claimed { CLAIM_BACK_OFF_MAX } else { BACK_OFF_MAX };
+            slot.not_before = if slot.overtaken { Mono(0) } else { now.after(doubled.min(longest)) };
+            if !slot.mounted {
+                self.claims.remove(name);
+            }
         }
     }
 
@@ -106,13 +138,22 @@ impl PodVolumes {
             return None;
         }
         self.waiting = Some(now);
-        let unmounted: Vec<&str> =
-            self.slots.iter().filter(|(_, s)| !s.mounted).map(|(name, _)| name.as_str()).collect();
-        Some(format!(
+        Some(self.wait_ended("context deadline exceeded"))
+    }
+
+    /// The words of an event about a wait that ended because of `why`.
+    #[must_use]
+    pub fn wait_ended(&self, why: &str) -> String {
+        let all = self.slots.iter();
+        let unmounted: Vec<&str> = all.filter(|(_, s)| !s.mounted).map(|(name, _)| name.as_str()).collect();
+        let names = self.slots.keys().filter(|name| self.is_unbound(name));
+        let unprocessed: Vec<&str> = names.map(String::as_str).collect();
+        format!(
             "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process \
-             volumes=[]: context deadline exceeded",
-            unmounted.join(" ")
-        ))
+             volumes=[{}]: {why}",
+            unmounted.join(" "),
+            unprocessed.join(" ")
+        )
     }
 
     /// Nobody waits any more.
@@ -135,6 +176,7 @@ impl PodVolumes {
     pub fn gone(&mut self) {
         self.torn_down = true;
         self.slots.clear();
+        self.claims.clear();
     }
 
     /// [`Self::gone`] was said.

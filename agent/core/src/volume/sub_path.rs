@@ -11,6 +11,7 @@ use crate::container_spec::env::Environment;
 use crate::container_spec::mounts::mounted_volume;
 use crate::container_spec::{NodeContext, SpecError, pod_dir};
 use crate::types::ContainerRef;
+use crate::volume::claim::Claims;
 
 /// Below a pod's directory.
 pub const SUB_PATHS: &str = "volume-subpaths";
@@ -51,7 +52,7 @@ pub fn of_container(
     p: &Pod,
     container: ContainerRef<'_>,
     environment: &Environment,
-    node: &NodeContext,
+    (claims, node): (&Claims, &NodeContext),
 ) -> Result<Vec<SubPath>, SpecError> {
     let Some(spec) = container.find(p) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
@@ -60,7 +61,7 @@ pub fn of_container(
             continue;
         }
         let path = path(mount, environment).map_err(SpecError::container)?;
-        let (root, _) = mounted_volume(p, &spec, mount, node)?;
+        let root = mounted_volume(p, &spec, mount, (claims, node))?.path;
         found.push(SubPath {
             volume: mount.name.clone(),
             container: spec.name.clone(),
@@ -108,7 +109,12 @@ mod tests {
         for (name, value) in [("POD", "p-1"), ("UP", "a/../.."), ("ROOT", "/etc"), ("NONE", "")] {
             environment.set(name, value.to_owned());
         }
-        let found = of_container(&p, ContainerRef::Regular("c"), &environment, &NodeContext::new("n"));
+        let found = of_container(
+            &p,
+            ContainerRef::Regular("c"),
+            &environment,
+            (&Claims::new(), &NodeContext::new("n")),
+        );
         let found = found.map_err(|e| e.message)?;
         Ok(found.into_iter().map(|s| (format!("{}:{}", s.root, s.path), s.target)).collect())
     }

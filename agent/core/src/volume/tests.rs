@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
+use super::claim::Claims;
 use super::payload::{Payload, Tokens, payload};
 use super::plan::set_up;
 use super::token::TokenRef;
@@ -26,7 +27,7 @@ fn node() -> NodeContext {
 
 fn planned(spec: Value) -> Result<SetUp, String> {
     let p = pod(spec);
-    set_up(&p, &p.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0].name, &node())
+    set_up(&p, &p.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0].name, &Claims::new(), &node())
 }
 
 fn found(data: Value) -> Fetched {
@@ -218,7 +219,7 @@ fn at(ms: u64) -> Mono {
 #[test]
 fn failures_wait_longer_each_time_unless_a_source_changes() {
     let mut volumes = PodVolumes::default();
-    volumes.desire(["a", "b"].into_iter());
+    volumes.desire(["a", "b"].map(|n| (n, false)).into_iter());
     assert_eq!(volumes.due(at(0)), ["a", "b"]);
     volumes.began("a");
     volumes.succeeded("a", None);
@@ -247,7 +248,7 @@ fn failures_wait_longer_each_time_unless_a_source_changes() {
 #[test]
 fn a_change_during_a_set_up_is_not_lost() {
     let mut volumes = PodVolumes::default();
-    volumes.desire(["a"].into_iter());
+    volumes.desire([("a", false)].into_iter());
     volumes.began("a");
     volumes.sources_changed();
     assert!(volumes.due(at(0)).is_empty());
@@ -267,7 +268,7 @@ fn a_change_during_a_set_up_is_not_lost() {
 #[test]
 fn waiting_is_told_after_two_minutes() {
     let mut volumes = PodVolumes::default();
-    volumes.desire(["a", "b", "c"].into_iter());
+    volumes.desire(["a", "b", "c"].map(|n| (n, false)).into_iter());
     volumes.began("a");
     volumes.succeeded("a", None);
     assert_eq!(volumes.wait(at(0)), None);

@@ -3,6 +3,7 @@
 use super::*;
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::time::Wall;
+use agent_core::volume::claim::{Bound, ClaimError, ClaimRef};
 use agent_core::volume::{Fetched, ObjectRef};
 use agent_linux::clock::LinuxClock;
 use std::time::Duration;
@@ -39,6 +40,10 @@ impl Sources for Accounts {
             "plain" => Ok(FoundAccount { uid: "uid".to_owned(), annotations: BTreeMap::new() }),
             _ => Ok(FoundAccount { uid: "uid".to_owned(), annotations }),
         }))
+    }
+
+    fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>> {
+        Box::pin(std::future::ready(Err(claim.unprocessed("none here"))))
     }
 
     fn reread_after(&self) -> Option<Duration> {

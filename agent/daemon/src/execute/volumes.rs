@@ -33,15 +33,15 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let now = executor.tasks.now().wall;
     let (files, renew) = match &volume.work {
         Work::Files { sources, projected, .. } => collect(executor, sources, *projected).await?,
-        Work::EmptyDir { .. } | Work::HostPath(_) => (Payload::new(), None),
+        Work::EmptyDir { .. } | Work::HostPath(_) | Work::Bind(_) => (Payload::new(), None),
     };
     let (at, uid) = (executor.dirs.clone(), key.uid.clone());
     let reread = matches!(volume.work, Work::Files { .. }).then(|| executor.sources.reread_after()).flatten();
     let done = executor.tasks.blocking(move || at.set_up_volume(&uid, &volume, &files, now)).await;
-    answer(done)?;
+    let warning = answer(done)?;
     let renew_after = renew.map(|at| at.since(now).max(RENEW_MIN));
     let renew_after = [renew_after, reread].into_iter().flatten().min();
-    Ok(EffectOk::Volume { renew_after })
+    Ok(EffectOk::Volume { renew_after, warning })
 }
 
 /// Reads files of volumes; which of them cannot be read is part of the answer.
@@ -66,12 +66,12 @@ pub(super) async fn mount_sub_paths<R: Runtime, I: ImageService>(
     answer(done).map(|()| EffectOk::Done)
 }
 
-fn answer(done: Option<Result<(), VolumeError>>) -> Result<(), EffectError> {
+fn answer<T>(done: Option<Result<T, VolumeError>>) -> Result<T, EffectError> {
     match done {
         None => Err(gave_up("the agent stops")),
         Some(Err(VolumeError::Refused(message))) => Err(EffectError { class: Class::Invalid, message }),
         Some(Err(VolumeError::Files(e))) => Err(EffectError { class: e.class(), message: chain(&e) }),
-        Some(Ok(())) => Ok(()),
+        Some(Ok(done)) => Ok(done),
     }
 }
 

@@ -7,6 +7,7 @@
 //! In: the pods that the node wants, the API server. Out: [`Sources`]. Invariants: nothing is asked for that no pod of this
 //! node refers to; values are in memory only. Upstream: pkg/kubelet/{configmap,secret,token}.
 
+mod claims;
 mod objects;
 mod tokens;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 use agent_core::api::ApiServer;
 use agent_core::pod_worker::runtime_class;
 use agent_core::time::Wall;
+use agent_core::volume::claim::{Bound, ClaimError, ClaimRef};
 use agent_core::volume::token::TokenRef;
 use agent_core::volume::watched::ObjectNews;
 use agent_core::volume::{Fetched, ObjectData, ObjectRef};
@@ -34,6 +36,7 @@ use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
 use agent_core::pod_manager::ManagerEvent;
 
+use claims::ClaimStore;
 use objects::ObjectStore;
 use tokens::TokenStore;
 
@@ -79,6 +82,9 @@ pub trait Sources: Send + Sync + 'static {
 
     /// A service account of the namespace `namespace`, as it is now.
     fn account(&self, namespace: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>>;
+
+    /// What a claim is bound to now.
+    fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>>;
 
     /// After how long objects must be fetched again because nobody tells of changes; `None` if somebody does.
     fn reread_after(&self) -> Option<Duration>;
@@ -168,6 +174,7 @@ pub fn of_cluster<A: ApiServer>(
     let caller = Caller::new(tasks.clone(), api.client.clone());
     Arc::new(ClusterSources {
         objects: ObjectStore::new(caller.clone(), api.objects.clone(), plan.objects, tasks),
+        claims: ClaimStore::new(caller.clone(), tasks.clone(), plan.lease.node_name.clone()),
         tokens: TokenStore::new(caller, tasks.clone()),
     })
 }
@@ -183,6 +190,7 @@ pub async fn follow(
 
 struct ClusterSources<A> {
     objects: ObjectStore<A>,
+    claims: ClaimStore<A>,
     tokens: TokenStore<A>,
 }
 
@@ -197,6 +205,10 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
 
     fn account(&self, namespace: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
         Box::pin(self.tokens.account(namespace, name))
+    }
+
+    fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>> {
+        Box::pin(self.claims.bound(claim))
     }
 
     fn reread_after(&self) -> Option<Duration> {
@@ -228,6 +240,11 @@ impl Sources for NoSources {
 
     fn account(&self, _: String, _: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
         Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>> {
+        let why = claim.unprocessed("the node belongs to no cluster");
+        Box::pin(std::future::ready(Err(why)))
     }
 
     fn reread_after(&self) -> Option<Duration> {

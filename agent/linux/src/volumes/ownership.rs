@@ -4,17 +4,25 @@
 //! In: a directory, a group. Out: changed owners and modes. Links are not followed. Upstream: pkg/volume/volume_linux.go.
 
 use std::fs::Permissions;
-use std::os::unix::fs::{PermissionsExt, lchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 
 use crate::files::FilesError;
 
-/// Deeper trees are refused: nothing that the agent makes is deep.
-const DEPTH_MAX: usize = 128;
+/// Deeper trees are refused.
+const DEPTH_MAX: usize = 1000;
 
 /// Gives `path` and everything in it to `group`, the innermost first.
 pub(super) fn give(path: &Path, group: u32, read_only: bool) -> Result<(), FilesError> {
     give_tree(path, group, read_only, 0)
+}
+
+/// The root of a volume is the group's already, as [`give`] leaves it. Upstream: requiresPermissionChange.
+pub(super) fn is_given(path: &Path, group: u32) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| {
+        let (mode, wanted) = (found.mode() & 0o7777, 0o2770);
+        found.is_dir() && found.gid() == group && mode & wanted == wanted
+    })
 }
 
 fn give_tree(path: &Path, group: u32, read_only: bool, depth: usize) -> Result<(), FilesError> {

@@ -166,7 +166,7 @@ fn what_is_mounted_stays_mounted_until_it_is_torn_down() {
     match set_up(&p.pod, &volume, &files, at(0)) {
         // A machine where root may not mount.
         Err(VolumeError::Files(e)) if e.source.kind() == io::ErrorKind::PermissionDenied => return,
-        done => done.unwrap(),
+        done => drop(done.unwrap()),
     }
     let device = std::fs::metadata(&path).unwrap().dev();
     assert_ne!(device, std::fs::metadata(&p.pod).unwrap().dev());

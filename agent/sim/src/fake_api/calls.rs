@@ -146,8 +146,8 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
         ApiCall::GetCsr { name } => (Key::new(Resource::Csrs, "", name), Verb::Get),
         ApiCall::GetConfigMap(object) => (of(Resource::ConfigMaps, object), Verb::Get),
         ApiCall::GetSecret(object) => (of(Resource::Secrets, object), Verb::Get),
-        ApiCall::GetServiceAccount(_) => {
-            return Err(Status::bad_request("no service accounts are kept here"));
+        ApiCall::GetServiceAccount(_) | ApiCall::GetClaim(_) | ApiCall::GetVolume { .. } => {
+            return Err(Status::bad_request("no objects of this kind are kept here"));
         }
         ApiCall::FindPod { .. }
         | ApiCall::ReviewToken(_)

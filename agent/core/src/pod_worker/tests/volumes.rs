@@ -9,6 +9,7 @@ use crate::drivers::Class;
 use crate::machine::{EffectId, Machine};
 use crate::pod_worker::{KillReason, PodEvent};
 use crate::runtime::effect::{Effect, EffectError, EffectOk};
+use crate::volume::claim::{Bound, Source};
 
 fn volumes(n: usize) -> Value {
     (0..n).map(|i| json!({"name": format!("v{i}"), "secret": {"secretName": "s"}})).collect()
@@ -35,7 +36,7 @@ fn settle_others(w: &mut World) {
 }
 
 fn done() -> crate::runtime::effect::EffectResult {
-    Ok(EffectOk::Volume { renew_after: None })
+    Ok(EffectOk::Volume { renew_after: None, warning: None })
 }
 
 #[test]
@@ -181,5 +182,51 @@ fn what_is_mounted_for_a_pod_that_nobody_knows_goes_too() {
         (w.count("tear_down_volumes"), w.finished),
         (0, Some(false)),
         "nothing for a pod without volumes"
+    );
+}
+
+#[test]
+fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name() {
+    let volumes =
+        json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "emptyDir": {}}]);
+    let container = json!({"name": "c", "image": "i:1", "imagePullPolicy": "IfNotPresent"});
+    let mut w = World::with(&make_pod(json!({"volumes": volumes, "containers": [container]})));
+    let words = "Unable to attach or mount volumes: unmounted volumes=[data e], unattached volumes=[], failed to process \
+                 volumes=[data]: error processing PVC default/c: PVC is not bound";
+    assert_eq!(w.told("FailedMount"), [words]);
+    assert_eq!((w.waiting_reason("c").as_str(), w.count("set_up_volume")), ("ContainerCreating", 1));
+    for _ in 0..6 {
+        w.wait(Duration::from_secs(8));
+    }
+    let asked = w.count("resolve_claim");
+    assert!((8..=11).contains(&asked), "asked {asked} times in 48 s");
+    let bound = Bound {
+        volume: "pv".to_owned(),
+        source: Source::Local { path: "/mnt/x".to_owned() },
+        read_only: false,
+        options: Vec::new(),
+        one_pod: false,
+    };
+    let answer = |w: &mut World, verb: &str, result| {
+        let call = w.pending.iter().find(|(_, call)| call.effect.verb() == verb);
+        let id = *call.unwrap_or_else(|| panic!("no {verb}")).0;
+        w.answer(id, result);
+    };
+    w.now = w.worker.deadline().unwrap();
+    w.step(PodEvent::Tick);
+    answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound.clone())))));
+    let refused = EffectError { class: Class::Invalid, message: "path \"/mnt/x\" does not exist".to_owned() };
+    answer(&mut w, "set_up_volume", Err(refused));
+    let told = w.told("FailedMount").pop().unwrap();
+    assert_eq!(told, "MountVolume.SetUp failed for volume \"pv\" : path \"/mnt/x\" does not exist");
+    w.now = w.worker.deadline().unwrap();
+    w.step(PodEvent::Tick);
+    answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound)))));
+    let warning = Some("shared".to_owned());
+    answer(&mut w, "set_up_volume", Ok(EffectOk::Volume { renew_after: None, warning }));
+    w.settle();
+    assert_eq!(
+        (w.phase(), w.told("AlreadyMountedVolume").as_slice()),
+        ("Running", ["shared".to_owned()].as_slice())
     );
 }

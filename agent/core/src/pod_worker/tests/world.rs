@@ -134,8 +134,8 @@ impl PodSpecs for TinySpecs {
         }
     }
 
-    fn volume(&self, p: &Pod, name: &str) -> Result<volume::SetUp, String> {
-        volume::plan::set_up(p, name, &NodeContext::new("n"))
+    fn volume(&self, p: &Pod, name: &str, claims: &volume::claim::Claims) -> Result<volume::SetUp, String> {
+        volume::plan::set_up(p, name, claims, &NodeContext::new("n"))
     }
 
     fn container_files(&self, _: &Pod, _: ContainerRef<'_>, _: u32, _: &[String]) -> Effect {
@@ -239,7 +239,8 @@ impl Runtime {
                 Ok(EffectOk::Users(IdMapping { host_id: 131_072, container_id: 0, length: 65_536 }))
             }
             Effect::ReadEnvFiles { .. } => Ok(EffectOk::EnvFiles(Default::default())),
-            Effect::SetUpVolume { .. } => Ok(EffectOk::Volume { renew_after: None }),
+            Effect::SetUpVolume { .. } => Ok(EffectOk::Volume { renew_after: None, warning: None }),
+            Effect::ResolveClaim { claim } => Ok(EffectOk::Claim(Err(claim.unprocessed("PVC is not bound")))),
             Effect::TearDownVolumes
             | Effect::MountSubPaths { .. }
             | Effect::CreatePodDirs { .. }

@@ -1,0 +1,247 @@
+//! Persistent volumes: from a pod's claim to what is to be mounted.
+//!
+//! In: a pod's volume, the PersistentVolumeClaim and the PersistentVolume as the API server has them, the node's labels.
+//! Out: [`Bound`], or upstream's words about what is missing. Invariants: claim and volume name each other, by UID; a claim of
+//! a generic ephemeral volume is its pod's own; nothing of another namespace is asked for.
+//! Upstream: pkg/kubelet/volumemanager/populator createVolumeSpec, component-helpers storage/ephemeral.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use serde::{Deserialize, Serialize};
+
+use super::plan::host_path_type;
+use super::{HostPathType, Plugin};
+use crate::admission::affinity::any_term_holds;
+use crate::types::pod;
+
+/// While a claim has it, pods that use the claim may go on, also while it is being deleted.
+const PROTECTION: &str = "kubernetes.io/pvc-protection";
+/// Alone among a volume's access modes: one pod at a time.
+const ONE_POD: &str = "ReadWriteOncePod";
+
+/// A claim that a pod refers to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ClaimRef {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The volume in the pod.
+    pub volume: String,
+    /// `persistentVolumeClaim.readOnly`.
+    pub read_only: bool,
+    /// Of a generic ephemeral volume: UID and name of the pod that must be its controller.
+    pub owner: Option<(String, String)>,
+    /// A container mounts it.
+    pub mounted: bool,
+}
+
+/// A claim's volume, and what it takes to have it here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    /// Name of the PersistentVolume: its directory is called so, and it is in the words about it.
+    pub volume: String,
+    /// What it is.
+    pub source: Source,
+    /// The pod asked for it so.
+    pub read_only: bool,
+    /// `mountOptions`.
+    pub options: Vec<String>,
+    /// No other pod may have it at the same time.
+    pub one_pod: bool,
+}
+
+/// What a PersistentVolume is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// `local`: a directory of this node.
+    Local {
+        /// Where.
+        path: String,
+    },
+    /// `hostPath`.
+    HostPath {
+        /// Where.
+        path: String,
+        /// What it must be.
+        kind: HostPathType,
+    },
+}
+
+impl Bound {
+    /// Whose business it is.
+    #[must_use]
+    pub fn plugin(&self) -> Plugin {
+        match self.source {
+            Source::Local { .. } => Plugin::Local,
+            Source::HostPath { .. } => Plugin::HostPath,
+        }
+    }
+}
+
+/// The claims of a pod's volumes that are bound, by the volumes' names.
+pub type Claims = BTreeMap<String, Bound>;
+
+/// Why a claim's volume cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum ClaimError {
+    /// Claim or volume are not as they must be, or cannot be read.
+    #[error("{0}")]
+    Unprocessed(String),
+    /// It can be had, but not here or not like this.
+    #[error("MountVolume.{check} failed for volume {volume:?} : {why}")]
+    Refused {
+        /// What was looked at, for example `NodeAffinity check`.
+        check: String,
+        /// Name of the PersistentVolume.
+        volume: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// The claim of a pod's volume, if it has one.
+#[must_use]
+pub fn of_volume(p: &Pod, volume: &Volume) -> Option<ClaimRef> {
+    let (name, read_only, owner) = if let Some(source) = &volume.persistent_volume_claim {
+        (source.claim_name.clone(), source.read_only == Some(true), None)
+    } else {
+        volume.ephemeral.as_ref()?;
+        let owner = (pod::uid(p).to_owned(), pod::name(p).to_owned());
+        (format!("{}-{}", pod::name(p), volume.name), false, Some(owner))
+    };
+    let namespace = pod::namespace(p).to_owned();
+    let all = || pod::init_containers(p).iter().chain(pod::containers(p));
+    let mounted = all().flat_map(|c| c.volume_mounts.iter().flatten()).any(|m| m.name == volume.name);
+    Some(ClaimRef { namespace, name, volume: volume.name.clone(), read_only, owner, mounted })
+}
+
+/// The same by the volume's name.
+#[must_use]
+pub fn of_pod(p: &Pod, volume: &str) -> Option<ClaimRef> {
+    let volume = pod::spec(p).volumes.iter().flatten().find(|v| v.name == volume)?;
+    of_volume(p, volume)
+}
+
+impl ClaimRef {
+    /// The words around why it cannot be had.
+    #[must_use]
+    pub fn unprocessed(&self, why: &str) -> ClaimError {
+        ClaimError::Unprocessed(format!("error processing PVC {}/{}: {why}", self.namespace, self.name))
+    }
+
+    /// Name of the PersistentVolume that the claim is bound to.
+    ///
+    /// # Errors
+    /// It is going, or not bound, or another pod's.
+    pub fn volume_name(&self, claim: &PersistentVolumeClaim) -> Result<String, ClaimError> {
+        let (meta, spec) = (&claim.metadata, claim.spec.as_ref());
+        let protected = meta.finalizers.iter().flatten().any(|f| f == PROTECTION);
+        if meta.deletion_timestamp.is_some() && !protected {
+            return Err(self.unprocessed("PVC is being deleted"));
+        }
+        if claim.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Bound") {
+            return Err(self.unprocessed("PVC is not bound"));
+        }
+        let name = spec.and_then(|s| s.volume_name.clone()).filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| self.unprocessed("PVC has empty pvc.Spec.VolumeName"))?;
+        if let Some((uid, pod)) = &self.owner {
+            let mut owners = meta.owner_references.iter().flatten();
+            if !owners.any(|o| o.controller == Some(true) && o.uid == *uid) {
+                let (namespace, claim) = (&self.namespace, &self.name);
+                return Err(ClaimError::Unprocessed(format!(
+                    "PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)"
+                )));
+            }
+        }
+        Ok(name)
+    }
+
+    /// What the claim's volume is.
+    ///
+    /// # Errors
+    /// It is not bound to this claim, or nothing that this node can mount.
+    pub fn bound(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+    ) -> Result<Bound, ClaimError> {
+        let name = volume.metadata.name.clone().unwrap_or_default();
+        let spec = volume.spec.clone().unwrap_or_default();
+        let claim_uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        let Some(holder) = &spec.claim_ref else {
+            return Err(self.unprocessed(&format!(
+                "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+            )));
+        };
+        let holder = holder.uid.as_deref().unwrap_or_default();
+        if holder != claim_uid {
+            return Err(self.unprocessed(&format!(
+                "found PV object {name} but its pv.Spec.ClaimRef.UID {holder} does not point to claim.UID {claim_uid}"
+            )));
+        }
+        let mode = spec.volume_mode.as_deref().unwrap_or("Filesystem");
+        if self.mounted && mode != "Filesystem" {
+            return Err(ClaimError::Unprocessed(format!(
+                "volume {} has volumeMode {mode}, but is specified in volumeMounts",
+                self.volume
+            )));
+        }
+        let no_plugin = |why: &str| {
+            ClaimError::Unprocessed(format!(
+                "failed to get Plugin from volumeSpec for volume {name:?} err={why}"
+            ))
+        };
+        if mode != "Filesystem" {
+            return Err(no_plugin("this node cannot provide block devices yet"));
+        }
+        let source = if let Some(local) = spec.local {
+            Source::Local { path: local.path }
+        } else if let Some(host_path) = spec.host_path {
+            let kind =
+                host_path_type(host_path.type_.as_deref().unwrap_or("")).map_err(|why| no_plugin(&why))?;
+            Source::HostPath { path: host_path.path, kind }
+        } else {
+            return Err(no_plugin("no volume plugin matched: this node mounts local and hostPath volumes"));
+        };
+        let options = spec.mount_options.unwrap_or_default();
+        if !options.is_empty() && matches!(source, Source::HostPath { .. }) {
+            let why = "mount options are not supported for this volume type".to_owned();
+            return Err(ClaimError::Refused {
+                check: "MountOptionSupport check".to_owned(),
+                volume: name,
+                why,
+            });
+        }
+        let one_pod = spec.access_modes.as_deref() == Some(&[ONE_POD.to_owned()]);
+        Ok(Bound { volume: name, source, read_only: self.read_only, options, one_pod })
+    }
+}
+
+/// The volume may be used on nodes that are chosen by labels.
+#[must_use]
+pub fn is_choosy(volume: &PersistentVolume) -> bool {
+    let spec = volume.spec.as_ref();
+    spec.and_then(|s| s.node_affinity.as_ref()).is_some_and(|a| a.required.is_some())
+}
+
+/// A node with these labels may have the volume.
+///
+/// # Errors
+/// It may not.
+pub fn check_node(volume: &PersistentVolume, labels: &BTreeMap<String, String>) -> Result<(), ClaimError> {
+    let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
+    let Some(required) = affinity.and_then(|a| a.required.as_ref()) else { return Ok(()) };
+    if any_term_holds(&required.node_selector_terms, labels, "") {
+        return Ok(());
+    }
+    Err(ClaimError::Refused {
+        check: "NodeAffinity check".to_owned(),
+        volume: volume.metadata.name.clone().unwrap_or_default(),
+        why: "no matching NodeSelectorTerms".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

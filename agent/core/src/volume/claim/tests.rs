@@ -1,0 +1,155 @@
+//! Claims and volumes as an API server shows them, and what becomes of them: tables.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn pod(volume: Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": {
+        "volumes": [volume], "containers": [{"name": "c", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}]}}))
+    .unwrap()
+}
+
+fn claimed() -> ClaimRef {
+    of_pod(
+        &pod(json!({"name": "data", "persistentVolumeClaim": {"claimName": "c", "readOnly": true}})),
+        "data",
+    )
+    .unwrap()
+}
+
+/// `base` with the members of `patch` at the top of its parts.
+fn patched<K: serde::de::DeserializeOwned>(mut base: Value, patch: Value) -> K {
+    for (part, members) in patch.as_object().unwrap() {
+        for (key, value) in members.as_object().unwrap() {
+            base[part][key] = value.clone();
+        }
+    }
+    serde_json::from_value(base).unwrap()
+}
+
+fn claim(patch: Value) -> PersistentVolumeClaim {
+    let base = json!({"metadata": {"name": "c", "namespace": "ns", "uid": "cu"}, "spec": {"volumeName": "pv"},
+        "status": {"phase": "Bound"}});
+    patched(base, patch)
+}
+
+fn volume(patch: Value) -> PersistentVolume {
+    let base = json!({"metadata": {"name": "pv"}, "spec": {"claimRef": {"uid": "cu"}}});
+    patched(base, patch)
+}
+
+#[test]
+fn a_pods_claims() {
+    let expected = ClaimRef {
+        namespace: "ns".to_owned(),
+        name: "c".to_owned(),
+        volume: "data".to_owned(),
+        read_only: true,
+        owner: None,
+        mounted: true,
+    };
+    assert_eq!(claimed(), expected);
+    let own =
+        of_pod(&pod(json!({"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}})), "data")
+            .unwrap();
+    let owner = Some(("u".to_owned(), "p".to_owned()));
+    assert_eq!(own, ClaimRef { name: "p-data".to_owned(), read_only: false, owner, ..expected });
+    assert_eq!(of_pod(&pod(json!({"name": "data", "emptyDir": {}})), "data"), None);
+    assert_eq!(of_pod(&pod(json!({"name": "data", "emptyDir": {}})), "other"), None);
+}
+
+#[test]
+fn a_claim_that_is_not_bound_is_waited_for_in_upstreams_words() {
+    let of = claimed();
+    assert_eq!(of.volume_name(&claim(json!({}))), Ok("pv".to_owned()));
+    let going = "2026-01-01T00:00:00Z";
+    let held = json!({"metadata": {"deletionTimestamp": going, "finalizers": ["x", PROTECTION]}});
+    assert_eq!(of.volume_name(&claim(held)), Ok("pv".to_owned()));
+    for (patch, words) in [
+        (json!({"status": {"phase": "Pending"}}), "PVC is not bound"),
+        (json!({"status": {"phase": "Lost"}}), "PVC is not bound"),
+        (json!({"metadata": {"deletionTimestamp": going, "finalizers": ["x"]}}), "PVC is being deleted"),
+        (json!({"spec": {"volumeName": ""}}), "PVC has empty pvc.Spec.VolumeName"),
+    ] {
+        let error = of.volume_name(&claim(patch)).unwrap_err();
+        assert_eq!(error.to_string(), format!("error processing PVC ns/c: {words}"));
+    }
+}
+
+#[test]
+fn a_claim_of_an_ephemeral_volume_is_its_pods_own() {
+    let of = ClaimRef { owner: Some(("u".to_owned(), "p".to_owned())), ..claimed() };
+    let owned = |uid: &str, controller: bool| {
+        let owner =
+            json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": controller});
+        of.volume_name(&claim(json!({"metadata": {"ownerReferences": [owner]}})))
+    };
+    assert!(owned("u", true).is_ok());
+    for (uid, controller) in [("other", true), ("u", false)] {
+        let words = "PVC ns/c was not created for pod ns/p (pod is not owner)";
+        assert_eq!(owned(uid, controller).unwrap_err().to_string(), words);
+    }
+}
+
+#[test]
+fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
+    let of = claimed();
+    let bound = |patch: Value| of.bound(&claim(json!({})), &volume(patch));
+    let local = bound(json!({"spec": {"local": {"path": "/mnt/x"}, "mountOptions": ["noatime"],
+        "accessModes": ["ReadWriteOncePod"]}}))
+    .unwrap();
+    let source = Source::Local { path: "/mnt/x".to_owned() };
+    let expected = Bound {
+        volume: "pv".to_owned(),
+        source,
+        read_only: true,
+        options: vec!["noatime".to_owned()],
+        one_pod: true,
+    };
+    assert_eq!((local.plugin(), local), (Plugin::Local, expected));
+    let host = bound(json!({"spec": {"hostPath": {"path": "/h", "type": "Directory"},
+        "accessModes": ["ReadWriteOncePod", "ReadOnlyMany"]}}))
+    .unwrap();
+    assert_eq!(host.source, Source::HostPath { path: "/h".to_owned(), kind: HostPathType::Directory });
+    assert!(!host.one_pod && host.plugin() == Plugin::HostPath);
+    for (patch, words) in [
+        (json!({"spec": {"claimRef": null, "local": {"path": "/x"}}}), "nil pv.Spec.ClaimRef"),
+        (
+            json!({"spec": {"claimRef": {"uid": "o"}}}),
+            "its pv.Spec.ClaimRef.UID o does not point to claim.UID cu",
+        ),
+        (
+            json!({"spec": {"volumeMode": "Block", "local": {"path": "/x"}}}),
+            "volume data has volumeMode Block, but is specified in volumeMounts",
+        ),
+        (json!({"spec": {"nfs": {"server": "s", "path": "/"}}}), "no volume plugin matched"),
+        (json!({"spec": {"hostPath": {"path": "/h", "type": "Odd"}}}), "invalid volume type"),
+        (
+            json!({"spec": {"hostPath": {"path": "/h"}, "mountOptions": ["ro"]}}),
+            "MountVolume.MountOptionSupport check failed for volume \"pv\" : mount options are not supported",
+        ),
+    ] {
+        let error = bound(patch).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let unused = ClaimRef { mounted: false, ..of.clone() };
+    let block = volume(json!({"spec": {"volumeMode": "Block", "local": {"path": "/x"}}}));
+    assert!(unused.bound(&claim(json!({})), &block).unwrap_err().to_string().contains("block devices"));
+}
+
+#[test]
+fn a_volume_of_another_node_is_refused() {
+    let labels = |zone: &str| BTreeMap::from([("zone".to_owned(), zone.to_owned())]);
+    let expressions = json!([{"key": "zone", "operator": "In", "values": ["a"]}]);
+    let terms = json!({"nodeSelectorTerms": [{"matchExpressions": expressions}]});
+    let choosy = volume(json!({"spec": {"nodeAffinity": {"required": terms}}}));
+    assert!(is_choosy(&choosy) && !is_choosy(&volume(json!({}))));
+    assert_eq!(check_node(&choosy, &labels("a")), Ok(()));
+    assert_eq!(check_node(&volume(json!({})), &labels("b")), Ok(()));
+    let error = check_node(&choosy, &labels("b")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms"
+    );
+}

@@ -6,6 +6,8 @@ pub mod floor;
 pub mod native;
 pub mod peer;
 pub mod peer_vm;
+pub mod scrape;
+mod scrape_vm;
 pub mod size;
 pub mod spent;
 pub mod start;

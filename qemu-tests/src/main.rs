@@ -112,6 +112,11 @@ enum Bench {
         #[arg(long, conflicts_with = "burst")]
         vm: bool,
     },
+    /// What answers about statistics and metrics cost: the agent, then the upstream kubelet.
+    Scrape {
+        #[command(flatten)]
+        how: bench::scrape::Options,
+    },
     /// Sizes of the build output.
     Size,
     /// Many pods on one node: all run and go again; memory and CPU time.
@@ -192,6 +197,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 Bench::Native { pods } => bench::native::run(run, *pods)?,
                 Bench::Peer { vm: true, .. } => bench::peer_vm::run(run)?,
                 Bench::Peer { pods, burst, .. } => bench::peer::run(run, *pods, *burst)?,
+                Bench::Scrape { how } => bench::scrape::run(run, how)?,
                 Bench::Size => bench::size::run(run)?,
                 Bench::Dense { pods } => bench::dense::run(run, *pods)?,
                 Bench::Start { pods } => bench::start::run(run, *pods)?,

@@ -32,10 +32,12 @@ const WINDOW: Duration = Duration::from_secs(60);
 const BLOCK: u64 = 1024 * 1024;
 
 /// Where the second disk's files go.
-const PROGRAM: &str = "/var/lib/kubelet/upstream";
+pub(super) const PROGRAM: &str = "/var/lib/kubelet/upstream";
 const BOOTSTRAP: &str = "/var/lib/kubelet/bootstrap.kubeconfig";
+/// The next kubelet has to ask for an identity.
+pub(super) const FORGET_IDENTITY: &str = "rm -rf /var/lib/kubelet/pki /var/lib/kubelet/kubeconfig";
 /// The unit in which both run.
-const UNIT: &str = "peer.service";
+pub(super) const UNIT: &str = "peer.service";
 
 /// Measures both.
 ///
@@ -46,7 +48,7 @@ pub fn run(run: &Arc<Run>) -> Result<()> {
     let artefacts = run.dir().join("bench-peer-vm");
     fs::create_dir_all(&artefacts)?;
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
-    let disk = SecondDisk::make(&artefacts, &kubelet, &cluster.bootstrap_kubeconfig(cluster.token()))?;
+    let disk = SecondDisk::make(&artefacts, &cluster, &[(&kubelet, PROGRAM)])?;
     let mut node = VmNode::plug(&mut cluster, &artefacts, NODE)?;
     node.add_disk(disk.file.clone());
     node.boot(Some(cluster.token()))?;
@@ -56,16 +58,10 @@ pub fn run(run: &Arc<Run>) -> Result<()> {
     say::line(format!("the VM's kernel to Ready: {:.1} s", ready.at_ms as f64 / 1000.0));
     let shell = node.vm()?.shell()?;
     disk.unpack(shell)?;
-    // The agent's flags, but for the one that only it has.
-    let flags = shell.must("sed -n 's/^ORLOP_AGENT_ARGS=//p' /run/orlop/agent.env")?;
-    let flags: Vec<&str> = flags.split_whitespace().filter(|flag| !flag.starts_with("--join")).collect();
-    let flags = format!("--bootstrap-kubeconfig={BOOTSTRAP} {}", flags.join(" "));
     shell.must("systemctl stop orlop-agent")?;
     for (name, program) in [("agent", "/usr/bin/orlop-agent"), ("upstream", PROGRAM)] {
-        let start = format!(
-            "systemd-run --quiet --no-block --collect --unit={UNIT} {program} --config /run/orlop/kubelet.yaml {flags}"
-        );
-        shell.must("rm -rf /var/lib/kubelet/pki /var/lib/kubelet/kubeconfig")?;
+        let start = start_command(shell, program)?;
+        shell.must(FORGET_IDENTITY)?;
         for how in ["with bootstrap", "with its certificate"] {
             forget_ready(&cluster)?;
             shell.must(&start)?;
@@ -82,32 +78,56 @@ pub fn run(run: &Arc<Run>) -> Result<()> {
     fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
 }
 
-/// The kubelet, and a way into the cluster, as a disk without a file system.
-struct SecondDisk {
-    file: PathBuf,
-    program_blocks: u64,
-    text_bytes: usize,
+/// How a kubelet is started in the appliance's agent's place: with its flags, but for the one that only it has.
+pub(super) fn start_command(shell: &mut Shell, program: &str) -> Result<String> {
+    let flags = shell.must("sed -n 's/^ORLOP_AGENT_ARGS=//p' /run/orlop/agent.env")?;
+    let flags: Vec<&str> = flags.split_whitespace().filter(|flag| !flag.starts_with("--join")).collect();
+    Ok(format!(
+        "systemd-run --quiet --no-block --collect --unit={UNIT} {program} --config /run/orlop/kubelet.yaml \
+         --bootstrap-kubeconfig={BOOTSTRAP} {}",
+        flags.join(" ")
+    ))
+}
+
+/// Kubelets, and a way into the cluster, as a disk without a file system.
+pub(super) struct SecondDisk {
+    pub(super) file: PathBuf,
+    /// Where each goes, its first block and its length, bytes.
+    parts: Vec<(String, u64, u64)>,
 }
 
 impl SecondDisk {
-    fn make(artefacts: &Path, program: &Path, text: &str) -> Result<SecondDisk> {
-        let file = artefacts.join("kubelet.raw");
-        let bytes = fs::copy(program, &file).with_context(|| format!("copy {}", program.display()))?;
-        let program_blocks = bytes.div_ceil(BLOCK);
-        let disk = fs::OpenOptions::new().write(true).open(&file)?;
-        disk.set_len((program_blocks + 1) * BLOCK)?;
-        disk.write_all_at(text.as_bytes(), program_blocks * BLOCK)?;
-        Ok(SecondDisk { file, program_blocks, text_bytes: text.len() })
+    pub(super) fn make(
+        artefacts: &Path,
+        cluster: &Cluster,
+        programs: &[(&Path, &str)],
+    ) -> Result<SecondDisk> {
+        let file = artefacts.join("kubelets.raw");
+        let disk = fs::File::create(&file).with_context(|| format!("make {}", file.display()))?;
+        let (mut parts, mut next) = (Vec::new(), 0);
+        let mut add = |to: &str, content: &[u8]| -> Result<()> {
+            disk.write_all_at(content, next * BLOCK)?;
+            let length = u64::try_from(content.len())?;
+            parts.push((to.to_owned(), next, length));
+            next += length.div_ceil(BLOCK);
+            Ok(disk.set_len(next * BLOCK)?)
+        };
+        for (program, to) in programs {
+            add(to, &fs::read(program).with_context(|| format!("read {}", program.display()))?)?;
+        }
+        add(BOOTSTRAP, cluster.bootstrap_kubeconfig(cluster.token()).as_bytes())?;
+        Ok(SecondDisk { file, parts })
     }
 
-    fn unpack(&self, shell: &mut Shell) -> Result<()> {
-        let SecondDisk { program_blocks, text_bytes, .. } = self;
-        let command = format!(
-            "dd if=/dev/vdb of={PROGRAM} bs={BLOCK} count={program_blocks} && chmod 755 {PROGRAM} && \
-             dd if=/dev/vdb bs={BLOCK} skip={program_blocks} count=1 | head -c {text_bytes} > {BOOTSTRAP}"
-        );
-        let copied = shell.run(&command, Duration::from_secs(300))?;
-        ensure!(copied.status == 0, "the second disk cannot be copied: {}", copied.text);
+    pub(super) fn unpack(&self, shell: &mut Shell) -> Result<()> {
+        for (to, first, length) in &self.parts {
+            let blocks = length.div_ceil(BLOCK);
+            let command = format!(
+                "dd if=/dev/vdb of={to} bs={BLOCK} skip={first} count={blocks} && truncate -s {length} {to} && chmod 755 {to}"
+            );
+            let copied = shell.run(&command, Duration::from_secs(300))?;
+            ensure!(copied.status == 0, "the second disk cannot be copied: {}", copied.text);
+        }
         Ok(())
     }
 }
@@ -143,7 +163,7 @@ fn lived(shell: &mut Shell) -> Result<f64> {
     Ok(now.context("/proc/uptime")? - started.context("when the program was started")? / 100.0)
 }
 
-fn usage(shell: &mut Shell, unit: &str) -> Result<Usage> {
+pub(super) fn usage(shell: &mut Shell, unit: &str) -> Result<Usage> {
     let pid = shell.must(&format!("systemctl show --property=MainPID --value {unit}"))?;
     let mut read = |file: &str| shell.must(&format!("cat /proc/{}/{file}", pid.trim()));
     parse_usage(&read("stat")?, &read("status")?).with_context(|| format!("what {unit} uses"))

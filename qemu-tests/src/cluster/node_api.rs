@@ -81,7 +81,15 @@ impl<'a> NodeApi<'a> {
     /// If there is no answer, or the certificate is not the node's.
     pub fn ask(&self, who: Option<&Credentials>, method: &str, path: &str) -> Result<(u16, String)> {
         let request = http::Request::builder().method(method).uri(path).body(Body::empty())?;
-        let what = format!("{} {} of the node at {}", request.method(), request.uri(), self.name);
+        let (status, body) = self.as_user(who)?.send(request)?;
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    /// Somebody whose questions go over one connection.
+    ///
+    /// # Errors
+    /// If there is no client for it.
+    pub fn as_user(&self, who: Option<&Credentials>) -> Result<User<'a>> {
         let user = match who {
             None => json!({}),
             Some(Credentials::Token(token)) => json!({"token": token}),
@@ -101,20 +109,39 @@ impl<'a> NodeApi<'a> {
             "contexts": [{"name": "n", "context": {"cluster": "n", "user": "n"}}],
         });
         let config = kube::config::Kubeconfig::from_yaml(&config.to_string()).context("a kubeconfig")?;
+        let client = self.cluster.client().block_on(async {
+            let options = kube::config::KubeConfigOptions::default();
+            let mut config = Config::from_custom_kubeconfig(config, &options).await?;
+            config.proxy_url = None;
+            anyhow::Ok(Client::try_from(config)?)
+        })?;
+        Ok(User { cluster: self.cluster, name: self.name.clone(), client })
+    }
+}
+
+/// Somebody who asks one node.
+pub struct User<'a> {
+    cluster: &'a Cluster,
+    name: String,
+    client: Client,
+}
+
+impl User<'_> {
+    /// Status and body of the answer to a request.
+    ///
+    /// # Errors
+    /// If there is no answer, or the certificate is not the node's.
+    pub fn send(&self, request: http::Request<Body>) -> Result<(u16, Vec<u8>)> {
+        let what = format!("{} {} of the node at {}", request.method(), request.uri(), self.name);
+        let exchange = async {
+            let response = self.client.send(request).await?;
+            let status = response.status().as_u16();
+            let body = response.into_body().collect_bytes().await?;
+            anyhow::Ok((status, body.to_vec()))
+        };
         let client = self.cluster.client();
         client
-            .block_on(async {
-                let exchange = async {
-                    let options = kube::config::KubeConfigOptions::default();
-                    let mut config = Config::from_custom_kubeconfig(config, &options).await?;
-                    config.proxy_url = None;
-                    let response = Client::try_from(config)?.send(request).await?;
-                    let status = response.status().as_u16();
-                    let body = response.into_body().collect_bytes().await?;
-                    anyhow::Ok((status, String::from_utf8_lossy(&body).into_owned()))
-                };
-                tokio::time::timeout(Duration::from_secs(20), exchange).await
-            })
+            .block_on(async { tokio::time::timeout(Duration::from_secs(20), exchange).await })
             .context("the node did not answer within 20 s")?
             .context(what)
     }

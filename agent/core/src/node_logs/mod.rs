@@ -187,12 +187,13 @@ impl ServiceQuery {
     /// which may have files.
     ///
     /// The agent is asked for as `kubelet` by tools that know no other name of it: `agent` is its unit, and stands for it
-    /// on a node without a `kubelet.service`.
+    /// on a node without a `kubelet.service`, where the journal knows it.
     #[must_use]
     pub fn split(&self, units: &str, agent: &str) -> (Vec<String>, Vec<String>) {
         let known = |name: &str| units.lines().any(|unit| unit == format!("{name}.service"));
         let named = self.services.iter().map(|service| {
-            if service == "kubelet" && !known(service) { agent.to_owned() } else { service.clone() }
+            let stands_for = service == "kubelet" && !known(service) && known(agent);
+            if stands_for { agent.to_owned() } else { service.clone() }
         });
         named.partition(|service| known(service))
     }

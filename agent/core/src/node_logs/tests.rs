@@ -115,6 +115,12 @@ fn units_of_the_journal_and_files_are_told_apart_by_whole_names() {
     assert_eq!(split("query=kubelet"), (owned(&["orlop-agent"]), Vec::new()), "a name that tools know");
     let own = services("query=kubelet").split("kubelet.service\n", "orlop-agent");
     assert_eq!(own, (owned(&["kubelet"]), Vec::new()));
+    let nobody = services("query=kubelet").split("", "orlop-agent");
+    assert_eq!(
+        nobody,
+        (Vec::new(), owned(&["kubelet"])),
+        "where nobody knows it, it is named as it was asked for"
+    );
 }
 
 #[test]

@@ -24,5 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure().generate_default_stubs(true).compile_fds(descriptors)?;
     let health = protox::compile(["grpc/health/v1/health.proto"], ["proto"])?;
     tonic_prost_build::configure().compile_fds(health)?;
+    let pods = ["podresources/v1/podresources.proto", "podresources/v1alpha1/podresources.proto"];
+    tonic_prost_build::configure().compile_fds(protox::compile(pods, ["proto"])?)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The public wire contracts that Orlop speaks, restated in our own `.proto` files, and the code generated from
 //! them: CRI v1 ([`cri::v1`]) as of Kubernetes v1.36, whole; of gRPC's health checking protocol
-//! ([`grpc_health::v1`]) what a probe asks.
+//! ([`grpc_health::v1`]) what a probe asks; the kubelet's own pod resources API ([`pod_resources`]).
 //!
 //! In: `proto/**/*.proto`. Out: message types, clients and server traits.
 //! Invariant: every name, number and type is that of the public contract; `tests/facts.rs` compares with the
@@ -38,5 +38,20 @@ pub mod grpc_health {
     #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
     pub mod v1 {
         tonic::include_proto!("grpc.health.v1");
+    }
+}
+
+/// Which devices, processors and memory the kubelet gave to containers.
+pub mod pod_resources {
+    /// Package `v1`.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("v1");
+    }
+
+    /// Package `v1alpha1`: names and devices only.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+    pub mod v1alpha1 {
+        tonic::include_proto!("v1alpha1");
     }
 }

@@ -5,6 +5,7 @@ use crate::case::Case;
 pub mod api;
 pub mod api_logs;
 pub mod api_metrics;
+pub mod api_pod_resources;
 pub mod api_stats;
 pub mod api_streams;
 pub mod api_tools;
@@ -79,6 +80,7 @@ pub fn all() -> Vec<Case> {
         api_logs::CASES,
         api_metrics::CASES,
         api_streams::CASES,
+        api_pod_resources::CASES,
         api_stats::CASES,
         api_top::CASES,
         api_tools::CASES,

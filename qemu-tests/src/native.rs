@@ -14,6 +14,7 @@ pub mod held;
 pub mod images;
 pub mod mounts;
 pub mod node;
+pub mod pod_resources;
 pub mod pods;
 pub mod protocol;
 pub mod registry;

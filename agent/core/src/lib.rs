@@ -27,6 +27,7 @@ pub mod pleg;
 pub mod pod_actions;
 pub mod pod_manager;
 pub mod pod_network;
+pub mod pod_resources;
 pub mod pod_source;
 pub mod pod_worker;
 pub mod probe;

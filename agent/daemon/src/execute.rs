@@ -266,7 +266,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let began = self.tasks.now().mono;
                 let made = self.runtime.run_sandbox(&config).await;
                 let took = self.tasks.now().mono.since(began);
-                self.metrics.sandbox(&config.runtime_handler, took, made.is_ok());
+                let own_users = config.security.users.is_some();
+                self.metrics.sandbox(&config.runtime_handler, own_users, took, made.is_ok());
                 made.map(EffectOk::Sandbox).map_err(said)
             }
             Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),

@@ -27,6 +27,7 @@ pub mod pleg;
 pub mod pod_dirs;
 pub mod pod_network;
 pub mod pod_output;
+pub mod pod_resources;
 pub mod pull_records;
 pub mod run;
 pub mod runtime_state;

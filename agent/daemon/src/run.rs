@@ -44,6 +44,7 @@ use crate::metrics::Metrics;
 use crate::node::{Drivers, Node, Plan, run_dir};
 use crate::pod_dirs::chain;
 use crate::pod_network::{self, RuntimesFile};
+use crate::pod_resources::PodResources;
 use crate::runtime_state::ContextSource;
 use crate::serving::{self, Views};
 use crate::url_source::Manifests;
@@ -213,6 +214,9 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         metrics,
         board: board.clone(),
     };
+    let resources =
+        PodResources::new(&settings, node.desired(), node.statuses(), views.metrics.clone(), tasks.clone());
+    resources.start(Path::new(&settings.options.root_dir)).await;
     let services = (network.clone(), image_service);
     serving::start(&settings, &node_name, client, views, services, &tasks).await?;
     if let Some(shown) = node.shown_ready() {

@@ -24,6 +24,7 @@ use crate::cluster::flags::Settings;
 use crate::cluster::identities::LIFETIME;
 use crate::cluster::kubeconfig::Credentials;
 use crate::cluster::node_api::NodeApi;
+use crate::native::pod_resources::PodResources;
 use crate::say;
 
 use families::{Families, Text};
@@ -108,6 +109,12 @@ fn live(joined: &Joined) -> Result<()> {
     spec["volumes"] = json!([{"name": "data", "configMap": {"name": "metrics"}}]);
     spec["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
     joined.run_pod(probed)?;
+    let resources = PodResources::of(&joined.nodes[0])?;
+    let (listed, one) = (resources.list()?, resources.get("probed")?);
+    ensure!(listed.iter().any(|pod| Some(pod) == one.as_ref()), "{one:?} is not one of {listed:?}");
+    resources.allocatable()?;
+    resources.list_of_old()?;
+    ensure!(resources.get("nobody").is_err(), "a pod that there is not");
 
     let mut ends = api_pod("ends", NODE, "exit 3", 1);
     ends["spec"]["restartPolicy"] = json!("Never");
@@ -199,6 +206,9 @@ fn numbers(told: &BTreeMap<&str, Text>) -> Result<()> {
     }
     is("rest_client_requests_total", &[("code", "201"), ("method", "POST")], &|v| v >= 3.0);
     is("kubelet_http_requests_total", &[("method", "GET"), ("path", "healthz")], &|v| v >= 1.0);
+    is("kubelet_pod_resources_endpoint_requests_total", &[], &|v| v == 5.0);
+    is("kubelet_pod_resources_endpoint_errors_get", &[("server_api_version", "v1")], &|v| v == 1.0);
+    is("kubelet_started_user_namespaced_pods_total", &[], &|v| v == 0.0);
     is("process_open_fds", &[], &|v| v > 5.0);
     is("process_resident_memory_bytes", &[], &|v| v > 1e6);
     let probes = &told["/metrics/probes"];

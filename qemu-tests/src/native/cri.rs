@@ -128,7 +128,7 @@ pub struct Cri {
     changed: Arc<Notify>,
 }
 
-fn channel(socket: &Path) -> Result<Channel> {
+pub(super) fn channel(socket: &Path) -> Result<Channel> {
     let socket = socket.to_owned();
     let connector = tower::service_fn(move |_: Uri| {
         let socket = socket.clone();

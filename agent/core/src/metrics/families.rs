@@ -198,6 +198,18 @@ pub static STARTED_PODS: Counter<0> =
 /// Those that failed.
 pub static STARTED_PODS_ERRORS: Counter<0> =
     counter("kubelet_started_pods_errors_total", [], "Attempts to make a pod's sandbox that failed.");
+/// Of the attempts those of pods with a user namespace of their own.
+pub static STARTED_USER_NAMESPACED_PODS: Counter<0> = counter(
+    "kubelet_started_user_namespaced_pods_total",
+    [],
+    "Attempts to make the sandbox of a pod with a user namespace of its own.",
+);
+/// Those that failed.
+pub static STARTED_USER_NAMESPACED_PODS_ERRORS: Counter<0> = counter(
+    "kubelet_started_user_namespaced_pods_errors_total",
+    [],
+    "Attempts to make the sandbox of a pod with a user namespace of its own that failed.",
+);
 /// The runtime's part of it.
 pub static RUN_PODSANDBOX: Histogram<1> = histogram(
     "kubelet_run_podsandbox_duration_seconds",
@@ -390,6 +402,36 @@ pub static HTTP_INFLIGHT: Gauge<4> = gauge(
     "kubelet_http_inflight_requests",
     ["method", "path", "server_type", "long_running"],
     "Requests to the node's HTTPS API that are under way.",
+);
+/// Questions about pods' resources.
+pub static POD_RESOURCES_REQUESTS: Counter<1> = counter(
+    "kubelet_pod_resources_endpoint_requests_total",
+    ["server_api_version"],
+    "Questions to the pod resources API.",
+);
+/// Of them those for all pods.
+pub static POD_RESOURCES_LIST: Counter<1> = counter(
+    "kubelet_pod_resources_endpoint_requests_list",
+    ["server_api_version"],
+    "Questions to the pod resources API for all pods.",
+);
+/// Of them those for one pod.
+pub static POD_RESOURCES_GET: Counter<1> = counter(
+    "kubelet_pod_resources_endpoint_requests_get",
+    ["server_api_version"],
+    "Questions to the pod resources API for one pod.",
+);
+/// Those about a pod that there is not.
+pub static POD_RESOURCES_GET_ERRORS: Counter<1> = counter(
+    "kubelet_pod_resources_endpoint_errors_get",
+    ["server_api_version"],
+    "Questions to the pod resources API for a pod that is not active here.",
+);
+/// Of them those for what the node has.
+pub static POD_RESOURCES_ALLOCATABLE: Counter<1> = counter(
+    "kubelet_pod_resources_endpoint_requests_get_allocatable",
+    ["server_api_version"],
+    "Questions to the pod resources API for what the node can give.",
 );
 
 // Volumes.

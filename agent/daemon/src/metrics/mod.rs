@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_core::metrics::startup::{NodeStart, NodeStep, PodStarts};
-use agent_core::metrics::{Registry, families, words};
+use agent_core::metrics::{Counter, Registry, families, words};
 use agent_core::runtime::PodUid;
 use agent_core::time::{Mono, Now};
 use agent_core::volume::Plugin;
@@ -78,6 +78,8 @@ impl Metrics {
             &families::ORPHANED_RUNTIME_PODS,
             &families::STARTED_PODS,
             &families::STARTED_PODS_ERRORS,
+            &families::STARTED_USER_NAMESPACED_PODS,
+            &families::STARTED_USER_NAMESPACED_PODS_ERRORS,
             &families::EVENT_STREAMS,
             &families::EVENT_STREAM_ERRORS,
             &families::HTTP_FALLBACKS,
@@ -162,6 +164,20 @@ impl Metrics {
     /// A hook that was to wait had no time left for it.
     pub fn sleep_cut_short(&self) {
         self.with(|state| state.main.count(&families::SLEEPS_CUT_SHORT, []));
+    }
+
+    /// The pod resources API was asked in this version, and what for, where that is counted.
+    pub fn asked_for_resources(&self, version: &str, what: Option<&'static Counter<1>>) {
+        self.with(|state| {
+            for counter in [Some(&families::POD_RESOURCES_REQUESTS), what].into_iter().flatten() {
+                state.main.count(counter, [version]);
+            }
+        });
+    }
+
+    /// It was asked for a pod that there is not.
+    pub fn no_resources_of(&self, version: &str) {
+        self.with(|state| state.main.count(&families::POD_RESOURCES_GET_ERRORS, [version]));
     }
 
     /// A volume of a pod was set up, or could not be.

@@ -84,13 +84,19 @@ impl Metrics {
         });
     }
 
-    /// A sandbox was asked for.
-    pub fn sandbox(&self, handler: &str, took: Duration, made: bool) {
+    /// A sandbox was asked for, `own_users`: with a user namespace of its own.
+    pub fn sandbox(&self, handler: &str, own_users: bool, took: Duration, made: bool) {
         self.with(|state| {
             state.main.count(&families::STARTED_PODS, []);
+            if own_users {
+                state.main.count(&families::STARTED_USER_NAMESPACED_PODS, []);
+            }
             state.main.observe(&families::RUN_PODSANDBOX, [handler], took.as_secs_f64());
             if !made {
                 state.main.count(&families::STARTED_PODS_ERRORS, []);
+                if own_users {
+                    state.main.count(&families::STARTED_USER_NAMESPACED_PODS_ERRORS, []);
+                }
                 state.main.count(&families::RUN_PODSANDBOX_ERRORS, [handler]);
             }
         });

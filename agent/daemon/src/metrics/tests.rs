@@ -247,13 +247,15 @@ async fn what_the_runtime_holds() {
     let gone = PodSnapshot { pod: of("a"), as_of: Mono(1), sandboxes: Vec::new(), containers: Vec::new() };
     metrics.inspected(&gone);
     check(held([1, 0, 0, 0], 0));
-    metrics.sandbox("kata", SECOND, true);
-    metrics.sandbox("", SECOND, false);
+    metrics.sandbox("kata", true, SECOND, true);
+    metrics.sandbox("", false, SECOND, false);
     says(
         &text(&metrics),
         &[
             "kubelet_started_pods_total 2",
             "kubelet_started_pods_errors_total 1",
+            "kubelet_started_user_namespaced_pods_total 1",
+            "kubelet_started_user_namespaced_pods_errors_total 0",
             "kubelet_run_podsandbox_errors_total{runtime_handler=\"\"} 1",
             "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"kata\"} 1",
         ],

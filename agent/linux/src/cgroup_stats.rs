@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 
 use agent_core::stats::cgroup::{self, Extent};
 use agent_core::stats::host::{self, Network};
-use agent_core::stats::usage::{Cpu, DeviceIo, Tasks};
+use agent_core::stats::usage::{Cpu, Tasks};
 use agent_core::stats::{PodUsage, Snapshot, Usage};
 use agent_core::time::Wall;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::stat::{major, minor};
 
+use crate::cgroup_dir::{Buffer, CgroupDir};
 use crate::files::FilesError;
 use crate::task_files;
 
@@ -26,6 +27,8 @@ const ROOT: &str = "/sys/fs/cgroup";
 const PROC: &str = "/proc";
 /// QoS classes lie between the pods' common cgroup and a pod's.
 const LEVELS: usize = 3;
+/// The list of a cgroup's processes.
+const PROCESSES: &str = "cgroup.procs";
 /// The interface that leads out of a pod, whichever network plugin made it. Upstream: `defaultNetworkInterfaceName`.
 const POD_INTERFACE: &str = "eth0";
 
@@ -53,13 +56,14 @@ pub fn snapshot(question: &Question) -> Result<Snapshot, FilesError> {
 fn snapshot_of(root: &Path, proc: &Path, question: &Question) -> Result<Snapshot, FilesError> {
     let controllers = root.join("cgroup.controllers");
     std::fs::metadata(&controllers).map_err(FilesError::at("look for", &controllers))?;
-    let reader = Reader { root, proc, question };
+    let mut reader = Reader { root, proc, question, buffer: Buffer::default(), devices: BTreeMap::new() };
     let (mut pods, mut groups) = (Vec::new(), Vec::new());
-    let top = inside(root, &question.pods);
-    if question.extent >= Extent::Cadvisor && top != root {
-        groups.push(reader.usage(&top));
+    if let Some(mut top) = CgroupDir::open(root, &question.pods) {
+        if question.extent >= Extent::Cadvisor && top.path() != "/" {
+            groups.push(reader.usage(&top));
+        }
+        reader.below(&mut top, LEVELS, &mut pods, &mut groups);
     }
-    reader.below(&top, LEVELS, &mut pods, &mut groups);
     let whole = question.extent >= Extent::Summary;
     if whole {
         for pod in &mut pods {
@@ -67,14 +71,15 @@ fn snapshot_of(root: &Path, proc: &Path, question: &Question) -> Result<Snapshot
         }
     }
     let mut node = host::usage(question.at, |name| read(proc, name));
-    let of_root = reader.usage(root);
-    if of_root.cpu.total_ns.is_some() {
-        // Finer than the ticks of /proc/stat.
-        node.cpu = Cpu { psi: node.cpu.psi.or(of_root.cpu.psi), ..of_root.cpu };
+    if let Some(of_root) = reader.usage_at("/") {
+        if of_root.cpu.total_ns.is_some() {
+            // Finer than the ticks of /proc/stat.
+            node.cpu = Cpu { psi: node.cpu.psi.or(of_root.cpu.psi), ..of_root.cpu };
+        }
+        node.io.devices = of_root.io.devices;
     }
-    node.io.devices = of_root.io.devices;
     let system = if question.extent == Extent::Resource { &[][..] } else { &question.system };
-    let system = system.iter().map(|(name, path)| (*name, reader.usage(&inside(root, path))));
+    let system = system.iter().filter_map(|(name, path)| Some((*name, reader.usage_at(path)?)));
     let system = system.filter(|(_, usage)| usage.cpu.total_ns.is_some()).collect();
     let network = whole.then(|| network(proc, "self", default_interface(), question.at)).flatten();
     Ok(Snapshot { node, network, system, groups, pods })
@@ -166,29 +171,58 @@ struct Reader<'a> {
     root: &'a Path,
     proc: &'a Path,
     question: &'a Question,
+    buffer: Buffer,
+    /// Names by major and minor number: the same few devices are in every cgroup.
+    devices: BTreeMap<(u32, u32), String>,
+}
+
+/// A cgroup's files, but for the list of processes, which may be those below it.
+struct Opened<'a> {
+    dir: &'a CgroupDir,
+    processes: Option<&'a str>,
+    buffer: &'a mut Buffer,
+}
+
+impl cgroup::Files for Opened<'_> {
+    fn read(&mut self, name: &str) -> Option<&str> {
+        match name {
+            PROCESSES => self.processes,
+            name => self.dir.read(name, self.buffer),
+        }
+    }
 }
 
 impl Reader<'_> {
-    fn below(&self, dir: &Path, levels: usize, pods: &mut Vec<PodUsage>, groups: &mut Vec<Usage>) {
-        for (name, path) in directories(dir) {
-            match cgroup::pod_of(&name) {
-                Some(pod) => pods.push(self.pod(pod, &path)),
-                None if levels > 1 => {
+    fn below(
+        &mut self,
+        dir: &mut CgroupDir,
+        levels: usize,
+        pods: &mut Vec<PodUsage>,
+        groups: &mut Vec<Usage>,
+    ) {
+        for name in dir.names() {
+            let pod = cgroup::pod_of(&name);
+            if pod.is_none() && levels <= 1 {
+                continue;
+            }
+            let Some(mut child) = dir.below(&name) else { continue };
+            match pod {
+                Some(pod) => pods.push(self.pod(pod, &mut child)),
+                None => {
                     // Classes of pods; without cgroups of their own nothing here is known to be one.
-                    if self.question.extent >= Extent::Cadvisor && dir != self.root {
-                        groups.push(self.usage(&path));
+                    if self.question.extent >= Extent::Cadvisor && dir.path() != "/" {
+                        groups.push(self.usage(&child));
                     }
-                    self.below(&path, levels - 1, pods, groups);
+                    self.below(&mut child, levels - 1, pods, groups);
                 }
-                None => {}
             }
         }
     }
 
     /// A pod's own cgroup has no processes but those of its containers.
-    fn pod(&self, pod: String, path: &Path) -> PodUsage {
-        let containers = self.containers(path);
-        let mut usage = self.usage(path);
+    fn pod(&mut self, pod: String, dir: &mut CgroupDir) -> PodUsage {
+        let containers = self.containers(dir);
+        let mut usage = self.usage(dir);
         let of_all = |of: fn(&Tasks) -> Option<u64>| {
             let found = containers.iter().filter_map(|(_, container)| of(&container.tasks));
             found.reduce(u64::saturating_add)
@@ -200,17 +234,26 @@ impl Reader<'_> {
     }
 
     /// A container's processes may be in a cgroup below its own: crun makes one where systemd makes the other.
-    fn containers(&self, pod: &Path) -> Vec<(String, Usage)> {
-        let container = |(name, path): (String, PathBuf)| {
-            let usage = self.usage_with(&path, || Some(processes_below(&path, LEVELS)));
-            Some((cgroup::container_of(&name)?.to_owned(), usage))
-        };
-        directories(pod).filter_map(container).collect()
+    fn containers(&mut self, pod: &mut CgroupDir) -> Vec<(String, Usage)> {
+        let mut containers = Vec::new();
+        for name in pod.names() {
+            let Some(id) = cgroup::container_of(&name) else { continue };
+            let Some(mut dir) = pod.below(&name) else { continue };
+            let processes = self.wants_processes().then(|| self.processes_below(&mut dir, LEVELS));
+            containers.push((id.to_owned(), self.usage_with(&dir, processes.as_deref())));
+        }
+        containers
+    }
+
+    fn usage_at(&mut self, path: &str) -> Option<Usage> {
+        Some(self.usage(&CgroupDir::open(self.root, path)?))
     }
 
     /// Of cgroups that consist of others, processes are not told: there they are counted.
-    fn usage(&self, dir: &Path) -> Usage {
-        let mut usage = self.usage_with(dir, || read(dir, "cgroup.procs"));
+    fn usage(&mut self, dir: &CgroupDir) -> Usage {
+        let wanted = self.wants_processes();
+        let processes = wanted.then(|| dir.read(PROCESSES, &mut self.buffer)).flatten().map(str::to_owned);
+        let mut usage = self.usage_with(dir, processes.as_deref());
         if usage.tasks.processes == Some(0) && usage.tasks.threads.is_some_and(|threads| threads > 0) {
             let Tasks { threads, threads_max, .. } = usage.tasks;
             usage.tasks = Tasks { threads, threads_max, ..Tasks::default() };
@@ -218,66 +261,59 @@ impl Reader<'_> {
         usage
     }
 
-    fn usage_with(&self, dir: &Path, processes: impl Fn() -> Option<String>) -> Usage {
+    fn wants_processes(&self) -> bool {
+        self.question.extent >= Extent::Summary
+    }
+
+    fn usage_with(&mut self, dir: &CgroupDir, processes: Option<&str>) -> Usage {
         let Question { extent, at, .. } = *self.question;
-        let mut usage = cgroup::usage(extent, at, |name| match name {
-            "cgroup.procs" => processes(),
-            name => read(dir, name),
-        });
+        let mut files = Opened { dir, processes, buffer: &mut self.buffer };
+        let mut usage = cgroup::usage(extent, at, &mut files);
         if extent >= Extent::Cadvisor {
-            usage.path = dir.strip_prefix(self.root).map(|p| format!("/{}", p.display())).unwrap_or_default();
-            usage.created = created(dir);
-            usage.io.devices.iter_mut().for_each(name_device);
-            let processes = processes().unwrap_or_default();
-            task_files::add(&mut usage.tasks, self.proc, processes.lines());
+            dir.path().clone_into(&mut usage.path);
+            usage.created = dir.created();
+            for device in &mut usage.io.devices {
+                let known = self.devices.entry((device.major, device.minor));
+                known
+                    .or_insert_with(|| name_of_device(device.major, device.minor))
+                    .clone_into(&mut device.name);
+            }
+            task_files::add(&mut usage.tasks, self.proc, processes.unwrap_or_default().lines());
         }
         usage
     }
-}
 
-fn processes_below(dir: &Path, levels: usize) -> String {
-    let mut all = read(dir, "cgroup.procs").unwrap_or_default();
-    if levels > 0 {
-        directories(dir).for_each(|(_, path)| all.push_str(&processes_below(&path, levels - 1)));
+    fn processes_below(&mut self, dir: &mut CgroupDir, levels: usize) -> String {
+        let mut all = dir.read(PROCESSES, &mut self.buffer).unwrap_or_default().to_owned();
+        if levels > 0 {
+            for name in dir.names() {
+                if let Some(mut child) = dir.below(&name) {
+                    all.push_str(&self.processes_below(&mut child, levels - 1));
+                }
+            }
+        }
+        all
     }
-    all
 }
 
-/// A directory's date is the one of the last cgroup that was made in it; this file's is its own.
-fn created(dir: &Path) -> Option<Wall> {
-    let date = |path: &Path| std::fs::metadata(path).and_then(|found| found.modified()).ok();
-    let made = date(&dir.join("cgroup.events")).into_iter().chain(date(dir)).min()?;
-    let since = made.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(Wall(i64::try_from(since.as_nanos()).ok()?))
-}
-
-/// `/sys/dev/block/253:0` leads to a directory with the device's name.
-fn name_device(device: &mut DeviceIo) {
-    let link = format!("/sys/dev/block/{}:{}", device.major, device.minor);
-    let target = std::fs::read_link(link).unwrap_or_default();
-    if let Some(name) = target.file_name() {
-        device.name = format!("/dev/{}", name.to_string_lossy());
-    }
+/// `/sys/dev/block/253:0` leads to a directory with the device's name; empty without one.
+fn name_of_device(major: u32, minor: u32) -> String {
+    let target = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).unwrap_or_default();
+    target.file_name().map(|name| format!("/dev/{}", name.to_string_lossy())).unwrap_or_default()
 }
 
 /// The block device that a path's file system is on; `None` if it is on none.
 #[must_use]
 pub fn device_of(path: &Path) -> Option<String> {
     let number = std::fs::metadata(path).ok()?.dev();
-    let (major, minor) = (u32::try_from(major(number)).ok()?, u32::try_from(minor(number)).ok()?);
-    let mut device = DeviceIo { major, minor, ..DeviceIo::default() };
-    name_device(&mut device);
-    (!device.name.is_empty()).then_some(device.name)
+    let name = name_of_device(u32::try_from(major(number)).ok()?, u32::try_from(minor(number)).ok()?);
+    (!name.is_empty()).then_some(name)
 }
 
 fn directories(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> + use<> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     dirs.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
-}
-
-fn inside(root: &Path, path: &str) -> PathBuf {
-    root.join(path.trim_start_matches('/'))
 }
 
 fn read(dir: &Path, file: &str) -> Option<String> {

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod boot_ledger;
+mod cgroup_dir;
 pub mod cgroup_stats;
 pub mod clock;
 pub mod container_log;

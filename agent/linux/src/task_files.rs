@@ -2,9 +2,13 @@
 //!
 //! In: where /proc is, process ids. Out: counts. Invariant: a process that ends meanwhile has none.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use agent_core::stats::usage::Tasks;
+use nix::dir::{Dir, Type};
+use nix::fcntl::{OFlag, readlinkat};
+use nix::sys::stat::Mode;
 
 /// Adds to what is known of a cgroup's tasks the open files of its processes `pids`, and the limit of the first of them.
 pub fn add<'a>(tasks: &mut Tasks, proc: &Path, pids: impl Iterator<Item = &'a str>) {
@@ -17,12 +21,14 @@ pub fn add<'a>(tasks: &mut Tasks, proc: &Path, pids: impl Iterator<Item = &'a st
 fn open_files<'a>(proc: &Path, pids: impl Iterator<Item = &'a str>) -> (u64, u64) {
     let (mut files, mut sockets) = (0, 0);
     for pid in pids {
-        let open = std::fs::read_dir(proc.join(pid).join("fd"));
-        for entry in open.into_iter().flatten().flatten() {
+        let how = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let Ok(open) = Dir::open(&proc.join(pid).join("fd"), how, Mode::empty()) else { continue };
+        // The entries, and beside them the directory from which links are read.
+        let Ok(at) = open.as_fd().try_clone_to_owned() else { continue };
+        for entry in open.into_iter().flatten().filter(|entry| entry.file_type() == Some(Type::Symlink)) {
             files += 1;
-            let socket = std::fs::read_link(entry.path())
-                .is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket:"));
-            sockets += u64::from(socket);
+            let to = readlinkat(&at, entry.file_name());
+            sockets += u64::from(to.is_ok_and(|to| to.as_encoded_bytes().starts_with(b"socket:")));
         }
     }
     (files, sockets)

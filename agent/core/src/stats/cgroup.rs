@@ -1,6 +1,6 @@
 //! Names and files of cgroups. Linux, Documentation/admin-guide/cgroup-v2.rst.
 
-use super::usage::{Cpu, DeviceIo, Memory, Swap, Throttling, Usage, psi};
+use super::usage::{Cpu, DeviceIo, Memory, Psi, Swap, Throttling, Usage, psi};
 use crate::time::Wall;
 
 /// The UID that a pod's cgroup is named after, with `_` for `-` as systemd's names have it; `None` if it is no pod's.
@@ -55,82 +55,99 @@ pub enum Extent {
     Cadvisor,
 }
 
-/// What a cgroup's files say; `read` answers with the text of one, `None` if it cannot be read.
+/// The files of one cgroup.
+pub trait Files {
+    /// The text of one; `None` if it cannot be read. It is there until the next one is asked for.
+    fn read(&mut self, name: &str) -> Option<&str>;
+}
+
+/// What a cgroup's files say. Each file is read at most once.
 #[must_use]
-pub fn usage(extent: Extent, at: Wall, read: impl Fn(&str) -> Option<String>) -> Usage {
-    let number = |name: &str| number(&read(name)?);
+pub fn usage(extent: Extent, at: Wall, files: &mut impl Files) -> Usage {
+    fn one(files: &mut impl Files, name: &str) -> Option<u64> {
+        number(files.read(name)?)
+    }
+    fn pressure(files: &mut impl Files, name: &str) -> Option<Psi> {
+        psi(files.read(name)?)
+    }
     let mut usage = Usage { at, ..Usage::default() };
-    if let Some(text) = read("cpu.stat") {
-        usage.cpu = cpu(&text);
-    }
-    if let Some(text) = read("memory.stat") {
-        usage.memory = memory(&text);
-    }
-    usage.memory.usage = number("memory.current");
-    usage.swap = Swap { usage: number("memory.swap.current"), limit: number("memory.swap.max") };
+    usage.cpu = files.read("cpu.stat").map(cpu).unwrap_or_default();
+    usage.memory = files.read("memory.stat").map(memory).unwrap_or_default();
+    usage.memory.usage = one(files, "memory.current");
+    usage.swap = Swap { usage: one(files, "memory.swap.current"), limit: one(files, "memory.swap.max") };
     if extent >= Extent::CpuAndMemory {
-        let pressure = |name: &str| psi(&read(name)?);
-        usage.memory.limit = number("memory.max");
-        usage.cpu.psi = pressure("cpu.pressure");
-        usage.memory.psi = pressure("memory.pressure");
-        usage.io.psi = pressure("io.pressure");
+        usage.memory.limit = one(files, "memory.max");
+        usage.cpu.psi = pressure(files, "cpu.pressure");
+        usage.memory.psi = pressure(files, "memory.pressure");
+        usage.io.psi = pressure(files, "io.pressure");
     }
     if extent >= Extent::Summary
-        && let Some(text) = read("cgroup.procs")
+        && let Some(text) = files.read("cgroup.procs")
     {
         usage.tasks.processes = u64::try_from(text.lines().count()).ok();
         usage.tasks.first = text.lines().next().and_then(|pid| pid.parse().ok());
     }
     if extent >= Extent::Cadvisor {
-        let counted = |file: &str, name: &str| field(&read(file)?, name);
-        usage.memory.peak = number("memory.peak");
-        usage.memory.reservation = number("memory.min");
-        usage.memory.limit_hits = counted("memory.events", "max");
-        usage.memory.oom_kills = counted("memory.events", "oom_kill");
-        usage.io.devices = read("io.stat").map(|text| devices(&text)).unwrap_or_default();
-        usage.tasks.threads = number("pids.current");
-        usage.tasks.threads_max = number("pids.max");
-        if let Some((quota, period)) = read("cpu.max").as_deref().and_then(|text| text.trim().split_once(' '))
-        {
+        usage.memory.peak = one(files, "memory.peak");
+        usage.memory.reservation = one(files, "memory.min");
+        if let Some(text) = files.read("memory.events") {
+            [usage.memory.limit_hits, usage.memory.oom_kills] = fields(text, ["max", "oom_kill"]);
+        }
+        usage.io.devices = files.read("io.stat").map(devices).unwrap_or_default();
+        usage.tasks.threads = one(files, "pids.current");
+        usage.tasks.threads_max = one(files, "pids.max");
+        if let Some((quota, period)) = files.read("cpu.max").and_then(|text| text.trim().split_once(' ')) {
             usage.cpu.quota_us = quota.parse().ok();
             usage.cpu.period_us = period.parse().ok();
         }
-        usage.cpu.shares = number("cpu.weight").map(shares);
+        usage.cpu.shares = one(files, "cpu.weight").map(shares);
     }
     usage.memory.derive();
     usage
 }
 
-fn cpu(text: &str) -> Cpu {
-    let ns = |name| Some(field(text, name)?.saturating_mul(1000));
-    let or_none = |name| field(text, name).unwrap_or_default();
-    // Groups without the controller have times and no periods.
-    let throttling = field(text, "nr_periods").map(|periods| Throttling {
-        periods,
-        throttled_periods: or_none("nr_throttled"),
-        throttled_ns: ns("throttled_usec").unwrap_or_default(),
-        burst_periods: or_none("nr_bursts"),
-        burst_ns: ns("burst_usec").unwrap_or_default(),
-    });
-    Cpu {
-        total_ns: ns("usage_usec"),
-        user_ns: ns("user_usec"),
-        system_ns: ns("system_usec"),
-        throttling,
-        ..Cpu::default()
+/// The numbers of lines `<name> <number>`, all found in one pass: these texts have up to sixty lines.
+fn fields<const N: usize>(text: &str, names: [&str; N]) -> [Option<u64>; N] {
+    let mut found = [None; N];
+    for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+        if let Some(at) = names.iter().position(|wanted| *wanted == name) {
+            found[at] = value.trim().parse().ok();
+        }
     }
+    found
+}
+
+fn cpu(text: &str) -> Cpu {
+    let names = ["usage_usec", "user_usec", "system_usec", "throttled_usec", "burst_usec"];
+    let [total_ns, user_ns, system_ns, throttled_ns, burst_ns] =
+        fields(text, names).map(|us| us.map(|us| us.saturating_mul(1000)));
+    let [periods, throttled_periods, burst_periods] =
+        fields(text, ["nr_periods", "nr_throttled", "nr_bursts"]);
+    // Groups without the controller have times and no periods.
+    let throttling = periods.map(|periods| Throttling {
+        periods,
+        throttled_periods: throttled_periods.unwrap_or_default(),
+        throttled_ns: throttled_ns.unwrap_or_default(),
+        burst_periods: burst_periods.unwrap_or_default(),
+        burst_ns: burst_ns.unwrap_or_default(),
+    });
+    Cpu { total_ns, user_ns, system_ns, throttling, ..Cpu::default() }
 }
 
 fn memory(text: &str) -> Memory {
+    let names =
+        ["anon", "file", "file_mapped", "active_file", "inactive_file", "kernel", "pgfault", "pgmajfault"];
+    let [rss, cache, mapped_file, active_file, inactive_file, kernel, page_faults, major_page_faults] =
+        fields(text, names);
     Memory {
-        rss: field(text, "anon"),
-        cache: field(text, "file"),
-        mapped_file: field(text, "file_mapped"),
-        active_file: field(text, "active_file"),
-        inactive_file: field(text, "inactive_file"),
-        kernel: field(text, "kernel"),
-        page_faults: field(text, "pgfault"),
-        major_page_faults: field(text, "pgmajfault"),
+        rss,
+        cache,
+        mapped_file,
+        active_file,
+        inactive_file,
+        kernel,
+        page_faults,
+        major_page_faults,
         ..Memory::default()
     }
 }

@@ -118,6 +118,20 @@ fn a_pod_without_a_cgroup_is_the_sum_of_its_containers() {
     assert_eq!(whole.memory.page_faults, None, "nobody counted them");
 }
 
+/// Files whose texts a function has.
+struct Texts<F>(F, String);
+
+impl<F: Fn(&str) -> Option<String>> cgroup::Files for Texts<F> {
+    fn read(&mut self, name: &str) -> Option<&str> {
+        self.1 = self.0(name)?;
+        Some(&self.1)
+    }
+}
+
+fn texts<F: Fn(&str) -> Option<String>>(read: F) -> Texts<F> {
+    Texts(read, String::new())
+}
+
 #[test]
 fn whole_cgroups() {
     let files = [
@@ -144,7 +158,7 @@ fn whole_cgroups() {
         ("pids.max", "max\n"),
     ];
     let read = |name: &str| files.iter().find(|(file, _)| *file == name).map(|(_, text)| (*text).to_owned());
-    let all = cgroup::usage(cgroup::Extent::Cadvisor, Wall(1), read);
+    let all = cgroup::usage(cgroup::Extent::Cadvisor, Wall(1), &mut texts(read));
     assert_eq!((all.cpu.total_ns, all.cpu.user_ns, all.cpu.system_ns), (Some(9000), Some(4000), Some(5000)));
     let throttling = all.cpu.throttling.unwrap();
     assert_eq!((throttling.periods, throttling.throttled_periods, throttling.throttled_ns), (3, 1, 2000));
@@ -169,10 +183,11 @@ fn whole_cgroups() {
     assert_eq!(all.io.devices, [device]);
     let tasks = (all.tasks.processes, all.tasks.threads, all.tasks.threads_max);
     assert_eq!(tasks, (Some(2), Some(5), None));
-    let resource = cgroup::usage(cgroup::Extent::Resource, Wall(1), |name| {
+    let mut few = texts(|name| {
         assert!(!name.ends_with("pressure") && !name.starts_with("io."), "{name} is not asked for");
         read(name)
     });
+    let resource = cgroup::usage(cgroup::Extent::Resource, Wall(1), &mut few);
     assert_eq!((resource.memory.working_set, resource.cpu.psi), (Some(700), None));
 }
 
@@ -258,7 +273,7 @@ proptest! {
     #[test]
     fn any_text_of_a_file_is_borne(text in "(?s).*|(avg10=|some |cpu |eth0:|[0-9]+| |\n|8:0|rbytes=|\\.)*") {
         let read = |_: &str| Some(text.clone());
-        let _ = cgroup::usage(cgroup::Extent::Cadvisor, Wall(0), read);
+        let _ = cgroup::usage(cgroup::Extent::Cadvisor, Wall(0), &mut texts(read));
         let _ = host::usage(Wall(0), read);
         let _ = host::interfaces(&text);
         let _ = host::boot_time(&text);

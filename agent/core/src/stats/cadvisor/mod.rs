@@ -10,7 +10,7 @@ mod series;
 mod tests;
 
 use super::disk::Filesystem;
-use super::exposition::{Exposition, Kind};
+use super::exposition::{Exposition, Kind, NO_LABELS, Own, Shared, own};
 use super::host::{Interface, Network, Traffic};
 use super::usage::{DeviceIo, Usage};
 use super::{PodUsage, Shown, Snapshot};
@@ -53,11 +53,9 @@ pub struct Inputs<'a> {
     pub at: Wall,
 }
 
-type Labels<'a> = Vec<(&'a str, &'a str)>;
-
 /// One cgroup and who it is.
 struct Group<'a> {
-    labels: Labels<'a>,
+    labels: Shared,
     usage: &'a Usage,
     network: Option<&'a Network>,
 }
@@ -121,44 +119,37 @@ fn of_pod<'a>(pod: &'a PodUsage, shown: Option<&'a Shown>) -> Vec<Group<'a>> {
     groups
 }
 
-fn labels<'a>(id: &'a str, pod: Option<&'a Shown>, [container, image, name]: [&'a str; 3]) -> Labels<'a> {
+fn labels(id: &str, pod: Option<&Shown>, [container, image, name]: [&str; 3]) -> Shared {
     let (namespace, pod) = pod.map_or(("", ""), |pod| (&pod.namespace, &pod.name));
-    vec![
-        ("container", container),
-        ("id", id),
-        ("image", image),
-        ("name", name),
-        ("namespace", namespace),
-        ("pod", pod),
-    ]
-}
-
-fn with<'a>(labels: &Labels<'a>, more: &[(&'a str, &'a str)]) -> Labels<'a> {
-    let mut all = labels.clone();
-    all.extend_from_slice(more);
-    all.sort_unstable();
-    all
+    // Between the runs are the labels that tell a cgroup's samples apart: cpu, device, interface, operation, scope, …
+    Shared::new(&[
+        &[("container", container)],
+        &[("id", id), ("image", image)],
+        &[("name", name), ("namespace", namespace)],
+        &[("pod", pod)],
+    ])
 }
 
 /// What has one figure for each cgroup, or a few that one label tells apart.
 fn amounts(out: &mut Exposition, groups: &[Group<'_>], at: Wall) {
     for (name, help, of) in SPEC {
-        let samples = groups.iter().filter_map(|g| Some((g.labels.clone(), of(g.usage)?)));
-        out.family((name, Kind::Gauge, help), samples, None);
+        let samples = groups.iter().filter_map(|g| Some((&g.labels, NO_LABELS, of(g.usage)?, None)));
+        out.shared((name, Kind::Gauge, help), samples);
     }
     for series in AMOUNTS {
         let samples = groups.iter().filter_map(|g| {
             let value = (series.of)(g.usage)?;
-            Some((with(&g.labels, series.labels), value, Some(g.usage.at)))
+            Some((&g.labels, own(series.labels), value, Some(g.usage.at)))
         });
         match series.name {
-            Some((name, kind, help)) => out.timed((name, kind, help), samples),
+            Some((name, kind, help)) => out.shared((name, kind, help), samples),
             None => out.more(series.more, samples),
         }
     }
-    let seen = groups.iter().map(|g| (g.labels.clone(), at.0.div_euclid(1_000_000_000) as f64));
+    let now = at.0.div_euclid(1_000_000_000) as f64;
+    let seen = groups.iter().map(|g| (&g.labels, NO_LABELS, now, Some(at)));
     let help = "When the figures of the cgroup were last read, in Unix time.";
-    out.family(("container_last_seen", Kind::Gauge, help), seen, Some(at));
+    out.shared(("container_last_seen", Kind::Gauge, help), seen);
 }
 
 fn devices(out: &mut Exposition, groups: &[Group<'_>]) {
@@ -172,20 +163,20 @@ fn devices(out: &mut Exposition, groups: &[Group<'_>]) {
     let all = || groups.iter().flat_map(|g| g.usage.io.devices.iter().map(move |d| (g, d)));
     for (name, help, of) in counts {
         let samples =
-            all().map(|(g, d)| (with(&g.labels, &[("device", &d.name)]), of(d) as f64, Some(g.usage.at)));
-        out.timed((name, Kind::Counter, help), samples);
+            all().map(|(g, d)| (&g.labels, own(&[("device", &d.name)]), of(d) as f64, Some(g.usage.at)));
+        out.shared((name, Kind::Counter, help), samples);
     }
     let numbers: Vec<(String, String)> =
         all().map(|(_, d)| (d.major.to_string(), d.minor.to_string())).collect();
     let samples = all().zip(&numbers).flat_map(|((g, d), (major, minor))| {
         [("Read", d.read_bytes), ("Write", d.written_bytes)].map(|(operation, bytes)| {
-            let device =
+            let device: Own<'_> =
                 [("device", d.name.as_str()), ("major", major), ("minor", minor), ("operation", operation)];
-            (with(&g.labels, &device), bytes as f64, Some(g.usage.at))
+            (&g.labels, device, bytes as f64, Some(g.usage.at))
         })
     });
     let help = "Bytes moved between the device and the cgroup.";
-    out.timed(("container_blkio_device_usage_total", Kind::Counter, help), samples);
+    out.shared(("container_blkio_device_usage_total", Kind::Counter, help), samples);
 }
 
 fn networks(out: &mut Exposition, groups: &[Group<'_>]) {
@@ -205,9 +196,9 @@ fn networks(out: &mut Exposition, groups: &[Group<'_>]) {
         for (name, help, of) in counts {
             let name = format!("container_network_{direction}_{name}_total");
             let samples = all().map(|(g, n, i)| {
-                (with(&g.labels, &[("interface", &i.name)]), of(&side(i)) as f64, Some(n.at))
+                (&g.labels, own(&[("interface", &i.name)]), of(&side(i)) as f64, Some(n.at))
             });
-            out.timed((&name, Kind::Counter, &format!("{help} {done}.")), samples);
+            out.shared((&name, Kind::Counter, &format!("{help} {done}.")), samples);
         }
     }
 }
@@ -221,9 +212,10 @@ fn filesystem(out: &mut Exposition, inputs: &Inputs<'_>) {
         ("container_fs_limit_bytes", "Size of the file system.", Some(fs.capacity_bytes)),
         ("container_fs_usage_bytes", "Bytes in use of the file system.", Some(fs.used_bytes)),
     ];
+    let labels = labels("/", None, ["", "", ""]);
     for (name, help, value) in figures {
-        let labels = with(&labels("/", None, ["", "", ""]), &[("device", device)]);
-        out.family((name, Kind::Gauge, help), value.map(|value| (labels, value as f64)), Some(fs.at));
+        let sample = value.map(|value| (&labels, own(&[("device", device)]), value as f64, Some(fs.at)));
+        out.shared((name, Kind::Gauge, help), sample);
     }
 }
 

@@ -8,6 +8,7 @@
 //! In: pods as they are shown. Out: documents. Invariants: nothing is read between two questions, but for a walk of volumes
 //! that a question began and did not wait for; what cannot be read is left out and said in the log.
 
+mod layers;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,13 +20,14 @@ use agent_core::stats::cgroup::{self, Extent};
 use agent_core::stats::disk::{Filesystem, Layer, Measured};
 use agent_core::stats::rates::Rates;
 use agent_core::stats::{RuntimeUsage, Shown, Snapshot, Usage, cadvisor, resource, summary};
-use agent_core::time::Wall;
+use agent_core::time::{Mono, Wall};
 use agent_linux::cgroup_stats::{self, Processes, Question};
 use agent_linux::{disk_use, machine, node_info, task_files};
 
 use crate::actor::Tasks;
 use crate::cli::Settings;
 use crate::pod_dirs::chain;
+use layers::{Layers, Told};
 use volumes::VolumeUses;
 
 const STOPPED: &str = "the node is being stopped";
@@ -74,6 +76,7 @@ pub(super) struct Statistics<R> {
     // Held for a moment only, never across an await.
     rates: Mutex<Rates>,
     volumes: VolumeUses,
+    layers: Layers,
     tasks: Tasks,
 }
 
@@ -91,7 +94,16 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         tasks: Tasks,
     ) -> Statistics<R> {
         let volumes = VolumeUses::new(settings.kubelet.volume_stats_agg_period, tasks.clone());
-        Statistics { place: Arc::new(place), runtime, images, rates: Mutex::default(), volumes, tasks }
+        let layers = Layers::new(settings.kubelet.volume_stats_agg_period);
+        Statistics {
+            place: Arc::new(place),
+            runtime,
+            images,
+            rates: Mutex::default(),
+            volumes,
+            layers,
+            tasks,
+        }
     }
 
     /// `/metrics/resource`.
@@ -185,6 +197,21 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     }
 
     async fn measure(&self, figures: Option<Vec<RuntimeUsage>>, shown: &[Shown]) -> Result<Measured, String> {
+        let now = self.tasks.now();
+        let fresh = if figures.is_none() { self.layers.fresh(now.mono, shown) } else { None };
+        let (layers, images) = match fresh {
+            Some(told) => told,
+            None => self.ask_for_layers(figures, now.mono).await,
+        };
+        let (place, pods) = (self.place.clone(), shown.to_vec());
+        let read = self.tasks.blocking(move || place.measure(&pods, layers, images, now.wall)).await;
+        let mut measured = read.ok_or(STOPPED)?;
+        measured.volumes = self.volumes.of(self.place.volumes(shown)).await;
+        Ok(measured)
+    }
+
+    /// Layers are among the runtime's figures of containers, which may have been asked for already.
+    async fn ask_for_layers(&self, figures: Option<Vec<RuntimeUsage>>, now: Mono) -> Told {
         let (figures, images) = tokio::join!(
             async {
                 match figures {
@@ -194,14 +221,14 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             },
             self.images.image_filesystem()
         );
-        let layers = said(figures).unwrap_or_default().into_iter().filter_map(|f| Some((f.id, f.layer?)));
-        let layers: BTreeMap<String, Layer> = layers.collect();
-        let images = said(images).flatten();
-        let (place, pods, at) = (self.place.clone(), shown.to_vec(), self.tasks.now().wall);
-        let read = self.tasks.blocking(move || place.measure(&pods, layers, images, at)).await;
-        let mut measured = read.ok_or(STOPPED)?;
-        measured.volumes = self.volumes.of(self.place.volumes(shown)).await;
-        Ok(measured)
+        let (figures, images) = (said(figures), said(images));
+        let complete = figures.is_some() && images.is_some();
+        let layers = figures.unwrap_or_default().into_iter().filter_map(|f| Some((f.id, f.layer?)));
+        let told = (layers.collect(), images.flatten());
+        if complete {
+            self.layers.remember(now, &told);
+        }
+        told
     }
 }
 

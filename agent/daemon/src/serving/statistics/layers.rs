@@ -1,0 +1,77 @@
+//! What writable layers and images take, as the runtime told it last. It measures them every now and then by itself, but a
+//! question about them makes it ask every shim for everything else, too.
+//!
+//! In: its figures, containers that are shown. Out: the same figures for a while, each with the time at which it was
+//! measured. Invariant: a container whose layer is not known yet is asked for at once.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use agent_core::stats::Shown;
+use agent_core::stats::disk::Layer;
+use agent_core::time::Mono;
+
+/// Layers by container, and images.
+pub(super) type Told = (BTreeMap<String, Layer>, Option<Layer>);
+
+/// The last figures.
+pub(super) struct Layers {
+    /// `None`: never remembered.
+    period: Option<Duration>,
+    // Held for a moment only.
+    last: Mutex<Option<(Mono, Told)>>,
+}
+
+impl Layers {
+    /// `volumeStatsAggPeriod`; negative turns it off.
+    pub(super) fn new(period: orlop_config::Duration) -> Layers {
+        let period = (period >= orlop_config::Duration::ZERO).then(|| period.to_std());
+        Layers { period, last: Mutex::default() }
+    }
+
+    /// What was told less than a period ago, if it has all of these.
+    pub(super) fn fresh(&self, now: Mono, shown: &[Shown]) -> Option<Told> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, told) = last.as_ref()?;
+        let mut containers = shown.iter().flat_map(|pod| &pod.containers);
+        let fresh = now.since(*at) < self.period? && containers.all(|c| told.0.contains_key(&c.id));
+        fresh.then(|| told.clone())
+    }
+
+    /// Remembers it.
+    pub(super) fn remember(&self, now: Mono, told: &Told) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, told.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_core::stats::ShownContainer;
+    use agent_core::time::Wall;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn pod(container: &str) -> Shown {
+        let container = ShownContainer { id: container.to_owned(), ..ShownContainer::default() };
+        Shown { containers: vec![container], ..Shown::default() }
+    }
+
+    #[test]
+    fn figures_serve_for_a_period_and_only_those_that_they_have() {
+        let layer =
+            Layer { at: Wall(7), mountpoint: "/m".to_owned(), used_bytes: Some(1), inodes_used: None };
+        let told: Told = ([("a".to_owned(), layer)].into(), None);
+        let layers = Layers::new(orlop_config::Duration::from_secs(60));
+        assert_eq!(layers.fresh(Mono(0), &[]), None, "nothing was told yet");
+        layers.remember(Mono(SECOND), &told);
+        let at =
+            |second: u64, container: &str| layers.fresh(Mono(second * SECOND), &[pod(container)]).is_some();
+        assert_eq!([at(1, "a"), at(60, "a"), at(61, "a"), at(2, "new")], [true, true, false, false]);
+        let never = Layers::new(orlop_config::Duration::from_secs(-1));
+        never.remember(Mono(SECOND), &told);
+        assert_eq!(never.fresh(Mono(SECOND), &[pod("a")]), None);
+    }
+}

@@ -66,7 +66,7 @@ fn needs_control_plane(case: &Case) -> bool {
 /// Fetches and compiles the control plane before the first case that needs it, so that no case's time holds it.
 /// What goes wrong is said here and again by the cases.
 pub fn control_plane(run: &Arc<Run>, cases: &[Case]) {
-    let with_metrics_server = cases.iter().any(|case| case.name == "api/top");
+    let with_metrics_server = cases.iter().any(|case| ["api/top", "join/vm"].contains(&case.name));
     if cases.iter().any(needs_control_plane)
         && let Err(e) = programs::prepare(run, with_metrics_server)
     {

@@ -1,5 +1,7 @@
 //! A booted VM joins a cluster, beside a native node, and comes back after a power cut as the node that it was.
 
+mod tools;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use crate::cluster::flags::Settings;
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
 use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
-use crate::cluster::{ready, wires};
+use crate::cluster::{metrics_server, ready, wires};
 use crate::say;
 
 /// Cases of this file.
@@ -38,6 +40,7 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     let agent = built::agent(&cx.run, false)?;
     let mut cluster = Cluster::start(&cx.run, &cx.artefacts, Settings::default())?;
     let mut vm = VmNode::plug(&mut cluster, &cx.artefacts, VM)?;
+    vm.add_disk(tools::disk(&cx.artefacts)?);
     vm.boot(Some(cluster.token()))?;
     // A native node joins while the VM boots.
     let mut native = cluster.start_node(&cx.artefacts, "native", agent)?;
@@ -49,6 +52,8 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     let node = await_ready(&cluster, VM, READY_LIMIT_S)?;
     let first = info(&node)?;
     ensure_described(&cluster, &mut vm, &node)?;
+    // It asks the nodes while other things are looked at.
+    metrics_server::start(&mut cluster)?;
     let pod = run_pods(cx, &cluster, &vm)?;
     let pod_ip = pod_ip(&pod)?;
     for (who, pid) in [("the control plane", cluster.pid()?), ("the other node", native.pid())] {
@@ -58,6 +63,8 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     let requests = certificate_requests(&cluster)?;
     ensure!(requests.len() == 2, "one request for each node: {requests:?}");
     ensure_served(&cluster)?;
+    tools::ensure_usable(cx, &cluster, &mut vm)?;
+    metrics_server::stop(&mut cluster)?;
     let identity = identity(&mut vm)?;
     forget_token(&cluster, &mut vm)?;
     vm.cut_power();

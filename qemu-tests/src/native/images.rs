@@ -83,7 +83,7 @@ pub fn install_busybox(bin: &Path) -> Result<()> {
     Ok(())
 }
 
-fn host_busybox() -> Result<PathBuf> {
+pub(crate) fn host_busybox() -> Result<PathBuf> {
     ["/bin/busybox", "/usr/bin/busybox"]
         .into_iter()
         .map(PathBuf::from)

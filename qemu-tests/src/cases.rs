@@ -45,6 +45,7 @@ pub mod lifecycle_probes;
 pub mod lifecycle_time;
 pub mod lifecycle_url;
 pub mod runtime_control;
+pub mod shutdown;
 
 /// Every case, in the order of `list`.
 #[must_use]
@@ -93,6 +94,7 @@ pub fn all() -> Vec<Case> {
         lifecycle_probes::CASES,
         lifecycle_hooks::CASES,
         lifecycle_logs::CASES,
+        shutdown::CASES,
     ]
     .concat()
 }

@@ -22,6 +22,7 @@ pub mod machine;
 pub mod metrics;
 pub mod mirror_pods;
 pub mod node_logs;
+pub mod node_shutdown;
 pub mod node_status;
 pub mod pleg;
 pub mod pod_actions;

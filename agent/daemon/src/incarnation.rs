@@ -41,6 +41,7 @@ pub struct Incarnation {
     boot_id: String,
     fence_until: Mono,
     first_of_boot: bool,
+    last_boot: Option<String>,
 }
 
 impl Incarnation {
@@ -55,6 +56,8 @@ impl Incarnation {
             Err(e) if e.class() == Class::NotFound => Ok(None),
             Err(e) => Err(chain(&e)),
         };
+        let last_boot = last.as_ref().ok().and_then(Option::as_ref).map(|state| state.boot_id.clone());
+        let last_boot = last_boot.filter(|last| last != boot_id);
         let (fence_until, first_of_boot) = match last {
             Ok(None) => (Mono(0), true),
             Ok(Some(state)) if state.boot_id != boot_id => (Mono(0), true),
@@ -65,7 +68,7 @@ impl Incarnation {
                 (now.after(CANCELLED_CALL_MAX), false)
             }
         };
-        let this = Incarnation { path, boot_id: boot_id.to_owned(), fence_until, first_of_boot };
+        let this = Incarnation { path, boot_id: boot_id.to_owned(), fence_until, first_of_boot, last_boot };
         files::make_dir(root_dir, 0o750)?;
         this.write(false)?;
         Ok(this)
@@ -75,6 +78,18 @@ impl Incarnation {
     #[must_use]
     pub fn fence_until(&self) -> Mono {
         self.fence_until
+    }
+
+    /// The kernel's id of this boot.
+    #[must_use]
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// The id of the boot before, if this is the first run since then.
+    #[must_use]
+    pub fn last_boot(&self) -> Option<&str> {
+        self.last_boot.as_deref()
     }
 
     /// True if no agent ran before on this boot.

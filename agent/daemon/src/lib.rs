@@ -32,6 +32,7 @@ pub mod pull_records;
 pub mod run;
 pub mod runtime_state;
 pub mod serving;
+pub mod shutdown;
 pub mod source;
 pub mod sources;
 pub mod status;

@@ -150,6 +150,7 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
                 }
             }
             ManagerAction::ReadNode => self.outlets.read_node(),
+            ManagerAction::Leaving(pods) => self.outlets.leaving(pods),
             ManagerAction::Rejected { key, rejection, short_of } => {
                 match short_of {
                     Some(resource) => self.outlets.metrics().preempted(&resource),

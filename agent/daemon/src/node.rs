@@ -47,6 +47,7 @@ use crate::pod_dirs::log_links::{self, Observed};
 use crate::pod_output;
 use crate::pull_records::{self, PullRecords};
 use crate::runtime_state::{self, ContextSource, RuntimeState};
+use crate::shutdown::{self, Follower, Shutdown, ShutdownPlan};
 use crate::source::{SourceShell, read_in_order, watch as watch_source};
 use crate::sources;
 use crate::status::StatusStore;
@@ -89,6 +90,8 @@ pub struct Plan {
     pub pod_output: bool,
     /// What admission knows about the node.
     pub admission: Arc<AdmissionContext>,
+    /// How it ends; `None` if the machine does not wait for pods.
+    pub shutdown: Option<ShutdownPlan>,
 }
 
 /// The world as a node sees it.
@@ -127,6 +130,7 @@ pub struct Node<R, I> {
     runtime: watch::Receiver<RuntimeState>,
     health: watch::Receiver<Result<(), String>>,
     owners: Vec<Owner>,
+    shutdown: Option<Follower>,
 }
 
 impl<R: Runtime, I: ImageService> Node<R, I> {
@@ -148,6 +152,8 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let dirs = PodDirs::new(&plan.root_dir, &plan.pod_logs_dir, &plan.log_links_dir);
         let dirs = Arc::new(dirs.with_users(plan.users.clone())?);
         let (directories, records) = dirs.scan()?;
+        let shutdown = plan.shutdown.clone().map(|plan| Shutdown::new(plan, &tasks));
+        let records = shutdown::still_ending(shutdown.as_ref(), records, &dirs);
         let (to_links, observed) = tasks.mailbox();
         tasks.start(log_links::follow(observed, dirs.clone(), tasks.clone()));
         let images = drivers.images;
@@ -169,12 +175,19 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let mut owners: Vec<Owner> =
             vec![("manager", Box::new(to_manager.clone())), ("pleg", Box::new(to_pleg.clone()))];
 
-        let mailboxes = drivers.cluster.as_ref().map(|_| Mailboxes::new(&tasks));
+        let mailboxes =
+            drivers.cluster.as_ref().map(|_| Mailboxes::new(&tasks, shutdown.as_ref().map(Shutdown::sender)));
         let outlets = Outlets::new(
             statuses.clone(),
             drivers.metrics.clone(),
             mailboxes.as_ref().map(Mailboxes::outlets),
+            shutdown.as_ref().map(Shutdown::sender),
         );
+        outlets.metrics().shutdown(shutdown.as_ref().and_then(Shutdown::last));
+        let shutdown = shutdown.map(|shutdown| {
+            owners.push(("shutdown", Box::new(shutdown.sender())));
+            shutdown.start(to_manager.clone(), outlets.clone(), &tasks)
+        });
         drivers.facts.warnings().into_iter().for_each(|fact| outlets.of_node(fact));
         let mut expected = BTreeSet::new();
         if let Some(path) = plan.static_pods.clone() {
@@ -243,7 +256,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         ));
         tasks.start(host::stamp_running(host, statuses.subscribe()));
         tasks.start(memory::after_bursts(statuses.subscribe(), agent_linux::heap::give_back));
-        Ok(Node { tasks, executor, statuses, desired, synced, cluster, runtime, health, owners })
+        Ok(Node { tasks, executor, statuses, desired, synced, cluster, runtime, health, owners, shutdown })
     }
 
     /// Waits until the node's own sources were read, the runtime listed, and the runtime is ready. The API server
@@ -252,6 +265,14 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         // The senders live as long as the node's tasks: an error means that it is being stopped.
         let _ = self.synced.wait_for(|synced| *synced).await;
         let _ = self.runtime.wait_for(|state| state.runtime.is_ok()).await;
+    }
+
+    /// From now on the machine waits for the pods when it stops. Not before the node is ready: nothing is to be waited for
+    /// until then, and the bus comes up beside it.
+    pub fn follow_logind(&mut self) {
+        if let Some(follower) = self.shutdown.take() {
+            self.tasks.start(follower.follow(self.tasks.clone()));
+        }
     }
 
     /// Whether the API server shows the node as ready; `None` on a standalone node.

@@ -3,11 +3,14 @@
 //! In: what the manager and the workers did. Out: events in the mailboxes of mirror pods, status manager and event
 //! recorder. Clones share them. Invariant: events of one pod keep their order in every mailbox.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use agent_core::admission::Rejection;
 use agent_core::events::{About, Fact, RecorderEvent};
 use agent_core::mirror_pods::MirrorEvent;
+use agent_core::node_shutdown::{LeavingPod, ShutdownEvent};
+use agent_core::node_status::{NodeInput, NodeStatusEvent};
 use agent_core::pod_source::PodUpdate;
 use agent_core::pod_source::storage::DuplicateName;
 use agent_core::pod_worker::{EventFact, EventKind};
@@ -26,6 +29,7 @@ pub struct Outlets {
     statuses: StatusStore,
     metrics: Metrics,
     api: Option<ApiOutlets>,
+    shutdown: Option<Sender<ShutdownEvent>>,
 }
 
 /// The mailboxes of a node that has an API server.
@@ -37,15 +41,52 @@ pub struct ApiOutlets {
     pub mirrors: Sender<MirrorEvent>,
     /// The event recorder.
     pub recorder: Sender<RecorderEvent>,
+    /// The Node object.
+    pub node: Sender<NodeStatusEvent>,
     /// Asks for the Node object to be read for the manager.
     pub read_node: Arc<Notify>,
 }
 
 impl Outlets {
-    /// `api` is `None` on a standalone node.
+    /// `api` is `None` on a standalone node, `shutdown` where pods are not waited for when the machine stops.
     #[must_use]
-    pub fn new(statuses: StatusStore, metrics: Metrics, api: Option<ApiOutlets>) -> Outlets {
-        Outlets { statuses, metrics, api }
+    pub fn new(
+        statuses: StatusStore,
+        metrics: Metrics,
+        api: Option<ApiOutlets>,
+        shutdown: Option<Sender<ShutdownEvent>>,
+    ) -> Outlets {
+        Outlets { statuses, metrics, api, shutdown }
+    }
+
+    /// Whether the machine is about to stop, for the Node's readiness.
+    pub fn node_shutdown(&self, ready: Result<(), String>) {
+        if let Some(api) = &self.api {
+            api.node.send(NodeStatusEvent::Input(NodeInput::Shutdown(ready)));
+        }
+    }
+
+    /// Asks what the API server has not been told; where there is none, there is nothing to tell.
+    pub fn ask_untold(&self) {
+        match (&self.api, &self.shutdown) {
+            (Some(api), _) => drop(api.status.send(StatusEvent::AskUntold)),
+            (None, Some(shutdown)) => drop(shutdown.send(ShutdownEvent::Untold(BTreeSet::new()))),
+            (None, None) => {}
+        }
+    }
+
+    /// The pods that have something to end.
+    pub fn leaving(&self, pods: Vec<LeavingPod>) {
+        if let Some(shutdown) = &self.shutdown {
+            shutdown.send(ShutdownEvent::Leaving(pods));
+        }
+    }
+
+    /// Nothing of the pod runs, and its volumes are released.
+    pub fn released(&self, uid: &PodUid) {
+        if let Some(shutdown) = &self.shutdown {
+            shutdown.send(ShutdownEvent::Released(uid.clone()));
+        }
     }
 
     /// The manager wants to know the Node as it is now.
@@ -101,9 +142,9 @@ impl Outlets {
     }
 
     /// Nothing of the pod runs or will run.
-    pub fn terminated(&self, uid: &PodUid) {
+    pub fn terminated(&self, key: &PodKey) {
         if let Some(api) = &self.api {
-            api.status.send(StatusEvent::Terminated(uid.clone()));
+            api.status.send(StatusEvent::Terminated(key.clone()));
         }
     }
 
@@ -125,7 +166,10 @@ impl Outlets {
 
     /// Something about the node itself.
     pub fn of_node(&self, fact: Fact) {
-        tracing::warn!(reason = fact.reason, message = fact.message, "node event");
+        match fact.kind {
+            EventKind::Normal => tracing::info!(reason = fact.reason, message = fact.message, "node event"),
+            EventKind::Warning => tracing::warn!(reason = fact.reason, message = fact.message, "node event"),
+        }
         if let Some(api) = &self.api {
             api.recorder.send(RecorderEvent::Record(fact));
         }

@@ -5,6 +5,7 @@
 //! every path is checked against both. Blocking; the executor calls it where blocking is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -118,7 +119,7 @@ impl PodDirs {
             message: e.to_string(),
         };
         let mut newest = None;
-        for entry in std::fs::read_dir(directory).map_err(failed)? {
+        for entry in fs::read_dir(directory).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             let attempt =
                 name.to_str().and_then(|n| n.split_once(".log")).and_then(|(n, _)| n.parse::<u32>().ok());
@@ -222,6 +223,20 @@ impl PodDirs {
             message: e.to_string(),
         })?;
         Ok(files::write_atomic(&own.join(RECORD_NAME), &text, 0o600, Durability::Synced)?)
+    }
+
+    /// Takes the terminating record away: its pod begins anew.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn forget(&self, uid: &PodUid) -> Result<(), DriverError> {
+        let path = self.pod_dir(uid)?.join(RECORD_NAME);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(FilesError { operation: "remove", path, source }.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The file for the last words of one container instance.
@@ -389,10 +404,10 @@ mod tests {
         let p = place();
         let of = p.logs.join("c");
         let newest = || p.dirs.newest_log(of.to_str().unwrap()).unwrap();
-        std::fs::create_dir_all(&of).unwrap();
+        fs::create_dir_all(&of).unwrap();
         assert_eq!(newest(), None);
         for name in ["0.log", "3.log", "12.log.20261122-034500.gz", "x.log", "99", "log"] {
-            std::fs::write(of.join(name), "").unwrap();
+            fs::write(of.join(name), "").unwrap();
         }
         assert_eq!(newest(), Some(12));
         assert!(p.dirs.newest_log("/etc").is_err(), "not among the logs");
@@ -412,9 +427,9 @@ mod tests {
         };
         make("one");
         make("two");
-        assert_eq!(std::fs::read_to_string(&hosts).unwrap(), "two");
-        assert_eq!(std::fs::read_to_string(&message).unwrap(), "one");
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(fs::read_to_string(&hosts).unwrap(), "two");
+        assert_eq!(fs::read_to_string(&message).unwrap(), "one");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&p.own), mode(&p.own.join("volumes")), mode(&p.logs)), (0o750, 0o700, 0o755));
         let nameless = PodKey { namespace: "".into(), name: "".into(), uid: key().uid };
         p.dirs.remove(&nameless).unwrap();
@@ -473,8 +488,8 @@ mod tests {
         p.dirs.persist(&record).unwrap();
         for (uid, text) in [("u-2", "{"), ("u-3", &serde_json::to_string(&record).unwrap())] {
             let dir = p.dir.path().join("kubelet/pods").join(uid);
-            std::fs::create_dir_all(&dir).unwrap();
-            std::fs::write(dir.join(RECORD_NAME), text).unwrap();
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join(RECORD_NAME), text).unwrap();
         }
         let (uids, records) = p.dirs.scan().unwrap();
         assert_eq!(uids, ["u-1", "u-2", "u-3"].map(PodUid::from).into());

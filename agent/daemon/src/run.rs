@@ -14,6 +14,7 @@ use agent_core::events::Fact;
 use agent_core::images::providers::config::Provider;
 use agent_core::images::pull_records;
 use agent_core::logs;
+use agent_core::node_shutdown;
 use agent_core::node_status::{HostNetwork, MachineFacts};
 use agent_core::resources::user_ranges::{self, UserRanges};
 use agent_linux::clock::LinuxClock;
@@ -47,6 +48,7 @@ use crate::pod_network::{self, RuntimesFile};
 use crate::pod_resources::PodResources;
 use crate::runtime_state::ContextSource;
 use crate::serving::{self, Views};
+use crate::shutdown::ShutdownPlan;
 use crate::url_source::Manifests;
 use crate::watchdog::{beat, tell};
 
@@ -235,6 +237,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         () = node.ready() => {
             tell(&notifier, "READY=1");
             base_view.send_replace("running");
+            node.follow_logind();
             host.stamp("agent.ready", "").await;
             log_usage();
             stop.asked().await
@@ -314,6 +317,23 @@ fn node_plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) 
         fence_until: incarnation.fence_until(),
         pod_output: settings.pod_output,
         admission: Arc::new(facts.admission_context()?),
+        shutdown: shutdown(settings, incarnation),
+    })
+}
+
+/// `None` if the configuration gives pods no time, or the gate is off.
+fn shutdown(settings: &Settings, incarnation: &Incarnation) -> Option<ShutdownPlan> {
+    let kubelet = &settings.kubelet;
+    let gates = FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default();
+    if !gates.enabled("GracefulNodeShutdown") {
+        return None;
+    }
+    let groups = node_shutdown::groups(kubelet, gates.enabled("GracefulNodeShutdownBasedOnPodPriority"));
+    (!groups.is_empty()).then(|| ShutdownPlan {
+        groups,
+        boot_id: incarnation.boot_id().to_owned(),
+        last_boot: incarnation.last_boot().map(str::to_owned),
+        root_dir: PathBuf::from(settings.options.root_dir.trim_end_matches('/')),
     })
 }
 

@@ -34,6 +34,7 @@ pub struct WorkerShell<R, I> {
     rounds: Rounds,
     state: &'static str,
     ended: bool,
+    released: bool,
     finished: bool,
 }
 
@@ -105,6 +106,7 @@ impl<R, I> WorkerShell<R, I> {
             rounds: Rounds::default(),
             state: "",
             ended: false,
+            released: false,
             finished: false,
         }
     }
@@ -178,8 +180,11 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
         if worker.is_terminated() && !std::mem::replace(&mut self.ended, true) {
             // It needs no room any more, even if it is kept until it is removed.
             self.manager.send(ManagerEvent::Ended(self.key.uid.clone()));
-            self.outlets.terminated(&self.key.uid);
+            self.outlets.terminated(&self.key);
             self.outlets.metrics().probes_over(&self.key);
+        }
+        if worker.is_released() && !std::mem::replace(&mut self.released, true) {
+            self.outlets.released(&self.key.uid);
         }
         if self.finished {
             self.outlets.finished(&self.key);

@@ -77,7 +77,7 @@ pub enum PodNews {
     /// A status was published.
     Published(PodKey, Arc<PodStatus>),
     /// Nothing of the pod runs or will run.
-    Terminated(PodUid),
+    Terminated(PodKey),
     /// Nothing of the pod is left.
     Finished(PodKey),
     /// Something to record.
@@ -181,7 +181,7 @@ impl Cluster {
             PodNews::Published(pod, status) => {
                 self.status(now, StatusEvent::Published { pod, status }, out);
             }
-            PodNews::Terminated(uid) => self.status(now, StatusEvent::Terminated(uid), out),
+            PodNews::Terminated(key) => self.status(now, StatusEvent::Terminated(key), out),
             PodNews::Finished(key) => self.status(now, StatusEvent::Finished(key), out),
             PodNews::Event(key, fact) => {
                 self.recorder(now, RecorderEvent::Record(Fact::of_pod(&key, &fact)), out);
@@ -242,7 +242,8 @@ impl Cluster {
                 StatusAction::Outdated { name, uid } => {
                     self.mirrors(now, MirrorEvent::Outdated { name, uid }, out);
                 }
-                StatusAction::Report(_) => {}
+                // Nobody asks: the simulated machine is not told to stop.
+                StatusAction::Untold(_) | StatusAction::Report(_) => {}
             }
         }
     }

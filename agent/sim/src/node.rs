@@ -340,7 +340,7 @@ impl Node {
                 ManagerAction::ReadNode if self.cluster.is_some() => {
                     self.call(Owner::Manager, EffectId(0), ApiCall::GetNode { name: NODE.into() });
                 }
-                ManagerAction::ReadNode => {}
+                ManagerAction::ReadNode | ManagerAction::Leaving(_) => {}
             }
         }
     }
@@ -373,7 +373,7 @@ impl Node {
         // The order of the daemon's worker shell.
         if ended && self.ended.insert(uid.clone()) {
             self.manage(now, ManagerEvent::Ended(uid.clone()));
-            self.pod_news(now, PodNews::Terminated(uid.clone()));
+            self.pod_news(now, PodNews::Terminated(key.clone()));
         }
         if finished {
             self.pod_news(now, PodNews::Finished(key));

@@ -12,7 +12,9 @@ use serde_json::json;
 
 use crate::built;
 use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, await_serving};
+use crate::cluster::fixture::{
+    STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, await_serving,
+};
 use crate::cluster::flags::Settings;
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
@@ -79,6 +81,7 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
         "another machine: {first:?}, then {second:?}"
     );
     await_rebooted(&cluster)?;
+    await_event(&cluster, "UncleanShutdown", VM, 60)?;
     await_restarted(&cluster, &pod)?;
     ensure!(self::identity(&mut vm)? == identity, "another certificate after the power cut");
     let after = certificate_requests(&cluster)?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Node;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::bootstrap::Token;
 use super::flags::ADDRESS;
@@ -36,6 +36,8 @@ pub struct VmNode {
     ca_hash: String,
     clock: Option<&'static str>,
     disk: Option<PathBuf>,
+    /// `kubelet` of its NodeConfig.
+    kubelet: Value,
 }
 
 impl VmNode {
@@ -51,7 +53,15 @@ impl VmNode {
         wire.make_tap(plane)?;
         let cable = Cable { namespace_of: plane, device: wire.tap(), mac: wire.mac() };
         let ca_hash = cluster.pki().ca.public_key_hash.clone();
-        Ok(VmNode { vm: None, lab, cable, name: name.to_owned(), wire, ca_hash, clock: None, disk: None })
+        // The API server checks whom it speaks to.
+        let kubelet = json!({"serverTLSBootstrap": true});
+        let (name, clock, disk) = (name.to_owned(), None, None);
+        Ok(VmNode { vm: None, lab, cable, name, wire, ca_hash, clock, disk, kubelet })
+    }
+
+    /// Sets a key of its kubelet's configuration, from the next boot on.
+    pub fn configure(&mut self, key: &str, value: impl Into<Value>) {
+        self.kubelet[key] = value.into();
     }
 
     /// Its clock will show this (`2001-01-01T00:00:00`) whenever it is switched on.
@@ -85,7 +95,7 @@ impl VmNode {
     /// # Errors
     /// If QEMU does not start.
     pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
-        let config = node_config(&self.name, self.wire, &self.ca_hash, token);
+        let config = node_config(&self.name, self.wire, &self.ca_hash, token, &self.kubelet);
         let board = Board { uuid: &self.wire.uuid(), clock: self.clock, disk: self.disk.as_deref() };
         self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config)?);
         Ok(())
@@ -94,6 +104,14 @@ impl VmNode {
     /// Cuts the power: what the guest has not written is lost, the disk stays.
     pub fn cut_power(&mut self) {
         self.vm = None;
+    }
+
+    /// Waits until it has switched itself off.
+    ///
+    /// # Errors
+    /// If it does not, or is off already.
+    pub fn await_off(&mut self, limit_s: u64) -> Result<()> {
+        self.vm.take().with_context(|| format!("{} is off", self.name))?.ended(limit_s)
     }
 
     /// The running machine.
@@ -112,7 +130,7 @@ impl VmNode {
 }
 
 /// What the node is told at first boot. Pure.
-fn node_config(name: &str, wire: Wire, ca_hash: &str, token: Option<&Token>) -> String {
+fn node_config(name: &str, wire: Wire, ca_hash: &str, token: Option<&Token>, kubelet: &Value) -> String {
     let mut join = json!({"server": server_url(), "caCertHashes": [ca_hash]});
     if let Some(token) = token {
         join["token"] = token.render().into();
@@ -127,8 +145,7 @@ fn node_config(name: &str, wire: Wire, ca_hash: &str, token: Option<&Token>) -> 
         "network": {"interfaces": [interface], "podNetwork": "bridge"},
         "labels": {label: value},
         "join": join,
-        // The API server checks whom it speaks to.
-        "kubelet": {"serverTLSBootstrap": true},
+        "kubelet": kubelet,
     })
     .to_string()
 }
@@ -144,11 +161,11 @@ mod tests {
         let token = Token { id: "abcdef".into(), secret: "0123456789abcdef".into() };
         let (wire, hash) = (Wire::new(3).unwrap(), format!("sha256:{}", "ab".repeat(32)));
         for token in [Some(&token), None] {
-            let text = node_config("vm", wire, &hash, token);
+            let text = node_config("vm", wire, &hash, token, &json!({"maxPods": 7}));
             let source = Source { name: "smbios".into(), origin: "SMBIOS".into(), text };
             let effective = load(&[source], &[]);
             assert_eq!(effective.problems, []);
-            assert_eq!(effective.config.node.name, "vm");
+            assert_eq!((effective.config.node.name.as_str(), effective.kubelet.max_pods), ("vm", 7));
             let join = effective.config.join.unwrap();
             assert_eq!((join.server, join.token.is_some()), (server_url(), token.is_some()));
         }

@@ -226,6 +226,28 @@ impl Vm {
         self.qmp.await_event("RESET", Duration::from_secs(10))
     }
 
+    /// Presses the power button: the guest decides what it does. [`Vm::ended`] waits for it.
+    ///
+    /// # Errors
+    /// QEMU's.
+    pub fn press_power_button(&mut self) -> Result<()> {
+        self.qmp.execute("system_powerdown").map(drop)
+    }
+
+    /// Has the guest reboot in order, from inside. What comes from now on is the next boot's.
+    ///
+    /// # Errors
+    /// If it does not get so far.
+    pub fn reboot(&mut self, limit_s: u64) -> Result<()> {
+        self.qmp.forget_events();
+        self.shell()?.tell("systemctl reboot")?;
+        self.qmp.await_event("RESET", Duration::from_secs(limit_s))?;
+        // The next boot needs a second to its first word.
+        self.boot_from = self.host.len();
+        self.shell_is_up = false;
+        Ok(())
+    }
+
     /// Powers the guest off in order, from inside, and waits for QEMU's end.
     ///
     /// # Errors

@@ -106,6 +106,12 @@ impl Rejection {
         Rejection::new("Preempting", "Preempted in order to admit critical pod")
     }
 
+    /// The machine is about to stop.
+    #[must_use]
+    pub fn shutdown() -> Rejection {
+        Rejection::new("NodeShutdown", "Pod was rejected as the node is shutting down.")
+    }
+
     /// `status.message`.
     #[must_use]
     pub fn status_message(&self) -> String {

@@ -331,6 +331,21 @@ pub static SLEEPS_CUT_SHORT: Counter<0> = counter(
     "Hooks that were to wait and had no time left for it.",
 );
 
+// The machine's stop.
+
+/// Unix seconds.
+pub static SHUTDOWN_START: Gauge<0> = gauge(
+    "kubelet_graceful_shutdown_start_time_seconds",
+    [],
+    "When the last graceful shutdown began; 0 before the first.",
+);
+/// Unix seconds.
+pub static SHUTDOWN_END: Gauge<0> = gauge(
+    "kubelet_graceful_shutdown_end_time_seconds",
+    [],
+    "When the last graceful shutdown had ended all pods; 0 meanwhile.",
+);
+
 // Certificates, the API server, the node's own server.
 
 /// Remaining life.

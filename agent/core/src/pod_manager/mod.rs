@@ -15,12 +15,14 @@
 //! - a pod that one source wants does not wait for another source: static pods start without the API;
 //! - a pod of the API is judged by the labels and taints that its Node has there (`node_view`);
 //! - a pod whose deletion was asked for is not started again after its worker finished;
-//! - a critical pod that lacks room waits until the pods that make room for it have ended (`preemption`).
+//! - a critical pod that lacks room waits until the pods that make room for it have ended (`preemption`);
+//! - while the machine is about to stop nothing begins (`shutdown`).
 //!
 //! Upstream: pkg/kubelet/pod, the dispatch half of pod_workers.go, HandlePodCleanups (contract 4, 6.2, 6.4).
 
 mod node_view;
 mod preemption;
+mod shutdown;
 mod state;
 
 #[cfg(test)]
@@ -33,6 +35,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::admission::{AdmissionContext, NodeMarks, Rejection};
 use crate::machine::{Machine, Outbox};
+use crate::node_shutdown::LeavingPod;
 use crate::pod_source::{PodOp, PodUpdate, Source};
 use crate::pod_worker::{KillReason, PodEvent, TerminatingRecord, WorkerContext};
 use crate::runtime::observed::PodSnapshot;
@@ -40,8 +43,11 @@ use crate::runtime::{PodKey, PodUid};
 use crate::time::{Mono, Now};
 use crate::types::pod::{self, CONFIG_MIRROR};
 
+pub use shutdown::ShutdownOrder;
+
 use node_view::NodeView;
 use preemption::Preemption;
+use shutdown::Shutdown;
 use state::{Names, Worker};
 
 /// What the manager reacts to.
@@ -67,6 +73,8 @@ pub enum ManagerEvent {
     Node(Option<NodeMarks>),
     /// The answer to [`ManagerAction::ReadNode`]; `None` if there is none.
     NodeRead(Option<NodeMarks>),
+    /// The machine is about to stop, or is not any more.
+    Shutdown(ShutdownOrder),
     /// Nothing in particular: looks whether anything can start. Never needed, as there is no deadline.
     Tick,
 }
@@ -113,6 +121,8 @@ pub enum ManagerAction {
     Forget(PodUid),
     /// Ask the API server for the Node object and answer [`ManagerEvent::NodeRead`], whatever comes of it.
     ReadNode,
+    /// The answer to [`ShutdownOrder::Close`]: the pods that have something to end.
+    Leaving(Vec<LeavingPod>),
     /// Every source was read and the runtime listed: clean-up of unknown things may begin.
     Synced,
 }
@@ -149,6 +159,7 @@ pub struct PodManager {
     admission: Arc<AdmissionContext>,
     node: NodeView,
     preemption: Preemption,
+    shutdown: Shutdown,
 }
 
 impl PodManager {
@@ -175,6 +186,7 @@ impl PodManager {
             network,
             admission,
             preemption: Preemption::default(),
+            shutdown: Shutdown::default(),
         }
     }
 
@@ -247,7 +259,8 @@ impl PodManager {
             if pod::is_static(&pod) {
                 self.take_down_predecessors(&key, out);
             }
-            let held = self.names.is_taken(&key) || self.preemption.holds_up(&uid);
+            let held =
+                self.names.is_taken(&key) || self.preemption.holds_up(&uid) || self.shutdown.holds_up(&pod);
             if held || self.node.must_be_heard_for(&pod) {
                 self.waiting.push(uid);
                 continue;
@@ -421,6 +434,7 @@ impl Machine for PodManager {
                 self.mark(marks);
                 answered = self.node.answered();
             }
+            ManagerEvent::Shutdown(order) => self.ordered(order, out),
             ManagerEvent::Tick => {}
         }
         if self.listed {

@@ -75,6 +75,7 @@ impl PodManager {
         if pod.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
+        self.shutdown.refuses()?;
         let active = || self.workers.iter().filter(|(_, w)| !w.ended);
         let beside = |(_, worker)| Worker::pod(worker);
         let kept = || self.preemption.kept_for(uid);

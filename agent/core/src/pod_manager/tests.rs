@@ -66,9 +66,16 @@ fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
         }
         ManagerAction::Synced => "synced".to_owned(),
         ManagerAction::ReadNode => "read".to_owned(),
+        ManagerAction::Leaving(pods) => {
+            let words: Vec<_> = pods.iter().map(|pod| format!("{}={}", pod.key.uid, pod.priority)).collect();
+            format!("[{}]", words.join(" "))
+        }
         ManagerAction::Tell { uid, event } => match event {
             PodEvent::Desired(_) => format!("{uid}:desired"),
             PodEvent::Kill { reason: KillReason::Failed { .. }, .. } => format!("{uid}:Failed"),
+            PodEvent::Kill { reason: KillReason::Shutdown { again }, grace_s } => {
+                format!("{uid}:Shutdown {again} {grace_s:?}")
+            }
             PodEvent::Kill { reason, .. } => format!("{uid}:{reason:?}"),
             PodEvent::Observed(_) => format!("{uid}:observed"),
             PodEvent::Network(network) => format!("{uid}:network {}", network.is_ok()),
@@ -426,7 +433,10 @@ fn any_event() -> impl Strategy<Value = ManagerEvent> {
         pods.clone().prop_map(|p| file(PodOp::Remove, &[&p])),
         pods.prop_map(|p| listed(&[&p])),
         uid.clone().prop_map(|uid| ManagerEvent::Ended(PodUid::from(uid))),
+        uid.clone().prop_map(|uid| ManagerEvent::Shutdown(ShutdownOrder::End(PodUid::from(uid), 7))),
         uid.prop_map(finished),
+        Just(ManagerEvent::Shutdown(ShutdownOrder::Close)),
+        Just(ManagerEvent::Shutdown(ShutdownOrder::Open)),
     ]
 }
 
@@ -457,7 +467,7 @@ proptest! {
                     }
                     ManagerAction::Forget(uid) => prop_assert!(live.remove(&uid).is_some()),
                     ManagerAction::Rejected { key, .. } => prop_assert!(live.contains_key(&key.uid)),
-                    ManagerAction::Synced | ManagerAction::ReadNode => {}
+                    ManagerAction::Synced | ManagerAction::ReadNode | ManagerAction::Leaving(_) => {}
                 }
             }
             Ok(live.keys().cloned().collect())
@@ -465,6 +475,7 @@ proptest! {
         for event in events {
             check(&mut m, event)?;
         }
+        check(&mut m, ManagerEvent::Shutdown(ShutdownOrder::Open))?;
         let mut workers = check(&mut m, listed(&[]))?;
         // Everything that nobody wants comes to its end.
         for _ in 0..8 {
@@ -532,4 +543,36 @@ proptest! {
         prop_assert!(!asked);
         prop_assert!(m.desired().keys().all(|uid| workers.contains(uid)));
     }
+}
+
+#[test]
+fn while_the_machine_stops_nothing_begins() {
+    let mut m = manager(&[Source::File, Source::Api], Leftovers::default());
+    step(&mut m, ManagerEvent::Node(Some(NodeMarks::default())));
+    let fixed = pod("s", "s", "file");
+    let mut critical = (*pod("a", "a", "api")).clone();
+    critical.spec.as_mut().unwrap().priority = Some(2_000_000_000);
+    let critical = Arc::new(critical);
+    step(&mut m, listed(&[]));
+    step(&mut m, file(PodOp::Add, &[&fixed]));
+    step(&mut m, update(PodOp::Add, Source::Api, &[&critical]));
+    let order = |order| ManagerEvent::Shutdown(order);
+    let end = |uid: &str| order(ShutdownOrder::End(PodUid::from(uid), 7));
+    assert_eq!(step(&mut m, order(ShutdownOrder::Close)), "[a=2000000000 s=0]");
+    assert_eq!(step(&mut m, end("s")), "s:Shutdown true Some(7)");
+    assert_eq!(step(&mut m, end("a")), "a:Shutdown false Some(7)");
+    assert_eq!(step(&mut m, end("nobody")), "");
+    // Newcomers: the API's are made elsewhere, static pods come back with the next boot.
+    let (late, late_static) = (pod("b", "b", "api"), pod("t", "t", "file"));
+    let rejected = "+b@0 b:desired b:Failed !b:NodeShutdown";
+    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&late])), rejected);
+    assert_eq!(step(&mut m, file(PodOp::Add, &[&late_static])), "");
+    // A pod that is being deleted may still end as it wants.
+    let going = deleted(&pod("c", "c", "api"));
+    assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&going])), "+c@0 c:desired");
+    for uid in ["s", "a", "c"] {
+        step(&mut m, ManagerEvent::Ended(PodUid::from(uid)));
+    }
+    assert_eq!(step(&mut m, order(ShutdownOrder::Open)), "s:Removed +t@0 t:desired");
+    assert_eq!(step(&mut m, finished("s")), "-s +s@0 s:desired", "static pods begin anew");
 }

@@ -41,6 +41,12 @@ pub enum KillReason {
         #[serde(default)]
         disruption: Option<String>,
     },
+    /// The machine is about to stop.
+    Shutdown {
+        /// It begins anew with the next boot, or if the machine does not stop after all: nobody else would bring it back
+        /// (static pods).
+        again: bool,
+    },
 }
 
 impl KillReason {

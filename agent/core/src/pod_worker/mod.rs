@@ -141,6 +141,16 @@ impl PodWorker {
         matches!(self.state, State::Terminated(_) | State::Finished)
     }
 
+    /// Besides, nothing holds its volumes any more.
+    #[must_use]
+    pub fn is_released(&self) -> bool {
+        match &self.state {
+            State::Terminated(t) => volumes::are_released(&self.base, t.pod.as_deref()),
+            State::Finished => true,
+            _ => false,
+        }
+    }
+
     /// The last published status.
     #[must_use]
     pub fn status(&self) -> Option<&PodStatus> {

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::api::KillReason;
 use crate::container_spec::env_files::EnvFiles;
+use crate::node_shutdown;
 use crate::pod_actions::Start;
 use crate::restart::{BackOff, ImageBackOff, Policy};
 use crate::runtime::config::IdMapping;
@@ -178,6 +179,11 @@ pub(super) fn verdict(reason: &KillReason) -> Option<Verdict> {
         KillReason::DeadlineExceeded => {
             text("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
         }
+        KillReason::Shutdown { .. } => Some(Verdict {
+            reason: node_shutdown::POD_REASON.to_owned(),
+            message: node_shutdown::POD_MESSAGE.to_owned(),
+            disruption: Some(node_shutdown::POD_MESSAGE.to_owned()),
+        }),
         KillReason::Removed | KillReason::Deleted | KillReason::Orphan | KillReason::Ended => None,
     }
 }

@@ -132,11 +132,16 @@ fn tell_failure(b: &Base, name: &str, why: &str, out: &mut Outbox<PodAction>) {
     b.event(EventKind::Warning, "FailedMount", text, None, out);
 }
 
+/// There are none, or they were taken away.
+pub(super) fn are_released(b: &Base, p: Option<&Pod>) -> bool {
+    let has_none = p.is_some_and(|p| pod::spec(p).volumes.as_ref().is_none_or(Vec::is_empty));
+    has_none || b.volumes.are_gone()
+}
+
 /// Nothing of the pod runs: takes its volumes away. True once they are gone. Of a pod that nobody knows any more (`None`)
 /// only the disk says which volumes it had.
 pub(super) fn torn_down(b: &mut Base, p: Option<&Pod>, now: Now, out: &mut Outbox<PodAction>) -> bool {
-    let has_none = p.is_some_and(|p| pod::spec(p).volumes.as_ref().is_none_or(Vec::is_empty));
-    if has_none || b.volumes.are_gone() {
+    if are_released(b, p) {
         return true;
     }
     if b.ledger.volumes_busy() > 0 || b.ledger.busy(&Target::Volumes) {

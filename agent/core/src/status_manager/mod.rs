@@ -73,8 +73,9 @@ pub enum StatusEvent {
         /// The status.
         status: Arc<PodStatus>,
     },
-    /// Nothing of the pod runs or will run.
-    Terminated(PodUid),
+    /// Nothing of the pod runs or will run. It may come before anything was published: a worker that carries on with a
+    /// termination knows its pod only once the API server has been heard.
+    Terminated(PodKey),
     /// Nothing of the pod is left on the node; its worker is gone.
     Finished(PodKey),
     /// The answer to a call.
@@ -84,6 +85,8 @@ pub enum StatusEvent {
         /// What came back.
         result: ApiResult,
     },
+    /// Answer [`StatusAction::Untold`], and again after each change, for good.
+    AskUntold,
     /// The deadline came.
     Tick,
 }
@@ -106,6 +109,8 @@ pub enum StatusAction {
         /// Its UID in the API.
         uid: String,
     },
+    /// The pods of which the API server has not taken what workers said.
+    Untold(BTreeSet<PodUid>),
     /// Tell people.
     Report(StatusReport),
 }
@@ -148,6 +153,8 @@ pub struct StatusManager {
     gate: Retry,
     next_id: u64,
     wake: Option<Mono>,
+    /// Somebody wants to know what is untold; as it was said last.
+    untold: Option<BTreeSet<PodUid>>,
 }
 
 impl StatusManager {
@@ -162,6 +169,7 @@ impl StatusManager {
             gate: Retry::default(),
             next_id: 0,
             wake: None,
+            untold: None,
         }
     }
 
@@ -210,11 +218,10 @@ impl StatusManager {
         self.dirty.insert(uid);
     }
 
-    fn terminated(&mut self, uid: PodUid) {
-        if let Some(entry) = self.pods.get_mut(&uid) {
-            entry.terminated();
-            self.dirty.insert(uid);
-        }
+    fn terminated(&mut self, key: PodKey) {
+        let uid = key.uid.clone();
+        self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key)).terminated();
+        self.dirty.insert(uid);
     }
 
     fn watched(&mut self, event: WatchEvent<Pod>) {
@@ -331,6 +338,18 @@ impl StatusManager {
         self.flights.len() < limit
     }
 
+    fn say_untold(&mut self, asked: bool, out: &mut Outbox<StatusAction>) {
+        if !asked && self.untold.is_none() {
+            return;
+        }
+        let under_way = self.flights.values().map(|flight| &flight.pod);
+        let untold: BTreeSet<PodUid> = self.dirty.iter().chain(under_way).cloned().collect();
+        if asked || self.untold.as_ref() != Some(&untold) {
+            out.push(StatusAction::Untold(untold.clone()));
+            self.untold = Some(untold);
+        }
+    }
+
     fn settle(&mut self, uid: &PodUid) {
         if let Some(entry) = self.pods.get_mut(uid) {
             entry.retry.succeeded();
@@ -374,15 +393,18 @@ impl Machine for StatusManager {
     type Action = StatusAction;
 
     fn step(&mut self, now: Now, event: StatusEvent, out: &mut Outbox<StatusAction>) {
+        let asked = matches!(event, StatusEvent::AskUntold);
         match event {
             StatusEvent::Watch(event) => self.watched(event),
             StatusEvent::Published { pod, status } => self.published(pod, status, now.mono, out),
-            StatusEvent::Terminated(uid) => self.terminated(uid),
+            StatusEvent::Terminated(key) => self.terminated(key),
             StatusEvent::Finished(key) => self.finished(key),
             StatusEvent::Answer { id, result } => self.answered(id, result, now, out),
+            StatusEvent::AskUntold => {}
             StatusEvent::Tick => {}
         }
         self.advance(now, out);
+        self.say_untold(asked, out);
     }
 
     fn deadline(&self) -> Option<Mono> {

@@ -50,12 +50,21 @@ struct Node {
     outdated: Vec<String>,
     /// How long it took until the server knew.
     told: Vec<Duration>,
+    /// What was not told, each time that somebody was told so.
+    untold: Vec<Vec<String>>,
 }
 
 impl Node {
     fn new(pods: &[Pod]) -> Node {
         let machine = StatusManager::new("n");
-        let mut n = Node { machine, now: SECOND, calls: Vec::new(), outdated: Vec::new(), told: Vec::new() };
+        let mut n = Node {
+            machine,
+            now: SECOND,
+            calls: Vec::new(),
+            outdated: Vec::new(),
+            told: Vec::new(),
+            untold: Vec::new(),
+        };
         n.step(StatusEvent::Watch(WatchEvent::Listed(pods.iter().cloned().map(Arc::new).collect())));
         n
     }
@@ -68,6 +77,9 @@ impl Node {
             match action {
                 StatusAction::Call { id, call } => self.calls.push((id, call)),
                 StatusAction::Outdated { uid, .. } => self.outdated.push(uid),
+                StatusAction::Untold(uids) => {
+                    self.untold.push(uids.iter().map(ToString::to_string).collect())
+                }
                 StatusAction::Report(StatusReport::Told { took }) => self.told.push(took),
                 StatusAction::Report(_) => {}
             }
@@ -154,6 +166,33 @@ fn how_long_it_takes_until_the_server_knows() {
 }
 
 #[test]
+fn who_asks_hears_what_the_server_does_not_know() {
+    let mut n = Node::new(&[api_pod("u", 5, json!({})), api_pod("v", 5, json!({"metadata": {"name": "v"}}))]);
+    n.step(said("u", json!({"phase": "Running"})));
+    assert_eq!(n.untold.len(), 0, "nobody asked");
+    n.step(StatusEvent::AskUntold);
+    n.step(StatusEvent::Tick);
+    let (id, _) = n.patch();
+    n.answer(id, error(Class::Unavailable));
+    n.step(said("v", json!({"phase": "Running"})));
+    assert_eq!(n.untold, [vec!["u"], vec!["u", "v"]], "said when it changes");
+    n.wait();
+    let (id, call) = n.call();
+    assert!(matches!(call, ApiCall::FindPod { .. }), "{call:?}");
+    n.answer(id, reply(&api_pod("u", 6, json!({}))));
+    for _ in 0..2 {
+        let (id, call) = n.calls.remove(0);
+        let ApiCall::PatchPodStatus { pod, .. } = call else { panic!("{call:?}") };
+        let shown = json!({"metadata": {"name": *pod.name}, "status": {"phase": "Running"}});
+        let uid = if &*pod.name == "v" { "v" } else { "u" };
+        n.answer(id, reply(&api_pod(uid, 7, shown)));
+    }
+    assert_eq!(n.untold.last(), Some(&Vec::new()));
+    n.step(StatusEvent::AskUntold);
+    assert_eq!(n.untold.iter().filter(|untold| untold.is_empty()).count(), 2, "who asks is answered");
+}
+
+#[test]
 fn a_stale_base_is_read_and_then_patched_without_version() {
     let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
     n.step(said("u", json!({"phase": "Running"})));
@@ -174,7 +213,7 @@ fn the_end_of_a_pod() {
     let mut n = Node::new(&[api_pod("u", 5, going.clone())]);
     n.step(said("u", json!({"phase": "Failed", "reason": "X"})));
     assert_eq!(n.calls, [], "its containers may run");
-    n.step(StatusEvent::Terminated("u".into()));
+    n.step(StatusEvent::Terminated(key("u")));
     let (id, patch) = n.patch();
     assert_eq!(patch["status"], json!({"phase": "Failed", "reason": "X"}));
     let mut told = going;
@@ -189,6 +228,20 @@ fn the_end_of_a_pod() {
     assert_eq!(n.calls, []);
     n.step(StatusEvent::Watch(WatchEvent::Deleted(Arc::new(api_pod("u", 8, told)))));
     assert!(n.machine.is_empty() && n.machine.is_settled());
+}
+
+/// A worker that carries on with a termination after a restart is at its end before it knows its pod.
+#[test]
+fn an_end_that_comes_before_the_status() {
+    let mut n = Node::new(&[]);
+    n.step(StatusEvent::Terminated(key("u")));
+    n.step(StatusEvent::Terminated(key("orphan")));
+    n.applied(&api_pod("u", 5, json!({"status": {"phase": "Running"}})));
+    n.step(said("u", json!({"phase": "Failed", "reason": "Terminated"})));
+    let (_, patch) = n.patch();
+    assert_eq!(patch["status"], json!({"phase": "Failed", "reason": "Terminated"}));
+    n.step(StatusEvent::Finished(key("orphan")));
+    assert_eq!(n.machine.len(), 1, "of what nobody knows nothing is remembered");
 }
 
 /// As kube-apiserver 1.36 answers: structs that are empty come back as `{}`.
@@ -215,7 +268,7 @@ fn a_difference_that_stays_does_not_keep_a_pod() {
     let asked = json!({"metadata": {"deletionTimestamp": "2026-11-21T13:00:00Z"}});
     let mut n = Node::new(&[api_pod("u", 2, asked.clone())]);
     n.step(said("u", ended));
-    n.step(StatusEvent::Terminated("u".into()));
+    n.step(StatusEvent::Terminated(key("u")));
     n.step(StatusEvent::Finished(key("u")));
     for version in 3..6 {
         let Some((id, call)) = n.calls.pop() else { break };
@@ -262,7 +315,7 @@ fn a_static_pod_is_shown_by_the_mirror_that_names_it_and_never_deleted() {
         {"type": "Ready", "status": "True", "lastTransitionTime": "2026-02-02T00:00:00Z"}]});
     let mut n = Node::new(&[api_pod("m1", 5, mirror("other"))]);
     n.step(said("hash", status));
-    n.step(StatusEvent::Terminated("hash".into()));
+    n.step(StatusEvent::Terminated(key("hash")));
     assert_eq!(n.calls, [], "the mirror shows another static pod");
     n.step(StatusEvent::Watch(WatchEvent::Listed(vec![Arc::new(api_pod("m2", 6, mirror("hash")))])));
     let (id, patch) = n.patch();
@@ -358,7 +411,7 @@ fn a_mirror_of_an_ended_run_is_made_anew_and_then_told() {
         n.step(StatusEvent::Watch(WatchEvent::Listed(vec![mirror("m1", 5, &ended)])));
         if !restarted {
             n.step(said("hash", ended.clone()));
-            n.step(StatusEvent::Terminated("hash".into()));
+            n.step(StatusEvent::Terminated(key("hash")));
             n.step(StatusEvent::Finished(key("hash")));
             n.calls.clear();
             n.machine.flights.clear();

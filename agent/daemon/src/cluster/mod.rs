@@ -26,6 +26,7 @@ use agent_core::api::{ApiCall, ApiReply, ApiServer, WatchEvent};
 use agent_core::events::{Rate, Recorder, RecorderEvent};
 use agent_core::lease::{LeaseConfig, LeaseEvent, NodeLease};
 use agent_core::mirror_pods::{MirrorEvent, MirrorPods};
+use agent_core::node_shutdown::ShutdownEvent;
 use agent_core::node_status::{NodeStatus, NodeStatusConfig, NodeStatusEvent};
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::api::{ApiSource, ApiSourceEvent};
@@ -88,6 +89,7 @@ pub struct Mailboxes {
     lease: Ends<LeaseEvent>,
     node: Ends<NodeStatusEvent>,
     read_node: Arc<Notify>,
+    shutdown: Option<Sender<ShutdownEvent>>,
 }
 
 /// What others need of the cluster's part.
@@ -105,9 +107,9 @@ pub struct ClusterHandles {
 }
 
 impl Mailboxes {
-    /// All of them, empty.
+    /// All of them, empty. `shutdown` hears what is untold.
     #[must_use]
-    pub fn new(tasks: &Tasks) -> Mailboxes {
+    pub fn new(tasks: &Tasks, shutdown: Option<Sender<ShutdownEvent>>) -> Mailboxes {
         Mailboxes {
             source: tasks.mailbox(),
             status: tasks.mailbox(),
@@ -116,6 +118,7 @@ impl Mailboxes {
             lease: tasks.mailbox(),
             node: tasks.mailbox(),
             read_node: Arc::new(Notify::new()),
+            shutdown,
         }
     }
 
@@ -126,6 +129,7 @@ impl Mailboxes {
             status: self.status.0.clone(),
             mirrors: self.mirrors.0.clone(),
             recorder: self.recorder.0.clone(),
+            node: self.node.0.clone(),
             read_node: self.read_node.clone(),
         }
     }
@@ -139,7 +143,7 @@ pub fn start<A: ApiServer>(
     to_manager: Sender<ManagerEvent>,
     (tasks, metrics): (&Tasks, &Metrics),
 ) -> ClusterHandles {
-    let Mailboxes { source, status, mirrors, recorder, lease, node, read_node } = mailboxes;
+    let Mailboxes { source, status, mirrors, recorder, lease, node, read_node, shutdown } = mailboxes;
     let caller = Caller::new(tasks.clone(), drivers.client);
     let name = plan.node.node_name.to_string();
     let (ready_view, ready) = watch::channel(false);
@@ -188,6 +192,7 @@ pub fn start<A: ApiServer>(
             own: status.0,
             mirrors: mirrors.0.clone(),
             metrics: metrics.clone(),
+            shutdown,
         },
         status.1,
     );

@@ -11,6 +11,7 @@
 use agent_core::api::{ApiServer, WatchEvent};
 use agent_core::events::{Fact, RecorderEvent};
 use agent_core::mirror_pods::{MirrorAction, MirrorEvent, MirrorPods, MirrorReport};
+use agent_core::node_shutdown::ShutdownEvent;
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::api::{ApiSource, ApiSourceAction, ApiSourceEvent, ApiSourceReport};
 use agent_core::status_manager::{StatusAction, StatusEvent, StatusManager, StatusReport};
@@ -97,6 +98,8 @@ pub struct StatusShell<A> {
     pub mirrors: Sender<MirrorEvent>,
     /// Who counts.
     pub metrics: Metrics,
+    /// Who wants to know what is untold.
+    pub shutdown: Option<Sender<ShutdownEvent>>,
 }
 
 impl<A: ApiServer> Shell for StatusShell<A> {
@@ -117,6 +120,11 @@ impl<A: ApiServer> Shell for StatusShell<A> {
             StatusAction::Outdated { name, uid } => {
                 tracing::info!(pod = %name.name, namespace = %name.namespace, uid, "mirror pod of an earlier run");
                 self.mirrors.send(MirrorEvent::Outdated { name, uid });
+            }
+            StatusAction::Untold(untold) => {
+                if let Some(shutdown) = &self.shutdown {
+                    shutdown.send(ShutdownEvent::Untold(untold));
+                }
             }
             StatusAction::Report(StatusReport::Failed { pod, error }) => tracing::warn!(
                 pod = %pod.name, namespace = %pod.namespace, uid = %pod.uid, %error, "status not written yet"
@@ -224,9 +232,12 @@ impl Coalesce for StatusEvent {
 
 fn uid(event: &StatusEvent) -> Option<&agent_core::runtime::PodUid> {
     match event {
-        StatusEvent::Published { pod, .. } | StatusEvent::Finished(pod) => Some(&pod.uid),
-        StatusEvent::Terminated(uid) => Some(uid),
-        StatusEvent::Watch(_) | StatusEvent::Answer { .. } | StatusEvent::Tick => None,
+        StatusEvent::Published { pod, .. } | StatusEvent::Terminated(pod) | StatusEvent::Finished(pod) => {
+            Some(&pod.uid)
+        }
+        StatusEvent::Watch(_) | StatusEvent::Answer { .. } | StatusEvent::AskUntold | StatusEvent::Tick => {
+            None
+        }
     }
 }
 
@@ -259,7 +270,7 @@ mod tests {
     #[test]
     fn the_newest_status_wins_and_the_end_is_never_overtaken() {
         let published = |uid: &str| StatusEvent::Published { pod: key(uid), status: Arc::default() };
-        let terminated = |uid: &str| StatusEvent::Terminated(uid.into());
+        let terminated = |uid: &str| StatusEvent::Terminated(key(uid));
         for (queued, newer, relation) in [
             (published("a"), published("a"), Relation::Supersedes),
             (published("a"), published("b"), Relation::Independent),

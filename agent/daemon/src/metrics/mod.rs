@@ -22,10 +22,12 @@ use std::time::Duration;
 
 use agent_core::metrics::startup::{NodeStart, NodeStep, PodStarts};
 use agent_core::metrics::{Counter, Registry, families, words};
+use agent_core::node_shutdown::Receipt;
 use agent_core::runtime::PodUid;
 use agent_core::time::{Mono, Now};
 use agent_core::volume::Plugin;
 use agent_linux::clock::Clock;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 pub use certificates::Certificate;
 pub use pods::{Lifecycle, Round};
@@ -195,6 +197,18 @@ impl Metrics {
     /// All volumes of a pod were torn down.
     pub fn volumes_gone(&self, pod: &PodUid) {
         self.with(|state| state.volumes.remove(pod));
+    }
+
+    /// What the last graceful shutdown was; `None` before the first.
+    pub fn shutdown(&self, receipt: Option<&Receipt>) {
+        // Seconds: exact for centuries.
+        #[allow(clippy::cast_precision_loss)]
+        let seconds = |time: &Time| time.0.as_second() as f64;
+        self.with(|state| {
+            let (start, end) = (receipt.map(|r| &r.start_time), receipt.and_then(|r| r.end_time.as_ref()));
+            state.main.set(&families::SHUTDOWN_START, [], start.map_or(0.0, seconds));
+            state.main.set(&families::SHUTDOWN_END, [], end.map_or(0.0, seconds));
+        });
     }
 
     /// The node is being registered.

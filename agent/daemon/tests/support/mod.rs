@@ -161,6 +161,7 @@ impl Machine {
                 max_pods: Some(200),
                 ..AdmissionContext::default()
             }),
+            shutdown: None,
         };
         let driver = Arc::new(self.driver.clone());
         let drivers = Drivers {

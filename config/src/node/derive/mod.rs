@@ -24,6 +24,10 @@ use serde_json::{Value, json};
 /// Directory of static pod manifests on the appliance.
 pub const STATIC_POD_DIR: &str = "/etc/kubernetes/manifests";
 
+/// How long a machine that stops waits for its pods.
+const SHUTDOWN_PERIODS: [&str; 3] =
+    ["shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"];
+
 /// What the appliance sets in the agent's configuration where it differs from upstream's defaults; any source may
 /// say otherwise.
 #[must_use]
@@ -45,6 +49,12 @@ pub fn appliance(config: &NodeConfig) -> Value {
         "registerNode": joins(config),
         "rotateCertificates": true,
     });
+    let said = |key: &str| config.kubelet.0.contains_key(key);
+    if !SHUTDOWN_PERIODS.iter().any(|key| said(key)) {
+        // A machine that is told to stop waits for its pods; who says one of these says how long.
+        kubelet["shutdownGracePeriod"] = "30s".into();
+        kubelet["shutdownGracePeriodCriticalPods"] = "10s".into();
+    }
     if !config.taints.is_empty() {
         kubelet["registerWithTaints"] = serde_json::to_value(&config.taints).unwrap_or_default();
     }

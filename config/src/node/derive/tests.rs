@@ -54,6 +54,27 @@ fn the_agents_file_reads_back_to_the_same_configuration() {
 }
 
 #[test]
+fn a_machine_that_stops_waits_for_its_pods() {
+    let periods = |body: &str| {
+        let effective = effective(body);
+        assert_eq!(effective.problems, [], "{body}");
+        let kubelet = effective.kubelet;
+        let seconds = |period: crate::Duration| period.to_std().as_secs();
+        let by_priority = kubelet.shutdown_grace_period_by_pod_priority.len();
+        let critical = kubelet.shutdown_grace_period_critical_pods;
+        (seconds(kubelet.shutdown_grace_period), seconds(critical), by_priority)
+    };
+    assert_eq!(periods(""), (30, 10, 0));
+    assert_eq!(periods("kubelet: {shutdownGracePeriod: 5s}"), (5, 0, 0));
+    assert_eq!(periods("kubelet: {shutdownGracePeriod: 0s}"), (0, 0, 0), "not at all");
+    let by_priority = "{priority: 0, shutdownGracePeriodSeconds: 5}";
+    assert_eq!(
+        periods(&format!("kubelet: {{shutdownGracePeriodByPodPriority: [{by_priority}]}}")),
+        (0, 0, 1)
+    );
+}
+
+#[test]
 fn dependent_defaults_hold_for_the_embedded_configuration() {
     let effective = effective("kubelet: {maxParallelImagePulls: 4, nodeStatusUpdateFrequency: 7s}");
     assert!(!effective.kubelet.serialize_image_pulls);

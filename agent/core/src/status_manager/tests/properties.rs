@@ -134,7 +134,7 @@ impl World {
             (true, false) => {
                 worker.terminated = true;
                 self.note(&TraceEvent::ContainerExited { id: uid.into() });
-                self.node.step(StatusEvent::Terminated(uid.into()));
+                self.node.step(StatusEvent::Terminated(key_of(uid)));
             }
             (true, true) => {
                 worker.finished = true;

@@ -1,0 +1,311 @@
+//! node_shutdown: the machine is told to stop. Pods end in order and in time, the API server is told, what became of them
+//! is written down, and only then the machine goes on.
+//!
+//! # For the shell
+//! Made only if the configuration gives pods time ([`groups`]). Feed it what logind says ([`ShutdownEvent::Told`]), the
+//! answers to its actions, and [`ShutdownEvent::Tick`] at the deadline. The delay lock is taken with
+//! [`ShutdownAction::Hold`] and given back with [`ShutdownAction::Release`]; without it logind does not wait, but pods end
+//! in the same way as far as they come.
+//!
+//! ```text
+//! Up ──told to stop──► Closing ──pods──► Ending ──all stages──► Telling ──told──► Writing ──► Over
+//!  ▲                                                                                           │
+//!  └────────────────────────────────── told not to stop ◄──────────────────────────────────────┘  (from anywhere)
+//! ```
+//! Invariants: one stage at a time, the lowest priority first; a stage takes no longer than its period, all of them and
+//! the telling no longer than the budget and [`TELL_MIN`]; the receipt's end is written before the lock is given back.
+//! Upstream: pkg/kubelet/nodeshutdown (contract 15). Differences: docs/shutdown.md.
+
+mod plan;
+mod receipt;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+pub use plan::{Group, Stage, budget, groups, stages};
+pub use receipt::{FILE, PodReceipt, Receipt};
+
+use crate::machine::{Machine, Outbox};
+use crate::runtime::{PodKey, PodUid};
+use crate::time::{Mono, Now};
+use crate::types::time;
+
+/// Reason of the Node's events.
+pub const EVENT: &str = "Shutdown";
+/// What the Node's condition says meanwhile.
+pub const NODE_MESSAGE: &str = "node is shutting down";
+/// `status.reason` of pods that end.
+pub const POD_REASON: &str = "Terminated";
+/// `status.message` of pods that end.
+pub const POD_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+/// How long the API server is waited for when the pods have used up the budget.
+pub const TELL_MIN: Duration = Duration::from_secs(1);
+/// How long the receipt may take to be written.
+const WRITE_MAX: Duration = Duration::from_secs(1);
+
+/// A pod that is to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeavingPod {
+    /// Which.
+    pub key: PodKey,
+    /// `spec.priority`, 0 if there is none.
+    pub priority: i32,
+}
+
+/// What the machine reacts to.
+#[derive(Clone, Debug)]
+pub enum ShutdownEvent {
+    /// logind is about to stop the machine, or is not any more; also what it says first after each connection.
+    Told {
+        /// `PrepareForShutdown`.
+        stopping: bool,
+        /// `type` of `PrepareForShutdownWithMetadata`; empty if unknown.
+        kind: String,
+    },
+    /// The answer to [`ShutdownAction::Close`]: who is there.
+    Leaving(Vec<LeavingPod>),
+    /// Nothing of the pod runs, and its volumes are released.
+    Released(PodUid),
+    /// Which of the pods the API server has not heard the last of, now and after each change; the answer to
+    /// [`ShutdownAction::AskTold`].
+    Untold(BTreeSet<PodUid>),
+    /// The answer to [`ShutdownAction::Write`] of a receipt with an end, however it went.
+    Written,
+    /// The deadline came.
+    Tick,
+}
+
+/// What the machine asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ShutdownAction {
+    /// Refuse new pods and answer [`ShutdownEvent::Leaving`].
+    Close,
+    /// Let pods in again.
+    Open,
+    /// The Node's readiness: `Err` with the message.
+    Node(Result<(), String>),
+    /// An event about the Node.
+    Event(&'static str),
+    /// End the pod, [`POD_REASON`] and [`POD_MESSAGE`]; no more than this much grace, seconds.
+    End {
+        /// Which.
+        uid: PodUid,
+        /// At most.
+        grace_s: u32,
+    },
+    /// Answer with [`ShutdownEvent::Untold`], again whenever it changes.
+    AskTold,
+    /// Write this durably, after all earlier ones; answer [`ShutdownEvent::Written`] if it has an end.
+    Write(Receipt),
+    /// Take the delay lock (anew).
+    Hold,
+    /// Give the delay lock back.
+    Release,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct NodeShutdown {
+    groups: Vec<Group>,
+    boot_id: String,
+    phase: Phase,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    /// Nobody wants the machine to stop.
+    Up,
+    /// An earlier agent was in the middle of it; logind has not been heard yet.
+    Resumed { receipt: Box<Receipt> },
+    /// The manager is asked who is there.
+    Closing(Box<Course>),
+    /// Stages are under way.
+    Ending(Box<Course>),
+    /// All that end have ended; the API server is being told.
+    Telling(Box<Course>),
+    /// The receipt is being written; the lock is given back then, or at `until`.
+    Writing { until: Mono },
+    /// The lock was given back.
+    Over,
+}
+
+/// A shutdown on its way.
+#[derive(Clone, Debug)]
+struct Course {
+    receipt: Receipt,
+    ends: Mono,
+    stages: VecDeque<Stage>,
+    /// Who is waited for in this stage.
+    waiting: BTreeSet<PodUid>,
+    stage_ends: Mono,
+    pods: BTreeMap<PodUid, PodReceipt>,
+}
+
+impl NodeShutdown {
+    /// `last` is the receipt that was found. One that is under way is taken up when logind was heard; until then the
+    /// caller lets no pod in.
+    #[must_use]
+    pub fn new(groups: Vec<Group>, boot_id: &str, last: Option<Receipt>, now: Now) -> NodeShutdown {
+        let under_way = last.filter(|receipt| receipt.is_under_way(boot_id, budget(&groups), now));
+        let phase = under_way.map_or(Phase::Up, |receipt| Phase::Resumed { receipt: Box::new(receipt) });
+        NodeShutdown { groups, boot_id: boot_id.to_owned(), phase }
+    }
+
+    /// An earlier agent was in the middle of it.
+    #[must_use]
+    pub fn is_resumed(&self) -> bool {
+        matches!(self.phase, Phase::Resumed { .. })
+    }
+
+    fn told(&mut self, stopping: bool, kind: &str, now: Now, out: &mut Outbox<ShutdownAction>) {
+        match (&self.phase, stopping) {
+            (Phase::Up, false) => out.push(ShutdownAction::Hold),
+            (_, false) => self.cancelled(now, out),
+            (Phase::Up, true) => self.begin(Receipt::begin(&self.boot_id, kind, now.wall), now, out),
+            (Phase::Resumed { receipt }, true) => {
+                let receipt = Receipt { pods: Vec::new(), ..(**receipt).clone() };
+                self.begin(receipt, now, out);
+            }
+            // Both signals of one shutdown, or a bus that came back.
+            (_, true) => {}
+        }
+    }
+
+    fn begin(&mut self, receipt: Receipt, now: Now, out: &mut Outbox<ShutdownAction>) {
+        out.push(ShutdownAction::Event("Shutdown manager detected shutdown event"));
+        out.push(ShutdownAction::Node(Err(NODE_MESSAGE.to_owned())));
+        out.push(ShutdownAction::Write(receipt.clone()));
+        out.push(ShutdownAction::Close);
+        self.phase = Phase::Closing(Box::new(Course {
+            receipt,
+            ends: now.mono.after(budget(&self.groups)),
+            stages: VecDeque::new(),
+            waiting: BTreeSet::new(),
+            stage_ends: now.mono,
+            pods: BTreeMap::new(),
+        }));
+    }
+
+    fn cancelled(&mut self, now: Now, out: &mut Outbox<ShutdownAction>) {
+        let receipt = match std::mem::replace(&mut self.phase, Phase::Up) {
+            Phase::Resumed { receipt } => *receipt,
+            Phase::Closing(course) | Phase::Ending(course) | Phase::Telling(course) => course.receipt,
+            Phase::Writing { .. } | Phase::Over | Phase::Up => Receipt::begin(&self.boot_id, "", now.wall),
+        };
+        out.push(ShutdownAction::Event("Shutdown manager detected shutdown cancellation"));
+        out.push(ShutdownAction::Node(Ok(())));
+        // From a shutdown that did not come about the next boot is to conclude nothing.
+        let end_time = Some(time::api_time(now.wall));
+        out.push(ShutdownAction::Write(Receipt { end_time, boot_id: String::new(), ..receipt }));
+        out.push(ShutdownAction::Hold);
+        out.push(ShutdownAction::Open);
+    }
+
+    fn leaving(&mut self, pods: Vec<LeavingPod>, now: Now, out: &mut Outbox<ShutdownAction>) {
+        let Phase::Closing(mut course) = std::mem::replace(&mut self.phase, Phase::Up) else {
+            return;
+        };
+        course.pods = pods.iter().map(|pod| (pod.key.uid.clone(), PodReceipt::of(&pod.key))).collect();
+        course.stages = stages(&self.groups, pods).into();
+        self.phase = Phase::Ending(course);
+        self.advance(now, out);
+    }
+
+    /// Goes on as far as there is nothing to wait for.
+    fn advance(&mut self, now: Now, out: &mut Outbox<ShutdownAction>) {
+        let Phase::Ending(course) = &mut self.phase else { return };
+        while course.waiting.is_empty() || course.stage_ends <= now.mono {
+            let Some(stage) = course.stages.pop_front() else {
+                course.ends = course.ends.max(now.mono.after(TELL_MIN));
+                out.push(ShutdownAction::AskTold);
+                if let Phase::Ending(course) = std::mem::replace(&mut self.phase, Phase::Over) {
+                    self.phase = Phase::Telling(course);
+                }
+                return;
+            };
+            course.stage_ends = now.mono.after(stage.period);
+            let grace_s = u32::try_from(stage.period.as_secs()).unwrap_or(u32::MAX);
+            let over = |uid: &PodUid| course.pods.get(uid).is_none_or(|pod| pod.ended);
+            course.waiting = stage.pods.into_iter().map(|pod| pod.key.uid).filter(|uid| !over(uid)).collect();
+            for uid in course.waiting.iter().cloned() {
+                out.push(ShutdownAction::End { uid, grace_s });
+            }
+        }
+    }
+
+    fn released(&mut self, uid: &PodUid, now: Now, out: &mut Outbox<ShutdownAction>) {
+        if let Phase::Ending(course) | Phase::Telling(course) = &mut self.phase {
+            course.waiting.remove(uid);
+            if let Some(pod) = course.pods.get_mut(uid) {
+                pod.ended = true;
+            }
+            self.advance(now, out);
+        }
+    }
+
+    fn untold(&mut self, untold: &BTreeSet<PodUid>, now: Now, out: &mut Outbox<ShutdownAction>) {
+        let Phase::Telling(course) = &mut self.phase else { return };
+        for (uid, pod) in &mut course.pods {
+            pod.told = pod.ended && !untold.contains(uid);
+        }
+        if course.pods.values().all(|pod| pod.told || !pod.ended) {
+            self.write(now, out);
+        }
+    }
+
+    fn write(&mut self, now: Now, out: &mut Outbox<ShutdownAction>) {
+        let Phase::Telling(course) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
+        let mut receipt = course.receipt;
+        receipt.end_time = Some(time::api_time(now.wall));
+        receipt.pods = course.pods.into_values().collect();
+        out.push(ShutdownAction::Write(receipt));
+        self.phase = Phase::Writing { until: now.mono.after(WRITE_MAX) };
+    }
+
+    fn release(&mut self, out: &mut Outbox<ShutdownAction>) {
+        self.phase = Phase::Over;
+        out.push(ShutdownAction::Release);
+    }
+
+    fn tick(&mut self, now: Now, out: &mut Outbox<ShutdownAction>) {
+        match &self.phase {
+            Phase::Ending(_) => self.advance(now, out),
+            Phase::Telling(course) if course.ends <= now.mono => self.write(now, out),
+            Phase::Writing { until } if *until <= now.mono => self.release(out),
+            _ => {}
+        }
+    }
+}
+
+impl Machine for NodeShutdown {
+    type Event = ShutdownEvent;
+    type Action = ShutdownAction;
+
+    fn step(&mut self, now: Now, event: ShutdownEvent, out: &mut Outbox<ShutdownAction>) {
+        match event {
+            ShutdownEvent::Told { stopping, kind } => self.told(stopping, &kind, now, out),
+            ShutdownEvent::Leaving(pods) => self.leaving(pods, now, out),
+            ShutdownEvent::Released(uid) => self.released(&uid, now, out),
+            ShutdownEvent::Untold(untold) => self.untold(&untold, now, out),
+            ShutdownEvent::Written => {
+                if matches!(self.phase, Phase::Writing { .. }) {
+                    self.release(out);
+                }
+            }
+            ShutdownEvent::Tick => {}
+        }
+        self.tick(now, out);
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        match &self.phase {
+            Phase::Ending(course) => Some(course.stage_ends),
+            Phase::Telling(course) => Some(course.ends),
+            Phase::Writing { until } => Some(*until),
+            Phase::Up | Phase::Resumed { .. } | Phase::Closing(_) | Phase::Over => None,
+        }
+    }
+}

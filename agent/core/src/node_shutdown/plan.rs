@@ -1,0 +1,77 @@
+//! Which pods end when: groups by priority from the configuration, pods into groups.
+//!
+//! In: the configuration, the pods that are there. Out: stages in the order in which they end. Invariants: the lowest
+//! priority first; every pod is in exactly one stage; no stage without pods; the periods of all groups are the budget.
+//! Upstream: pkg/kubelet/nodeshutdown, migrateConfig and groupByPriority (contract 15).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use orlop_config::kubelet::KubeletConfiguration;
+
+use super::LeavingPod;
+
+/// Priority of `system-cluster-critical`; pods at or above it are critical.
+const CRITICAL: i32 = 2_000_000_000;
+
+/// Pods of one range of priorities and the time that they have together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The lowest priority of the range; the first group takes what is lower as well.
+    pub priority: i32,
+    /// From the first stop to the next group.
+    pub period: Duration,
+}
+
+/// Pods that end at the same time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// What they have together.
+    pub period: Duration,
+    /// Who.
+    pub pods: Vec<LeavingPod>,
+}
+
+/// The groups of a configuration, ascending; none if pods are not waited for. `by_priority`: the gate
+/// GracefulNodeShutdownBasedOnPodPriority.
+#[must_use]
+pub fn groups(kubelet: &KubeletConfiguration, by_priority: bool) -> Vec<Group> {
+    let entries = kubelet.shutdown_grace_period_by_pod_priority.iter().filter(|_| by_priority);
+    let mut groups: Vec<Group> = entries
+        .map(|entry| Group {
+            priority: entry.priority,
+            period: Duration::from_secs(u64::try_from(entry.shutdown_grace_period_seconds).unwrap_or(0)),
+        })
+        .collect();
+    let total = kubelet.shutdown_grace_period.to_std();
+    if groups.is_empty() && !total.is_zero() {
+        let critical = kubelet.shutdown_grace_period_critical_pods.to_std().min(total);
+        groups.push(Group { priority: 0, period: total - critical });
+        groups.push(Group { priority: CRITICAL, period: critical });
+    }
+    groups.sort_by_key(|group| group.priority);
+    groups
+}
+
+/// All the time there is.
+#[must_use]
+pub fn budget(groups: &[Group]) -> Duration {
+    groups.iter().map(|group| group.period).sum()
+}
+
+/// The pods in the order in which they end: each with the highest group whose priority it reaches, or the lowest.
+#[must_use]
+pub fn stages(groups: &[Group], pods: Vec<LeavingPod>) -> Vec<Stage> {
+    let mut stages: BTreeMap<usize, Vec<LeavingPod>> = BTreeMap::new();
+    for pod in pods {
+        let above = groups.partition_point(|group| group.priority <= pod.priority);
+        stages.entry(above.saturating_sub(1)).or_default().push(pod);
+    }
+    stages
+        .into_iter()
+        .map(|(index, pods)| Stage {
+            period: groups.get(index).map_or(Duration::ZERO, |group| group.period),
+            pods,
+        })
+        .collect()
+}

@@ -1,0 +1,91 @@
+//! The receipt: what a shutdown was, when it began and ended, and what became of each pod.
+//!
+//! It is upstream's `graceful_node_shutdown_state` (start and end, RFC 3339) with more fields, so that either kubelet
+//! reads the other's. Invariant: the end is written before the machine may go on to stop; so a receipt of the last boot
+//! that has one says that the boot ended well, and none, or one without an end, that it did not.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+use crate::runtime::PodKey;
+use crate::time::{Now, Wall};
+use crate::types::time;
+
+/// Name of the file in the kubelet's root directory, as upstream's.
+pub const FILE: &str = "graceful_node_shutdown_state";
+/// How much longer than its budget a shutdown is believed to be under way.
+const OVERDUE: Duration = Duration::from_secs(60);
+
+/// What is written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Receipt {
+    /// When the machine was told to stop.
+    pub start_time: Time,
+    /// When the pods were done; there is none while they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_time: Option<Time>,
+    /// The kernel's id of the boot that ends.
+    #[serde(default)]
+    pub boot_id: String,
+    /// `reboot`, `poweroff`, `halt`, `kexec`, `soft-reboot`, …, as logind says it; empty if it does not.
+    #[serde(default)]
+    pub kind: String,
+    /// What became of the pods.
+    #[serde(default)]
+    pub pods: Vec<PodReceipt>,
+}
+
+/// What became of one pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodReceipt {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// Nothing of it runs, and its volumes are released; if not, the machine stopped under it.
+    pub ended: bool,
+    /// The API server has its last status; if not, the next boot tells it.
+    pub told: bool,
+}
+
+impl Receipt {
+    /// Of a shutdown that begins now.
+    #[must_use]
+    pub fn begin(boot_id: &str, kind: &str, now: Wall) -> Receipt {
+        let (boot_id, kind) = (boot_id.to_owned(), kind.to_owned());
+        Receipt { start_time: time::api_time(now), end_time: None, boot_id, kind, pods: Vec::new() }
+    }
+
+    /// A shutdown began in this boot and has neither ended nor taken longer than it can: another agent was in the middle
+    /// of it.
+    #[must_use]
+    pub fn is_under_way(&self, boot_id: &str, budget: Duration, now: Now) -> bool {
+        let age = now.wall.since(time::wall(&self.start_time));
+        self.end_time.is_none() && self.boot_id == boot_id && age <= budget + OVERDUE
+    }
+
+    /// The boot ended as this receipt says: its pods first.
+    #[must_use]
+    pub fn is_of(&self, boot_id: &str) -> bool {
+        self.end_time.is_some() && self.boot_id == boot_id
+    }
+}
+
+impl PodReceipt {
+    /// Of a pod that is there.
+    #[must_use]
+    pub fn of(key: &PodKey) -> PodReceipt {
+        PodReceipt {
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
+            uid: key.uid.to_string(),
+            ended: false,
+            told: false,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The pod manager while the machine is about to stop.
+//!
+//! In: what [`node_shutdown`](crate::node_shutdown) orders. Out: who is there, kills. Invariants: meanwhile no pod begins:
+//! the API's are refused, so that others are made elsewhere; static pods wait, for nobody would make them again; when the
+//! machine does not stop after all, static pods that were ended begin anew, the API's stay ended.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{ManagerAction, PodManager, tell};
+use crate::admission::Rejection;
+use crate::machine::Outbox;
+use crate::node_shutdown::LeavingPod;
+use crate::pod_worker::{KillReason, PodEvent};
+use crate::runtime::PodUid;
+use crate::types::pod;
+
+/// What is ordered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShutdownOrder {
+    /// Let nobody in, and say who is there.
+    Close,
+    /// End this pod with at most this much grace, seconds.
+    End(PodUid, u32),
+    /// The machine does not stop.
+    Open,
+}
+
+/// Whether it stops.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shutdown {
+    closed: bool,
+    /// Static pods that were ended for it.
+    ended: BTreeSet<PodUid>,
+}
+
+impl Shutdown {
+    /// The pod waits until the machine has stopped or does not stop.
+    pub(super) fn holds_up(&self, p: &Pod) -> bool {
+        self.closed && pod::is_static(p) && p.metadata.deletion_timestamp.is_none()
+    }
+
+    /// Nobody is let in.
+    pub(super) fn refuses(&self) -> Result<(), Rejection> {
+        if self.closed { Err(Rejection::shutdown()) } else { Ok(()) }
+    }
+}
+
+impl PodManager {
+    pub(super) fn ordered(&mut self, order: ShutdownOrder, out: &mut Outbox<ManagerAction>) {
+        match order {
+            ShutdownOrder::Close => {
+                self.shutdown.closed = true;
+                let here = self.workers.values().filter(|worker| !worker.ended);
+                let leaving = here.map(|worker| LeavingPod {
+                    key: worker.key.clone(),
+                    priority: worker.pod().and_then(|p| pod::spec(p).priority).unwrap_or(0),
+                });
+                out.push(ManagerAction::Leaving(leaving.collect()));
+            }
+            ShutdownOrder::End(uid, grace_s) => {
+                let Some(worker) = self.workers.get(&uid) else { return };
+                let again = worker.pod().is_some_and(pod::is_static);
+                if again {
+                    self.shutdown.ended.insert(uid.clone());
+                }
+                let reason = KillReason::Shutdown { again };
+                tell(&uid, PodEvent::Kill { reason, grace_s: Some(grace_s) }, out);
+            }
+            ShutdownOrder::Open => {
+                self.shutdown.closed = false;
+                // What is wanted and has no worker any more begins again.
+                for uid in std::mem::take(&mut self.shutdown.ended) {
+                    if self.workers.contains_key(&uid) {
+                        tell(&uid, PodEvent::Kill { reason: KillReason::Removed, grace_s: None }, out);
+                    }
+                }
+            }
+        }
+    }
+}

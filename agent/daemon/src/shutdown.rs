@@ -1,0 +1,316 @@
+//! The machine's stop: logind, the receipt on disk, and who is told.
+//!
+//! ```text
+//! logind ─► follow ─► NodeShutdown ─► manager (close, end, open) ─► workers ─► released ─┐
+//!   ▲ lock   │            ▲  └─► Node object, events, receipt                          │
+//!   └────────┘            └── untold ◄── status manager                  ◄─────────────┘
+//! ```
+//! In: what logind says. Out: pods that end in order, a receipt, the delay lock given back. Decisions are in
+//! [`agent_core::node_shutdown`]. Invariant: without logind nothing is delayed and nothing else changes; it is looked for
+//! again and again. See docs/shutdown.md.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent_core::drivers::Class;
+use agent_core::events::Fact;
+use agent_core::node_shutdown::{
+    EVENT, FILE, Group, NodeShutdown, Receipt, ShutdownAction, ShutdownEvent, budget,
+};
+use agent_core::pod_manager::{ManagerEvent, ShutdownOrder};
+use agent_core::pod_worker::{EventKind, KillReason, TerminatingRecord};
+use agent_core::time::Now;
+use agent_linux::files::{self, Durability};
+use agent_linux::logind::{Logind, LogindError};
+use tokio::sync::{mpsc, watch};
+
+use crate::actor::{Shell, Tasks};
+use crate::mailbox::{Coalesce, Inbox, Relation, Sender};
+use crate::outlets::Outlets;
+use crate::pod_dirs::{PodDirs, chain};
+
+/// Pause before logind is looked for again.
+const RECONNECT: Duration = Duration::from_secs(1);
+/// What logind waits beyond the pods' budget: for telling, for the receipt, and for answers to come.
+const MARGIN: Duration = Duration::from_secs(5);
+/// Where logind's limit is raised until the next boot.
+const DROP_INS: &str = "/run/systemd/logind.conf.d";
+/// A receipt of some thousand pods.
+const RECEIPT_BYTES_MAX: u64 = 1 << 20;
+/// Receipts that wait to be written; a shutdown has two.
+const RECEIPTS_MAX: usize = 16;
+
+/// How this node ends.
+#[derive(Clone, Debug)]
+pub struct ShutdownPlan {
+    /// What pods have, by priority; never empty.
+    pub groups: Vec<Group>,
+    /// The kernel's id of this boot.
+    pub boot_id: String,
+    /// The one before, if this is the first run since then.
+    pub last_boot: Option<String>,
+    /// Where the receipt is.
+    pub root_dir: PathBuf,
+}
+
+impl ShutdownPlan {
+    fn receipt(&self) -> Option<Receipt> {
+        let path = self.root_dir.join(FILE);
+        let read = files::read_capped(&path, RECEIPT_BYTES_MAX);
+        let bytes = match read {
+            Ok(bytes) => bytes,
+            Err(error) if error.class() == Class::NotFound => return None,
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "what the last shutdown left cannot be read");
+                return None;
+            }
+        };
+        serde_json::from_slice(&bytes)
+            .inspect_err(|error| {
+                tracing::warn!(path = %path.display(), %error, "what the last shutdown left is damaged; ignored");
+            })
+            .ok()
+    }
+}
+
+/// Whether there is to be a delay lock. Each wish counts: a new one asks for a new lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wish {
+    hold: bool,
+    count: u64,
+}
+
+/// What is known before anything starts.
+pub struct Shutdown {
+    plan: ShutdownPlan,
+    machine: NodeShutdown,
+    ends: (Sender<ShutdownEvent>, Inbox<ShutdownEvent>),
+    last: Option<Receipt>,
+}
+
+impl Shutdown {
+    /// Reads what the last shutdown left.
+    #[must_use]
+    pub fn new(plan: ShutdownPlan, tasks: &Tasks) -> Shutdown {
+        let last = plan.receipt();
+        let machine = NodeShutdown::new(plan.groups.clone(), &plan.boot_id, last.clone(), tasks.now());
+        Shutdown { plan, machine, ends: tasks.mailbox(), last }
+    }
+
+    /// Its mailbox.
+    #[must_use]
+    pub fn sender(&self) -> Sender<ShutdownEvent> {
+        self.ends.0.clone()
+    }
+
+    /// What the last shutdown left.
+    #[must_use]
+    pub fn last(&self) -> Option<&Receipt> {
+        self.last.as_ref()
+    }
+
+    /// What the last boot's end was, if nothing was written about it.
+    fn unclean(&self) -> Option<Fact> {
+        let last = self.plan.last_boot.as_deref()?;
+        if self.last.as_ref().is_some_and(|receipt| receipt.is_of(last)) {
+            return None;
+        }
+        let cut_short = self.last.as_ref().is_some_and(|receipt| receipt.boot_id == last);
+        let how = if cut_short {
+            "in the middle of its shutdown"
+        } else {
+            "without a shutdown: power was cut, it was reset, or its kernel died"
+        };
+        let message = format!("The last boot ({last}) ended {how}; its pods were not ended in order");
+        Some(Fact::of_node(EventKind::Warning, "UncleanShutdown", message))
+    }
+
+    /// Starts the owner. Pods are ended from now on when it is told to; logind is listened to by what is returned.
+    #[must_use]
+    pub fn start(self, manager: Sender<ManagerEvent>, outlets: Outlets, tasks: &Tasks) -> Follower {
+        if let Some(fact) = self.unclean() {
+            outlets.of_node(fact);
+        }
+        if self.machine.is_resumed() {
+            manager.send(ManagerEvent::Shutdown(ShutdownOrder::Close));
+        }
+        let (own, inbox) = self.ends;
+        let (wish, wishes) = watch::channel(Wish::default());
+        let (receipts, to_write) = mpsc::channel(RECEIPTS_MAX);
+        let path = self.plan.root_dir.join(FILE);
+        tasks.start(write_receipts(path, to_write, own.clone(), tasks.clone()));
+        let shell = ShutdownShell { manager, outlets, wish, receipts };
+        tasks.own(self.machine, shell, inbox);
+        Follower { needed: budget(&self.plan.groups) + MARGIN, wishes, to: own }
+    }
+}
+
+/// Terminations that are still to be carried on: static pods that ended with an earlier shutdown begin anew, and what was
+/// written about their end is taken away.
+#[must_use]
+pub fn still_ending(
+    shutdown: Option<&Shutdown>,
+    records: Vec<TerminatingRecord>,
+    dirs: &PodDirs,
+) -> Vec<TerminatingRecord> {
+    let resumed = shutdown.is_some_and(|shutdown| shutdown.machine.is_resumed());
+    let begins_anew =
+        |record: &TerminatingRecord| !resumed && record.reason == KillReason::Shutdown { again: true };
+    let (over, going): (Vec<_>, Vec<_>) = records.into_iter().partition(begins_anew);
+    for record in over {
+        if let Err(error) = dirs.forget(&record.pod.uid) {
+            tracing::warn!(pod = %record.pod, error = chain(&error), "the record of its end stays");
+        }
+    }
+    going
+}
+
+/// What listens to logind.
+pub struct Follower {
+    needed: Duration,
+    wishes: watch::Receiver<Wish>,
+    to: Sender<ShutdownEvent>,
+}
+
+impl Follower {
+    /// Listens until the node stops.
+    pub async fn follow(mut self, tasks: Tasks) {
+        let mut told = String::new();
+        loop {
+            let Err(error) = self.session().await;
+            let error = chain(&error);
+            if error != told {
+                tracing::warn!(
+                    error,
+                    "no graceful shutdown meanwhile: systemd-logind is asked again every second"
+                );
+                told = error;
+            }
+            tasks.wait_until(tasks.now().mono.after(RECONNECT)).await;
+        }
+    }
+
+    async fn session(&mut self) -> Result<Infallible, LogindError> {
+        let mut logind = Logind::connect().await?;
+        let limit = logind.raise_limit(self.needed, Path::new(DROP_INS)).await?;
+        if limit < self.needed {
+            tracing::warn!(
+                needed_s = self.needed.as_secs(),
+                limit_s = limit.as_secs(),
+                "systemd-logind does not wait as long as pods were promised; InhibitDelayMaxSec in logind.conf says how long"
+            );
+        }
+        let mut lock = None;
+        let stopping = logind.is_stopping().await?;
+        self.to.send(ShutdownEvent::Told { stopping, kind: String::new() });
+        loop {
+            tokio::select! {
+                said = logind.next() => {
+                    let said = said?;
+                    tracing::info!(stopping = said.stopping, kind = said.kind, "systemd-logind announces");
+                    self.to.send(ShutdownEvent::Told { stopping: said.stopping, kind: said.kind });
+                }
+                changed = self.wishes.changed() => {
+                    if changed.is_err() {
+                        return std::future::pending().await;
+                    }
+                    // The old one goes only when there is a new one.
+                    let before = lock.take();
+                    if self.wishes.borrow_and_update().hold {
+                        lock = Some(logind.inhibit().await?);
+                        tracing::info!(limit_s = limit.as_secs(), "shutdown waits for this node's pods");
+                    }
+                    drop(before);
+                }
+            }
+        }
+    }
+}
+
+async fn write_receipts(
+    path: PathBuf,
+    mut receipts: mpsc::Receiver<Receipt>,
+    to: Sender<ShutdownEvent>,
+    tasks: Tasks,
+) {
+    while let Some(receipt) = receipts.recv().await {
+        let ended = receipt.end_time.is_some();
+        let path = path.clone();
+        let write = move || {
+            let text = serde_json::to_vec(&receipt).unwrap_or_default();
+            files::write_atomic(&path, &text, 0o600, Durability::Synced)
+        };
+        if let Some(Err(error)) = tasks.blocking(write).await {
+            tracing::error!(error = chain(&error), "what became of the pods is not written down");
+        }
+        if ended {
+            to.send(ShutdownEvent::Written);
+        }
+    }
+}
+
+struct ShutdownShell {
+    manager: Sender<ManagerEvent>,
+    outlets: Outlets,
+    wish: watch::Sender<Wish>,
+    receipts: mpsc::Sender<Receipt>,
+}
+
+impl Shell for ShutdownShell {
+    type Machine = NodeShutdown;
+
+    fn tick(&self) -> ShutdownEvent {
+        ShutdownEvent::Tick
+    }
+
+    fn perform(&mut self, _now: Now, action: ShutdownAction) {
+        let order = |order| ManagerEvent::Shutdown(order);
+        let wish = |hold| self.wish.send_modify(|wish| *wish = Wish { hold, count: wish.count + 1 });
+        match action {
+            ShutdownAction::Close => drop(self.manager.send(order(ShutdownOrder::Close))),
+            ShutdownAction::Open => drop(self.manager.send(order(ShutdownOrder::Open))),
+            ShutdownAction::End { uid, grace_s } => {
+                self.manager.send(order(ShutdownOrder::End(uid, grace_s)));
+            }
+            ShutdownAction::Node(ready) => self.outlets.node_shutdown(ready),
+            ShutdownAction::Event(text) => {
+                self.outlets.of_node(Fact::of_node(EventKind::Normal, EVENT, text));
+            }
+            ShutdownAction::AskTold => self.outlets.ask_untold(),
+            ShutdownAction::Write(receipt) => {
+                self.outlets.metrics().shutdown(Some(&receipt));
+                log(&receipt);
+                if self.receipts.try_send(receipt).is_err() {
+                    tracing::error!("what became of the pods is not written down: the disk does not answer");
+                }
+            }
+            ShutdownAction::Hold => wish(true),
+            ShutdownAction::Release => {
+                tracing::info!("the machine may stop");
+                wish(false);
+            }
+        }
+    }
+}
+
+fn log(receipt: &Receipt) {
+    if receipt.end_time.is_none() {
+        tracing::info!(kind = receipt.kind, "the machine is about to stop: pods end");
+        return;
+    }
+    for pod in receipt.pods.iter().filter(|pod| !pod.ended || !pod.told) {
+        let (namespace, ended, told) = (&pod.namespace, pod.ended, pod.told);
+        tracing::warn!(pod = pod.name, namespace, uid = pod.uid, ended, told, "the next boot sees to it");
+    }
+}
+
+impl Coalesce for ShutdownEvent {
+    fn relation(&self, newer: &Self) -> Relation {
+        match (self, newer) {
+            (ShutdownEvent::Untold(_), ShutdownEvent::Untold(_))
+            | (ShutdownEvent::Tick, ShutdownEvent::Tick) => Relation::Supersedes,
+            _ => Relation::Independent,
+        }
+    }
+}

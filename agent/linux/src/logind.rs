@@ -1,0 +1,414 @@
+//! systemd-logind over the system bus: is the machine about to stop, and may it?
+//!
+//! In: calls. Out: what logind says, a delay lock. Invariants: a lock lives as long as its [`DelayLock`]; a session that
+//! has ended (the bus is gone, logind has another owner of its name) is never asked again: connect anew. logind's own
+//! manual (`org.freedesktop.login1(5)`) and systemd.dev/INHIBITOR_LOCKS describe the contract; contract 15 the texts.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use zbus::fdo::DBusProxy;
+use zbus::{Connection, OwnedObjectPath, OwnedVariant, Variant};
+
+use crate::files::{self, Durability};
+
+/// Who is named as the holder of the lock.
+const WHO: &str = "kubelet";
+const WHY: &str = "Kubelet needs time to handle node shutdown";
+const NAME: &str = "org.freedesktop.login1";
+const UNIT: &str = "systemd-logind.service";
+/// Name of the file that raises logind's limit.
+const DROP_IN: &str = "99-kubelet.conf";
+/// How long logind may take to read its configuration again.
+const RELOAD_MAX: Duration = Duration::from_secs(5);
+
+/// What failed, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum LogindError {
+    /// A call or the connection.
+    #[error("{operation} of systemd-logind over the system bus")]
+    Bus {
+        /// What was asked.
+        operation: &'static str,
+        /// The bus' words.
+        #[source]
+        source: zbus::Error,
+    },
+    /// The limit could not be raised.
+    #[error("raise logind's InhibitDelayMaxSec by a file in {directory}")]
+    DropIn {
+        /// Where.
+        directory: String,
+        /// The file system's words.
+        #[source]
+        source: files::FilesError,
+    },
+    /// The bus or logind went away.
+    #[error("systemd-logind went away")]
+    Gone,
+}
+
+#[zbus::proxy(
+    default_service = "org.freedesktop.login1",
+    default_path = "/org/freedesktop/login1",
+    interface = "org.freedesktop.login1.Manager"
+)]
+trait Login1 {
+    fn inhibit(&self, what: &str, who: &str, why: &str, mode: &str) -> zbus::Result<zbus::OwnedFd>;
+
+    #[zbus(property(emits_changed_signal = "false"), name = "InhibitDelayMaxUSec")]
+    fn inhibit_delay_max_usec(&self) -> zbus::Result<u64>;
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn preparing_for_shutdown(&self) -> zbus::Result<bool>;
+
+    #[zbus(signal)]
+    fn prepare_for_shutdown(&self, start: bool) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    fn prepare_for_shutdown_with_metadata(
+        &self,
+        start: bool,
+        metadata: HashMap<String, OwnedVariant>,
+    ) -> zbus::Result<()>;
+}
+
+#[zbus::proxy(
+    default_service = "org.freedesktop.systemd1",
+    default_path = "/org/freedesktop/systemd1",
+    interface = "org.freedesktop.systemd1.Manager"
+)]
+trait Systemd1 {
+    fn subscribe(&self) -> zbus::Result<()>;
+
+    fn reload_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
+
+    #[zbus(signal)]
+    fn job_removed(&self, id: u32, job: OwnedObjectPath, unit: String, result: String) -> zbus::Result<()>;
+}
+
+/// Delays the machine's stop while it lives.
+#[derive(Debug)]
+pub struct DelayLock(#[expect(dead_code, reason = "held, not read")] OwnedFd);
+
+/// logind says that the machine is about to stop, or that it is not any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// It is about to.
+    pub stopping: bool,
+    /// `reboot`, `poweroff`, `halt`, `kexec`, `soft-reboot`, …; empty where logind does not say it (before systemd 255).
+    pub kind: String,
+}
+
+/// A connection to one logind.
+pub struct Logind {
+    connection: Connection,
+    manager: Login1Proxy<'static>,
+    plain: PrepareForShutdownStream,
+    with_metadata: PrepareForShutdownWithMetadataStream,
+    owner: zbus::fdo::NameOwnerChangedStream,
+}
+
+impl Logind {
+    /// Connects and listens: nothing that is said from now on is missed.
+    ///
+    /// # Errors
+    /// There is no bus, or nobody answers on it.
+    pub async fn connect() -> Result<Logind, LogindError> {
+        let failed = |operation| move |source| LogindError::Bus { operation, source };
+        let connection = Connection::system().await.map_err(failed("connection"))?;
+        let bus = DBusProxy::new(&connection).await.map_err(failed("connection"))?;
+        let owner = bus.receive_name_owner_changed_with_args(&[(0, NAME)]).await;
+        Logind::over(connection, owner.map_err(failed("owner"))?).await
+    }
+
+    async fn over(
+        connection: Connection,
+        owner: zbus::fdo::NameOwnerChangedStream,
+    ) -> Result<Logind, LogindError> {
+        let failed = |operation| move |source| LogindError::Bus { operation, source };
+        let manager = Login1Proxy::new(&connection).await.map_err(failed("connection"))?;
+        let plain = manager.receive_prepare_for_shutdown().await.map_err(failed("PrepareForShutdown"))?;
+        let with_metadata = manager.receive_prepare_for_shutdown_with_metadata().await;
+        let with_metadata = with_metadata.map_err(failed("PrepareForShutdownWithMetadata"))?;
+        Ok(Logind { connection, manager, plain, with_metadata, owner })
+    }
+
+    /// Whether the machine is about to stop now.
+    ///
+    /// # Errors
+    /// The bus' words.
+    pub async fn is_stopping(&self) -> Result<bool, LogindError> {
+        let failed = |source| LogindError::Bus { operation: "PreparingForShutdown", source };
+        self.manager.preparing_for_shutdown().await.map_err(failed)
+    }
+
+    /// Takes a delay lock.
+    ///
+    /// # Errors
+    /// The bus' words; none is given while the machine is stopping already.
+    pub async fn inhibit(&self) -> Result<DelayLock, LogindError> {
+        let failed = |source| LogindError::Bus { operation: "Inhibit", source };
+        let lock = self.manager.inhibit("shutdown", WHO, WHY, "delay").await.map_err(failed)?;
+        Ok(DelayLock(lock.into()))
+    }
+
+    /// Sees to it that logind waits for `needed` at least: where its limit is lower, a file in `drop_ins`
+    /// (`/run/systemd/logind.conf.d`) raises it and logind reads its configuration again. The limit that it has then.
+    ///
+    /// # Errors
+    /// The file, or the bus' words. A limit that stays too low is no error here.
+    pub async fn raise_limit(&self, needed: Duration, drop_ins: &Path) -> Result<Duration, LogindError> {
+        let limit = self.limit().await?;
+        if limit >= needed {
+            return Ok(limit);
+        }
+        let written = files::make_dir(drop_ins, 0o755).and_then(|()| {
+            let text = format!(
+                "# Kubelet logind override\n[Login]\nInhibitDelayMaxSec={}\n",
+                needed.as_secs() + u64::from(needed.subsec_nanos() > 0)
+            );
+            files::write_atomic(&drop_ins.join(DROP_IN), text.as_bytes(), 0o644, Durability::Rebuildable)
+        });
+        written
+            .map_err(|source| LogindError::DropIn { directory: drop_ins.display().to_string(), source })?;
+        // A reload that takes too long is seen by the limit, which is read in any case.
+        if let Ok(reloaded) = tokio::time::timeout(RELOAD_MAX, self.reload()).await {
+            reloaded.map_err(|source| LogindError::Bus { operation: "ReloadUnit", source })?;
+        }
+        self.limit().await
+    }
+
+    /// Has logind read its configuration again, and waits until it has.
+    async fn reload(&self) -> zbus::Result<()> {
+        let systemd = Systemd1Proxy::new(&self.connection).await?;
+        let mut removed = systemd.receive_job_removed().await?;
+        // Without it systemd sends no signals of jobs.
+        systemd.subscribe().await?;
+        let job = systemd.reload_unit(UNIT, "replace").await?;
+        while let Some(signal) = removed.next().await {
+            if signal.args()?.job == job {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn limit(&self) -> Result<Duration, LogindError> {
+        let failed = |source| LogindError::Bus { operation: "InhibitDelayMaxUSec", source };
+        self.manager.inhibit_delay_max_usec().await.map(Duration::from_micros).map_err(failed)
+    }
+
+    /// Waits for what logind says next. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// [`LogindError::Gone`]: connect anew.
+    pub async fn next(&mut self) -> Result<Announced, LogindError> {
+        tokio::select! {
+            // The one with metadata comes first; the other one says the same again.
+            biased;
+            signal = self.with_metadata.next() => {
+                let signal = signal.ok_or(LogindError::Gone)?;
+                let failed = |source| LogindError::Bus { operation: "PrepareForShutdownWithMetadata", source };
+                let args = signal.args().map_err(failed)?;
+                let kind = args.metadata.get("type").map(|kind| text(kind)).unwrap_or_default();
+                Ok(Announced { stopping: args.start, kind })
+            }
+            signal = self.plain.next() => {
+                let signal = signal.ok_or(LogindError::Gone)?;
+                let failed = |source| LogindError::Bus { operation: "PrepareForShutdown", source };
+                let args = signal.args().map_err(failed)?;
+                Ok(Announced { stopping: args.start, kind: String::new() })
+            }
+            _ = self.owner.next() => Err(LogindError::Gone),
+        }
+    }
+}
+
+fn text(value: &Variant<'_>) -> String {
+    match value {
+        Variant::Str(text) => text.to_string(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::sync::{Arc, Mutex};
+
+    use nix::fcntl::OFlag;
+    use nix::unistd::pipe2;
+    use std::os::unix::net::UnixStream;
+    use zbus::connection::Builder;
+    use zbus::object_server::SignalEmitter;
+
+    use super::*;
+
+    /// A logind and a systemd at the other end of a socket.
+    #[derive(Clone)]
+    struct Fake {
+        limit_us: Arc<Mutex<u64>>,
+        /// What a reload makes of the limit.
+        after_reload_us: u64,
+        asked: Arc<Mutex<Vec<String>>>,
+        /// The far end of the last lock's pipe.
+        lock: Arc<Mutex<Option<std::fs::File>>>,
+    }
+
+    struct FakeSystemd(Fake);
+
+    #[zbus::interface(name = "org.freedesktop.login1.Manager")]
+    impl Fake {
+        async fn inhibit(&self, what: &str, who: &str, why: &str, mode: &str) -> zbus::OwnedFd {
+            self.asked.lock().unwrap().push(format!("{what} {who} {why} {mode}"));
+            let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
+            *self.lock.lock().unwrap() = Some(read.into());
+            write.into()
+        }
+
+        #[zbus(property(emits_changed_signal = "false"), name = "InhibitDelayMaxUSec")]
+        async fn inhibit_delay_max_usec(&self) -> u64 {
+            *self.limit_us.lock().unwrap()
+        }
+
+        #[zbus(property(emits_changed_signal = "false"))]
+        async fn preparing_for_shutdown(&self) -> bool {
+            true
+        }
+
+        #[zbus(signal)]
+        async fn prepare_for_shutdown(emitter: &SignalEmitter<'_>, start: bool) -> zbus::Result<()>;
+
+        #[zbus(signal)]
+        async fn prepare_for_shutdown_with_metadata(
+            emitter: &SignalEmitter<'_>,
+            start: bool,
+            metadata: HashMap<String, Variant<'_>>,
+        ) -> zbus::Result<()>;
+    }
+
+    #[zbus::interface(name = "org.freedesktop.systemd1.Manager")]
+    impl FakeSystemd {
+        async fn subscribe(&self) {
+            self.0.asked.lock().unwrap().push("subscribe".to_owned());
+        }
+
+        async fn reload_unit(
+            &self,
+            name: &str,
+            mode: &str,
+            #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
+        ) -> OwnedObjectPath {
+            self.0.asked.lock().unwrap().push(format!("reload {name} {mode}"));
+            let job =
+                |id: u32| OwnedObjectPath::try_from(format!("/org/freedesktop/systemd1/job/{id}")).unwrap();
+            // Another one's job, before logind has read anything.
+            let (unit, done) = (UNIT.to_owned(), "done".to_owned());
+            FakeSystemd::job_removed(&emitter, 6, job(6), unit.clone(), done.clone()).await.unwrap();
+            *self.0.limit_us.lock().unwrap() = self.0.after_reload_us;
+            FakeSystemd::job_removed(&emitter, 7, job(7), unit, done).await.unwrap();
+            job(7)
+        }
+
+        #[zbus(signal)]
+        async fn job_removed(
+            emitter: &SignalEmitter<'_>,
+            id: u32,
+            job: OwnedObjectPath,
+            unit: String,
+            result: String,
+        ) -> zbus::Result<()>;
+    }
+
+    async fn pair(limit_s: u64, after_reload_s: u64) -> (Fake, Connection, Logind) {
+        let fake = Fake {
+            limit_us: Arc::new(Mutex::new(limit_s * 1_000_000)),
+            after_reload_us: after_reload_s * 1_000_000,
+            asked: Arc::default(),
+            lock: Arc::default(),
+        };
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let server = Builder::unix_stream(theirs)
+            .server(zbus::Guid::generate())
+            .p2p()
+            .serve_at("/org/freedesktop/login1", fake.clone())
+            .serve_at("/org/freedesktop/systemd1", FakeSystemd(fake.clone()))
+            .build();
+        let client = Builder::unix_stream(ours).p2p().build();
+        let (server, client) = tokio::try_join!(server, client).unwrap();
+        let owner = DBusProxy::new(&client).await.unwrap().receive_name_owner_changed().await.unwrap();
+        let logind = Logind::over(client, owner).await.unwrap();
+        (fake, server, logind)
+    }
+
+    /// Nobody holds the other end any more.
+    fn is_closed(lock: &mut std::fs::File) -> bool {
+        matches!(lock.read(&mut [0; 1]), Ok(0))
+    }
+
+    #[tokio::test]
+    async fn a_lock_is_held_as_long_as_it_lives() {
+        let (fake, _server, logind) = pair(300, 300).await;
+        assert!(logind.is_stopping().await.unwrap());
+        let lock = logind.inhibit().await.unwrap();
+        let wanted = "shutdown kubelet Kubelet needs time to handle node shutdown delay";
+        assert_eq!(*fake.asked.lock().unwrap(), [wanted]);
+        let mut far = fake.lock.lock().unwrap().take().unwrap();
+        assert!(!is_closed(&mut far));
+        drop(lock);
+        assert!(is_closed(&mut far));
+    }
+
+    #[tokio::test]
+    async fn the_limit_is_raised_where_it_is_too_low() {
+        let directory = tempfile::tempdir().unwrap();
+        let drop_ins = directory.path().join("logind.conf.d");
+        let (fake, _server, logind) = pair(300, 300).await;
+        let seconds = Duration::from_secs;
+        assert_eq!(logind.raise_limit(seconds(300), &drop_ins).await.unwrap(), seconds(300));
+        assert!(!drop_ins.exists() && fake.asked.lock().unwrap().is_empty(), "nothing to do");
+
+        let (fake, _server, logind) = pair(5, 31).await;
+        let needed = Duration::from_millis(30_500);
+        assert_eq!(logind.raise_limit(needed, &drop_ins).await.unwrap(), seconds(31));
+        let text = std::fs::read_to_string(drop_ins.join("99-kubelet.conf")).unwrap();
+        assert_eq!(text, "# Kubelet logind override\n[Login]\nInhibitDelayMaxSec=31\n");
+        assert_eq!(*fake.asked.lock().unwrap(), ["subscribe", "reload systemd-logind.service replace"]);
+
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        let (_fake, _server, logind) = pair(5, 31).await;
+        let refused = logind.raise_limit(needed, &directory.path().join("file/d")).await.unwrap_err();
+        assert!(matches!(refused, LogindError::DropIn { .. }), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_limit_that_stays_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let (_fake, _server, logind) = pair(5, 5).await;
+        let limit = logind.raise_limit(Duration::from_secs(30), directory.path()).await.unwrap();
+        assert_eq!(limit, Duration::from_secs(5));
+    }
+
+    #[tokio::test]
+    async fn signals_with_and_without_metadata() {
+        let (_fake, server, mut logind) = pair(300, 300).await;
+        let emitter = SignalEmitter::new(&server, "/org/freedesktop/login1").unwrap();
+        let metadata = HashMap::from([("type".to_owned(), Variant::from("soft-reboot"))]);
+        Fake::prepare_for_shutdown_with_metadata(&emitter, true, metadata).await.unwrap();
+        let said = |stopping, kind: &str| Announced { stopping, kind: kind.to_owned() };
+        assert_eq!(logind.next().await.unwrap(), said(true, "soft-reboot"));
+        Fake::prepare_for_shutdown(&emitter, true).await.unwrap();
+        assert_eq!(logind.next().await.unwrap(), said(true, ""));
+        Fake::prepare_for_shutdown(&emitter, false).await.unwrap();
+        assert_eq!(logind.next().await.unwrap(), said(false, ""));
+        let odd = HashMap::from([("type".to_owned(), Variant::from(7_u32))]);
+        Fake::prepare_for_shutdown_with_metadata(&emitter, false, odd).await.unwrap();
+        assert_eq!(logind.next().await.unwrap(), said(false, ""), "a type that is no text");
+        server.close().await.unwrap();
+        assert!(matches!(logind.next().await, Err(LogindError::Gone)));
+    }
+}

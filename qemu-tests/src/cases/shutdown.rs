@@ -1,0 +1,253 @@
+//! A booted VM of a cluster is told to stop: its pods end in order, the API server knows, the receipt says so, and the
+//! next boot has nothing left to clean up.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::case::{Case, CaseContext, Level, Place};
+use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::flags::Settings;
+use crate::cluster::plane::Cluster;
+use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
+use crate::say;
+
+const HERE: Place = Place { level: Level::L4v, group: Some("shutdown") };
+
+/// Cases of this file, in the order in which they follow each other in the group.
+pub const CASES: &[Case] = &[
+    HERE.case(
+        "shutdown/power-button",
+        90,
+        "pressed: pods end by priority and grace, the API server shows it, the next boot finds the receipt",
+        power_button,
+    ),
+    HERE.case(
+        "shutdown/reboot-unreachable",
+        60,
+        "systemctl reboot without an API server: within the budget, and what was not told is told by the next boot",
+        reboot_unreachable,
+    ),
+];
+
+/// What pods and the Node say, in upstream's words.
+const POD_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+const NODE_MESSAGE: &str = "node is shutting down";
+/// Name of the VM's node.
+const VM: &str = "vm";
+/// What this VM gives its pods in all, critical ones, and what may be spent beyond it on telling and writing, seconds.
+const PERIODS_S: (i64, i64) = (12, 4);
+const BEYOND_S: i64 = 2;
+/// How long the rest of a stop may take under TCG on a busy machine, seconds.
+const OFF_LIMIT_S: u64 = 120;
+
+/// The cluster and its VM. Dropped in this order: QEMU holds the cluster's network namespace.
+struct Fixture {
+    vm: VmNode,
+    cluster: Cluster,
+}
+
+fn fixture<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Fixture> {
+    cx.shared_or(|run, artefacts| {
+        let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
+        let mut vm = VmNode::plug(&mut cluster, artefacts, VM)?;
+        vm.configure("shutdownGracePeriod", format!("{}s", PERIODS_S.0));
+        vm.configure("shutdownGracePeriodCriticalPods", format!("{}s", PERIODS_S.1));
+        vm.boot(Some(cluster.token()))?;
+        vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
+        vm.give_range(&cluster)?;
+        await_ready(&cluster, VM, READY_LIMIT_S)?;
+        Ok(Fixture { vm, cluster })
+    })
+}
+
+/// A pod of the VM that takes so long to end, seconds.
+fn pod(name: &str, class: Option<&str>, ends_after_s: u32, grace_s: u32) -> Value {
+    let mut container =
+        json!({"name": "hello", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never"});
+    if ends_after_s > 0 {
+        container["lifecycle"] = json!({"preStop": {"sleep": {"seconds": ends_after_s}}});
+    }
+    let mut spec = json!({"nodeSelector": {LABEL.0: LABEL.1}, "terminationGracePeriodSeconds": grace_s,
+        "automountServiceAccountToken": false, "containers": [container]});
+    if let Some(class) = class {
+        spec["priorityClassName"] = class.into();
+    }
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+}
+
+fn run_pods(cluster: &Cluster, pods: Vec<Value>) -> Result<()> {
+    let client = cluster.client();
+    let names: Vec<String> =
+        pods.iter().map(|p| p["metadata"]["name"].as_str().unwrap_or("").to_owned()).collect();
+    for pod in pods {
+        client.create::<Pod>(&client.of("default"), pod)?;
+    }
+    names.iter().try_for_each(|name| await_pod_ready(cluster, name, 120).map(drop))
+}
+
+/// The pod was ended for the shutdown; answers when its container did, in seconds of the epoch.
+fn ensure_terminated(pod: &Pod) -> Result<i64> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let status = pod.status.as_ref().context("a pod without a status")?;
+    let said = (status.phase.as_deref(), status.reason.as_deref(), status.message.as_deref());
+    ensure!(said == (Some("Failed"), Some("Terminated"), Some(POD_MESSAGE)), "{name}: {said:?}");
+    let disrupted = status.conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget");
+    let by = disrupted.map(|c| (c.status.as_str(), c.reason.as_deref(), c.message.as_deref()));
+    ensure!(by == Some(("True", Some("TerminationByKubelet"), Some(POD_MESSAGE))), "{name}: {by:?}");
+    let container = status.container_statuses.iter().flatten().next().context("no container's status")?;
+    let ended = container.state.as_ref().and_then(|s| s.terminated.as_ref()?.finished_at.as_ref());
+    Ok(ended.with_context(|| format!("{name}: its container did not end"))?.0.as_second())
+}
+
+fn terminated(cluster: &Cluster, name: &str) -> Result<i64> {
+    let client = cluster.client();
+    ensure_terminated(&client.get::<Pod>(&client.of("default"), name)?.context("the pod is gone")?)
+}
+
+/// What the VM has on disk about its last shutdown.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Receipt {
+    start_time: Time,
+    end_time: Option<Time>,
+    boot_id: String,
+    kind: String,
+    pods: Vec<PodReceipt>,
+}
+
+#[derive(Debug, Deserialize)]
+struct PodReceipt {
+    name: String,
+    ended: bool,
+    told: bool,
+}
+
+/// It says that the boot `before` ended in this way; answers how long the pods took, seconds.
+fn receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<(Vec<PodReceipt>, i64)> {
+    let text = vm.vm()?.shell()?.must("cat /var/lib/kubelet/graceful_node_shutdown_state")?;
+    let of: Receipt =
+        serde_json::from_str(text.trim()).with_context(|| format!("the receipt is {text:?}"))?;
+    ensure!(of.boot_id == before && of.kind == kind, "not of {before}, {kind}: {text}");
+    let end = of.end_time.with_context(|| format!("it has no end: {text}"))?;
+    Ok((of.pods, end.0.as_second() - of.start_time.0.as_second()))
+}
+
+fn ensure_no_unclean_shutdown(cluster: &Cluster) -> Result<()> {
+    let client = cluster.client();
+    // The Node is Ready again, and what a start tells is told before that.
+    let told = |all: &BTreeMap<String, Event>| {
+        all.values().find(|event| event.reason.as_deref() == Some("UncleanShutdown")).cloned()
+    };
+    let unclean = client.wait(&client.of("default"), 5, "the events", |all| Some(told(all)))?;
+    ensure!(unclean.is_none(), "the boot before did not end well? {unclean:?}");
+    Ok(())
+}
+
+fn await_boot(cluster: &Cluster, vm: &mut VmNode, before: &str) -> Result<()> {
+    vm.vm()?.await_phase("node.ready", READY_LIMIT_S)?;
+    let client = cluster.client();
+    client.wait::<Node, _>(&client.all(), READY_LIMIT_S, "the Node of the next boot", |all| {
+        let node = all.get(VM)?;
+        let info = node.status.as_ref()?.node_info.as_ref()?;
+        (info.boot_id != before && crate::cluster::ready::node(node)).then_some(())
+    })
+}
+
+fn boot_id(cluster: &Cluster) -> Result<String> {
+    let client = cluster.client();
+    let node = client.get::<Node>(&client.all(), VM)?.context("the Node")?;
+    Ok(node.status.and_then(|s| s.node_info).context("no nodeInfo")?.boot_id)
+}
+
+fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
+    let Fixture { cluster, vm } = fixture(cx)?;
+    vm.vm()?.shell()?.must(
+        "busctl call org.freedesktop.login1 /org/freedesktop/login1 \
+        org.freedesktop.login1.Manager ListInhibitors | grep -q 'shutdown.*kubelet.*delay'",
+    )?;
+    let before = boot_id(cluster)?;
+    run_pods(
+        cluster,
+        vec![
+            pod("quick", None, 0, 30),
+            pod("slow", None, 4, 30),
+            // Its grace is cut to what its group has.
+            pod("endless", None, 600, 600),
+            pod("critical", Some("system-node-critical"), 1, 30),
+        ],
+    )?;
+    let pressed = Instant::now();
+    vm.vm()?.press_power_button()?;
+    let off = vm.await_off(OFF_LIMIT_S);
+    off.with_context(|| format!("pressed {:.0} s ago", pressed.elapsed().as_secs_f64()))?;
+    say::line(format!("  off {:.1} s after the power button was pressed", pressed.elapsed().as_secs_f64()));
+
+    // All of this is what the API server was told before the power went.
+    let ended = |name| terminated(cluster, name);
+    let (quick, slow, endless, critical) =
+        (ended("quick")?, ended("slow")?, ended("endless")?, ended("critical")?);
+    ensure!(quick < slow && slow < endless && endless <= critical, "{:?}", (quick, slow, endless, critical));
+    // Both are whole seconds, and the end is seen a little later.
+    let (given, took) = (PERIODS_S.0 - PERIODS_S.1, endless - quick);
+    ensure!((given - 1..=given + 4).contains(&took), "group 0 has {given} s, it took {took}");
+    let client = cluster.client();
+    let node = client.get::<Node>(&client.all(), VM)?.context("the Node")?;
+    let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
+    let ready = conditions.iter().find(|c| c.type_ == "Ready").context("no condition Ready")?;
+    let said = ready.message.as_deref().unwrap_or_default();
+    ensure!(ready.status == "False" && said.contains(NODE_MESSAGE), "{ready:?}");
+    await_event(cluster, "Shutdown", VM, 5)?;
+
+    vm.boot(None)?;
+    await_boot(cluster, vm, &before)?;
+    let (pods, _) = receipt(vm, &before, "poweroff")?;
+    let mut pods: Vec<_> = pods.iter().map(|p| (p.name.as_str(), p.ended, p.told)).collect();
+    pods.sort_unstable();
+    let expected = ["critical", "endless", "quick", "slow"].map(|name| (name, true, true));
+    ensure!(pods == expected, "{pods:?}");
+    ensure_no_unclean_shutdown(cluster)?;
+    // What ended stays ended, and can be deleted; new pods run.
+    for name in ["quick", "slow", "endless", "critical"] {
+        terminated(cluster, name)?;
+        cluster.kubectl(&["delete", "pod", name, "--wait=false"])?;
+    }
+    run_pods(cluster, vec![pod("afterwards", None, 0, 2)])?;
+    for name in ["quick", "slow", "endless", "critical"] {
+        await_pod_gone(cluster, name, 60)?;
+    }
+    cluster.ensure_nothing_forbidden()
+}
+
+fn reboot_unreachable(cx: &mut CaseContext<'_>) -> Result<()> {
+    let Fixture { cluster, vm } = fixture(cx)?;
+    run_pods(cluster, vec![pod("untold", None, 1, 5)])?;
+    let before = boot_id(cluster)?;
+    cluster.kill_apiserver()?;
+    let asked = Instant::now();
+    vm.vm()?.reboot(OFF_LIMIT_S)?;
+    let gone = asked.elapsed().as_secs_f64();
+    vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
+    let (pods, took) = receipt(vm, &before, "reboot")?;
+    let untold = pods.iter().any(|pod| pod.name == "untold" && pod.ended && !pod.told);
+    ensure!(untold, "{pods:?}");
+    ensure!(took <= PERIODS_S.0 + BEYOND_S, "the pods' part took {took} s");
+    say::line(format!("  pods done after {took} s, the machine started again after {gone:.1} s"));
+    cluster.restart_apiserver()?;
+    await_boot(cluster, vm, &before)?;
+    let client = cluster.client();
+    client.wait::<Pod, _>(&client.of("default"), 60, "the end of the pod that was not told", |all| {
+        ensure_terminated(all.get("untold")?).ok()
+    })?;
+    ensure_no_unclean_shutdown(cluster)?;
+    for name in ["untold", "afterwards"] {
+        cluster.kubectl(&["delete", "pod", name, "--wait=false"])?;
+        await_pod_gone(cluster, name, 60)?;
+    }
+    Ok(())
+}

@@ -25,6 +25,7 @@ pub mod identities;
 pub mod join;
 pub mod kubeconfig;
 pub mod metrics_server;
+pub mod names;
 pub mod node_api;
 pub mod pki;
 pub mod plane;

@@ -1,7 +1,7 @@
 //! `bench peer --vm`: the agent, then the upstream kubelet in its place, in the same booted VM: start to Ready, memory
 //! and CPU time without pods.
 //!
-//! The kubelet comes on a second disk. Both are started in the same way, with the configuration of the appliance.
+//! The kubelet comes on a second disk, and so does the agent that `ORLOP_E2E_AGENT` names. Both are started in the same way, with the configuration of the appliance.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::native::{Usage, parse_usage, report};
-use super::peer::forget_ready;
+use super::peer::{STARTS, Starts, forget_ready};
+use crate::built;
 use crate::cluster::fixture::await_ready;
 use crate::cluster::flags::Settings;
 use crate::cluster::plane::Cluster;
@@ -33,11 +34,14 @@ const BLOCK: u64 = 1024 * 1024;
 
 /// Where the second disk's files go.
 pub(super) const PROGRAM: &str = "/var/lib/kubelet/upstream";
+const OTHER_AGENT: &str = "/var/lib/kubelet/agent";
 const BOOTSTRAP: &str = "/var/lib/kubelet/bootstrap.kubeconfig";
 /// The next kubelet has to ask for an identity.
 pub(super) const FORGET_IDENTITY: &str = "rm -rf /var/lib/kubelet/pki /var/lib/kubelet/kubeconfig";
 /// The unit in which both run.
 pub(super) const UNIT: &str = "peer.service";
+/// When it began, in seconds of the guest's life.
+const STARTED: &str = "/run/peer.started";
 
 /// Measures both.
 ///
@@ -48,7 +52,12 @@ pub fn run(run: &Arc<Run>) -> Result<()> {
     let artefacts = run.dir().join("bench-peer-vm");
     fs::create_dir_all(&artefacts)?;
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
-    let disk = SecondDisk::make(&artefacts, &cluster, &[(&kubelet, PROGRAM)])?;
+    let mut programs = vec![(kubelet.as_path(), PROGRAM)];
+    // Another agent than the image's, if one is named.
+    let other = std::env::var_os(built::AGENT_VARIABLE).map(PathBuf::from);
+    programs.extend(other.as_deref().map(|other| (other, OTHER_AGENT)));
+    let agent = programs.get(1).map_or("/usr/bin/orlop-agent", |(_, to)| *to);
+    let disk = SecondDisk::make(&artefacts, &cluster, &programs)?;
     let mut node = VmNode::plug(&mut cluster, &artefacts, NODE)?;
     node.add_disk(disk.file.clone());
     node.boot(Some(cluster.token()))?;
@@ -59,32 +68,37 @@ pub fn run(run: &Arc<Run>) -> Result<()> {
     let shell = node.vm()?.shell()?;
     disk.unpack(shell)?;
     shell.must("systemctl stop orlop-agent")?;
-    for (name, program) in [("agent", "/usr/bin/orlop-agent"), ("upstream", PROGRAM)] {
+    for (name, program) in [("agent", agent), ("upstream", PROGRAM)] {
         let start = start_command(shell, program)?;
         shell.must(FORGET_IDENTITY)?;
-        for how in ["with bootstrap", "with its certificate"] {
+        let mut starts = Vec::new();
+        for _ in 0..=STARTS {
+            if !starts.is_empty() {
+                shell.must(&format!("systemctl stop {UNIT}"))?;
+            }
             forget_ready(&cluster)?;
             shell.must(&start)?;
             await_ready(&cluster, NODE, READY_LIMIT_S)?;
-            say::line(format!("{name}, {how}: Ready after {:.1} s", lived(shell)?));
-            if how == "with its certificate" {
-                idle(shell, name)?;
-            }
-            shell.must(&format!("systemctl stop {UNIT}"))?;
+            starts.push(lived(shell)?);
         }
+        say::line(format!("{name}, with bootstrap: Ready after {} ms", starts.remove(0)));
+        say::line(format!("{name}, with its certificate: Ready after {} ms", Starts(starts)));
+        idle(shell, name)?;
+        shell.must(&format!("systemctl stop {UNIT}"))?;
     }
     drop(node);
     drop(cluster);
     fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
 }
 
-/// How a kubelet is started in the appliance's agent's place: with its flags, but for the one that only it has.
+/// How a kubelet is started in the appliance's agent's place: with its flags, but for the one that only it has. When it
+/// began is in [`STARTED`]: what the service manager takes until then is not the program's.
 pub(super) fn start_command(shell: &mut Shell, program: &str) -> Result<String> {
     let flags = shell.must("sed -n 's/^ORLOP_AGENT_ARGS=//p' /run/orlop/agent.env")?;
     let flags: Vec<&str> = flags.split_whitespace().filter(|flag| !flag.starts_with("--join")).collect();
     Ok(format!(
-        "systemd-run --quiet --no-block --collect --unit={UNIT} {program} --config /run/orlop/kubelet.yaml \
-         --bootstrap-kubeconfig={BOOTSTRAP} {}",
+        "systemd-run --quiet --no-block --collect --unit={UNIT} /bin/sh -c 'read now rest </proc/uptime; \
+         echo $now >{STARTED}; exec {program} --config /run/orlop/kubelet.yaml --bootstrap-kubeconfig={BOOTSTRAP} {}'",
         flags.join(" ")
     ))
 }
@@ -151,16 +165,13 @@ fn idle(shell: &mut Shell, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Seconds since the program was started, by the guest's own clock: what systemd and the shell take is not counted.
-fn lived(shell: &mut Shell) -> Result<f64> {
-    let uptime = shell.must("cat /proc/uptime")?;
-    let pid = shell.must(&format!("systemctl show --property=MainPID --value {UNIT}"))?;
-    let stat = shell.must(&format!("cat /proc/{}/stat", pid.trim()))?;
-    // Field 22 of proc_pid_stat(5), in hundredths of a second on every Linux that there is an image for.
-    let started =
-        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse::<f64>().ok());
-    let now = uptime.split(' ').next().and_then(|seconds| seconds.parse::<f64>().ok());
-    Ok(now.context("/proc/uptime")? - started.context("when the program was started")? / 100.0)
+/// Milliseconds since the program was started, by the guest's own clock. Nothing is started to read it.
+fn lived(shell: &mut Shell) -> Result<u64> {
+    let text = shell.must(&format!("read now rest </proc/uptime; read then <{STARTED}; echo $now $then"))?;
+    let mut hundredths = text.split_whitespace().map(|seconds| seconds.replace('.', "").parse::<u64>().ok());
+    let mut next = || hundredths.next().flatten().with_context(|| format!("no times in {text:?}"));
+    let (now, then) = (next()?, next()?);
+    Ok(now.saturating_sub(then) * 10)
 }
 
 pub(super) fn usage(shell: &mut Shell, unit: &str) -> Result<Usage> {

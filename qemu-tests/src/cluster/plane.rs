@@ -83,7 +83,7 @@ impl Cluster {
         let mut plane = Supervised::start(run, &[], &layout, &logs)?;
         let target =
             format!("{}:{}", flags::ADDRESS, flags::PORT).parse().context("the API server's address")?;
-        let proxy = Proxy::start(plane.pid(), target)?;
+        let proxy = Proxy::start_with_names(plane.pid(), target)?;
         write_kubeconfigs(&dir, &pki, proxy.port())?;
         fs::write(dir.join("audit-policy.yaml"), flags::AUDIT_POLICY).context("write the audit policy")?;
         start_programs(&mut plane, &programs, &dir, &logs, &pki, settings)?;

@@ -1,4 +1,5 @@
-//! A port on the host's loopback that leads to the API server in the plane's network namespace.
+//! A port on the host's loopback that leads to the API server in the plane's network namespace, where the same thread
+//! is the nodes' name server.
 //!
 //! ```text
 //! client ─► 127.0.0.1:<port> (host's namespace) ─► thread in the plane's namespace ─► 172.30.0.1:6443
@@ -15,6 +16,8 @@ use tokio::io::copy_bidirectional;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
+use super::names;
+
 /// A running proxy; ends with all its connections when dropped.
 pub struct Proxy {
     port: u16,
@@ -28,6 +31,18 @@ impl Proxy {
     /// # Errors
     /// If the namespace cannot be entered.
     pub fn start(pid: i32, target: SocketAddr) -> Result<Proxy> {
+        Proxy::begin(pid, target, false)
+    }
+
+    /// The same; its thread is the name server of that namespace as well.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered, or has a name server.
+    pub fn start_with_names(pid: i32, target: SocketAddr) -> Result<Proxy> {
+        Proxy::begin(pid, target, true)
+    }
+
+    fn begin(pid: i32, target: SocketAddr, with_names: bool) -> Result<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").context("listen on the loopback")?;
         listener.set_nonblocking(true).context("make the listener non-blocking")?;
         let port = listener.local_addr().context("ask for the port")?.port();
@@ -35,9 +50,13 @@ impl Proxy {
         let (stop, stopped) = oneshot::channel();
         let (entered, is_inside) = std::sync::mpsc::channel();
         let serve = move || {
-            let runtime = enter(&namespace);
-            let _ = entered.send(runtime.as_ref().map(|_| ()).map_err(|e| format!("{e:#}")));
-            if let Ok(runtime) = runtime {
+            let begun = enter(&namespace).and_then(|runtime| {
+                let names = with_names.then(|| runtime.block_on(names::listen())).transpose();
+                Ok((runtime, names.context("be the nodes' name server")?))
+            });
+            let _ = entered.send(begun.as_ref().map(|_| ()).map_err(|e| format!("{e:#}")));
+            if let Ok((runtime, names)) = begun {
+                names.map(|socket| runtime.spawn(names::answer(socket)));
                 runtime.block_on(async {
                     tokio::select! {
                         () = accept(listener, target) => {}

@@ -54,7 +54,7 @@ impl NodeFacts {
         runtime: &RuntimeVersion,
         started: Now,
     ) -> anyhow::Result<NodeFacts> {
-        let node_name = node_name(settings.options.hostname_override.as_deref())?;
+        let node_name = node_name(&settings)?;
         let driver = driver.unwrap_or(match settings.kubelet.cgroup_driver {
             enums::CgroupDriver::Systemd => CgroupDriver::Systemd,
             enums::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
@@ -206,13 +206,21 @@ impl NodeFacts {
         warnings
     }
 
+    /// What `--node-ip` says; the unspecified addresses only say which family is preferred.
+    fn given_ips(&self) -> Option<&str> {
+        self.settings.options.node_ip.as_deref().filter(|given| !matches!(*given, "" | "0.0.0.0" | "::"))
+    }
+
+    /// The name to look the node's address up by; `None` if the address was given.
+    #[must_use]
+    pub fn name_to_look_up(&self) -> Option<&str> {
+        self.given_ips().is_none().then_some(self.node_name())
+    }
+
     fn node_ips(&self) -> Vec<String> {
-        match self.settings.options.node_ip.as_deref() {
-            // The unspecified addresses only say which family is preferred.
-            Some(given) if !matches!(given, "" | "0.0.0.0" | "::") => {
-                given.split(',').map(|ip| ip.trim().to_owned()).collect()
-            }
-            preference => {
+        match (self.given_ips(), self.settings.options.node_ip.as_deref()) {
+            (Some(given), _) => given.split(',').map(|ip| ip.trim().to_owned()).collect(),
+            (None, preference) => {
                 let mut ips = network::node_addresses();
                 if preference == Some("::") {
                     ips.sort_by_key(std::net::IpAddr::is_ipv4);
@@ -265,8 +273,15 @@ pub fn check_machine(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The name given, or the host's; lower case and trimmed, as upstream does.
-fn node_name(given: Option<&str>) -> anyhow::Result<String> {
+/// The node's name: the one given, or the host's; lower case and trimmed, as upstream does.
+///
+/// # Errors
+/// It is no name of a Node, or the host has none.
+pub fn node_name(settings: &Settings) -> anyhow::Result<String> {
+    normal_name(settings.options.hostname_override.as_deref())
+}
+
+fn normal_name(given: Option<&str>) -> anyhow::Result<String> {
     let name = match given {
         Some(name) => name.to_owned(),
         None => process::hostname().context("read the host's name")?,
@@ -365,9 +380,9 @@ mod tests {
 
     #[test]
     fn names() {
-        assert_eq!(node_name(Some(" Node-1 ")).unwrap(), "node-1");
-        assert!(node_name(Some("a_b")).is_err());
-        assert!(node_name(Some("")).is_err());
+        assert_eq!(normal_name(Some(" Node-1 ")).unwrap(), "node-1");
+        assert!(normal_name(Some("a_b")).is_err());
+        assert!(normal_name(Some("")).is_err());
     }
 
     #[test]

@@ -98,6 +98,8 @@ pub struct Plan {
 pub struct Drivers<R, I, S, C, A> {
     /// CRI RuntimeService.
     pub runtime: Arc<R>,
+    /// What it said of itself.
+    pub state: RuntimeState,
     /// CRI ImageService.
     pub images: Arc<I>,
     /// Who carries out probes and hooks.
@@ -144,7 +146,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         host: Host,
         tasks: Tasks,
     ) -> anyhow::Result<Node<R, I>> {
-        let state = RuntimeState::ask(&*drivers.runtime).await;
+        let state = drivers.state;
         let context = Arc::new(drivers.facts.worker_context(&[])?);
         let (context_view, context) = watch::channel(context);
         let (to_manager, manager_inbox) = tasks.mailbox::<ManagerEvent>();

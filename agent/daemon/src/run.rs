@@ -37,7 +37,7 @@ use crate::cluster::{ApiDrivers, ClusterPlan, identity, plan, watches};
 use crate::cluster_settings::ClusterSettings;
 use crate::credential_plugins;
 use crate::cri::{CriSignals, connect};
-use crate::facts::{NodeFacts, check_machine};
+use crate::facts::{self, NodeFacts, check_machine};
 use crate::handlers::PodHandlers;
 use crate::host::Host;
 use crate::incarnation::Incarnation;
@@ -46,7 +46,7 @@ use crate::node::{Drivers, Node, Plan, run_dir};
 use crate::pod_dirs::chain;
 use crate::pod_network::{self, RuntimesFile};
 use crate::pod_resources::PodResources;
-use crate::runtime_state::ContextSource;
+use crate::runtime_state::{ContextSource, RuntimeState};
 use crate::serving::{self, Views};
 use crate::shutdown::ShutdownPlan;
 use crate::url_source::Manifests;
@@ -94,7 +94,7 @@ impl NodeFactsSource for NodeFacts {
     }
 
     fn host_network(&self, look_up: bool) -> anyhow::Result<HostNetwork> {
-        Ok(network::host_network(look_up.then(|| self.node_name())))
+        Ok(network::host_network(self.name_to_look_up().filter(|_| look_up)))
     }
 
     fn warnings(&self) -> Vec<Fact> {
@@ -173,38 +173,42 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let (base_view, base) = watch::channel("waiting for the container runtime");
     let board = Board::default();
     tasks.start(board.clone().follow(base, notifier.clone(), host.clone()));
+    let settings = Arc::new(settings);
+    let node_name = facts::node_name(&settings)?;
+    let cluster = settings.cluster.as_ref();
+    let protocol = if environment.disable_http2 { Protocol::Http1 } else { Protocol::Http2 };
+    if cluster.is_some() && protocol != Protocol::Http2 {
+        tracing::info!(%protocol, "DISABLE_HTTP2 is set; the API server is spoken to in this protocol");
+    }
+    // The identity and the first answers of the API server come while the runtime is asked.
+    let cluster = cluster
+        .map(|of| join((of, protocol), &settings, &node_name, &board, (&tasks, &metrics)))
+        .transpose()?;
     let (runtime, images) = tokio::select! {
-        // Nothing was begun yet: dropping the connection attempt loses nothing.
+        // Dropping the connection attempt loses nothing; the identity's files are whole or not there.
         connected = connect(&kubelet, &metrics) => connected?,
         signal = stop.asked() => {
             tracing::info!(signal, "stopped before the container runtime answered");
             return Ok(());
         }
     };
-    let settings = Arc::new(settings);
-    let version = runtime.version().await.context("ask the runtime for its version")?;
-    let driver = runtime.cgroup_driver().await.context("ask the runtime for its cgroup driver")?;
+    let (version, driver, state) =
+        tokio::join!(runtime.version(), runtime.cgroup_driver(), RuntimeState::ask(&*runtime));
+    let version = version.context("ask the runtime for its version")?;
+    let driver = driver.context("ask the runtime for its cgroup driver")?;
     let facts = Arc::new(NodeFacts::new(settings.clone(), driver, &version, started)?);
     adjust_process(&kubelet);
     let root_dir = PathBuf::from(&settings.options.root_dir);
     let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono)?;
     let plan = node_plan(&settings, &facts, &incarnation)?;
-    let cluster = settings.cluster.as_ref();
-    let protocol = if environment.disable_http2 { Protocol::Http1 } else { Protocol::Http2 };
-    if cluster.is_some() && protocol != Protocol::Http2 {
-        tracing::info!(%protocol, "DISABLE_HTTP2 is set; the API server is spoken to in this protocol");
-    }
-    let cluster = cluster
-        .map(|of| join((of, protocol), &settings, facts.node_name(), &board, (&tasks, &metrics)))
-        .transpose()?;
     let network = runtime.clone();
     let image_service = images.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
-    let node_name = facts.node_name().to_owned();
     let kubepods = facts.kubepods();
     let handlers = Arc::new(PodHandlers::new(runtime.clone())?);
     let signals = CriSignals(runtime.clone());
-    let drivers = Drivers { signals, runtime, images, handlers, facts, metrics: metrics.clone(), cluster };
+    let drivers =
+        Drivers { signals, runtime, state, images, handlers, facts, metrics: metrics.clone(), cluster };
     let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
     start_healthz(&kubelet, &tasks)?;
     let views = Views {

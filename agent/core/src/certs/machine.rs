@@ -21,8 +21,8 @@ use k8s_openapi::api::core::v1::NodeAddress;
 /// One request is waited for this long.
 const APPROVAL_MAX: Duration = Duration::from_secs(15 * 60);
 /// First pause between looks at a request; it doubles.
-const POLL_MIN: Duration = Duration::from_millis(250);
-/// Beyond this pause (3.75 s after the request) people are told that it waits.
+const POLL_MIN: Duration = Duration::from_millis(15);
+/// Beyond this pause (3.825 s after the request) people are told that it waits.
 const POLL_OVERDUE: Duration = Duration::from_secs(4);
 /// Longest pause between looks.
 const POLL_MAX: Duration = Duration::from_secs(8);

@@ -55,6 +55,8 @@ pub struct NodeStatus {
     registered: bool,
     /// As the API server has it.
     known: Option<Arc<Node>>,
+    /// Before registration: the Node that the watch shows.
+    found: Option<Arc<Node>>,
     /// The next cycle.
     next: Mono,
     /// Nothing is sent before.
@@ -88,6 +90,7 @@ impl NodeStatus {
             started: None,
             registered: !config.register,
             known: None,
+            found: None,
             next: Mono(0),
             earliest: Mono(0),
             failures: 0,
@@ -158,7 +161,11 @@ impl NodeStatus {
         now
     }
 
+    /// The first try spares itself the refusal if the watch has shown the Node already; all others create.
     fn register(&mut self, now: Now, out: &mut Outbox<NodeStatusAction>) {
+        if let Some(node) = self.found.take().filter(|_| self.failures == 0) {
+            return self.existing(Arc::unwrap_or_clone(node), now, out);
+        }
         let (node, notes) = object::initial(&self.config, &self.inputs, now);
         self.problems(&notes, out);
         self.call(Step::Create(notes), ApiCall::CreateNode(Box::new(node)), out);
@@ -377,7 +384,10 @@ impl NodeStatus {
             },
             WatchEvent::Applied(node) if is_own(&node) => self.seen(node, out),
             WatchEvent::Deleted(node) if is_own(&node) => {
-                if self.known.as_ref().is_some_and(|known| known.metadata.uid == node.metadata.uid) {
+                let is = |other: &Option<Arc<Node>>| {
+                    other.as_ref().is_some_and(|other| other.metadata.uid == node.metadata.uid)
+                };
+                if is(&self.known) || is(&self.found) {
                     self.suspect(now);
                 }
             }
@@ -391,10 +401,13 @@ impl NodeStatus {
         if self.registered {
             self.look |= conditions::status_of(&node, "Ready").is_none();
             self.know(node, out);
+        } else {
+            self.found = Some(node);
         }
     }
 
     fn suspect(&mut self, now: Mono) {
+        self.found = None;
         if self.registered && self.known.is_some() {
             self.doubt = true;
             self.next = now.max(self.earliest);

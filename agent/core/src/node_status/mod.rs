@@ -5,7 +5,8 @@
 //! [`NodeStatusEvent::Watched`], the answer to each [`NodeStatusAction::Call`] as [`NodeStatusEvent::Answered`],
 //! and [`NodeStatusEvent::Tick`] at the deadline; the first tick starts the work. The first `Machine`, `Network` and
 //! `Runtime` inputs and a healthy `Pleg` should come before it or soon after: registration waits for them, at most a
-//! second, so that a node is not shown as not ready first.
+//! second, so that a node is not shown as not ready first. A Node that the watch has shown by then is not created but
+//! brought in line, with one call instead of three.
 //! - `Call`: send with the node's identity.
 //! - `Event`: record a Kubernetes event about the Node.
 //! - `PodCidr`: tell the runtime (`UpdateRuntimeConfig`); sent once for each change.

@@ -121,25 +121,12 @@ async fn follow_machine<C: NodeFactsSource>(
 ) {
     let mut first = true;
     loop {
-        let source = facts.clone();
-        let Some(machine) = tasks.blocking(move || source.machine_facts()).await else { return };
-        send(&to, NodeInput::Machine(machine.map_err(|error| format!("{error:#}"))));
-        let read = |look_up| {
-            let source = facts.clone();
-            tasks.blocking(move || source.host_network(look_up))
-        };
-        let mut looked_up = std::pin::pin!(read(true));
-        let network = tokio::select! {
-            network = &mut looked_up => network,
-            // A resolver that does not answer takes seconds; the node's address seldom depends on it.
-            () = tasks.wait_until(tasks.now().mono.after(LOOK_UP)), if first => {
-                let Some(network) = read(false).await else { return };
-                send_network(&to, network);
-                looked_up.await
-            }
-        };
-        let Some(network) = network else { return };
-        send_network(&to, network);
+        // Side by side: a resolver that does not answer holds nothing else back.
+        let ((), ended) =
+            tokio::join!(tell_machine(&facts, &to, &tasks), tell_network(&facts, first, &to, &tasks),);
+        if ended.is_none() {
+            return;
+        }
         first = false;
         tokio::select! {
             // Both only wait; what is dropped has taken nothing.
@@ -147,6 +134,37 @@ async fn follow_machine<C: NodeFactsSource>(
             () = tasks.wait_until(tasks.now().mono.after(RARELY)) => {}
         }
     }
+}
+
+async fn tell_machine<C: NodeFactsSource>(facts: &Arc<C>, to: &Sender<NodeStatusEvent>, tasks: &Tasks) {
+    let source = facts.clone();
+    if let Some(machine) = tasks.blocking(move || source.machine_facts()).await {
+        send(to, NodeInput::Machine(machine.map_err(|error| format!("{error:#}"))));
+    }
+}
+
+/// `None` if the node is being stopped.
+async fn tell_network<C: NodeFactsSource>(
+    facts: &Arc<C>,
+    first: bool,
+    to: &Sender<NodeStatusEvent>,
+    tasks: &Tasks,
+) -> Option<()> {
+    let read = |look_up| {
+        let source = facts.clone();
+        tasks.blocking(move || source.host_network(look_up))
+    };
+    let mut looked_up = std::pin::pin!(read(true));
+    let network = tokio::select! {
+        network = &mut looked_up => network?,
+        // A resolver that does not answer takes seconds; the node's address seldom depends on it.
+        () = tasks.wait_until(tasks.now().mono.after(LOOK_UP)), if first => {
+            send_network(to, read(false).await?);
+            looked_up.await?
+        }
+    };
+    send_network(to, network);
+    Some(())
 }
 
 fn send_network(to: &Sender<NodeStatusEvent>, network: anyhow::Result<HostNetwork>) {
@@ -162,17 +180,19 @@ async fn follow_runtime<R: Runtime>(
     to: Sender<NodeStatusEvent>,
     tasks: Tasks,
 ) {
-    if let Ok(version) = runtime.version().await {
+    let start = tasks.now().mono;
+    let (version, mut result) = tokio::join!(runtime.version(), runtime.status());
+    if let Ok(version) = version {
         send(&to, NodeInput::RuntimeVersion(version));
     }
-    let start = tasks.now().mono;
+    let mut asked: Mono = start;
     loop {
-        let asked: Mono = tasks.now().mono;
-        let result = runtime.status().await.map_err(|error| error.to_string());
-        send(&to, NodeInput::Runtime { asked, result });
+        send(&to, NodeInput::Runtime { asked, result: result.map_err(|error| error.to_string()) });
         let starting = !*ready.borrow() && asked.since(start) < START;
         let pause = if starting { RUNTIME_AT_START } else { RUNTIME };
         tasks.wait_until(tasks.now().mono.after(pause)).await;
+        asked = tasks.now().mono;
+        result = runtime.status().await;
     }
 }
 
@@ -220,8 +240,13 @@ mod tests {
             NodeStatusEvent::Input(input) => input,
             other => panic!("not asked for: {other:?}"),
         };
-        assert!(matches!(next().await, NodeInput::Machine(Ok(_))));
-        assert!(matches!(next().await, NodeInput::Network(n) if n.resolved.is_empty()));
+        for _ in 0..2 {
+            match next().await {
+                NodeInput::Machine(machine) => assert!(machine.is_ok()),
+                NodeInput::Network(network) => assert_eq!(network, HostNetwork::default()),
+                other => panic!("not asked for: {other:?}"),
+            }
+        }
         answer.send(()).expect("it is waited for");
         assert!(matches!(next().await, NodeInput::Network(n) if n.resolved == [NAMED]));
         tasks.stop().cancel();

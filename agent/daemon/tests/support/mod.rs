@@ -32,7 +32,7 @@ use orlop_agent::host::Host;
 use orlop_agent::metrics::Metrics;
 use orlop_agent::node::{Drivers, Node, Plan};
 use orlop_agent::pleg::{RuntimeSignal, Signals};
-use orlop_agent::runtime_state::ContextSource;
+use orlop_agent::runtime_state::{ContextSource, RuntimeState};
 use orlop_agent::status::PodViews;
 use orlop_agent::testing::VirtualClock;
 use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
@@ -166,6 +166,7 @@ impl Machine {
         let driver = Arc::new(self.driver.clone());
         let drivers = Drivers {
             runtime: driver.clone(),
+            state: RuntimeState::ask(&*driver).await,
             handlers: Arc::new(PodHandlers::new(driver.clone()).unwrap()),
             images: driver,
             signals: NoEvents,

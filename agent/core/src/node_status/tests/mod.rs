@@ -99,6 +99,40 @@ fn an_existing_node_keeps_what_is_the_clusters() {
 }
 
 #[test]
+fn a_node_that_the_watch_has_shown_is_brought_in_line_with_one_call() {
+    let there = json!({"metadata": {"name": "n1", "uid": "uid-1", "labels": {"custom": "x"}},
+        "spec": {"podCIDRs": ["10.0.0.0/24"]}});
+    let listed = |w: &mut World| {
+        let node = Arc::new(serde_json::from_value(w.node()).unwrap());
+        w.step(NodeStatusEvent::Watched(WatchEvent::Listed(vec![node])), &mut peace());
+    };
+    let mut w = World::new();
+    w.store(there.clone());
+    listed(&mut w);
+    w.start(&mut peace());
+    assert_eq!(w.verbs(), ["patch"]);
+    assert!(w.machine.is_ready());
+    assert_eq!(w.node()["metadata"]["labels"]["custom"], "x");
+    assert_eq!(w.cidrs, [["10.0.0.0/24"]]);
+    assert!(matches!(&w.facts[0], NodeFact::Registered { created: false, .. }));
+
+    // It went meanwhile, and nobody has said so: the next try creates it. If somebody has, the first does.
+    for told in [false, true] {
+        let mut w = World::new();
+        w.store(there.clone());
+        listed(&mut w);
+        let old = w.delete();
+        if told {
+            w.step(NodeStatusEvent::Watched(WatchEvent::Deleted(old)), &mut peace());
+        }
+        w.start(&mut peace());
+        w.run(seconds(1), &mut peace());
+        assert_eq!(w.verbs(), if told { &["create"][..] } else { &["patch", "create"] });
+        assert!(w.machine.is_ready());
+    }
+}
+
+#[test]
 fn forbidden_to_create_is_said_and_tried_again_slower_and_slower() {
     let mut w = World::new();
     w.start(&mut std::iter::repeat(Fault::Forbidden));

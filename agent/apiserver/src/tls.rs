@@ -17,7 +17,7 @@ use crate::access::{Access, Credentials, Trust};
 use crate::connect::Protocol;
 
 /// Where Debian and most others keep the machine's certificate authorities.
-const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+pub const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// Why no trusted connection came about.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! Static pods from a server (`staticPodURL`) on the native node.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::lifecycle::await_gone;
 use crate::built;
 use crate::case::{Case, CaseContext, Level, Place};
+use crate::cluster::fixture::await_words;
+use crate::cluster::pki::{Authority, Pair};
 use crate::native::images;
 use crate::native::node::NativeNode;
 
@@ -21,13 +26,17 @@ const HERE: Place = Place { level: Level::L4n, group: None };
 /// Cases of this file.
 pub const CASES: &[Case] = &[HERE.case(
     "lifecycle/static-pod-url",
-    20,
-    "pods of a server of manifests come, change, stay while it is down, and go; its headers are told to nobody",
+    25,
+    "pods of a server of manifests come, change, stay while it is down, and go; its headers are told to nobody; by \
+     https only from a server whose authority the machine trusts",
     url,
 )];
 
 /// What the server wants to see, and nobody else is to.
 const TOKEN: &str = "Bearer e2e-hidden";
+
+/// The authorities that the node's machine trusts.
+const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// A server of manifests on the node's loopback.
 struct Manifests {
@@ -38,8 +47,8 @@ struct Manifests {
 }
 
 impl Manifests {
-    /// Its thread ends with the process.
-    fn start(node: &NativeNode) -> Result<Manifests> {
+    /// Its thread ends with the process. With a certificate it speaks TLS.
+    fn start(node: &NativeNode, tls: Option<Arc<ServerConfig>>) -> Result<Manifests> {
         let pid = node.pid();
         // A network namespace belongs to a thread; a socket stays in the one where it was made.
         let bound = std::thread::spawn(move || -> Result<TcpListener> {
@@ -56,7 +65,7 @@ impl Manifests {
                 let now = said.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 if let Some(body) = now {
                     // Who hangs up is not served.
-                    let _ = serve(stream, &body);
+                    let _ = accept(stream, tls.as_ref(), &body);
                 }
                 count.fetch_add(1, Ordering::SeqCst);
             }
@@ -83,8 +92,18 @@ impl Manifests {
     }
 }
 
-fn serve(mut stream: TcpStream, body: &str) -> std::io::Result<()> {
+fn accept(stream: TcpStream, tls: Option<&Arc<ServerConfig>>, body: &str) -> io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    match tls {
+        None => serve(stream, body),
+        Some(config) => {
+            let connection = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
+            serve(StreamOwned::new(connection, stream), body)
+        }
+    }
+}
+
+fn serve(mut stream: impl Read + Write, body: &str) -> io::Result<()> {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
         stream.read_exact(&mut byte)?;
@@ -93,7 +112,20 @@ fn serve(mut stream: TcpStream, body: &str) -> std::io::Result<()> {
     let head = String::from_utf8_lossy(&head).to_lowercase();
     let may = head.lines().any(|line| line == format!("authorization: {}", TOKEN.to_lowercase()));
     let (status, body) = if may { ("200 OK", body) } else { ("401 Unauthorized", "") };
-    write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+    write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())?;
+    stream.flush()
+}
+
+/// TLS as the server with this certificate.
+fn server_config(pair: &Pair) -> Result<Arc<ServerConfig>> {
+    let chain = CertificateDer::pem_file_iter(&pair.certificate)?.collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_file(&pair.key)?;
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    Ok(Arc::new(config))
 }
 
 fn pod(name: &str, word: &str) -> Value {
@@ -106,7 +138,7 @@ fn pod(name: &str, word: &str) -> Value {
 fn url(cx: &mut CaseContext<'_>) -> Result<()> {
     let agent = built::agent(&cx.run, false)?;
     let mut node = NativeNode::start(&cx.run, &cx.artefacts, agent)?;
-    let server = Manifests::start(&node)?;
+    let server = Manifests::start(&node, None)?;
     let address = format!("--manifest-url=http://127.0.0.1:{}/pods?token=e2e-hidden", server.port);
     let header = format!("--manifest-url-header=Authorization:{TOKEN}");
     let flags = [address.as_str(), &header, "--http-check-frequency=1s"];
@@ -154,8 +186,33 @@ fn url(cx: &mut CaseContext<'_>) -> Result<()> {
     server.say(Some(&[]));
     await_gone(&node, 60, "other-native")?;
 
+    ensure!(node.stop_agent()? == 0, "the agent ends with 0 on SIGTERM");
+    https(cx, &mut node, &header)?;
+
     let log = fs::read_to_string(node.logs().join("agent.log")).context("the agent's log")?;
     ensure!(log.contains("static pods not read from their URL"), "the log says that the server was down");
     ensure!(!log.contains("e2e-hidden"), "the log has what only the server is to know");
     Ok(())
+}
+
+/// The headers go to nobody whose certificate is not of an authority of the machine; one that is added is taken by the
+/// running agent.
+fn https(cx: &CaseContext<'_>, node: &mut NativeNode, header: &str) -> Result<()> {
+    let dir = cx.artefacts.join("url-pki");
+    fs::create_dir_all(&dir)?;
+    let authority = Authority::make(&dir, "ca", "manifests")?;
+    let server =
+        Manifests::start(node, Some(server_config(&authority.server(&dir, "server", &["127.0.0.1"])?)?))?;
+    server.say(Some(&[pod("safe", "one")]));
+    let address = format!("--manifest-url=https://127.0.0.1:{}/pods?token=e2e-hidden", server.port);
+    node.start_agent_with(&[&address, header, "--http-check-frequency=1s"])?;
+    node.await_agent_ready()?;
+    await_words(node, 30, &["static pods not read", "authority that this machine does not trust", BUNDLE])?;
+    ensure!(node.cri().view()?.one_running("safe-native").is_none(), "a pod of a server that is not trusted");
+    let mut bundle =
+        fs::OpenOptions::new().append(true).open(node.inside(BUNDLE)).context("the machine's authorities")?;
+    bundle.write_all(authority.pem.as_bytes())?;
+    node.wait(30, "the pod of the server that is trusted now", |v| v.one_running("safe-native"))?;
+    server.say(Some(&[]));
+    await_gone(node, 60, "safe-native")
 }

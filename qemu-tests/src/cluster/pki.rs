@@ -189,6 +189,19 @@ impl Authority {
         Ok(Authority { issuer: Issuer::new(params, key_pair), certificate, key, pem, public_key_hash })
     }
 
+    /// A server's certificate for these names.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn server(&self, dir: &Path, file: &str, names: &[&str]) -> Result<Pair> {
+        let purpose = ExtendedKeyUsagePurpose::ServerAuth;
+        self.issue(
+            dir,
+            file,
+            &Subject { common_name: file, organization: None, names, purpose, ended: false },
+        )
+    }
+
     fn issue(&self, dir: &Path, file: &str, subject: &Subject<'_>) -> Result<Pair> {
         let names: Vec<String> = subject.names.iter().map(|n| (*n).to_owned()).collect();
         let mut params = dated();

@@ -172,7 +172,7 @@ impl HttpClient {
                 let stream =
                     self.tls.connect(name, stream).await.map_err(|e| match tls::is_plain_text(&e) {
                         true => HttpError::NoTls { url: get.url() },
-                        false => failed(net::words(&e)),
+                        false => failed(tls::words(&e)),
                     })?;
                 exchange(stream, request, follow, failed, body_max).await
             }

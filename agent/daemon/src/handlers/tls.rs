@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use agent_apiserver::Unverified;
 use rustls::crypto::ring;
-use rustls::{ClientConfig, Error, InvalidMessage};
+use rustls::{CertificateError, ClientConfig, Error, InvalidMessage};
+
+use super::net;
 
 /// A client that talks to whoever answers.
 ///
@@ -26,4 +28,33 @@ pub(super) fn client() -> Result<Arc<ClientConfig>, Error> {
 pub(super) fn is_plain_text(error: &std::io::Error) -> bool {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     matches!(inner, Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)))
+}
+
+/// Why a handshake failed. The certificate of a server that must be who it says it is may be of anybody.
+pub(super) fn words(error: &std::io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    if let Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) = inner {
+        return format!(
+            "its certificate is signed by an authority that this machine does not trust: give the server one of an \
+             authority in {}, or add its own there",
+            agent_apiserver::SYSTEM_BUNDLE
+        );
+    }
+    net::words(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_an_unknown_authority_is_said_with_what_to_do() {
+        let of = |error: CertificateError| words(&io::Error::other(Error::InvalidCertificate(error)));
+        let unknown = of(CertificateError::UnknownIssuer);
+        assert!(unknown.contains("does not trust") && unknown.contains("/etc/ssl/certs"), "{unknown}");
+        assert!(!of(CertificateError::Revoked).contains("does not trust"));
+        assert_eq!(words(&io::Error::from_raw_os_error(111)), "connection refused");
+    }
 }

@@ -12,3 +12,4 @@ pub mod size;
 pub mod spent;
 pub mod start;
 pub mod stock;
+pub mod streams;

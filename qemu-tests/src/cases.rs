@@ -3,6 +3,7 @@
 use crate::case::Case;
 
 pub mod api;
+pub mod api_load;
 pub mod api_logs;
 pub mod api_metrics;
 pub mod api_pod_resources;
@@ -78,6 +79,7 @@ pub fn all() -> Vec<Case> {
         join_claims::CASES,
         join_clock::CASES,
         api::CASES,
+        api_load::CASES,
         api_logs::CASES,
         api_metrics::CASES,
         api_streams::CASES,

@@ -24,6 +24,7 @@ pub mod hostile;
 pub mod identities;
 pub mod join;
 pub mod kubeconfig;
+pub mod load;
 pub mod metrics_server;
 pub mod names;
 pub mod node_api;

@@ -119,6 +119,21 @@ enum Bench {
     },
     /// Sizes of the build output.
     Size,
+    /// Many streams at once, beside the upstream kubelet: execs that echo, followers of a log at 10 MB/s, a pod that churns.
+    Streams {
+        /// Execs at once.
+        #[arg(long, default_value_t = 50)]
+        execs: usize,
+        /// Megabytes that each of them echoes.
+        #[arg(long, default_value_t = 10)]
+        echo_mb: usize,
+        /// Followers at once.
+        #[arg(long, default_value_t = 200)]
+        followers: usize,
+        /// Megabytes of the log, a tenth of a second apart.
+        #[arg(long, default_value_t = 30)]
+        rounds: usize,
+    },
     /// Many pods on one node: all run and go again; memory and CPU time.
     Dense {
         /// How many.
@@ -199,6 +214,16 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 Bench::Peer { pods, burst, .. } => bench::peer::run(run, *pods, *burst)?,
                 Bench::Scrape { how } => bench::scrape::run(run, how)?,
                 Bench::Size => bench::size::run(run)?,
+                Bench::Streams { execs, echo_mb, followers, rounds } => {
+                    let echo_bytes = echo_mb * 1_000_000;
+                    let load = cluster::load::Load {
+                        execs: *execs,
+                        echo_bytes,
+                        followers: *followers,
+                        rounds: *rounds,
+                    };
+                    bench::streams::run(run, load)?;
+                }
                 Bench::Dense { pods } => bench::dense::run(run, *pods)?,
                 Bench::Start { pods } => bench::start::run(run, *pods)?,
                 Bench::Floor { pods, at_once } => bench::floor::run(run, *pods, at_once)?,

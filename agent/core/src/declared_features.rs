@@ -5,11 +5,25 @@
 //! Upstream: component-helpers/nodedeclaredfeatures (KEP-5328).
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+use orlop_config::kubelet::FeatureGates;
 
 use crate::types::pod;
 
 /// Features that a scheduler asks nodes for and that this one has.
-pub const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+
+/// The API server leaves WebSockets of exec, attach and port-forward to a node that declares it, untranslated; a gate.
+pub const WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
+
+/// What a node with these gates declares.
+#[must_use]
+pub fn declared(gates: &FeatureGates) -> Vec<String> {
+    if !gates.enabled("NodeDeclaredFeatures") {
+        return Vec::new();
+    }
+    let websockets = Some(WEBSOCKETS).filter(|gate| gates.enabled(gate));
+    DECLARED.into_iter().chain(websockets).map(str::to_owned).collect()
+}
 
 const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
 const INIT_CONTAINER_RESIZE: &str = "InPlacePodVerticalScalingInitContainers";
@@ -38,6 +52,24 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn websockets_are_declared_with_their_gate() {
+        let of = |set: &[(&str, bool)]| {
+            let map = set.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect();
+            declared(&FeatureGates::resolve(&map).unwrap())
+        };
+        assert_eq!(of(&[]), ["RestartAllContainersOnContainerExits", WEBSOCKETS]);
+        assert_eq!(of(&[(WEBSOCKETS, false)]), ["RestartAllContainersOnContainerExits"]);
+        let needing = [
+            "NodeDeclaredFeatures",
+            "InPlacePodLevelResourcesVerticalScaling",
+            "InPlacePodVerticalScalingInitContainers",
+            "RestartAllContainersOnContainerExits",
+            WEBSOCKETS,
+        ];
+        assert!(of(&needing.map(|gate| (gate, false))).is_empty());
+    }
 
     #[test]
     fn only_resizes_need_anything() {

@@ -3,27 +3,47 @@
 //! In: `logging.format` and `logging.verbosity`. Verbosity follows upstream's habit: 0 says what changes, 2
 //! and more says every call, 6 and more says everything the libraries say too.
 
+use std::sync::OnceLock;
+
+use anyhow::Context;
 use orlop_config::kubelet::enums::LogFormat;
 use orlop_config::kubelet::nested::Logging;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::time::SystemTime;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
+
+/// How to change what is said: the log is the process's, and so is this.
+static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Opens the log. `under_journald` leaves the time to the journal.
 ///
 /// # Errors
 /// There is a log already.
 pub fn init(logging: &Logging, under_journald: bool) -> anyhow::Result<()> {
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(filter(logging.verbosity)))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false);
-    let result = match (&logging.format, under_journald) {
-        (LogFormat::Json, _) => subscriber.json().flatten_event(true).with_timer(SystemTime).try_init(),
-        (LogFormat::Text, true) => subscriber.compact().without_time().try_init(),
-        (LogFormat::Text, false) => subscriber.compact().with_timer(SystemTime).try_init(),
+    let (level, handle) = reload::Layer::new(EnvFilter::new(filter(logging.verbosity)));
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false).with_target(false);
+    let lines = match (&logging.format, under_journald) {
+        (LogFormat::Json, _) => lines.json().flatten_event(true).with_timer(SystemTime).boxed(),
+        (LogFormat::Text, true) => lines.compact().without_time().boxed(),
+        (LogFormat::Text, false) => lines.compact().with_timer(SystemTime).boxed(),
     };
-    result.map_err(|e| anyhow::anyhow!("open the log: {e}"))
+    let opened = tracing_subscriber::registry().with(level).with(lines).try_init();
+    opened.map_err(|e| anyhow::anyhow!("open the log: {e}"))?;
+    // It is empty: only one log can be opened.
+    let _ = LEVEL.set(handle);
+    Ok(())
+}
+
+/// Says more or less from now on.
+///
+/// # Errors
+/// The log is not one that [`init`] opened.
+pub fn set_verbosity(verbosity: u32) -> anyhow::Result<()> {
+    let level = LEVEL.get().context("this process has opened no log")?;
+    level.reload(EnvFilter::new(filter(verbosity))).context("change the log's level")?;
+    tracing::info!(verbosity, "the log's level was changed");
+    Ok(())
 }
 
 fn filter(verbosity: u32) -> &'static str {

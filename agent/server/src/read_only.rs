@@ -29,7 +29,14 @@ const BOUNDS: Bounds = Bounds {
 /// First segments of paths that anybody may see.
 const OPEN: &[&str] = &["healthz", "pods", "stats", "metrics"];
 /// None of these handlers is served.
-const PATHS: Paths = Paths { debugging: false, system_log: false, system_log_query: false, profiling: false };
+const PATHS: Paths = Paths {
+    debugging: false,
+    system_log: false,
+    system_log_query: false,
+    profiling: false,
+    debug_flags: false,
+    split_logs: false,
+};
 
 /// Serves until `stop`. `bound` tells the address once it is listened on, `None` while it is not.
 pub async fn serve<N: NodeApi + NodeTools>(

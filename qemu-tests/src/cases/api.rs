@@ -138,6 +138,8 @@ const PATHS: &[(&str, &str)] = &[
     ("/portForward/default/x", "proxy"),
     ("/run/default/x/c?cmd=ls", "proxy"),
     ("/debug/pprof/", "proxy"),
+    ("/debug/pprof/heap", "proxy"),
+    ("/debug/flags/v", "proxy"),
     ("/%68ealthz", "proxy"),
     ("//pods", "proxy"),
     ("/metricsandmore", "proxy"),

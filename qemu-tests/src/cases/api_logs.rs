@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
+use crate::cluster::node_api::NodeApi;
 use crate::process::Guarded;
 
 /// Cases of this file.
@@ -19,7 +20,7 @@ pub const CASES: &[Case] = &[
         name: "api/logs",
         level: Level::L4n,
         expected_s: 30,
-        about: "kubectl logs: whole, --tail, --since, --since-time, --limit-bytes, --timestamps, --previous, long lines",
+        about: "kubectl logs: whole, --tail, --since, --since-time, --limit-bytes, --timestamps, --previous, long lines, one output alone",
         group: GROUP,
         run: logs,
     },
@@ -32,6 +33,8 @@ pub const CASES: &[Case] = &[
         run: follow,
     },
 ];
+
+const FIRST: &str = "172.30.0.10";
 
 fn logs(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
@@ -61,6 +64,17 @@ fn logs(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(kubectl(&[&since])? == format!("new\n{long}"), "{since}: {:.100}", kubectl(&[&since])?);
     ensure!(kubectl(&["-c", "other"]).is_err(), "a container that is not there has a log");
     ensure!(kubectl(&["--previous"]).is_err(), "a container that never ended has a previous log");
+    // One output alone; the API server's own gate is off, so it is asked of the node.
+    let (node, admin) = (NodeApi::at(&joined.cluster, FIRST)?, joined.cluster.pki().node_admin()?);
+    for (query, status, body) in [
+        ("stream=Stderr", 200, "two\n".to_owned()),
+        ("stream=Stdout", 200, format!("one\nthree\nnew\n{long}\n")),
+        ("stream=All", 200, format!("{all}\n")),
+        ("stream=Stdout&tailLines=1", 422, r#"{"message":"Invalid request."}"#.to_owned()),
+    ] {
+        let said = node.get(Some(&admin), &format!("/containerLogs/default/talks/c?{query}"))?;
+        ensure!(said == (status, body), "{query}: {} {:.100}", said.0, said.1);
+    }
     previous(joined)?;
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "talks", None)?;

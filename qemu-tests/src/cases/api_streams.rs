@@ -1,4 +1,6 @@
-//! `kubectl exec`, `cp`, `attach`, `port-forward`: streams through the API server and the node to the runtime.
+//! `kubectl exec`, `cp`, `attach`, `port-forward`: streams through the API server and the node to the runtime, once over
+//! WebSocket, which the node speaks itself (the API server leaves that to a node that declares it), and once over SPDY,
+//! which passes through. Counters of both ends say which way was taken.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -9,23 +11,33 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
+use crate::cluster::node_api::NodeApi;
 use crate::process::Guarded;
 use crate::run::Run;
+use crate::say;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[Case {
     name: "api/streams",
     level: Level::L4n,
     expected_s: 40,
-    about: "kubectl exec with input and exit code, cp, attach, port-forward",
+    about: "kubectl exec with input and exit code, cp, attach, port-forward; over WebSocket and over SPDY, as counters say",
     group: GROUP,
     run: streams,
 }];
+
+/// How kubectl goes to the API server, and that as its variables; without them it is WebSocket, with a way back to SPDY
+/// if that fails: the node's counters must show that it did not.
+const WAYS: [(&str, &[(&str, &str)]); 2] = [
+    ("WebSocket", &[]),
+    ("SPDY", &[("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false"), ("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false")]),
+];
+const FIRST: &str = "172.30.0.10";
 
 /// What a kubectl with input said.
 struct Said {
@@ -34,12 +46,14 @@ struct Said {
 }
 
 /// Runs kubectl with a file as its input, at most a minute.
-fn kubectl(run: &Arc<Run>, dir: &Path, joined: &Joined, args: &[&str], input: &[u8]) -> Result<Said> {
+fn kubectl(at: &Place<'_>, args: &[&str], input: &[u8]) -> Result<Said> {
+    let (run, dir) = (at.run, at.dir);
     fs::create_dir_all(dir)?;
     let (stdin, stdout) = (dir.join("stdin"), dir.join("stdout"));
     fs::write(&stdin, input)?;
-    let mut command = joined.cluster.kubectl_command(args);
+    let mut command = at.joined.cluster.kubectl_command(args);
     command
+        .envs(at.variables.iter().copied())
         .stdin(File::open(&stdin)?)
         .stdout(File::create(&stdout)?)
         .stderr(File::create(dir.join("stderr"))?);
@@ -50,12 +64,65 @@ fn kubectl(run: &Arc<Run>, dir: &Path, joined: &Joined, args: &[&str], input: &[
     Ok(Said { code: status.code(), output: fs::read(&stdout)? })
 }
 
+/// Where kubectl is started, and how it is to go.
+struct Place<'a> {
+    run: &'a Arc<Run>,
+    dir: &'a Path,
+    joined: &'a Joined,
+    variables: &'a [(&'a str, &'a str)],
+}
+
+/// How many streams the node has spoken with in WebSocket: exec, attach, port-forward.
+fn websockets(joined: &Joined) -> Result<[u32; 3]> {
+    let admin = joined.cluster.pki().node_admin()?;
+    let (status, text) = NodeApi::at(&joined.cluster, FIRST)?.get(Some(&admin), "/metrics")?;
+    ensure!(status == 200, "/metrics of the node: {status} {text}");
+    let of = |subresource: &str| {
+        let sample = format!("kubelet_websocket_streaming_requests_total{{subresource=\"{subresource}\"}} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&sample));
+        let whole = value.map(|value| value.split('.').next().unwrap_or_default().parse::<u32>());
+        whole.unwrap_or(Ok(0)).context(sample)
+    };
+    Ok([of("exec")?, of("attach")?, of("portforward")?])
+}
+
 fn streams(cx: &mut CaseContext<'_>) -> Result<()> {
     let (run, dir) = (cx.run.clone(), cx.artefacts.clone());
     let joined = Joined::shared(cx)?;
+    let node = joined.cluster.client().get::<Node>(&joined.cluster.client().all(), "first")?;
+    let status = node.and_then(|node| node.status).context("a node with a status")?;
+    let declared = status.declared_features.unwrap_or_default();
+    ensure!(declared.iter().any(|f| f == "ExtendWebSocketsToKubelet"), "the node declares {declared:?}");
     let script = format!("mkdir /www; echo served > /www/index.html; httpd -p 8080 -h /www; {STAYS}");
     joined.run_pod(api_pod("streams", "first", &script, 1))?;
-    let ask = |args: &[&str], input: &[u8]| kubectl(&run, &dir, joined, args, input);
+    for (way, variables) in WAYS {
+        let before = websockets(joined)?;
+        let place = Place { run: &run, dir: &dir, joined, variables };
+        all_streams(&place).with_context(|| format!("over {way}"))?;
+        let after = websockets(joined)?;
+        let [exec, attach, ports] = [0, 1, 2].map(|n| after[n] - before[n]);
+        if variables.is_empty() {
+            // Copies are execs, too: one there, one back, and one that looks what is there.
+            ensure!(exec >= 4 && attach == 1 && ports == 1, "over {way}: {exec}, {attach}, {ports}");
+        } else {
+            ensure!([exec, attach, ports] == [0; 3], "over {way}: {exec}, {attach}, {ports} over WebSocket");
+        }
+        say::line(format!(
+            "  over {way}: the node spoke WebSocket in {exec} exec, {attach} attach, {ports} port-forward"
+        ));
+    }
+    let counted = joined.cluster.client().raw("/metrics")?;
+    let translated = counted.lines().find(|line| line.contains("proxy_type=\"translated_at_apiserver\""));
+    ensure!(translated.is_none(), "the API server translated a stream: {translated:?}");
+    ensure!(counted.contains("proxy_type=\"proxied_to_kubelet\""), "the API server passed no stream on");
+    let client = joined.cluster.client();
+    client.delete::<Pod>(&client.of("default"), "streams", None)?;
+    await_pod_gone(&joined.cluster, "streams", 30)?;
+    joined.cluster.ensure_nothing_forbidden()
+}
+
+fn all_streams(at: &Place<'_>) -> Result<()> {
+    let ask = |args: &[&str], input: &[u8]| kubectl(at, args, input);
     let said = ask(&["exec", "streams", "--", "sh", "-c", "echo out; echo err >&2; exit 3"], b"")?;
     ensure!(said.output == b"out\n", "exec: {:?}", String::from_utf8_lossy(&said.output));
     ensure!(said.code == Some(3), "exec: exit code {:?}", said.code);
@@ -64,24 +131,28 @@ fn streams(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(said.code == Some(0) && said.output == sent, "exec -i cat: {} bytes back", said.output.len());
     let said = ask(&["exec", "streams", "-c", "other", "--", "true"], b"")?;
     ensure!(said.code != Some(0), "exec into a container that is not there");
-    let (there, back) = (dir.join("there"), dir.join("back"));
+    let said = ask(&["exec", "streams", "--", "/no/such/program"], b"")?;
+    ensure!(said.code != Some(0), "exec of what is not there");
+    let (there, back) = (at.dir.join("there"), at.dir.join("back"));
     fs::write(&there, &sent)?;
-    joined.cluster.kubectl(&["cp", &there.display().to_string(), "streams:/copied"])?;
-    joined.cluster.kubectl(&["cp", "streams:/copied", &back.display().to_string()])?;
+    for (from, to) in [
+        (there.display().to_string(), "streams:/copied".to_owned()),
+        ("streams:/copied".to_owned(), back.display().to_string()),
+    ] {
+        ensure!(ask(&["cp", &from, &to], b"")?.code == Some(0), "kubectl cp {from} {to}");
+    }
     ensure!(fs::read(&back)? == sent, "kubectl cp there and back");
-    port_forward(&run, &dir, joined)?;
-    attach(&run, &dir, joined)?;
-    let client = joined.cluster.client();
-    client.delete::<Pod>(&client.of("default"), "streams", None)?;
-    await_pod_gone(&joined.cluster, "streams", 30)?;
-    joined.cluster.ensure_nothing_forbidden()
+    port_forward(at)?;
+    attach(at)
 }
 
-fn port_forward(run: &Arc<Run>, dir: &Path, joined: &Joined) -> Result<()> {
+fn port_forward(at: &Place<'_>) -> Result<()> {
+    let (dir, joined) = (at.dir, at.joined);
     let stdout = dir.join("port-forward");
     let mut command = joined.cluster.kubectl_command(&["port-forward", "pod/streams", ":8080"]);
-    command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(dir.join("stderr"))?);
-    let forwarding = Guarded::spawn(run, &mut command)?;
+    command.envs(at.variables.iter().copied()).stdin(Stdio::null());
+    command.stdout(File::create(&stdout)?).stderr(File::create(dir.join("stderr"))?);
+    let forwarding = Guarded::spawn(at.run, &mut command)?;
     let deadline = Instant::now() + Duration::from_secs(30);
     let port: u16 = loop {
         let said = fs::read_to_string(&stdout)?;
@@ -104,14 +175,15 @@ fn port_forward(run: &Arc<Run>, dir: &Path, joined: &Joined) -> Result<()> {
     Ok(())
 }
 
-fn attach(run: &Arc<Run>, dir: &Path, joined: &Joined) -> Result<()> {
+fn attach(at: &Place<'_>) -> Result<()> {
+    let joined = at.joined;
     let mut pod = api_pod("listens", "first", "while read line; do echo got $line; done", 1);
     pod["spec"]["restartPolicy"] = json!("Never");
     for field in ["stdin", "stdinOnce"] {
         pod["spec"]["containers"][0][field] = json!(true);
     }
     joined.run_pod(pod)?;
-    let said = kubectl(run, dir, joined, &["attach", "-i", "listens"], b"one\ntwo\n")?;
+    let said = kubectl(at, &["attach", "-i", "listens"], b"one\ntwo\n")?;
     let text = String::from_utf8_lossy(&said.output).into_owned();
     ensure!(text.contains("got one\ngot two\n"), "attach: {text:?}");
     let client = joined.cluster.client();

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::bench::native::resident_kib;
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
+use crate::cluster::kubeconfig::Credentials;
 use crate::cluster::node_api::NodeApi;
 use crate::cluster::plane::Cluster;
 use crate::cluster::proxy::inside;
@@ -32,7 +33,7 @@ pub const CASES: &[Case] = &[
         name: "api/tools",
         level: Level::L4n,
         expected_s: 15,
-        about: "commands by /run, a checkpoint that the runtime refuses, /statusz and /flagz",
+        about: "commands by /run, a checkpoint that the runtime refuses, /statusz and /flagz, the log level, profiles",
         group: GROUP,
         run: tools,
     },
@@ -135,11 +136,32 @@ fn tools(cx: &mut CaseContext<'_>) -> Result<()> {
     );
     let (status, flags) = node.get(Some(&admin), "/flagz")?;
     ensure!(status == 200 && flags.contains("\nkubeconfig="), "{flags}");
+    debugging(&node, &admin)?;
     let configz: Value = serde_json::from_str(&node.get(Some(&admin), "/configz")?.1)?;
     ensure!(configz["kubeletconfig"]["enableSystemLogQuery"] == true, "{configz}");
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "obeys", None)?;
     await_pod_gone(&joined.cluster, "obeys", 30)
+}
+
+/// The log level of the running agent, and profiles.
+fn debugging(node: &NodeApi<'_>, admin: &Credentials) -> Result<()> {
+    let set = |level: &str| node.send(Some(admin), "PUT", "/debug/flags/v", level);
+    for (level, status, words) in [
+        ("4", 200, "successfully set klog.logging.verbosity to 4\n"),
+        ("much", 400, "strconv.ParseUint: parsing \"much\": invalid syntax\n"),
+        ("2", 200, "successfully set klog.logging.verbosity to 2\n"),
+    ] {
+        let (is, said) = set(level)?;
+        ensure!((is, said.as_str()) == (status, words), "level {level}: {is} {said}");
+    }
+    let (status, said) = set(&"9".repeat(1000))?;
+    ensure!(status == 400 && said.starts_with("error reading request body"), "{status} {said}");
+    let (status, said) = node.get(Some(admin), "/debug/pprof/cmdline")?;
+    ensure!(status == 200 && said.contains("\0--kubeconfig="), "/debug/pprof/cmdline: {status} {said}");
+    let (status, said) = node.get(Some(admin), "/debug/pprof/heap")?;
+    ensure!(status == 501 && said.contains("keeps no record"), "/debug/pprof/heap: {status} {said}");
+    Ok(())
 }
 
 fn strangers(cx: &mut CaseContext<'_>) -> Result<()> {

@@ -80,7 +80,22 @@ impl<'a> NodeApi<'a> {
     /// # Errors
     /// If there is no answer, or the certificate is not the node's.
     pub fn ask(&self, who: Option<&Credentials>, method: &str, path: &str) -> Result<(u16, String)> {
-        let request = http::Request::builder().method(method).uri(path).body(Body::empty())?;
+        self.send(who, method, path, "")
+    }
+
+    /// A request with a body of text.
+    ///
+    /// # Errors
+    /// If there is no answer, or the certificate is not the node's.
+    pub fn send(
+        &self,
+        who: Option<&Credentials>,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<(u16, String)> {
+        let body = Body::from(body.as_bytes().to_vec());
+        let request = http::Request::builder().method(method).uri(path).body(body)?;
         let (status, body) = self.as_user(who)?.send(request)?;
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
     }

@@ -20,6 +20,6 @@ mod tests;
 
 pub use choose::{NoLog, choose};
 pub use options::{LogOptions, OptionsError};
-pub use records::{Record, Records};
+pub use records::{Output, Record, Records};
 pub use select::Selector;
 pub use tail::TailScan;

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use k8s_openapi::jiff::Timestamp;
 
+use super::Output;
 use crate::time::Wall;
 
 /// What a client asked for.
@@ -21,6 +22,8 @@ pub struct LogOptions {
     pub tail: Option<u64>,
     /// Not more than this.
     pub limit_bytes: Option<u64>,
+    /// One of the container's two outputs alone; the gate PodLogsQuerySplitStreams allows it.
+    pub stream: Option<Output>,
 }
 
 /// Why a query is none; both have upstream's status codes.
@@ -79,8 +82,11 @@ impl LogOptions {
         if since_seconds.is_some() && since_time.is_some() {
             return Err(OptionsError::Invalid);
         }
-        if !matches!(stream, None | Some("" | "All")) {
-            // One stream alone is behind the gate PodLogsQuerySplitStreams, which is off.
+        options.stream = match stream {
+            None | Some("" | "All") => None,
+            Some(name) => Some(Output::of(name).ok_or(OptionsError::Invalid)?),
+        };
+        if options.stream.is_some() && tail.is_some() {
             return Err(OptionsError::Invalid);
         }
         let unsigned = |value: Option<i64>| value.and_then(|v| u64::try_from(v).ok());

@@ -71,11 +71,39 @@ impl Records {
     }
 }
 
+/// One of a container's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Its output.
+    Stdout,
+    /// Its errors.
+    Stderr,
+}
+
+impl Output {
+    /// By its name in a query; `All` is none.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Output> {
+        [Output::Stdout, Output::Stderr].into_iter().find(|output| output.name() == name)
+    }
+
+    /// Its name in a query.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Output::Stdout => "Stdout",
+            Output::Stderr => "Stderr",
+        }
+    }
+}
+
 /// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// When it was written, as the runtime spells it; not looked at here.
     pub time: &'a [u8],
+    /// Where it was written.
+    pub output: Output,
     /// The next record of its stream goes on with the line.
     pub partial: bool,
     /// The line, or a part of it.
@@ -89,14 +117,16 @@ impl Record<'_> {
         let mut fields = record.splitn(4, |b| *b == b' ');
         let (time, stream, tags) = (fields.next()?, fields.next()?, fields.next()?);
         let content = fields.next().unwrap_or_default();
-        if !matches!(stream, b"stdout" | b"stderr") {
-            return None;
-        }
+        let output = match stream {
+            b"stdout" => Output::Stdout,
+            b"stderr" => Output::Stderr,
+            _ => return None,
+        };
         let partial = match tags.split(|b| *b == b':').next()? {
             b"F" => false,
             b"P" => true,
             _ => return None,
         };
-        Some(Record { time, partial, content })
+        Some(Record { time, output, partial, content })
     }
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{LogOptions, Record, Records};
+use super::{LogOptions, Output, Record, Records};
 use crate::time::Wall;
 
 /// A runtime splits at 16 KiB; a record much longer than that is none of a runtime.
@@ -15,6 +15,7 @@ const RECORD_BYTES_MAX: usize = 256 * 1024;
 pub struct Selector {
     timestamps: bool,
     since: Option<Wall>,
+    stream: Option<Output>,
     /// Bytes that may still be sent.
     bytes_left: Option<u64>,
     /// Records that may still be sent: with `tail` and without `follow` what is written meanwhile is not.
@@ -32,6 +33,7 @@ impl Selector {
         Selector {
             timestamps: options.timestamps,
             since: options.since,
+            stream: options.stream,
             bytes_left: options.limit_bytes,
             records_left: options.tail.filter(|_| !options.follow),
             records: Records::new(RECORD_BYTES_MAX),
@@ -70,10 +72,13 @@ impl Selector {
     }
 
     fn record(&mut self, record: &[u8], out: &mut Vec<u8>) {
-        let Some((Record { partial, content, .. }, time, at)) = parse(record) else {
+        let Some((Record { output, partial, content, .. }, time, at)) = parse(record) else {
             self.malformed += 1;
             return;
         };
+        if self.stream.is_some_and(|stream| stream != output) {
+            return;
+        }
         if let Some(left) = &mut self.records_left {
             *left -= 1;
         }

@@ -41,7 +41,9 @@ fn queries() {
     assert_eq!(query("tailLines=0").unwrap().tail, Some(0));
     assert_eq!(query("tailLines=3&tailLines=4").unwrap().tail, Some(3));
     assert_eq!(query("sinceTime=1970-01-01T00:00:01Z").unwrap().since, Some(Wall(1_000_000_000)));
-    assert!(query("stream=All&unknown=1").is_ok());
+    assert_eq!(query("stream=All&tailLines=1&unknown=1").unwrap().stream, None);
+    assert_eq!(query("stream=Stdout").unwrap().stream, Some(Output::Stdout));
+    assert_eq!(query("stream=Stderr&follow").unwrap().stream, Some(Output::Stderr));
     for undecodable in ["tailLines=x", "limitBytes=", "sinceSeconds=1.5", "sinceTime=yesterday"] {
         assert_eq!(query(undecodable), Err(OptionsError::Undecodable), "{undecodable}");
     }
@@ -50,7 +52,9 @@ fn queries() {
         "limitBytes=0",
         "sinceSeconds=0",
         "sinceSeconds=1&sinceTime=2026-01-01T00:00:00Z",
-        "stream=Stdout",
+        "stream=stdout",
+        "stream=Both",
+        "stream=Stdout&tailLines=5",
     ] {
         assert_eq!(query(invalid), Err(OptionsError::Invalid), "{invalid}");
     }
@@ -62,6 +66,22 @@ fn lines_come_whole_wherever_the_bytes_are_cut() {
         let pieces: Vec<&[u8]> = LOG.chunks(size).collect();
         assert_eq!(selected(&LogOptions::default(), &pieces), "one\ntwo more\n\nlast\n", "pieces of {size}");
     }
+}
+
+#[test]
+fn one_output_alone() {
+    let of = |stream, follow| LogOptions { stream: Some(stream), follow, ..LogOptions::default() };
+    for size in 1..LOG.len() {
+        let pieces: Vec<&[u8]> = LOG.chunks(size).collect();
+        assert_eq!(selected(&of(Output::Stdout, true), &pieces), "one\n\nlast\n", "pieces of {size}");
+        assert_eq!(selected(&of(Output::Stderr, false), &pieces), "two more\n", "pieces of {size}");
+    }
+    let limited = LogOptions { limit_bytes: Some(5), ..of(Output::Stderr, false) };
+    assert_eq!(selected(&limited, &[LOG]), "two m", "what is not sent does not count");
+    // Lines of both that are in parts at once.
+    let mixed = b"2026-11-21T04:00:01Z stdout P a \n2026-11-21T04:00:02Z stderr F b\n2026-11-21T04:00:03Z stdout F c\n";
+    let timed = LogOptions { timestamps: true, ..of(Output::Stdout, false) };
+    assert_eq!(selected(&timed, &[mixed]), "2026-11-21T04:00:01Z a c\n");
 }
 
 #[test]

@@ -318,6 +318,12 @@ pub static EVENT_LATENCY: Histogram<0> = histogram(
     COMMON,
     "Seconds from an event in the container runtime until it is here.",
 );
+/// Streams whose WebSocket ends here.
+pub static WEBSOCKET_STREAMS: Counter<1> = counter(
+    "kubelet_websocket_streaming_requests_total",
+    ["subresource"],
+    "Streams over WebSocket that the node translated or tunnelled itself.",
+);
 /// Hooks that fell back.
 pub static HTTP_FALLBACKS: Counter<0> = counter(
     "kubelet_lifecycle_handler_http_fallbacks_total",

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 use orlop_config::kubelet::flags::args::Options;
-use orlop_config::kubelet::{KubeletConfiguration, enums::TaintEffect};
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration, enums::TaintEffect};
 
 use super::addresses::AddressPolicy;
 use super::inputs::Inputs;
-use crate::declared_features::DECLARED;
+use crate::declared_features::declared;
 use crate::resources::node_allocatable::Reservations;
 
 /// What does not change while the agent runs.
@@ -113,7 +113,7 @@ impl NodeStatusConfig {
             images_max: kubelet.node_status_max_images,
             port: kubelet.port,
             kubelet_version: kubelet_version.to_owned(),
-            declared_features: DECLARED.map(str::to_owned).to_vec(),
+            declared_features: declared(&FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default()),
             update_period: kubelet.node_status_update_frequency.to_std(),
             report_period: kubelet.node_status_report_frequency.to_std(),
             seed,

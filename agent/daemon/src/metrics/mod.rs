@@ -158,6 +158,11 @@ impl Metrics {
         });
     }
 
+    /// A stream was spoken with in WebSocket here.
+    pub fn took_websocket(&self, subresource: &'static str) {
+        self.with(|state| state.main.count(&families::WEBSOCKET_STREAMS, [subresource]));
+    }
+
     /// A hook's server spoke plain text and was asked again so.
     pub fn hook_fell_back(&self) {
         self.with(|state| state.main.count(&families::HTTP_FALLBACKS, []));

@@ -21,6 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use agent_apiserver::ApiClient;
+use agent_core::declared_features::WEBSOCKETS;
 use agent_core::drivers::{Checkpoints, Exec, Runtime, Statistics as RuntimeStatistics, Streaming};
 use agent_core::server_policy::AccessPolicy;
 use agent_linux::directory_hints::DirectoryHints;
@@ -162,20 +163,24 @@ async fn serve_https<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatis
     let guard = Guard::new(AccessPolicy::new(kubelet), node_name, client, authorities, clock(tasks));
     let spawner: Arc<dyn Spawn> = Arc::new(tasks.clone());
     let idle = kubelet.streaming_connection_idle_timeout.to_std();
-    let streams = Streams { idle, spawner: spawner.clone() };
-    let handler = Arc::new(Api::new(view, guard, paths(kubelet), streams, clock(tasks)));
+    let gates = FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default();
+    let extended = gates.enabled(WEBSOCKETS);
+    let streams = Streams { idle, spawner: spawner.clone(), extended };
+    let handler = Arc::new(Api::new(view, guard, paths(kubelet, &gates), streams, clock(tasks)));
     let https = Https { tls, limits: Limits::default(), handler, spawner };
     let (bound, _) = watch::channel(None);
     tasks.start(https.serve(address, bound, tasks.stop().clone()));
     Ok(())
 }
 
-fn paths(kubelet: &KubeletConfiguration) -> Paths {
+fn paths(kubelet: &KubeletConfiguration, gates: &FeatureGates) -> Paths {
     Paths {
         debugging: kubelet.enable_debugging_handlers,
         system_log: kubelet.enable_system_log_handler,
         system_log_query: kubelet.enable_system_log_query,
         profiling: kubelet.enable_profiling_handler,
+        debug_flags: kubelet.enable_debug_flags_handler,
+        split_logs: gates.enabled("PodLogsQuerySplitStreams"),
     }
 }
 

@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use super::view::{NodeView, running};
 use crate::actor::Tasks;
 use crate::cli::Settings;
+use crate::logging;
 use crate::pod_dirs::chain;
 
 /// The node's log directory.
@@ -45,12 +46,13 @@ pub(super) struct ProcessFacts {
     checkpoints: PathBuf,
     started: Wall,
     flags: Vec<(String, String)>,
+    command_line: Vec<String>,
 }
 
 impl ProcessFacts {
     pub(super) fn new(settings: &Settings, started: Wall) -> ProcessFacts {
         let checkpoints = Path::new(&settings.options.root_dir).join("checkpoints");
-        ProcessFacts { checkpoints, started, flags: settings.given.clone() }
+        ProcessFacts { checkpoints, started, flags: settings.given.clone(), command_line: command_line() }
     }
 }
 
@@ -133,6 +135,21 @@ impl<R: Runtime + Exec + Checkpoints> NodeTools for NodeView<R> {
     fn flags(&self) -> Vec<(String, String)> {
         self.process.flags.clone()
     }
+
+    fn command_line(&self) -> Vec<String> {
+        self.process.command_line.clone()
+    }
+
+    fn set_verbosity(&self, level: u32) -> Result<(), String> {
+        logging::set_verbosity(level).map_err(|e| format!("{e:#}"))
+    }
+}
+
+/// This process's, as the kernel has it; empty if it does not say.
+fn command_line() -> Vec<String> {
+    let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let arguments = bytes.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
+    arguments.map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
 }
 
 async fn send_file(file: File, to: Pieces) {

@@ -248,6 +248,10 @@ impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
         };
         url.map_err(|e| chain(&e))
     }
+
+    fn took_websocket(&self, subresource: &'static str) {
+        self.metrics.took_websocket(subresource);
+    }
 }
 
 /// The running instance of a container.

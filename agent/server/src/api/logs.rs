@@ -9,8 +9,11 @@ use serde_json::json;
 use super::{LogRequest, NodeApi, decoded, pairs};
 use crate::body::{Body, json as json_answer, streamed, text};
 
-pub(super) async fn answer<N: NodeApi>(node: &N, rest: &[&str], query: &str, now: Wall) -> Response<Body> {
-    let request = match find(node, rest, query, now) {
+/// `now`, and whether one of the two outputs may be asked for alone.
+pub(super) type Given = (Wall, bool);
+
+pub(super) async fn answer<N: NodeApi>(node: &N, rest: &[&str], query: &str, given: Given) -> Response<Body> {
+    let request = match find(node, rest, query, given) {
         Ok(request) => request,
         Err(response) => return response,
     };
@@ -25,7 +28,12 @@ fn message(status: StatusCode, words: &str) -> Response<Body> {
 }
 
 #[allow(clippy::result_large_err)] // the error is the answer
-fn find<N: NodeApi>(node: &N, rest: &[&str], query: &str, now: Wall) -> Result<LogRequest, Response<Body>> {
+fn find<N: NodeApi>(
+    node: &N,
+    rest: &[&str],
+    query: &str,
+    (now, split): Given,
+) -> Result<LogRequest, Response<Body>> {
     let missing = |what: &str| message(StatusCode::BAD_REQUEST, &format!("Missing {what}."));
     let name = |at: usize| rest.get(at).and_then(|segment| decoded(segment, false)).unwrap_or_default();
     let (namespace, pod, container) = (name(0), name(1), name(2));
@@ -51,6 +59,13 @@ fn find<N: NodeApi>(node: &N, rest: &[&str], query: &str, now: Wall) -> Result<L
         node.pod(&namespace, &pod).ok_or_else(|| not_found(format!("pod {pod:?} does not exist")))?;
     if !names(&found).any(|name| name == container) {
         return Err(not_found(format!("container {container:?} not found in pod {pod:?}")));
+    }
+    if let Some(stream) = options.stream.filter(|_| !split) {
+        let words = format!(
+            "unable to return the given log stream: {:?}. Please enable PodLogsQuerySplitStreams feature gate in kubelet",
+            stream.name()
+        );
+        return Err(text(StatusCode::BAD_REQUEST, format!("{words}\n")));
     }
     let container_id = choose(&pod, &container, &status, options.previous)
         .map_err(|why| text(StatusCode::BAD_REQUEST, why.to_string()))?;

@@ -1,9 +1,11 @@
 //! The paths of the HTTPS API, and who answers them. Contract 14.3.
 //!
 //! In: requests that [`crate::auth`] let in, [`NodeApi`]. Out: answers. Invariants: a path is compared as it is on the
-//! wire, the same text that was judged; what is not built yet says so with 501; without debugging handlers those paths
-//! answer 405, as upstream's do.
+//! wire, the same text that was judged; what is not built says so with 501; without debugging handlers those paths answer
+//! 405, as upstream's do.
 
+mod bridged;
+mod debug;
 mod healthz;
 mod logs;
 mod streams;
@@ -111,6 +113,9 @@ pub trait NodeApi: Send + Sync + 'static {
     /// # Errors
     /// Why there can be none.
     fn stream_url(&self, request: StreamRequest) -> impl Future<Output = Result<String, String>> + Send;
+
+    /// A stream (`exec`, `attach`, `portforward`) is spoken with in WebSocket by this node itself.
+    fn took_websocket(&self, subresource: &'static str);
 }
 
 /// What metrics are asked for.
@@ -131,6 +136,8 @@ pub struct Streams {
     pub idle: Duration,
     /// Who moves their bytes.
     pub spawner: Arc<dyn Spawn>,
+    /// The gate ExtendWebSocketsToKubelet: WebSocket `v5.channel.k8s.io` and SPDY within WebSocket are spoken here.
+    pub extended: bool,
 }
 
 /// What of the configuration decides about paths.
@@ -144,6 +151,10 @@ pub struct Paths {
     pub system_log_query: bool,
     /// `enableProfilingHandler`.
     pub profiling: bool,
+    /// `enableDebugFlagsHandler`.
+    pub debug_flags: bool,
+    /// The gate PodLogsQuerySplitStreams.
+    pub split_logs: bool,
 }
 
 /// Paths that debugging handlers have, by their first segment.
@@ -190,20 +201,17 @@ impl<N: NodeApi + NodeTools, A: ApiServer> Handler for Api<N, A> {
         let (inner, chain) = (self.inner.clone(), peer.chain.clone());
         Box::pin(async move {
             let _counted = Counted::new(inner.clone(), &request);
-            // A body is never read here: it is dropped with the request, or what a stream begins with.
+            // A body is not read (but for a log level): it is dropped with the request, or what a stream begins with.
             let (parts, body) = request.into_parts();
             match inner.guard.admit(&chain, &parts).await {
                 Ok(user) => {
                     tracing::debug!(user = user.name, method = %parts.method, path = parts.uri.path(), "request");
                     if inner.paths.debugging && streams::is_stream(parts.uri.path()) {
-                        let Streams { idle, spawner } = inner.streams.clone();
-                        return streams::answer(
-                            &*inner.node,
-                            Request::from_parts(parts, body),
-                            idle,
-                            spawner,
-                        )
-                        .await;
+                        let request = Request::from_parts(parts, body);
+                        return streams::answer(&*inner.node, request, inner.streams.clone()).await;
+                    }
+                    if debug::is_level(&inner.paths, parts.uri.path()) {
+                        return debug::level(&*inner.node, &parts.method, body).await;
                     }
                     let query = parts.uri.query().unwrap_or_default();
                     let now = (inner.clock)().wall;
@@ -284,7 +292,7 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
             Err(problem) => text(StatusCode::INTERNAL_SERVER_ERROR, problem),
         },
         ["configz"] if get => json_answer(StatusCode::OK, &json!({ "kubeletconfig": node.configuration() })),
-        ["containerLogs", rest @ ..] if get => logs::answer(node, rest, query, now).await,
+        ["containerLogs", rest @ ..] if get => logs::answer(node, rest, query, (now, paths.split_logs)).await,
         ["metrics"] if get => metrics(node, MetricsOf::Node).await,
         ["metrics", "probes"] if get => metrics(node, MetricsOf::Probes).await,
         ["metrics", "slis"] if get => metrics(node, MetricsOf::Slis).await,
@@ -318,10 +326,13 @@ pub(crate) async fn answer<N: NodeApi + NodeTools>(
         {
             not_allowed("GET")
         }
+        ["debug", "flags", "v"] => debug::level_without_body(paths.debug_flags, method),
         ["debug", "pprof", ..] if !paths.profiling => {
             text(StatusCode::METHOD_NOT_ALLOWED, "profiling endpoint is disabled.\n")
         }
-        _ => not_built(first).unwrap_or_else(|| text(StatusCode::NOT_FOUND, "404 page not found\n")),
+        ["debug", "pprof", name] if get => debug::profile(node, name),
+        ["debug", "pprof", ..] if !get => not_allowed("GET"),
+        _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
 
@@ -343,16 +354,6 @@ async fn summary<N: NodeApi>(node: &N, query: &str) -> Response<Body> {
         Ok(document) => whole(StatusCode::OK, "application/json", document.into()),
         Err(problem) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("Internal Error: {problem}")),
     }
-}
-
-/// 501 for what upstream has and this node does not have yet.
-fn not_built(first: &str) -> Option<Response<Body>> {
-    let what = match first {
-        "metrics" => "these metrics",
-        "debug" => "this debugging endpoint",
-        _ => return None,
-    };
-    Some(text(StatusCode::NOT_IMPLEMENTED, format!("this node's agent does not support {what} yet\n")))
 }
 
 fn pod_list(pods: Vec<Pod>) -> Response<Body> {

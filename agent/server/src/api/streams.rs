@@ -1,15 +1,12 @@
 //! `/exec`, `/attach`, `/portForward`: whom the client wants to speak with, and the tunnel there.
 
-use std::sync::Arc;
-use std::time::Duration;
-
+use agent_core::streaming::upgrade::{Kind, Way, way};
 use agent_core::streaming::{StreamOptions, ports};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 
-use super::{NodeApi, decoded, pairs, tunnel};
+use super::{NodeApi, Streams, bridged, decoded, pairs, tunnel};
 use crate::body::{Body, text};
-use crate::https::Spawn;
 
 /// What a stream leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,20 +36,33 @@ pub(super) fn is_stream(path: &str) -> bool {
 pub(super) async fn answer<N: NodeApi>(
     node: &N,
     request: Request<Incoming>,
-    idle: Duration,
-    spawner: Arc<dyn Spawn>,
+    streams: Streams,
 ) -> Response<Body> {
-    let asked = {
-        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-        find(node, request.method(), path, query)
-    };
-    let asked = match asked {
+    let path = request.uri().path();
+    let kind = if path.starts_with("/portForward/") { Kind::Ports } else { Kind::Command };
+    let way = way(kind, bridged::wish(request.headers()), streams.extended);
+    // Ports that are tunnelled are named in the tunnel.
+    let query = request.uri().query().filter(|_| !matches!(way, Way::Tunnelled(_))).unwrap_or_default();
+    let asked = match find(node, request.method(), path, query) {
         Ok(asked) => asked,
         Err((status, words)) => return text(status, format!("{words}\n")),
     };
-    match node.stream_url(asked).await {
-        Ok(url) => tunnel::lead(request, &url, idle, spawner).await,
-        Err(problem) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{problem}\n")),
+    let (subresource, options) = match &asked.to {
+        StreamTo::Exec(_, options) => ("exec", options.clone()),
+        StreamTo::Attach(_, options) => ("attach", options.clone()),
+        StreamTo::Ports(_) => ("portforward", StreamOptions::default()),
+    };
+    let url = match node.stream_url(asked).await {
+        Ok(url) => url,
+        Err(problem) => return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{problem}\n")),
+    };
+    if way != Way::Opaque {
+        node.took_websocket(subresource);
+    }
+    match way {
+        Way::Opaque => tunnel::lead(request, &url, streams.idle, streams.spawner).await,
+        Way::Translated => bridged::translated(request, url, &options, streams),
+        Way::Tunnelled(protocols) => bridged::tunnelled(request, &url, protocols, streams).await,
     }
 }
 

@@ -98,6 +98,8 @@ impl NodeApi for FakeNode {
         Err(format!("no runtime for {request:?}"))
     }
 
+    fn took_websocket(&self, _: &'static str) {}
+
     async fn open_log(&self, request: LogRequest) -> Result<LogPieces, String> {
         self.opened.lock().unwrap().push(request);
         if self.broken {
@@ -111,7 +113,14 @@ impl NodeApi for FakeNode {
     }
 }
 
-const ALL: Paths = Paths { debugging: true, system_log: true, system_log_query: true, profiling: true };
+const ALL: Paths = Paths {
+    debugging: true,
+    system_log: true,
+    system_log_query: true,
+    profiling: true,
+    debug_flags: true,
+    split_logs: false,
+};
 const NOW: Wall = Wall(1_795_262_400_000_000_000);
 
 /// Runs `client` against the read-only port of a node of values.
@@ -174,7 +183,8 @@ async fn paths_and_answers() {
         ("/stats/", 404, "404 page not found\n"),
         ("/stats/summary/x", 404, "404 page not found\n"),
         ("/metrics/resource", 200, "resource_scrape_error 0\n"),
-        ("/debug/flags/v", 501, "this node's agent does not support this debugging endpoint yet\n"),
+        ("/debug/flags/v", 406, "unsupported http method\n"),
+        ("/debug/flags/w", 404, "404 page not found\n"),
     ] {
         assert_eq!(get(&node, target).await, (status, body.to_owned()), "{target}");
     }

@@ -51,6 +51,15 @@ pub trait NodeTools: Send + Sync + 'static {
 
     /// The flags that it was given, name and value.
     fn flags(&self) -> Vec<(String, String)>;
+
+    /// The process's command line.
+    fn command_line(&self) -> Vec<String>;
+
+    /// Says more or less from now on, `logging.verbosity`'s way.
+    ///
+    /// # Errors
+    /// Why it goes on as it was.
+    fn set_verbosity(&self, level: u32) -> Result<(), String>;
 }
 
 /// One container of a pod.

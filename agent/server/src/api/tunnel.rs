@@ -19,9 +19,8 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::{HOST, HeaderValue};
-use hyper::http::request::Parts;
-use hyper::{Request, Response, StatusCode, Uri};
+use hyper::header::{HOST, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::net::TcpStream;
@@ -32,7 +31,7 @@ use crate::body::{Body, text, whole};
 use crate::https::Spawn;
 
 /// For the runtime's answer to the upgrade.
-const ANSWER: Duration = Duration::from_secs(30);
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
 /// Of a runtime's refusal only the beginning matters.
 const REFUSAL_MAX: usize = 64 * 1024;
 
@@ -59,30 +58,17 @@ async fn upgrade(
     idle: Duration,
     spawner: Arc<dyn Spawn>,
 ) -> Result<Response<Body>, String> {
-    let url: Uri = url.parse().map_err(|e| format!("the runtime's streaming URL is none: {e}"))?;
-    let authority = url.authority().ok_or("the runtime's streaming URL names no server")?.clone();
-    if url.scheme_str() != Some("http") {
-        return Err("the runtime's streaming server wants TLS, which is not supported".to_owned());
-    }
-    let address = (authority.host().trim_matches(['[', ']']).to_owned(), authority.port_u16().unwrap_or(80));
-    let stream = TcpStream::connect((address.0.as_str(), address.1)).await;
-    let stream = stream.map_err(|e| format!("connect to the runtime's streaming server: {e}"))?;
-    let said = |e: hyper::Error| format!("the runtime's streaming server: {e}");
-    let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(said)?;
-    spawner.spawn(Box::pin(async move {
-        // Its end is seen by whoever waits for the answer or for the bytes.
-        let _ = connection.with_upgrades().await;
-    }));
     let on_client = hyper::upgrade::on(&mut client);
     let (parts, _body) = client.into_parts();
-    let request = forwarded(&parts, &url, authority.as_str())?;
-    let mut answer = send.send_request(request).await.map_err(said)?;
+    let mut headers = parts.headers;
+    // Who the client is to the node is no business of the runtime's.
+    headers.remove(hyper::header::AUTHORIZATION);
+    let mut answer = ask(url, parts.method, headers, &*spawner).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(refused(answer).await);
     }
     let on_runtime = hyper::upgrade::on(&mut answer);
-    let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let mut response = switching();
     *response.headers_mut() = answer.headers().clone();
     spawner.spawn(Box::pin(async move {
         let (Ok(client), Ok(runtime)) = tokio::join!(on_client, on_runtime) else { return };
@@ -91,24 +77,57 @@ async fn upgrade(
     Ok(response)
 }
 
-/// The client's request with the runtime's address; its headers say what it wants to speak.
-fn forwarded(parts: &Parts, url: &Uri, authority: &str) -> Result<Request<Empty<Bytes>>, String> {
-    let target = url.path_and_query().map_or("/", |p| p.as_str());
-    let mut request = Request::builder().method(&parts.method).uri(target).body(Empty::new());
-    if let Ok(request) = &mut request {
-        *request.headers_mut() = parts.headers.clone();
-        // Who the client is to the node is no business of the runtime's.
-        request.headers_mut().remove(hyper::header::AUTHORIZATION);
-        let host = HeaderValue::try_from(authority).map_err(|e| e.to_string())?;
-        request.headers_mut().insert(HOST, host);
-    }
-    request.map_err(|e| e.to_string())
+/// 101, without headers.
+pub(super) fn switching() -> Response<Body> {
+    let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response
 }
 
-async fn refused(answer: Response<Incoming>) -> Response<Body> {
+/// Sends a request without a body to the runtime's streaming server.
+///
+/// # Errors
+/// Why there is no answer.
+pub(super) async fn ask(
+    url: &str,
+    method: Method,
+    headers: HeaderMap,
+    spawner: &dyn Spawn,
+) -> Result<Response<Incoming>, String> {
+    let url: Uri = url.parse().map_err(|e| format!("the runtime's streaming URL is none: {e}"))?;
+    let authority = url.authority().ok_or("the runtime's streaming URL names no server")?.clone();
+    if url.scheme_str() != Some("http") {
+        return Err("the runtime's streaming server wants TLS, which is not supported".to_owned());
+    }
+    let address = (authority.host().trim_matches(['[', ']']).to_owned(), authority.port_u16().unwrap_or(80));
+    let stream = TcpStream::connect((address.0.as_str(), address.1)).await;
+    let stream = stream.map_err(|e| format!("connect to the runtime's streaming server: {e}"))?;
+    // Keys that are typed must not wait for more.
+    let _ = stream.set_nodelay(true);
+    let said = |e: hyper::Error| format!("the runtime's streaming server: {e}");
+    let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(said)?;
+    spawner.spawn(Box::pin(async move {
+        // Its end is seen by whoever waits for the answer or for the bytes.
+        let _ = connection.with_upgrades().await;
+    }));
+    let target = url.path_and_query().map_or("/", |p| p.as_str());
+    let request = Request::builder().method(method).uri(target).body(Empty::<Bytes>::new());
+    let mut request = request.map_err(|e| e.to_string())?;
+    *request.headers_mut() = headers;
+    let host = HeaderValue::try_from(authority.as_str()).map_err(|e| e.to_string())?;
+    request.headers_mut().insert(HOST, host);
+    send.send_request(request).await.map_err(said)
+}
+
+pub(super) async fn refused(answer: Response<Incoming>) -> Response<Body> {
     let status = answer.status();
+    whole(status, "text/plain; charset=utf-8", refusal(answer).await)
+}
+
+/// The runtime's words.
+pub(super) async fn refusal(answer: Response<Incoming>) -> Bytes {
     let body = Limited::new(answer.into_body(), REFUSAL_MAX).collect().await;
-    whole(status, "text/plain; charset=utf-8", body.map(|b| b.to_bytes()).unwrap_or_default())
+    body.map(|b| b.to_bytes()).unwrap_or_default()
 }
 
 /// Moves bytes until one side has failed, both have ended, or nothing has moved for `idle`.
@@ -117,17 +136,19 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     R: AsyncRead + AsyncWrite + Unpin,
 {
-    let (moved, mut seen) = watch::channel(());
+    let (moved, seen) = watch::channel(());
     let (mut client, mut runtime) = (Seen { of: client, moved: moved.clone() }, runtime);
-    let quiet = async {
-        // Ends with the copying; an error cannot come while that runs.
-        while timeout(idle, seen.changed()).await.is_ok() {}
-    };
     tokio::select! {
         // A side that breaks off ends the stream, for whatever reason it has.
         _ = copy_bidirectional(&mut client, &mut runtime) => {}
-        () = quiet => tracing::debug!("a stream was idle for too long"),
+        () = quiet(seen, idle) => {}
     }
+}
+
+/// Returns once nothing has moved for `idle`; whoever moves bytes holds the sender.
+pub(super) async fn quiet(mut seen: watch::Receiver<()>, idle: Duration) {
+    while timeout(idle, seen.changed()).await.is_ok() {}
+    tracing::debug!("a stream was idle for too long");
 }
 
 /// Tells that bytes moved.

@@ -50,6 +50,18 @@ impl NodeTools for FakeNode {
     fn flags(&self) -> Vec<(String, String)> {
         vec![("v".to_owned(), "2".to_owned()), ("config".to_owned(), "/etc/x".to_owned())]
     }
+
+    fn command_line(&self) -> Vec<String> {
+        vec!["orlop-agent".to_owned(), "--v=2".to_owned()]
+    }
+
+    fn set_verbosity(&self, level: u32) -> Result<(), String> {
+        if self.broken {
+            return Err("there is no log".to_owned());
+        }
+        self.checked("level", level == 4);
+        Ok(())
+    }
 }
 
 fn header<'a>(response: &'a Response<Body>, name: &str) -> &'a str {
@@ -196,4 +208,68 @@ async fn the_read_only_port_shows_and_does_nothing() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn the_log_level_is_set_by_a_number() {
+    let node = node();
+    let parse = |given: &str, why: &str| format!("strconv.ParseUint: parsing {given:?}: {why}\n");
+    for (given, status, words) in [
+        ("4", 200, "successfully set klog.logging.verbosity to 4\n".to_owned()),
+        ("", 400, parse("", "invalid syntax")),
+        ("+4", 400, parse("+4", "invalid syntax")),
+        ("4 ", 400, parse("4 ", "invalid syntax")),
+        ("-1", 400, parse("-1", "invalid syntax")),
+        ("3000000000", 400, parse("3000000000", "value out of range")),
+        ("99999999999", 400, parse("99999999999", "value out of range")),
+    ] {
+        assert_eq!(told(debug::set(&node, given)).await, (status, words), "{given:?}");
+    }
+    assert_eq!(*node.checked.lock().unwrap(), ["level true"]);
+    let broken = FakeNode { broken: true, ..super::node() };
+    assert_eq!(told(debug::set(&broken, "4")).await, (400, "there is no log\n".to_owned()));
+    let level = "/debug/flags/v";
+    let other = ask(&node, ALL, Method::GET, level).await;
+    assert_eq!(other, (406, "unsupported http method\n".to_owned()));
+    let off = Paths { debug_flags: false, ..ALL };
+    let disabled = (405, "flags endpoint is disabled.\n".to_owned());
+    assert_eq!(ask(&node, off, Method::PUT, level).await, disabled);
+    for (paths, path, reads) in [
+        (ALL, level, true),
+        (ALL, "/debug/flags/w", false),
+        (off, level, false),
+        (Paths { debugging: false, ..ALL }, level, false),
+    ] {
+        assert_eq!(debug::is_level(&paths, path), reads, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn profiles_and_why_there_are_none() {
+    let node = node();
+    assert_eq!(get(&node, "/debug/pprof/cmdline").await, (200, "orlop-agent\0--v=2".to_owned()));
+    let (status, page) = get(&node, "/debug/pprof/").await;
+    assert!(status == 200 && page.contains("\nheap: not here: the C library's allocator"), "{page}");
+    let (status, words) = get(&node, "/debug/pprof/heap").await;
+    assert!(status == 501 && words.contains("keeps no record"), "{words}");
+    assert_eq!(get(&node, "/debug/pprof/other").await, (404, "Unknown profile\n".to_owned()));
+    assert_eq!(get(&node, "/debug/pprof").await.0, 404);
+    assert_eq!(ask(&node, ALL, Method::POST, "/debug/pprof/cmdline").await.0, 405);
+}
+
+#[tokio::test]
+async fn one_output_alone_is_behind_its_gate() {
+    let (node, split) = (node(), Paths { split_logs: true, ..ALL });
+    let log = "/containerLogs/default/web/c?stream=Stdout";
+    let words = "unable to return the given log stream: \"Stdout\". Please enable PodLogsQuerySplitStreams feature \
+                 gate in kubelet\n";
+    assert_eq!(get(&node, log).await, (400, words.to_owned()));
+    assert_eq!(ask(&node, split, Method::GET, log).await.0, 200);
+    assert_eq!(get(&node, "/containerLogs/default/web/c?stream=All").await.0, 200);
+    for (query, status) in [("stream=Both", 422), ("stream=Stderr&tailLines=1", 422), ("stream=Stderr", 200)]
+    {
+        let target = format!("/containerLogs/default/web/c?{query}");
+        assert_eq!(ask(&node, split, Method::GET, &target).await.0, status, "{query}");
+    }
+    assert_eq!(node.opened.lock().unwrap()[0].options.stream, Some(agent_core::logs::Output::Stdout));
 }

@@ -1,7 +1,37 @@
 //! streaming: what a client of exec, attach or port-forward asked for. Contract 14.3, 14.4.
 //!
-//! In: decoded pairs of a query. Out: [`StreamOptions`], ports. The stream itself passes through the node untouched.
-//! Upstream: cri-streaming's remotecommand and portforward options.
+//! In: decoded pairs of a query, headers of a request. Out: [`StreamOptions`], ports, the way that a stream takes. Most
+//! streams pass through the node untouched; [`channels`] and [`tunnel`] are those that do not.
+//! Upstream: cri-streaming's remotecommand and portforward options, `pkg/kubelet/server`.
+
+pub mod channels;
+pub mod spdy;
+pub mod tunnel;
+pub mod upgrade;
+pub mod websocket;
+
+/// What stands between a client's WebSocket and a runtime's connection. Pure; the shell moves the bytes.
+///
+/// Whatever is to be sent is appended to the buffer that is given; the shell sends it before it reads more from the same
+/// side, so a slow reader slows its writer and nothing is kept here.
+pub trait Bridge: Send + 'static {
+    /// What the runtime must be told first.
+    fn begin(&mut self, to_runtime: &mut Vec<u8>);
+    /// Whether the client may be read from.
+    fn is_open(&self) -> bool;
+    /// Bytes of the client; they are changed on the way.
+    fn client_sent(&mut self, bytes: &mut [u8], to_runtime: &mut Vec<u8>);
+    /// Bytes of the runtime.
+    fn runtime_sent(&mut self, bytes: &[u8], to_client: &mut Vec<u8>);
+    /// The runtime will send no more.
+    fn runtime_ended(&mut self, to_client: &mut Vec<u8>);
+    /// What the client is owed because of what it sent: answers to pings, a Close.
+    fn due_to_client(&mut self, to_client: &mut Vec<u8>);
+    /// What the runtime is owed because of what it sent.
+    fn due_to_runtime(&mut self, to_runtime: &mut Vec<u8>);
+    /// The client was told all, its Close included: nothing more is to be moved.
+    fn is_done(&self) -> bool;
+}
 
 /// Options of exec and attach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,78 @@
+//! streaming::tunnel: port-forward's SPDY within WebSocket (`SPDY/3.1+portforward.k8s.io`).
+//!
+//! In: bytes of both sides. Out: the same bytes without and with WebSocket's frames. Invariants: what SPDY says is nobody's
+//! business here; messages need not begin or end where its frames do.
+//! Upstream: apiserver's `util/proxy` (TunnelingHandler), client-go's `portforward` (TunnelingConnection).
+
+use super::Bridge;
+use super::websocket::{self, CloseCode, Event, Opcode};
+
+/// Before the name of a protocol of SPDY, in the name of a protocol of WebSocket.
+pub const PREFIX: &str = "SPDY/3.1+";
+
+/// The tunnel of one port-forward.
+#[derive(Clone, Debug, Default)]
+pub struct Tunnel {
+    client: websocket::Decoder,
+    pong: Option<Vec<u8>>,
+    close: Option<CloseCode>,
+    is_done: bool,
+}
+
+impl Bridge for Tunnel {
+    fn begin(&mut self, _: &mut Vec<u8>) {}
+
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    fn client_sent(&mut self, bytes: &mut [u8], to_runtime: &mut Vec<u8>) {
+        let mut input = bytes;
+        while !self.is_done && self.close.is_none() {
+            match self.client.next(&mut input) {
+                Ok(Some(Event::Data { text: true, .. })) => self.close = Some(CloseCode::Unsupported),
+                Ok(Some(Event::Data { bytes, .. })) => to_runtime.extend_from_slice(bytes),
+                Ok(Some(Event::Ping(payload))) => self.pong = Some(payload),
+                Ok(Some(Event::Pong)) => {}
+                Ok(Some(Event::Close)) => self.close = Some(CloseCode::Normal),
+                Ok(None) => return,
+                Err(_) => self.close = Some(CloseCode::Protocol),
+            }
+        }
+    }
+
+    fn runtime_sent(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) {
+        if !self.is_done && !bytes.is_empty() {
+            websocket::head(Opcode::Binary, bytes.len(), to_client);
+            to_client.extend_from_slice(bytes);
+        }
+    }
+
+    fn runtime_ended(&mut self, to_client: &mut Vec<u8>) {
+        if !std::mem::replace(&mut self.is_done, true) {
+            websocket::close(CloseCode::Normal, to_client);
+        }
+    }
+
+    fn due_to_client(&mut self, to_client: &mut Vec<u8>) {
+        if self.is_done {
+            return;
+        }
+        if let Some(payload) = self.pong.take() {
+            websocket::pong(&payload, to_client);
+        }
+        if let Some(code) = self.close.take() {
+            websocket::close(code, to_client);
+            self.is_done = true;
+        }
+    }
+
+    fn due_to_runtime(&mut self, _: &mut Vec<u8>) {}
+
+    fn is_done(&self) -> bool {
+        self.is_done
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! streaming::upgrade: which way a stream takes through the node, by what its client wants to speak.
+//!
+//! In: headers of a request. Out: [`Way`]. Invariant: what is not known passes on untouched, and the runtime refuses it.
+//! Upstream: streaming's `wsstream`, `pkg/kubelet/server`.
+
+use super::{channels, tunnel};
+
+/// What a client asks for with its headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish<'a> {
+    /// `Connection`.
+    pub connection: &'a str,
+    /// `Upgrade`.
+    pub upgrade: &'a str,
+    /// `Sec-WebSocket-Protocol`: names, the best first.
+    pub protocols: &'a str,
+}
+
+/// The kinds of streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// exec and attach.
+    Command,
+    /// portForward.
+    Ports,
+}
+
+/// How a stream goes to the runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Untouched.
+    Opaque,
+    /// [`channels`]: WebSocket to the client, SPDY to the runtime.
+    Translated,
+    /// [`tunnel`]: these protocols of SPDY are the client's, the best first.
+    Tunnelled(Vec<String>),
+}
+
+/// The way of a stream; `extended` is the gate ExtendWebSocketsToKubelet.
+#[must_use]
+pub fn way(kind: Kind, wish: Wish<'_>, extended: bool) -> Way {
+    let is_websocket = wish.upgrade.eq_ignore_ascii_case("websocket")
+        && wish.connection.to_ascii_lowercase().contains("upgrade");
+    if !extended || !is_websocket {
+        return Way::Opaque;
+    }
+    let mut protocols = wish.protocols.split(',').map(str::trim);
+    match kind {
+        Kind::Command if protocols.any(|p| p == channels::PROTOCOL) => Way::Translated,
+        Kind::Command => Way::Opaque,
+        Kind::Ports => {
+            let inner = |p: &str| {
+                p.strip_prefix(tunnel::PREFIX).filter(|p| p.ends_with(".k8s.io")).map(str::to_owned)
+            };
+            let inner: Vec<String> = protocols.filter_map(inner).collect();
+            if inner.is_empty() { Way::Opaque } else { Way::Tunnelled(inner) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_known_is_touched() {
+        let of = |protocols: &'static str| Wish { connection: "Upgrade", upgrade: "WebSocket", protocols };
+        let tunnelled = |names: &[&str]| Way::Tunnelled(names.iter().map(|n| (*n).to_owned()).collect());
+        let (v4, v5, spdy) = ("v4.channel.k8s.io", "v5.channel.k8s.io", "SPDY/3.1+portforward.k8s.io");
+        for (kind, wish, way_of_it) in [
+            (Kind::Command, of(v5), Way::Translated),
+            (Kind::Command, of("v4.channel.k8s.io, v5.channel.k8s.io"), Way::Translated),
+            (Kind::Command, of(v4), Way::Opaque),
+            (Kind::Command, of(""), Way::Opaque),
+            (Kind::Command, of("V5.channel.k8s.io"), Way::Opaque),
+            (Kind::Command, of(spdy), Way::Opaque),
+            (Kind::Command, Wish { upgrade: "SPDY/3.1", ..of(v5) }, Way::Opaque),
+            (Kind::Command, Wish { connection: "close", ..of(v5) }, Way::Opaque),
+            (Kind::Command, Wish { connection: "keep-alive, Upgrade", ..of(v5) }, Way::Translated),
+            (Kind::Ports, of(spdy), tunnelled(&["portforward.k8s.io"])),
+            (Kind::Ports, of("SPDY/3.1+b.k8s.io,SPDY/3.1+a.k8s.io,x"), tunnelled(&["b.k8s.io", "a.k8s.io"])),
+            (Kind::Ports, of("SPDY/3.1+other"), Way::Opaque),
+            (Kind::Ports, of(v5), Way::Opaque),
+        ] {
+            assert_eq!(way(kind, wish, true), way_of_it, "{wish:?}");
+            assert_eq!(way(kind, wish, false), Way::Opaque, "the gate is off: {wish:?}");
+        }
+    }
+}

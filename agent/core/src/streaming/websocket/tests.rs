@@ -1,0 +1,152 @@
+//! Frames of a client, whole and in pieces; a client of a few lines, which the other tests use too.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+/// A client's frame: masked.
+pub(in crate::streaming) fn frame(opcode: u8, fin: bool, mask: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let mut out = vec![u8::from(fin) << 7 | opcode];
+    match payload.len() {
+        n @ 0..=125 => out.push(0x80 | u8::try_from(n).unwrap()),
+        n @ 126..=0xffff => {
+            out.push(0xfe);
+            out.extend_from_slice(&u16::try_from(n).unwrap().to_be_bytes());
+        }
+        n => {
+            out.push(0xff);
+            out.extend_from_slice(&(n as u64).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(&mask);
+    out.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    out
+}
+
+/// Opcode and payload of each frame of a server, which must be whole and unmasked.
+pub(in crate::streaming) fn server_frames(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut frames = Vec::new();
+    while let [zero, one, rest @ ..] = bytes {
+        assert_eq!((zero & 0xf0, one & 0x80), (0x80, 0), "whole, without a mask");
+        let (length, rest) = match one & 0x7f {
+            126 => (usize::from(u16::from_be_bytes([rest[0], rest[1]])), &rest[2..]),
+            127 => (usize::try_from(u64::from_be_bytes(rest[..8].try_into().unwrap())).unwrap(), &rest[8..]),
+            n => (usize::from(n), rest),
+        };
+        frames.push((zero & 0xf, rest[..length].to_vec()));
+        bytes = &rest[length..];
+    }
+    assert!(bytes.is_empty(), "half a head: {bytes:?}");
+    frames
+}
+
+/// What came in, with pieces put together: kinds are `d` a message, `t` one of text, `p` a ping, `o` a pong, `c` a close.
+fn read(pieces: &[Vec<u8>]) -> Result<Vec<(char, Vec<u8>)>, WebSocketError> {
+    let (mut decoder, mut all) = (Decoder::default(), Vec::new());
+    for piece in pieces {
+        let mut piece = piece.clone();
+        let mut input = piece.as_mut_slice();
+        while let Some(event) = decoder.next(&mut input)? {
+            match event {
+                Event::Data { first: true, text, bytes } => {
+                    all.push((if text { 't' } else { 'd' }, bytes.to_vec()))
+                }
+                Event::Data { bytes, .. } => {
+                    let last: Option<&mut (char, Vec<u8>)> =
+                        all.iter_mut().rfind(|(kind, _)| "dt".contains(*kind));
+                    last.expect("a message has begun").1.extend_from_slice(bytes);
+                }
+                Event::Ping(payload) => all.push(('p', payload)),
+                Event::Pong => all.push(('o', Vec::new())),
+                Event::Close => all.push(('c', Vec::new())),
+            }
+        }
+        assert!(input.is_empty(), "all of the input is read");
+    }
+    Ok(all)
+}
+
+/// Cuts bytes at these places, modulo their number.
+pub(in crate::streaming) fn cut(bytes: &[u8], places: &[usize]) -> Vec<Vec<u8>> {
+    let mut places: Vec<usize> = places.iter().map(|p| p % (bytes.len() + 1)).collect();
+    places.sort_unstable();
+    let ends = places.iter().copied().chain([bytes.len()]);
+    let mut from = 0;
+    ends.map(|to| bytes[std::mem::replace(&mut from, to)..to].to_vec()).collect()
+}
+
+#[test]
+fn what_no_client_may_send() {
+    let mask = [1, 2, 3, 4];
+    let unmasked = vec![0x82, 1, 7];
+    for (bytes, error) in [
+        (unmasked, WebSocketError::Unmasked),
+        (frame(2 | 0x40, true, mask, b"x"), WebSocketError::Reserved),
+        (frame(3, true, mask, b"x"), WebSocketError::Opcode(3)),
+        (frame(0, true, mask, b"x"), WebSocketError::Order),
+        ([frame(2, false, mask, b"x"), frame(2, true, mask, b"x")].concat(), WebSocketError::Order),
+        (frame(9, false, mask, b"x"), WebSocketError::Control),
+        (frame(9, true, mask, &[0; 126]), WebSocketError::Control),
+        (vec![0x82, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4], WebSocketError::Length),
+    ] {
+        assert_eq!(read(&[bytes]), Err(error));
+    }
+}
+
+#[test]
+fn a_server_frames_what_it_sends() {
+    for length in [0, 1, 125, 126, 65_535, 65_536] {
+        let mut out = Vec::new();
+        head(Opcode::Binary, length, &mut out);
+        out.resize(out.len() + length, 7);
+        assert_eq!(server_frames(&out), [(2, vec![7; length])]);
+    }
+    let mut out = Vec::new();
+    pong(&[9; 300], &mut out);
+    close(CloseCode::Normal, &mut out);
+    assert_eq!(server_frames(&out), [(10, vec![9; 125]), (8, vec![3, 0xe8])]);
+}
+
+proptest! {
+    #[test]
+    fn messages_come_whole_however_they_are_cut(
+        messages in vec((any::<bool>(), vec(vec(any::<u8>(), 0..300), 1..4), any::<[u8; 4]>(), any::<bool>()), 0..6),
+        places in vec(any::<usize>(), 0..20),
+    ) {
+        let (mut bytes, mut sent) = (Vec::new(), Vec::new());
+        for (text, pieces, mask, pinged) in messages {
+            let last = pieces.len() - 1;
+            sent.push((if text { 't' } else { 'd' }, pieces.concat()));
+            for (n, piece) in pieces.iter().enumerate() {
+                let opcode = if n > 0 { 0 } else if text { 1 } else { 2 };
+                bytes.extend(frame(opcode, n == last, mask, piece));
+                if pinged && n == 0 {
+                    // Control frames may come between the pieces of a message.
+                    bytes.extend(frame(9, true, mask, b"there?"));
+                    sent.push(('p', b"there?".to_vec()));
+                }
+            }
+        }
+        bytes.extend(frame(8, true, [0; 4], &[]));
+        sent.push(('c', Vec::new()));
+        prop_assert_eq!(read(&cut(&bytes, &places)).unwrap(), sent);
+    }
+
+    #[test]
+    fn noise_ends_or_goes_on_and_gives_no_more_than_came(
+        noise in vec(any::<u8>(), 0..400),
+        places in vec(any::<usize>(), 0..10),
+        masked in any::<bool>(),
+    ) {
+        let mut noise = noise;
+        if masked && noise.len() > 1 {
+            // A head that goes through more often.
+            noise[0] = 0x82;
+            noise[1] |= 0x80;
+        }
+        if let Ok(events) = read(&cut(&noise, &places)) {
+            prop_assert!(events.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() <= noise.len());
+        }
+    }
+}

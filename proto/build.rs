@@ -26,5 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure().compile_fds(health)?;
     let pods = ["podresources/v1/podresources.proto", "podresources/v1alpha1/podresources.proto"];
     tonic_prost_build::configure().compile_fds(protox::compile(pods, ["proto"])?)?;
+    let plugins =
+        protox::compile(["csi/v1/csi.proto", "pluginregistration/v1/registration.proto"], ["proto"])?;
+    tonic_prost_build::configure().generate_default_stubs(true).compile_fds(plugins)?;
     Ok(())
 }

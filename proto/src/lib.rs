@@ -1,6 +1,8 @@
 //! The public wire contracts that Orlop speaks, restated in our own `.proto` files, and the code generated from
 //! them: CRI v1 ([`cri::v1`]) as of Kubernetes v1.36, whole; of gRPC's health checking protocol
-//! ([`grpc_health::v1`]) what a probe asks; the kubelet's own pod resources API ([`pod_resources`]).
+//! ([`grpc_health::v1`]) what a probe asks; the kubelet's own pod resources API ([`pod_resources`]); plugin registration
+//! ([`plugin_registration`]), whole; of CSI ([`csi::v1`]) what is asked when a driver is registered and when a volume is
+//! mounted for one pod.
 //!
 //! In: `proto/**/*.proto`. Out: message types, clients and server traits.
 //! Invariant: every name, number and type is that of the public contract; `tests/facts.rs` compares with the
@@ -29,6 +31,21 @@ pub mod cri {
 
         /// Serialised `FileDescriptorSet` of the package.
         pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cri_v1.bin"));
+    }
+}
+
+/// Plugin registration.
+#[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+pub mod plugin_registration {
+    tonic::include_proto!("pluginregistration");
+}
+
+/// Container Storage Interface.
+pub mod csi {
+    /// Package `csi.v1`.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("csi.v1");
     }
 }
 

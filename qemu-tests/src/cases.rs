@@ -22,6 +22,7 @@ pub mod join_certificates;
 pub mod join_claims;
 pub mod join_clock;
 pub mod join_cloud;
+pub mod join_csi;
 pub mod join_env_files;
 pub mod join_images;
 pub mod join_network;
@@ -77,6 +78,7 @@ pub fn all() -> Vec<Case> {
         cri_golden::CASES,
         join_volumes::CASES,
         join_claims::CASES,
+        join_csi::CASES,
         join_clock::CASES,
         api::CASES,
         api_load::CASES,

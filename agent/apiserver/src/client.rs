@@ -348,7 +348,7 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
         }
         ApiCall::CreatePod(_) | ApiCall::PatchPodStatus { .. } => ApiReply::Pod(object(body)?),
         // The object or a Status: neither says more than the code.
-        ApiCall::DeletePod { .. } => ApiReply::Done,
+        ApiCall::DeletePod { .. } | ApiCall::DeleteCsiNode { .. } => ApiReply::Done,
         ApiCall::CreateEvent(_) | ApiCall::PatchEvent { .. } => ApiReply::Event(object(body)?),
         ApiCall::CreateCsr(_) | ApiCall::GetCsr { .. } => ApiReply::Csr(object(body)?),
         ApiCall::GetConfigMap(_) => ApiReply::ConfigMap(object(body)?),
@@ -356,6 +356,10 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
         ApiCall::GetServiceAccount(_) => ApiReply::ServiceAccount(object(body)?),
         ApiCall::GetClaim(_) => ApiReply::Claim(object(body)?),
         ApiCall::GetVolume { .. } => ApiReply::Volume(object(body)?),
+        ApiCall::GetCsiDriver { .. } => ApiReply::CsiDriver(object(body)?),
+        ApiCall::GetCsiNode { .. } | ApiCall::CreateCsiNode(_) | ApiCall::ReplaceCsiNode(_) => {
+            ApiReply::CsiNode(object(body)?)
+        }
         // It has no name: what asked for it has the account's.
         ApiCall::CreateToken { .. } => {
             ApiReply::Token(serde_json::from_slice(body).map_err(|e| e.to_string())?)

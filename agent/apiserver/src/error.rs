@@ -32,6 +32,8 @@ pub(crate) fn is_read(call: &ApiCall) -> bool {
             | ApiCall::GetServiceAccount(_)
             | ApiCall::GetClaim(_)
             | ApiCall::GetVolume { .. }
+            | ApiCall::GetCsiDriver { .. }
+            | ApiCall::GetCsiNode { .. }
             | ApiCall::ReviewToken(_)
             | ApiCall::ReviewAccess(_)
     )

@@ -11,6 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
 };
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use kube::Resource;
 use kube::core::Request as Builder;
 use kube::core::params::{
@@ -93,6 +94,20 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
         ApiCall::GetServiceAccount(object) => get::<ServiceAccount>(Some(&object.namespace), &object.name),
         ApiCall::GetClaim(object) => get::<PersistentVolumeClaim>(Some(&object.namespace), &object.name),
         ApiCall::GetVolume { name } => get::<PersistentVolume>(None, name),
+        ApiCall::GetCsiDriver { name } => get::<CSIDriver>(None, name),
+        ApiCall::GetCsiNode { name } => get::<CSINode>(None, name),
+        ApiCall::CreateCsiNode(object) => create(None, object.as_ref()),
+        ApiCall::ReplaceCsiNode(object) => {
+            let name = object.metadata.name.as_deref().unwrap_or_default();
+            resource::<CSINode>(None)
+                .replace(&segment(name)?, &PostParams::default(), json(object)?)
+                .map_err(|e| e.to_string())
+        }
+        ApiCall::DeleteCsiNode { name, uid } => {
+            let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
+            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            resource::<CSINode>(None).delete(&segment(name)?, &params).map_err(|e| e.to_string())
+        }
         ApiCall::CreateToken { account, request } => {
             resource::<ServiceAccount>(Some(&segment(&account.namespace)?))
                 .create_subresource("token", &segment(&account.name)?, &PostParams::default(), json(request)?)
@@ -219,6 +234,25 @@ mod tests {
         assert_eq!(account, "GET /api/v1/namespaces/ns/serviceaccounts/x  ");
         assert_eq!(shape(&ApiCall::GetClaim(name())), "GET /api/v1/namespaces/ns/persistentvolumeclaims/x  ");
         assert_eq!(shape(&ApiCall::GetVolume { name: "x".into() }), "GET /api/v1/persistentvolumes/x  ");
+        let csi_node = Box::new(CSINode {
+            metadata: serde_json::from_value(json!({"name": "x"})).unwrap(),
+            ..CSINode::default()
+        });
+        let body = "{\"apiVersion\":\"storage.k8s.io/v1\",\"kind\":\"CSINode\",\"metadata\":{\"name\":\"x\"},\"spec\":{\"drivers\":[]}}";
+        let path = "/apis/storage.k8s.io/v1/csinodes";
+        assert_eq!(shape(&ApiCall::GetCsiNode { name: "x".into() }), format!("GET {path}/x  "));
+        assert_eq!(
+            shape(&ApiCall::CreateCsiNode(csi_node.clone())),
+            format!("POST {path} application/json {body}")
+        );
+        assert_eq!(
+            shape(&ApiCall::ReplaceCsiNode(csi_node)),
+            format!("PUT {path}/x application/json {body}")
+        );
+        assert_eq!(
+            shape(&ApiCall::DeleteCsiNode { name: "x".into(), uid: "u".into() }),
+            format!("DELETE {path}/x application/json {{\"preconditions\":{{\"uid\":\"u\"}}}}")
+        );
         assert_eq!(shape(&ApiCall::GetConfigMap(name())), "GET /api/v1/namespaces/ns/configmaps/x  ");
         for (call, begins) in [
             (

@@ -10,6 +10,7 @@ pub mod api;
 pub mod certs;
 pub mod checkers;
 pub mod container_spec;
+pub mod csi;
 pub mod declared_features;
 pub mod drivers;
 pub mod entropy;

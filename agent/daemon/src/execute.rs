@@ -5,6 +5,7 @@
 //! after its deadline; pulls are bounded (serializeImagePulls, maxParallelImagePulls); a call that changes
 //! the runtime is let finish when the node stops, for a moment, so that the next incarnation starts clean.
 
+mod csi;
 mod pull;
 mod volumes;
 
@@ -252,6 +253,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::ReadEnvFiles { files } => volumes::read_env_files(self, files).await,
             Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
             Effect::TearDownVolumes => {
+                csi::tear_down(self, &key.uid).await?;
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
                 let result = self.on_disk(move || at.tear_down_volumes(&uid)).await;
                 if result.is_ok() {

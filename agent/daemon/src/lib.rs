@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod cluster_settings;
 pub mod credential_plugins;
 pub mod cri;
+pub mod csi;
 pub mod execute;
 pub mod facts;
 pub mod handlers;

@@ -24,6 +24,7 @@ use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
 use agent_linux::volumes::{self, VolumeError, sub_path};
 
+mod csi;
 pub mod log_links;
 mod users;
 

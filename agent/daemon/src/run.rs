@@ -32,11 +32,13 @@ use tokio_util::sync::CancellationToken;
 use crate::actor::Tasks;
 use crate::board::Board;
 use crate::cli::Settings;
+use crate::cluster::calls::Caller;
 use crate::cluster::feeds::NodeFactsSource;
 use crate::cluster::{ApiDrivers, ClusterPlan, identity, plan, watches};
 use crate::cluster_settings::ClusterSettings;
 use crate::credential_plugins;
 use crate::cri::{CriSignals, connect};
+use crate::csi::{self, Registered};
 use crate::facts::{self, NodeFacts, check_machine};
 use crate::handlers::PodHandlers;
 use crate::host::Host;
@@ -204,6 +206,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let network = runtime.clone();
     let image_service = images.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
+    let registered = cluster.as_ref().map(|(_, drivers)| drivers.csi.clone()).unwrap_or_default();
     let kubepods = facts.kubepods();
     let handlers = Arc::new(PodHandlers::new(runtime.clone())?);
     let signals = CriSignals(runtime.clone());
@@ -223,8 +226,13 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let resources =
         PodResources::new(&settings, node.desired(), node.statuses(), views.metrics.clone(), tasks.clone());
     resources.start(Path::new(&settings.options.root_dir)).await;
+    let client_of_plugins = client.clone();
     let services = (network.clone(), image_service);
     serving::start(&settings, &node_name, client, views, services, &tasks).await?;
+    if let Some(client) = client_of_plugins {
+        let caller = Caller::new(tasks.clone(), client);
+        tasks.start(csi::follow(root_dir, node_name.as_str().into(), (caller, registered), tasks.clone()));
+    }
     if let Some(shown) = node.shown_ready() {
         tasks.start(stamp_ready(shown, host.clone()));
     }
@@ -276,7 +284,15 @@ fn join(
         (tasks, metrics),
     )?;
     let objects = Arc::new(watches::Objects::new(client.clone(), tasks));
-    let drivers = ApiDrivers { client, pods, node, objects, reconnect, board: board.clone() };
+    let drivers = ApiDrivers {
+        client,
+        pods,
+        node,
+        objects,
+        reconnect,
+        board: board.clone(),
+        csi: Registered::default(),
+    };
     Ok((plan::plan(settings, node_name)?, drivers))
 }
 

@@ -6,6 +6,7 @@
 
 mod atomic_writer;
 mod bind;
+pub mod csi;
 pub mod env_file;
 mod host_path;
 mod ownership;
@@ -58,6 +59,8 @@ pub fn set_up(
     let path = Path::new(&volume.path);
     match &volume.work {
         Work::HostPath(kind) => host_path::check(path, *kind)?,
+        // Its driver's.
+        Work::Csi(_) => {}
         Work::Bind(work) => return bind::mount_at(pod_dir, volume, work),
         Work::EmptyDir { medium, marker } => {
             let made = make(pod_dir, path, *medium, Path::new(marker))?;

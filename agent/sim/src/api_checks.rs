@@ -79,6 +79,11 @@ impl ApiChecks {
             | ApiCall::GetServiceAccount(_)
             | ApiCall::GetClaim(_)
             | ApiCall::GetVolume { .. }
+            | ApiCall::GetCsiDriver { .. }
+            | ApiCall::GetCsiNode { .. }
+            | ApiCall::CreateCsiNode(_)
+            | ApiCall::ReplaceCsiNode(_)
+            | ApiCall::DeleteCsiNode { .. }
             | ApiCall::CreateToken { .. } => false,
             ApiCall::PatchEvent { .. }
             | ApiCall::CreateCsr(_)

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agent_core::checkers::TraceEvent;
+use agent_core::csi::inline::unregistered;
 use agent_core::drivers::Class;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::runtime::{PodKey, PodUid};
@@ -37,7 +38,7 @@ pub(crate) struct Volumes {
     planned: BTreeMap<String, BTreeSet<ObjectRef>>,
     /// The claim that each volume may be made from, and whether it is its pod's own.
     claims: BTreeMap<String, (String, bool)>,
-    /// Claims that are not bound.
+    /// Claims that are not bound, and drivers that are away.
     loose: BTreeSet<String>,
     /// The objects that an environment may be made from, and the class of its pod, by container; names of containers are used once.
     environments: BTreeMap<String, BTreeSet<ObjectRef>>,
@@ -58,7 +59,11 @@ impl Volumes {
             let (config_map, secret) = (self.rng.below(NAMES), self.rng.below(NAMES));
             let (map, secret) =
                 (object(ObjectKind::ConfigMap, config_map), object(ObjectKind::Secret, secret));
-            let (source, objects) = match self.rng.below(7) {
+            let (source, objects) = match self.rng.below(8) {
+                7 => {
+                    let driver = format!("o{}", self.rng.below(NAMES));
+                    (json!({ "csi": { "driver": driver } }), vec![])
+                }
                 5 => (self.claim(&name), vec![]),
                 6 => {
                     self.claims.insert(name.clone(), (String::new(), true));
@@ -219,6 +224,12 @@ impl World {
             if let Err(message) = files {
                 return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
             }
+        }
+        if let Work::Csi(inline) = &volume.work
+            && volumes.loose.contains(&inline.driver)
+        {
+            let message = unregistered("mounter.SetUpAt", &inline.driver);
+            return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
         }
         let now = self.queue.now();
         for event in asked {

@@ -63,6 +63,12 @@ const ROOMS: &[Room] = &[
         must_not_use: &["tonic", "axum"],
     },
     Room {
+        name: "agent-plugins",
+        directory: "agent/plugins",
+        may_use: &["agent-core", "orlop-proto"],
+        must_not_use: &["nix", "libc", "rustix", "inotify"],
+    },
+    Room {
         name: "agent-server",
         directory: "agent/server",
         may_use: &["agent-core", "orlop-config", "orlop-proto"],
@@ -88,6 +94,7 @@ const ROOMS: &[Room] = &[
             "agent-core",
             "agent-cri",
             "agent-linux",
+            "agent-plugins",
             "agent-server",
             "orlop-config",
             "orlop-proto",

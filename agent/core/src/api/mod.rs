@@ -17,6 +17,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
 };
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use serde_json::Value;
 
 use crate::drivers::Class;
@@ -115,6 +116,27 @@ pub enum ApiCall {
         /// Its name.
         name: String,
     },
+    /// GET a CSIDriver. Answer: [`ApiReply::CsiDriver`].
+    GetCsiDriver {
+        /// Its name.
+        name: String,
+    },
+    /// GET a CSINode. Answer: [`ApiReply::CsiNode`].
+    GetCsiNode {
+        /// Its name: the node's.
+        name: String,
+    },
+    /// POST a CSINode. Answer: [`ApiReply::CsiNode`].
+    CreateCsiNode(Box<CSINode>),
+    /// PUT a CSINode (conflicts on `resourceVersion`). Answer: [`ApiReply::CsiNode`].
+    ReplaceCsiNode(Box<CSINode>),
+    /// DELETE a CSINode. Answer: [`ApiReply::Done`].
+    DeleteCsiNode {
+        /// Its name: the node's.
+        name: String,
+        /// `preconditions.uid`.
+        uid: String,
+    },
     /// POST to a service account's `token` subresource. Answer: [`ApiReply::Token`].
     CreateToken {
         /// Whose token.
@@ -160,6 +182,11 @@ impl ApiCall {
             ApiCall::GetServiceAccount(object) => format!("get serviceaccount {}", named(object)),
             ApiCall::GetClaim(object) => format!("get persistentvolumeclaim {}", named(object)),
             ApiCall::GetVolume { name } => format!("get persistentvolume {name}"),
+            ApiCall::GetCsiDriver { name } => format!("get csidriver {name}"),
+            ApiCall::GetCsiNode { name } => format!("get csinode {name}"),
+            ApiCall::CreateCsiNode(object) => format!("create csinode {}", meta(&object.metadata)),
+            ApiCall::ReplaceCsiNode(object) => format!("replace csinode {}", meta(&object.metadata)),
+            ApiCall::DeleteCsiNode { name, .. } => format!("delete csinode {name}"),
             ApiCall::CreateToken { account, .. } => {
                 format!("create token of service account {}", named(account))
             }
@@ -193,6 +220,10 @@ pub enum ApiReply {
     Claim(Box<PersistentVolumeClaim>),
     /// The volume as it is now.
     Volume(Box<PersistentVolume>),
+    /// The CSIDriver as it is now.
+    CsiDriver(Box<CSIDriver>),
+    /// The CSINode as it is now.
+    CsiNode(Box<CSINode>),
     /// The request with its token.
     Token(Box<TokenRequest>),
     /// The review with its answer.

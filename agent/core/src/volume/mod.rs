@@ -36,6 +36,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
+use crate::csi::inline::Inline;
 use crate::types::pod;
 pub use slots::PodVolumes;
 
@@ -56,6 +57,8 @@ pub enum Plugin {
     Projected,
     /// `kubernetes.io/local-volume`
     Local,
+    /// `kubernetes.io/csi`
+    Csi,
 }
 
 impl Plugin {
@@ -70,6 +73,7 @@ impl Plugin {
             Plugin::DownwardApi => "kubernetes.io/downward-api",
             Plugin::Projected => "kubernetes.io/projected",
             Plugin::Local => "kubernetes.io/local-volume",
+            Plugin::Csi => "kubernetes.io/csi",
         }
     }
 
@@ -84,13 +88,14 @@ impl Plugin {
             Plugin::DownwardApi => "kubernetes.io~downward-api",
             Plugin::Projected => "kubernetes.io~projected",
             Plugin::Local => "kubernetes.io~local-volume",
+            Plugin::Csi => "kubernetes.io~csi",
         }
     }
 
     /// Containers never write to it, whatever their mount says.
     #[must_use]
     pub fn is_read_only(self) -> bool {
-        !matches!(self, Plugin::EmptyDir | Plugin::HostPath | Plugin::Local)
+        !matches!(self, Plugin::EmptyDir | Plugin::HostPath | Plugin::Local | Plugin::Csi)
     }
 }
 
@@ -125,6 +130,8 @@ pub enum Work {
     HostPath(HostPathType),
     /// A directory of this node, mounted at the volume's path.
     Bind(Bind),
+    /// What a CSI driver makes for this pod.
+    Csi(Box<Inline>),
     /// Files written by the agent.
     Files {
         /// Where they live.

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::container_spec::NodeContext;
 use crate::container_spec::dirs::pod_dir;
+use crate::csi::inline::{self, TARGET};
 use crate::resources::requests::{MEMORY, limit, pod_limit};
 use crate::types::{Quantity, pod};
 
@@ -41,6 +42,8 @@ pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
         Some(Plugin::DownwardApi)
     } else if volume.projected.is_some() {
         Some(Plugin::Projected)
+    } else if volume.csi.is_some() {
+        Some(Plugin::Csi)
     } else {
         None
     }
@@ -73,13 +76,16 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
         Some(host_path) => host_path.path.clone(),
         None => format!("{}/{}", pod_dir(p, node), below(plugin, &volume.name)),
     };
-    Some(Location { path, plugin, read_only: plugin.is_read_only() })
+    let read_only = plugin.is_read_only() || volume.csi.as_ref().is_some_and(|c| c.read_only == Some(true));
+    Some(Location { path, plugin, read_only })
 }
 
 /// Directory of a volume that the node makes, below the pod's.
 #[must_use]
 pub fn below(plugin: Plugin, volume: &str) -> String {
-    format!("volumes/{}/{volume}", plugin.directory())
+    // Beside a driver's target lies the file that says whose it is.
+    let target = if plugin == Plugin::Csi { format!("/{TARGET}") } else { String::new() };
+    format!("volumes/{}/{volume}{target}", plugin.directory())
 }
 
 /// What has to be done for the volume `name`.
@@ -123,6 +129,9 @@ fn of_claim(p: &Pod, bound: &Bound) -> Work {
 
 fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<Work, String> {
     let marker = |name: &str| format!("{}/plugins/{}/{name}", pod_dir(p, node), Plugin::EmptyDir.directory());
+    if let Some(inline) = inline::of_volume(p, volume, &node.node_name) {
+        return Ok(Work::Csi(Box::new(inline)));
+    }
     if let Some(host_path) = &volume.host_path {
         return host_path_type(host_path.type_.as_deref().unwrap_or("")).map(Work::HostPath);
     }

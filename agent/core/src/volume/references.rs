@@ -41,7 +41,9 @@ fn of_volume(volume: &Volume) -> Vec<Named<'_>> {
         let config_map = part.config_map.iter().map(|s| (ObjectKind::ConfigMap, s.name.as_str()));
         config_map.chain(part.secret.iter().map(|s| (ObjectKind::Secret, s.name.as_str())))
     });
-    config_map.chain(secret).chain(projected).collect()
+    let csi = volume.csi.iter().filter_map(|c| c.node_publish_secret_ref.as_ref());
+    let csi = csi.map(|s| (ObjectKind::Secret, s.name.as_str()));
+    config_map.chain(secret).chain(projected).chain(csi).collect()
 }
 
 /// The Services that the pod's containers are told about: the cluster's own first, then those of the pod's namespace.

@@ -36,6 +36,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::actor::Tasks;
 use crate::board::Board;
+use crate::csi::Registered;
 use crate::mailbox::{Inbox, Sender};
 use crate::metrics::Metrics;
 use crate::outlets::ApiOutlets;
@@ -75,6 +76,8 @@ pub struct ApiDrivers<A> {
     pub reconnect: Arc<Notify>,
     /// Where trouble is shown.
     pub board: Board,
+    /// CSI drivers that are registered.
+    pub csi: Registered,
 }
 
 /// An owner's mailbox, both ends.

@@ -6,6 +6,7 @@ use agent_core::time::Wall;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef};
 use agent_core::volume::{Fetched, ObjectRef};
 use agent_linux::clock::LinuxClock;
+use k8s_openapi::api::storage::v1::CSIDriver;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -30,7 +31,7 @@ impl Sources for Accounts {
     fn token(&self, token: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>> {
         assert_eq!((token.audience.as_str(), token.account_uid.as_str()), ("registry", "uid"));
         let text = format!("{}/{}/{}", token.namespace, token.account, token.pod);
-        Box::pin(std::future::ready(Ok(HeldToken { text, renew: Wall(i64::MAX) })))
+        Box::pin(std::future::ready(Ok(HeldToken { text, renew: Wall(i64::MAX), ends: Wall(i64::MAX) })))
     }
 
     fn account(&self, _: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
@@ -44,6 +45,14 @@ impl Sources for Accounts {
 
     fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>> {
         Box::pin(std::future::ready(Err(claim.unprocessed("none here"))))
+    }
+
+    fn csi_driver(&self, _: String) -> BoxFuture<'_, Result<Option<CSIDriver>, String>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn csi_endpoint(&self, _: &str) -> Option<PathBuf> {
+        None
     }
 
     fn reread_after(&self) -> Option<Duration> {

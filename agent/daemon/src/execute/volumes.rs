@@ -17,12 +17,12 @@ use agent_core::volume::sub_path::SubPath;
 use agent_core::volume::{FileSource, ObjectRef, Objects, SetUp, Work};
 use agent_linux::volumes::{VolumeError, env_file};
 
-use super::{Executor, gave_up};
+use super::{Executor, csi, gave_up};
 use crate::pod_dirs::chain;
 
 /// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
 /// again (upstream looks once a minute).
-const RENEW_MIN: Duration = Duration::from_secs(60);
+pub(super) const RENEW_MIN: Duration = Duration::from_secs(60);
 
 /// Sets a volume up.
 pub(super) async fn set_up<R: Runtime, I: ImageService>(
@@ -32,6 +32,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
 ) -> EffectResult {
     let now = executor.tasks.now().wall;
     let (files, renew) = match &volume.work {
+        Work::Csi(inline) => return csi::set_up(executor, key, &volume, inline).await,
         Work::Files { sources, projected, .. } => collect(executor, sources, *projected).await?,
         Work::EmptyDir { .. } | Work::HostPath(_) | Work::Bind(_) => (Payload::new(), None),
     };
@@ -66,7 +67,7 @@ pub(super) async fn mount_sub_paths<R: Runtime, I: ImageService>(
     answer(done).map(|()| EffectOk::Done)
 }
 
-fn answer<T>(done: Option<Result<T, VolumeError>>) -> Result<T, EffectError> {
+pub(super) fn answer<T>(done: Option<Result<T, VolumeError>>) -> Result<T, EffectError> {
     match done {
         None => Err(gave_up("the agent stops")),
         Some(Err(VolumeError::Refused(message))) => Err(EffectError { class: Class::Invalid, message }),

@@ -6,7 +6,10 @@
 use std::sync::Arc;
 
 use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName};
+use agent_core::drivers::Class;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef, check_node, is_choosy};
+
+use k8s_openapi::api::storage::v1::CSIDriver;
 
 use super::soon;
 use crate::actor::Tasks;
@@ -22,6 +25,17 @@ pub(super) struct ClaimStore<A> {
 impl<A: ApiServer> ClaimStore<A> {
     pub(super) fn new(caller: Caller<A>, tasks: Tasks, node_name: Arc<str>) -> ClaimStore<A> {
         ClaimStore { caller, tasks, node_name }
+    }
+
+    /// What is said of a CSI driver.
+    pub(super) async fn csi_driver(&self, name: String) -> Result<Option<CSIDriver>, String> {
+        let client = self.caller.client().await.ok_or("the agent stops")?;
+        match client.call(&ApiCall::GetCsiDriver { name }).await {
+            Ok(ApiReply::CsiDriver(found)) => Ok(Some(*found)),
+            Ok(_) => Err("the API server answered another question".to_owned()),
+            Err(e) if e.class == Class::NotFound => Ok(None),
+            Err(e) => Err(e.message),
+        }
     }
 
     pub(super) async fn bound(&self, of: ClaimRef) -> Result<Bound, ClaimError> {

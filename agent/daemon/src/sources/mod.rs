@@ -12,6 +12,7 @@ mod objects;
 mod tokens;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use agent_core::volume::{Fetched, ObjectData, ObjectRef};
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::storage::v1::CSIDriver;
 use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::kubelet::enums::ChangeDetectionStrategy;
 use tokio::sync::{mpsc, watch};
@@ -32,6 +34,7 @@ use tokio::sync::{mpsc, watch};
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 use crate::cluster::{ApiDrivers, ClusterPlan};
+use crate::csi::Registered;
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
 use agent_core::pod_manager::ManagerEvent;
@@ -61,6 +64,8 @@ pub struct HeldToken {
     pub text: String,
     /// When to renew it.
     pub renew: Wall,
+    /// When it ends.
+    pub ends: Wall,
 }
 
 /// What plugins for credentials may hear of a service account.
@@ -85,6 +90,12 @@ pub trait Sources: Send + Sync + 'static {
 
     /// What a claim is bound to now.
     fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>>;
+
+    /// What the API server says of a CSI driver; `None`: nothing.
+    fn csi_driver(&self, name: String) -> BoxFuture<'_, Result<Option<CSIDriver>, String>>;
+
+    /// The socket of a CSI driver that is registered.
+    fn csi_endpoint(&self, name: &str) -> Option<PathBuf>;
 
     /// After how long objects must be fetched again because nobody tells of changes; `None` if somebody does.
     fn reread_after(&self) -> Option<Duration>;
@@ -175,6 +186,7 @@ pub fn of_cluster<A: ApiServer>(
     Arc::new(ClusterSources {
         objects: ObjectStore::new(caller.clone(), api.objects.clone(), plan.objects, tasks),
         claims: ClaimStore::new(caller.clone(), tasks.clone(), plan.lease.node_name.clone()),
+        registered: api.csi.clone(),
         tokens: TokenStore::new(caller, tasks.clone()),
     })
 }
@@ -191,6 +203,7 @@ pub async fn follow(
 struct ClusterSources<A> {
     objects: ObjectStore<A>,
     claims: ClaimStore<A>,
+    registered: Registered,
     tokens: TokenStore<A>,
 }
 
@@ -209,6 +222,14 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
 
     fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>> {
         Box::pin(self.claims.bound(claim))
+    }
+
+    fn csi_driver(&self, name: String) -> BoxFuture<'_, Result<Option<CSIDriver>, String>> {
+        Box::pin(self.claims.csi_driver(name))
+    }
+
+    fn csi_endpoint(&self, name: &str) -> Option<PathBuf> {
+        self.registered.endpoint(name)
     }
 
     fn reread_after(&self) -> Option<Duration> {
@@ -245,6 +266,14 @@ impl Sources for NoSources {
     fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>> {
         let why = claim.unprocessed("the node belongs to no cluster");
         Box::pin(std::future::ready(Err(why)))
+    }
+
+    fn csi_driver(&self, _: String) -> BoxFuture<'_, Result<Option<CSIDriver>, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn csi_endpoint(&self, _: &str) -> Option<PathBuf> {
+        None
     }
 
     fn reread_after(&self) -> Option<Duration> {

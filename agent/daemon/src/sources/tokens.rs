@@ -39,15 +39,15 @@ impl<A: ApiServer> TokenStore<A> {
         if let Some((text, life)) = &held
             && now < life.renew
         {
-            return Ok(HeldToken { text: text.clone(), renew: life.renew });
+            return Ok(HeldToken { text: text.clone(), renew: life.renew, ends: life.ends });
         }
         match (self.ask(&token).await, held) {
             (Ok((text, life)), _) => {
                 let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
                 all.insert(token, (text.clone(), life));
-                Ok(HeldToken { text, renew: life.renew })
+                Ok(HeldToken { text, renew: life.renew, ends: life.ends })
             }
-            (Err(why), Some((text, _))) => {
+            (Err(why), Some((text, life))) => {
                 tracing::warn!(
                     namespace = token.namespace,
                     account = token.account,
@@ -55,7 +55,7 @@ impl<A: ApiServer> TokenStore<A> {
                     why,
                     "token not renewed; the old one is still good"
                 );
-                Ok(HeldToken { text, renew: Wall(now.0.saturating_add(RETRY_NS)) })
+                Ok(HeldToken { text, renew: Wall(now.0.saturating_add(RETRY_NS)), ends: life.ends })
             }
             (Err(why), None) => Err(format!("failed to fetch token: {why}")),
         }

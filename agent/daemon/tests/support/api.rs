@@ -114,6 +114,7 @@ impl TestApi {
             objects: Arc::new(TestObjects { api: self.clone(), tasks: tasks.clone() }),
             reconnect: Arc::default(),
             board: Default::default(),
+            csi: Default::default(),
         }
     }
 

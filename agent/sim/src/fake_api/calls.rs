@@ -146,7 +146,14 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
         ApiCall::GetCsr { name } => (Key::new(Resource::Csrs, "", name), Verb::Get),
         ApiCall::GetConfigMap(object) => (of(Resource::ConfigMaps, object), Verb::Get),
         ApiCall::GetSecret(object) => (of(Resource::Secrets, object), Verb::Get),
-        ApiCall::GetServiceAccount(_) | ApiCall::GetClaim(_) | ApiCall::GetVolume { .. } => {
+        ApiCall::GetServiceAccount(_)
+        | ApiCall::GetClaim(_)
+        | ApiCall::GetVolume { .. }
+        | ApiCall::GetCsiDriver { .. }
+        | ApiCall::GetCsiNode { .. }
+        | ApiCall::CreateCsiNode(_)
+        | ApiCall::ReplaceCsiNode(_)
+        | ApiCall::DeleteCsiNode { .. } => {
             return Err(Status::bad_request("no objects of this kind are kept here"));
         }
         ApiCall::FindPod { .. }

@@ -1,0 +1,298 @@
+//! CSI drivers of the node: their sockets are watched, the drivers are asked, and Node and CSINode tell of them.
+//!
+//! ```text
+//! inotify, rescan ─► Registrations ─► ask (a task each) ─► answers ─► Objects ─► tell the plugin (a task each)
+//! ```
+//! In: sockets in `<root>/plugins_registry`. Out: gRPC, requests to the API server. Invariants: a plugin that hangs keeps no
+//! other one back; the two objects are written by this task alone; what could not be taken out of them is tried again.
+//! Upstream: pkg/kubelet/pluginmanager.
+
+mod objects;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_core::api::ApiServer;
+use agent_core::csi::registrations::{Action, Registrations, SocketId};
+use agent_core::csi::{NodeInfo, check_plugin};
+use agent_linux::files;
+use agent_linux::path_watch::PathWatch;
+use tokio::sync::mpsc;
+
+use crate::actor::Tasks;
+use crate::cluster::calls::Caller;
+use crate::pod_dirs::chain;
+use objects::Objects;
+
+/// Below the kubelet's root.
+const REGISTRY: &str = "plugins_registry";
+/// Where drivers keep their own sockets.
+const PLUGINS: &str = "plugins";
+/// Mode of both (contract 10.2).
+const DIR_MODE: u32 = 0o750;
+/// How often the directory is looked at without a hint: inotify may lose one.
+const RESCAN: Duration = Duration::from_secs(60);
+/// First and longest wait until there is a CSINode.
+const BEGIN_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Answers of plugins; who has one waits until there is room.
+const ANSWERS_MAX: usize = 16;
+
+/// The sockets of drivers that are registered, by their names; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Registered(Arc<Mutex<BTreeMap<String, PathBuf>>>);
+
+impl Registered {
+    /// The socket of a driver.
+    #[must_use]
+    pub fn endpoint(&self, driver: &str) -> Option<PathBuf> {
+        self.lock().get(driver).cloned()
+    }
+
+    fn insert(&self, driver: &str, endpoint: &Path) {
+        self.lock().insert(driver.to_owned(), endpoint.to_owned());
+    }
+
+    fn remove(&self, driver: &str) {
+        self.lock().remove(driver);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PathBuf>> {
+        // Every change of it is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A driver that answered.
+struct Driver {
+    name: String,
+    endpoint: PathBuf,
+    info: NodeInfo,
+}
+
+/// A plugin's answer.
+struct Answer {
+    path: String,
+    id: SocketId,
+    what: What,
+}
+
+enum What {
+    /// It was asked; or why it cannot be registered.
+    Asked(Result<Driver, String>),
+    /// It was told that it is registered.
+    Told { driver: String, outcome: Result<(), String> },
+    /// It was told that it is not, or could not be.
+    Refused(String),
+}
+
+/// Follows the node's plugins until it stops.
+pub async fn follow<A: ApiServer>(
+    root: PathBuf,
+    node_name: Arc<str>,
+    (caller, registered): (Caller<A>, Registered),
+    tasks: Tasks,
+) {
+    let registry = root.join(REGISTRY);
+    for directory in [&registry, &root.join(PLUGINS)] {
+        if let Err(error) = files::make_dir(directory, DIR_MODE) {
+            tracing::error!(error = %chain(&error), "plugins cannot be registered");
+            return;
+        }
+    }
+    let (to, mut answers) = mpsc::channel(ANSWERS_MAX);
+    let objects = Objects::new(caller, node_name, tasks.clone());
+    begin(&objects, &tasks).await;
+    let mut manager = Manager {
+        registrations: Registrations::default(),
+        gone: BTreeSet::new(),
+        registered,
+        objects,
+        to,
+        tasks: tasks.clone(),
+    };
+    let mut hints = PathWatch::new(&registry).ok();
+    loop {
+        let path = registry.clone();
+        let Some(found) = tasks.blocking(move || scan(&path)).await else { return };
+        match found {
+            Ok(there) => {
+                let actions = manager.registrations.seen(&there, tasks.now().mono);
+                manager.perform(actions).await;
+            }
+            Err(error) => tracing::warn!(path = %registry.display(), %error, "plugins are not seen"),
+        }
+        // Until something may have changed.
+        loop {
+            let now = tasks.now().mono;
+            let rescan = now.after(RESCAN);
+            let due = manager.registrations.deadline().map_or(rescan, |at| at.min(rescan));
+            tokio::select! {
+                // All may be dropped at any await: nothing is lost by it.
+                answer = answers.recv() => match answer {
+                    Some(answer) => manager.answered(answer).await,
+                    None => return,
+                },
+                () = changed(&mut hints) => break,
+                () = tasks.wait_until(due) => break,
+            }
+        }
+    }
+}
+
+/// A hint; never, if there can be none.
+async fn changed(hints: &mut Option<PathWatch>) {
+    let Some(watch) = hints else { return std::future::pending().await };
+    if let Err(error) = watch.changed().await {
+        tracing::warn!(error = %chain(&error), "plugins are noticed by rescans only");
+        *hints = None;
+    }
+}
+
+async fn begin<A: ApiServer>(objects: &Objects<A>, tasks: &Tasks) {
+    let (mut wait, longest) = BEGIN_WAIT;
+    while let Err(why) = objects.begin().await {
+        tracing::debug!(why, "no CSINode yet");
+        tasks.wait_until(tasks.now().mono.after(wait)).await;
+        wait = (wait * 2).min(longest);
+    }
+}
+
+/// The sockets in a directory. Names that begin with a dot are none of ours.
+fn scan(directory: &Path) -> io::Result<BTreeMap<String, SocketId>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        // One that goes meanwhile is not there.
+        let Ok(meta) = std::fs::symlink_metadata(entry.path()) else { continue };
+        if meta.file_type().is_socket() {
+            let changed = meta.ctime().saturating_mul(1_000_000_000).saturating_add(meta.ctime_nsec());
+            found.insert(entry.path().display().to_string(), (meta.ino(), changed));
+        }
+    }
+    Ok(found)
+}
+
+/// Asks a plugin what it is, and its driver what it says of the node.
+async fn ask(socket: &Path) -> Result<Driver, String> {
+    let info = agent_plugins::plugin_info(socket).await;
+    let info = info.map_err(|e| format!("RegisterPlugin error -- failed to get plugin info: {e}"))?;
+    let endpoint = PathBuf::from(check_plugin(&info, &socket.display().to_string())?);
+    let node = agent_plugins::node_info(&endpoint).await;
+    let failed = |e: String| format!("RegisterPlugin error -- plugin registration failed with err: {e}");
+    Ok(Driver { name: info.name, endpoint, info: node.map_err(|e| failed(e.to_string()))? })
+}
+
+struct Manager<A> {
+    registrations: Registrations,
+    registered: Registered,
+    /// Drivers that are gone and may still be in the node's objects.
+    gone: BTreeSet<String>,
+    objects: Objects<A>,
+    to: mpsc::Sender<Answer>,
+    tasks: Tasks,
+}
+
+impl<A: ApiServer> Manager<A> {
+    async fn perform(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Register { path, id } => self.ask(path, id),
+                Action::Forget(driver) => {
+                    tracing::info!(driver, "CSI driver is gone");
+                    self.registered.remove(&driver);
+                    self.gone.insert(driver);
+                }
+            }
+        }
+        for driver in self.gone.clone() {
+            match self.objects.remove(&driver).await {
+                Ok(()) => {
+                    self.gone.remove(&driver);
+                }
+                Err(why) => {
+                    tracing::warn!(driver, why, "CSI driver is not taken out of the node's objects yet")
+                }
+            }
+        }
+    }
+
+    fn answer(&self, path: String, id: SocketId, what: impl Future<Output = What> + Send + 'static) {
+        let to = self.to.clone();
+        self.tasks.start(async move {
+            let what = what.await;
+            // Nobody listens when the node stops.
+            let _ = to.send(Answer { path, id, what }).await;
+        });
+    }
+
+    fn ask(&self, path: String, id: SocketId) {
+        let socket = PathBuf::from(&path);
+        self.answer(path, id, async move { What::Asked(ask(&socket).await) });
+    }
+
+    async fn answered(&mut self, Answer { path, id, what }: Answer) {
+        let outcome = match what {
+            What::Asked(asked) => return self.asked(path, id, asked).await,
+            What::Told { driver, outcome: Ok(()) } => {
+                tracing::info!(driver, path, "CSI driver is registered");
+                Ok(driver)
+            }
+            What::Told { driver, outcome: Err(why) } => {
+                tracing::warn!(driver, path, why, "CSI driver does not hear that it is registered");
+                self.registered.remove(&driver);
+                self.gone.insert(driver);
+                Err(())
+            }
+            What::Refused(why) => {
+                tracing::warn!(path, why, "plugin is not registered");
+                Err(())
+            }
+        };
+        let actions = self.registrations.answered(&path, id, outcome, self.tasks.now().mono);
+        self.perform(actions).await;
+    }
+
+    /// A plugin said what it is: it is written down, and the plugin is told.
+    async fn asked(&mut self, path: String, id: SocketId, asked: Result<Driver, String>) {
+        let installed = match asked {
+            Ok(driver) => self.install(&path, &driver).await.map(|()| driver.name),
+            Err(why) => Err(why),
+        };
+        let socket = PathBuf::from(&path);
+        self.answer(path, id, async move {
+            match installed {
+                Ok(driver) => {
+                    let told = agent_plugins::notify(&socket, &Ok(())).await;
+                    What::Told { driver, outcome: told.map_err(|e| e.to_string()) }
+                }
+                Err(why) => {
+                    // It may not hear it either: it is asked again in a while.
+                    match agent_plugins::notify(&socket, &Err(why.clone())).await {
+                        Ok(()) => What::Refused(why),
+                        Err(e) => What::Refused(format!("{why} ({e})")),
+                    }
+                }
+            }
+        });
+    }
+
+    async fn install(&mut self, path: &str, driver: &Driver) -> Result<(), String> {
+        let failed =
+            |why: String| format!("RegisterPlugin error -- plugin registration failed with err: {why}");
+        let Driver { name, endpoint, info } = driver;
+        if let Some(other) = self.registrations.holder(name, path) {
+            return Err(failed(format!("CSI driver {name:?} is already registered at socket {other}")));
+        }
+        self.objects.install(name, info).await.map_err(failed)?;
+        self.registered.insert(name, endpoint);
+        self.gone.remove(name);
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! gRPC to plugins of the node, which serve on UNIX sockets: what a plugin is, and what a CSI driver says of its node.
+//!
+//! In: paths of sockets. Out: answers as `agent_core::csi` knows them. Invariants: every call has upstream's time limit; a
+//! connection is made for each conversation, so that a plugin that was replaced is never spoken to by mistake; what a
+//! plugin says is judged in core. Upstream: pkg/kubelet/pluginmanager/operationexecutor, pkg/volume/csi/csi_client.go.
+
+#![forbid(unsafe_code)]
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent_core::csi::inline::Publish;
+use agent_core::csi::{NodeInfo, PluginInfo};
+use hyper_util::rt::TokioIo;
+use orlop_proto::csi::v1::node_client::NodeClient;
+use orlop_proto::csi::v1::volume_capability::access_mode::Mode;
+use orlop_proto::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
+use orlop_proto::csi::v1::{
+    NodeGetCapabilitiesRequest, NodeGetInfoRequest, NodePublishVolumeRequest, NodeServiceCapability,
+    NodeUnpublishVolumeRequest, VolumeCapability, node_service_capability,
+};
+use orlop_proto::plugin_registration::registration_client::RegistrationClient;
+use orlop_proto::plugin_registration::{InfoRequest, RegistrationStatus};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+/// How long a connection may take.
+const DIAL_MAX: Duration = Duration::from_secs(10);
+/// How long a plugin may take to say what it is.
+const INFO_MAX: Duration = Duration::from_secs(1);
+/// How long it may take to hear what became of it.
+const NOTIFY_MAX: Duration = Duration::from_secs(5);
+/// How long a CSI driver may take for anything.
+const CSI_MAX: Duration = Duration::from_secs(120);
+
+/// Why a plugin did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// Nobody listens.
+    #[error("dial failed at socket {}: {why}", path.display())]
+    Dial {
+        /// The socket.
+        path: PathBuf,
+        /// The system's words.
+        why: String,
+    },
+    /// The plugin's answer is an error.
+    #[error("{call} at socket {}: rpc error: code = {:?} desc = {}", path.display(), status.code(), status.message())]
+    Refused {
+        /// Which call.
+        call: &'static str,
+        /// The socket.
+        path: PathBuf,
+        /// The answer.
+        status: Box<Status>,
+    },
+    /// There was no answer in time.
+    #[error("{call} at socket {}: no answer within {} s", path.display(), limit.as_secs())]
+    Late {
+        /// Which call.
+        call: &'static str,
+        /// The socket.
+        path: PathBuf,
+        /// The time that it had.
+        limit: Duration,
+    },
+}
+
+/// Asks a plugin what it is.
+///
+/// # Errors
+/// It does not answer, or with an error.
+pub async fn plugin_info(socket: &Path) -> Result<PluginInfo, PluginError> {
+    let mut client = RegistrationClient::new(dial(socket).await?);
+    let asked = client.get_info(InfoRequest {});
+    let info = within("GetInfo", socket, INFO_MAX, asked).await?;
+    Ok(PluginInfo {
+        kind: info.r#type,
+        name: info.name,
+        endpoint: info.endpoint,
+        versions: info.supported_versions,
+    })
+}
+
+/// Tells a plugin what became of its registration.
+///
+/// # Errors
+/// It does not answer, or with an error.
+pub async fn notify(socket: &Path, outcome: &Result<(), String>) -> Result<(), PluginError> {
+    let mut client = RegistrationClient::new(dial(socket).await?);
+    let error = outcome.as_ref().err().cloned().unwrap_or_default();
+    let told =
+        client.notify_registration_status(RegistrationStatus { plugin_registered: outcome.is_ok(), error });
+    within("NotifyRegistrationStatus", socket, NOTIFY_MAX, told).await.map(drop)
+}
+
+/// Asks a CSI driver what it calls this node.
+///
+/// # Errors
+/// It does not answer, or with an error.
+pub async fn node_info(endpoint: &Path) -> Result<NodeInfo, PluginError> {
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    let asked = client.node_get_info(NodeGetInfoRequest {});
+    let info = within("NodeGetInfo", endpoint, CSI_MAX, asked).await?;
+    Ok(NodeInfo {
+        node_id: info.node_id,
+        volumes_max: info.max_volumes_per_node,
+        topology: info.accessible_topology.map(|t| t.segments.into_iter().collect()).unwrap_or_default(),
+    })
+}
+
+/// The driver gives volumes their group itself (`VOLUME_MOUNT_GROUP`).
+///
+/// # Errors
+/// It does not answer, or with an error.
+pub async fn gives_groups(endpoint: &Path) -> Result<bool, PluginError> {
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    let asked = client.node_get_capabilities(NodeGetCapabilitiesRequest {});
+    let all = within("NodeGetCapabilities", endpoint, CSI_MAX, asked).await?.capabilities;
+    let gives = |c: NodeServiceCapability| {
+        let Some(node_service_capability::Type::Rpc(rpc)) = c.r#type else { return false };
+        rpc.r#type() == node_service_capability::rpc::Type::VolumeMountGroup
+    };
+    Ok(all.into_iter().any(gives))
+}
+
+/// Has a volume published.
+///
+/// # Errors
+/// The driver does not answer, or with an error.
+pub async fn publish(endpoint: &Path, volume: &Publish) -> Result<(), PluginError> {
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    let mount = MountVolume {
+        fs_type: volume.fs_type.clone(),
+        mount_flags: Vec::new(),
+        volume_mount_group: volume.group.map(|group| group.to_string()).unwrap_or_default(),
+    };
+    let capability = VolumeCapability {
+        access_type: Some(AccessType::Mount(mount)),
+        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+    };
+    let asked = client.node_publish_volume(NodePublishVolumeRequest {
+        volume_id: volume.handle.clone(),
+        target_path: volume.target.clone(),
+        volume_capability: Some(capability),
+        readonly: volume.read_only,
+        secrets: volume.secrets.clone().into_iter().collect(),
+        volume_context: volume.context.clone().into_iter().collect(),
+        ..NodePublishVolumeRequest::default()
+    });
+    within("NodePublishVolume", endpoint, CSI_MAX, asked).await.map(drop)
+}
+
+/// Has a volume unpublished.
+///
+/// # Errors
+/// The driver does not answer, or with an error.
+pub async fn unpublish(endpoint: &Path, handle: &str, target: &Path) -> Result<(), PluginError> {
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    let asked = client.node_unpublish_volume(NodeUnpublishVolumeRequest {
+        volume_id: handle.to_owned(),
+        target_path: target.display().to_string(),
+    });
+    within("NodeUnpublishVolume", endpoint, CSI_MAX, asked).await.map(drop)
+}
+
+async fn dial(path: &Path) -> Result<Channel, PluginError> {
+    let failed = |why: String| PluginError::Dial { path: path.to_owned(), why };
+    // The stream is made here, so that its error is told as the system has it; nobody asks for a second one.
+    let stream = timeout(DIAL_MAX, UnixStream::connect(path)).await;
+    let stream = stream.map_err(|_| failed(format!("no connection within {} s", DIAL_MAX.as_secs())))?;
+    let mut stream = Some(TokioIo::new(stream.map_err(|e| failed(e.to_string()))?));
+    let connector = tower::service_fn(move |_| {
+        let once = stream.take().ok_or_else(|| std::io::Error::other("the plugin closed its connection"));
+        std::future::ready(once)
+    });
+    // The authority is not used on a unix socket, but gRPC servers refuse an odd one.
+    let endpoint = Endpoint::from_static("http://localhost");
+    match timeout(DIAL_MAX, endpoint.connect_with_connector(connector)).await {
+        Ok(channel) => channel.map_err(|e| failed(e.to_string())),
+        Err(_) => Err(failed(format!("no gRPC within {} s", DIAL_MAX.as_secs()))),
+    }
+}
+
+async fn within<T>(
+    call: &'static str,
+    path: &Path,
+    limit: Duration,
+    asked: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, PluginError> {
+    match timeout(limit, asked).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => {
+            Err(PluginError::Refused { call, path: path.to_owned(), status: Box::new(status) })
+        }
+        Err(_) => Err(PluginError::Late { call, path: path.to_owned(), limit }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

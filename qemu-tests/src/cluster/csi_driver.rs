@@ -1,0 +1,224 @@
+//! A CSI driver for cases: a server of plugin registration and of CSI's node service on a socket inside a node.
+//!
+//! In: a node's root as the host reaches it. Out: a socket that serves until it is dropped, what the driver was told, and
+//! the directories that it publishes. Invariant: nothing of it outlives its value.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures_util::stream;
+use orlop_proto::csi::v1::node_server::{Node, NodeServer};
+use orlop_proto::csi::v1::{
+    NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
+    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeUnpublishVolumeRequest,
+    NodeUnpublishVolumeResponse, Topology,
+};
+use orlop_proto::plugin_registration::registration_server::{Registration, RegistrationServer};
+use orlop_proto::plugin_registration::{
+    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+};
+use tokio::net::UnixListener;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+
+/// Where sockets are registered, below a node's root.
+const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
+
+/// What a driver says.
+#[derive(Clone, Debug, Default)]
+pub struct Says {
+    /// Its name.
+    pub name: String,
+    /// What it calls the node.
+    pub node_id: String,
+    /// Most volumes at once.
+    pub volumes_max: i64,
+    /// Where the node is.
+    pub topology: HashMap<String, String>,
+    /// It never says anything of its node.
+    pub hangs: bool,
+    /// It publishes nothing, and says why.
+    pub refuses: Option<String>,
+}
+
+#[derive(Clone)]
+struct Service {
+    says: Arc<Mutex<Says>>,
+    told: watch::Sender<Vec<RegistrationStatus>>,
+    /// The node's root as the host reaches it.
+    root: PathBuf,
+    published: watch::Sender<Published>,
+}
+
+/// What is published, by its target in the node.
+pub type Published = BTreeMap<String, NodePublishVolumeRequest>;
+
+impl Service {
+    fn says(&self) -> Says {
+        self.says.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Service {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        Ok(Response::new(PluginInfo {
+            r#type: "CSIPlugin".to_owned(),
+            name: self.says().name,
+            // The socket that is asked: where it lies in the node only the node knows.
+            endpoint: String::new(),
+            supported_versions: vec!["1.0.0".to_owned()],
+        }))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        told: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        self.told.send_modify(|all| all.push(told.into_inner()));
+        Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl Node for Service {
+    async fn node_get_info(
+        &self,
+        _: Request<NodeGetInfoRequest>,
+    ) -> Result<Response<NodeGetInfoResponse>, Status> {
+        let says = self.says();
+        if says.hangs {
+            return std::future::pending().await;
+        }
+        Ok(Response::new(NodeGetInfoResponse {
+            node_id: says.node_id,
+            max_volumes_per_node: says.volumes_max,
+            accessible_topology: Some(Topology { segments: says.topology }),
+        }))
+    }
+
+    /// A directory with a file `f` that says what the volume is.
+    async fn node_publish_volume(
+        &self,
+        asked: Request<NodePublishVolumeRequest>,
+    ) -> Result<Response<NodePublishVolumeResponse>, Status> {
+        if let Some(why) = self.says().refuses {
+            return Err(Status::internal(why));
+        }
+        let asked = asked.into_inner();
+        let target = self.root.join(asked.target_path.trim_start_matches('/'));
+        let made = fs::create_dir_all(&target).and_then(|()| fs::write(target.join("f"), &asked.volume_id));
+        made.map_err(|e| Status::internal(e.to_string()))?;
+        self.published.send_modify(|all| {
+            all.insert(asked.target_path.clone(), asked);
+        });
+        Ok(Response::new(NodePublishVolumeResponse {}))
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        asked: Request<NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
+        let asked = asked.into_inner();
+        let target = self.root.join(asked.target_path.trim_start_matches('/'));
+        match fs::remove_dir_all(&target) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(Status::internal(e.to_string())),
+            _ => {}
+        }
+        self.published.send_modify(|all| {
+            all.remove(&asked.target_path);
+        });
+        Ok(Response::new(NodeUnpublishVolumeResponse {}))
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
+        Ok(Response::new(NodeGetCapabilitiesResponse::default()))
+    }
+}
+
+/// A driver that serves.
+pub struct CsiDriver {
+    socket: PathBuf,
+    server: JoinHandle<()>,
+    says: Arc<Mutex<Says>>,
+    told: watch::Receiver<Vec<RegistrationStatus>>,
+    published: watch::Receiver<Published>,
+    handle: Handle,
+}
+
+impl CsiDriver {
+    /// Serves in the registry of the node whose root the host reaches at `root`, under a socket of the driver's name.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn start(handle: &Handle, root: &Path, says: Says) -> Result<CsiDriver> {
+        let socket = root.join(REGISTRY).join(format!("{}.sock", says.name));
+        let (to_published, published) = watch::channel(Published::new());
+        let (to, told) = watch::channel(Vec::new());
+        let says = Arc::new(Mutex::new(says));
+        let service =
+            Service { says: says.clone(), told: to, root: root.to_owned(), published: to_published };
+        let listener = {
+            let _inside = handle.enter();
+            UnixListener::bind(&socket).with_context(|| format!("listen on {}", socket.display()))?
+        };
+        let incoming = stream::unfold(listener, |listener| async move {
+            Some((listener.accept().await.map(|(stream, _)| stream), listener))
+        });
+        let serve = Server::builder()
+            .add_service(RegistrationServer::new(service.clone()))
+            .add_service(NodeServer::new(service))
+            .serve_with_incoming(incoming);
+        let server = handle.spawn(async move {
+            // Ends by being aborted; an error of the listener shows as an agent that cannot connect.
+            let _ = serve.await;
+        });
+        Ok(CsiDriver { socket, server, says, told, published, handle: handle.clone() })
+    }
+
+    /// From now on it says this.
+    pub fn say(&self, says: Says) {
+        *self.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
+    }
+
+    /// Waits until it was told something about its registration, and forgets nothing of it.
+    ///
+    /// # Errors
+    /// At the deadline.
+    pub fn await_told(&self, limit_s: u64, is: impl Fn(&RegistrationStatus) -> bool) -> Result<()> {
+        let mut told = self.told.clone();
+        let wait = async {
+            let limit = Duration::from_secs(limit_s);
+            tokio::time::timeout(limit, told.wait_for(|all| all.iter().any(&is))).await.map(|_| ())
+        };
+        let waited = self.handle.block_on(wait);
+        waited.with_context(|| format!("within {limit_s} s the driver was told {:?}", *self.told.borrow()))
+    }
+}
+
+impl CsiDriver {
+    /// What is published now.
+    #[must_use]
+    pub fn published(&self) -> Published {
+        self.published.borrow().clone()
+    }
+}
+
+impl Drop for CsiDriver {
+    fn drop(&mut self) {
+        self.server.abort();
+        // The node may be gone, and its files with it.
+        let _ = fs::remove_file(&self.socket);
+    }
+}

@@ -11,7 +11,7 @@ use agent_core::volume::claim::{Bound, ClaimError, ClaimRef, check_node, is_choo
 
 use k8s_openapi::api::storage::v1::CSIDriver;
 
-use super::soon;
+use super::ask;
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 
@@ -41,39 +41,24 @@ impl<A: ApiServer> ClaimStore<A> {
     pub(super) async fn bound(&self, of: ClaimRef) -> Result<Bound, ClaimError> {
         let other = || of.unprocessed("the API server answered another question");
         let named = ObjectName { namespace: of.namespace.as_str().into(), name: of.name.as_str().into() };
-        let fetched = self.call(ApiCall::GetClaim(named)).await;
+        let fetched = ask(&self.caller, &self.tasks, ApiCall::GetClaim(named)).await;
         let claim =
             fetched.map_err(|why| of.unprocessed(&format!("failed to fetch PVC from API server: {why}")))?;
         let ApiReply::Claim(claim) = claim else { return Err(other()) };
         let name = of.volume_name(&claim)?;
-        let fetched = self.call(ApiCall::GetVolume { name: name.clone() }).await;
+        let fetched = ask(&self.caller, &self.tasks, ApiCall::GetVolume { name: name.clone() }).await;
         let failed =
             |why: String| of.unprocessed(&format!("failed to fetch PV {name} from API server: {why}"));
         let ApiReply::Volume(volume) = fetched.map_err(failed)? else { return Err(other()) };
         let bound = of.bound(&claim, &volume)?;
         if is_choosy(&volume) {
-            let fetched = self.call(ApiCall::GetNode { name: self.node_name.clone() }).await;
+            let fetched =
+                ask(&self.caller, &self.tasks, ApiCall::GetNode { name: self.node_name.clone() }).await;
             let node = fetched
                 .map_err(|why| of.unprocessed(&format!("failed to fetch this node's labels: {why}")))?;
             let ApiReply::Node(node) = node else { return Err(other()) };
             check_node(&volume, &node.metadata.labels.unwrap_or_default())?;
         }
         Ok(bound)
-    }
-
-    /// Asks again while the authoriser has not heard of the pod.
-    async fn call(&self, call: ApiCall) -> Result<ApiReply, String> {
-        let client = self.caller.client().await.ok_or("the agent stops")?;
-        let mut times = 0;
-        loop {
-            match client.call(&call).await {
-                Ok(reply) => return Ok(reply),
-                Err(e) => match soon(&e.message, times) {
-                    Some(wait) => self.tasks.wait_until(self.tasks.now().mono.after(wait)).await,
-                    None => return Err(e.message),
-                },
-            }
-            times += 1;
-        }
     }
 }

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::api::ApiServer;
+use agent_core::api::{ApiCall, ApiReply, ApiServer};
 use agent_core::pod_worker::runtime_class;
 use agent_core::time::Wall;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef};
@@ -52,6 +52,22 @@ const SOON_MS: [u64; 5] = [50, 100, 200, 400, 800];
 #[must_use]
 pub fn soon(why: &str, times: usize) -> Option<Duration> {
     SOON_MS.get(times).copied().map(Duration::from_millis).filter(|_| why.contains(NOT_YET))
+}
+
+/// Asks the API server, and again while its authoriser has not heard of the pod.
+async fn ask<A: ApiServer>(caller: &Caller<A>, tasks: &Tasks, call: ApiCall) -> Result<ApiReply, String> {
+    let client = caller.client().await.ok_or("the agent stops")?;
+    let mut times = 0;
+    loop {
+        match client.call(&call).await {
+            Ok(reply) => return Ok(reply),
+            Err(e) => match soon(&e.message, times) {
+                Some(wait) => tasks.wait_until(tasks.now().mono.after(wait)).await,
+                None => return Err(e.message),
+            },
+        }
+        times += 1;
+    }
 }
 
 /// How long an entry of a cache is believed (upstream's default, where the Node says nothing).

@@ -13,7 +13,7 @@ use agent_core::types::time::wall;
 use agent_core::volume::token::{Life, TokenRef, life};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 
-use super::{FoundAccount, HeldToken, soon};
+use super::{FoundAccount, HeldToken, ask};
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 
@@ -70,7 +70,7 @@ impl<A: ApiServer> TokenStore<A> {
 
     pub(super) async fn account(&self, namespace: String, name: String) -> Result<FoundAccount, String> {
         let object = ObjectName { namespace: namespace.into(), name: name.into() };
-        match self.call(ApiCall::GetServiceAccount(object)).await? {
+        match ask(&self.caller, &self.tasks, ApiCall::GetServiceAccount(object)).await? {
             ApiReply::ServiceAccount(found) => Ok(FoundAccount {
                 uid: found.metadata.uid.unwrap_or_default(),
                 annotations: found.metadata.annotations.unwrap_or_default(),
@@ -83,27 +83,11 @@ impl<A: ApiServer> TokenStore<A> {
         let account =
             ObjectName { namespace: token.namespace.as_str().into(), name: token.account.as_str().into() };
         let call = ApiCall::CreateToken { account, request: Box::new(token.request()) };
-        match self.call(call).await? {
+        match ask(&self.caller, &self.tasks, call).await? {
             ApiReply::Token(granted) => {
                 read(&granted, self.fraction(token)).ok_or_else(|| "the answer holds no token".to_owned())
             }
             _ => Err("an answer to another question".to_owned()),
-        }
-    }
-
-    /// Asks again while the authoriser has not heard of the pod.
-    async fn call(&self, call: ApiCall) -> Result<ApiReply, String> {
-        let client = self.caller.client().await.ok_or("the agent stops")?;
-        let mut times = 0;
-        loop {
-            match client.call(&call).await {
-                Ok(reply) => return Ok(reply),
-                Err(e) => match soon(&e.message, times) {
-                    Some(wait) => self.tasks.wait_until(self.tasks.now().mono.after(wait)).await,
-                    None => return Err(e.message),
-                },
-            }
-            times += 1;
         }
     }
 

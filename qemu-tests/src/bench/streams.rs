@@ -73,7 +73,7 @@ fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, &Path), load: L
     let [before, most, after] = seen.resident_kib.map(|kib| kib as f64 / 1024.0);
     say::line(format!("resident {before:.1} MiB before, {most:.1} MiB at most, {after:.1} MiB after"));
     say::line(format!("processor time {spent:.1} s"));
-    say::line(format!("{} followers lost bytes", seen.problems.len()));
+    say::line(format!("{} streams lost bytes", seen.problems.len()));
     for problem in seen.problems.iter().take(3) {
         say::line(format!("  {problem}"));
     }

@@ -32,7 +32,7 @@ fn loaded(cx: &mut CaseContext<'_>) -> Result<()> {
         "  {} bytes echoed, {} bytes followed in {:.1} s; resident KiB before, at most, after: {:?}",
         seen.echoed, seen.followed, seen.took_s, seen.resident_kib
     ));
-    ensure!(seen.problems.is_empty(), "followers lost bytes: {:?}", seen.problems);
+    ensure!(seen.problems.is_empty(), "streams lost bytes: {:?}", seen.problems);
     ensure!(seen.echoed == LOAD.execs * LOAD.echo_bytes, "{} bytes echoed", seen.echoed);
     load::clean(&joined.cluster)?;
     joined.cluster.ensure_nothing_forbidden()

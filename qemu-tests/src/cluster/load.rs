@@ -90,8 +90,8 @@ pub fn echoer(node: &str) -> Value {
     api_pod("echoes", node, STAYS, 1)
 }
 
-/// Loads the node at `address` whose kubelet is process `pid`; both pods are Ready there. A log that is not whole is a
-/// problem in what was seen, everything else an error.
+/// Loads the node at `address` whose kubelet is process `pid`; both pods are Ready there. A log or an echo that is not whole
+/// is a problem in what was seen, everything else an error.
 ///
 /// # Errors
 /// A stream that breaks or brings other bytes.
@@ -125,15 +125,17 @@ pub fn run(cluster: &Cluster, address: SocketAddr, pid: i32, load: Load) -> Resu
         };
         let both = async { tokio::try_join!(execs, logs) };
         let (echoed, logs) = timeout(PATIENCE, both).await.context("the load does not end")??;
-        Ok((echoed.iter().sum::<usize>(), logs, start.elapsed().as_secs_f64()))
+        Ok((echoed, logs, start.elapsed().as_secs_f64()))
     });
     drop(stop);
     let largest = sampler.join().map_err(|_| anyhow::anyhow!("the sampler panicked"))?;
     let (echoed, logs, took_s) = result?;
     let followed = logs.iter().map(|(bytes, _)| bytes).sum();
-    let problems = logs.into_iter().filter_map(|(_, problem)| problem).collect();
+    let short = echoed.iter().enumerate().filter(|(_, bytes)| **bytes != load.echo_bytes);
+    let short = short.map(|(n, bytes)| format!("exec {n}: {bytes} of {} bytes came back", load.echo_bytes));
+    let problems = short.chain(logs.into_iter().filter_map(|(_, problem)| problem)).collect();
     Ok(Seen {
-        echoed,
+        echoed: echoed.iter().sum(),
         followed,
         took_s,
         resident_kib: [before, largest.max(before), resident_kib(pid)?],
@@ -213,7 +215,7 @@ impl Node {
         Ok(Log::new(stream))
     }
 
-    /// Sends bytes into `cat` and compares what comes back.
+    /// Sends bytes into `cat` and compares what comes back; answers how much that was.
     async fn echo(&self, number: usize, bytes: usize) -> Result<usize> {
         let path = "/exec/default/echoes/c?command=cat&input=1&output=1";
         let request = format!(
@@ -236,15 +238,16 @@ impl Node {
             anyhow::Ok(())
         };
         let read = async {
-            let mut got = 0;
-            loop {
-                let (channel, payload) =
-                    next_message(&mut reads).await.with_context(|| format!("after {got} bytes"))?;
+            let (mut got, mut ended) = (0, false);
+            // Channels have no order among each other: what follows the status counts.
+            while let Some((channel, payload)) =
+                next_message(&mut reads).await.with_context(|| format!("after {got} bytes"))?
+            {
                 if channel == 3 {
                     let status = String::from_utf8_lossy(&payload).into_owned();
                     ensure!(status.contains("\"Success\""), "exec {number}: {status}");
-                    ensure!(got == bytes, "exec {number}: {got} of {bytes} bytes came back");
-                    return Ok(got);
+                    ended = true;
+                    continue;
                 }
                 let mut rest = payload.as_slice();
                 while !rest.is_empty() {
@@ -254,6 +257,8 @@ impl Node {
                     (rest, got) = (more, got + piece.len());
                 }
             }
+            ensure!(ended, "exec {number}: the node ended the stream without a status");
+            Ok(got)
         };
         let ((), got) = tokio::try_join!(write, read).with_context(|| format!("exec {number}"))?;
         Ok(got)
@@ -286,8 +291,8 @@ fn message(channel: u8, bytes: &[u8]) -> Vec<u8> {
     [&[0x82, 0xfe, length[0], length[1], 0, 0, 0, 0, channel], bytes].concat()
 }
 
-/// The next message of a server: channel and bytes.
-async fn next_message(stream: &mut (impl AsyncReadExt + Unpin)) -> Result<(u8, Vec<u8>)> {
+/// The next message of a server: channel and bytes; `None` when it says that it is done.
+async fn next_message(stream: &mut (impl AsyncReadExt + Unpin)) -> Result<Option<(u8, Vec<u8>)>> {
     loop {
         let (opcode, length) = (stream.read_u8().await? & 0xf, stream.read_u8().await?);
         let length = match length {
@@ -298,8 +303,8 @@ async fn next_message(stream: &mut (impl AsyncReadExt + Unpin)) -> Result<(u8, V
         let mut payload = vec![0; usize::try_from(length)?];
         stream.read_exact(&mut payload).await?;
         match (opcode, payload.split_first()) {
-            (2, Some((channel, bytes))) => return Ok((*channel, bytes.to_vec())),
-            (8, _) => bail!("the node ended the stream without a status"),
+            (2, Some((channel, bytes))) => return Ok(Some((*channel, bytes.to_vec()))),
+            (8, _) => return Ok(None),
             _ => {}
         }
     }

@@ -63,14 +63,12 @@ pub struct Translator {
     streams: [Stream; 5],
     at: At,
     status: Vec<u8>,
-    pong: Option<Vec<u8>>,
+    replies: websocket::Replies,
     ping: Option<u32>,
     pings: u32,
     refused: Option<u32>,
     /// The runtime has closed the input.
     input_unwanted: bool,
-    close: Option<CloseCode>,
-    is_done: bool,
 }
 
 impl Translator {
@@ -97,13 +95,11 @@ impl Translator {
             streams,
             at: At::Channel,
             status: Vec::new(),
-            pong: None,
+            replies: websocket::Replies::default(),
             ping: None,
             pings: 0,
             refused: None,
             input_unwanted: false,
-            close: None,
-            is_done: false,
         }
     }
 
@@ -218,7 +214,7 @@ impl Translator {
     }
 
     fn tell(&mut self, status: &serde_json::Value, to_client: &mut Vec<u8>) {
-        if !std::mem::replace(&mut self.is_done, true) {
+        if self.replies.finish() {
             message(STATUS, status.to_string().as_bytes(), to_client);
             websocket::close(CloseCode::Normal, to_client);
         }
@@ -242,26 +238,26 @@ impl Bridge for Translator {
 
     fn client_sent(&mut self, bytes: &mut [u8], to_runtime: &mut Vec<u8>) {
         let mut input = bytes;
-        while !self.is_done && self.close.is_none() {
+        while self.replies.reads() {
             match self.client.next(&mut input) {
                 Ok(Some(websocket::Event::Data { first, bytes, .. })) => self.part(first, bytes, to_runtime),
                 Ok(Some(websocket::Event::Ping(payload))) => {
                     // The runtime has an idle time of its own.
                     spdy::ping(self.pings * 2 + 1, to_runtime);
                     self.pings = (self.pings + 1) % (1 << 30);
-                    self.pong = Some(payload);
+                    self.replies.pinged(payload);
                 }
                 Ok(Some(websocket::Event::Pong)) => {}
-                Ok(Some(websocket::Event::Close)) => self.close = Some(CloseCode::Normal),
+                Ok(Some(websocket::Event::Close)) => self.replies.close(CloseCode::Normal),
                 Ok(None) => return,
-                Err(_) => self.close = Some(CloseCode::Protocol),
+                Err(_) => self.replies.close(CloseCode::Protocol),
             }
         }
     }
 
     fn runtime_sent(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) {
         let mut input = bytes;
-        while !self.is_done {
+        while !self.replies.is_done() {
             match self.runtime.next(&mut input) {
                 Ok(Some(event)) => self.happened(event, to_client),
                 Ok(None) => return,
@@ -279,17 +275,7 @@ impl Bridge for Translator {
     }
 
     fn due_to_client(&mut self, to_client: &mut Vec<u8>) {
-        if self.is_done {
-            return;
-        }
-        // Only the newest ping needs an answer, RFC 6455, 5.5.3.
-        if let Some(payload) = self.pong.take() {
-            websocket::pong(&payload, to_client);
-        }
-        if let Some(code) = self.close.take() {
-            websocket::close(code, to_client);
-            self.is_done = true;
-        }
+        self.replies.due(to_client);
     }
 
     fn due_to_runtime(&mut self, to_runtime: &mut Vec<u8>) {
@@ -305,7 +291,7 @@ impl Bridge for Translator {
     }
 
     fn is_done(&self) -> bool {
-        self.is_done
+        self.replies.is_done()
     }
 }
 

@@ -14,9 +14,7 @@ pub const PREFIX: &str = "SPDY/3.1+";
 #[derive(Clone, Debug, Default)]
 pub struct Tunnel {
     client: websocket::Decoder,
-    pong: Option<Vec<u8>>,
-    close: Option<CloseCode>,
-    is_done: bool,
+    replies: websocket::Replies,
 }
 
 impl Bridge for Tunnel {
@@ -28,49 +26,40 @@ impl Bridge for Tunnel {
 
     fn client_sent(&mut self, bytes: &mut [u8], to_runtime: &mut Vec<u8>) {
         let mut input = bytes;
-        while !self.is_done && self.close.is_none() {
+        while self.replies.reads() {
             match self.client.next(&mut input) {
-                Ok(Some(Event::Data { text: true, .. })) => self.close = Some(CloseCode::Unsupported),
+                Ok(Some(Event::Data { text: true, .. })) => self.replies.close(CloseCode::Unsupported),
                 Ok(Some(Event::Data { bytes, .. })) => to_runtime.extend_from_slice(bytes),
-                Ok(Some(Event::Ping(payload))) => self.pong = Some(payload),
+                Ok(Some(Event::Ping(payload))) => self.replies.pinged(payload),
                 Ok(Some(Event::Pong)) => {}
-                Ok(Some(Event::Close)) => self.close = Some(CloseCode::Normal),
+                Ok(Some(Event::Close)) => self.replies.close(CloseCode::Normal),
                 Ok(None) => return,
-                Err(_) => self.close = Some(CloseCode::Protocol),
+                Err(_) => self.replies.close(CloseCode::Protocol),
             }
         }
     }
 
     fn runtime_sent(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) {
-        if !self.is_done && !bytes.is_empty() {
+        if !self.replies.is_done() && !bytes.is_empty() {
             websocket::head(Opcode::Binary, bytes.len(), to_client);
             to_client.extend_from_slice(bytes);
         }
     }
 
     fn runtime_ended(&mut self, to_client: &mut Vec<u8>) {
-        if !std::mem::replace(&mut self.is_done, true) {
+        if self.replies.finish() {
             websocket::close(CloseCode::Normal, to_client);
         }
     }
 
     fn due_to_client(&mut self, to_client: &mut Vec<u8>) {
-        if self.is_done {
-            return;
-        }
-        if let Some(payload) = self.pong.take() {
-            websocket::pong(&payload, to_client);
-        }
-        if let Some(code) = self.close.take() {
-            websocket::close(code, to_client);
-            self.is_done = true;
-        }
+        self.replies.due(to_client);
     }
 
     fn due_to_runtime(&mut self, _: &mut Vec<u8>) {}
 
     fn is_done(&self) -> bool {
-        self.is_done
+        self.replies.is_done()
     }
 }
 

@@ -254,6 +254,57 @@ impl Decoder {
     }
 }
 
+/// What a server owes its client besides messages: an answer to the newest ping (RFC 6455, 5.5.3), and a Close.
+#[derive(Clone, Debug, Default)]
+pub struct Replies {
+    pong: Option<Vec<u8>>,
+    close: Option<CloseCode>,
+    is_done: bool,
+}
+
+impl Replies {
+    /// The client asks whether somebody is there.
+    pub fn pinged(&mut self, payload: Vec<u8>) {
+        self.pong = Some(payload);
+    }
+
+    /// The stream is to end: what the client sends does not count any more.
+    pub fn close(&mut self, code: CloseCode) {
+        self.close = Some(code);
+    }
+
+    /// What the client sends counts.
+    #[must_use]
+    pub fn reads(&self) -> bool {
+        !self.is_done && self.close.is_none()
+    }
+
+    /// The last word was said.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// The last word is said now; false if it was before.
+    pub fn finish(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_done, true)
+    }
+
+    /// Appends what is owed.
+    pub fn due(&mut self, out: &mut Vec<u8>) {
+        if self.is_done {
+            return;
+        }
+        if let Some(payload) = self.pong.take() {
+            pong(&payload, out);
+        }
+        if let Some(code) = self.close.take() {
+            close(code, out);
+            self.is_done = true;
+        }
+    }
+}
+
 /// Appends the head of a whole frame of a server, whose `length` bytes of payload follow.
 pub fn head(opcode: Opcode, length: usize, out: &mut Vec<u8>) {
     out.push(0x80 | opcode.nibble());

@@ -15,6 +15,7 @@ pub mod boot;
 pub mod boot_refused;
 pub mod cri_contract;
 pub mod cri_golden;
+pub mod defence_logs;
 pub mod image;
 pub mod join;
 pub mod join_admission;
@@ -99,6 +100,7 @@ pub fn all() -> Vec<Case> {
         lifecycle_hooks::CASES,
         lifecycle_logs::CASES,
         shutdown::CASES,
+        defence_logs::CASES,
     ]
     .concat()
 }

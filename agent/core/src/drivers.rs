@@ -242,6 +242,12 @@ pub trait Exec: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ExecOutput, DriverError>> + Send;
 }
 
+/// Logs of containers, which the runtime writes.
+pub trait ContainerLogs: Send + Sync + 'static {
+    /// `ReopenContainerLog`: from now on the container's log is the file that has its path, made anew if there is none.
+    fn reopen_log(&self, container: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
+}
+
 /// Checkpoints of containers.
 pub trait Checkpoints: Send + Sync + 'static {
     /// `CheckpointContainer`: writes it to `location`, a path of the node. `timeout_s` bounds the runtime's work; 0 leaves

@@ -1,9 +1,9 @@
-//! [`Exec`] over CRI `ExecSync`, [`Checkpoints`] over `CheckpointContainer`. The runtime ends the command at the timeout; our deadline is the request timeout
-//! later, or none if the command may run for ever.
+//! [`Exec`] over CRI `ExecSync`, [`Checkpoints`] over `CheckpointContainer`, [`ContainerLogs`] over `ReopenContainerLog`. The
+//! runtime ends a command at the timeout; our deadline is the request timeout later, or none if it may run for ever.
 
 use std::time::Duration;
 
-use agent_core::drivers::{Checkpoints, DriverError, Exec, ExecOutput};
+use agent_core::drivers::{Checkpoints, ContainerLogs, DriverError, Exec, ExecOutput};
 use agent_core::runtime::ContainerId;
 use orlop_proto::cri::v1;
 
@@ -27,6 +27,15 @@ impl Exec for CriClient {
         let call = Call { operation: "ExecSync", object: container.as_str(), deadline };
         let answer = self.runtime(call, request, |mut c, r| async move { c.exec_sync(r).await }).await?;
         Ok(ExecOutput { exit_code: answer.exit_code, stdout: answer.stdout, stderr: answer.stderr })
+    }
+}
+
+impl ContainerLogs for CriClient {
+    async fn reopen_log(&self, container: &ContainerId) -> Result<(), DriverError> {
+        let request = v1::ReopenContainerLogRequest { container_id: container.to_string() };
+        let call = self.ordinary("ReopenContainerLog", container.as_str());
+        self.runtime(call, request, |mut c, r| async move { c.reopen_container_log(r).await }).await?;
+        Ok(())
     }
 }
 

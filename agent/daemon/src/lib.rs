@@ -16,6 +16,7 @@ pub mod facts;
 pub mod handlers;
 pub mod host;
 pub mod incarnation;
+pub mod log_rotation;
 pub mod logging;
 pub mod mailbox;
 pub mod manager;

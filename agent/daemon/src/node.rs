@@ -18,6 +18,7 @@ use agent_core::api::ApiServer;
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::images::providers::config::Provider;
 use agent_core::images::pull_records::Policy;
+use agent_core::logs::rotation::RunningLogs;
 use agent_core::pleg::{Pleg, PlegEvent};
 use agent_core::pod_manager::{Leftovers, ManagerEvent, PodManager};
 use agent_core::pod_source::file::FileSourceConfig;
@@ -131,6 +132,7 @@ pub struct Node<R, I> {
     cluster: Option<ClusterView>,
     runtime: watch::Receiver<RuntimeState>,
     health: watch::Receiver<Result<(), String>>,
+    running_logs: watch::Receiver<RunningLogs>,
     owners: Vec<Owner>,
     shutdown: Option<Follower>,
 }
@@ -222,7 +224,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         tasks.own(manager, shell, manager_inbox);
 
         let output = start_output(&plan, &host, &tasks);
-        let health = start_pleg(
+        let (health, running_logs) = start_pleg(
             executor.observer(),
             &drivers.signals,
             (&tasks, &drivers.metrics),
@@ -258,7 +260,19 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         ));
         tasks.start(host::stamp_running(host, statuses.subscribe()));
         tasks.start(memory::after_bursts(statuses.subscribe(), agent_linux::heap::give_back));
-        Ok(Node { tasks, executor, statuses, desired, synced, cluster, runtime, health, owners, shutdown })
+        Ok(Node {
+            tasks,
+            executor,
+            statuses,
+            desired,
+            synced,
+            cluster,
+            runtime,
+            health,
+            running_logs,
+            owners,
+            shutdown,
+        })
     }
 
     /// Waits until the node's own sources were read, the runtime listed, and the runtime is ready. The API server
@@ -313,6 +327,12 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.health.clone()
     }
 
+    /// The containers' logs that are being written to.
+    #[must_use]
+    pub fn running_logs(&self) -> watch::Receiver<RunningLogs> {
+        self.running_logs.clone()
+    }
+
     /// The main owners, for the watchdog; to be taken once.
     pub fn take_owners(&mut self) -> Vec<Owner> {
         std::mem::take(&mut self.owners)
@@ -364,7 +384,7 @@ fn start_pleg<R: Runtime, S: Signals>(
     (to_pleg, inbox): (Sender<PlegEvent>, Inbox<PlegEvent>),
     to_manager: &Sender<ManagerEvent>,
     followers: (Option<mpsc::Sender<Arc<PodSnapshot>>>, Sender<Observed>),
-) -> watch::Receiver<Result<(), String>> {
+) -> (watch::Receiver<Result<(), String>>, watch::Receiver<RunningLogs>) {
     let shell = PlegShell::new(
         observer,
         (tasks.clone(), metrics.clone()),
@@ -372,12 +392,12 @@ fn start_pleg<R: Runtime, S: Signals>(
         to_manager.clone(),
         followers,
     );
-    let health = shell.health();
+    let (health, logs) = (shell.health(), shell.running_logs());
     tasks.own(Pleg::new(agent_core::pleg::Config::default()), shell, inbox);
     let (receiver, driver) = signals.signals();
     tasks.start(driver);
     tasks.start(listen(receiver, to_pleg));
-    health
+    (health, logs)
 }
 
 /// Where init keeps run-time state.

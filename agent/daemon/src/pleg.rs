@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! CRI event stream ──► signals ──┐                          ┌─► manager (which pods changed, first list)
-//! relist, inspect ──► answers ───┴─► mailbox ─► Pleg ───────┴─► pod output, links to logs
+//! relist, inspect ──► answers ───┴─► mailbox ─► Pleg ───────┴─► pod output, links to logs, running logs
 //! ```
 //! See [`agent_core::pleg`] for the decisions.
 
@@ -10,6 +10,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use agent_core::drivers::Runtime;
+use agent_core::logs::rotation::{self, RunningLogs};
 use agent_core::pleg::{Pleg, PlegAction, PlegEvent};
 use agent_core::runtime::observed::PodSnapshot;
 use agent_core::runtime::{PodKey, PodUid};
@@ -44,6 +45,8 @@ pub struct PlegShell<R> {
     /// Who follows containers' output, if somebody does; a full queue loses nothing but a hint.
     output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
     links: Sender<Observed>,
+    /// Which logs are being written to.
+    logs: watch::Sender<RunningLogs>,
     /// When the runtime was last listed, for health checks.
     health: watch::Sender<Result<(), String>>,
     listed: bool,
@@ -60,13 +63,20 @@ impl<R: Runtime> PlegShell<R> {
         (output, links): (Option<mpsc::Sender<Arc<PodSnapshot>>>, Sender<Observed>),
     ) -> PlegShell<R> {
         let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
-        PlegShell { observer, tasks, metrics, own, manager, output, links, health, listed: false }
+        let logs = watch::Sender::default();
+        PlegShell { observer, tasks, metrics, own, manager, output, links, logs, health, listed: false }
     }
 
     /// Whether PLEG is healthy, for checks and conditions.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Result<(), String>> {
         self.health.subscribe()
+    }
+
+    /// The logs that are being written to.
+    #[must_use]
+    pub fn running_logs(&self) -> watch::Receiver<RunningLogs> {
+        self.logs.subscribe()
     }
 
     fn relist(&self) {
@@ -135,6 +145,7 @@ impl<R: Runtime> Shell for PlegShell<R> {
                     // Full means that it is busy following; the next change of the pod comes again.
                     let _ = output.try_send(snapshot.clone());
                 }
+                self.logs.send_if_modified(|logs| rotation::observe(logs, &snapshot));
                 self.links.send(Observed(snapshot.clone()));
                 self.manager.send(ManagerEvent::Changed(snapshot));
             }

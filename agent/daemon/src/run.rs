@@ -43,6 +43,7 @@ use crate::facts::{self, NodeFacts, check_machine};
 use crate::handlers::PodHandlers;
 use crate::host::Host;
 use crate::incarnation::Incarnation;
+use crate::log_rotation;
 use crate::metrics::Metrics;
 use crate::node::{Drivers, Node, Plan, run_dir};
 use crate::pod_dirs::chain;
@@ -203,7 +204,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let root_dir = PathBuf::from(&settings.options.root_dir);
     let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono)?;
     let plan = node_plan(&settings, &facts, &incarnation)?;
-    let network = runtime.clone();
+    let (network, log_writer) = (runtime.clone(), runtime.clone());
     let image_service = images.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
     let registered = cluster.as_ref().map(|(_, drivers)| drivers.csi.clone()).unwrap_or_default();
@@ -213,6 +214,9 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let drivers =
         Drivers { signals, runtime, state, images, handlers, facts, metrics: metrics.clone(), cluster };
     let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
+    if let Some(settings) = log_rotation::Settings::of(&kubelet) {
+        tasks.start(log_rotation::follow(settings, node.running_logs(), log_writer, tasks.clone()));
+    }
     start_healthz(&kubelet, &tasks)?;
     let views = Views {
         desired: node.desired(),

@@ -17,6 +17,7 @@ pub mod files;
 pub mod heap;
 pub mod host_channel;
 pub mod log_follow;
+pub mod log_rotation;
 pub mod logind;
 pub mod machine;
 pub mod network;

@@ -1,6 +1,7 @@
 //! The narrow traits behind which the world lives. Production drivers are in agent-cri and agent-linux,
 //! fakes in agent-sim; both pass the same contract suite (`agent_cri::testing::contract_suite`).
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
@@ -207,6 +208,12 @@ pub trait ImageService: Send + Sync + 'static {
     fn list_images(&self) -> impl Future<Output = Result<Vec<ImageInfo>, DriverError>> + Send;
     /// `RemoveImage`; removing what is gone is a success.
     fn remove_image(&self, image: &str) -> impl Future<Output = Result<(), DriverError>> + Send;
+}
+
+/// Which images containers have.
+pub trait ImagesInUse: Send + Sync + 'static {
+    /// `ListContainers`: what every container, running or not, and whoever made it, says of its image: id, reference, name.
+    fn images_in_use(&self) -> impl Future<Output = Result<BTreeSet<String>, DriverError>> + Send;
 }
 
 /// Streams into containers and pods: the runtime answers with a URL of its own streaming server, good for one stream.

@@ -40,6 +40,7 @@ fn built(manifest: &str, place: &str) -> Value {
         size_bytes: 1,
         repo_tags: Vec::new(),
         repo_digests: Vec::new(),
+        pinned: false,
     };
     let ips = ["10.0.0.2".to_owned()];
     let ips = if pod::host_network(&pod) { &[] } else { &ips[..] };

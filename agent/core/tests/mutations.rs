@@ -94,6 +94,7 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
         size_bytes: 1,
         repo_tags: Vec::new(),
         repo_digests: Vec::new(),
+        pinned: false,
     };
     let ips = ["10.0.0.2".to_owned()];
     let init = pod::init_containers(pod).iter().map(|c| ContainerRef::Init(&c.name));

@@ -1,6 +1,9 @@
-//! [`ImageService`] over CRI ImageService. Pulling has no deadline: dropping the future cancels it.
+//! [`ImageService`] over CRI ImageService, [`ImagesInUse`] over `ListContainers`. Pulling has no deadline: dropping the future
+//! cancels it.
 
-use agent_core::drivers::{Class, DriverError, ImageService};
+use std::collections::BTreeSet;
+
+use agent_core::drivers::{Class, DriverError, ImageService, ImagesInUse};
 use agent_core::images::keyring::Credential;
 use agent_core::runtime::effect::ImageInfo;
 use orlop_proto::cri::v1;
@@ -58,5 +61,16 @@ impl ImageService for CriClient {
             Err(error) if error.code == Code::NotFound => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+impl ImagesInUse for CriClient {
+    async fn images_in_use(&self) -> Result<BTreeSet<String>, DriverError> {
+        let containers = self.list_containers(None).await?;
+        let names = containers.into_iter().flat_map(|c| {
+            let spec = c.image.unwrap_or_default();
+            [c.image_id, c.image_ref, spec.image, spec.user_specified_image]
+        });
+        Ok(names.filter(|name| !name.is_empty()).collect())
     }
 }

@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::actor::Tasks;
 use crate::credential_plugins::Plugins;
 use crate::handlers::Handlers;
+use crate::image_uses::ImageUses;
 use crate::mailbox::Sender;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
@@ -47,6 +48,7 @@ pub struct Executor<R, I> {
     dirs: Arc<PodDirs>,
     sources: Arc<dyn Sources>,
     records: Arc<PullRecords>,
+    uses: ImageUses,
     plugins: Arc<Plugins>,
     pulls: Arc<Semaphore>,
     tasks: Tasks,
@@ -66,6 +68,7 @@ impl<R, I> Clone for Executor<R, I> {
             dirs: self.dirs.clone(),
             sources: self.sources.clone(),
             records: self.records.clone(),
+            uses: self.uses.clone(),
             plugins: self.plugins.clone(),
             pulls: self.pulls.clone(),
             tasks: self.tasks.clone(),
@@ -124,6 +127,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             dirs,
             sources,
             records,
+            uses: ImageUses::default(),
             plugins,
             pulls: Arc::new(Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS))),
             tasks,
@@ -132,6 +136,18 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             mutating: Arc::default(),
             abandon: CancellationToken::new(),
         }
+    }
+
+    /// Which images effects ask for.
+    #[must_use]
+    pub fn image_uses(&self) -> ImageUses {
+        self.uses.clone()
+    }
+
+    /// Records of pulls.
+    #[must_use]
+    pub fn records(&self) -> Arc<PullRecords> {
+        self.records.clone()
     }
 
     /// Looks at pods as effects do.
@@ -214,6 +230,11 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         settled
     }
 
+    /// Waits while it is being removed; then it stays for as long as a container takes to be made.
+    async fn wants_image(&self, image: &str) {
+        self.uses.ask(image, self.tasks.now().mono).await;
+    }
+
     async fn within(&self, deadline: Option<Mono>, call: impl Future<Output = EffectResult>) -> EffectResult {
         let Some(deadline) = deadline else { return call.await };
         let left = deadline.since(self.tasks.now().mono);
@@ -262,8 +283,16 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 result
             }
             Effect::Inspect => self.inspect(key).await,
-            Effect::InspectImage { image, user } => pull::look(self, key, &image, user).await,
-            Effect::PullImage { image, user } => self.pull(key, &image, user).await,
+            Effect::InspectImage { image, user } => {
+                self.wants_image(&image).await;
+                pull::look(self, key, &image, user).await
+            }
+            Effect::PullImage { image, user } => {
+                self.wants_image(&image).await;
+                let pulled = self.pull(key, &image, user).await;
+                self.wants_image(&image).await;
+                pulled
+            }
             Effect::RunSandbox { config } => {
                 let began = self.tasks.now().mono;
                 let made = self.runtime.run_sandbox(&config).await;
@@ -274,12 +303,11 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             }
             Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),
             Effect::RemoveSandbox { sandbox } => done_or_error(self.runtime.remove_sandbox(&sandbox).await),
-            Effect::CreateContainer { sandbox, config, sandbox_config } => self
-                .runtime
-                .create_container(&sandbox, &config, &sandbox_config)
-                .await
-                .map(EffectOk::Container)
-                .map_err(said),
+            Effect::CreateContainer { sandbox, config, sandbox_config } => {
+                self.wants_image(config.image.as_str()).await;
+                let made = self.runtime.create_container(&sandbox, &config, &sandbox_config).await;
+                made.map(EffectOk::Container).map_err(said)
+            }
             Effect::StartContainer { container } => {
                 self.runtime.start_container(&container).await.map(|()| EffectOk::Done).map_err(said)
             }

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use agent_core::admission::AdmissionContext;
 use agent_core::api::ApiServer;
-use agent_core::drivers::{ImageService, Runtime};
+use agent_core::drivers::{ImageService, ImagesInUse, Runtime, Statistics};
+use agent_core::images::gc;
 use agent_core::images::providers::config::Provider;
 use agent_core::images::pull_records::Policy;
 use agent_core::logs::rotation::RunningLogs;
@@ -34,6 +35,7 @@ use crate::cluster::feeds::{Feeds, NodeFactsSource};
 use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
 use crate::credential_plugins::Plugins;
 use crate::execute::Executor;
+use crate::garbage_collection::{self, GarbageCollection, Surroundings};
 use crate::handlers::Handlers;
 use crate::host::{self, Host};
 use crate::mailbox::{Inbox, Sender};
@@ -133,6 +135,7 @@ pub struct Node<R, I> {
     runtime: watch::Receiver<RuntimeState>,
     health: watch::Receiver<Result<(), String>>,
     running_logs: watch::Receiver<RunningLogs>,
+    outlets: Outlets,
     owners: Vec<Owner>,
     shutdown: Option<Follower>,
 }
@@ -216,7 +219,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             tasks.clone(),
             executor.clone(),
             to_manager.clone(),
-            outlets,
+            outlets.clone(),
             context,
             Synced::new(plan.static_pods.is_none(), synced_view),
             desired_view,
@@ -270,6 +273,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             runtime,
             health,
             running_logs,
+            outlets,
             owners,
             shutdown,
         })
@@ -325,6 +329,22 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Result<(), String>> {
         self.health.clone()
+    }
+
+    /// Starts collecting what nobody needs, and answers who can be asked to.
+    pub fn collect_garbage<G: ImageService + ImagesInUse + Statistics>(
+        &self,
+        policy: gc::Policy,
+        images: Arc<G>,
+    ) -> GarbageCollection {
+        let around = Surroundings {
+            images,
+            uses: self.executor.image_uses(),
+            records: self.executor.records(),
+            outlets: self.outlets.clone(),
+            tasks: self.tasks.clone(),
+        };
+        garbage_collection::start(policy, around)
     }
 
     /// The containers' logs that are being written to.

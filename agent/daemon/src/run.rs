@@ -40,6 +40,7 @@ use crate::credential_plugins;
 use crate::cri::{CriSignals, connect};
 use crate::csi::{self, Registered};
 use crate::facts::{self, NodeFacts, check_machine};
+use crate::garbage_collection;
 use crate::handlers::PodHandlers;
 use crate::host::Host;
 use crate::incarnation::Incarnation;
@@ -217,6 +218,8 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     if let Some(settings) = log_rotation::Settings::of(&kubelet) {
         tasks.start(log_rotation::follow(settings, node.running_logs(), log_writer, tasks.clone()));
     }
+    // The eviction manager asks it for space, too.
+    let _garbage = node.collect_garbage(garbage_collection::policy(&kubelet), image_service.clone());
     start_healthz(&kubelet, &tasks)?;
     let views = Views {
         desired: node.desired(),

@@ -83,6 +83,7 @@ pub fn image(reference: &str) -> ImageInfo {
         size_bytes: 1 << 20,
         repo_tags: Vec::new(),
         repo_digests: Vec::new(),
+        pinned: false,
     }
 }
 

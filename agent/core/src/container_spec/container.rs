@@ -181,6 +181,7 @@ mod tests {
             size_bytes: 1,
             repo_tags: Vec::new(),
             repo_digests: Vec::new(),
+            pinned: false,
         };
         let given = Given {
             image: &image,

@@ -3,6 +3,7 @@
 //! In: `container.image`, `imagePullPolicy`, presence. Out: normalised references, [`PullDecision`].
 //! Upstream: pkg/kubelet/images, pkg/util/parsers.
 
+pub mod gc;
 pub mod keyring;
 pub mod providers;
 pub mod pull_records;

@@ -324,6 +324,12 @@ pub static WEBSOCKET_STREAMS: Counter<1> = counter(
     ["subresource"],
     "Streams over WebSocket that the node translated or tunnelled itself.",
 );
+/// Images that were collected.
+pub static IMAGES_COLLECTED: Counter<1> = counter(
+    "kubelet_image_garbage_collected_total",
+    ["reason"],
+    "Images that were removed because nobody used them: for space, or because of their age.",
+);
 /// Hooks that fell back.
 pub static HTTP_FALLBACKS: Counter<0> = counter(
     "kubelet_lifecycle_handler_http_fallbacks_total",

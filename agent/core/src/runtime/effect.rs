@@ -253,6 +253,9 @@ pub struct ImageInfo {
     /// Names with a digest.
     #[serde(default)]
     pub repo_digests: Vec<String>,
+    /// The runtime needs it itself: it is never removed.
+    #[serde(default)]
+    pub pinned: bool,
 }
 
 /// What a successful effect answers.

@@ -163,5 +163,6 @@ pub fn image(i: v1::Image) -> ImageInfo {
         size_bytes: i.size,
         repo_tags: i.repo_tags,
         repo_digests: i.repo_digests,
+        pinned: i.pinned,
     }
 }

@@ -118,6 +118,7 @@ impl ImageService for Slow {
             size_bytes: 1,
             repo_tags: Vec::new(),
             repo_digests: Vec::new(),
+            pinned: false,
         })
     }
     async fn list_images(&self) -> Answered<Vec<ImageInfo>> {

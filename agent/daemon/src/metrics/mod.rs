@@ -163,6 +163,11 @@ impl Metrics {
         self.with(|state| state.main.count(&families::WEBSOCKET_STREAMS, [subresource]));
     }
 
+    /// An unused image was removed, for `space` or because of its `age`.
+    pub fn image_collected(&self, reason: &'static str) {
+        self.with(|state| state.main.count(&families::IMAGES_COLLECTED, [reason]));
+    }
+
     /// A hook's server spoke plain text and was asked again so.
     pub fn hook_fell_back(&self) {
         self.with(|state| state.main.count(&families::HTTP_FALLBACKS, []));

@@ -32,6 +32,7 @@ fn image(id: &str, tag: &str) -> ImageInfo {
         size_bytes: 1,
         repo_tags: vec![tag.to_owned()],
         repo_digests: Vec::new(),
+        pinned: false,
     }
 }
 

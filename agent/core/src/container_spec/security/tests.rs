@@ -23,6 +23,7 @@ fn image(uid: Option<i64>, username: &str) -> ImageInfo {
         size_bytes: 1,
         repo_tags: Vec::new(),
         repo_digests: Vec::new(),
+        pinned: false,
     }
 }
 

@@ -192,6 +192,7 @@ fn image_info(reference: &str) -> ImageInfo {
         size_bytes: 7,
         repo_tags: Vec::new(),
         repo_digests: Vec::new(),
+        pinned: false,
     }
 }
 

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_core::drivers::Class;
+use agent_core::node_shutdown::LastEnd;
 use agent_core::time::Mono;
 use agent_linux::files::{self, Durability, FilesError};
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,9 @@ struct State {
     boot_id: String,
     /// No call was in progress when it ended.
     clean: bool,
+    /// How the boot before this one ended.
+    #[serde(default)]
+    last_end: Option<LastEnd>,
 }
 
 /// This run of the agent.
@@ -41,23 +45,33 @@ pub struct Incarnation {
     boot_id: String,
     fence_until: Mono,
     first_of_boot: bool,
-    last_boot: Option<String>,
+    last_end: Option<LastEnd>,
+    is_news: bool,
 }
 
 impl Incarnation {
-    /// Reads what the last run left and writes that this one is running.
+    /// Reads what the last run left and writes that this one is running. On the first run of a boot `judge` says how the
+    /// one with this id ended; later runs find it written down.
     ///
     /// # Errors
     /// The state cannot be written. A damaged file is taken for a crash.
-    pub fn begin(root_dir: &Path, boot_id: &str, now: Mono) -> Result<Incarnation, FilesError> {
+    pub fn begin(
+        root_dir: &Path,
+        boot_id: &str,
+        now: Mono,
+        judge: impl FnOnce(&str) -> Option<LastEnd>,
+    ) -> Result<Incarnation, FilesError> {
         let path = root_dir.join(NAME);
         let last = match files::read_capped(&path, BYTES_MAX) {
             Ok(bytes) => serde_json::from_slice::<State>(&bytes).map_err(|e| e.to_string()).map(Some),
             Err(e) if e.class() == Class::NotFound => Ok(None),
             Err(e) => Err(chain(&e)),
         };
-        let last_boot = last.as_ref().ok().and_then(Option::as_ref).map(|state| state.boot_id.clone());
-        let last_boot = last_boot.filter(|last| last != boot_id);
+        let (last_end, is_news) = match &last {
+            Ok(Some(state)) if state.boot_id == boot_id => (state.last_end.clone(), false),
+            Ok(Some(state)) => (judge(&state.boot_id), true),
+            Ok(None) | Err(_) => (None, false),
+        };
         let (fence_until, first_of_boot) = match last {
             Ok(None) => (Mono(0), true),
             Ok(Some(state)) if state.boot_id != boot_id => (Mono(0), true),
@@ -68,7 +82,8 @@ impl Incarnation {
                 (now.after(CANCELLED_CALL_MAX), false)
             }
         };
-        let this = Incarnation { path, boot_id: boot_id.to_owned(), fence_until, first_of_boot, last_boot };
+        let boot_id = boot_id.to_owned();
+        let this = Incarnation { path, boot_id, fence_until, first_of_boot, last_end, is_news };
         files::make_dir(root_dir, 0o750)?;
         this.write(false)?;
         Ok(this)
@@ -86,10 +101,10 @@ impl Incarnation {
         &self.boot_id
     }
 
-    /// The id of the boot before, if this is the first run since then.
+    /// How the boot before this one ended, if that is known; and whether nobody was told yet: this is the first run since.
     #[must_use]
-    pub fn last_boot(&self) -> Option<&str> {
-        self.last_boot.as_deref()
+    pub fn last_end(&self) -> Option<(&LastEnd, bool)> {
+        self.last_end.as_ref().map(|end| (end, self.is_news))
     }
 
     /// True if no agent ran before on this boot.
@@ -107,7 +122,7 @@ impl Incarnation {
     }
 
     fn write(&self, clean: bool) -> Result<(), FilesError> {
-        let state = State { boot_id: self.boot_id.clone(), clean };
+        let state = State { boot_id: self.boot_id.clone(), clean, last_end: self.last_end.clone() };
         let text = serde_json::to_vec(&state).unwrap_or_default();
         // Not synced: what a power cut loses belongs to another boot anyway.
         match files::write_atomic(&self.path, &text, 0o600, Durability::Rebuildable) {
@@ -140,7 +155,7 @@ mod tests {
     fn the_fence_depends_on_how_the_last_run_ended() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("kubelet");
-        let begin = |boot: &str, at: u64| Incarnation::begin(&root, boot, Mono(at)).unwrap();
+        let begin = |boot: &str, at: u64| Incarnation::begin(&root, boot, Mono(at), |_| None).unwrap();
         let fenced = |at: u64| Mono(at).after(CANCELLED_CALL_MAX);
 
         let first = begin("boot-1", 5);
@@ -162,5 +177,21 @@ mod tests {
         std::fs::remove_dir_all(temporary).unwrap();
         std::fs::write(root.join(NAME), "{").unwrap();
         assert_eq!(begin("boot-2", 3).fence_until(), fenced(3));
+    }
+
+    #[test]
+    fn how_the_last_boot_ended_is_judged_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin = |boot: &str| {
+            let judge = |last: &str| Some(LastEnd::of(last, None, None));
+            let this = Incarnation::begin(dir.path(), boot, Mono(1), judge).unwrap();
+            this.last_end().map(|(end, is_news)| (end.boot_id.clone(), is_news))
+        };
+        assert_eq!(begin("b1"), None, "nobody ran before");
+        assert_eq!(begin("b2"), Some(("b1".to_owned(), true)));
+        assert_eq!(begin("b2"), Some(("b1".to_owned(), false)));
+        assert_eq!(begin("b3"), Some(("b2".to_owned(), true)));
+        let upgraded = serde_json::from_str::<State>(r#"{"boot_id":"b3","clean":false}"#).unwrap();
+        assert_eq!(upgraded.last_end, None);
     }
 }

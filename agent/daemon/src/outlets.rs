@@ -9,7 +9,7 @@ use std::sync::Arc;
 use agent_core::admission::Rejection;
 use agent_core::events::{About, Fact, RecorderEvent};
 use agent_core::mirror_pods::MirrorEvent;
-use agent_core::node_shutdown::{LeavingPod, ShutdownEvent};
+use agent_core::node_shutdown::{LastEnd, LeavingPod, ShutdownEvent};
 use agent_core::node_status::{NodeInput, NodeStatusEvent};
 use agent_core::pod_source::PodUpdate;
 use agent_core::pod_source::storage::DuplicateName;
@@ -63,6 +63,13 @@ impl Outlets {
     pub fn node_shutdown(&self, ready: Result<(), String>) {
         if let Some(api) = &self.api {
             api.node.send(NodeStatusEvent::Input(NodeInput::Shutdown(ready)));
+        }
+    }
+
+    /// How the last boot ended.
+    pub fn last_end(&self, end: LastEnd) {
+        if let Some(api) = &self.api {
+            api.node.send(NodeStatusEvent::Input(NodeInput::LastEnd(end)));
         }
     }
 

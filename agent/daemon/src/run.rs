@@ -14,7 +14,7 @@ use agent_core::events::Fact;
 use agent_core::images::providers::config::Provider;
 use agent_core::images::pull_records;
 use agent_core::logs;
-use agent_core::node_shutdown;
+use agent_core::node_shutdown::{self, Group};
 use agent_core::node_status::{HostNetwork, MachineFacts};
 use agent_core::resources::user_ranges::{self, UserRanges};
 use agent_linux::clock::LinuxClock;
@@ -52,7 +52,7 @@ use crate::pod_network::{self, RuntimesFile};
 use crate::pod_resources::PodResources;
 use crate::runtime_state::{ContextSource, RuntimeState};
 use crate::serving::{self, Views};
-use crate::shutdown::ShutdownPlan;
+use crate::shutdown::{self, ShutdownPlan};
 use crate::url_source::Manifests;
 use crate::watchdog::{beat, tell};
 
@@ -203,8 +203,11 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let facts = Arc::new(NodeFacts::new(settings.clone(), driver, &version, started)?);
     adjust_process(&kubelet);
     let root_dir = PathBuf::from(&settings.options.root_dir);
-    let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono)?;
-    let plan = node_plan(&settings, &facts, &incarnation)?;
+    let groups = shutdown_groups(&settings);
+    let waits = !groups.is_empty();
+    let judge = |last: &str| waits.then(|| shutdown::judge(&root_dir, Path::new(serving::LOGS), last));
+    let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono, judge)?;
+    let plan = node_plan(&settings, &facts, &incarnation, groups)?;
     let (network, log_writer) = (runtime.clone(), runtime.clone());
     let image_service = images.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
@@ -320,7 +323,12 @@ async fn end<R: Runtime, I: ImageService>(node: Node<R, I>, incarnation: &Incarn
     }
 }
 
-fn node_plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) -> anyhow::Result<Plan> {
+fn node_plan(
+    settings: &Settings,
+    facts: &NodeFacts,
+    incarnation: &Incarnation,
+    groups: Vec<Group>,
+) -> anyhow::Result<Plan> {
     let kubelet = &settings.kubelet;
     let path = kubelet.static_pod_path.trim_end_matches('/').to_owned();
     Ok(Plan {
@@ -344,22 +352,26 @@ fn node_plan(settings: &Settings, facts: &NodeFacts, incarnation: &Incarnation) 
         fence_until: incarnation.fence_until(),
         pod_output: settings.pod_output,
         admission: Arc::new(facts.admission_context()?),
-        shutdown: shutdown(settings, incarnation),
+        shutdown: shutdown_plan(settings, incarnation, groups),
     })
 }
 
-/// `None` if the configuration gives pods no time, or the gate is off.
-fn shutdown(settings: &Settings, incarnation: &Incarnation) -> Option<ShutdownPlan> {
+/// What pods have when the machine stops; nothing if the configuration gives them no time, or the gate is off.
+fn shutdown_groups(settings: &Settings) -> Vec<Group> {
     let kubelet = &settings.kubelet;
     let gates = FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default();
     if !gates.enabled("GracefulNodeShutdown") {
-        return None;
+        return Vec::new();
     }
-    let groups = node_shutdown::groups(kubelet, gates.enabled("GracefulNodeShutdownBasedOnPodPriority"));
+    node_shutdown::groups(kubelet, gates.enabled("GracefulNodeShutdownBasedOnPodPriority"))
+}
+
+/// `None` if pods have no time.
+fn shutdown_plan(settings: &Settings, incarnation: &Incarnation, groups: Vec<Group>) -> Option<ShutdownPlan> {
     (!groups.is_empty()).then(|| ShutdownPlan {
         groups,
         boot_id: incarnation.boot_id().to_owned(),
-        last_boot: incarnation.last_boot().map(str::to_owned),
+        last_end: incarnation.last_end().map(|(end, is_news)| (end.clone(), is_news)),
         root_dir: PathBuf::from(settings.options.root_dir.trim_end_matches('/')),
     })
 }

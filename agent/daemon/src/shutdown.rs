@@ -16,13 +16,15 @@ use std::time::Duration;
 use agent_core::drivers::Class;
 use agent_core::events::Fact;
 use agent_core::node_shutdown::{
-    EVENT, FILE, Group, NodeShutdown, Receipt, ShutdownAction, ShutdownEvent, budget,
+    EVENT, FILE, Group, LastEnd, NodeShutdown, Receipt, ShutdownAction, ShutdownEvent, UNCLEAN_SHUTDOWN,
+    begins_anew, budget, died_of,
 };
 use agent_core::pod_manager::{ManagerEvent, ShutdownOrder};
-use agent_core::pod_worker::{EventKind, KillReason, TerminatingRecord};
+use agent_core::pod_worker::{EventKind, TerminatingRecord};
 use agent_core::time::Now;
-use agent_linux::files::{self, Durability};
+use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::logind::{Logind, LogindError};
+use agent_linux::pstore;
 use tokio::sync::{mpsc, watch};
 
 use crate::actor::{Shell, Tasks};
@@ -48,30 +50,41 @@ pub struct ShutdownPlan {
     pub groups: Vec<Group>,
     /// The kernel's id of this boot.
     pub boot_id: String,
-    /// The one before, if this is the first run since then.
-    pub last_boot: Option<String>,
+    /// How the one before ended, and whether nobody was told yet.
+    pub last_end: Option<(LastEnd, bool)>,
     /// Where the receipt is.
     pub root_dir: PathBuf,
 }
 
-impl ShutdownPlan {
-    fn receipt(&self) -> Option<Receipt> {
-        let path = self.root_dir.join(FILE);
-        let read = files::read_capped(&path, RECEIPT_BYTES_MAX);
-        let bytes = match read {
-            Ok(bytes) => bytes,
-            Err(error) if error.class() == Class::NotFound => return None,
-            Err(error) => {
-                tracing::warn!(error = chain(&error), "what the last shutdown left cannot be read");
-                return None;
-            }
-        };
-        serde_json::from_slice(&bytes)
-            .inspect_err(|error| {
-                tracing::warn!(path = %path.display(), %error, "what the last shutdown left is damaged; ignored");
-            })
-            .ok()
-    }
+fn read_receipt(root_dir: &Path) -> Option<Receipt> {
+    let path = root_dir.join(FILE);
+    let read = files::read_capped(&path, RECEIPT_BYTES_MAX);
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(error) if error.class() == Class::NotFound => return None,
+        Err(error) => {
+            tracing::warn!(error = chain(&error), "what the last shutdown left cannot be read");
+            return None;
+        }
+    };
+    serde_json::from_slice(&bytes)
+        .inspect_err(|error| {
+            tracing::warn!(path = %path.display(), %error, "what the last shutdown left is damaged; ignored");
+        })
+        .ok()
+}
+
+/// How the boot `last` ended: by its receipt, and by what its kernel kept of its last words, which go to `logs` of the
+/// node.
+#[must_use]
+pub fn judge(root_dir: &Path, logs: &Path, last: &str) -> LastEnd {
+    let store = Path::new(pstore::STORE);
+    let told = |error: &FilesError| {
+        tracing::warn!(error = chain(error), "what the kernel kept of its log is not read");
+    };
+    let log = pstore::read(store).inspect_err(told).unwrap_or_default();
+    let _ = pstore::archive(store, &logs.join("pstore").join(last)).inspect_err(told);
+    LastEnd::of(last, read_receipt(root_dir).as_ref(), died_of(&log))
 }
 
 /// Whether there is to be a delay lock. Each wish counts: a new one asks for a new lock.
@@ -93,7 +106,7 @@ impl Shutdown {
     /// Reads what the last shutdown left.
     #[must_use]
     pub fn new(plan: ShutdownPlan, tasks: &Tasks) -> Shutdown {
-        let last = plan.receipt();
+        let last = read_receipt(&plan.root_dir);
         let machine = NodeShutdown::new(plan.groups.clone(), &plan.boot_id, last.clone(), tasks.now());
         Shutdown { plan, machine, ends: tasks.mailbox(), last }
     }
@@ -110,27 +123,14 @@ impl Shutdown {
         self.last.as_ref()
     }
 
-    /// What the last boot's end was, if nothing was written about it.
-    fn unclean(&self) -> Option<Fact> {
-        let last = self.plan.last_boot.as_deref()?;
-        if self.last.as_ref().is_some_and(|receipt| receipt.is_of(last)) {
-            return None;
-        }
-        let cut_short = self.last.as_ref().is_some_and(|receipt| receipt.boot_id == last);
-        let how = if cut_short {
-            "in the middle of its shutdown"
-        } else {
-            "without a shutdown: power was cut, it was reset, or its kernel died"
-        };
-        let message = format!("The last boot ({last}) ended {how}; its pods were not ended in order");
-        Some(Fact::of_node(EventKind::Warning, "UncleanShutdown", message))
-    }
-
     /// Starts the owner. Pods are ended from now on when it is told to; logind is listened to by what is returned.
     #[must_use]
     pub fn start(self, manager: Sender<ManagerEvent>, outlets: Outlets, tasks: &Tasks) -> Follower {
-        if let Some(fact) = self.unclean() {
-            outlets.of_node(fact);
+        if let Some((end, is_news)) = self.plan.last_end.clone() {
+            if is_news && end.unclean.is_some() {
+                outlets.of_node(Fact::of_node(EventKind::Warning, UNCLEAN_SHUTDOWN, end.message()));
+            }
+            outlets.last_end(end);
         }
         if self.machine.is_resumed() {
             manager.send(ManagerEvent::Shutdown(ShutdownOrder::Close));
@@ -155,9 +155,8 @@ pub fn still_ending(
     dirs: &PodDirs,
 ) -> Vec<TerminatingRecord> {
     let resumed = shutdown.is_some_and(|shutdown| shutdown.machine.is_resumed());
-    let begins_anew =
-        |record: &TerminatingRecord| !resumed && record.reason == KillReason::Shutdown { again: true };
-    let (over, going): (Vec<_>, Vec<_>) = records.into_iter().partition(begins_anew);
+    let (over, going): (Vec<_>, Vec<_>) =
+        records.into_iter().partition(|record| begins_anew(record, resumed));
     for record in over {
         if let Err(error) = dirs.forget(&record.pod.uid) {
             tracing::warn!(pod = %record.pod, error = chain(&error), "the record of its end stays");

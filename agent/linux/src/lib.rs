@@ -27,6 +27,7 @@ pub mod node_logs;
 pub mod notify;
 pub mod path_watch;
 pub mod process;
+pub mod pstore;
 pub mod remove_tree;
 pub mod task_files;
 pub mod volumes;

@@ -6,6 +6,7 @@
 //! ```
 //! In: what the daemon's `cluster` module and its outlets pass on. Out: [`ClusterAction`]s. No decision is made here.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use agent_core::admission::Rejection;
@@ -19,7 +20,7 @@ use agent_core::node_status::{
 };
 use agent_core::pod_source::api::{ApiSource, ApiSourceAction, ApiSourceEvent};
 use agent_core::pod_source::{PodUpdate, Source};
-use agent_core::pod_worker::EventFact;
+use agent_core::pod_worker::{EventFact, EventKind};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::status_manager::{StatusAction, StatusEvent, StatusManager};
 use agent_core::time::{Mono, Now};
@@ -63,6 +64,8 @@ pub enum ClusterAction {
     Deliver(PodUpdate),
     /// Connections to the API server may be dead: make new ones.
     CloseConnections,
+    /// The pods whose last status the API server has not heard.
+    Untold(BTreeSet<PodUid>),
 }
 
 /// What happened to one pod on the node, as the daemon's outlets say it.
@@ -150,6 +153,16 @@ impl Cluster {
     /// News for the Node object.
     pub fn input(&mut self, now: Now, input: NodeInput, out: &mut Out) {
         self.node(now, NodeStatusEvent::Input(input), out);
+    }
+
+    /// Something about the node is to be told.
+    pub fn of_node(&mut self, now: Now, kind: EventKind, reason: &str, message: &str, out: &mut Out) {
+        self.recorder(now, RecorderEvent::Record(Fact::of_node(kind, reason, message)), out);
+    }
+
+    /// The end of the machine waits for what the API server was not told.
+    pub fn ask_untold(&mut self, now: Now, out: &mut Out) {
+        self.status(now, StatusEvent::AskUntold, out);
     }
 
     /// A call was answered.
@@ -242,8 +255,8 @@ impl Cluster {
                 StatusAction::Outdated { name, uid } => {
                     self.mirrors(now, MirrorEvent::Outdated { name, uid }, out);
                 }
-                // Nobody asks: the simulated machine is not told to stop.
-                StatusAction::Untold(_) | StatusAction::Report(_) => {}
+                StatusAction::Untold(untold) => out.push(ClusterAction::Untold(untold)),
+                StatusAction::Report(_) => {}
             }
         }
     }

@@ -66,6 +66,14 @@ pub enum Defect {
     NeverReports,
     /// Writes statuses again that the API shows already (IDLE).
     RepeatsItself,
+    /// Ends all pods at once when the machine stops (SHUTDOWN-ORDER).
+    EndsAllAtOnce,
+    /// Never gives the delay lock back (SHUTDOWN-BUDGET).
+    KeepsTheLock,
+    /// Lets pods in while the machine stops (SHUTDOWN-CLOSED).
+    LetsIn,
+    /// Says of all pods that they have ended (RECEIPT-TRUE).
+    SignsBlindly,
 }
 
 impl Defect {

@@ -24,6 +24,7 @@ mod probing;
 pub mod queue;
 pub mod rng;
 pub mod scenario;
+mod stopping;
 pub mod trace;
 pub mod users;
 mod volumes;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use agent_core::admission::{AdmissionContext, NodeMarks};
 use agent_core::api::{ApiCall, ApiReply, ApiResult, ObjectName};
 use agent_core::machine::{EffectId, Machine, Outbox};
+use agent_core::node_shutdown::{NodeShutdown, ShutdownAction, ShutdownEvent};
 use agent_core::node_status::NodeInput;
 use agent_core::pleg::{Config as PlegConfig, Pleg, PlegAction, PlegEvent};
 use agent_core::pod_manager::{Beginning, Leftovers, ManagerAction, ManagerEvent, PodManager};
@@ -71,6 +72,8 @@ pub enum NodeEvent {
     Sources(BTreeSet<PodUid>),
     /// News of the machine.
     Input(Box<NodeInput>),
+    /// logind says something, or the receipt was written.
+    Shutdown(ShutdownEvent),
     /// The timer.
     Tick,
 }
@@ -94,6 +97,7 @@ impl fmt::Debug for NodeRequest {
             }
             NodeRequest::CloseConnections => f.write_str("  -> close connections"),
             NodeRequest::Event(key, e) => write!(f, "  -> {} event {} {}", key.uid, e.reason, e.message),
+            NodeRequest::Shutdown(action) => write!(f, "  -> {action:?}"),
             NodeRequest::Worker { uid, state, in_flight } => {
                 write!(f, "  -> {uid} {state}, {in_flight} in flight")
             }
@@ -145,6 +149,8 @@ pub enum NodeRequest {
     },
     /// Connections to the API server may be dead: make new ones.
     CloseConnections,
+    /// What the end of the machine wants of logind and of the disk.
+    Shutdown(ShutdownAction),
     /// A worker's state after a step.
     Worker {
         /// Whose.
@@ -164,7 +170,13 @@ pub struct Node {
     pub(crate) workers: BTreeMap<PodUid, PodWorker>,
     /// Workers of which it was said that nothing runs any more.
     ended: BTreeSet<PodUid>,
-    cluster: Option<Cluster>,
+    /// Workers of which it was said that their volumes are released too.
+    released: BTreeSet<PodUid>,
+    /// `None` where nobody waits for pods when the machine stops.
+    pub(crate) shutdown: Option<NodeShutdown>,
+    /// Of the pods that it ends.
+    pub(crate) priorities: BTreeMap<PodUid, i32>,
+    pub(crate) cluster: Option<Cluster>,
     pub(crate) defect: Option<Defect>,
     pub(crate) out: Vec<NodeRequest>,
 }
@@ -190,6 +202,9 @@ impl Node {
             pleg: Pleg::new(PlegConfig::default()),
             workers: BTreeMap::new(),
             ended: BTreeSet::new(),
+            released: BTreeSet::new(),
+            shutdown: None,
+            priorities: BTreeMap::new(),
             cluster,
             defect,
             out: Vec::new(),
@@ -200,6 +215,7 @@ impl Node {
     pub fn handle(&mut self, now: Now, event: NodeEvent) -> Vec<NodeRequest> {
         match event {
             NodeEvent::Start(pods) => {
+                self.resume_shutdown(now);
                 self.source(now, PodOp::Add, pods);
                 self.pleg(now, PlegEvent::Tick);
                 self.tell_cluster(now, |cluster, out| cluster.start(now, out));
@@ -238,6 +254,7 @@ impl Node {
             NodeEvent::Input(input) => {
                 self.tell_cluster(now, |cluster, out| cluster.input(now, *input, out));
             }
+            NodeEvent::Shutdown(event) => self.shut_down(now, event),
             NodeEvent::Sources(pods) => self.manage(now, ManagerEvent::SourcesChanged(pods)),
             NodeEvent::Tick => self.tick(now),
         }
@@ -248,7 +265,9 @@ impl Node {
     #[must_use]
     pub fn deadline(&self) -> Option<Mono> {
         let cluster = self.cluster.as_ref().and_then(Cluster::deadline);
-        self.workers.values().filter_map(Machine::deadline).chain(self.pleg.deadline()).chain(cluster).min()
+        let shutdown = self.shutdown.as_ref().and_then(Machine::deadline);
+        let workers = self.workers.values().filter_map(Machine::deadline);
+        workers.chain(self.pleg.deadline()).chain(cluster).chain(shutdown).min()
     }
 
     /// The machines of the cluster's part, for leak checks.
@@ -269,7 +288,7 @@ impl Node {
         self.manage(now, ManagerEvent::Update(update));
     }
 
-    fn tell_cluster(&mut self, now: Now, say: impl FnOnce(&mut Cluster, &mut Vec<ClusterAction>)) {
+    pub(crate) fn tell_cluster(&mut self, now: Now, say: impl FnOnce(&mut Cluster, &mut Vec<ClusterAction>)) {
         let Some(cluster) = &mut self.cluster else { return };
         let mut actions = Vec::new();
         say(cluster, &mut actions);
@@ -278,6 +297,7 @@ impl Node {
                 ClusterAction::Call { owner, id, call } => self.call(owner, id, call),
                 ClusterAction::CloseConnections => self.out.push(NodeRequest::CloseConnections),
                 ClusterAction::Deliver(update) => self.manage(now, ManagerEvent::Update(update)),
+                ClusterAction::Untold(untold) => self.shut_down(now, ShutdownEvent::Untold(untold)),
             }
         }
     }
@@ -312,7 +332,7 @@ impl Node {
         }
     }
 
-    fn manage(&mut self, now: Now, event: ManagerEvent) {
+    pub(crate) fn manage(&mut self, now: Now, event: ManagerEvent) {
         let mut actions = Outbox::new();
         self.manager.step(now, event, &mut actions);
         for action in actions.drain() {
@@ -331,6 +351,7 @@ impl Node {
                 ManagerAction::Forget(uid) => {
                     self.workers.remove(&uid);
                     self.ended.remove(&uid);
+                    self.released.remove(&uid);
                     self.pod_news(now, PodNews::Forgotten(uid));
                 }
                 ManagerAction::Rejected { key, rejection, .. } => {
@@ -340,7 +361,8 @@ impl Node {
                 ManagerAction::ReadNode if self.cluster.is_some() => {
                     self.call(Owner::Manager, EffectId(0), ApiCall::GetNode { name: NODE.into() });
                 }
-                ManagerAction::ReadNode | ManagerAction::Leaving(_) => {}
+                ManagerAction::ReadNode => {}
+                ManagerAction::Leaving(pods) => self.shut_down(now, ShutdownEvent::Leaving(pods)),
             }
         }
     }
@@ -355,6 +377,9 @@ impl Node {
             self.pleg(now, PlegEvent::Tick);
         }
         self.tell_cluster(now, |cluster, out| cluster.tick(now, out));
+        if self.shutdown.as_ref().and_then(Machine::deadline).is_some_and(|d| d <= now.mono) {
+            self.shut_down(now, ShutdownEvent::Tick);
+        }
     }
 
     fn step(&mut self, now: Now, uid: &PodUid, event: PodEvent) {
@@ -364,7 +389,7 @@ impl Node {
         let key = worker.key().clone();
         let (state, in_flight) = (worker.state_name(), worker.in_flight());
         self.out.push(NodeRequest::Worker { uid: uid.clone(), state, in_flight });
-        let ended = worker.is_terminated();
+        let (ended, released) = (worker.is_terminated(), worker.is_released());
         let mut finished = false;
         for action in actions.drain() {
             finished |= matches!(action, PodAction::Finished { .. });
@@ -374,6 +399,9 @@ impl Node {
         if ended && self.ended.insert(uid.clone()) {
             self.manage(now, ManagerEvent::Ended(uid.clone()));
             self.pod_news(now, PodNews::Terminated(key.clone()));
+        }
+        if released && self.released.insert(uid.clone()) {
+            self.shut_down(now, ShutdownEvent::Released(uid.clone()));
         }
         if finished {
             self.pod_news(now, PodNews::Finished(key));

@@ -101,6 +101,14 @@ pub fn run_mounting(seed: u64, defect: Option<Defect>) -> Result<Report, Failure
     play(seed, defect, None, Variant::Mounting)
 }
 
+/// [`run`] with a machine that is told to stop now and then.
+///
+/// # Errors
+/// The first broken invariant, with the tail of the trace.
+pub fn run_stopping(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    play(seed, defect, None, Variant::Stopping)
+}
+
 /// [`run`], but a failure comes with every event from the beginning.
 ///
 /// # Errors
@@ -116,6 +124,7 @@ enum Variant {
     Probing,
     InPlace,
     Mounting,
+    Stopping,
 }
 
 fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant) -> Result<Report, Failure> {
@@ -132,6 +141,7 @@ fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant
         Variant::Probing => world.probe(seed),
         Variant::InPlace => world.change_in_place(seed),
         Variant::Mounting => world.mount(seed),
+        Variant::Stopping => world.can_stop(seed),
     }
     let mut story = Story { rng, pods: 0 };
     let told = panic::catch_unwind(AssertUnwindSafe(|| story.tell(&mut world, faults)));
@@ -190,6 +200,7 @@ impl Story {
     fn storm(&mut self, world: &mut World) -> Result<(), Violation> {
         for _ in 0..self.rng.between(5, 40) {
             world.somebody_debugs();
+            world.somebody_stops();
             let uids: Vec<PodUid> = world.disk.manifests.keys().cloned().collect();
             if world.api.is_some() && self.rng.chance(600) {
                 self.user_acts(world);
@@ -269,6 +280,7 @@ impl Story {
         world.decorate(&mut pod);
         world.give_rules(&mut pod);
         world.add_volumes(&mut pod);
+        world.give_priority(&mut pod);
         pod
     }
 }
@@ -287,6 +299,7 @@ fn program(kind: &str, rng: &mut Rng) -> Program {
 /// From now on every new process behaves.
 fn heal(world: &mut World) {
     world.calm();
+    world.calm_logind();
     for (name, program) in &mut world.runtime.programs {
         program.exits = name.starts_with("init").then_some((100, 0));
     }
@@ -305,7 +318,9 @@ fn live(world: &mut World) -> Result<(), Violation> {
     for pod in world.runnable_api_pods() {
         let status = pod.status.clone().unwrap_or_default();
         // What the server did not have for a while was taken down, and a terminal phase stays.
-        let may_fail = went_back || status.reason.as_deref() == Some("DeadlineExceeded");
+        let ended_by_node =
+            matches!(status.reason.as_deref(), Some("DeadlineExceeded" | "Terminated" | "NodeShutdown"));
+        let may_fail = went_back || ended_by_node;
         lives(world, &pod, status.phase.as_deref().unwrap_or_default(), may_fail);
     }
     for missing in world.undebugged() {

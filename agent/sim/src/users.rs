@@ -215,7 +215,7 @@ impl World {
         all.iter().filter(|pod| of(pod)).map(|pod| Value::clone(pod)).collect()
     }
 
-    fn pods_of_users(&self) -> Vec<Value> {
+    pub(crate) fn pods_of_users(&self) -> Vec<Value> {
         self.pods_where(|pod| !is_mirror(pod))
     }
 

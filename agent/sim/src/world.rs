@@ -33,6 +33,7 @@ use crate::node::{Node, NodeEvent, NodeRequest, key_of};
 use crate::probing::{Asked, Probing};
 use crate::queue::Queue;
 use crate::rng::Rng;
+use crate::stopping::{LogindEvent, Stopping};
 use crate::trace::Trace;
 use crate::volumes::Volumes;
 
@@ -59,6 +60,8 @@ pub(crate) enum Event {
     },
     /// Between agent and API server.
     Api(ApiEvent),
+    /// Between agent, logind and disk.
+    Logind(LogindEvent),
     Second,
 }
 
@@ -99,6 +102,8 @@ pub struct World {
     pub(crate) in_place: Option<Box<InPlace>>,
     /// Objects that pods' volumes are made from; `None` for a run without volumes.
     pub(crate) volumes: Option<Box<Volumes>>,
+    /// logind; `None` for a machine that nobody tells to stop.
+    pub(crate) stopping: Option<Box<Stopping>>,
     pub(crate) node: Option<Node>,
     /// When the agent's timer goes off.
     armed: Option<Mono>,
@@ -130,6 +135,7 @@ impl World {
             probing: None,
             in_place: None,
             volumes: None,
+            stopping: None,
             node: None,
             armed: None,
             incarnation: 0,
@@ -194,6 +200,7 @@ impl World {
                 self.tell(NodeEvent::Pleg(event));
             }
             Event::Api(event) => self.api_event(event),
+            Event::Logind(event) => self.logind(event),
             Event::Second => self.second(),
             Event::AgentStart { .. } | Event::Tick { .. } | Event::ToPleg { .. } => {}
         }
@@ -272,6 +279,7 @@ impl World {
             }
             NodeRequest::Api { owner, id, call } => self.send_call(owner, id, call),
             NodeRequest::CloseConnections => self.reconnect(),
+            NodeRequest::Shutdown(action) => self.shutdown_asks(action),
             NodeRequest::Event(key, fact) => self.note_event(&key, &fact),
             NodeRequest::Worker { uid, state, in_flight } => {
                 self.checks.world(now, &self.runtime);
@@ -350,6 +358,7 @@ impl World {
         }
         let longest = longest_call(self.context.request_timeout, Duration::from_secs(60));
         self.fence_until = self.queue.now().after(longest);
+        self.logind_sees_crash();
         let (dead, zombies) = (self.incarnation, self.faults.zombie_applies);
         let (mut kept, mut under_way) = (Vec::new(), Vec::new());
         self.queue.retain(|event| match event {
@@ -392,18 +401,19 @@ impl World {
         self.fence_until = Mono(0);
         self.runtime.reboot(self.now());
         self.forget_mounts();
+        self.logind_boots();
         self.queue.retain(|e| !matches!(e, Event::Apply(_) | Event::Exit { .. } | Event::Answer(..)));
     }
 
     fn start_agent(&mut self) {
-        let leftovers = Leftovers {
-            records: self.disk.records.values().cloned().collect(),
-            directories: self.disk.dirs.clone(),
-            fence_until: self.fence_until,
-        };
+        let (shutdown, records) = self.begin_shutdown();
+        let leftovers =
+            Leftovers { records, directories: self.disk.dirs.clone(), fence_until: self.fence_until };
         let cluster = self.api.is_some().then(|| Cluster::new(u64::from(self.incarnation)));
         let context = WorkerContext { agent_started: self.now(), ..(*self.context).clone() };
-        self.node = Some(Node::new(Arc::new(context), leftovers, cluster, self.defect));
+        let mut node = Node::new(Arc::new(context), leftovers, cluster, self.defect);
+        node.shutdown = shutdown;
+        self.node = Some(node);
         self.checks.note(self.queue.now(), &TraceEvent::AgentStarted { undisturbed: self.quiet });
         for pod in std::mem::take(&mut self.added_again) {
             self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod });

@@ -64,7 +64,12 @@ pub struct Firmware {
     /// Files that are an OEM string (type 11) each, to their last byte. Not on the command line: it can be read by
     /// everybody, and such a string may hold a secret.
     pub oem_strings: Vec<PathBuf>,
+    /// File of [`ERST_BYTES`] in which a kernel that dies leaves its log (ACPI ERST); without one there is no such place.
+    pub erst: Option<PathBuf>,
 }
+
+/// Size of the place for last words, bytes.
+pub const ERST_BYTES: u64 = 64 << 10;
 
 /// A machine to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,6 +171,11 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
     for file in &machine.firmware.oem_strings {
         add("-smbios", format!("type=11,path={}", escape(file)));
     }
+    if let Some(file) = &machine.firmware.erst {
+        let file = escape(file);
+        add("-object", format!("memory-backend-file,id=erst,mem-path={file},size={ERST_BYTES},share=on"));
+        add("-device", "acpi-erst,memdev=erst".into());
+    }
     for (n, disk) in machine.disks.iter().enumerate() {
         let file = escape(&disk.file);
         add("-drive", format!("if=none,id=disk{n},format={},cache=unsafe,file={file}", disk.format));
@@ -238,9 +248,12 @@ mod tests {
             uuid: Some("u-1".into()),
             clock: Some("2001-01-01T00:00:00".into()),
             oem_strings: vec!["/a,b".into()],
+            erst: Some("/e".into()),
         };
         let args = arguments(&machine).join(" ");
         for part in [
+            "memory-backend-file,id=erst,mem-path=/e,size=65536,share=on",
+            "-device acpi-erst,memdev=erst",
             "-netdev tap,id=net0,ifname=tap3,script=no,downscript=no",
             "netdev=net0,romfile=,mac=52:54:00:00:00:03",
             "-uuid u-1",

@@ -36,6 +36,7 @@ pub struct VmNode {
     ca_hash: String,
     clock: Option<&'static str>,
     disk: Option<PathBuf>,
+    keeps_last_words: bool,
     /// `kubelet` of its NodeConfig.
     kubelet: Value,
 }
@@ -55,8 +56,9 @@ impl VmNode {
         let ca_hash = cluster.pki().ca.public_key_hash.clone();
         // The API server checks whom it speaks to.
         let kubelet = json!({"serverTLSBootstrap": true});
-        let (name, clock, disk) = (name.to_owned(), None, None);
-        Ok(VmNode { vm: None, lab, cable, name, wire, ca_hash, clock, disk, kubelet })
+        let name = name.to_owned();
+        let (clock, disk, keeps_last_words) = (None, None, false);
+        Ok(VmNode { vm: None, lab, cable, name, wire, ca_hash, clock, disk, keeps_last_words, kubelet })
     }
 
     /// Sets a key of its kubelet's configuration, from the next boot on.
@@ -72,6 +74,11 @@ impl VmNode {
     /// Gives it a second disk, whose file stays the caller's.
     pub fn add_disk(&mut self, file: PathBuf) {
         self.disk = Some(file);
+    }
+
+    /// Its firmware has a place for what a dying kernel says.
+    pub fn keep_last_words(&mut self) {
+        self.keeps_last_words = true;
     }
 
     /// Gives its Node the range of its pods, as a cluster's controller does, once it has registered: only then it can
@@ -96,7 +103,9 @@ impl VmNode {
     /// If QEMU does not start.
     pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
         let config = node_config(&self.name, self.wire, &self.ca_hash, token, &self.kubelet);
-        let board = Board { uuid: &self.wire.uuid(), clock: self.clock, disk: self.disk.as_deref() };
+        let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
+        let keeps_last_words = self.keeps_last_words;
+        let board = Board { uuid: &uuid, clock: self.clock, disk, keeps_last_words };
         self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config)?);
         Ok(())
     }
@@ -112,6 +121,12 @@ impl VmNode {
     /// If it does not, or is off already.
     pub fn await_off(&mut self, limit_s: u64) -> Result<()> {
         self.vm.take().with_context(|| format!("{} is off", self.name))?.ended(limit_s)
+    }
+
+    /// It was switched on, and neither cut off nor seen off.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.vm.is_some()
     }
 
     /// The running machine.

@@ -114,6 +114,8 @@ pub struct Board<'a> {
     pub clock: Option<&'a str>,
     /// A second disk, raw, for programs that the image has not.
     pub disk: Option<&'a Path>,
+    /// Its firmware keeps what a dying kernel says, over boots.
+    pub keeps_last_words: bool,
 }
 
 /// How the kernel's own start ended.
@@ -196,6 +198,7 @@ impl Lab {
     pub fn boot_plugged(&self, cable: &Cable, board: Board<'_>, config: &str) -> Result<Vm> {
         let credential = format!("io.systemd.credential:orlop.config={config}");
         let oem_string = self.file("oem-string", &credential)?;
+        let erst = board.keeps_last_words.then(|| self.last_words()).transpose()?;
         self.start(Some(cable.namespace_of), || {
             let machine = self.machine(Firmware::Direct)?;
             let second = board.disk.map(|file| Disk { file: file.to_owned(), format: "raw" });
@@ -205,11 +208,21 @@ impl Lab {
                     uuid: Some(board.uuid.to_owned()),
                     clock: board.clock.map(str::to_owned),
                     oem_strings: vec![oem_string.clone()],
+                    erst: erst.clone(),
                 },
                 network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },
                 ..machine
             })
         })
+    }
+
+    /// The file of the firmware's place for last words.
+    fn last_words(&self) -> Result<PathBuf> {
+        let path = self.dir.join("erst");
+        let made = fs::File::options().create(true).truncate(false).write(true).open(&path);
+        let file = made.with_context(|| format!("make {}", path.display()))?;
+        file.set_len(qemu::ERST_BYTES).with_context(|| format!("make {}", path.display()))?;
+        Ok(path)
     }
 
     /// Starts QEMU and waits until the kernel starts init. A guest that falls to the emulator before that has not

@@ -239,10 +239,30 @@ impl Vm {
     /// # Errors
     /// If it does not get so far.
     pub fn reboot(&mut self, limit_s: u64) -> Result<()> {
+        self.restarts("systemctl reboot", limit_s)
+    }
+
+    /// Types a command that ends in a restart of the machine. What comes from now on is the next boot's.
+    ///
+    /// # Errors
+    /// If it does not get so far.
+    pub fn restarts(&mut self, command: &str, limit_s: u64) -> Result<()> {
         self.qmp.forget_events();
-        self.shell()?.tell("systemctl reboot")?;
+        self.shell()?.tell(command)?;
         self.qmp.await_event("RESET", Duration::from_secs(limit_s))?;
         // The next boot needs a second to its first word.
+        self.boot_from = self.host.len();
+        self.shell_is_up = false;
+        Ok(())
+    }
+
+    /// Has the guest start everything but its kernel anew. What comes from now on is the next start's, as soon as the old
+    /// one has ended.
+    ///
+    /// # Errors
+    /// If the shell does not take it.
+    pub fn soft_reboot(&mut self) -> Result<()> {
+        self.shell()?.tell("systemctl soft-reboot")?;
         self.boot_from = self.host.len();
         self.shell_is_up = false;
         Ok(())

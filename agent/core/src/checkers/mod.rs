@@ -12,10 +12,13 @@ mod handlers;
 mod in_place;
 mod order;
 mod runtime;
+mod shutdown;
 mod volumes;
 
 #[cfg(test)]
 mod tests;
+
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -30,6 +33,7 @@ pub use handlers::{HookGrace, ProbeOwn};
 pub use in_place::{EphemeralOnce, RestartAll};
 pub use order::{GcSafe, Grace, InitContainer, Order};
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
+pub use shutdown::{ShutdownBudget, ShutdownClosed, ShutdownOrder};
 pub use volumes::VolHeld;
 
 /// Something that happened in the world.
@@ -261,6 +265,26 @@ pub enum TraceEvent {
         /// Which pod.
         pod: PodUid,
     },
+    /// logind told the agent, for the first time, that the machine is about to stop.
+    ShutdownTold {
+        /// What pods have in all.
+        budget: Duration,
+    },
+    /// A pod is ended for it.
+    EndOrdered {
+        /// Which.
+        pod: PodUid,
+        /// Place of its group, the lowest priority first.
+        group: usize,
+        /// What the group has.
+        period: Duration,
+    },
+    /// The agent gave the delay lock back: the machine may stop.
+    LockGivenBack,
+    /// logind's own limit passed while the lock was held.
+    StopNotAwaited,
+    /// The shutdown was called off, its agent died, or the boot is over.
+    ShutdownPast,
     /// The size of something that must not grow without bound.
     Gauge {
         /// What.
@@ -338,6 +362,9 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(EphemeralOnce::default()),
         Box::new(RestartAll::default()),
         Box::new(VolHeld::default()),
+        Box::new(ShutdownOrder::default()),
+        Box::new(ShutdownBudget::default()),
+        Box::new(ShutdownClosed::default()),
     ];
     all.extend(api_side());
     all

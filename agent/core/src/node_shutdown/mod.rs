@@ -16,6 +16,7 @@
 //! the telling no longer than the budget and [`TELL_MIN`]; the receipt's end is written before the lock is given back.
 //! Upstream: pkg/kubelet/nodeshutdown (contract 15). Differences: docs/shutdown.md.
 
+mod aftermath;
 mod plan;
 mod receipt;
 
@@ -25,6 +26,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+pub use aftermath::{LastEnd, Unclean, begins_anew, died_of};
 pub use plan::{Group, Stage, budget, groups, stages};
 pub use receipt::{FILE, PodReceipt, Receipt};
 
@@ -35,6 +37,8 @@ use crate::types::time;
 
 /// Reason of the Node's events.
 pub const EVENT: &str = "Shutdown";
+/// Reason of the Node's event, and type of its condition, about a boot that did not end in order.
+pub const UNCLEAN_SHUTDOWN: &str = "UncleanShutdown";
 /// What the Node's condition says meanwhile.
 pub const NODE_MESSAGE: &str = "node is shutting down";
 /// `status.reason` of pods that end.
@@ -205,12 +209,13 @@ impl NodeShutdown {
     }
 
     fn leaving(&mut self, pods: Vec<LeavingPod>, now: Now, out: &mut Outbox<ShutdownAction>) {
-        let Phase::Closing(mut course) = std::mem::replace(&mut self.phase, Phase::Up) else {
-            return;
-        };
+        // An agent that resumes has the pods refused before it was heard what is the case: that answer is nobody's.
+        let Phase::Closing(course) = &mut self.phase else { return };
         course.pods = pods.iter().map(|pod| (pod.key.uid.clone(), PodReceipt::of(&pod.key))).collect();
         course.stages = stages(&self.groups, pods).into();
-        self.phase = Phase::Ending(course);
+        if let Phase::Closing(course) = std::mem::replace(&mut self.phase, Phase::Over) {
+            self.phase = Phase::Ending(course);
+        }
         self.advance(now, out);
     }
 

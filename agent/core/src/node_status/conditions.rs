@@ -1,6 +1,6 @@
 //! The Node's conditions. Contract chapter 3.5.
 //!
-//! In: pressures, errors of runtime, network, storage and shutdown, the conditions that the Node has. Out: the
+//! In: pressures, errors of runtime, network, storage and shutdown, the last boot's end, the conditions that the Node has. Out: the
 //! conditions that it should have, and the events of those that change. Invariants: `lastHeartbeatTime` is new in
 //! each report, `lastTransitionTime` only when the status changes; reason and message of a pressure condition are
 //! rewritten on a transition only; Ready comes last in a new list.
@@ -12,6 +12,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use super::inputs::Inputs;
+use crate::node_shutdown::{LastEnd, UNCLEAN_SHUTDOWN};
 use crate::resources::node_allocatable::{EPHEMERAL_STORAGE, PODS};
 use crate::resources::requests::{CPU, MEMORY};
 use crate::time::{Mono, Now};
@@ -68,6 +69,9 @@ pub(super) fn set(node: &mut Node, inputs: &Inputs, isolation: bool, now: Now) -
     {
         events.extend(set_pressure(conditions, &pressure, present, now));
     }
+    if let Some(end) = &inputs.last_end {
+        set_last_end(conditions, end, now);
+    }
     events.extend(set_ready(conditions, ready, now));
     events
 }
@@ -101,6 +105,20 @@ fn set_pressure(
     condition.message = Some(message.to_owned());
     condition.last_transition_time = Some(time);
     Some(event)
+}
+
+/// Whether the last boot ended its pods in order; upstream has no such condition. Its event is the recorder's.
+fn set_last_end(conditions: &mut Vec<NodeCondition>, end: &LastEnd, now: Now) {
+    let time = api_time(now.wall);
+    let condition = of_type(conditions, UNCLEAN_SHUTDOWN);
+    let status = if end.unclean.is_some() { "True" } else { "False" };
+    if condition.status != status {
+        condition.last_transition_time = Some(time.clone());
+    }
+    condition.status = status.to_owned();
+    condition.reason = Some(end.reason().to_owned());
+    condition.message = Some(end.message());
+    condition.last_heartbeat_time = Some(time);
 }
 
 /// The first condition of this type, made if there is none.

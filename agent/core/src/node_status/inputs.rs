@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::drivers::{RuntimeStatus, RuntimeVersion};
+use crate::node_shutdown::LastEnd;
 use crate::resources::node_allocatable::MachineAmounts;
 use crate::runtime::effect::ImageInfo;
 use crate::time::Mono;
@@ -105,6 +106,8 @@ pub enum NodeInput {
     Storage(Result<(), String>),
     /// `Err("node is shutting down")` while it does.
     Shutdown(Result<(), String>),
+    /// How the last boot ended.
+    LastEnd(LastEnd),
     /// Attachable volumes in use; `None` until the volume reconciler has looked at the disk.
     VolumesInUse(Option<Vec<String>>),
     /// Device plugins.
@@ -125,6 +128,7 @@ pub(super) struct Inputs {
     pub(super) pressures: Pressures,
     pub(super) storage: Result<(), String>,
     pub(super) shutdown: Result<(), String>,
+    pub(super) last_end: Option<LastEnd>,
     pub(super) volumes_in_use: Option<Vec<String>>,
     pub(super) devices: DeviceResources,
     pub(super) soft: Option<String>,
@@ -161,6 +165,7 @@ impl Default for Inputs {
             pressures: Pressures::default(),
             storage: Ok(()),
             shutdown: Ok(()),
+            last_end: None,
             volumes_in_use: None,
             devices: DeviceResources::default(),
             soft: None,
@@ -198,6 +203,7 @@ impl Inputs {
             NodeInput::Pressures(pressures) => self.pressures = pressures,
             NodeInput::Storage(storage) => self.storage = storage,
             NodeInput::Shutdown(shutdown) => self.shutdown = shutdown,
+            NodeInput::LastEnd(end) => self.last_end = Some(end),
             NodeInput::VolumesInUse(volumes) => self.volumes_in_use = volumes,
             NodeInput::Devices(devices) => self.devices = devices,
             NodeInput::SoftRequirements(soft) => self.soft = soft,

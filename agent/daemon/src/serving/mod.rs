@@ -36,6 +36,8 @@ use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 use tokio::sync::watch;
 
+pub(crate) use tools::LOGS;
+
 use crate::actor::Tasks;
 use crate::board::Board;
 use crate::cli::Settings;

@@ -29,7 +29,7 @@ use crate::logging;
 use crate::pod_dirs::chain;
 
 /// The node's log directory.
-const LOGS: &str = "/var/log";
+pub(crate) const LOGS: &str = "/var/log";
 /// The agent's own unit (image/rootfs).
 const UNIT: &str = "orlop-agent";
 /// How long journalctl may look.

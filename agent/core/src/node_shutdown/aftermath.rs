@@ -1,0 +1,120 @@
+//! What the next boot makes of how the last one ended: which terminations are carried on, and what is said of an end that
+//! nobody was told of.
+//!
+//! In: the receipt, records of terminations, what the kernel kept of its last words. Out: what to carry on, what to say.
+//! Invariant: a receipt with an end of the last boot, and only that, makes its end a clean one.
+
+use serde::{Deserialize, Serialize};
+
+use super::Receipt;
+use crate::pod_worker::{KillReason, TerminatingRecord};
+
+/// The record is of a static pod that was ended for a shutdown which is over: it begins anew, for nobody else would make
+/// it again. `resumed`: an earlier agent was in the middle of that shutdown ([`super::NodeShutdown::is_resumed`]).
+#[must_use]
+pub fn begins_anew(record: &TerminatingRecord, resumed: bool) -> bool {
+    !resumed && record.reason == KillReason::Shutdown { again: true }
+}
+
+/// How the last boot ended, for people and for the Node's condition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastEnd {
+    /// The kernel's id of that boot.
+    pub boot_id: String,
+    /// What was wrong with it; nothing if its pods were ended in order.
+    pub unclean: Option<Unclean>,
+}
+
+/// An end without order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unclean {
+    /// A shutdown had begun.
+    pub cut_short: bool,
+    /// What the kernel said when it died, if it did and could.
+    pub panic: Option<String>,
+}
+
+impl LastEnd {
+    /// Of the boot `boot_id`; `last` is the newest receipt, `panic` what the kernel kept of its last words.
+    #[must_use]
+    pub fn of(boot_id: &str, last: Option<&Receipt>, panic: Option<String>) -> LastEnd {
+        let clean = last.is_some_and(|receipt| receipt.is_of(boot_id));
+        let cut_short = last.is_some_and(|receipt| receipt.boot_id == boot_id);
+        let unclean = (!clean).then_some(Unclean { cut_short, panic });
+        LastEnd { boot_id: boot_id.to_owned(), unclean }
+    }
+
+    /// `reason` of the condition.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match &self.unclean {
+            None => "ShutdownInOrder",
+            Some(Unclean { panic: Some(_), .. }) => "KernelPanic",
+            Some(Unclean { cut_short: true, .. }) => "ShutdownCutShort",
+            Some(_) => "PowerLossOrReset",
+        }
+    }
+
+    /// `message` of the condition and of the event.
+    #[must_use]
+    pub fn message(&self) -> String {
+        let boot = &self.boot_id;
+        let Some(unclean) = &self.unclean else {
+            return format!("The last boot ({boot}) ended its pods in order");
+        };
+        let when = if unclean.cut_short { " in the middle of its shutdown" } else { " without a shutdown" };
+        let why = match &unclean.panic {
+            Some(words) => format!("its kernel died ({words})"),
+            None => "power was cut, it was reset, or its kernel died without a word".to_owned(),
+        };
+        format!("The last boot ({boot}) ended{when}: {why}; its pods were not ended in order")
+    }
+}
+
+/// What a kernel's log says that it died of: its line of a panic, or else of the first fault. `None` if there is neither,
+/// as in a log that was kept for another reason.
+#[must_use]
+pub fn died_of(log: &str) -> Option<String> {
+    const WORDS_MAX: usize = 200;
+    let line = |mark: &str| log.lines().find_map(|line| line.find(mark).map(|at| line[at..].trim_end()));
+    let words = ["Kernel panic", "Oops:", "BUG:", "watchdog:"].into_iter().find_map(line)?;
+    Some(words.chars().take(WORDS_MAX).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Wall;
+
+    #[test]
+    fn only_a_receipt_with_an_end_is_a_clean_end() {
+        let begun = Receipt::begin("b1", "reboot", Wall(0));
+        let ended = Receipt { end_time: Some(begun.start_time.clone()), ..begun.clone() };
+        let called_off = Receipt { boot_id: String::new(), ..ended.clone() };
+        for (last, reason, words) in [
+            (Some(&ended), "ShutdownInOrder", "ended its pods in order"),
+            (Some(&begun), "ShutdownCutShort", "in the middle of its shutdown: power was cut"),
+            (Some(&called_off), "PowerLossOrReset", "without a shutdown: power was cut"),
+            (None, "PowerLossOrReset", "were not ended in order"),
+        ] {
+            let end = LastEnd::of("b1", last, None);
+            assert_eq!(end.reason(), reason);
+            assert!(end.message().contains(words), "{}", end.message());
+        }
+        let other = LastEnd::of("b2", Some(&ended), Some("Kernel panic - not syncing: x".to_owned()));
+        assert_eq!(other.reason(), "KernelPanic");
+        assert!(other.message().contains("its kernel died (Kernel panic - not syncing: x)"));
+    }
+
+    #[test]
+    fn a_kernels_last_words() {
+        let log = "Panic#1 Part1\n<4>[ 12.1] Oops: 0002 [#1]\n<0>[   12.3] Kernel panic - not syncing: Fatal exception \n";
+        assert_eq!(died_of(log).as_deref(), Some("Kernel panic - not syncing: Fatal exception"));
+        assert_eq!(died_of("<4>[ 12.1] Oops: 0002 [#1]\n").as_deref(), Some("Oops: 0002 [#1]"));
+        assert_eq!(died_of("<6>[1.0] reboot: Restarting system\n"), None);
+        let long = format!("Kernel panic - {}", "ä".repeat(500));
+        assert_eq!(died_of(&long).map(|words| words.chars().count()), Some(200));
+    }
+}

@@ -1,0 +1,444 @@
+//! logind and the end of the machine in the simulated world: it is told to stop, waits for the lock, and boots again.
+//!
+//! In: chance. Out: what logind says, the lock, receipts on disk, reboots; what the checkers SHUTDOWN-ORDER,
+//! SHUTDOWN-BUDGET and SHUTDOWN-CLOSED look at; RECEIPT-TRUE when the power goes. Invariants: the lock dies with the agent
+//! and with its connection; logind waits no longer than its limit. A run without draws no number here.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use agent_core::checkers::TraceEvent;
+use agent_core::machine::{Machine, Outbox};
+use agent_core::node_shutdown::{
+    EVENT, Group, NodeShutdown, Receipt, ShutdownAction, ShutdownEvent, begins_anew, budget,
+};
+use agent_core::node_status::NodeInput;
+use agent_core::pod_manager::{ManagerEvent, ShutdownOrder};
+use agent_core::pod_worker::{EventKind, TerminatingRecord};
+use agent_core::runtime::PodUid;
+use agent_core::runtime::observed::ContainerState;
+use agent_core::time::Now;
+use serde_json::{Value, json};
+
+use crate::defects::Defect;
+use crate::fake_api::resource::text;
+use crate::node::{Node, NodeEvent, NodeRequest};
+use crate::rng::Rng;
+use crate::world::{Event, World};
+
+/// What logind waits beyond the pods' periods.
+const MARGIN: Duration = Duration::from_secs(5);
+const KINDS: [&str; 5] = ["poweroff", "reboot", "halt", "kexec", ""];
+/// Priorities of pods, and of critical ones.
+const PRIORITIES: [i32; 5] = [-100, 0, 0, 1_000, 2_000_000_000];
+
+/// What happens between logind, the disk and the agent.
+#[derive(Clone, Debug)]
+pub(crate) enum LogindEvent {
+    /// The agent connects; logind answers what is the case.
+    Connected { incarnation: u32 },
+    /// A signal reaches the agent.
+    Told { incarnation: u32, stopping: bool, kind: String },
+    /// A receipt is on disk.
+    Written { incarnation: u32, receipt: Box<Receipt> },
+    /// logind waits no longer for stop number `stop`.
+    Limit { stop: u32 },
+    /// The machine stops.
+    Off { stop: u32 },
+    /// Somebody calls stop number `stop` off.
+    CalledOff { stop: u32 },
+}
+
+/// The machine's end.
+#[derive(Debug)]
+pub(crate) struct Stopping {
+    rng: Rng,
+    groups: Vec<Group>,
+    boot: u32,
+    /// What the disk has.
+    receipt: Option<Receipt>,
+    /// Who holds the delay lock.
+    lock: Option<u32>,
+    /// logind is about to stop the machine.
+    stop: Option<String>,
+    /// Counts stops, also those that are over.
+    stops: u32,
+    /// The agent knows.
+    told: bool,
+    /// Static pods that were ended: they begin anew with the next boot.
+    ended: BTreeSet<PodUid>,
+    calm: bool,
+}
+
+impl Stopping {
+    fn new(seed: u64) -> Stopping {
+        let mut rng = Rng::new(seed);
+        let mut groups = vec![Group { priority: 0, period: Duration::from_secs(rng.between(3, 45)) }];
+        if rng.chance(500) {
+            groups.push(Group { priority: 1_000, period: Duration::from_secs(rng.below(20)) });
+        }
+        groups.push(Group { priority: 2_000_000_000, period: Duration::from_secs(rng.between(2, 15)) });
+        Stopping {
+            rng,
+            groups,
+            boot: 0,
+            receipt: None,
+            lock: None,
+            stop: None,
+            stops: 0,
+            told: false,
+            ended: BTreeSet::new(),
+            calm: false,
+        }
+    }
+
+    fn boot_id(&self) -> String {
+        format!("boot-{}", self.boot)
+    }
+}
+
+impl World {
+    /// A machine that can be told to stop; to be said before the agent starts.
+    pub(crate) fn can_stop(&mut self, seed: u64) {
+        self.stopping = Some(Box::new(Stopping::new(seed ^ 0x5709)));
+    }
+
+    /// Gives a pod a priority, if this run is about that.
+    pub(crate) fn give_priority(&mut self, pod: &mut Value) {
+        let Some(stopping) = &mut self.stopping else { return };
+        let priority = stopping.rng.pick(&PRIORITIES).copied();
+        pod["spec"]["priority"] = json!(priority);
+    }
+
+    /// Somebody may press the power button, call it off later, or restart the bus.
+    pub(crate) fn somebody_stops(&mut self) {
+        let Some(stopping) = &mut self.stopping else { return };
+        if stopping.calm || !stopping.rng.chance(250) {
+            return;
+        }
+        if stopping.rng.chance(150) {
+            return self.bus_restarts();
+        }
+        let kind = stopping.rng.pick(&KINDS).copied().unwrap_or_default().to_owned();
+        let most = budget(&stopping.groups) + MARGIN;
+        let called_off = stopping.rng.chance(300).then(|| {
+            Duration::from_millis(stopping.rng.below(u64::try_from(most.as_millis()).unwrap_or(u64::MAX)))
+        });
+        self.disturb();
+        let Some(stop) = self.stop_machine(kind, most) else { return };
+        if let Some(after) = called_off {
+            self.queue.after(after, Event::Logind(LogindEvent::CalledOff { stop }));
+        }
+    }
+
+    /// Nobody stops the machine any more; what is under way goes on.
+    pub(crate) fn calm_logind(&mut self) {
+        if let Some(stopping) = &mut self.stopping {
+            stopping.calm = true;
+        }
+    }
+
+    fn stop_machine(&mut self, kind: String, most: Duration) -> Option<u32> {
+        let incarnation = self.incarnation;
+        let stopping = self.stopping.as_mut()?;
+        if stopping.stop.is_some() {
+            return None;
+        }
+        stopping.stop = Some(kind.clone());
+        stopping.stops += 1;
+        let (stop, held) = (stopping.stops, stopping.lock == Some(incarnation));
+        if !held {
+            self.machine_goes(stop);
+            return Some(stop);
+        }
+        self.queue.after(most, Event::Logind(LogindEvent::Limit { stop }));
+        self.announce(true, &kind);
+        // The signal without metadata says it once more.
+        self.announce(true, "");
+        Some(stop)
+    }
+
+    fn announce(&mut self, stopping: bool, kind: &str) {
+        let (incarnation, kind) = (self.incarnation, kind.to_owned());
+        self.queue.after(
+            Duration::from_millis(5),
+            Event::Logind(LogindEvent::Told { incarnation, stopping, kind }),
+        );
+    }
+
+    /// Nobody is waited for any more: units stop, then the machine.
+    fn machine_goes(&mut self, stop: u32) {
+        let Some(stopping) = &mut self.stopping else { return };
+        let after = Duration::from_millis(stopping.rng.between(300, 4_000));
+        self.queue.after(after, Event::Logind(LogindEvent::Off { stop }));
+    }
+
+    fn bus_restarts(&mut self) {
+        let incarnation = self.incarnation;
+        self.lock_is_lost();
+        self.queue.after(Duration::from_secs(1), Event::Logind(LogindEvent::Connected { incarnation }));
+    }
+
+    /// The lock is given back by an end of its holder or of its connection.
+    fn lock_is_lost(&mut self) {
+        let Some(stopping) = &mut self.stopping else { return };
+        stopping.told = false;
+        let (held, stops) = (stopping.lock.take().is_some(), stopping.stop.is_some());
+        let stop = stopping.stops;
+        self.checks.note(self.queue.now(), &TraceEvent::ShutdownPast);
+        if held && stops {
+            self.machine_goes(stop);
+        }
+    }
+
+    pub(crate) fn logind(&mut self, event: LogindEvent) {
+        let is_now = |world: &World, stop: u32| {
+            world.stopping.as_ref().is_some_and(|s| s.stop.is_some() && s.stops == stop)
+        };
+        match event {
+            LogindEvent::Connected { incarnation } if incarnation == self.incarnation => {
+                let stopping = self.stopping.as_ref().is_some_and(|s| s.stop.is_some());
+                self.hear(stopping, String::new());
+            }
+            LogindEvent::Told { incarnation, stopping, kind } if incarnation == self.incarnation => {
+                self.hear(stopping, kind);
+            }
+            LogindEvent::Written { incarnation, receipt } if incarnation == self.incarnation => {
+                let ended = receipt.end_time.is_some();
+                if let Some(stopping) = &mut self.stopping {
+                    stopping.receipt = Some(*receipt);
+                }
+                if ended {
+                    self.tell(NodeEvent::Shutdown(ShutdownEvent::Written));
+                }
+            }
+            LogindEvent::Limit { stop } if is_now(self, stop) => {
+                let held = self.stopping.as_mut().and_then(|s| s.lock.take());
+                if held.is_some() {
+                    self.checks.note(self.queue.now(), &TraceEvent::StopNotAwaited);
+                    self.machine_goes(stop);
+                }
+            }
+            LogindEvent::Off { stop } if is_now(self, stop) => {
+                self.ensure_receipt();
+                self.reboot();
+            }
+            LogindEvent::CalledOff { stop } if is_now(self, stop) => {
+                self.disturb();
+                if let Some(stopping) = &mut self.stopping {
+                    stopping.stop = None;
+                }
+                self.announce(false, "");
+            }
+            _ => {}
+        }
+    }
+
+    fn hear(&mut self, stopping: bool, kind: String) {
+        let Some(state) = &mut self.stopping else { return };
+        let first = stopping && !state.told && self.node.is_some();
+        let event = if first {
+            state.told = true;
+            Some(TraceEvent::ShutdownTold { budget: budget(&state.groups) })
+        } else if !stopping {
+            state.told = false;
+            Some(TraceEvent::ShutdownPast)
+        } else {
+            None
+        };
+        if let Some(event) = event {
+            self.checks.note(self.queue.now(), &event);
+        }
+        if !stopping {
+            self.forget_ended();
+        }
+        self.tell(NodeEvent::Shutdown(ShutdownEvent::Told { stopping, kind }));
+    }
+
+    /// Static pods that were ended begin anew now; those that still have a worker go first, and stay in mind.
+    fn forget_ended(&mut self) {
+        let has_worker =
+            |pod: &PodUid| self.node.as_ref().is_some_and(|node| node.workers().contains_key(pod));
+        let Some(stopping) = &mut self.stopping else { return };
+        let (going, over) = std::mem::take(&mut stopping.ended).into_iter().partition(has_worker);
+        stopping.ended = going;
+        let over: BTreeSet<PodUid> = over;
+        for pod in over {
+            self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod });
+        }
+    }
+
+    /// What the agent asks of logind and of the disk.
+    pub(crate) fn shutdown_asks(&mut self, action: ShutdownAction) {
+        let (incarnation, now) = (self.incarnation, self.queue.now());
+        let Some(stopping) = &mut self.stopping else { return };
+        match action {
+            ShutdownAction::Hold if stopping.stop.is_none() => stopping.lock = Some(incarnation),
+            // logind gives no lock while it stops: the session fails, and the next one says what is the case.
+            ShutdownAction::Hold => self.bus_restarts(),
+            ShutdownAction::Release => {
+                let stop = stopping.stops;
+                let held = stopping.lock.take_if(|holder| *holder == incarnation).is_some();
+                self.checks.note(now, &TraceEvent::LockGivenBack);
+                if held && self.stopping.as_ref().is_some_and(|s| s.stop.is_some()) {
+                    self.machine_goes(stop);
+                }
+            }
+            ShutdownAction::Write(receipt) => {
+                let after = Duration::from_millis(stopping.rng.between(1, 300));
+                let written = LogindEvent::Written { incarnation, receipt: Box::new(receipt) };
+                self.queue.after(after, Event::Logind(written));
+            }
+            ShutdownAction::End { uid, .. } => self.end_ordered(uid),
+            ShutdownAction::Close
+            | ShutdownAction::Open
+            | ShutdownAction::Node(_)
+            | ShutdownAction::Event(_)
+            | ShutdownAction::AskTold => {}
+        }
+    }
+
+    fn end_ordered(&mut self, pod: PodUid) {
+        let priority = self.node.as_ref().and_then(|node| node.priority(&pod)).unwrap_or(0);
+        let Some(stopping) = &mut self.stopping else { return };
+        if self.disk.manifests.contains_key(&pod) {
+            stopping.ended.insert(pod.clone());
+        }
+        let group = stopping.groups.partition_point(|g| g.priority <= priority).saturating_sub(1);
+        let period = stopping.groups.get(group).map_or(Duration::ZERO, |g| g.period);
+        self.checks.note(self.queue.now(), &TraceEvent::EndOrdered { pod, group, period });
+    }
+
+    /// RECEIPT-TRUE: what a receipt with an end says of pods is what is, as the power goes.
+    fn ensure_receipt(&mut self) {
+        let Some(stopping) = &self.stopping else { return };
+        let Some(receipt) = stopping.receipt.as_ref().filter(|r| r.is_of(&stopping.boot_id())) else {
+            return;
+        };
+        let live: BTreeSet<&str> = self
+            .runtime
+            .containers
+            .values()
+            .filter(|c| c.observed.state == ContainerState::Running)
+            .map(|c| c.pod.uid.as_str())
+            .collect();
+        let going_on: BTreeSet<String> = self
+            .pods_of_users()
+            .iter()
+            .filter(|pod| !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed"))
+            .map(|pod| text(pod, "/metadata/uid").to_owned())
+            .collect();
+        let wrong = receipt.pods.iter().find(|pod| {
+            pod.ended && live.contains(pod.uid.as_str()) || pod.told && going_on.contains(&pod.uid)
+        });
+        if let Some(pod) = wrong {
+            self.checks.report("RECEIPT-TRUE", format!("{pod:?}, as the machine stops"));
+        }
+    }
+
+    /// The agent died.
+    pub(crate) fn logind_sees_crash(&mut self) {
+        self.lock_is_lost();
+    }
+
+    /// The machine starts again.
+    pub(crate) fn logind_boots(&mut self) {
+        let Some(stopping) = &mut self.stopping else { return };
+        stopping.boot += 1;
+        (stopping.stop, stopping.lock, stopping.told) = (None, None, false);
+        stopping.stops += 1;
+    }
+
+    /// The new incarnation's machine, and the records that it carries on; the others are taken from the disk.
+    pub(crate) fn begin_shutdown(&mut self) -> (Option<NodeShutdown>, Vec<TerminatingRecord>) {
+        let (now, incarnation) = (self.now(), self.incarnation);
+        let machine = self.stopping.as_ref().map(|stopping| {
+            NodeShutdown::new(stopping.groups.clone(), &stopping.boot_id(), stopping.receipt.clone(), now)
+        });
+        let resumed = machine.as_ref().is_some_and(NodeShutdown::is_resumed);
+        if machine.is_some() {
+            self.disk.records.retain(|_, record| !begins_anew(record, resumed));
+        }
+        if !resumed {
+            self.forget_ended();
+        }
+        if let Some(stopping) = &mut self.stopping {
+            let after = Duration::from_millis(stopping.rng.between(5, 2_000));
+            self.queue.after(after, Event::Logind(LogindEvent::Connected { incarnation }));
+        }
+        (machine, self.disk.records.values().cloned().collect())
+    }
+}
+
+impl Node {
+    /// An earlier agent was in the middle of a shutdown: nobody is let in.
+    pub(crate) fn resume_shutdown(&mut self, now: Now) {
+        if self.shutdown.as_ref().is_some_and(NodeShutdown::is_resumed) {
+            self.manage(now, ManagerEvent::Shutdown(ShutdownOrder::Close));
+        }
+    }
+
+    /// `spec.priority` of a pod that is here.
+    fn priority(&self, uid: &PodUid) -> Option<i32> {
+        self.priorities.get(uid).copied()
+    }
+
+    /// The shell of [`NodeShutdown`].
+    pub(crate) fn shut_down(&mut self, now: Now, event: ShutdownEvent) {
+        let Some(machine) = &mut self.shutdown else { return };
+        if let ShutdownEvent::Leaving(pods) = &event {
+            self.priorities = pods.iter().map(|pod| (pod.key.uid.clone(), pod.priority)).collect();
+        }
+        let mut actions = Outbox::new();
+        machine.step(now, event, &mut actions);
+        for action in actions.drain() {
+            let Some(action) = self.spoil(action) else { continue };
+            self.out.push(NodeRequest::Shutdown(action.clone()));
+            match action {
+                ShutdownAction::Close => {
+                    self.manage(now, ManagerEvent::Shutdown(ShutdownOrder::Close));
+                    if self.defect == Some(Defect::LetsIn) {
+                        self.manage(now, ManagerEvent::Shutdown(ShutdownOrder::Open));
+                    }
+                }
+                ShutdownAction::Open => self.manage(now, ManagerEvent::Shutdown(ShutdownOrder::Open)),
+                ShutdownAction::End { uid, grace_s } => {
+                    self.manage(now, ManagerEvent::Shutdown(ShutdownOrder::End(uid, grace_s)));
+                }
+                ShutdownAction::Node(ready) => {
+                    let input = NodeInput::Shutdown(ready);
+                    self.tell_cluster(now, |cluster, out| cluster.input(now, input, out));
+                }
+                ShutdownAction::Event(text) => {
+                    self.tell_cluster(now, |cluster, out| {
+                        cluster.of_node(now, EventKind::Normal, EVENT, text, out)
+                    });
+                }
+                ShutdownAction::AskTold if self.cluster.is_some() => {
+                    self.tell_cluster(now, |cluster, out| cluster.ask_untold(now, out));
+                }
+                ShutdownAction::AskTold => self.shut_down(now, ShutdownEvent::Untold(BTreeSet::new())),
+                ShutdownAction::Write(_) | ShutdownAction::Hold | ShutdownAction::Release => {}
+            }
+        }
+    }
+
+    /// What the configured defect makes of an action.
+    fn spoil(&mut self, mut action: ShutdownAction) -> Option<ShutdownAction> {
+        match (self.defect, &mut action) {
+            (Some(Defect::KeepsTheLock), ShutdownAction::Release) => return None,
+            (Some(Defect::EndsAllAtOnce), ShutdownAction::End { grace_s, .. }) => {
+                let grace_s = *grace_s;
+                for uid in self.priorities.keys().cloned() {
+                    self.out.push(NodeRequest::Shutdown(ShutdownAction::End { uid, grace_s }));
+                }
+            }
+            (Some(Defect::SignsBlindly), ShutdownAction::Write(receipt)) => {
+                receipt.end_time = Some(receipt.start_time.clone());
+                receipt.pods.iter_mut().for_each(|pod| (pod.ended, pod.told) = (true, true));
+            }
+            _ => {}
+        }
+        Some(action)
+    }
+}

@@ -1,0 +1,44 @@
+//! Seeds with a machine that is told to stop: each runs twice and must leave the same trace; SHUTDOWN-ORDER,
+//! SHUTDOWN-BUDGET, SHUTDOWN-CLOSED and RECEIPT-TRUE can fail.
+
+mod common;
+
+use agent_sim::defects::Defect;
+use agent_sim::scenario::run_stopping;
+
+#[test]
+fn every_seed_with_stops_keeps_every_promise_and_replays() {
+    common::every_seed(run_stopping, common::seeds(60));
+}
+
+fn caught(defect: Defect, invariant: &str) {
+    common::caught(run_stopping, defect, invariant);
+}
+
+#[test]
+fn shutdown_order_can_fail() {
+    caught(Defect::EndsAllAtOnce, "SHUTDOWN-ORDER");
+}
+
+#[test]
+fn shutdown_budget_can_fail() {
+    caught(Defect::KeepsTheLock, "SHUTDOWN-BUDGET");
+}
+
+#[test]
+fn shutdown_closed_can_fail() {
+    caught(Defect::LetsIn, "SHUTDOWN-CLOSED");
+}
+
+#[test]
+fn receipt_true_can_fail() {
+    caught(Defect::SignsBlindly, "RECEIPT-TRUE");
+}
+
+#[test]
+fn replay() {
+    let Some(seed) = std::env::var("ORLOP_SIM_SEED").ok().and_then(|s| s.parse().ok()) else { return };
+    if let Err(failure) = run_stopping(seed, None) {
+        panic!("{failure}");
+    }
+}

@@ -184,6 +184,8 @@ pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     run_pods(cluster, vec![pod("quick", None, 0, 30)])?;
     vm.vm()?.shell()?.tell("systemctl reboot")?;
     await_terminated(cluster, "quick", 60)?;
+    // Its group is next when nothing of the others is left, volumes included.
+    await_event(cluster, "Killing", "critical", 60)?;
     let boot = cut(cluster, vm)?;
     ensure_told_unclean(cluster, &boot)?;
     await_terminated(cluster, "critical", 60)?;

@@ -123,7 +123,8 @@ const EARLY: Duration = Duration::from_secs(5);
 /// cannot be seen.) Upstream's kubelet meets the same refusals.
 #[must_use]
 pub fn was_early(all: &[Request], at: usize) -> bool {
-    let of_pods = ["configmaps", "secrets", "serviceaccounts/token"];
+    let of_pods =
+        ["configmaps", "secrets", "serviceaccounts/token", "persistentvolumeclaims", "persistentvolumes"];
     let object = |r: &Request| {
         let (path, query) = r.uri.split_once('?').unwrap_or((&r.uri, ""));
         let field = query.split('&').find(|part| part.starts_with("fieldSelector="));
@@ -189,6 +190,7 @@ mod tests {
         assert_eq!(failed_from(&soon, "172.30.0.10", &[401, 403]), [&soon[1]]);
         assert!(was_early(&[of("secrets", "a", 1), of("secrets", "b", 30), of("secrets", "a", 2)], 0));
         assert!(was_early(&[of("secrets", "a", 1), of("secrets", "a", 30)], 0), "two pods");
+        assert!(was_early(&[of("persistentvolumeclaims", "a", 1)], 0));
         let for_good: Vec<Request> = [1, 2, 4, 8].map(|second| of("secrets", "a", second)).into();
         assert!(!was_early(&for_good, 0), "refused for good");
         assert!(!was_early(&[of("nodes", "a", 1)], 0));

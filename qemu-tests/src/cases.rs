@@ -15,6 +15,7 @@ pub mod boot;
 pub mod boot_refused;
 pub mod cri_contract;
 pub mod cri_golden;
+pub mod defence_cgroups;
 pub mod defence_logs;
 pub mod image;
 pub mod join;
@@ -57,6 +58,7 @@ pub fn all() -> Vec<Case> {
         image::CASES,
         boot::CASES,
         boot_refused::CASES,
+        defence_cgroups::CASES,
         runtime_control::CASES,
         cri_contract::CASES,
         join::CASES,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::images::keyring::Credential;
+use crate::resources::cgroups::{CgroupName, CgroupValues};
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::ImageInfo;
 use crate::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved};
@@ -130,6 +131,23 @@ pub enum CgroupDriver {
     Systemd,
     /// Directories.
     Cgroupfs,
+}
+
+/// The cgroups that the agent makes itself (cgroup v2), by one of the drivers. Applying what is there already changes
+/// nothing.
+pub trait Cgroups: Send + Sync + 'static {
+    /// Gives a cgroup its values. One that is not there is made if `make` says so, with those above it, else it is an
+    /// error of class `NotFound`.
+    fn apply(
+        &self,
+        name: &CgroupName,
+        values: &CgroupValues,
+        make: bool,
+    ) -> impl Future<Output = Result<(), DriverError>> + Send;
+    /// Ends whatever runs in a cgroup and removes it with those below it; removing what is gone is a success.
+    fn remove(&self, name: &CgroupName) -> impl Future<Output = Result<(), DriverError>> + Send;
+    /// Names of the directories of the cgroups in this one, as the driver spells them; none if it is gone.
+    fn children(&self, name: &CgroupName) -> impl Future<Output = Result<Vec<String>, DriverError>> + Send;
 }
 
 /// Everything that one pod has in the runtime, unstamped; the caller adds `as_of`.

@@ -29,6 +29,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::actor::Tasks;
+use crate::container_manager::PodCgroups;
 use crate::credential_plugins::Plugins;
 use crate::handlers::Handlers;
 use crate::image_uses::ImageUses;
@@ -51,6 +52,7 @@ pub struct Executor<R, I> {
     uses: ImageUses,
     plugins: Arc<Plugins>,
     pulls: Arc<Semaphore>,
+    cgroups: Option<PodCgroups>,
     tasks: Tasks,
     metrics: Metrics,
     pleg: Sender<PlegEvent>,
@@ -71,6 +73,7 @@ impl<R, I> Clone for Executor<R, I> {
             uses: self.uses.clone(),
             plugins: self.plugins.clone(),
             pulls: self.pulls.clone(),
+            cgroups: self.cgroups.clone(),
             tasks: self.tasks.clone(),
             metrics: self.metrics.clone(),
             pleg: self.pleg.clone(),
@@ -110,10 +113,10 @@ impl Drop for Answer {
 }
 
 impl<R: Runtime, I: ImageService> Executor<R, I> {
-    /// `pulls` image pulls at once.
+    /// `pulls` image pulls at once; `cgroups` is `None` where pods have none of their own.
     pub fn new(
         (runtime, images, handlers): (Arc<R>, Arc<I>, Arc<dyn Handlers>),
-        (dirs, sources): (Arc<PodDirs>, Arc<dyn Sources>),
+        (dirs, sources, cgroups): (Arc<PodDirs>, Arc<dyn Sources>, Option<PodCgroups>),
         (records, plugins): (Arc<PullRecords>, Arc<Plugins>),
         pulls: usize,
         (tasks, metrics): (Tasks, Metrics),
@@ -129,6 +132,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             records,
             uses: ImageUses::default(),
             plugins,
+            cgroups,
             pulls: Arc::new(Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS))),
             tasks,
             metrics,
@@ -270,6 +274,14 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 result
             }
             Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,
+            Effect::EnsureCgroup { cgroup } => {
+                let Some(cgroups) = &self.cgroups else { return Err(no_cgroups()) };
+                cgroups.ensure(&cgroup).await.map(|()| EffectOk::Done).map_err(error)
+            }
+            Effect::RemoveCgroup => {
+                let Some(cgroups) = &self.cgroups else { return Err(no_cgroups()) };
+                done_or_error(cgroups.remove(&key.uid).await)
+            }
             Effect::MapUsers { handler } => self.map_users(key, handler.as_deref()).await,
             Effect::ReadEnvFiles { files } => volumes::read_env_files(self, files).await,
             Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
@@ -410,6 +422,8 @@ fn changes_runtime(effect: &Effect) -> bool {
         | Effect::MountSubPaths { .. }
         | Effect::FetchObjects { .. }
         | Effect::MapUsers { .. }
+        | Effect::EnsureCgroup { .. }
+        | Effect::RemoveCgroup
         | Effect::ReadEnvFiles { .. }
         | Effect::InspectImage { .. }
         | Effect::PullImage { .. }
@@ -430,6 +444,11 @@ fn error(e: DriverError) -> EffectError {
 /// was says the log.
 fn said(e: DriverError) -> EffectError {
     EffectError { class: e.class, message: e.message }
+}
+
+fn no_cgroups() -> EffectError {
+    let message = "pods have no cgroups of their own here (cgroupsPerQOS: false)".to_owned();
+    EffectError { class: Class::Invalid, message }
 }
 
 fn gave_up(why: &str) -> EffectError {

@@ -17,6 +17,7 @@ use agent_core::drivers::{CgroupDriver, RuntimeVersion};
 use agent_core::events::Fact;
 use agent_core::node_status::addresses;
 use agent_core::pod_worker::{EventKind, WorkerContext};
+use agent_core::resources::cgroups::tiers::MemoryQos;
 use agent_core::resources::node_allocatable::{self, MachineAmounts, Reservations, Resources};
 use agent_core::restart;
 use agent_core::time::Now;
@@ -26,6 +27,7 @@ use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration, enums};
 
 use crate::cli::Settings;
+use crate::container_manager::plan;
 
 /// Of a machine on which `failCgroupV1: false` lets the agent run.
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. \
@@ -67,6 +69,12 @@ impl NodeFacts {
             started,
             supplemental_groups_policy: knows_supplemental_groups_policy(runtime),
         })
+    }
+
+    /// Who writes cgroups.
+    #[must_use]
+    pub fn cgroup_driver(&self) -> CgroupDriver {
+        self.driver
     }
 
     /// Name of the node.
@@ -125,6 +133,8 @@ impl NodeFacts {
             cpu_cfs_quota_period_us: kubelet.cpu_cfs_quota_period.as_nanos() / 1000,
             single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!v2),
             swap_controller: machine::has_swap_controller(),
+            pids_limit: u64::try_from(kubelet.pod_pids_limit).ok().filter(|limit| *limit > 0),
+            memory_reservation: plan::memory_qos(kubelet) == MemoryQos::Tiered,
         }
     }
 
@@ -263,6 +273,12 @@ pub fn check_machine(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
              boot with cgroup v2, or set failCgroupV1: false"
         );
     }
+    if kubelet.cgroups_per_qos && !machine::has_cgroup_v2() {
+        bail!(
+            "this machine has no unified cgroup hierarchy (cgroup v2), and pods are given cgroups of their own in no \
+             other one: boot with cgroup v2, or set cgroupsPerQOS: false and enforceNodeAllocatable: []"
+        );
+    }
     let swaps = machine::swaps();
     if kubelet.fail_swap_on && !swaps.is_empty() {
         bail!(
@@ -306,20 +322,26 @@ fn resolver(path: &str) -> Option<ResolvConf> {
     }
 }
 
-/// What pods may have of this machine, and its bytes of memory.
-fn amounts(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::Result<(Resources, i64)> {
+pub(crate) fn machine_amounts(
+    kubelet: &KubeletConfiguration,
+    root_dir: &Path,
+) -> anyhow::Result<MachineAmounts> {
     let isolated = kubelet.local_storage_capacity_isolation;
-    let memory_bytes = machine::memory_bytes()?;
-    let amounts = MachineAmounts {
+    Ok(MachineAmounts {
         cpus: machine::cpus_online()?,
-        memory_bytes,
+        memory_bytes: machine::memory_bytes()?,
         hugepages: machine::hugepages(),
         ephemeral_storage_bytes: isolated.then(|| machine::filesystem_bytes(root_dir).ok()).flatten(),
-    };
+    })
+}
+
+/// What pods may have of this machine, and its bytes of memory.
+fn amounts(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::Result<(Resources, i64)> {
+    let amounts = machine_amounts(kubelet, root_dir)?;
     let reservations = Reservations::new(kubelet);
     let capacity = node_allocatable::capacity(&amounts, &reservations);
     let allocatable = node_allocatable::allocatable(&capacity, &reservations);
-    Ok((allocatable, i64::try_from(memory_bytes).unwrap_or(i64::MAX)))
+    Ok((allocatable, i64::try_from(amounts.memory_bytes).unwrap_or(i64::MAX)))
 }
 
 fn machine_context(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::Result<MachineContext> {

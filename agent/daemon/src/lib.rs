@@ -8,6 +8,7 @@ pub mod board;
 pub mod cli;
 pub mod cluster;
 pub mod cluster_settings;
+pub mod container_manager;
 pub mod credential_plugins;
 pub mod cri;
 pub mod csi;

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
 use crate::actor::{Shell, Tasks};
+use crate::container_manager::KnownPods;
 use crate::execute::Executor;
 use crate::mailbox::{Coalesce, Relation, Sender};
 use crate::outlets::Outlets;
@@ -36,6 +37,8 @@ pub struct ManagerShell<R, I> {
     desired: watch::Sender<DesiredPods>,
     /// A source spoke: the view of desired pods may be out of date.
     stale: bool,
+    /// For whoever looks after what belongs to pods.
+    known: watch::Sender<KnownPods>,
 }
 
 /// Whether the node knows what it needs to begin: its own sources and what the runtime holds.
@@ -75,7 +78,7 @@ impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
         outlets: Outlets,
         context: watch::Receiver<Arc<WorkerContext>>,
         synced: Synced,
-        desired: watch::Sender<DesiredPods>,
+        (desired, known): (watch::Sender<DesiredPods>, watch::Sender<KnownPods>),
     ) -> ManagerShell<R, I> {
         ManagerShell {
             tasks,
@@ -87,10 +90,13 @@ impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
             synced,
             desired,
             stale: false,
+            known,
         }
     }
 
     fn start(&mut self, key: PodKey, beginning: Beginning, fence_until: Mono, now: Now) {
+        // Before its worker can do anything: who is not known here may be cleaned away.
+        self.known.send_if_modified(|known| known.workers.insert(key.uid.clone()));
         let context = self.context.borrow().clone();
         let (own, inbox) = self.tasks.mailbox();
         let worker = match beginning {
@@ -131,6 +137,7 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
         if std::mem::take(&mut self.stale) {
             self.desired.send_replace(machine.desired().clone());
         }
+        self.known.send_if_modified(|known| known.see(machine.active()));
         true
     }
 
@@ -160,10 +167,12 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
             }
             ManagerAction::Forget(uid) => {
                 self.workers.remove(&uid);
+                self.known.send_if_modified(|known| known.workers.remove(&uid));
                 self.outlets.forgotten(&uid);
             }
             ManagerAction::Synced => {
                 self.outlets.synced();
+                self.known.send_modify(|known| known.synced = true);
                 tracing::info!("every source is read and the runtime is listed");
             }
         }

@@ -33,6 +33,7 @@ use tokio::sync::{mpsc, watch};
 use crate::actor::Tasks;
 use crate::cluster::feeds::{Feeds, NodeFactsSource};
 use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
+use crate::container_manager::{ContainerManager, ContainerManagerPlan, KnownPods};
 use crate::credential_plugins::Plugins;
 use crate::execute::Executor;
 use crate::garbage_collection::{self, GarbageCollection, Surroundings};
@@ -111,6 +112,8 @@ pub struct Drivers<R, I, S, C, A> {
     pub signals: S,
     /// What workers share, made from the machine.
     pub facts: Arc<C>,
+    /// Pods' cgroups; `None` where they have none (`cgroupsPerQOS: false`).
+    pub cgroups: Option<ContainerManagerPlan>,
     /// Who counts.
     pub metrics: Metrics,
     /// The API server, and what to be there; `None` for a standalone node.
@@ -170,9 +173,11 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         tasks.start(pull_records::follow_images(images.clone(), pulls.clone(), tasks.clone()));
         let plugins = Plugins::new(&plan.plugins_dir, plan.plugins.clone(), sources.clone(), tasks.clone());
         let plugins = Arc::new(plugins);
+        let container_manager = drivers.cgroups.map(|plan| ContainerManager::new(plan, &tasks));
+        let pod_cgroups = container_manager.as_ref().map(ContainerManager::pods);
         let executor = Executor::new(
             (drivers.runtime.clone(), images.clone(), drivers.handlers),
-            (dirs, sources.clone()),
+            (dirs, sources.clone(), pod_cgroups),
             (pulls, plugins),
             plan.pulls,
             (tasks.clone(), drivers.metrics.clone()),
@@ -214,6 +219,10 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let manager = PodManager::new(expected, leftovers, plan.admission.clone(), state.network.clone());
         let (synced_view, synced) = watch::channel(false);
         let (desired_view, desired) = watch::channel(DesiredPods::new());
+        let (known_view, known) = watch::channel(KnownPods::default());
+        if let Some(container_manager) = container_manager {
+            owners.push(("container manager", container_manager.start(known, outlets.clone(), &tasks)));
+        }
         tasks.start(sources::follow(sources, desired.clone(), to_manager.clone()));
         let shell = ManagerShell::new(
             tasks.clone(),
@@ -222,7 +231,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             outlets.clone(),
             context,
             Synced::new(plan.static_pods.is_none(), synced_view),
-            desired_view,
+            (desired_view, known_view),
         );
         tasks.own(manager, shell, manager_inbox);
 

@@ -36,6 +36,7 @@ use crate::cluster::calls::Caller;
 use crate::cluster::feeds::NodeFactsSource;
 use crate::cluster::{ApiDrivers, ClusterPlan, identity, plan, watches};
 use crate::cluster_settings::ClusterSettings;
+use crate::container_manager;
 use crate::credential_plugins;
 use crate::cri::{CriSignals, connect};
 use crate::csi::{self, Registered};
@@ -184,6 +185,8 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     if cluster.is_some() && protocol != Protocol::Http2 {
         tracing::info!(%protocol, "DISABLE_HTTP2 is set; the API server is spoken to in this protocol");
     }
+    let root_dir = PathBuf::from(&settings.options.root_dir);
+    let early = container_manager::plan::begin_early(&kubelet, &root_dir, &tasks)?;
     // The identity and the first answers of the API server come while the runtime is asked.
     let cluster = cluster
         .map(|of| join((of, protocol), &settings, &node_name, &board, (&tasks, &metrics)))
@@ -202,10 +205,10 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let driver = driver.context("ask the runtime for its cgroup driver")?;
     let facts = Arc::new(NodeFacts::new(settings.clone(), driver, &version, started)?);
     adjust_process(&kubelet);
-    let root_dir = PathBuf::from(&settings.options.root_dir);
     let groups = shutdown_groups(&settings);
     let waits = !groups.is_empty();
     let judge = |last: &str| waits.then(|| shutdown::judge(&root_dir, Path::new(serving::LOGS), last));
+    let cgroups = container_manager::plan::settle(early, &kubelet, &root_dir, facts.cgroup_driver(), &tasks)?;
     let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono, judge)?;
     let plan = node_plan(&settings, &facts, &incarnation, groups)?;
     let (network, log_writer) = (runtime.clone(), runtime.clone());
@@ -215,8 +218,17 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let kubepods = facts.kubepods();
     let handlers = Arc::new(PodHandlers::new(runtime.clone())?);
     let signals = CriSignals(runtime.clone());
-    let drivers =
-        Drivers { signals, runtime, state, images, handlers, facts, metrics: metrics.clone(), cluster };
+    let drivers = Drivers {
+        signals,
+        runtime,
+        state,
+        images,
+        handlers,
+        facts,
+        cgroups,
+        metrics: metrics.clone(),
+        cluster,
+    };
     let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
     if let Some(settings) = log_rotation::Settings::of(&kubelet) {
         tasks.start(log_rotation::follow(settings, node.running_logs(), log_writer, tasks.clone()));

@@ -8,6 +8,7 @@
 pub mod boot_ledger;
 mod cgroup_dir;
 pub mod cgroup_stats;
+pub mod cgroups;
 pub mod clock;
 pub mod container_log;
 pub mod cri_log;

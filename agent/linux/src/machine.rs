@@ -69,6 +69,21 @@ pub fn cpus_online() -> Result<u32, FilesError> {
     })
 }
 
+/// The CPUs that are online, as the kernel lists them; empty if it does not say.
+#[must_use]
+pub fn cpu_list() -> String {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// How many tasks there may be on the machine (`kernel.pid_max`, `kernel.threads-max`); `None` if the kernel does not say.
+#[must_use]
+pub fn pids_max() -> Option<u64> {
+    let number =
+        |name: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?.trim().parse().ok();
+    ["pid_max", "threads-max"].into_iter().filter_map(number).min()
+}
+
 /// How many cores and packages the processors are in; `None` if the machine does not say.
 #[must_use]
 pub fn cores_and_sockets() -> Option<(u32, u32)> {

@@ -14,7 +14,7 @@ use agent_core::runtime::{ContainerId, PodKey, PodUid};
 
 use crate::calls::{Answer, Ask, Call, answered_effect};
 use crate::defects::Defect;
-use crate::fake_runtime::key;
+use crate::fake_runtime::{FakeContainer, key};
 use crate::world::{Event, World};
 
 impl World {
@@ -82,6 +82,16 @@ impl World {
             Effect::FetchObjects { objects } => {
                 return (Ok(EffectOk::Objects(self.fetch_objects(key, objects))), Duration::ZERO);
             }
+            Effect::EnsureCgroup { .. } => {
+                if self.defect != Some(Defect::ForgetsCgroups) {
+                    self.disk.cgroups.insert(key.uid.clone());
+                }
+                return (Ok(EffectOk::Done), Duration::ZERO);
+            }
+            Effect::RemoveCgroup => {
+                self.remove_cgroup(key);
+                return (Ok(EffectOk::Done), Duration::ZERO);
+            }
             Effect::MapUsers { .. } => {
                 let users = IdMapping { host_id: 131_072, container_id: 0, length: 65_536 };
                 return (Ok(EffectOk::Users(users)), Duration::ZERO);
@@ -102,11 +112,26 @@ impl World {
             Effect::RunHook { call, .. } => return self.run_hook(call),
             _ => {}
         }
+        if matches!(effect, Effect::RunSandbox { .. } | Effect::CreateContainer { .. })
+            && !self.disk.cgroups.contains(&key.uid)
+        {
+            self.checks.report("CGROUP-MATCH", format!("{} of {key} without a cgroup", effect.verb()));
+        }
         let result = self.runtime.apply(now, effect);
         if result.is_ok() {
             self.after_effect(effect, &result, &key.uid);
         }
         (result, Duration::ZERO)
+    }
+
+    /// Whatever runs in it would be killed.
+    fn remove_cgroup(&mut self, key: &PodKey) {
+        let runs = |c: &&FakeContainer| c.pod.uid == key.uid && c.observed.state == ContainerState::Running;
+        if let Some(c) = self.runtime.containers.values().find(runs) {
+            let text = format!("the cgroup of {key} is removed while {} runs", c.observed.id);
+            self.checks.report("CGROUP-MATCH", text);
+        }
+        self.disk.cgroups.remove(&key.uid);
     }
 
     fn after_effect(&mut self, effect: &Effect, result: &EffectResult, uid: &PodUid) {

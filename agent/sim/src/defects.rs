@@ -50,6 +50,8 @@ pub enum Defect {
     LeavesMounts,
     /// Makes a volume from another namespace's secret (SECRET-SCOPE).
     MountsForeign,
+    /// Makes no cgroups for pods (CGROUP-MATCH).
+    ForgetsCgroups,
     /// Writes `Running` after a terminal phase (STATUS-MONO).
     TakesBackTheEnd,
     /// Writes `Failed` while containers run (STATUS-TRUTH).

@@ -276,6 +276,12 @@ impl Node {
         self.cluster.as_ref()
     }
 
+    /// Every source was read and the runtime listed.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.manager.is_synced()
+    }
+
     /// Workers alive, for leak checks.
     #[must_use]
     pub fn workers(&self) -> &BTreeMap<PodUid, PodWorker> {

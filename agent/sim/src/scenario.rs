@@ -374,6 +374,7 @@ fn leaks(world: &mut World) -> Result<(), Violation> {
         ("containers", world.runtime.containers.len()),
         ("pod directories", world.disk.dirs.len()),
         ("mounts of pods", world.disk.mounts.len()),
+        ("cgroups of pods", world.disk.cgroups.len()),
         ("terminating records", world.disk.records.len()),
         ("pods of the API", world.left_in_api()),
         ("statuses", world.node.as_ref().and_then(Node::cluster).map_or(0, Cluster::remembered)),

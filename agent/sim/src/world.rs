@@ -76,6 +76,8 @@ pub struct Disk {
     pub dirs: BTreeSet<PodUid>,
     /// The newest attempt of each container that left a log; only in runs with changes in place.
     pub logs: BTreeMap<(PodUid, String), u32>,
+    /// Pods' cgroups; a reboot takes them away.
+    pub cgroups: BTreeSet<PodUid>,
     /// What is mounted there.
     pub mounts: BTreeMap<PodUid, BTreeSet<String>>,
 }
@@ -402,6 +404,7 @@ impl World {
         self.runtime.reboot(self.now());
         self.forget_mounts();
         self.logind_boots();
+        self.disk.cgroups.clear();
         self.queue.retain(|e| !matches!(e, Event::Apply(_) | Event::Exit { .. } | Event::Answer(..)));
     }
 
@@ -436,10 +439,19 @@ impl World {
     }
 
     /// The faults that strike on their own.
+    /// What the container manager does now and then: once every source was read, cgroups of pods without a worker go. An
+    /// agent that died before it had made the pod's directory leaves one of which nobody else knows.
+    fn sweep_cgroups(&mut self) {
+        if let Some(node) = self.node.as_ref().filter(|node| node.is_synced()) {
+            self.disk.cgroups.retain(|uid| node.workers().contains_key(uid));
+        }
+    }
+
     fn second(&mut self) {
         self.queue.after(Duration::from_secs(1), Event::Second);
         self.api_second();
         self.objects_change();
+        self.sweep_cgroups();
         if self.rng.chance(self.faults.container_killed) {
             let running: Vec<ContainerId> = self.ids_in(ContainerState::Running);
             if let Some(id) = self.rng.pick(&running).cloned() {

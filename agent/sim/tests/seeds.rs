@@ -121,3 +121,8 @@ fn idle_can_fail() {
 fn node_ready_can_fail() {
     caught(Defect::NeverReports, "NODE-READY");
 }
+
+#[test]
+fn cgroup_match_can_fail() {
+    caught(Defect::ForgetsCgroups, "CGROUP-MATCH");
+}

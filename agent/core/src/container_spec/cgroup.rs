@@ -6,8 +6,8 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use super::context::{CgroupContext, NodeContext};
-use crate::drivers::CgroupDriver;
-use crate::resources::{QosClass, qos_class};
+use crate::resources::cgroups::pod as pod_cgroups;
+use crate::resources::qos_class;
 use crate::types::pod;
 
 /// The pod's `cgroup_parent`: a full slice path for systemd, a directory for cgroupfs. Without
@@ -17,58 +17,14 @@ pub fn cgroup_parent(pod: &Pod, node: &NodeContext) -> String {
     if !node.cgroup.per_qos {
         return node.cgroup.root.clone();
     }
-    let mut components = kubepods_components(&node.cgroup);
-    match qos_class(pod) {
-        QosClass::Guaranteed => {}
-        QosClass::Burstable => components.push("burstable".to_owned()),
-        QosClass::BestEffort => components.push("besteffort".to_owned()),
-    }
-    components.push(format!("pod{}", pod::uid(pod)));
-    path(&node.cgroup, &components)
+    let above = pod_cgroups::of_class(&pod_cgroups::kubepods(&node.cgroup), qos_class(pod));
+    above.child(&pod_cgroups::component(pod::uid(pod))).path(node.cgroup.driver)
 }
 
 /// The cgroup in which all pods' cgroups are; the root without `cgroupsPerQOS`, where the runtime chooses.
 #[must_use]
 pub fn kubepods(cgroup: &CgroupContext) -> String {
-    if cgroup.per_qos { path(cgroup, &kubepods_components(cgroup)) } else { "/".to_owned() }
-}
-
-fn kubepods_components(cgroup: &CgroupContext) -> Vec<String> {
-    let mut components = root_components(cgroup);
-    components.push("kubepods".to_owned());
-    components
-}
-
-fn path(cgroup: &CgroupContext, components: &[String]) -> String {
-    match cgroup.driver {
-        CgroupDriver::Cgroupfs => format!("/{}", components.join("/")),
-        CgroupDriver::Systemd => slice_path(components),
-    }
-}
-
-fn root_components(cgroup: &CgroupContext) -> Vec<String> {
-    cgroup
-        .root
-        .split('/')
-        .filter(|c| !c.is_empty())
-        .map(|c| c.trim_end_matches(".slice").to_owned())
-        .collect()
-}
-
-/// systemd nests slices by name: `a-b.slice` lies in `a.slice`. Dashes inside a component would add levels.
-fn slice_path(components: &[String]) -> String {
-    let mut path = String::new();
-    let mut name = String::new();
-    for component in components {
-        if !name.is_empty() {
-            name.push('-');
-        }
-        name.push_str(&component.replace('-', "_"));
-        path.push('/');
-        path.push_str(&name);
-        path.push_str(".slice");
-    }
-    path
+    if cgroup.per_qos { pod_cgroups::kubepods(cgroup).path(cgroup.driver) } else { "/".to_owned() }
 }
 
 #[cfg(test)]
@@ -76,6 +32,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::drivers::CgroupDriver;
 
     fn pod(requests: serde_json::Value, limits: serde_json::Value) -> Pod {
         serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"uid": "12-ab"},

@@ -67,6 +67,10 @@ pub struct CgroupContext {
     pub single_process_oom_kill: bool,
     /// True if the kernel accounts swap in cgroups (`memory.swap.max` exists).
     pub swap_controller: bool,
+    /// `podPidsLimit`; `None` without a limit.
+    pub pids_limit: Option<u64>,
+    /// Memory that pods ask for is kept for them (gate MemoryQoS with `memoryReservationPolicy: TieredReservation`).
+    pub memory_reservation: bool,
 }
 
 /// What a pod's resolver may be told.
@@ -137,6 +141,8 @@ impl NodeContext {
                 cpu_cfs_quota_period_us: 100_000,
                 single_process_oom_kill: false,
                 swap_controller: false,
+                pids_limit: None,
+                memory_reservation: false,
             },
             dns: DnsContext::default(),
             host_etc_hosts: String::new(),

@@ -196,6 +196,11 @@ impl PodManager {
         self.synced
     }
 
+    /// The pods that have a worker and have not ended: those that need room.
+    pub fn active(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.workers.values().filter(|worker| !worker.ended).filter_map(|worker| worker.pod.as_ref())
+    }
+
     /// The pods that sources want, by UID.
     #[must_use]
     pub fn desired(&self) -> &BTreeMap<PodUid, Arc<Pod>> {

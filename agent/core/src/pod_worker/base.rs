@@ -66,6 +66,8 @@ pub(super) struct Base {
     pub(super) sandbox_unseen: bool,
     /// preStop hooks of instances that are being stopped.
     pub(super) pre_stops: BTreeMap<ContainerId, PreStop>,
+    /// The pod's cgroup was made (true) or removed (false) by this incarnation.
+    pub(super) cgroup: Option<bool>,
     /// A decision waits for a snapshot later than this.
     wanted_after: Option<Mono>,
 }
@@ -89,6 +91,7 @@ impl Base {
             look_failed: false,
             sandbox_unseen: false,
             pre_stops: BTreeMap::new(),
+            cgroup: None,
             wanted_after: None,
         }
     }

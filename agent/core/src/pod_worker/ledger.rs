@@ -33,6 +33,8 @@ pub(super) enum Target {
     Volume(String),
     /// All that is mounted for the pod.
     Volumes,
+    /// The pod's cgroup.
+    Cgroup,
     /// Nothing: looking.
     Observe,
 }
@@ -56,6 +58,8 @@ pub(super) enum Purpose {
     PullImage,
     FetchRuntimeClass,
     MapUsers,
+    EnsureCgroup,
+    RemoveCgroup,
     RunSandbox,
     StopSandbox(SandboxId),
     RemoveSandbox(SandboxId),
@@ -87,6 +91,8 @@ impl Purpose {
                 | Purpose::PullImage
                 | Purpose::FetchRuntimeClass
                 | Purpose::MapUsers
+                | Purpose::EnsureCgroup
+                | Purpose::RemoveCgroup
                 | Purpose::Hook { .. }
         )
     }

@@ -26,6 +26,7 @@
 
 mod api;
 mod base;
+mod cgroups;
 mod create;
 mod hooks;
 mod ledger;
@@ -321,6 +322,7 @@ impl PodWorker {
         let b = &mut self.base;
         hooks::answered(b, flight, result, out);
         volumes::answered(b, &flight.purpose, result, now, out);
+        cgroups::answered(b, flight, result, out);
         match (&flight.purpose, result) {
             (Purpose::Inspect, Ok(EffectOk::Snapshot(s))) => b.absorb(Arc::from(s.clone())),
             (Purpose::Inspect, Err(e)) => b.look_failed(e, out),

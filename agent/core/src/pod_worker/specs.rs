@@ -11,6 +11,7 @@ use crate::container_spec::context::Features;
 use crate::container_spec::dns::{self, DnsWarning};
 use crate::container_spec::env_files::{self, EnvFile};
 use crate::container_spec::{self, Given, NodeContext, SpecError};
+use crate::resources::cgroups::pod::{PodCgroup, pod_cgroup};
 use crate::runtime::config::{ContainerConfig, SandboxConfig};
 use crate::runtime::effect::Effect;
 use crate::types::ContainerRef;
@@ -68,6 +69,16 @@ pub trait PodSpecs: Debug + Send + Sync {
     /// What pods may ask for.
     fn features(&self) -> Features {
         Features::default()
+    }
+
+    /// The pod's own cgroup; `None` where pods have none.
+    fn cgroup(&self, _pod: &Pod) -> Option<PodCgroup> {
+        None
+    }
+
+    /// Pods have cgroups of their own.
+    fn has_cgroups(&self) -> bool {
+        false
     }
 
     /// Hash of what makes a container a different one (name and image).
@@ -136,6 +147,14 @@ impl PodSpecs for NodeContext {
 
     fn features(&self) -> Features {
         self.features
+    }
+
+    fn cgroup(&self, pod: &Pod) -> Option<PodCgroup> {
+        pod_cgroup(pod, self)
+    }
+
+    fn has_cgroups(&self) -> bool {
+        self.cgroup.per_qos
     }
 
     fn container_hash(&self, name: &str, image: &str) -> String {

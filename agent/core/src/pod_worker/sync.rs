@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::api::{EventKind, KillReason, PodAction};
 use super::base::{Base, Stage};
+use super::cgroups;
 use super::hooks;
 use super::ledger::{Purpose, Target};
 use super::reset;
@@ -86,6 +87,7 @@ pub(super) fn advance(
             if b.ledger.fresh(&Target::Sandbox, snapshot.as_of)
                 && !actions.start.is_empty()
                 && volumes::mounted(b, now, out)
+                && cgroups::made(s, b, now, out)
                 && users::known(s, b, None, now, out)
             {
                 start::begin_next(s, b, home, &actions, now, out);
@@ -312,11 +314,12 @@ fn replace_sandbox(
         let text = "Pod sandbox changed, it will be killed and re-created.";
         b.event(EventKind::Normal, "SandboxChanged", text, None, out);
     }
-    if !stop_sandboxes(b, &snapshot, now, out)
-        || !network_ready(s, b, now, out)
-        || !dirs_made(s, b, now, out)
-        || !volumes::mounted(b, now, out)
-    {
+    if !stop_sandboxes(b, &snapshot, now, out) || !network_ready(s, b, now, out) {
+        return;
+    }
+    // Side by side: directories and the cgroup.
+    let (has_dirs, has_cgroup) = (dirs_made(s, b, now, out), cgroups::made(s, b, now, out));
+    if !has_dirs || !has_cgroup || !volumes::mounted(b, now, out) {
         return;
     }
     if !b.may_act(&Target::Sandbox, now) || !b.may_conclude_absence(b.ledger.all_absent_after(), now) {

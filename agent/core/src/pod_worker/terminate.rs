@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::api::{EventKind, PodAction, TerminatingRecord};
 use super::base::{Base, Stage};
+use super::cgroups;
 use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Cleanup, Record, Terminated, Terminating, verdict};
@@ -184,7 +185,8 @@ pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<
     if b.ledger.known_after() >= snapshot.as_of {
         b.want_snapshot_after(b.ledger.known_after());
     }
-    let volumes_gone = volumes::torn_down(b, t.pod.as_deref(), now, out);
+    // The cgroup after the volumes: what lies in memory is charged to it.
+    let all_gone = volumes::torn_down(b, t.pod.as_deref(), now, out) && cgroups::removed(b, now, out);
     match t.cleanup {
         Cleanup::Kept => {
             for id in pod_actions::superseded(&snapshot) {
@@ -194,14 +196,14 @@ pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<
             }
             false
         }
-        Cleanup::Removing => remove_all(b, &snapshot, volumes_gone, now, out),
+        Cleanup::Removing => remove_all(b, &snapshot, all_gone, now, out),
     }
 }
 
 fn remove_all(
     b: &mut Base,
     snapshot: &PodSnapshot,
-    volumes_gone: bool,
+    all_gone: bool,
     now: Now,
     out: &mut Outbox<PodAction>,
 ) -> bool {
@@ -220,7 +222,7 @@ fn remove_all(
     if !b.ledger.all_fresh(snapshot.as_of) || !b.may_conclude_absence(b.ledger.all_absent_after(), now) {
         return false;
     }
-    if !volumes_gone || b.ledger.busy(&Target::Dirs) {
+    if !all_gone || b.ledger.busy(&Target::Dirs) {
         return false;
     }
     if let Some(held) = b.ledger.held_until(&Target::Dirs, now.mono) {

@@ -1,8 +1,9 @@
 //! What pods ask of the node's resources and what the kernel is told about it.
 //!
-//! In: pods. Out: QoS classes, sums of requests and limits. Upstream: pkg/apis/core/v1/helper/qos,
+//! In: pods. Out: QoS classes, sums of requests and limits, the values of cgroups. Upstream: pkg/apis/core/v1/helper/qos,
 //! component-helpers/resource. See docs/agent.md.
 
+pub mod cgroups;
 pub mod node_allocatable;
 pub mod qos;
 pub mod requests;

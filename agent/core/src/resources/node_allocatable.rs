@@ -18,6 +18,8 @@ use crate::types::quantity_text::binary;
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 /// Resource name of the number of pods.
 pub const PODS: &str = "pods";
+/// Resource name of tasks, in reservations and cgroups only.
+pub const PIDS: &str = "pid";
 /// Prefix of resource names of huge pages.
 pub const HUGEPAGES_PREFIX: &str = "hugepages-";
 
@@ -93,6 +95,13 @@ impl Reservations {
             0 => self.max_pods,
             per_core => self.max_pods.min(per_core.saturating_mul(i64::from(cpus))),
         }
+    }
+
+    /// `amounts` less what is reserved for the system and for Kubernetes: where pods' cgroup ends. Eviction begins before.
+    #[must_use]
+    pub fn without_reserved(&self, amounts: &Resources) -> Resources {
+        let reserved = |name: &String| self.reserved.get(name).copied().unwrap_or_default();
+        amounts.iter().map(|(name, amount)| (name.clone(), less(*amount, reserved(name)))).collect()
     }
 
     /// What is kept from pods of `capacity` of resource `name`.

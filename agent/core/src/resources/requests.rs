@@ -2,7 +2,8 @@
 //!
 //! In: `ResourceRequirements`. Out: [`Quantity`]s. A text that does not parse counts as absent: validation has
 //! refused such a pod long before. Pod sums follow upstream: regular containers and sidecars add up, an
-//! ordinary init container counts only where it needs more than all that runs beside it; overhead is added.
+//! ordinary init container counts only where it needs more than all that runs beside it; what the pod itself says
+//! (`spec.resources`) goes before the sum; overhead is added.
 
 use std::collections::BTreeMap;
 
@@ -44,10 +45,10 @@ pub fn pod_request(pod: &Pod, resource: &str) -> Quantity {
     running_request(pod, resource).plus(overhead(pod, resource))
 }
 
-/// What the pod's containers ask for at their peak; without overhead.
+/// What the pod asks for at its peak; without overhead.
 #[must_use]
 pub fn running_request(pod: &Pod, resource: &str) -> Quantity {
-    peak(pod, resource, request)
+    pod_level_request(pod, resource).unwrap_or_else(|| peak(pod, resource, request))
 }
 
 /// What the whole pod is limited to at its peak; zero if nothing limits it. Overhead is added only to a limit.
@@ -57,16 +58,40 @@ pub fn pod_limit(pod: &Pod, resource: &str) -> Quantity {
     if limit.is_zero() { limit } else { limit.plus(overhead(pod, resource)) }
 }
 
-/// What the pod's containers are limited to at their peak; zero if nothing limits them. Without overhead.
+/// What the pod is limited to at its peak; zero if nothing limits it. Without overhead.
 #[must_use]
 pub fn running_limit(pod: &Pod, resource: &str) -> Quantity {
-    peak(pod, resource, limit)
+    pod_level_limit(pod, resource).unwrap_or_else(|| peak(pod, resource, limit))
 }
 
 /// `spec.overhead[resource]`.
 #[must_use]
 pub fn overhead(pod: &Pod, resource: &str) -> Quantity {
     get(pod::spec(pod).overhead.as_ref(), resource).unwrap_or_default()
+}
+
+/// `spec.resources.requests[resource]`.
+#[must_use]
+pub fn pod_level_request(pod: &Pod, resource: &str) -> Option<Quantity> {
+    get(pod::spec(pod).resources.as_ref()?.requests.as_ref(), resource)
+}
+
+/// `spec.resources.limits[resource]`.
+#[must_use]
+pub fn pod_level_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
+    get(pod::spec(pod).resources.as_ref()?.limits.as_ref(), resource)
+}
+
+/// What the whole pod asks for of each size of huge pages, by resource name.
+#[must_use]
+pub fn hugepages_request(pod: &Pod) -> BTreeMap<String, Quantity> {
+    let containers = pod::containers(pod).iter().chain(pod::init_containers(pod));
+    let of_containers = containers.filter_map(|c| c.resources.as_ref()?.requests.as_ref());
+    let spec = pod::spec(pod);
+    let own = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
+    let names = of_containers.chain(own).chain(spec.overhead.as_ref()).flat_map(BTreeMap::keys);
+    let sizes = names.filter(|name| name.starts_with(HUGEPAGES_PREFIX));
+    sizes.map(|name| (name.clone(), pod_request(pod, name))).collect()
 }
 
 fn peak(pod: &Pod, resource: &str, of: impl Fn(&Container, &str) -> Option<Quantity>) -> Quantity {

@@ -15,6 +15,7 @@ use crate::container_spec::env_files::{EnvFile, EnvFiles};
 use crate::drivers::Class;
 use crate::images::keyring::Credential;
 use crate::lifecycle_hooks::HookCall;
+use crate::resources::cgroups::pod::PodCgroup;
 use crate::volume;
 
 /// What an answer may be worth doing about: see [`Class`].
@@ -118,6 +119,13 @@ pub enum Effect {
         /// The runtime's handler that must be able to do it; `None`: it has done it.
         handler: Option<String>,
     },
+    /// Make the pod's cgroup with what it is given, or see to it that it is so; idempotent.
+    EnsureCgroup {
+        /// Where, and what.
+        cgroup: Box<PodCgroup>,
+    },
+    /// End what is left in the pod's cgroup and remove it, wherever it is; idempotent.
+    RemoveCgroup,
     /// Mount parts of volumes where a container will find them, making what is missing of their paths; idempotent.
     MountSubPaths {
         /// Which, and where.
@@ -219,6 +227,8 @@ impl Effect {
             Effect::FetchObjects { .. } => "fetch_objects",
             Effect::ReadEnvFiles { .. } => "read_env_files",
             Effect::MapUsers { .. } => "map_users",
+            Effect::EnsureCgroup { .. } => "ensure_cgroup",
+            Effect::RemoveCgroup => "remove_cgroup",
             Effect::MountSubPaths { .. } => "mount_sub_paths",
             Effect::TearDownVolumes => "tear_down_volumes",
             Effect::InspectImage { .. } => "inspect_image",

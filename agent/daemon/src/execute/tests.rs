@@ -170,7 +170,7 @@ fn rig(pulls: usize) -> Rig {
     let plugins = Plugins::new(dir.path(), Vec::new(), sources.clone(), tasks.clone());
     let executor = Executor::new(
         (driver.clone(), driver.clone(), handlers),
-        (dirs, sources),
+        (dirs, sources, None),
         (Arc::new(records), Arc::new(plugins)),
         pulls,
         (tasks.clone(), Metrics::new(Arc::new(VirtualClock::new()))),

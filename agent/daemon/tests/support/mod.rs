@@ -171,6 +171,7 @@ impl Machine {
             images: driver,
             signals: NoEvents,
             facts: Arc::new(Facts(node)),
+            cgroups: None,
             metrics: self.metrics.clone(),
             cluster: self.api.as_ref().map(|api| (api::plan(), api.connect(&tasks))),
         };

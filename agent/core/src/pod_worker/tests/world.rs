@@ -243,6 +243,8 @@ impl Runtime {
             Effect::SetUpVolume { .. } => Ok(EffectOk::Volume { renew_after: None, warning: None }),
             Effect::ResolveClaim { claim } => Ok(EffectOk::Claim(Err(claim.unprocessed("PVC is not bound")))),
             Effect::TearDownVolumes
+            | Effect::EnsureCgroup { .. }
+            | Effect::RemoveCgroup
             | Effect::MountSubPaths { .. }
             | Effect::CreatePodDirs { .. }
             | Effect::RemovePodDirs

@@ -1,0 +1,97 @@
+//! The pod's own cgroup: before everything, after everything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::world::{World, context, make_pod};
+use crate::container_spec::NodeContext;
+use crate::drivers::Class;
+use crate::pod_worker::{KillReason, PodWorker, WorkerContext};
+use crate::runtime::effect::{Effect, EffectError};
+use crate::time::Mono;
+
+/// A world whose pods have cgroups.
+fn world(per_qos: bool) -> World {
+    let mut node = NodeContext::new("n");
+    node.cgroup.per_qos = per_qos;
+    let context = WorkerContext { specs: Arc::new(node), ..(*context()).clone() };
+    let mut w = World::new();
+    w.worker = PodWorker::new(w.worker.key().clone(), Arc::new(context), Mono(0));
+    w
+}
+
+fn pod() -> Arc<k8s_openapi::api::core::v1::Pod> {
+    make_pod(json!({"containers": [{"name": "a", "image": "r.example/x:1"}],
+        "volumes": [{"name": "v", "emptyDir": {}}]}))
+}
+
+/// Carries everything out, in order; the verbs that matter here.
+fn verbs(w: &mut World) -> Vec<&'static str> {
+    let mut seen = Vec::new();
+    while let Some((id, call)) = w.pending.iter().next() {
+        let (id, verb) = (*id, call.effect.verb());
+        if let Effect::EnsureCgroup { cgroup } = &call.effect {
+            assert_eq!(cgroup.name.unit(), "kubepods-besteffort-podu1.slice");
+        }
+        let matters = [
+            "ensure_cgroup",
+            "remove_cgroup",
+            "run_sandbox",
+            "start_container",
+            "tear_down_volumes",
+            "remove_pod_dirs",
+        ];
+        seen.extend(matters.into_iter().filter(|m| *m == verb));
+        w.perform(id);
+    }
+    seen
+}
+
+#[test]
+fn a_cgroup_is_there_before_the_sandbox_and_until_volumes_are_gone() {
+    let mut w = world(true);
+    w.desire(&pod());
+    assert_eq!(verbs(&mut w), ["ensure_cgroup", "run_sandbox", "start_container"]);
+    w.settle();
+    assert_eq!(w.phase(), "Running");
+    w.kill(KillReason::Removed, None);
+    assert_eq!(verbs(&mut w), ["tear_down_volumes", "remove_cgroup", "remove_pod_dirs"]);
+}
+
+#[test]
+fn without_cgroups_nothing_is_asked_for() {
+    let mut w = world(false);
+    w.desire(&pod());
+    assert_eq!(verbs(&mut w), ["run_sandbox", "start_container"]);
+    w.settle();
+    w.kill(KillReason::Removed, None);
+    assert_eq!(verbs(&mut w), ["tear_down_volumes", "remove_pod_dirs"]);
+}
+
+#[test]
+fn a_cgroup_that_cannot_be_made_holds_the_sandbox_back() {
+    let mut w = world(true);
+    let error = EffectError { class: Class::Invalid, message: "no bus".to_owned() };
+    w.runtime.refuse.insert("ensure_cgroup", error);
+    w.desire(&pod());
+    w.settle();
+    assert_eq!(w.count("run_sandbox"), 0);
+    assert_eq!(w.told("FailedCreatePodContainer"), ["unable to ensure pod container exists: no bus"]);
+    w.runtime.refuse.clear();
+    w.wait(Duration::from_secs(20));
+    w.settle();
+    assert_eq!(w.phase(), "Running");
+}
+
+#[test]
+fn a_new_agent_sees_to_it_before_it_makes_anything() {
+    let mut w = world(true);
+    w.desire(&pod());
+    w.settle();
+    w.kill(KillReason::Ended, None);
+    w.settle();
+    assert_eq!(w.count("remove_cgroup"), 1, "the pod is kept, its cgroup is not");
+    assert!(w.dirs);
+}

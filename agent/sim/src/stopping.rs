@@ -180,7 +180,7 @@ impl World {
     }
 
     /// The lock is given back by an end of its holder or of its connection.
-    fn lock_is_lost(&mut self) {
+    pub(crate) fn lock_is_lost(&mut self) {
         let Some(stopping) = &mut self.stopping else { return };
         stopping.told = false;
         let (held, stops) = (stopping.lock.take().is_some(), stopping.stop.is_some());
@@ -334,11 +334,6 @@ impl World {
         if let Some(pod) = wrong {
             self.checks.report("RECEIPT-TRUE", format!("{pod:?}, as the machine stops"));
         }
-    }
-
-    /// The agent died.
-    pub(crate) fn logind_sees_crash(&mut self) {
-        self.lock_is_lost();
     }
 
     /// The machine starts again.

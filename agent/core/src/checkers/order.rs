@@ -17,21 +17,21 @@ const ROUNDING: Duration = Duration::from_secs(1);
 
 /// What the runtime has of each container.
 #[derive(Clone, Debug)]
-struct Instance {
+pub(super) struct Instance {
     pod: PodUid,
     name: String,
     attempt: u32,
     /// Since when it runs, if it does.
-    live: Option<Mono>,
+    pub(super) live: Option<Mono>,
     started: bool,
 }
 
 /// Instances by id, as the runtime's events tell them.
 #[derive(Clone, Debug, Default)]
-struct Instances(BTreeMap<ContainerId, Instance>);
+pub(super) struct Instances(BTreeMap<ContainerId, Instance>);
 
 impl Instances {
-    fn observe(&mut self, at: Mono, event: &TraceEvent) {
+    pub(super) fn observe(&mut self, at: Mono, event: &TraceEvent) {
         match event {
             TraceEvent::ContainerCreated { pod, name, attempt, id } => {
                 let (pod, name, attempt) = (pod.clone(), name.clone(), *attempt);
@@ -55,7 +55,7 @@ impl Instances {
         }
     }
 
-    fn of<'a>(&'a self, pod: &'a PodUid) -> impl Iterator<Item = &'a Instance> {
+    pub(super) fn of<'a>(&'a self, pod: &'a PodUid) -> impl Iterator<Item = &'a Instance> {
         self.0.values().filter(move |i| i.pod == *pod)
     }
 }

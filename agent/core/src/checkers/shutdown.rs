@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::order::Instances;
 use super::{Invariant, TraceEvent};
-use crate::runtime::{ContainerId, PodUid};
+use crate::runtime::PodUid;
 use crate::time::Mono;
 
 /// What may be spent beyond the pods' periods, on telling and writing.
@@ -16,9 +17,7 @@ const BEYOND: Duration = Duration::from_secs(2);
 /// SHUTDOWN-ORDER: a pod is ended when each of the groups before its own has ended or has used up its period.
 #[derive(Clone, Debug, Default)]
 pub struct ShutdownOrder {
-    /// Containers that run, and whose they are.
-    pods: BTreeMap<ContainerId, PodUid>,
-    live: BTreeSet<ContainerId>,
+    instances: Instances,
     /// Whom the agent was ordered to end: group, and when its period is over.
     ordered: BTreeMap<PodUid, (usize, Mono)>,
 }
@@ -29,24 +28,8 @@ impl Invariant for ShutdownOrder {
     }
 
     fn observe(&mut self, at: Mono, event: &TraceEvent) -> Result<(), String> {
+        self.instances.observe(at, event);
         match event {
-            TraceEvent::ContainerCreated { pod, id, .. } => {
-                self.pods.insert(id.clone(), pod.clone());
-            }
-            TraceEvent::ContainerStarted { id } => {
-                self.live.insert(id.clone());
-            }
-            TraceEvent::ContainerExited { id } => {
-                self.live.remove(id);
-            }
-            TraceEvent::ContainerRemoved { id } => {
-                self.live.remove(id);
-                self.pods.remove(id);
-            }
-            TraceEvent::RuntimeEmptied => {
-                self.live.clear();
-                self.pods.clear();
-            }
             TraceEvent::ShutdownTold { .. } | TraceEvent::ShutdownPast => self.ordered.clear(),
             TraceEvent::EndOrdered { pod, group, period } => {
                 self.ordered.insert(pod.clone(), (*group, at.after(*period)));
@@ -61,7 +44,7 @@ impl Invariant for ShutdownOrder {
 impl ShutdownOrder {
     fn others_are_done(&self, at: Mono, pod: &PodUid, group: usize) -> Result<(), String> {
         let early = self.ordered.iter().find(|(other, (before, until))| {
-            *before < group && at < *until && self.live.iter().any(|id| self.pods.get(id) == Some(*other))
+            *before < group && at < *until && self.instances.of(other).any(|i| i.live.is_some())
         });
         early.map_or(Ok(()), |(other, _)| {
             Err(format!("{pod} is ended while {other} of a lower group still runs"))

@@ -16,7 +16,9 @@ pub mod boot_refused;
 pub mod cri_contract;
 pub mod cri_golden;
 pub mod defence_cgroups;
+pub mod defence_eviction;
 pub mod defence_logs;
+pub mod defence_memory;
 pub mod image;
 pub mod join;
 pub mod join_admission;
@@ -78,6 +80,8 @@ pub fn all() -> Vec<Case> {
         join_runtime_class::CASES,
         join_services::CASES,
         join_admission::CASES,
+        defence_eviction::CASES,
+        defence_memory::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
         join_claims::CASES,

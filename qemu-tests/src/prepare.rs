@@ -60,7 +60,7 @@ pub fn image(run: &Arc<Run>) -> Result<bool> {
 
 /// True if the case needs the control plane.
 fn needs_control_plane(case: &Case) -> bool {
-    case.name.starts_with("join/") || case.name.starts_with("api/")
+    ["join/", "api/", "defence/"].iter().any(|area| case.name.starts_with(area))
 }
 
 /// Fetches and compiles the control plane before the first case that needs it, so that no case's time holds it.

@@ -302,6 +302,17 @@ pub trait Statistics: Send + Sync + 'static {
     fn container_stats(&self) -> impl Future<Output = Result<Vec<RuntimeUsage>, DriverError>> + Send;
     /// `ImageFsInfo`: the first file system of images; `None` if it names none.
     fn image_filesystem(&self) -> impl Future<Output = Result<Option<Layer>, DriverError>> + Send;
+    /// `ImageFsInfo`: where images and writable layers are.
+    fn storage_places(&self) -> impl Future<Output = Result<StoragePlaces, DriverError>> + Send;
+}
+
+/// Directories of the runtime; `None` if it names none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoragePlaces {
+    /// Images.
+    pub images: Option<String>,
+    /// Writable layers.
+    pub containers: Option<String>,
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub mod declared_features;
 pub mod drivers;
 pub mod entropy;
 pub mod events;
+pub mod eviction;
 pub mod images;
 pub mod lease;
 pub mod lifecycle_hooks;

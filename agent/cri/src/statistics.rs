@@ -4,7 +4,7 @@
 //! measured between any two calls of anybody (`agent_core::stats::rates` measures); a layer that the runtime has not
 //! measured yet (its time is 0) is none.
 
-use agent_core::drivers::{DriverError, Statistics};
+use agent_core::drivers::{DriverError, Statistics, StoragePlaces};
 use agent_core::stats::RuntimeUsage;
 use agent_core::stats::disk::Layer;
 use agent_core::stats::usage::{Cpu, Memory, Swap, Usage};
@@ -27,6 +27,16 @@ impl Statistics for CriClient {
         let request = v1::ImageFsInfoRequest {};
         let answer = self.image(call, request, |mut c, r| async move { c.image_fs_info(r).await }).await?;
         Ok(answer.image_filesystems.into_iter().next().and_then(layer))
+    }
+
+    async fn storage_places(&self) -> Result<StoragePlaces, DriverError> {
+        let call = self.ordinary("ImageFsInfo", "places");
+        let request = v1::ImageFsInfoRequest {};
+        let answer = self.image(call, request, |mut c, r| async move { c.image_fs_info(r).await }).await?;
+        Ok(StoragePlaces {
+            images: place(answer.image_filesystems),
+            containers: place(answer.container_filesystems),
+        })
     }
 }
 
@@ -67,6 +77,11 @@ fn layer(used: v1::FilesystemUsage) -> Option<Layer> {
     })
 }
 
+/// The first that has a name; measured or not.
+fn place(of: Vec<v1::FilesystemUsage>) -> Option<String> {
+    of.into_iter().filter_map(|used| used.fs_id).map(|id| id.mountpoint).find(|place| !place.is_empty())
+}
+
 fn value(value: Option<v1::UInt64Value>) -> Option<u64> {
     Some(value?.value)
 }
@@ -87,6 +102,19 @@ mod tests {
         assert_eq!(usage(v1::ContainerStats::default()), None, "of nobody");
         let unmeasured = Some(v1::FilesystemUsage { used_bytes: number(0), ..Default::default() });
         assert_eq!(usage(v1::ContainerStats { writable_layer: unmeasured, ..bare }).unwrap().layer, None);
+    }
+
+    #[test]
+    fn places_are_known_before_anything_is_measured() {
+        let of = |mountpoint: &str| v1::FilesystemUsage {
+            fs_id: Some(v1::FilesystemIdentifier { mountpoint: mountpoint.to_owned() }),
+            ..Default::default()
+        };
+        assert_eq!(
+            place(vec![v1::FilesystemUsage::default(), of(""), of("/a"), of("/b")]),
+            Some("/a".to_owned())
+        );
+        assert_eq!(place(Vec::new()), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use agent_core::container_spec::context::{
 use agent_core::container_spec::{self, NodeContext, dns};
 use agent_core::drivers::{CgroupDriver, RuntimeVersion};
 use agent_core::events::Fact;
-use agent_core::node_status::addresses;
+use agent_core::node_status::{Pressures, addresses};
 use agent_core::pod_worker::{EventKind, WorkerContext};
 use agent_core::resources::cgroups::tiers::MemoryQos;
 use agent_core::resources::node_allocatable::{self, MachineAmounts, Reservations, Resources};
@@ -193,6 +193,7 @@ impl NodeFacts {
             kernel: machine::kernel_version()?,
             apparmor_enabled: machine::has_apparmor(),
             supplemental_groups_policy: self.supplemental_groups_policy,
+            pressures: Pressures::default(),
         })
     }
 

@@ -88,6 +88,17 @@ type Answer = oneshot::Sender<Result<u64, CollectError>>;
 #[derive(Clone, Debug)]
 pub struct GarbageCollection(mpsc::Sender<Answer>);
 
+/// What a collector is asked for. Who asks may be there before it.
+#[derive(Debug)]
+pub struct Requests(mpsc::Receiver<Answer>);
+
+/// The two ends.
+#[must_use]
+pub fn requests() -> (GarbageCollection, Requests) {
+    let (sender, requests) = mpsc::channel(REQUESTS_MAX);
+    (GarbageCollection(sender), Requests(requests))
+}
+
 impl GarbageCollection {
     /// Removes every image that no container has and no pod asked for lately, whatever the thresholds say; those first seen
     /// less than `imageMinimumGCAge` ago stay. Answers what the runtime says that they took, bytes.
@@ -119,8 +130,8 @@ pub struct Surroundings<I> {
 pub fn start<I: ImageService + ImagesInUse + Statistics>(
     policy: Policy,
     around: Surroundings<I>,
-) -> GarbageCollection {
-    let (sender, requests) = mpsc::channel(REQUESTS_MAX);
+    Requests(requests): Requests,
+) {
     let tasks = around.tasks.clone();
     if policy.is_off() {
         tracing::info!(
@@ -129,7 +140,6 @@ pub fn start<I: ImageService + ImagesInUse + Statistics>(
     }
     let gc = ImageGc::new(policy, tasks.now().mono);
     tasks.start(follow(Collector { policy, gc, around, failed_before: false }, requests));
-    GarbageCollection(sender)
 }
 
 async fn follow<I: ImageService + ImagesInUse + Statistics>(

@@ -165,6 +165,8 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
                 }
                 self.outlets.rejected(&key, &rejection);
             }
+            ManagerAction::Evicted(victim) => self.outlets.evicted(&victim),
+            ManagerAction::NotThere(uid) => self.outlets.not_there(&uid),
             ManagerAction::Forget(uid) => {
                 self.workers.remove(&uid);
                 self.known.send_if_modified(|known| known.workers.remove(&uid));
@@ -185,6 +187,7 @@ impl Coalesce for ManagerEvent {
             (ManagerEvent::Network(_), ManagerEvent::Network(_))
             | (ManagerEvent::Context(_), ManagerEvent::Context(_))
             | (ManagerEvent::Node(_), ManagerEvent::Node(_))
+            | (ManagerEvent::Pressures(_), ManagerEvent::Pressures(_))
             | (ManagerEvent::Tick, ManagerEvent::Tick) => Relation::Supersedes,
             (ManagerEvent::Changed(a), ManagerEvent::Changed(b))
                 if a.pod.uid == b.pod.uid && a.as_of <= b.as_of =>

@@ -16,6 +16,7 @@ use std::time::Duration;
 use agent_core::admission::AdmissionContext;
 use agent_core::api::ApiServer;
 use agent_core::drivers::{ImageService, ImagesInUse, Runtime, Statistics};
+use agent_core::eviction::EvictionConfig;
 use agent_core::images::gc;
 use agent_core::images::providers::config::Provider;
 use agent_core::images::pull_records::Policy;
@@ -35,8 +36,9 @@ use crate::cluster::feeds::{Feeds, NodeFactsSource};
 use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
 use crate::container_manager::{ContainerManager, ContainerManagerPlan, KnownPods};
 use crate::credential_plugins::Plugins;
+use crate::eviction::{self, Senses};
 use crate::execute::Executor;
-use crate::garbage_collection::{self, GarbageCollection, Surroundings};
+use crate::garbage_collection::{self, Requests, Surroundings};
 use crate::handlers::Handlers;
 use crate::host::{self, Host};
 use crate::mailbox::{Inbox, Sender};
@@ -55,6 +57,7 @@ use crate::shutdown::{self, Follower, Shutdown, ShutdownPlan};
 use crate::source::{SourceShell, read_in_order, watch as watch_source};
 use crate::sources;
 use crate::status::StatusStore;
+use crate::system_oom;
 use crate::url_source::{self, Manifests};
 use crate::watchdog::Owner;
 
@@ -96,6 +99,8 @@ pub struct Plan {
     pub admission: Arc<AdmissionContext>,
     /// How it ends; `None` if the machine does not wait for pods.
     pub shutdown: Option<ShutdownPlan>,
+    /// When pods have to go.
+    pub eviction: EvictionConfig,
 }
 
 /// The world as a node sees it.
@@ -114,6 +119,8 @@ pub struct Drivers<R, I, S, C, A> {
     pub facts: Arc<C>,
     /// Pods' cgroups; `None` where they have none (`cgroupsPerQOS: false`).
     pub cgroups: Option<ContainerManagerPlan>,
+    /// What eviction sees; `None`: nothing is looked for.
+    pub senses: Option<Arc<dyn Senses>>,
     /// Who counts.
     pub metrics: Metrics,
     /// The API server, and what to be there; `None` for a standalone node.
@@ -189,11 +196,14 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
 
         let mailboxes =
             drivers.cluster.as_ref().map(|_| Mailboxes::new(&tasks, shutdown.as_ref().map(Shutdown::sender)));
+        let senses = drivers.senses.filter(|_| !plan.eviction.is_empty());
+        let eviction = senses.map(|senses| (senses, tasks.mailbox()));
         let outlets = Outlets::new(
             statuses.clone(),
             drivers.metrics.clone(),
             mailboxes.as_ref().map(Mailboxes::outlets),
             shutdown.as_ref().map(Shutdown::sender),
+            eviction.as_ref().map(|(_, ends)| ends.0.clone()),
         );
         outlets.metrics().shutdown(shutdown.as_ref().and_then(Shutdown::last));
         let shutdown = shutdown.map(|shutdown| {
@@ -215,6 +225,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         if mailboxes.is_some() {
             expected.insert(Source::Api);
         }
+        let going = eviction::still_going(&records);
         let leftovers = Leftovers { records, directories, fence_until: plan.fence_until };
         let manager = PodManager::new(expected, leftovers, plan.admission.clone(), state.network.clone());
         let (synced_view, synced) = watch::channel(false);
@@ -224,6 +235,13 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             owners.push(("container manager", container_manager.start(known, outlets.clone(), &tasks)));
         }
         tasks.start(sources::follow(sources, desired.clone(), to_manager.clone()));
+        if let Some((senses, ends)) = eviction {
+            owners.push(("eviction", Box::new(ends.0.clone())));
+            let views = (desired.clone(), statuses.clone());
+            let listeners = (to_manager.clone(), outlets.clone());
+            eviction::start((plan.eviction.clone(), going), senses, ends, views, listeners, &tasks);
+        }
+        tasks.start(system_oom::follow(outlets.clone()));
         let shell = ManagerShell::new(
             tasks.clone(),
             executor.clone(),
@@ -340,12 +358,13 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.health.clone()
     }
 
-    /// Starts collecting what nobody needs, and answers who can be asked to.
+    /// Starts collecting what nobody needs, on time and whenever it is asked to.
     pub fn collect_garbage<G: ImageService + ImagesInUse + Statistics>(
         &self,
         policy: gc::Policy,
         images: Arc<G>,
-    ) -> GarbageCollection {
+        requests: Requests,
+    ) {
         let around = Surroundings {
             images,
             uses: self.executor.image_uses(),
@@ -353,7 +372,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             outlets: self.outlets.clone(),
             tasks: self.tasks.clone(),
         };
-        garbage_collection::start(policy, around)
+        garbage_collection::start(policy, around, requests);
     }
 
     /// The containers' logs that are being written to.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use agent_core::admission::Rejection;
 use agent_core::events::{About, Fact, RecorderEvent};
+use agent_core::eviction::{EvictionEvent, Victim};
 use agent_core::mirror_pods::MirrorEvent;
 use agent_core::node_shutdown::{LastEnd, LeavingPod, ShutdownEvent};
-use agent_core::node_status::{NodeInput, NodeStatusEvent};
+use agent_core::node_status::{NodeInput, NodeStatusEvent, Pressures};
 use agent_core::pod_source::PodUpdate;
 use agent_core::pod_source::storage::DuplicateName;
 use agent_core::pod_worker::{EventFact, EventKind};
@@ -30,6 +31,7 @@ pub struct Outlets {
     metrics: Metrics,
     api: Option<ApiOutlets>,
     shutdown: Option<Sender<ShutdownEvent>>,
+    eviction: Option<Sender<EvictionEvent>>,
 }
 
 /// The mailboxes of a node that has an API server.
@@ -48,15 +50,17 @@ pub struct ApiOutlets {
 }
 
 impl Outlets {
-    /// `api` is `None` on a standalone node, `shutdown` where pods are not waited for when the machine stops.
+    /// `api` is `None` on a standalone node, `shutdown` where pods are not waited for when the machine stops, `eviction`
+    /// where nothing is looked for.
     #[must_use]
     pub fn new(
         statuses: StatusStore,
         metrics: Metrics,
         api: Option<ApiOutlets>,
         shutdown: Option<Sender<ShutdownEvent>>,
+        eviction: Option<Sender<EvictionEvent>>,
     ) -> Outlets {
-        Outlets { statuses, metrics, api, shutdown }
+        Outlets { statuses, metrics, api, shutdown, eviction }
     }
 
     /// Whether the machine is about to stop, for the Node's readiness.
@@ -93,6 +97,27 @@ impl Outlets {
     pub fn released(&self, uid: &PodUid) {
         if let Some(shutdown) = &self.shutdown {
             shutdown.send(ShutdownEvent::Released(uid.clone()));
+        }
+        self.not_there(uid);
+    }
+
+    /// Nothing of the pod takes room on the node.
+    pub fn not_there(&self, uid: &PodUid) {
+        if let Some(eviction) = &self.eviction {
+            eviction.send(EvictionEvent::Released(uid.clone()));
+        }
+    }
+
+    /// A pod has to go.
+    pub fn evicted(&self, victim: &Victim) {
+        self.metrics.evicted(victim.signal);
+        self.record(&victim.key, Fact::evicted(victim));
+    }
+
+    /// What the node runs short of, for its conditions.
+    pub fn pressures(&self, pressures: Pressures) {
+        if let Some(api) = &self.api {
+            api.node.send(NodeStatusEvent::Input(NodeInput::Pressures(pressures)));
         }
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use agent_apiserver::{ApiClient, Observer, Protocol};
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::events::Fact;
+use agent_core::eviction::EvictionConfig;
 use agent_core::images::providers::config::Provider;
 use agent_core::images::pull_records;
 use agent_core::logs;
@@ -21,7 +22,7 @@ use agent_linux::clock::LinuxClock;
 use agent_linux::network_changes::{NetworkChanges, NetworkChangesError};
 use agent_linux::notify::{Notifier, watchdog_interval};
 use agent_linux::{host_channel, network, node_info, process};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 use orlop_config::ledger::HostMessage;
@@ -40,6 +41,7 @@ use crate::container_manager;
 use crate::credential_plugins;
 use crate::cri::{CriSignals, connect};
 use crate::csi::{self, Registered};
+use crate::eviction::{LinuxSenses, Senses};
 use crate::facts::{self, NodeFacts, check_machine};
 use crate::garbage_collection;
 use crate::handlers::PodHandlers;
@@ -216,6 +218,10 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
     let registered = cluster.as_ref().map(|(_, drivers)| drivers.csi.clone()).unwrap_or_default();
     let kubepods = facts.kubepods();
+    let services = (network.clone(), image_service.clone());
+    let (garbage, asked) = garbage_collection::requests();
+    let senses = LinuxSenses::new(&settings, &node_name, kubepods.clone(), services, garbage, tasks.clone());
+    let senses = Some(Arc::new(senses) as Arc<dyn Senses>);
     let handlers = Arc::new(PodHandlers::new(runtime.clone())?);
     let signals = CriSignals(runtime.clone());
     let drivers = Drivers {
@@ -226,6 +232,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         handlers,
         facts,
         cgroups,
+        senses,
         metrics: metrics.clone(),
         cluster,
     };
@@ -233,8 +240,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     if let Some(settings) = log_rotation::Settings::of(&kubelet) {
         tasks.start(log_rotation::follow(settings, node.running_logs(), log_writer, tasks.clone()));
     }
-    // The eviction manager asks it for space, too.
-    let _garbage = node.collect_garbage(garbage_collection::policy(&kubelet), image_service.clone());
+    node.collect_garbage(garbage_collection::policy(&kubelet), image_service.clone(), asked);
     start_healthz(&kubelet, &tasks)?;
     let views = Views {
         desired: node.desired(),
@@ -365,6 +371,15 @@ fn node_plan(
         pod_output: settings.pod_output,
         admission: Arc::new(facts.admission_context()?),
         shutdown: shutdown_plan(settings, incarnation, groups),
+        eviction: eviction(kubelet)?,
+    })
+}
+
+/// The configuration was validated when it was read.
+fn eviction(kubelet: &KubeletConfiguration) -> anyhow::Result<EvictionConfig> {
+    EvictionConfig::new(kubelet).map_err(|problems| {
+        let words = problems.iter().map(|problem| format!("{} {}", problem.path, problem.reason));
+        anyhow!("eviction thresholds: {}", words.collect::<Vec<_>>().join("; "))
     })
 }
 

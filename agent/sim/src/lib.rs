@@ -20,6 +20,7 @@ pub mod fake_runtime;
 pub mod faults;
 mod in_place;
 pub mod node;
+pub mod pressing;
 mod probing;
 pub mod queue;
 pub mod rng;

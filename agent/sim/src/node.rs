@@ -367,7 +367,7 @@ impl Node {
                 ManagerAction::ReadNode if self.cluster.is_some() => {
                     self.call(Owner::Manager, EffectId(0), ApiCall::GetNode { name: NODE.into() });
                 }
-                ManagerAction::ReadNode => {}
+                ManagerAction::ReadNode | ManagerAction::Evicted(_) | ManagerAction::NotThere(_) => {}
                 ManagerAction::Leaving(pods) => self.shut_down(now, ShutdownEvent::Leaving(pods)),
             }
         }

@@ -1,6 +1,6 @@
 //! A booted VM joins a cluster, beside a native node, and comes back after a power cut as the node that it was.
 
-mod tools;
+pub(crate) mod tools;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

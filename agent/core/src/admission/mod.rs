@@ -2,13 +2,14 @@
 //!
 //! In: a pod, the pods that run or start already, the node. Out: yes, whose room it takes, or the first [`Rejection`].
 //! Invariants: pure; a pod that was refused is Failed with that reason and not tried again; a pod is judged as it is, never changed;
-//! handlers ask in upstream's order: sysctls, operating system, room, node affinity, name, host ports, taints,
+//! handlers ask in upstream's order: pressure, sysctls, operating system, room, node affinity, name, host ports, taints,
 //! AppArmor, features. Before them comes what no API server lets through ([`validate::runnable`]).
 //! Upstream: pkg/kubelet/lifecycle, pkg/kubelet/sysctl, scheduler node predicates.
 
 pub(crate) mod affinity;
 mod fit;
 mod preempt;
+mod pressure;
 mod sysctl;
 mod taints;
 
@@ -18,6 +19,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 
 use crate::api::WatchEvent;
 use crate::container_spec::{security::apparmor, unsupported};
+use crate::node_status::Pressures;
 use crate::pod_source::validate;
 use crate::pod_worker::KillReason;
 use crate::runtime::config::SecurityProfile;
@@ -44,6 +46,8 @@ pub struct AdmissionContext {
     pub apparmor_enabled: bool,
     /// True if the runtime knows `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
+    /// What the node runs short of.
+    pub pressures: Pressures,
 }
 
 /// What admission minds of the Node object, which people change at any time.
@@ -82,6 +86,12 @@ impl AdmissionContext {
     #[must_use]
     pub fn marked(&self, marks: NodeMarks) -> AdmissionContext {
         AdmissionContext { node_labels: marks.labels, node_taints: marks.taints, ..self.clone() }
+    }
+
+    /// The same node under these pressures.
+    #[must_use]
+    pub fn pressed(&self, pressures: Pressures) -> AdmissionContext {
+        AdmissionContext { pressures, ..self.clone() }
     }
 }
 
@@ -137,6 +147,7 @@ pub fn admit<'p>(
 ) -> Result<Vec<&'p Pod>, Rejection> {
     let active: Vec<&Pod> = active.into_iter().collect();
     well_formed(pod)?;
+    pressure::check(pod, node)?;
     sysctl::check(pod, node)?;
     operating_system(pod, node)?;
     let short = fit::shortages(pod, &active, node);

@@ -21,7 +21,7 @@ pub(super) fn check(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection>
 }
 
 /// Empty key, effect and operator stand for every key, every effect and `Equal`.
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+pub(super) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let set = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
     let effect = set(&toleration.effect).is_none_or(|effect| effect == taint.effect);
     let key = set(&toleration.key).is_none_or(|key| key == taint.key);

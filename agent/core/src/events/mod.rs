@@ -28,6 +28,7 @@ use crate::api::retry::Retry;
 use crate::api::{ApiCall, ApiError, ApiResult, ObjectName};
 use crate::container_spec::dns;
 use crate::drivers::Class;
+use crate::eviction::{self, Victim};
 use crate::machine::{EffectId, Machine, Outbox};
 use crate::node_status::NodeEvent;
 use crate::pod_source::storage::DuplicateName;
@@ -71,6 +72,8 @@ pub struct Fact {
     pub reason: String,
     /// For people.
     pub message: String,
+    /// For machines: annotations of the event.
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl Fact {
@@ -78,7 +81,13 @@ impl Fact {
     #[must_use]
     pub fn of_pod(key: &PodKey, fact: &EventFact) -> Fact {
         let about = About::Pod { key: key.clone(), field_path: fact.field_path() };
-        Fact { about, kind: fact.kind, reason: fact.reason.to_owned(), message: fact.message.clone() }
+        Fact {
+            about,
+            kind: fact.kind,
+            reason: fact.reason.to_owned(),
+            message: fact.message.clone(),
+            annotations: BTreeMap::new(),
+        }
     }
 
     /// What a worker's fact says of the node as well: that it was not told where the cluster's DNS is.
@@ -100,6 +109,7 @@ impl Fact {
             message: format!(
                 "Error validating pod {pod} from {from} due to duplicate pod name {name:?}, ignoring"
             ),
+            annotations: BTreeMap::new(),
         }
     }
 
@@ -111,6 +121,19 @@ impl Fact {
             kind: EventKind::Warning,
             reason: rejection.reason.clone(),
             message: rejection.message.clone(),
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    /// That a pod goes because the node is short of something, or because it took too much.
+    #[must_use]
+    pub fn evicted(victim: &Victim) -> Fact {
+        Fact {
+            about: About::Pod { key: victim.key.clone(), field_path: None },
+            kind: EventKind::Warning,
+            reason: eviction::REASON.to_owned(),
+            message: victim.message.clone(),
+            annotations: victim.annotations.clone(),
         }
     }
 
@@ -124,7 +147,8 @@ impl Fact {
     /// Something about the node.
     #[must_use]
     pub fn of_node(kind: EventKind, reason: impl Into<String>, message: impl Into<String>) -> Fact {
-        Fact { about: About::Node, kind, reason: reason.into(), message: message.into() }
+        let (reason, message) = (reason.into(), message.into());
+        Fact { about: About::Node, kind, reason, message, annotations: BTreeMap::new() }
     }
 }
 

@@ -52,7 +52,12 @@ pub(super) fn event(fact: Fact, node_name: &str, now: Wall, name_ns: i64) -> Eve
         EventKind::Warning => "Warning",
     };
     Event {
-        metadata: ObjectMeta { name: Some(name), namespace: Some(namespace), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(namespace),
+            annotations: Some(fact.annotations).filter(|annotations| !annotations.is_empty()),
+            ..ObjectMeta::default()
+        },
         involved_object: object,
         reason: Some(fact.reason),
         message: Some(message),

@@ -259,6 +259,18 @@ pub static PREEMPTIONS: Counter<1> = counter(
     "Pods that had to go because a critical one wanted their room, by the resource.",
 );
 
+/// Pods that went because the node was short of something, or because they took too much.
+pub static EVICTIONS: Counter<1> =
+    counter("kubelet_evictions", ["eviction_signal"], "Pods that the node ended, by what was short.");
+
+/// How old the figures were.
+pub static EVICTION_STATS_AGE: Histogram<1> = histogram(
+    "kubelet_eviction_stats_age_seconds",
+    ["eviction_signal"],
+    COMMON,
+    "Seconds between the reading of the figures and the choice of a pod that they led to.",
+);
+
 // The container runtime.
 
 /// Calls.

@@ -16,10 +16,12 @@
 //! - a pod of the API is judged by the labels and taints that its Node has there (`node_view`);
 //! - a pod whose deletion was asked for is not started again after its worker finished;
 //! - a critical pod that lacks room waits until the pods that make room for it have ended (`preemption`);
-//! - while the machine is about to stop nothing begins (`shutdown`).
+//! - while the machine is about to stop nothing begins (`shutdown`);
+//! - what the node runs short of keeps newcomers away, never what runs already (`evictions`).
 //!
 //! Upstream: pkg/kubelet/pod, the dispatch half of pod_workers.go, HandlePodCleanups (contract 4, 6.2, 6.4).
 
+mod evictions;
 mod node_view;
 mod preemption;
 mod shutdown;
@@ -34,8 +36,10 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::admission::{AdmissionContext, NodeMarks, Rejection};
+use crate::eviction::Victim;
 use crate::machine::{Machine, Outbox};
 use crate::node_shutdown::LeavingPod;
+use crate::node_status::Pressures;
 use crate::pod_source::{PodOp, PodUpdate, Source};
 use crate::pod_worker::{KillReason, PodEvent, TerminatingRecord, WorkerContext};
 use crate::runtime::observed::PodSnapshot;
@@ -75,6 +79,10 @@ pub enum ManagerEvent {
     NodeRead(Option<NodeMarks>),
     /// The machine is about to stop, or is not any more.
     Shutdown(ShutdownOrder),
+    /// What the node runs short of.
+    Pressures(Pressures),
+    /// This pod has to go.
+    Evict(Box<Victim>),
     /// Nothing in particular: looks whether anything can start. Never needed, as there is no deadline.
     Tick,
 }
@@ -117,6 +125,10 @@ pub enum ManagerAction {
         /// `kubelet_preemptions`).
         short_of: Option<String>,
     },
+    /// The pod goes: an event of type Warning (its worker was told).
+    Evicted(Box<Victim>),
+    /// A pod that was to go has nothing that runs.
+    NotThere(PodUid),
     /// The worker has ended; nothing more is sent to it.
     Forget(PodUid),
     /// Ask the API server for the Node object and answer [`ManagerEvent::NodeRead`], whatever comes of it.
@@ -440,6 +452,10 @@ impl Machine for PodManager {
                 answered = self.node.answered();
             }
             ManagerEvent::Shutdown(order) => self.ordered(order, out),
+            ManagerEvent::Pressures(pressures) => {
+                self.admission = Arc::new(self.admission.pressed(pressures));
+            }
+            ManagerEvent::Evict(victim) => self.evict(victim, out),
             ManagerEvent::Tick => {}
         }
         if self.listed {

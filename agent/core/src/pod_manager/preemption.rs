@@ -76,17 +76,18 @@ impl PodManager {
             return Ok(());
         }
         self.shutdown.refuses()?;
+        let admission = self.admission_of(uid);
         let active = || self.workers.iter().filter(|(_, w)| !w.ended);
         let beside = |(_, worker)| Worker::pod(worker);
         let kept = || self.preemption.kept_for(uid);
         // Those that go already need not be made up for by others.
         let staying = || active().filter(|(other, _)| !self.preemption.is_going(other)).filter_map(beside);
-        let victims = admission::admit(pod, staying().chain(kept()), &self.admission)?;
+        let victims = admission::admit(pod, staying().chain(kept()), &admission)?;
         if victims.is_empty() {
             if self.preemption.going.is_empty() {
                 return Ok(());
             }
-            let now = admission::admit(pod, active().filter_map(beside).chain(kept()), &self.admission);
+            let now = admission::admit(pod, active().filter_map(beside).chain(kept()), &admission);
             if !pod::is_critical(pod) || now.as_ref().is_ok_and(Vec::is_empty) {
                 return now.map(|_| ());
             }

@@ -1,5 +1,7 @@
 //! Scenarios of the pod manager, told in short words.
 
+mod evictions;
+
 use k8s_openapi::api::core::v1::Taint;
 use proptest::prelude::*;
 use serde_json::json;
@@ -65,6 +67,8 @@ fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
             )
         }
         ManagerAction::Synced => "synced".to_owned(),
+        ManagerAction::Evicted(victim) => format!("evicted {}", victim.key.uid),
+        ManagerAction::NotThere(uid) => format!("{uid} is not there"),
         ManagerAction::ReadNode => "read".to_owned(),
         ManagerAction::Leaving(pods) => {
             let words: Vec<_> = pods.iter().map(|pod| format!("{}={}", pod.key.uid, pod.priority)).collect();
@@ -467,7 +471,11 @@ proptest! {
                     }
                     ManagerAction::Forget(uid) => prop_assert!(live.remove(&uid).is_some()),
                     ManagerAction::Rejected { key, .. } => prop_assert!(live.contains_key(&key.uid)),
-                    ManagerAction::Synced | ManagerAction::ReadNode | ManagerAction::Leaving(_) => {}
+                    ManagerAction::Synced
+                    | ManagerAction::ReadNode
+                    | ManagerAction::Leaving(_)
+                    | ManagerAction::Evicted(_)
+                    | ManagerAction::NotThere(_) => {}
                 }
             }
             Ok(live.keys().cloned().collect())

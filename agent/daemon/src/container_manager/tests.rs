@@ -77,7 +77,7 @@ fn pod_with(uid: &str) -> PodCgroup {
 async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
-    let outlets = Outlets::new(StatusStore::default(), metrics, None, None);
+    let outlets = Outlets::new(StatusStore::default(), metrics, None, None, None);
     let fake = Fake::default();
     for uid in ["old-1", "new-1"] {
         let path = name().child(&pod::component(uid)).path(DRIVER);

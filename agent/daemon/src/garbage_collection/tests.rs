@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use agent_core::drivers::Class;
+use agent_core::drivers::{Class, StoragePlaces};
 use agent_core::images::keyring::Credential;
 use agent_core::images::pull_records;
 use agent_core::runtime::effect::ImageInfo;
@@ -63,6 +63,9 @@ impl Statistics for Images {
     async fn image_filesystem(&self) -> Told<Option<Layer>> {
         Ok(Some(Layer { at: Wall(0), mountpoint: "/".to_owned(), used_bytes: None, inodes_used: None }))
     }
+    async fn storage_places(&self) -> Told<StoragePlaces> {
+        no("ImageFsInfo", "")
+    }
 }
 
 struct Place {
@@ -100,12 +103,15 @@ fn place(high_percent: u8, ids: &[&str]) -> Place {
             Metrics::new(Arc::new(VirtualClock::new())),
             None,
             None,
+            None,
         ),
         tasks: tasks.clone(),
     };
     let policy =
         Policy { high_percent, low_percent: 0, minimum_age: Duration::from_mins(2), maximum_age: None };
-    Place { gc: start(policy, around), images, uses, tasks, _root: root }
+    let (gc, asked) = requests();
+    start(policy, around, asked);
+    Place { gc, images, uses, tasks, _root: root }
 }
 
 impl Place {

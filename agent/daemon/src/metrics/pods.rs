@@ -197,6 +197,16 @@ impl Metrics {
         self.with(|state| state.main.count(&families::PREEMPTIONS, [resource]));
     }
 
+    /// A pod has to go because the node is short of something, or because it took too much.
+    pub fn evicted(&self, signal: &str) {
+        self.with(|state| state.main.count(&families::EVICTIONS, [signal]));
+    }
+
+    /// Who has to go was chosen by figures of this age.
+    pub fn eviction_decided(&self, signal: &str, age: Duration) {
+        self.with(|state| state.main.observe(&families::EVICTION_STATS_AGE, [signal], age.as_secs_f64()));
+    }
+
     /// A worker says this of its pod; `old` is what was said before.
     pub fn published(&self, key: &PodKey, old: Option<&PodStatus>, new: &PodStatus) {
         let (now, began) = (self.now().mono, self.0.began.wall);

@@ -11,7 +11,7 @@
 mod files;
 mod request;
 mod self_signed;
-mod statistics;
+pub(crate) mod statistics;
 mod tools;
 mod view;
 
@@ -107,7 +107,8 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
     };
     let metrics = views.metrics.clone();
     let place = Place::new(settings, node_name, views.kubepods.clone(), tasks.now().wall);
-    let statistics = Statistics::new(place, settings, (runtime.clone(), images), tasks.clone());
+    let patience = (kubelet.volume_stats_agg_period, statistics::WAIT);
+    let statistics = Statistics::new(place, patience, (runtime.clone(), images), tasks.clone());
     let view = NodeView::new((views, process), runtime, about, hints, statistics, tasks.clone());
     let view = Arc::new(view);
     let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;

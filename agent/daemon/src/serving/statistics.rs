@@ -14,8 +14,10 @@ mod volumes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use agent_core::drivers::{DriverError, Runtime, Statistics as RuntimeStatistics};
+use agent_core::eviction::{PodUse, Uses};
 use agent_core::stats::cgroup::{self, Extent};
 use agent_core::stats::disk::{Filesystem, Layer, Measured};
 use agent_core::stats::rates::Rates;
@@ -30,11 +32,13 @@ use crate::pod_dirs::chain;
 use layers::{Layers, Told};
 use volumes::VolumeUses;
 
+pub(super) use volumes::WAIT;
+
 const STOPPED: &str = "the node is being stopped";
 
 /// Where things are on this node.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     node_name: String,
     kubepods: String,
     system: Vec<(&'static str, String)>,
@@ -44,7 +48,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn new(settings: &Settings, node_name: &str, kubepods: String, started: Wall) -> Place {
+    pub(crate) fn new(settings: &Settings, node_name: &str, kubepods: String, started: Wall) -> Place {
         let kubelet = &settings.kubelet;
         let configured = |name: &str| (!name.is_empty()).then(|| name.to_owned());
         let own = configured(&kubelet.kubelet_cgroups).or_else(|| cgroup_stats::cgroup_of("self"));
@@ -69,7 +73,7 @@ impl Place {
 }
 
 /// Gathers, and remembers what has to be.
-pub(super) struct Statistics<R> {
+pub(crate) struct Statistics<R> {
     place: Arc<Place>,
     runtime: Arc<R>,
     images: Arc<R>,
@@ -87,14 +91,16 @@ struct Seen {
 }
 
 impl<R: Runtime + RuntimeStatistics> Statistics<R> {
-    pub(super) fn new(
+    /// What disks hold is as old as `period` (never walked if it is negative), and a walk is waited for no longer than
+    /// `patience`.
+    pub(crate) fn new(
         place: Place,
-        settings: &Settings,
+        (period, patience): (orlop_config::Duration, Duration),
         (runtime, images): (Arc<R>, Arc<R>),
         tasks: Tasks,
     ) -> Statistics<R> {
-        let volumes = VolumeUses::new(settings.kubelet.volume_stats_agg_period, tasks.clone());
-        let layers = Layers::new(settings.kubelet.volume_stats_agg_period);
+        let volumes = VolumeUses::new(period, patience, tasks.clone());
+        let layers = Layers::new(period);
         Statistics {
             place: Arc::new(place),
             runtime,
@@ -133,6 +139,19 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             shown,
             measured: measured.as_ref(),
         }))
+    }
+
+    /// What these pods use, for who has to go; with what they have on disks, or without.
+    pub(crate) async fn uses(&self, extent: Extent, storage: bool, shown: &[Shown]) -> Result<Uses, String> {
+        let seen = self.look(extent, shown).await?;
+        let measured = match storage {
+            true => Some(self.measure(seen.figures, shown).await?),
+            false => None,
+        };
+        let of = |pod: &Shown| {
+            Some((pod.uid.as_str().into(), PodUse::of(pod, &seen.snapshot, measured.as_ref())?))
+        };
+        Ok(shown.iter().filter_map(of).collect())
     }
 
     /// `/metrics/cadvisor`.

@@ -162,6 +162,7 @@ impl Machine {
                 ..AdmissionContext::default()
             }),
             shutdown: None,
+            eviction: Default::default(),
         };
         let driver = Arc::new(self.driver.clone());
         let drivers = Drivers {
@@ -172,6 +173,7 @@ impl Machine {
             signals: NoEvents,
             facts: Arc::new(Facts(node)),
             cgroups: None,
+            senses: None,
             metrics: self.metrics.clone(),
             cluster: self.api.as_ref().map(|api| (api::plan(), api.connect(&tasks))),
         };

@@ -26,7 +26,7 @@ use crate::process::Guarded;
 
 const POD: &str = "tools";
 /// Where busybox is in the VM.
-const PROGRAMS: &str = "/var/lib/e2e";
+pub(crate) const PROGRAMS: &str = "/var/lib/e2e";
 /// What kubectl and the cases call by its name.
 const NAMES: [&str; 8] = ["sh", "cat", "echo", "httpd", "mkdir", "sleep", "tar", "touch"];
 /// Disks have whole blocks.
@@ -39,7 +39,7 @@ const SCRIPT: &str = "mkdir -p /www /tmp; echo served > /www/index.html; httpd -
     while [ ! -e /tmp/go ]; do sleep 1; done; echo two; while true; do sleep 1000; done";
 
 /// A disk with busybox, for [`VmNode::add_disk`].
-pub(super) fn disk(artefacts: &Path) -> Result<PathBuf> {
+pub(crate) fn disk(artefacts: &Path) -> Result<PathBuf> {
     let file = artefacts.join("busybox.raw");
     let bytes = fs::copy(host_busybox()?, &file).context("copy busybox")?;
     let disk = fs::OpenOptions::new().write(true).open(&file).context("open the second disk")?;
@@ -47,13 +47,19 @@ pub(super) fn disk(artefacts: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// All of it.
-pub(super) fn ensure_usable(cx: &CaseContext<'_>, cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
-    let links: Vec<String> = NAMES.iter().map(|name| format!("ln -sf busybox {PROGRAMS}/{name}")).collect();
+/// Puts what is on that disk to [`PROGRAMS`], under these names.
+pub(crate) fn unpack(vm: &mut VmNode, names: &[&str]) -> Result<()> {
+    let links: Vec<String> = names.iter().map(|name| format!("ln -sf busybox {PROGRAMS}/{name}")).collect();
     vm.vm()?.shell()?.must(&format!(
         "mkdir -p {PROGRAMS} && dd if=/dev/vdb of={PROGRAMS}/busybox bs={BLOCK} && chmod 755 {PROGRAMS}/busybox && {}",
         links.join(" && ")
     ))?;
+    Ok(())
+}
+
+/// All of it.
+pub(super) fn ensure_usable(cx: &CaseContext<'_>, cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
+    unpack(vm, &NAMES)?;
     let file = cx.artefacts.join("tools.json");
     fs::write(&file, pod().to_string()).context("write the pod")?;
     cluster.kubectl(&["create", "-f", &file.display().to_string()])?;

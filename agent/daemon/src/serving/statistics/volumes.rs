@@ -1,5 +1,5 @@
 //! What is in pods' volumes: walked when somebody asks and the last walk is older than `volumeStatsAggPeriod`, one walk at a
-//! time, and no question waits longer than [`WAIT`] for it.
+//! time, and no question waits longer than its asker's patience for it.
 //!
 //! In: directories. Out: amounts, each with the time at which it was measured. Invariants: at most one walk is under way;
 //! what nobody asks about is forgotten.
@@ -20,14 +20,15 @@ use crate::pod_dirs::chain;
 /// UID and name.
 type Key = (String, String);
 
-/// How long a question waits for a walk; then it is answered with what is known.
-const WAIT: Duration = Duration::from_secs(2);
+/// How long a question of the API waits for a walk; then it is answered with what is known.
+pub(crate) const WAIT: Duration = Duration::from_secs(2);
 
 /// The last amounts.
 pub(super) struct VolumeUses {
     known: Arc<Known>,
     /// `None`: never walked.
     period: Option<Duration>,
+    patience: Duration,
     tasks: Tasks,
 }
 
@@ -45,13 +46,13 @@ impl Known {
 
 impl VolumeUses {
     /// `volumeStatsAggPeriod`; negative turns it off.
-    pub(super) fn new(period: orlop_config::Duration, tasks: Tasks) -> VolumeUses {
+    pub(super) fn new(period: orlop_config::Duration, patience: Duration, tasks: Tasks) -> VolumeUses {
         let period = (period >= orlop_config::Duration::ZERO).then(|| period.to_std());
         let known = Known { uses: Mutex::default(), walking: watch::channel(false).0 };
-        VolumeUses { known: Arc::new(known), period, tasks }
+        VolumeUses { known: Arc::new(known), period, patience, tasks }
     }
 
-    /// Of these, what is known after a walk or [`WAIT`].
+    /// Of these, what is known after a walk, or when patience ends.
     pub(super) async fn of(&self, wanted: BTreeMap<Key, PathBuf>) -> BTreeMap<Key, VolumeUse> {
         let Some(period) = self.period else { return BTreeMap::new() };
         let now = self.tasks.now().mono;
@@ -67,7 +68,7 @@ impl VolumeUses {
                 self.tasks.start(walk(self.known.clone(), due, self.tasks.clone()));
             }
             // Either way the answer is what is known then; the sender lives as long as we.
-            let _ = tokio::time::timeout(WAIT, walking.wait_for(|walking| !walking)).await;
+            let _ = tokio::time::timeout(self.patience, walking.wait_for(|walking| !walking)).await;
         }
         let uses = self.known.uses();
         uses.iter().filter_map(|(key, (_, found))| Some((key.clone(), (*found)?))).collect()
@@ -115,7 +116,7 @@ mod tests {
     async fn a_volume_is_walked_once_in_a_period() {
         let dir = tempfile::tempdir().unwrap();
         let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
-        let uses = VolumeUses::new(orlop_config::Duration::from_secs(60), tasks.clone());
+        let uses = VolumeUses::new(orlop_config::Duration::from_secs(60), WAIT, tasks.clone());
         let wanted = || [(key("v"), dir.path().to_owned()), (key("none"), dir.path().join("none"))].into();
         fill(dir.path(), "one");
         let first = uses.of(wanted()).await;
@@ -128,7 +129,7 @@ mod tests {
         let (later, more) = bytes(&uses.of(wanted()).await, "v").unwrap();
         assert!(later > at && more >= taken + (1 << 16));
         assert!(uses.of(BTreeMap::new()).await.is_empty() && uses.known.uses().is_empty(), "forgotten");
-        let off = VolumeUses::new(orlop_config::Duration::from_secs(-1), tasks);
+        let off = VolumeUses::new(orlop_config::Duration::from_secs(-1), WAIT, tasks);
         assert!(off.of(wanted()).await.is_empty());
     }
 }

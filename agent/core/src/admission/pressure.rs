@@ -1,0 +1,76 @@
+//! Whether a pod may begin while the node runs short of something. Contract 5.3.
+//!
+//! In: a pod, the Node's conditions. Out: yes, or `Evicted`. Invariants: critical pods are let in always; with memory alone
+//! running short all but BestEffort pods are, and those that tolerate it. Upstream: Admit of pkg/kubelet/eviction.
+
+use k8s_openapi::api::core::v1::{Pod, Taint};
+
+use super::{AdmissionContext, Rejection, taints};
+use crate::eviction;
+use crate::node_status::Pressures;
+use crate::resources::qos::{QosClass, qos_class};
+use crate::types::pod;
+
+pub(super) fn check(p: &Pod, node: &AdmissionContext) -> Result<(), Rejection> {
+    let Pressures { memory, disk, pid } = node.pressures;
+    if !(memory || disk || pid) || pod::is_critical(p) {
+        return Ok(());
+    }
+    if !disk && !pid && (qos_class(p) != QosClass::BestEffort || tolerates_memory_pressure(p)) {
+        return Ok(());
+    }
+    let conditions = [(memory, "MemoryPressure"), (disk, "DiskPressure"), (pid, "PIDPressure")];
+    let conditions: Vec<&str> = conditions.into_iter().filter(|(holds, _)| *holds).map(|(_, c)| c).collect();
+    let message = format!("The node had condition: [{}]. ", conditions.join(" "));
+    Err(Rejection::new(eviction::REASON, message))
+}
+
+fn tolerates_memory_pressure(p: &Pod) -> bool {
+    let taint = Taint {
+        key: "node.kubernetes.io/memory-pressure".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
+    };
+    pod::spec(p).tolerations.iter().flatten().any(|toleration| taints::tolerates(toleration, &taint))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Name; memory, disk, pid; resources; tolerations; priority; what it is refused for.
+    type Row<'a> = (&'a str, (bool, bool, bool), &'a Value, Value, i32, Option<&'a str>);
+
+    #[test]
+    fn table() {
+        let tolerant = json!([{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists", "effect": "NoSchedule"}]);
+        let disk_tolerant = json!([{"key": "node.kubernetes.io/disk-pressure", "operator": "Exists"}]);
+        let burstable = json!({"requests": {"memory": "1Mi"}});
+        let [memory, disk, pid] = [(true, false, false), (false, true, false), (true, false, true)];
+        let none = json!({});
+        let cases: [Row<'_>; 8] = [
+            ("none", (false, false, false), &none, json!([]), 0, None),
+            ("best effort", memory, &none, json!([]), 0, Some("[MemoryPressure]")),
+            ("burstable", memory, &burstable, json!([]), 0, None),
+            ("tolerant", memory, &none, tolerant.clone(), 0, None),
+            ("tolerates another", memory, &none, disk_tolerant.clone(), 0, Some("[MemoryPressure]")),
+            ("disk", disk, &burstable, disk_tolerant, 0, Some("[DiskPressure]")),
+            ("both", pid, &burstable, tolerant, 0, Some("[MemoryPressure PIDPressure]")),
+            ("critical", disk, &none, json!([]), 2_000_000_000, None),
+        ];
+        for (name, (memory, disk, pid), resources, tolerations, priority, refused) in cases {
+            let pod = json!({"metadata": {"name": "p"}, "spec": {"tolerations": tolerations, "priority": priority,
+                "containers": [{"name": "c", "resources": resources}]}});
+            let node = AdmissionContext {
+                pressures: Pressures { memory, disk, pid },
+                ..AdmissionContext::default()
+            };
+            let got = check(&serde_json::from_value(pod).unwrap(), &node);
+            let expected =
+                refused.map(|c| Rejection::new("Evicted", format!("The node had condition: {c}. ")));
+            assert_eq!(got.err(), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What goes into eviction and what comes out, as plain data.
+//!
+//! In: [`EvictionEvent`]. Out: [`EvictionAction`]. Nothing here borrows, so events and actions can be queued and replayed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use orlop_config::kubelet::KubeletConfiguration;
+use orlop_config::kubelet::eviction::{EvictionProblem, Signal};
+
+use super::rank::Uses;
+use super::threshold::{self, Layout, Observations, Resource, Threshold};
+use crate::node_status::Pressures;
+use crate::runtime::{PodKey, PodUid};
+use crate::time::Wall;
+
+/// What is configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvictionConfig {
+    /// Hard and soft.
+    pub thresholds: Vec<Threshold>,
+    /// `evictionPressureTransitionPeriod`.
+    pub transition: Duration,
+    /// `evictionMaxPodGracePeriod`, seconds; `None`: the pod's own.
+    pub max_pod_grace_s: Option<u32>,
+    /// `localStorageCapacityIsolation`.
+    pub local_storage: bool,
+}
+
+impl EvictionConfig {
+    /// As configured.
+    ///
+    /// # Errors
+    /// Every wrong entry of the thresholds.
+    pub fn new(kubelet: &KubeletConfiguration) -> Result<EvictionConfig, Vec<EvictionProblem>> {
+        Ok(EvictionConfig {
+            thresholds: threshold::of_configuration(kubelet)?,
+            transition: kubelet.eviction_pressure_transition_period.to_std(),
+            max_pod_grace_s: u32::try_from(kubelet.eviction_max_pod_grace_period).ok(),
+            local_storage: kubelet.local_storage_capacity_isolation,
+        })
+    }
+
+    /// There is nothing to look for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.thresholds.is_empty() && !self.local_storage
+    }
+
+    /// Memory has a threshold.
+    #[must_use]
+    pub fn minds_memory(&self) -> bool {
+        self.thresholds.iter().any(|t| Resource::of(t.signal) == Resource::Memory)
+    }
+}
+
+/// The machine at a moment, and who is there.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// What could be read.
+    pub signals: Observations,
+    /// Which file systems there are; `None` until the runtime said where images are. Disks are not judged before.
+    pub layout: Option<Layout>,
+    /// Pods that have begun and are not at their end.
+    pub pods: Vec<Arc<Pod>>,
+}
+
+/// What is to be measured of pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Memory.
+    Memory,
+    /// Memory and processes.
+    Processes,
+    /// All there is, disks walked.
+    Storage,
+}
+
+/// What may be freed before a pod goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reclaim {
+    /// Containers that have ended.
+    pub containers: bool,
+    /// Images that nothing uses.
+    pub images: bool,
+}
+
+/// A pod that goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// Which.
+    pub key: PodKey,
+    /// What is counted: the threshold's signal, or the limit's.
+    pub signal: &'static str,
+    /// `status.message`, and the event's.
+    pub message: String,
+    /// At most; `None`: the pod's own.
+    pub grace_s: Option<u32>,
+    /// It goes for the node's sake, not for its own fault: the condition `DisruptionTarget`.
+    pub disrupted: bool,
+    /// Of the event.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What people should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EvictionReport {
+    /// What the node freed by itself was enough.
+    Resolved(Resource),
+    /// Who would go, in order.
+    Ranked(Resource, Vec<PodKey>),
+    /// Nobody may go, or nobody is there.
+    Nobody(Resource),
+    /// A pod that was told to go still has its room; others may go now.
+    TimedOut(PodUid),
+}
+
+/// What the machine reacts to.
+#[derive(Clone, Debug)]
+pub enum EvictionEvent {
+    /// The kernel says that memory is short.
+    Pressed,
+    /// The answer to [`EvictionAction::Observe`].
+    Observed(Box<Observed>),
+    /// The answer to [`EvictionAction::Measure`].
+    Measured(Uses),
+    /// The answer to [`EvictionAction::MeasureLimited`].
+    Limited(Uses),
+    /// The answer to [`EvictionAction::Reclaim`].
+    Reclaimed,
+    /// Nothing of the pod runs, and its volumes are released.
+    Released(PodUid),
+    /// The deadline came.
+    Tick,
+}
+
+/// What the machine asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EvictionAction {
+    /// Read the signals; answer [`EvictionEvent::Observed`].
+    Observe,
+    /// Measure all pods; answer [`EvictionEvent::Measured`].
+    Measure(Measure),
+    /// Measure the storage of these pods, which have limits; answer [`EvictionEvent::Limited`].
+    MeasureLimited(BTreeSet<PodUid>),
+    /// Free what nobody uses; answer [`EvictionEvent::Reclaimed`].
+    Reclaim(Reclaim),
+    /// End this pod.
+    Evict(Box<Victim>),
+    /// The Node's conditions have changed; pods are let in accordingly.
+    Pressures(Pressures),
+    /// An event of type Warning about the Node, [`super::THRESHOLD_MET`].
+    ThresholdMet(String),
+    /// Who goes is decided by what was observed then.
+    Decided(Signal, Wall),
+    /// Tell people.
+    Report(EvictionReport),
+}

@@ -1,0 +1,80 @@
+//! Pods that take more of the node's disk than they may: `emptyDir.sizeLimit`, limits of `ephemeral-storage`.
+//!
+//! In: a pod, what it uses. Out: what it did wrong, in upstream's words. Invariants: pure; the first of emptyDir, pod and
+//! container counts; nothing is wrong with what was not measured. Upstream: localStorageEviction.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::threshold::Layout;
+use super::usage::{PodUse, Space};
+use crate::resources::requests::{self, EPHEMERAL_STORAGE};
+use crate::types::quantity_text::{binary, decimal};
+use crate::types::{Quantity, pod};
+
+/// What is wrong: the signal that is counted, the message.
+pub(super) type Excess = (&'static str, String);
+
+/// There is a limit that the pod can exceed.
+pub(super) fn is_limited(p: &Pod) -> bool {
+    let has_limit = |c: &Container| requests::limit(c, EPHEMERAL_STORAGE).is_some();
+    sized_volumes(p).next().is_some() || all(p).any(has_limit)
+}
+
+/// What the pod has too much of.
+pub(super) fn excess(p: &Pod, found: &PodUse, layout: Layout) -> Option<Excess> {
+    empty_dir(p, found).or_else(|| whole_pod(p, found)).or_else(|| container(p, found, layout))
+}
+
+fn all(p: &Pod) -> impl Iterator<Item = &Container> {
+    pod::containers(p).iter().chain(pod::init_containers(p))
+}
+
+fn exceeds(used: Space, limit: Quantity) -> bool {
+    i64::try_from(used.bytes).unwrap_or(i64::MAX) > limit.value()
+}
+
+/// Names and limits of volumes that have one.
+fn sized_volumes(p: &Pod) -> impl Iterator<Item = (&str, Quantity, &str)> {
+    pod::spec(p).volumes.iter().flatten().filter_map(|volume| {
+        let text = &volume.empty_dir.as_ref()?.size_limit.as_ref()?.0;
+        let limit = Quantity::parse(text).ok().filter(|limit| !limit.is_zero() && !limit.is_negative())?;
+        Some((volume.name.as_str(), limit, text.as_str()))
+    })
+}
+
+fn empty_dir(p: &Pod, found: &PodUse) -> Option<Excess> {
+    let used = |name: &str| found.volumes.iter().find(|v| v.name == name).map(|v| v.space);
+    let (name, _, text) =
+        sized_volumes(p).find(|(name, limit, _)| used(name).is_some_and(|used| exceeds(used, *limit)))?;
+    let message = format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. ");
+    Some(("emptydirfs.limit", message))
+}
+
+/// The sum of the containers' limits, also if some of them have none.
+fn whole_pod(p: &Pod, found: &PodUse) -> Option<Excess> {
+    let text = |c: &Container| Some(c.resources.as_ref()?.limits.as_ref()?.get(EPHEMERAL_STORAGE)?.0.clone());
+    let first = all(p).find_map(text)?;
+    let limit = requests::pod_limit(p, EPHEMERAL_STORAGE);
+    if !exceeds(found.ephemeral(), limit) {
+        return None;
+    }
+    // A sum is written as the first of its parts is.
+    let limit = if first.ends_with('i') { binary(limit.value()) } else { decimal(limit) };
+    let message =
+        format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
+    Some(("ephemeralpodfs.limit", message))
+}
+
+fn container(p: &Pod, found: &PodUse, layout: Layout) -> Option<Excess> {
+    found.containers.iter().find_map(|of| {
+        let container = pod::containers(p).iter().find(|c| c.name == of.name)?;
+        let limit = requests::limit(container, EPHEMERAL_STORAGE).filter(|limit| !limit.is_zero())?;
+        // Layers on a disk of their own are that disk's.
+        let layer = of.layer.filter(|_| !layout.dedicated_images).unwrap_or_default();
+        let used = of.logs.unwrap_or_default().plus(layer);
+        let text = &container.resources.as_ref()?.limits.as_ref()?.get(EPHEMERAL_STORAGE)?.0;
+        let name = &of.name;
+        let message = format!("Container {name} exceeded its local ephemeral storage limit {text:?}. ");
+        exceeds(used, limit).then_some(("ephemeralcontainerfs.limit", message))
+    })
+}

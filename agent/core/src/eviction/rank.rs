@@ -1,0 +1,98 @@
+//! Who goes first.
+//!
+//! In: pods, what they use, the signal. Out: the pods in the order in which they would go. Invariants: pure; a total order
+//! that does not depend on the order of the pods, as ties are decided by UID; a pod of which nothing is known goes before
+//! others; critical pods have a place in it like all, and are passed over by whoever chooses.
+//!
+//! Memory and disks: those above their requests first, then by priority, then by how far they are above their requests.
+//! Process ids: by priority, then by the number of processes. Upstream: eviction/helpers.go.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use orlop_config::kubelet::eviction::Signal;
+
+use super::threshold::{Layout, Resource};
+use super::usage::{Parts, PodUse};
+use crate::resources::requests::{self, EPHEMERAL_STORAGE, MEMORY};
+use crate::runtime::PodUid;
+use crate::types::{Quantity, pod};
+
+/// What pods use, by UID.
+pub type Uses = BTreeMap<PodUid, PodUse>;
+
+/// Place in the order: class, priority, how much beyond the request, UID.
+type Place = (u8, i32, Reverse<i64>, String);
+
+/// The pods, who goes first in front.
+#[must_use]
+pub fn rank(pods: &[Arc<Pod>], uses: &Uses, signal: Signal, layout: Layout) -> Vec<Arc<Pod>> {
+    let mut ranked: Vec<(Place, Arc<Pod>)> =
+        pods.iter().map(|p| (place(p, uses.get(&pod::key(p).uid), signal, layout), Arc::clone(p))).collect();
+    ranked.sort_by(|(a, _), (b, _)| a.cmp(b));
+    ranked.into_iter().map(|(_, pod)| pod).collect()
+}
+
+fn place(p: &Pod, found: Option<&PodUse>, signal: Signal, layout: Layout) -> Place {
+    let priority = pod::spec(p).priority.unwrap_or(0);
+    let uid = pod::uid(p).to_owned();
+    let resource = Resource::of(signal);
+    let Some(found) = found else {
+        // By processes, priority counts before it counts what is known.
+        let class = u8::from(resource == Resource::Pids);
+        return (class, priority, Reverse(i64::MAX), uid);
+    };
+    let amount = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+    let above = |used: i64, asked: Quantity| used.saturating_sub(asked.value());
+    let (exceeds, beyond) = match resource {
+        Resource::Memory => {
+            let beyond = above(amount(found.memory.unwrap_or(0)), request(p, MEMORY));
+            (beyond > 0, beyond)
+        }
+        Resource::EphemeralStorage => {
+            let used = found.storage(parts(signal, layout)).bytes;
+            let beyond = above(amount(used), request(p, EPHEMERAL_STORAGE));
+            (beyond > 0, beyond)
+        }
+        Resource::Inodes => {
+            // Nobody can ask for inodes, so any is too many; upstream takes the bytes that were asked for off their number.
+            let used = amount(found.storage(parts(signal, layout)).inodes);
+            (used > 0, above(used, request(p, EPHEMERAL_STORAGE)))
+        }
+        Resource::Pids => return (1, priority, Reverse(amount(found.processes.unwrap_or(0))), uid),
+    };
+    (if exceeds { 1 } else { 2 }, priority, Reverse(beyond), uid)
+}
+
+/// What the pod asked for. Where the pod as a whole asks, its containers are not asked; overhead counts only beside
+/// something. Upstream: GetResourceRequestQuantity.
+pub(super) fn request(p: &Pod, resource: &str) -> Quantity {
+    let asked = match whole_pod_request(p, resource) {
+        Some(of_pod) => of_pod,
+        None => requests::running_request(p, resource),
+    };
+    if asked.is_zero() { asked } else { asked.plus(requests::overhead(p, resource)) }
+}
+
+/// `spec.resources`, if it is set at all: then what it does not name is nothing.
+fn whole_pod_request(p: &Pod, resource: &str) -> Option<Quantity> {
+    let resources = pod::spec(p).resources.as_ref()?;
+    let is_set = [&resources.requests, &resources.limits].into_iter().flatten().any(|list| !list.is_empty());
+    let request = || resources.requests.as_ref().and_then(|list| list.get(resource));
+    is_set.then(|| request().and_then(|q| Quantity::parse(&q.0).ok()).unwrap_or_default())
+}
+
+/// What of a pod is on the file system of the signal.
+fn parts(signal: Signal, layout: Layout) -> Parts {
+    let of_images = matches!(signal, Signal::ImagefsAvailable | Signal::ImagefsInodesFree);
+    let of_node = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
+    let [layers, logs, volumes] = match (layout.dedicated_images, layout.split_containers) {
+        (true, false) if of_node => [false, true, true],
+        (true, false) => [true, false, false],
+        (true, true) if of_images => [false, false, false],
+        _ => [true, true, true],
+    };
+    Parts { layers, logs, volumes }
+}

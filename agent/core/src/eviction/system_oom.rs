@@ -1,0 +1,126 @@
+//! The kernel kills because the machine is out of memory: what it says of it in its log. Contract chapter 12.
+//!
+//! In: lines of /dev/kmsg. Out: [`Kill`]s of the whole machine. Invariants: total on any input; what a cgroup ran into by its
+//! own limit is not told, that is its runtime's to tell (`OOMKilled`). Linux: mm/oom_kill.c, Documentation/ABI/testing/dev-kmsg.
+//! Upstream: pkg/kubelet/oom and cadvisor's oomparser, which take a kill for the machine's unless its line names a cgroup
+//! whose limit was hit.
+
+/// Reason of the Node's event.
+pub const REASON: &str = "SystemOOM";
+
+/// A process that was killed for want of memory of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kill {
+    /// Its name.
+    pub process: String,
+    /// Its id.
+    pub pid: u32,
+}
+
+impl Kill {
+    /// The event's message.
+    #[must_use]
+    pub fn message(&self) -> String {
+        format!("System OOM encountered, victim process: {}, pid: {}", self.process, self.pid)
+    }
+}
+
+/// Reads the log line by line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OomParser {
+    /// A kill has begun, and the line that says whose is not there yet.
+    begun: bool,
+}
+
+impl OomParser {
+    /// The next record of /dev/kmsg: `<priority>,<sequence>,<µs>,<flags>;<text>`, then lines that begin with a blank.
+    pub fn record(&mut self, record: &str) -> Option<Kill> {
+        let (_, rest) = record.split_once(';')?;
+        self.line(rest.lines().next().unwrap_or(""))
+    }
+
+    fn line(&mut self, text: &str) -> Option<Kill> {
+        if text.contains("invoked oom-killer:") {
+            self.begun = true;
+            return None;
+        }
+        if !self.begun {
+            return None;
+        }
+        if text.contains("oom-kill:constraint=") && text.contains("oom_memcg=") {
+            // A cgroup's limit; the whole machine is a cgroup, too.
+            self.begun = false;
+            return value(text, "oom_memcg=").filter(|group| *group == "/").and_then(|_| of_constraint(text));
+        }
+        let kill = killed(text)?;
+        self.begun = false;
+        Some(kill)
+    }
+}
+
+fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
+    let (_, rest) = text.split_once(key)?;
+    rest.split(',').next()
+}
+
+fn of_constraint(text: &str) -> Option<Kill> {
+    let process = value(text, ",task=")?.to_owned();
+    Some(Kill { process, pid: value(text, ",pid=")?.parse().ok()? })
+}
+
+/// `Killed process 123 (name) total-vm:…`; a name may have parentheses itself.
+fn killed(text: &str) -> Option<Kill> {
+    let (_, rest) = text.split_once("Killed process ")?;
+    let (pid, rest) = rest.split_once(' ')?;
+    let pid = pid.trim_end_matches(',').parse().ok()?;
+    let (name, _) = rest.strip_prefix('(')?.rsplit_once(')')?;
+    Some(Kill { process: name.to_owned(), pid })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(lines: &[&str]) -> Vec<(String, u32)> {
+        let mut parser = OomParser::default();
+        let record = |line: &&str| parser.record(&format!("3,1,2,-;{line}\n SUBSYSTEM=x\n"));
+        lines.iter().filter_map(record).map(|kill| (kill.process, kill.pid)).collect()
+    }
+
+    const BEGINS: &str =
+        "hog invoked oom-killer: gfp_mask=0x140dca(GFP_HIGHUSER_MOVABLE), order=0, oom_score_adj=999";
+
+    #[test]
+    fn kills_of_the_machine_are_told_and_those_of_cgroups_are_not() {
+        let of_machine = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=a.scope,mems_allowed=0,\
+             global_oom,task_memcg=/kubepods.slice/a.scope,task=hog,pid=812,uid=0";
+        let killed = "Out of memory: Killed process 812 (hog) total-vm:9kB, anon-rss:8kB, oom_score_adj:1000";
+        assert_eq!(read(&[BEGINS, "Call Trace:", of_machine, killed]), [("hog".to_owned(), 812)]);
+        let of_cgroup = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,mems_allowed=0,\
+             oom_memcg=/kubepods.slice/a,task_memcg=/kubepods.slice/a/b,task=hog,pid=9,uid=0";
+        let in_cgroup = "Memory cgroup out of memory: Killed process 9 (hog) total-vm:9kB";
+        assert!(read(&[BEGINS, of_cgroup, in_cgroup]).is_empty());
+        let of_root = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
+             oom_memcg=/,task_memcg=/a,task=(sd-pam),pid=9,uid=0";
+        assert_eq!(read(&[BEGINS, of_root, in_cgroup]), [("(sd-pam)".to_owned(), 9)]);
+        assert!(read(&[killed]).is_empty(), "the rest of a kill that was told before");
+        let odd = "Out of memory: Killed process 7 (a (b) c) total-vm:1kB";
+        assert_eq!(read(&[BEGINS, odd, odd]), [("a (b) c".to_owned(), 7)], "once");
+        let kill = Kill { process: "hog".to_owned(), pid: 812 };
+        assert_eq!(kill.message(), "System OOM encountered, victim process: hog, pid: 812");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_taken(
+            lines in proptest::collection::vec("(invoked oom-killer:|oom-kill:constraint=|oom_memcg=|Killed process |[0-9]{1,12}|\\(|\\)|;|,|pid=|.{0,9}){0,8}", 0..9),
+        ) {
+            let mut parser = OomParser::default();
+            for line in &lines {
+                let _ = parser.record(line);
+            }
+        }
+    }
+}

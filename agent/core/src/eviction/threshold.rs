@@ -1,0 +1,230 @@
+//! Thresholds: how little of what is too little, and which of them are met.
+//!
+//! In: the configuration, how the disks are laid out, observations. Out: indices of thresholds that are met, the order in
+//! which they are served. Invariants: pure; memory is served first; what was not observed is not met; a share is computed in
+//! integers, so a few bytes may differ from upstream's 32-bit floats. Upstream: eviction/helpers.go, eviction/api.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use orlop_config::kubelet::KubeletConfiguration;
+use orlop_config::kubelet::eviction::{self as config, EvictionProblem, Signal};
+
+use crate::time::Wall;
+use crate::types::Quantity;
+use crate::types::quantity_text::{binary, decimal};
+
+/// Parts that a whole has.
+const WHOLE: i128 = 1_000_000_000;
+
+/// What runs out, as it is named to people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resource {
+    /// Memory, bytes.
+    Memory,
+    /// Space on disks, bytes.
+    EphemeralStorage,
+    /// Inodes.
+    Inodes,
+    /// Process ids.
+    Pids,
+}
+
+impl Resource {
+    /// What the signal is about.
+    #[must_use]
+    pub fn of(signal: Signal) -> Resource {
+        match signal {
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => Resource::Memory,
+            Signal::NodefsAvailable | Signal::ImagefsAvailable | Signal::ContainerfsAvailable => {
+                Resource::EphemeralStorage
+            }
+            Signal::NodefsInodesFree | Signal::ImagefsInodesFree | Signal::ContainerfsInodesFree => {
+                Resource::Inodes
+            }
+            Signal::PidAvailable => Resource::Pids,
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Resource::Memory => "memory",
+            Resource::EphemeralStorage => "ephemeral-storage",
+            Resource::Inodes => "inodes",
+            Resource::Pids => "pids",
+        }
+    }
+
+    /// It is a disk that is full.
+    #[must_use]
+    pub fn is_disk(self) -> bool {
+        matches!(self, Resource::EphemeralStorage | Resource::Inodes)
+    }
+
+    /// An amount of it, as it is told.
+    #[must_use]
+    pub fn text(self, amount: i64) -> String {
+        match self {
+            Resource::Memory | Resource::EphemeralStorage => binary(amount),
+            Resource::Inodes | Resource::Pids => decimal(Quantity::from_units(amount)),
+        }
+    }
+}
+
+/// Which file systems there are besides the node's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Images are on another file system than the kubelet's root directory.
+    pub dedicated_images: bool,
+    /// Writable layers are on another file system than images.
+    pub split_containers: bool,
+}
+
+/// What was observed of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// When.
+    pub at: Wall,
+    /// What is left.
+    pub available: i64,
+    /// What there is in all.
+    pub capacity: i64,
+}
+
+/// Observations by signal.
+pub type Observations = BTreeMap<Signal, Observation>;
+
+/// An amount, absolute or relative to the capacity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// Bytes, inodes or pids, and how they are written.
+    Units(i64, String),
+    /// Billionths of the capacity.
+    Share(i64),
+}
+
+impl Amount {
+    fn new(amount: &config::Amount) -> Amount {
+        match amount {
+            config::Amount::Quantity(quantity) => {
+                let text = quantity.as_str();
+                let parsed = Quantity::parse(text).unwrap_or_default();
+                let written = if text.ends_with('i') { binary(parsed.value()) } else { decimal(parsed) };
+                Amount::Units(parsed.value(), written)
+            }
+            // At most two, for more than everything cannot be asked for.
+            #[allow(clippy::cast_possible_truncation)]
+            config::Amount::Share(share) => Amount::Share((share.clamp(0.0, 2.0) * 1e9).round() as i64),
+        }
+    }
+
+    /// Of `capacity`.
+    #[must_use]
+    pub fn of(&self, capacity: i64) -> i64 {
+        match self {
+            Amount::Units(units, _) => *units,
+            Amount::Share(parts) => {
+                let share = i128::from(capacity).saturating_mul(i128::from(*parts)) / WHOLE;
+                i64::try_from(share).unwrap_or(i64::MAX)
+            }
+        }
+    }
+
+    /// As it is told.
+    #[must_use]
+    pub fn text(&self, capacity: i64) -> String {
+        match self {
+            Amount::Units(_, written) => written.clone(),
+            Amount::Share(_) => binary(self.of(capacity)),
+        }
+    }
+}
+
+/// One threshold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Threshold {
+    /// What is measured.
+    pub signal: Signal,
+    /// Less than this is too little.
+    pub value: Amount,
+    /// How long it must be met before a pod goes; zero for a hard one.
+    pub grace: Duration,
+    /// What must be free beyond the value once it was met.
+    pub min_reclaim: Option<Amount>,
+}
+
+impl Threshold {
+    /// Pods go at once.
+    #[must_use]
+    pub fn is_hard(&self) -> bool {
+        self.grace.is_zero()
+    }
+
+    /// What must be left, so that it is not met (any more).
+    #[must_use]
+    pub fn least(&self, capacity: i64, reclaimed: bool) -> i64 {
+        let more = self.min_reclaim.as_ref().filter(|_| reclaimed).map_or(0, |amount| amount.of(capacity));
+        self.value.of(capacity).saturating_add(more)
+    }
+
+    /// Less is left than must be. `reclaimed`: what must be free beyond the value counts too.
+    #[must_use]
+    pub fn is_met(&self, observations: &Observations, reclaimed: bool) -> bool {
+        let observed = observations.get(&self.signal);
+        observed.is_some_and(|o| self.least(o.capacity, reclaimed) > o.available)
+    }
+
+    /// Memory before everything, hard before soft, then by signal: upstream leaves the rest to chance.
+    #[must_use]
+    pub fn rank(&self) -> (bool, bool, Signal) {
+        (Resource::of(self.signal) != Resource::Memory, !self.is_hard(), self.signal)
+    }
+}
+
+/// The thresholds of a configuration.
+///
+/// # Errors
+/// Every wrong entry.
+pub(super) fn of_configuration(
+    kubelet: &KubeletConfiguration,
+) -> Result<Vec<Threshold>, Vec<EvictionProblem>> {
+    let threshold = |found: config::Threshold| Threshold {
+        signal: found.signal,
+        value: Amount::new(&found.value),
+        grace: found.grace_period.map(orlop_config::Duration::to_std).unwrap_or_default(),
+        min_reclaim: found.min_reclaim.as_ref().map(Amount::new),
+    };
+    Ok(config::thresholds(kubelet)?.into_iter().map(threshold).collect())
+}
+
+/// `containerfs` has the thresholds of the file system that writable layers are on, whatever was configured for it.
+/// Upstream: UpdateContainerFsThresholds.
+pub(super) fn with_containerfs(thresholds: &[Threshold], layout: Layout) -> Vec<Threshold> {
+    let of_images = layout.dedicated_images && !layout.split_containers;
+    let twin = |signal: Signal| match (signal, of_images) {
+        (Signal::NodefsAvailable, false) | (Signal::ImagefsAvailable, true) => {
+            Some(Signal::ContainerfsAvailable)
+        }
+        (Signal::NodefsInodesFree, false) | (Signal::ImagefsInodesFree, true) => {
+            Some(Signal::ContainerfsInodesFree)
+        }
+        _ => None,
+    };
+    let is_own =
+        |t: &&Threshold| !matches!(t.signal, Signal::ContainerfsAvailable | Signal::ContainerfsInodesFree);
+    let own = thresholds.iter().filter(is_own);
+    let twins = own.clone().filter_map(|t| Some(Threshold { signal: twin(t.signal)?, ..t.clone() }));
+    own.cloned().chain(twins).collect()
+}
+
+/// Those of `thresholds` that are met.
+pub(super) fn met<'t>(
+    thresholds: &'t [Threshold],
+    observations: &'t Observations,
+    reclaimed: bool,
+) -> impl Iterator<Item = usize> + 't {
+    let is_met = move |(_, t): &(usize, &Threshold)| t.is_met(observations, reclaimed);
+    thresholds.iter().enumerate().filter(is_met).map(|(index, _)| index)
+}

@@ -1,0 +1,136 @@
+//! What a pod uses, as far as it matters for who has to go.
+//!
+//! In: statistics. Out: [`PodUse`]. Invariants: pure; what was not measured is `None` and counts as nothing; of a pod of
+//! which nothing is known there is no [`PodUse`]. Upstream: the summary's PodStats.
+
+use crate::stats::disk::Measured;
+use crate::stats::{Shown, Snapshot, usage};
+
+/// Bytes and inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes.
+    pub bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
+
+impl Space {
+    pub(super) fn plus(self, other: Space) -> Space {
+        Space {
+            bytes: self.bytes.saturating_add(other.bytes),
+            inodes: self.inodes.saturating_add(other.inodes),
+        }
+    }
+
+    fn sum(parts: impl Iterator<Item = Space>) -> Space {
+        parts.fold(Space::default(), Space::plus)
+    }
+}
+
+/// A container that runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerUse {
+    /// Its name in the pod.
+    pub name: String,
+    /// Memory that is not given back without harm, bytes.
+    pub memory: Option<u64>,
+    /// Its writable layer.
+    pub layer: Option<Space>,
+    /// Its logs.
+    pub logs: Option<Space>,
+}
+
+/// A volume that the node made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeUse {
+    /// Its name in the pod.
+    pub name: String,
+    /// What is in it.
+    pub space: Space,
+    /// It counts as the pod's ephemeral storage.
+    pub ephemeral: bool,
+}
+
+/// What a pod uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodUse {
+    /// Memory that is not given back without harm, bytes.
+    pub memory: Option<u64>,
+    /// Processes.
+    pub processes: Option<u64>,
+    /// Its hosts file.
+    pub hosts: Option<Space>,
+    /// Containers, in the order in which they are shown.
+    pub containers: Vec<ContainerUse>,
+    /// Volumes, in the pod's order.
+    pub volumes: Vec<VolumeUse>,
+}
+
+/// Which parts of a pod's storage are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub(super) layers: bool,
+    pub(super) logs: bool,
+    pub(super) volumes: bool,
+}
+
+impl PodUse {
+    /// What is known of a pod; `None` if nothing of it runs.
+    #[must_use]
+    pub fn of(shown: &Shown, snapshot: &Snapshot, measured: Option<&Measured>) -> Option<PodUse> {
+        let found = snapshot.pod(&shown.uid)?;
+        let key = |name: &String| (shown.uid.clone(), name.clone());
+        let space = |bytes: u64, inodes: Option<u64>| Space { bytes, inodes: inodes.unwrap_or(0) };
+        let container = |c: &crate::stats::ShownContainer| {
+            let usage = found.container(&c.id)?;
+            let layer = measured.and_then(|m| m.layers.get(&c.id));
+            let logs = measured.and_then(|m| m.logs.get(&key(&c.name)));
+            Some(ContainerUse {
+                name: c.name.clone(),
+                memory: usage.memory.working_set,
+                layer: layer.and_then(|l| Some(space(l.used_bytes?, l.inodes_used))),
+                logs: logs.map(|taken| space(taken.bytes, Some(taken.inodes))),
+            })
+        };
+        let volume = |volume: &crate::stats::ShownVolume| {
+            let taken = measured?.volumes.get(&key(&volume.name))?.taken?;
+            Some(VolumeUse {
+                name: volume.name.clone(),
+                space: space(taken.bytes, Some(taken.inodes)),
+                ephemeral: volume.ephemeral,
+            })
+        };
+        let containers: Vec<ContainerUse> = shown.containers.iter().filter_map(container).collect();
+        if containers.is_empty() {
+            return None;
+        }
+        let of_shown = shown.containers.iter().filter_map(|c| found.container(&c.id));
+        Some(PodUse {
+            memory: found.whole(shown).memory.working_set,
+            processes: usage::sum(of_shown, |usage| usage.tasks.processes),
+            hosts: measured
+                .and_then(|m| m.hosts_files.get(&shown.uid))
+                .map(|taken| space(taken.bytes, Some(taken.inodes))),
+            containers,
+            volumes: shown.volumes.iter().filter_map(volume).collect(),
+        })
+    }
+
+    /// Writable layers, logs and ephemeral volumes.
+    pub(super) fn storage(&self, parts: Parts) -> Space {
+        let of = |container: &ContainerUse| {
+            let layer = container.layer.filter(|_| parts.layers);
+            let logs = container.logs.filter(|_| parts.logs);
+            layer.unwrap_or_default().plus(logs.unwrap_or_default())
+        };
+        let volumes = self.volumes.iter().filter(|v| parts.volumes && v.ephemeral).map(|v| v.space);
+        Space::sum(self.containers.iter().map(of).chain(volumes))
+    }
+
+    /// All of the pod's own on the node's disk.
+    pub(super) fn ephemeral(&self) -> Space {
+        let all = Parts { layers: true, logs: true, volumes: true };
+        self.storage(all).plus(self.hosts.unwrap_or_default())
+    }
+}

@@ -1,0 +1,213 @@
+//! A booted VM that runs out of memory: who goes, in which order, how soon; and what the kernel does by itself.
+//!
+//! Pods hold memory in a tmpfs of their own. What takes the rest belongs to no pod, so that the node alone decides.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Event, Node, Pod};
+use serde_json::{Value, json};
+
+use crate::case::{Case, CaseContext, Level, Place};
+use crate::cases::join_vm::tools::{PROGRAMS, disk, unpack};
+use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::flags::Settings;
+use crate::cluster::plane::Cluster;
+use crate::cluster::ready;
+use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
+use crate::say;
+
+const HERE: Place = Place { level: Level::L4v, group: Some("defence-memory") };
+
+/// Cases of this file, in the order in which they follow each other in the group.
+pub const CASES: &[Case] = &[
+    HERE.case(
+        "defence/memory-hog",
+        180,
+        "memory runs out: pods go in upstream's order, one at a time, the node stays Ready; from crossing to kill",
+        memory_hog,
+    ),
+    HERE.case(
+        "defence/oom",
+        90,
+        "a container beyond its limit is OOMKilled and nobody else; a kill of the machine's is an event SystemOOM",
+        oom,
+    ),
+];
+
+const VM: &str = "vm";
+/// `memory.available`, MiB.
+const THRESHOLD: i64 = 250;
+const NAMES: [&str; 5] = ["sh", "dd", "cat", "sleep", "touch"];
+
+/// The cluster and its VM. Dropped in this order: QEMU holds the cluster's network namespace.
+struct Fixture {
+    vm: VmNode,
+    cluster: Cluster,
+}
+
+fn fixture<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Fixture> {
+    cx.shared_or(|run, artefacts| {
+        let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
+        let mut vm = VmNode::plug(&mut cluster, artefacts, VM)?;
+        vm.configure("evictionHard", json!({"memory.available": format!("{THRESHOLD}Mi")}));
+        vm.configure("evictionPressureTransitionPeriod", "10s");
+        vm.add_disk(disk(artefacts)?);
+        vm.boot(Some(cluster.token()))?;
+        vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
+        vm.give_range(&cluster)?;
+        await_ready(&cluster, VM, READY_LIMIT_S)?;
+        unpack(&mut vm, &NAMES)?;
+        Ok(Fixture { vm, cluster })
+    })
+}
+
+/// A pod that holds so many MiB and is ready then.
+fn holder(name: &str, mebi: u32, resources: &Value) -> Value {
+    let script = format!(
+        ": holds-{name}; trap 'exit 0' TERM; dd if=/dev/zero of=/hold/x bs=1M count={mebi}; touch /hold/ready; \
+         while :; do sleep 1000 & wait $!; done"
+    );
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+        "nodeSelector": {LABEL.0: LABEL.1}, "terminationGracePeriodSeconds": 5,
+        "automountServiceAccountToken": false,
+        "volumes": [
+            {"name": "bin", "hostPath": {"path": PROGRAMS}},
+            {"name": "hold", "emptyDir": {"medium": "Memory"}},
+        ],
+        "containers": [{
+            "name": "c", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never",
+            "command": ["/bin/sh", "-c", script], "securityContext": {"runAsUser": 0},
+            "resources": resources,
+            "volumeMounts": [{"name": "bin", "mountPath": "/bin"}, {"name": "hold", "mountPath": "/hold"}],
+            "readinessProbe": {"exec": {"command": ["/bin/cat", "/hold/ready"]}, "periodSeconds": 1},
+        }],
+    }})
+}
+
+/// What the node counts as left, MiB.
+fn left(vm: &mut VmNode) -> Result<i64> {
+    let text = vm.vm()?.shell()?.must(
+        "while read k v u; do case $k in MemFree:) f=$v;; 'Inactive(file):') i=$v;; esac; done < /proc/meminfo; \
+         echo $(( (f + i) / 1024 ))",
+    )?;
+    text.trim().parse().with_context(|| format!("MiB left: {text:?}"))
+}
+
+fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
+    let Fixture { vm, cluster } = fixture(cx)?;
+    let client = cluster.client();
+    let pods = client.of::<Pod>("default");
+    let memory = |request: &str| json!({"requests": {"memory": request}});
+    let full = json!({"cpu": "50m", "memory": "64Mi"});
+    let guaranteed = json!({"requests": full, "limits": full});
+    let mut critical = holder("critical", 30, &json!({}));
+    critical["spec"]["priorityClassName"] = json!("system-node-critical");
+    let all = [
+        critical,
+        holder("guaranteed", 40, &guaranteed),
+        holder("within", 40, &memory("100Mi")),
+        holder("over", 100, &memory("10Mi")),
+        holder("best-effort", 60, &json!({})),
+    ];
+    for pod in all {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        client.create::<Pod>(&pods, pod)?;
+        await_pod_ready(cluster, &name, 120)?;
+    }
+    let before = left(vm)?;
+    ensure!(before > THRESHOLD + 60, "only {before} MiB are left before it begins");
+    let shell = vm.vm()?.shell()?;
+    shell.must("mkdir -p /run/fill && mount -t tmpfs -o size=90% fill /run/fill")?;
+    shell.must(&format!("dd if=/dev/zero of=/run/fill/a bs=1M count={}", before - THRESHOLD - 30))?;
+    // Below by 150 MiB: enough for `over` and `best-effort`, and no more than that.
+    let took = shell.must(
+        "for d in /proc/[0-9]*; do case $(tr '\\0' ' ' < $d/cmdline 2>/dev/null) in *holds-over*) p=$d;; esac; done; \
+         read t0 rest < /proc/uptime; dd if=/dev/zero of=/run/fill/b bs=1M count=30 2>/dev/null; \
+         read t1 rest < /proc/uptime; dd if=/dev/zero of=/run/fill/c bs=1M count=150 2>/dev/null; \
+         [ -n \"$p\" ] && while [ -d $p ]; do sleep 0.02; done; read t2 rest < /proc/uptime; echo $t0 $t1 $t2",
+    )?;
+    let times: Vec<f64> = took.split_whitespace().filter_map(|t| t.parse().ok()).collect();
+    let [_, crossed, killed] = times[..] else { anyhow::bail!("times: {took:?}") };
+    say::line(format!("  from crossing the threshold to the victim's end: {:.2} s", killed - crossed));
+    let mut ends = Vec::new();
+    for name in ["over", "best-effort"] {
+        let status = client.wait::<Pod, _>(&pods, 60, &format!("{name} to have failed"), |all| {
+            let status = all.get(name)?.status.clone()?;
+            (status.phase.as_deref() == Some("Failed")).then_some(status)
+        })?;
+        let message = status.message.unwrap_or_default();
+        ensure!(status.reason.as_deref() == Some("Evicted"), "{name}: {:?}: {message}", status.reason);
+        ensure!(
+            message.contains("The node was low on resource: memory. Threshold quantity: 250Mi, "),
+            "{message}"
+        );
+        ensure!(message.contains("has larger consumption of memory. "), "{message}");
+        say::line(format!("  {name}: {message}"));
+        let state = status.container_statuses.unwrap_or_default().pop().and_then(|c| c.state);
+        let ended = state.and_then(|s| s.terminated?.finished_at).with_context(|| format!("{name}'s end"))?;
+        ends.push(ended.0);
+    }
+    ensure!(ends.is_sorted(), "the second went first: {ends:?}");
+    let left_then = left(vm)?;
+    say::line(format!("  {left_then} MiB are left then"));
+    vm.vm()?.shell()?.must("umount /run/fill")?;
+    await_event(cluster, "NodeHasInsufficientMemory", VM, 30)?;
+    await_event(cluster, "EvictionThresholdMet", VM, 30)?;
+    await_event(cluster, "NodeHasSufficientMemory", VM, 60)?;
+    for name in ["critical", "guaranteed", "within"] {
+        let pod = client.get::<Pod>(&pods, name)?.with_context(|| format!("pod {name}"))?;
+        let restarts: i32 =
+            pod.status.iter().flat_map(|s| &s.container_statuses).flatten().map(|c| c.restart_count).sum();
+        ensure!(ready::pod(&pod) && restarts == 0, "{name} had to suffer for it");
+    }
+    let node = client.get::<Node>(&client.all(), VM)?.context("the Node")?;
+    ensure!(ready::node(&node), "not Ready: {node:?}");
+    ensure!(event(cluster, "NodeNotReady")?.is_none(), "the node lost Ready");
+    ensure!(event(cluster, "SystemOOM")?.is_none(), "the kernel was faster");
+    for name in ["critical", "guaranteed", "within", "over", "best-effort"] {
+        client.delete::<Pod>(&pods, name, Some(1))?;
+        await_pod_gone(cluster, name, 60)?;
+    }
+    Ok(())
+}
+
+/// An event of this reason, if there is one.
+fn event(cluster: &Cluster, reason: &str) -> Result<Option<Event>> {
+    let client = cluster.client();
+    client.wait::<Event, _>(&client.of("default"), 10, "the events", |all| {
+        Some(all.values().find(|event| event.reason.as_deref() == Some(reason)).cloned())
+    })
+}
+
+fn await_killed(cluster: &Cluster, name: &str) -> Result<ContainerStateTerminated> {
+    let client = cluster.client();
+    client.wait::<Pod, _>(&client.of("default"), 90, &format!("a container of {name} to be killed"), |all| {
+        let status = all.get(name)?.status.as_ref()?.container_statuses.as_ref()?.first()?.clone();
+        let states = [status.state, status.last_state];
+        states.into_iter().flatten().find_map(|state| state.terminated)
+    })
+}
+
+fn oom(cx: &mut CaseContext<'_>) -> Result<()> {
+    let Fixture { vm, cluster } = fixture(cx)?;
+    let client = cluster.client();
+    let pods = client.of::<Pod>("default");
+    client.create::<Pod>(&pods, holder("beyond", 60, &json!({"limits": {"memory": "32Mi"}})))?;
+    let ended = await_killed(cluster, "beyond")?;
+    ensure!((ended.reason.as_deref(), ended.exit_code) == (Some("OOMKilled"), 137), "{ended:?}");
+    client.delete::<Pod>(&pods, "beyond", Some(1))?;
+    await_pod_gone(cluster, "beyond", 60)?;
+    ensure!(event(cluster, "SystemOOM")?.is_none(), "a container's own limit is not the machine's");
+    client.create::<Pod>(&pods, holder("unlucky", 60, &json!({})))?;
+    await_pod_ready(cluster, "unlucky", 120)?;
+    // What the kernel does when nothing is left, at once.
+    vm.vm()?.shell()?.must("echo f > /proc/sysrq-trigger")?;
+    let told = await_event(cluster, "SystemOOM", VM, 60)?;
+    let message = told.message.unwrap_or_default();
+    say::line(format!("  {message}"));
+    ensure!(message.starts_with("System OOM encountered, victim process: "), "{message}");
+    let ended = await_killed(cluster, "unlucky")?;
+    ensure!(ended.exit_code == 137, "{ended:?}");
+    say::line(format!("  its container: {:?}", ended.reason));
+    client.delete::<Pod>(&pods, "unlucky", Some(1))?;
+    await_pod_gone(cluster, "unlucky", 60)
+}

@@ -18,6 +18,7 @@ pub mod cri_golden;
 pub mod defence_cgroups;
 pub mod defence_eviction;
 pub mod defence_logs;
+// Not in the list below before its cases have passed in a VM (docs/status.md).
 pub mod defence_memory;
 pub mod image;
 pub mod join;
@@ -81,7 +82,6 @@ pub fn all() -> Vec<Case> {
         join_services::CASES,
         join_admission::CASES,
         defence_eviction::CASES,
-        defence_memory::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
         join_claims::CASES,

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use agent_core::drivers::{Class, DriverError, ImageService, Runtime, user_namespaces};
 use agent_core::lifecycle_hooks::HookAction;
+use agent_core::logs::retention::RemovedLog;
 use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_worker::{PodEvent, TerminatingRecord};
@@ -326,7 +327,10 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::StopContainer { container, grace_s } => {
                 done_or_error(self.runtime.stop_container(&container, grace_s).await)
             }
-            Effect::RemoveContainer { container } => {
+            Effect::RemoveContainer { container, log } => {
+                if let Some(log) = log {
+                    self.remove_logs(key, log).await;
+                }
                 done_or_error(self.runtime.remove_container(&container).await)
             }
             Effect::RunHook { call, .. } => {
@@ -367,6 +371,15 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         let (at, uid) = (self.dirs.clone(), key.uid.clone());
         let mapped = self.tasks.blocking(move || at.map_users(&uid)).await;
         mapped.map_or_else(|| Err(gave_up("the agent stops")), |done| done.map(EffectOk::Users).map_err(said))
+    }
+
+    /// Before the container: whoever is stopped between the two finds it again, and its logs' path with it. A log that stays
+    /// must not keep its container.
+    async fn remove_logs(&self, key: &PodKey, log: RemovedLog) {
+        let at = self.dirs.clone();
+        if let Some(Err(error)) = self.tasks.blocking(move || at.remove_logs(&log)).await {
+            tracing::warn!(pod = %key.name, namespace = %key.namespace, %error, "logs of a removed container stay");
+        }
     }
 
     async fn inspect(&self, key: &PodKey) -> EffectResult {

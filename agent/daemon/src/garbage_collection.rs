@@ -1,8 +1,10 @@
-//! Collects images that nobody needs: every five minutes, and at once when the eviction manager asks for space.
+//! Collects images that nobody needs: every five minutes, and at once when the eviction manager asks for space; then dead
+//! containers, too.
 //!
 //! ```text
 //! timer ─┐
 //! ask ───┴─► Collector (one task) ─► ListImages, ListContainers, ImageFsInfo, statvfs ─► ImageGc ─► RemoveImage, one by one
+//!                └─► pod manager ─► workers of pods that are over ─► RemoveContainer
 //! ```
 //! In: what the runtime has, the configuration. Out: removals, node events, a metric, records of pulls that go with their
 //! image. Invariants: one collection at a time; what a pod asked for lately stays ([`crate::image_uses`]); nothing is kept on
@@ -18,20 +20,27 @@ use agent_core::images::gc::{
     Candidate, FREE_DISK_SPACE_FAILED, IMAGE_GC_FAILED, INVALID_DISK_CAPACITY, ImageGc, InvalidCapacity,
     Policy,
 };
+use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_worker::EventKind;
 use agent_linux::disk_use;
 use agent_linux::files::FilesError;
 use orlop_config::kubelet::KubeletConfiguration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
 
 use crate::actor::Tasks;
 use crate::image_uses::ImageUses;
+use crate::mailbox::Sender;
 use crate::outlets::Outlets;
 use crate::pod_dirs::chain;
 use crate::pull_records::PullRecords;
 
 /// Upstream's `ImageGCPeriod`, also that of detection.
 const EVERY: Duration = Duration::from_mins(5);
+/// Event: dead containers could not be removed.
+const CONTAINER_GC_FAILED: &str = "ContainerGCFailed";
+/// How long dead containers may take to go before it is told.
+const CONTAINERS_MAX: Duration = Duration::from_secs(30);
 /// Who asks waits for the answer: more than one asks only where somebody gave up waiting.
 const REQUESTS_MAX: usize = 4;
 
@@ -77,20 +86,39 @@ pub enum CollectError {
     /// All that may go went, and it is not enough.
     #[error("{0}")]
     Insufficient(String),
+    /// The runtime did not remove all that was to go.
+    #[error("dead containers of pods that are over are still there after {} s", CONTAINERS_MAX.as_secs())]
+    Containers,
     /// The agent is ending.
     #[error("the agent is ending")]
     Ending,
+}
+
+/// Dead containers of pods that are over.
+#[derive(Clone, Debug)]
+pub struct UnusedContainers {
+    /// Who knows whose workers are over.
+    pub(crate) manager: Sender<ManagerEvent>,
+    /// How often it said that they are gone.
+    pub(crate) deleted: watch::Receiver<u64>,
+}
+
+/// What somebody wants collected at once.
+#[derive(Clone, Copy, Debug)]
+enum Want {
+    Images,
+    Containers,
 }
 
 type Answer = oneshot::Sender<Result<u64, CollectError>>;
 
 /// Asks for collections; clones ask the same collector.
 #[derive(Clone, Debug)]
-pub struct GarbageCollection(mpsc::Sender<Answer>);
+pub struct GarbageCollection(mpsc::Sender<(Want, Answer)>);
 
 /// What a collector is asked for. Who asks may be there before it.
 #[derive(Debug)]
-pub struct Requests(mpsc::Receiver<Answer>);
+pub struct Requests(mpsc::Receiver<(Want, Answer)>);
 
 /// The two ends.
 #[must_use]
@@ -106,8 +134,21 @@ impl GarbageCollection {
     /// # Errors
     /// The runtime does not answer, or does not remove them.
     pub async fn delete_unused_images(&self) -> Result<u64, CollectError> {
+        self.ask(Want::Images).await
+    }
+
+    /// Removes containers and sandboxes of pods that are over and whose end the API server has, with their logs. Those that
+    /// nobody has any more are removed anyway, by their pods' workers.
+    ///
+    /// # Errors
+    /// Some are still there after 30 s; the event `ContainerGCFailed` says so, and their workers go on trying.
+    pub async fn delete_unused_containers(&self) -> Result<(), CollectError> {
+        self.ask(Want::Containers).await.map(drop)
+    }
+
+    async fn ask(&self, want: Want) -> Result<u64, CollectError> {
         let (answer, answered) = oneshot::channel();
-        self.0.send(answer).await.map_err(|_| CollectError::Ending)?;
+        self.0.send((want, answer)).await.map_err(|_| CollectError::Ending)?;
         answered.await.unwrap_or(Err(CollectError::Ending))
     }
 }
@@ -124,6 +165,8 @@ pub struct Surroundings<I> {
     pub outlets: Outlets,
     /// The node's.
     pub tasks: Tasks,
+    /// Those that nobody needs.
+    pub containers: UnusedContainers,
 }
 
 /// Starts collecting.
@@ -144,15 +187,18 @@ pub fn start<I: ImageService + ImagesInUse + Statistics>(
 
 async fn follow<I: ImageService + ImagesInUse + Statistics>(
     mut collector: Collector<I>,
-    mut requests: mpsc::Receiver<Answer>,
+    mut requests: mpsc::Receiver<(Want, Answer)>,
 ) {
     let tasks = collector.around.tasks.clone();
     let mut next = tasks.now().mono;
     loop {
         tokio::select! {
             // A request that is not received stays in the queue; waiting for the time changes nothing.
-            Some(answer) = requests.recv() => {
-                let freed = collector.delete_unused().await;
+            Some((want, answer)) = requests.recv() => {
+                let freed = match want {
+                    Want::Images => collector.delete_unused().await,
+                    Want::Containers => collector.delete_unused_containers().await.map(|()| 0),
+                };
                 // Nobody may be waiting any more.
                 let _ = answer.send(freed);
             }
@@ -224,6 +270,20 @@ impl<I: ImageService + ImagesInUse + Statistics> Collector<I> {
         self.detect().await?;
         let candidates = self.gc.for_space(self.now());
         self.remove(candidates, u64::MAX, "space").await
+    }
+
+    async fn delete_unused_containers(&mut self) -> Result<(), CollectError> {
+        let UnusedContainers { manager, deleted } = &mut self.around.containers;
+        deleted.mark_unchanged();
+        manager.send(ManagerEvent::DeleteUnused);
+        match timeout(CONTAINERS_MAX, deleted.changed()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(CollectError::Ending),
+            Err(_) => {
+                self.warn(CONTAINER_GC_FAILED, CollectError::Containers.to_string());
+                Err(CollectError::Containers)
+            }
+        }
     }
 
     /// The list of images first: what containers were made from meanwhile then counts as used.

@@ -39,6 +39,8 @@ pub struct ManagerShell<R, I> {
     stale: bool,
     /// For whoever looks after what belongs to pods.
     known: watch::Sender<KnownPods>,
+    /// How often dead containers that nobody needs were all removed.
+    unused_deleted: watch::Sender<u64>,
 }
 
 /// Whether the node knows what it needs to begin: its own sources and what the runtime holds.
@@ -78,7 +80,11 @@ impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
         outlets: Outlets,
         context: watch::Receiver<Arc<WorkerContext>>,
         synced: Synced,
-        (desired, known): (watch::Sender<DesiredPods>, watch::Sender<KnownPods>),
+        (desired, known, unused_deleted): (
+            watch::Sender<DesiredPods>,
+            watch::Sender<KnownPods>,
+            watch::Sender<u64>,
+        ),
     ) -> ManagerShell<R, I> {
         ManagerShell {
             tasks,
@@ -91,6 +97,7 @@ impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
             desired,
             stale: false,
             known,
+            unused_deleted,
         }
     }
 
@@ -157,6 +164,7 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
                 }
             }
             ManagerAction::ReadNode => self.outlets.read_node(),
+            ManagerAction::UnusedDeleted => self.unused_deleted.send_modify(|times| *times += 1),
             ManagerAction::Leaving(pods) => self.outlets.leaving(pods),
             ManagerAction::Rejected { key, rejection, short_of } => {
                 match short_of {

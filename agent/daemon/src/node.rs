@@ -38,7 +38,7 @@ use crate::container_manager::{ContainerManager, ContainerManagerPlan, KnownPods
 use crate::credential_plugins::Plugins;
 use crate::eviction::{self, Senses};
 use crate::execute::Executor;
-use crate::garbage_collection::{self, Requests, Surroundings};
+use crate::garbage_collection::{self, Requests, Surroundings, UnusedContainers};
 use crate::handlers::Handlers;
 use crate::host::{self, Host};
 use crate::mailbox::{Inbox, Sender};
@@ -146,6 +146,7 @@ pub struct Node<R, I> {
     health: watch::Receiver<Result<(), String>>,
     running_logs: watch::Receiver<RunningLogs>,
     outlets: Outlets,
+    unused: UnusedContainers,
     owners: Vec<Owner>,
     shutdown: Option<Follower>,
 }
@@ -231,6 +232,8 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let (synced_view, synced) = watch::channel(false);
         let (desired_view, desired) = watch::channel(DesiredPods::new());
         let (known_view, known) = watch::channel(KnownPods::default());
+        let (unused_view, deleted) = watch::channel(0);
+        let unused = UnusedContainers { manager: to_manager.clone(), deleted };
         if let Some(container_manager) = container_manager {
             owners.push(("container manager", container_manager.start(known, outlets.clone(), &tasks)));
         }
@@ -249,7 +252,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             outlets.clone(),
             context,
             Synced::new(plan.static_pods.is_none(), synced_view),
-            (desired_view, known_view),
+            (desired_view, known_view, unused_view),
         );
         tasks.own(manager, shell, manager_inbox);
 
@@ -301,6 +304,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             health,
             running_logs,
             outlets,
+            unused,
             owners,
             shutdown,
         })
@@ -371,6 +375,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             records: self.executor.records(),
             outlets: self.outlets.clone(),
             tasks: self.tasks.clone(),
+            containers: self.unused.clone(),
         };
         garbage_collection::start(policy, around, requests);
     }

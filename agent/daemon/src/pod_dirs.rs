@@ -26,6 +26,7 @@ use agent_linux::volumes::{self, VolumeError, sub_path};
 
 mod csi;
 pub mod log_links;
+mod logs;
 mod users;
 
 use log_links::LogLinks;
@@ -105,28 +106,6 @@ impl PodDirs {
             files::write_atomic(path, file.content.as_bytes(), file.mode, Durability::Rebuildable)?;
         }
         Ok(())
-    }
-
-    /// The highest attempt that left a log in a container's log directory: of `3.log`, `12.log.gz` and `x.log` it is 12.
-    ///
-    /// # Errors
-    /// A directory elsewhere than among the logs, or one that cannot be read.
-    pub fn newest_log(&self, directory: &str) -> Result<Option<u32>, DriverError> {
-        let directory = self.checked("newest_log", Path::new(directory), &self.logs)?;
-        let failed = |e: io::Error| DriverError {
-            operation: "newest_log",
-            object: directory.display().to_string(),
-            class: Class::Invalid,
-            message: e.to_string(),
-        };
-        let mut newest = None;
-        for entry in fs::read_dir(directory).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
-            let attempt =
-                name.to_str().and_then(|n| n.split_once(".log")).and_then(|(n, _)| n.parse::<u32>().ok());
-            newest = newest.max(attempt);
-        }
-        Ok(newest)
     }
 
     /// Sets a volume of the pod up.
@@ -398,21 +377,6 @@ mod tests {
             PodDirs::new(&dir.path().join("kubelet"), &dir.path().join("logs"), &dir.path().join("links"));
         let (own, logs) = (dir.path().join("kubelet/pods/u-1"), dir.path().join("logs/ns_web_u-1"));
         Place { dir, dirs, own, logs }
-    }
-
-    #[test]
-    fn the_newest_log_of_a_container() {
-        let p = place();
-        let of = p.logs.join("c");
-        let newest = || p.dirs.newest_log(of.to_str().unwrap()).unwrap();
-        fs::create_dir_all(&of).unwrap();
-        assert_eq!(newest(), None);
-        for name in ["0.log", "3.log", "12.log.20261122-034500.gz", "x.log", "99", "log"] {
-            fs::write(of.join(name), "").unwrap();
-        }
-        assert_eq!(newest(), Some(12));
-        assert!(p.dirs.newest_log("/etc").is_err(), "not among the logs");
-        assert!(p.dirs.newest_log(p.logs.join("none").to_str().unwrap()).is_err(), "not there");
     }
 
     #[test]

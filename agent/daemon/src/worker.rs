@@ -35,6 +35,8 @@ pub struct WorkerShell<R, I> {
     state: &'static str,
     ended: bool,
     released: bool,
+    /// It was told to give up what nobody needs, and that is not done.
+    stripping: bool,
     finished: bool,
 }
 
@@ -107,6 +109,7 @@ impl<R, I> WorkerShell<R, I> {
             state: "",
             ended: false,
             released: false,
+            stripping: false,
             finished: false,
         }
     }
@@ -122,6 +125,7 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
     fn before(&mut self, now: Now, event: &PodEvent) {
         self.rounds.before(event);
         match event {
+            PodEvent::DeleteUnused => self.stripping = true,
             PodEvent::EffectDone { id, .. } => drop(self.cancels.remove(id)),
             PodEvent::ProbeDone { id, outcome } => {
                 if let Some(asked) = self.probes.remove(id) {
@@ -186,6 +190,10 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
         if worker.is_released() && !std::mem::replace(&mut self.released, true) {
             self.outlets.released(&self.key.uid);
         }
+        if self.stripping && worker.is_stripped() {
+            self.stripping = false;
+            self.manager.send(ManagerEvent::Stripped(self.key.uid.clone()));
+        }
         if self.finished {
             self.outlets.finished(&self.key);
             self.manager.send(ManagerEvent::Finished(self.key.uid.clone()));
@@ -201,6 +209,7 @@ impl Coalesce for PodEvent {
             | (PodEvent::Network(_), PodEvent::Network(_))
             | (PodEvent::Context(_), PodEvent::Context(_))
             | (PodEvent::SourcesChanged, PodEvent::SourcesChanged)
+            | (PodEvent::DeleteUnused, PodEvent::DeleteUnused)
             | (PodEvent::Tick, PodEvent::Tick) => Relation::Supersedes,
             (PodEvent::Observed(a), PodEvent::Observed(b)) if a.as_of <= b.as_of => Relation::Supersedes,
             (PodEvent::Kill { reason: a, grace_s: g }, PodEvent::Kill { reason: b, grace_s: h })

@@ -20,7 +20,7 @@ async fn added_changed_removed() {
     machine.write("web", "one");
     agent.running(1).await;
     let first = machine.running();
-    assert_eq!(first.len(), 1);
+    assert_eq!((first.len(), machine.cgroups.of_pods().len()), (1, 1));
     let uid = agent.pods.borrow().keys().next().unwrap().clone();
     assert!(machine.path("kubelet/pods").join(uid.as_str()).is_dir());
 
@@ -35,6 +35,7 @@ async fn added_changed_removed() {
     machine.remove("web");
     agent.until("gone", PodViews::is_empty).await;
     assert!(machine.is_empty());
+    assert_eq!(machine.cgroups.of_pods(), [""; 0]);
     assert_eq!(std::fs::read_dir(machine.path("kubelet/pods")).unwrap().count(), 0);
     assert_eq!(std::fs::read_dir(machine.path("logs")).unwrap().count(), 0);
     assert!(agent.node.stop().await);

@@ -131,7 +131,7 @@ impl Node {
                 also(Effect::StopContainer { container: container.clone(), grace_s: grace_s + 30 });
             }
             (Some(Defect::RemovesTheNewest), Effect::StartContainer { container }) => {
-                also(Effect::RemoveContainer { container: container.clone() });
+                also(Effect::RemoveContainer { container: container.clone(), log: None });
             }
             (Some(Defect::FinishesEarly), Effect::StopContainer { .. }) => {
                 let uid = key.uid.clone();

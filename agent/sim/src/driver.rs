@@ -120,7 +120,7 @@ impl Runtime for FakeDriver {
     }
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), DriverError> {
-        self.apply(id.as_str(), &Effect::RemoveContainer { container: id.clone() }).map(|_| ())
+        self.apply(id.as_str(), &Effect::RemoveContainer { container: id.clone(), log: None }).map(|_| ())
     }
 }
 

@@ -114,7 +114,7 @@ impl FakeRuntime {
                 self.exit(now, container, if deaf { 137 } else { 143 }, "Error");
                 Ok(EffectOk::Done)
             }
-            Effect::RemoveContainer { container } => {
+            Effect::RemoveContainer { container, .. } => {
                 self.exit(now, container, 137, "Error");
                 self.containers.remove(container);
                 Ok(EffectOk::Done)

@@ -70,6 +70,8 @@ pub enum NodeEvent {
     },
     /// What these pods get values from changed.
     Sources(BTreeSet<PodUid>),
+    /// Space is short.
+    DeleteUnused,
     /// News of the machine.
     Input(Box<NodeInput>),
     /// logind says something, or the receipt was written.
@@ -172,6 +174,8 @@ pub struct Node {
     ended: BTreeSet<PodUid>,
     /// Workers of which it was said that their volumes are released too.
     released: BTreeSet<PodUid>,
+    /// Workers that were told to give up what nobody needs, and are not done.
+    stripping: BTreeSet<PodUid>,
     /// `None` where nobody waits for pods when the machine stops.
     pub(crate) shutdown: Option<NodeShutdown>,
     /// Of the pods that it ends.
@@ -203,6 +207,7 @@ impl Node {
             workers: BTreeMap::new(),
             ended: BTreeSet::new(),
             released: BTreeSet::new(),
+            stripping: BTreeSet::new(),
             shutdown: None,
             priorities: BTreeMap::new(),
             cluster,
@@ -256,6 +261,7 @@ impl Node {
             }
             NodeEvent::Shutdown(event) => self.shut_down(now, event),
             NodeEvent::Sources(pods) => self.manage(now, ManagerEvent::SourcesChanged(pods)),
+            NodeEvent::DeleteUnused => self.manage(now, ManagerEvent::DeleteUnused),
             NodeEvent::Tick => self.tick(now),
         }
         std::mem::take(&mut self.out)
@@ -358,6 +364,7 @@ impl Node {
                     self.workers.remove(&uid);
                     self.ended.remove(&uid);
                     self.released.remove(&uid);
+                    self.stripping.remove(&uid);
                     self.pod_news(now, PodNews::Forgotten(uid));
                 }
                 ManagerAction::Rejected { key, rejection, .. } => {
@@ -368,6 +375,8 @@ impl Node {
                     self.call(Owner::Manager, EffectId(0), ApiCall::GetNode { name: NODE.into() });
                 }
                 ManagerAction::ReadNode | ManagerAction::Evicted(_) | ManagerAction::NotThere(_) => {}
+                // Nobody waits for it here: that nothing is removed that must stay is what is looked at.
+                ManagerAction::UnusedDeleted => {}
                 ManagerAction::Leaving(pods) => self.shut_down(now, ShutdownEvent::Leaving(pods)),
             }
         }
@@ -391,11 +400,15 @@ impl Node {
     fn step(&mut self, now: Now, uid: &PodUid, event: PodEvent) {
         let mut actions = Outbox::new();
         let Some(worker) = self.workers.get_mut(uid) else { return };
+        if matches!(event, PodEvent::DeleteUnused) {
+            self.stripping.insert(uid.clone());
+        }
         worker.step(now, event, &mut actions);
         let key = worker.key().clone();
         let (state, in_flight) = (worker.state_name(), worker.in_flight());
         self.out.push(NodeRequest::Worker { uid: uid.clone(), state, in_flight });
         let (ended, released) = (worker.is_terminated(), worker.is_released());
+        let stripped = worker.is_stripped() && self.stripping.remove(uid);
         let mut finished = false;
         for action in actions.drain() {
             finished |= matches!(action, PodAction::Finished { .. });
@@ -408,6 +421,9 @@ impl Node {
         }
         if released && self.released.insert(uid.clone()) {
             self.shut_down(now, ShutdownEvent::Released(uid.clone()));
+        }
+        if stripped {
+            self.manage(now, ManagerEvent::Stripped(uid.clone()));
         }
         if finished {
             self.pod_news(now, PodNews::Finished(key));

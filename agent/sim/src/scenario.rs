@@ -201,6 +201,9 @@ impl Story {
         for _ in 0..self.rng.between(5, 40) {
             world.somebody_debugs();
             world.somebody_stops();
+            if self.rng.chance(100) {
+                world.space_runs_short();
+            }
             let uids: Vec<PodUid> = world.disk.manifests.keys().cloned().collect();
             if world.api.is_some() && self.rng.chance(600) {
                 self.user_acts(world);

@@ -75,7 +75,7 @@ pub fn brief(effect: &Effect) -> String {
         Effect::CreateContainer { sandbox, config, .. } => {
             format!("{verb} {}/{} in {sandbox}", config.name, config.attempt)
         }
-        Effect::StartContainer { container } | Effect::RemoveContainer { container } => {
+        Effect::StartContainer { container } | Effect::RemoveContainer { container, .. } => {
             format!("{verb} {container}")
         }
         Effect::StopContainer { container, grace_s } => format!("{verb} {container} grace {grace_s}s"),

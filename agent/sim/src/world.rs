@@ -229,6 +229,12 @@ impl World {
         self.tell(NodeEvent::Removed(pod));
     }
 
+    /// The disk is full: what nobody needs is to go.
+    pub(crate) fn space_runs_short(&mut self) {
+        self.disturb();
+        self.tell(NodeEvent::DeleteUnused);
+    }
+
     pub(crate) fn tell(&mut self, event: NodeEvent) {
         let now = self.now();
         let Some(node) = &mut self.node else { return };

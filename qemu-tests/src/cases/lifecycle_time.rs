@@ -1,5 +1,6 @@
 //! What takes time by contract: crash-loop back-off, termination grace.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -16,7 +17,7 @@ pub const CASES: &[Case] = &[
         name: "lifecycle/crash-loop-backoff",
         level: Level::L4n,
         expected_s: 36,
-        about: "a crashing container is restarted at once, then after 10 s, then after 20 s",
+        about: "a crashing container is restarted at once, then after 10 s, then after 20 s; older instances go with their logs",
         group: None,
         run: crash_loop,
     },
@@ -63,6 +64,15 @@ fn crash_loop(cx: &mut CaseContext<'_>) -> Result<()> {
         }
         previous = Some(status);
     }
+    let log = node.inside(&previous.context("no attempt ended")?.log_path);
+    let of_it = log.parent().context("a log at the root")?;
+    node.wait(30, "the logs of older instances to go", |_| {
+        let logs = fs::read_dir(of_it).ok()?.flatten().map(|entry| entry.file_name());
+        let mut logs: Vec<_> = logs.filter_map(|name| name.into_string().ok()).collect();
+        logs.sort();
+        // That of the instance before the newest may still be there: it is the one to ask for until there is another.
+        (logs == ["3.log"] || logs == ["2.log", "3.log"]).then_some(())
+    })?;
     let dead = node.cri().view()?.of("crash-native").len();
     ensure!(dead <= 2, "{dead} containers of one crashing container are kept");
     Ok(())

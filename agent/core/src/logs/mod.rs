@@ -12,6 +12,7 @@ mod choose;
 pub mod links;
 mod options;
 mod records;
+pub mod retention;
 pub mod rotation;
 mod select;
 mod tail;

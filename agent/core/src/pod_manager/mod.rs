@@ -26,6 +26,7 @@ mod node_view;
 mod preemption;
 mod shutdown;
 mod state;
+mod unused;
 
 #[cfg(test)]
 mod tests;
@@ -83,6 +84,10 @@ pub enum ManagerEvent {
     Pressures(Pressures),
     /// This pod has to go.
     Evict(Box<Victim>),
+    /// Space is short: dead containers that are kept for nobody are to go. Answered by [`ManagerAction::UnusedDeleted`].
+    DeleteUnused,
+    /// A worker that was told so has nothing such left.
+    Stripped(PodUid),
     /// Nothing in particular: looks whether anything can start. Never needed, as there is no deadline.
     Tick,
 }
@@ -135,6 +140,8 @@ pub enum ManagerAction {
     ReadNode,
     /// The answer to [`ShutdownOrder::Close`]: the pods that have something to end.
     Leaving(Vec<LeavingPod>),
+    /// What [`ManagerEvent::DeleteUnused`] asked for is done.
+    UnusedDeleted,
     /// Every source was read and the runtime listed: clean-up of unknown things may begin.
     Synced,
 }
@@ -172,6 +179,8 @@ pub struct PodManager {
     node: NodeView,
     preemption: Preemption,
     shutdown: Shutdown,
+    /// Workers that are giving up what nobody needs.
+    stripping: BTreeSet<PodUid>,
 }
 
 impl PodManager {
@@ -199,6 +208,7 @@ impl PodManager {
             admission,
             preemption: Preemption::default(),
             shutdown: Shutdown::default(),
+            stripping: BTreeSet::new(),
         }
     }
 
@@ -381,6 +391,7 @@ impl PodManager {
         let Some(worker) = self.workers.remove(&uid) else { return };
         self.names.give_back(&worker.key);
         self.preemption.gone(&uid);
+        self.stripped(&uid, out);
         self.leftovers.directories.remove(&uid);
         if let Some(pod) = self.desired.get(&uid) {
             if pod.metadata.deletion_timestamp.is_some() {
@@ -456,6 +467,8 @@ impl Machine for PodManager {
                 self.admission = Arc::new(self.admission.pressed(pressures));
             }
             ManagerEvent::Evict(victim) => self.evict(victim, out),
+            ManagerEvent::DeleteUnused => self.delete_unused(out),
+            ManagerEvent::Stripped(uid) => self.stripped(&uid, out),
             ManagerEvent::Tick => {}
         }
         if self.listed {

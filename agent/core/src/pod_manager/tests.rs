@@ -70,6 +70,7 @@ fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
         ManagerAction::Evicted(victim) => format!("evicted {}", victim.key.uid),
         ManagerAction::NotThere(uid) => format!("{uid} is not there"),
         ManagerAction::ReadNode => "read".to_owned(),
+        ManagerAction::UnusedDeleted => "deleted".to_owned(),
         ManagerAction::Leaving(pods) => {
             let words: Vec<_> = pods.iter().map(|pod| format!("{}={}", pod.key.uid, pod.priority)).collect();
             format!("[{}]", words.join(" "))
@@ -473,6 +474,7 @@ proptest! {
                     ManagerAction::Rejected { key, .. } => prop_assert!(live.contains_key(&key.uid)),
                     ManagerAction::Synced
                     | ManagerAction::ReadNode
+                    | ManagerAction::UnusedDeleted
                     | ManagerAction::Leaving(_)
                     | ManagerAction::Evicted(_)
                     | ManagerAction::NotThere(_) => {}
@@ -583,4 +585,19 @@ fn while_the_machine_stops_nothing_begins() {
     }
     assert_eq!(step(&mut m, order(ShutdownOrder::Open)), "s:Removed +t@0 t:desired");
     assert_eq!(step(&mut m, finished("s")), "-s +s@0 s:desired", "static pods begin anew");
+}
+
+#[test]
+fn those_that_are_over_give_up_what_nobody_needs() {
+    let pods = [pod("a", "a", "file"), pod("b", "b", "file")];
+    let mut m = running(&pods.each_ref());
+    assert_eq!(step(&mut m, ManagerEvent::DeleteUnused), "deleted", "nobody is over");
+    step(&mut m, ManagerEvent::Ended(PodUid::from("a")));
+    step(&mut m, ManagerEvent::Ended(PodUid::from("b")));
+    assert_eq!(step(&mut m, ManagerEvent::DeleteUnused), "a:DeleteUnused b:DeleteUnused");
+    assert_eq!(step(&mut m, ManagerEvent::Stripped(PodUid::from("c"))), "", "it was not asked");
+    assert_eq!(step(&mut m, ManagerEvent::Stripped(PodUid::from("a"))), "");
+    step(&mut m, file(PodOp::Remove, &[&pods[1]]));
+    assert_eq!(step(&mut m, finished("b")), "deleted -b", "gone altogether");
+    assert_eq!(step(&mut m, ManagerEvent::Stripped(PodUid::from("a"))), "", "once");
 }

@@ -90,6 +90,10 @@ pub enum PodEvent {
     },
     /// Whether the node's network is ready, `Err` with the runtime's words. Latest wins; ready until told.
     Network(Result<(), String>),
+    /// Space is short: what is kept of a pod that is over, and that nobody needs, is to go. See [`PodWorker::is_stripped`].
+    ///
+    /// [`PodWorker::is_stripped`]: super::PodWorker::is_stripped
+    DeleteUnused,
     /// Something that the pod gets values from changed: a Secret, a ConfigMap.
     SourcesChanged,
     /// What all workers share changed (the node got another address).

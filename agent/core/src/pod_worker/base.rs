@@ -9,6 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::api::{ContainerList, EventFact, EventKind, PodAction, WorkerContext};
+use super::cgroups::Cgroup;
 use super::hooks::PreStop;
 use super::ledger::{Flight, Ledger, Purpose, Target};
 use crate::drivers::Class;
@@ -66,8 +67,8 @@ pub(super) struct Base {
     pub(super) sandbox_unseen: bool,
     /// preStop hooks of instances that are being stopped.
     pub(super) pre_stops: BTreeMap<ContainerId, PreStop>,
-    /// The pod's cgroup was made (true) or removed (false) by this incarnation.
-    pub(super) cgroup: Option<bool>,
+    /// What this incarnation did to the pod's cgroup last.
+    pub(super) cgroup: Cgroup,
     /// A decision waits for a snapshot later than this.
     wanted_after: Option<Mono>,
 }
@@ -91,7 +92,7 @@ impl Base {
             look_failed: false,
             sandbox_unseen: false,
             pre_stops: BTreeMap::new(),
-            cgroup: None,
+            cgroup: Cgroup::Unseen,
             wanted_after: None,
         }
     }

@@ -1,7 +1,7 @@
 //! The pod's own cgroup: made before its sandbox, removed when nothing of it runs.
 //!
 //! In: the pod. Out: the effects that make its cgroup and remove it. Invariants: nothing is created for a pod whose cgroup
-//! this incarnation has not seen to; it is removed after the volumes, whose memory it is charged with, and before the pod's
+//! this incarnation has not seen to, and no sandbox if an earlier one's removal may have come after that; it is removed after the volumes, whose memory it is charged with, and before the pod's
 //! directory. A node whose pods have no cgroups (`cgroupsPerQOS: false`) does neither. Upstream: pod_container_manager,
 //! SyncPod, SyncTerminatedPod.
 
@@ -11,12 +11,30 @@ use super::ledger::{Flight, Purpose, Target};
 use super::state::Syncing;
 use crate::machine::Outbox;
 use crate::runtime::effect::{Effect, EffectResult};
-use crate::time::Now;
+use crate::time::{Mono, Now};
+
+/// What this incarnation did to it last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cgroup {
+    /// Nothing.
+    Unseen,
+    /// Made it, or saw that it is as it should be; asked for then.
+    Made(Mono),
+    /// Removed it.
+    Removed,
+}
+
+/// It was made. Once calls of earlier incarnations are over, what was made before that is looked at anew: the last of them
+/// may have removed it.
+fn is_made(b: &Base, now: Now) -> bool {
+    let fence = b.ledger.fence();
+    matches!(b.cgroup, Cgroup::Made(at) if at > fence || now.mono <= fence)
+}
 
 /// True if nothing is missing.
 pub(super) fn made(s: &Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
-    if b.cgroup == Some(true) || b.ledger.busy(&Target::Cgroup) {
-        return b.cgroup == Some(true);
+    if is_made(b, now) || b.ledger.busy(&Target::Cgroup) {
+        return is_made(b, now);
     }
     let Some(cgroup) = b.ctx.specs.cgroup(&s.pod) else { return true };
     if let Some(held) = b.ledger.held_until(&Target::Cgroup, now.mono) {
@@ -30,7 +48,7 @@ pub(super) fn made(s: &Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodActi
 
 /// Nothing of the pod runs: has its cgroup removed. True once it is gone.
 pub(super) fn removed(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
-    if b.cgroup == Some(false) || !b.ctx.specs.has_cgroups() {
+    if b.cgroup == Cgroup::Removed || !b.ctx.specs.has_cgroups() {
         return true;
     }
     if b.ledger.busy(&Target::Cgroup) {
@@ -47,12 +65,12 @@ pub(super) fn removed(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bo
 /// The cgroup was made or removed, or could not be.
 pub(super) fn answered(b: &mut Base, flight: &Flight, result: &EffectResult, out: &mut Outbox<PodAction>) {
     match (&flight.purpose, result) {
-        (Purpose::EnsureCgroup, Ok(_)) => b.cgroup = Some(true),
+        (Purpose::EnsureCgroup, Ok(_)) => b.cgroup = Cgroup::Made(flight.issued),
         (Purpose::EnsureCgroup, Err(e)) => {
             let text = format!("unable to ensure pod container exists: {}", e.message);
             b.event(EventKind::Warning, "FailedCreatePodContainer", text, None, out);
         }
-        (Purpose::RemoveCgroup, Ok(_)) => b.cgroup = Some(false),
+        (Purpose::RemoveCgroup, Ok(_)) => b.cgroup = Cgroup::Removed,
         _ => {}
     }
 }

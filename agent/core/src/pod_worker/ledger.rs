@@ -148,6 +148,11 @@ impl Ledger {
         Ledger { fence: fence_until, ..Ledger::default() }
     }
 
+    /// When the last call of an earlier incarnation is over.
+    pub(super) fn fence(&self) -> Mono {
+        self.fence
+    }
+
     pub(super) fn open(&mut self, flight: Flight) -> EffectId {
         let id = EffectId(self.next_id);
         self.next_id += 1;

@@ -152,6 +152,16 @@ impl PodWorker {
         }
     }
 
+    /// Nothing of it is left in the runtime that is kept for nobody: true of every pod that was not stripped, too.
+    #[must_use]
+    pub fn is_stripped(&self) -> bool {
+        let empty = || {
+            let snapshot = self.base.snapshot.as_deref();
+            snapshot.is_some_and(|s| s.containers.is_empty() && s.sandboxes.is_empty())
+        };
+        !matches!(&self.state, State::Terminated(t) if t.cleanup == Cleanup::Stripping) || empty()
+    }
+
     /// The last published status.
     #[must_use]
     pub fn status(&self) -> Option<&PodStatus> {
@@ -221,6 +231,14 @@ impl PodWorker {
             if why.reason == CREATE_CONTAINER_CONFIG_ERROR {
                 self.base.ledger.release(&Target::Container(name.clone()), now.mono);
             }
+        }
+    }
+
+    fn delete_unused(&mut self) {
+        if let State::Terminated(t) = &mut self.state
+            && terminate::may_be_stripped(t)
+        {
+            t.cleanup = Cleanup::Stripping;
         }
     }
 
@@ -413,6 +431,7 @@ impl Machine for PodWorker {
             }
             PodEvent::Network(state) => self.base.network = state,
             PodEvent::SourcesChanged => self.sources_changed(now),
+            PodEvent::DeleteUnused => self.delete_unused(),
             PodEvent::Context(context) => self.base.ctx = context,
             // Only a probe is due: the rest of the pod needs no thought.
             PodEvent::Tick if probes::only_due(&self.base, now) => {

@@ -52,7 +52,7 @@ pub(super) fn finish(
         }
         let ended = snapshot.containers.iter().find(|c| c.id == *id).and_then(|c| c.finished);
         s.reset_ends.insert(name.clone(), ended.unwrap_or(now.wall));
-        let effect = Effect::RemoveContainer { container: id.clone() };
+        let effect = Effect::RemoveContainer { container: id.clone(), log: None };
         b.issue(now, target, Purpose::Remove(id.clone()), effect, out);
     }
 }

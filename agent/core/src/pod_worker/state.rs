@@ -163,6 +163,8 @@ pub(super) struct Terminated {
 pub(super) enum Cleanup {
     /// Dead containers and directories stay until the pod is removed from its source.
     Kept,
+    /// The disk is full: dead containers, their logs and sandboxes are being removed or are gone, directories stay.
+    Stripping,
     /// Containers and sandboxes are being removed, then the directories.
     Removing,
 }

@@ -17,6 +17,7 @@ use super::start;
 use super::state::Syncing;
 use super::users;
 use super::volumes;
+use crate::logs::retention::RemovedLog;
 use crate::machine::Outbox;
 use crate::pod_actions::{self, Inputs, PodActions, SandboxPlan};
 use crate::restart;
@@ -248,7 +249,9 @@ fn remove_dead(b: &mut Base, actions: &PodActions, now: Now, out: &mut Outbox<Po
     for (name, id) in &actions.remove {
         let target = Target::Container(name.clone());
         if b.may_act(&target, now) {
-            let effect = Effect::RemoveContainer { container: id.clone() };
+            let observed = b.snapshot.as_ref().and_then(|s| s.containers.iter().find(|c| c.id == *id));
+            let log = observed.map(|c| RemovedLog { path: c.log_path.clone(), even_newest: false });
+            let effect = Effect::RemoveContainer { container: id.clone(), log };
             b.issue(now, target, Purpose::Remove(id.clone()), effect, out);
         }
     }

@@ -18,6 +18,7 @@ use super::state::{Cleanup, Record, Terminated, Terminating, verdict};
 use super::sync::{discard_sandbox, stop_sandboxes};
 use super::volumes;
 use crate::lifecycle_hooks::with_pre_stop;
+use crate::logs::retention::RemovedLog;
 use crate::machine::Outbox;
 use crate::pod_actions::{self, Slot, SlotKind};
 use crate::runtime::effect::Effect;
@@ -164,14 +165,31 @@ pub(super) fn left_of(grace: Duration, since: Mono, now: Now) -> u32 {
 /// A container that was created and never started cannot be stopped, and a late start must not find it.
 fn remove_created(b: &mut Base, snapshot: &PodSnapshot, now: Now, out: &mut Outbox<PodAction>) {
     for c in snapshot.containers.iter().filter(|c| c.state == ContainerState::Created) {
-        remove(b, c, now, out);
+        remove(b, c, Logs::Superseded, now, out);
     }
 }
 
-fn remove(b: &mut Base, c: &ContainerObserved, now: Now, out: &mut Outbox<PodAction>) {
+/// What goes of a removed container's logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Logs {
+    /// Nothing yet.
+    WithThePod,
+    /// What a newer instance supersedes.
+    Superseded,
+    /// Everything.
+    All,
+}
+
+fn remove(b: &mut Base, c: &ContainerObserved, logs: Logs, now: Now, out: &mut Outbox<PodAction>) {
     let target = Target::Container(c.name.clone());
     if b.may_act(&target, now) {
-        let effect = Effect::RemoveContainer { container: c.id.clone() };
+        let of_it = |even_newest| Some(RemovedLog { path: c.log_path.clone(), even_newest });
+        let log = match logs {
+            Logs::WithThePod => None,
+            Logs::Superseded => of_it(false),
+            Logs::All => of_it(true),
+        };
+        let effect = Effect::RemoveContainer { container: c.id.clone(), log };
         b.issue(now, target, Purpose::Remove(c.id.clone()), effect, out);
     }
 }
@@ -191,13 +209,40 @@ pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<
         Cleanup::Kept => {
             for id in pod_actions::superseded(&snapshot) {
                 if let Some(c) = snapshot.containers.iter().find(|c| c.id == id) {
-                    remove(b, c, now, out);
+                    remove(b, c, Logs::Superseded, now, out);
                 }
             }
             false
         }
+        Cleanup::Stripping => {
+            empty(b, &snapshot, Logs::All, now, out);
+            false
+        }
         Cleanup::Removing => remove_all(b, &snapshot, all_gone, now, out),
     }
+}
+
+/// Nobody will ask the runtime about it any more: the API has its end, and it is not begun again. Of a static pod only the
+/// runtime knows that it ended.
+pub(super) fn may_be_stripped(t: &Terminated) -> bool {
+    t.cleanup == Cleanup::Kept && t.pod.as_deref().is_some_and(|p| told_end(p) && !pod::is_static(p))
+}
+
+/// Removes containers and sandboxes. True when the snapshot has none and nothing is under way.
+fn empty(b: &mut Base, snapshot: &PodSnapshot, logs: Logs, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    for c in &snapshot.containers {
+        remove(b, c, logs, now, out);
+    }
+    if !snapshot.containers.is_empty() || b.ledger.any_container_busy() {
+        return false;
+    }
+    if let Some(s) = snapshot.sandboxes.first() {
+        if b.may_act(&Target::Sandbox, now) {
+            discard_sandbox(b, &s.id, now, out);
+        }
+        return false;
+    }
+    true
 }
 
 fn remove_all(
@@ -207,16 +252,7 @@ fn remove_all(
     now: Now,
     out: &mut Outbox<PodAction>,
 ) -> bool {
-    for c in &snapshot.containers {
-        remove(b, c, now, out);
-    }
-    if !snapshot.containers.is_empty() || b.ledger.any_container_busy() {
-        return false;
-    }
-    if let Some(s) = snapshot.sandboxes.first() {
-        if b.may_act(&Target::Sandbox, now) {
-            discard_sandbox(b, &s.id, now, out);
-        }
+    if !empty(b, snapshot, Logs::WithThePod, now, out) {
         return false;
     }
     if !b.ledger.all_fresh(snapshot.as_of) || !b.may_conclude_absence(b.ledger.all_absent_after(), now) {
@@ -252,19 +288,23 @@ pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<
 
 /// Publishes the status of a pod that is over; nothing new is learned from containers that were removed.
 pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
-    let removing = t.cleanup == Cleanup::Removing;
+    let removing = t.cleanup != Cleanup::Kept;
     if let Some(p) = t.pod.clone().filter(|p| !removing || can_tell(p, b)) {
         let status = b.status(&p, &t.waiting, Stage::down(verdict(&t.reason).as_ref()), now);
         b.publish(status, out);
     }
 }
 
+/// Its status says that it ended.
+fn told_end(p: &Pod) -> bool {
+    p.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal).is_some()
+}
+
 /// False after a restart in the middle of removal: some containers are gone already, and what an earlier incarnation
 /// said of them must not be contradicted. Of an API pod its end is in its status, once it was told; a status without
 /// an end may be older than what was said (a list of a server that lags behind).
 fn can_tell(p: &Pod, b: &Base) -> bool {
-    let told = p.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal);
-    if told.is_some() && !pod::is_static(p) {
+    if told_end(p) && !pod::is_static(p) {
         return true;
     }
     let seen = |name: &str| b.snapshot.as_ref().is_some_and(|s| s.containers.iter().any(|c| c.name == name));

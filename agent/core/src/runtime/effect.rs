@@ -15,6 +15,7 @@ use crate::container_spec::env_files::{EnvFile, EnvFiles};
 use crate::drivers::Class;
 use crate::images::keyring::Credential;
 use crate::lifecycle_hooks::HookCall;
+use crate::logs::retention::RemovedLog;
 use crate::resources::cgroups::pod::PodCgroup;
 use crate::volume;
 
@@ -184,10 +185,12 @@ pub enum Effect {
         /// Whole seconds of grace; never below 2 (fact 3 of the contract) except for RestartAllContainers.
         grace_s: u32,
     },
-    /// `RemoveContainer`; idempotent.
+    /// `RemoveContainer`, after its log files; idempotent.
     RemoveContainer {
         /// Which.
         container: ContainerId,
+        /// What goes of its logs; `None`: nothing, or they go with the pod's.
+        log: Option<RemovedLog>,
     },
     /// Run a postStart or preStop hook; the answer is [`EffectOk::Hook`].
     RunHook {

@@ -46,6 +46,7 @@ use crate::api::{ApiCall, ApiError, ApiReply, ApiResult, ObjectName, WatchEvent}
 use crate::drivers::Class;
 use crate::machine::{EffectId, Machine, Outbox};
 use crate::runtime::{PodKey, PodUid};
+use crate::status::Phase;
 use crate::time::{Mono, Now};
 use crate::types::pod;
 
@@ -343,7 +344,12 @@ impl StatusManager {
             return;
         }
         let under_way = self.flights.values().map(|flight| &flight.pod);
-        let untold: BTreeSet<PodUid> = self.dirty.iter().chain(under_way).cloned().collect();
+        // What a new agent may not contradict it does not tell: the API server hears of such an end when the object goes.
+        let unended = self.pods.iter().filter(|(_, entry)| {
+            !entry.may_run() && !entry.deleted && self.api.of(&entry.key).is_some_and(|(p, _)| !has_ended(p))
+        });
+        let unended = unended.map(|(uid, _)| uid);
+        let untold: BTreeSet<PodUid> = self.dirty.iter().chain(under_way).chain(unended).cloned().collect();
         if asked || self.untold.as_ref() != Some(&untold) {
             out.push(StatusAction::Untold(untold.clone()));
             self.untold = Some(untold);
@@ -378,6 +384,11 @@ impl StatusManager {
 /// No connection, no answer, or a server that asks for patience.
 fn is_unreachable(class: Class) -> bool {
     matches!(class, Class::Unavailable | Class::DeadlineExceeded | Class::Retryable { .. })
+}
+
+/// The API server shows its end.
+fn has_ended(p: &Pod) -> bool {
+    p.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal).is_some()
 }
 
 fn object_name(key: &PodKey) -> ObjectName {

@@ -193,6 +193,27 @@ fn who_asks_hears_what_the_server_does_not_know() {
 }
 
 #[test]
+fn an_end_that_nobody_may_tell_is_not_told() {
+    let mut n =
+        Node::new(&[api_pod("u", 5, json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}))]);
+    n.step(StatusEvent::AskUntold);
+    // A new agent found none of its containers: it has no status for it.
+    n.step(StatusEvent::Terminated(key("u")));
+    assert_eq!(n.untold.last(), Some(&vec!["u".to_owned()]));
+    n.step(StatusEvent::Finished(key("u")));
+    let (id, patch) = n.patch();
+    assert_eq!(patch["status"], json!({"phase": "Failed"}));
+    assert_eq!(n.untold.len(), 2, "still");
+    let ended =
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Failed"}});
+    n.answer(id, reply(&api_pod("u", 6, ended)));
+    let (id, call) = n.call();
+    assert!(matches!(call, ApiCall::DeletePod { .. }), "{call:?}");
+    n.answer(id, Ok(ApiReply::Done));
+    assert_eq!(n.untold.last(), Some(&Vec::new()));
+}
+
+#[test]
 fn a_stale_base_is_read_and_then_patched_without_version() {
     let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
     n.step(said("u", json!({"phase": "Running"})));

@@ -126,7 +126,16 @@ impl<R: Runtime + RuntimeStatistics> Senses for LinuxSenses<R> {
 
     fn reclaim(&self, what: Reclaim) -> Later<'_, ()> {
         Box::pin(async move {
-            // Dead containers are with their pods' workers, which keep no more than one of a kind.
+            // Containers first: their images are in use until then.
+            if what.containers {
+                match tokio::time::timeout(PATIENCE, self.garbage.delete_unused_containers()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::warn!(error = chain(&error), "dead containers not removed"),
+                    Err(_) => {
+                        tracing::warn!("dead containers are still being removed; nobody waits for that")
+                    }
+                }
+            }
             if !what.images {
                 return;
             }

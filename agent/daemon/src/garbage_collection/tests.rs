@@ -13,6 +13,7 @@ use agent_core::time::Wall;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::mailbox::Inbox;
 use crate::metrics::Metrics;
 use crate::status::StatusStore;
 use crate::testing::VirtualClock;
@@ -73,6 +74,8 @@ struct Place {
     uses: ImageUses,
     tasks: Tasks,
     gc: GarbageCollection,
+    deleted: watch::Sender<u64>,
+    manager: Inbox<ManagerEvent>,
     _root: tempfile::TempDir,
 }
 
@@ -94,7 +97,10 @@ fn place(high_percent: u8, ids: &[&str]) -> Place {
     }
     let root = tempfile::tempdir().unwrap();
     let records = pull_records::Policy { verification: None, allowlist: Vec::new() };
+    let (to_manager, manager) = tasks.mailbox();
+    let (deleted, view) = watch::channel(0);
     let around = Surroundings {
+        containers: UnusedContainers { manager: to_manager, deleted: view },
         images: images.clone(),
         uses: uses.clone(),
         records: Arc::new(PullRecords::new(root.path(), records)),
@@ -111,7 +117,7 @@ fn place(high_percent: u8, ids: &[&str]) -> Place {
         Policy { high_percent, low_percent: 0, minimum_age: Duration::from_mins(2), maximum_age: None };
     let (gc, asked) = requests();
     start(policy, around, asked);
-    Place { gc, images, uses, tasks, _root: root }
+    Place { gc, deleted, manager, images, uses, tasks, _root: root }
 }
 
 impl Place {
@@ -175,4 +181,18 @@ fn the_configuration() {
     let made = policy(&KubeletConfiguration::default());
     assert_eq!((made.high_percent, made.low_percent, made.maximum_age), (85, 80, None));
     assert_eq!(made.minimum_age, Duration::from_mins(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_containers_are_waited_for_and_those_that_stay_are_told() {
+    let mut p = place(100, &[]);
+    let (asked, done) = tokio::join!(p.gc.delete_unused_containers(), async {
+        let asked = p.manager.recv().await;
+        p.deleted.send_modify(|times| *times += 1);
+        asked
+    });
+    assert!(matches!(done, ManagerEvent::DeleteUnused));
+    asked.unwrap();
+    let error = p.gc.delete_unused_containers().await.unwrap_err();
+    assert_eq!(error.to_string(), "dead containers of pods that are over are still there after 30 s");
 }

@@ -5,6 +5,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 pub mod api;
+pub mod cgroups;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use agent_linux::clock::Clock;
 use agent_sim::driver::FakeDriver;
 use agent_sim::fake_runtime::{FakeRuntime, image};
 use api::TestApi;
+use cgroups::Hierarchy;
 use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_agent::actor::Tasks;
 use orlop_agent::cluster::feeds::NodeFactsSource;
@@ -100,6 +102,7 @@ pub struct Machine {
     pub dir: tempfile::TempDir,
     pub driver: FakeDriver,
     pub clock: Arc<VirtualClock>,
+    pub cgroups: Hierarchy,
     /// What is counted, over all agents.
     pub metrics: Metrics,
     /// The cluster that it belongs to.
@@ -126,7 +129,7 @@ impl Machine {
         let time = clock.clone();
         let driver = FakeDriver::new(runtime, move || time.now());
         let metrics = Metrics::new(clock.clone());
-        Machine { dir, driver, clock, metrics, api: None }
+        Machine { dir, driver, clock, cgroups: Hierarchy::default(), metrics, api: None }
     }
 
     pub fn path(&self, below: &str) -> PathBuf {
@@ -172,7 +175,7 @@ impl Machine {
             images: driver,
             signals: NoEvents,
             facts: Arc::new(Facts(node)),
-            cgroups: None,
+            cgroups: Some(self.cgroups.plan()),
             senses: None,
             metrics: self.metrics.clone(),
             cluster: self.api.as_ref().map(|api| (api::plan(), api.connect(&tasks))),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::world::{World, context, make_pod};
+use super::world::{SECOND, World, context, make_pod};
 use crate::container_spec::NodeContext;
 use crate::drivers::Class;
 use crate::pod_worker::{KillReason, PodWorker, WorkerContext};
@@ -14,11 +14,16 @@ use crate::time::Mono;
 
 /// A world whose pods have cgroups.
 fn world(per_qos: bool) -> World {
+    fenced(per_qos, Mono(0))
+}
+
+/// The same, where calls of an earlier agent are over at `fence_until`.
+fn fenced(per_qos: bool, fence_until: Mono) -> World {
     let mut node = NodeContext::new("n");
     node.cgroup.per_qos = per_qos;
     let context = WorkerContext { specs: Arc::new(node), ..(*context()).clone() };
     let mut w = World::new();
-    w.worker = PodWorker::new(w.worker.key().clone(), Arc::new(context), Mono(0));
+    w.worker = PodWorker::new(w.worker.key().clone(), Arc::new(context), fence_until);
     w
 }
 
@@ -94,4 +99,19 @@ fn a_new_agent_sees_to_it_before_it_makes_anything() {
     w.settle();
     assert_eq!(w.count("remove_cgroup"), 1, "the pod is kept, its cgroup is not");
     assert!(w.dirs);
+}
+
+#[test]
+fn what_was_made_while_a_removal_may_be_under_way_is_looked_at_again_before_the_sandbox() {
+    let mut w = fenced(true, Mono(61 * SECOND));
+    w.desire(&pod());
+    w.settle();
+    assert_eq!(
+        (w.count("ensure_cgroup"), w.count("run_sandbox")),
+        (1, 0),
+        "an earlier agent's calls are not over"
+    );
+    w.wait(Duration::from_secs(61));
+    assert_eq!((w.count("ensure_cgroup"), w.count("run_sandbox")), (2, 1));
+    assert_eq!(w.phase(), "Running");
 }

@@ -1,12 +1,15 @@
 //! When a pod may be told to be over.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 
 use super::world::{World, make_pod};
 use super::{one, secs};
 use crate::drivers::Class;
-use crate::pod_worker::api::KillReason;
-use crate::runtime::effect::EffectError;
+use crate::pod_worker::api::{KillReason, PodEvent};
+use crate::runtime::effect::{Effect, EffectError};
 
 #[test]
 fn a_pod_is_not_over_while_a_start_is_under_way() {
@@ -104,4 +107,81 @@ fn a_lost_start_of_what_was_not_started_is_waited_for() {
     assert!(w.finished.is_none(), "it may still begin");
     w.wait(secs(5));
     assert!(w.finished.is_some());
+}
+
+/// As the API has it once it was told that the pod ended.
+fn told_over(p: &Pod, phase: &str) -> Arc<Pod> {
+    let mut p = p.clone();
+    p.status = Some(PodStatus { phase: Some(phase.to_owned()), ..PodStatus::default() });
+    Arc::new(p)
+}
+
+#[test]
+fn what_is_kept_of_a_pod_goes_when_space_is_short_and_its_end_is_told() {
+    let p = one("Never");
+    let mut w = World::with(&p);
+    w.end("a", 3);
+    w.settle();
+    assert_eq!((w.phase(), w.runtime.containers.len()), ("Failed", 1));
+    w.step(PodEvent::DeleteUnused);
+    w.settle();
+    assert_eq!(w.runtime.containers.len(), 1, "the API does not know yet how it ended");
+    assert!(w.worker.is_stripped(), "nobody is to wait for it");
+
+    let over = told_over(&p, "Failed");
+    w.desire(&over);
+    let before = w.statuses.last().cloned();
+    w.step(PodEvent::DeleteUnused);
+    assert!(!w.worker.is_stripped());
+    let removal = w.pending.values().find_map(|call| match &call.effect {
+        Effect::RemoveContainer { log, .. } => log.clone(),
+        _ => None,
+    });
+    assert!(removal.is_some_and(|log| log.even_newest), "its logs go, too");
+    w.settle();
+    assert!(w.runtime.containers.is_empty() && w.runtime.sandboxes.is_empty());
+    assert!(w.worker.is_stripped());
+    assert_eq!(
+        (w.statuses.last().cloned(), w.count("remove_pod_dirs")),
+        (before, 0),
+        "it is as over as it was"
+    );
+    w.wait(secs(600));
+    assert_eq!((w.worker.state_name(), w.count("start_container")), ("terminated", 1));
+    w.kill(KillReason::Removed, None);
+    w.settle();
+    assert_eq!((w.worker.state_name(), w.count("remove_pod_dirs")), ("finished", 1));
+}
+
+#[test]
+fn what_is_kept_of_a_static_pod_stays_for_only_the_runtime_knows_that_it_ended() {
+    let mut p = (*one("Never")).clone();
+    p.metadata
+        .annotations
+        .get_or_insert_default()
+        .insert("kubernetes.io/config.source".into(), "file".into());
+    let mut w = World::with(&told_over(&p, "Running"));
+    w.end("a", 0);
+    w.desire(&told_over(&p, "Succeeded"));
+    w.step(PodEvent::DeleteUnused);
+    w.settle();
+    assert_eq!((w.runtime.containers.len(), w.worker.is_stripped()), (1, true));
+}
+
+#[test]
+fn logs_of_superseded_instances_go_and_the_newest_stays() {
+    let mut w = World::with(&one("Always"));
+    let mut logs = Vec::new();
+    for _ in 0..3 {
+        w.end("a", 1);
+        while let Some((id, call)) = w.pending.iter().next() {
+            let id = *id;
+            if let Effect::RemoveContainer { log, .. } = &call.effect {
+                logs.extend(log.clone());
+            }
+            w.perform(id);
+        }
+        w.wait(secs(600));
+    }
+    assert!(logs.len() >= 2 && logs.iter().all(|log| !log.even_newest), "{logs:?}");
 }

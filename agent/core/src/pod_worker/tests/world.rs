@@ -227,7 +227,7 @@ impl Runtime {
                 self.exit(wall, container, 143);
                 Ok(EffectOk::Done)
             }
-            Effect::RemoveContainer { container } => {
+            Effect::RemoveContainer { container, .. } => {
                 self.containers.remove(container);
                 Ok(EffectOk::Done)
             }
@@ -593,7 +593,9 @@ fn describe(effect: &Effect) -> String {
         Effect::RunSandbox { config } => format!("/{}", config.attempt),
         Effect::StopSandbox { sandbox } | Effect::RemoveSandbox { sandbox } => sandbox.to_string(),
         Effect::CreateContainer { config, .. } => format!("{}/{}", config.name, config.attempt),
-        Effect::StartContainer { container } | Effect::RemoveContainer { container } => container.to_string(),
+        Effect::StartContainer { container } | Effect::RemoveContainer { container, .. } => {
+            container.to_string()
+        }
         Effect::StopContainer { container, grace_s } => format!("{container} {grace_s}"),
         _ => String::new(),
     };

@@ -1,0 +1,75 @@
+//! Which log files go with an instance of a container. Contract 13.
+//!
+//! In: names of the files in a container's log directory, the attempt that is being removed. Out: the files that go, the
+//! rotated and compressed ones among them. Invariant: unless all go, those of the newest attempt stay, for they tell the
+//! next one its number. Upstream: `removeContainerLog`, kuberuntime_container.go.
+
+use serde::{Deserialize, Serialize};
+
+/// The log of an instance that is being removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedLog {
+    /// Absolute path, as the runtime has it.
+    pub path: String,
+    /// No further instance will be made: the newest attempt's files go, too.
+    pub even_newest: bool,
+}
+
+/// The attempt that a file is of: of `3.log` it is 3, of `12.log.20261122-034500.gz` it is 12.
+#[must_use]
+pub fn attempt_of(name: &str) -> Option<u32> {
+    let (attempt, rest) = name.split_once(".log")?;
+    (rest.is_empty() || rest.starts_with('.')).then(|| attempt.parse().ok())?
+}
+
+/// The newest attempt that left a file.
+#[must_use]
+pub fn newest<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<u32> {
+    names.into_iter().filter_map(attempt_of).max()
+}
+
+/// What goes with `attempt`: its files, and those of attempts before it that a runtime forgot.
+#[must_use]
+pub fn superseded<'a>(names: &[&'a str], attempt: u32, even_newest: bool) -> Vec<&'a str> {
+    let newest = newest(names.iter().copied());
+    let goes = |of: u32| of <= attempt && (even_newest || Some(of) < newest);
+    names.iter().copied().filter(|name| attempt_of(name).is_some_and(goes)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 8] = [
+        "0.log",
+        "0.log.20261122-034500.gz",
+        "1.log",
+        "2.log.20261122-034500",
+        "2.log",
+        "x.log",
+        "1.login",
+        "note",
+    ];
+
+    #[test]
+    fn older_files_go_with_their_instance() {
+        assert_eq!(superseded(&NAMES, 0, false), ["0.log", "0.log.20261122-034500.gz"]);
+        assert_eq!(
+            superseded(&NAMES, 1, false),
+            ["0.log", "0.log.20261122-034500.gz", "1.log"],
+            "forgotten ones, too"
+        );
+        assert_eq!(superseded(&NAMES, 2, false).len(), 3, "the newest stays");
+        assert_eq!(superseded(&NAMES, 7, false).len(), 3, "whatever the runtime's number is");
+        let all = superseded(&NAMES, 2, true);
+        assert_eq!(all.len(), 5);
+        assert!(!all.contains(&"x.log") && !all.contains(&"1.login"), "what is nobody's stays");
+        assert!(superseded(&[], 3, true).is_empty());
+    }
+
+    #[test]
+    fn attempts_of_files() {
+        assert_eq!(newest(NAMES), Some(2));
+        assert_eq!(newest(["x.log", "99", "log"]), None);
+    }
+}

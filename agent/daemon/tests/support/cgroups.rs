@@ -1,0 +1,47 @@
+//! A hierarchy of cgroups in memory, which outlives agents.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use agent_core::drivers::{CgroupDriver, Cgroups, DriverError};
+use agent_core::resources::cgroups::manager::Config;
+use agent_core::resources::cgroups::name::KUBEPODS;
+use agent_core::resources::cgroups::{CgroupName, CgroupValues};
+use orlop_agent::container_manager::ContainerManagerPlan;
+
+const DRIVER: CgroupDriver = CgroupDriver::Systemd;
+
+#[derive(Clone, Default)]
+pub struct Hierarchy(Arc<Mutex<BTreeSet<String>>>);
+
+impl Hierarchy {
+    pub fn plan(&self) -> ContainerManagerPlan {
+        let config = Config { kubepods: CgroupName::default().child(KUBEPODS), ..Config::default() };
+        ContainerManagerPlan { driver: Arc::new(self.clone()), config }
+    }
+
+    /// Paths of pods' own cgroups.
+    pub fn of_pods(&self) -> Vec<String> {
+        self.0.lock().unwrap().iter().filter(|path| path.contains("-pod")).cloned().collect()
+    }
+}
+
+impl Cgroups for Hierarchy {
+    async fn apply(&self, name: &CgroupName, _: &CgroupValues, _: bool) -> Result<(), DriverError> {
+        self.0.lock().unwrap().insert(name.path(DRIVER));
+        Ok(())
+    }
+
+    async fn remove(&self, name: &CgroupName) -> Result<(), DriverError> {
+        let path = name.path(DRIVER);
+        self.0.lock().unwrap().retain(|other| !other.starts_with(&path));
+        Ok(())
+    }
+
+    async fn children(&self, name: &CgroupName) -> Result<Vec<String>, DriverError> {
+        let above = name.path(DRIVER) + "/";
+        let there = self.0.lock().unwrap();
+        let below = there.iter().filter_map(|path| path.strip_prefix(&above));
+        Ok(below.filter(|rest| !rest.contains('/')).map(str::to_owned).collect())
+    }
+}

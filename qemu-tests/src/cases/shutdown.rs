@@ -225,12 +225,17 @@ fn ensure_order_of_units(vm: &mut VmNode) -> Result<()> {
     Ok(())
 }
 
+/// The agent holds its delay lock: it asks for it when the node is ready, so a moment after that it has it.
+fn await_lock(vm: &mut VmNode) -> Result<()> {
+    let lock = "busctl call org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager \
+                ListInhibitors | grep -q 'shutdown.*kubelet.*delay'";
+    vm.vm()?.shell()?.must(&format!("timeout 60 sh -c \"until {lock}; do sleep 0.5; done\""))?;
+    Ok(())
+}
+
 fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm } = fixture(cx)?;
-    vm.vm()?.shell()?.must(
-        "busctl call org.freedesktop.login1 /org/freedesktop/login1 \
-        org.freedesktop.login1.Manager ListInhibitors | grep -q 'shutdown.*kubelet.*delay'",
-    )?;
+    await_lock(vm)?;
     let before = boot_id(cluster)?;
     run_pods(
         cluster,

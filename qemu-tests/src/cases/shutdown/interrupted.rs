@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde_json::json;
 
 use super::{
-    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, VM, await_boot, boot_id, ensure_no_unclean_shutdown,
-    ensure_terminated, fixture, is_unclean, pod, receipt, run_pods, terminated,
+    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, VM, await_boot, await_lock, boot_id,
+    ensure_no_unclean_shutdown, ensure_terminated, fixture, is_unclean, pod, receipt, run_pods, terminated,
 };
 use crate::case::CaseContext;
 use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready};
@@ -114,7 +114,7 @@ pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     })?;
     let shell = vm.vm()?.shell()?;
     shell.must("systemctl unmask --runtime reboot.target")?;
-    shell.must(&format!("{LOGIND} ListInhibitors | grep -q 'shutdown.*kubelet.*delay'"))?;
+    await_lock(vm)?;
     run_pods(cluster, vec![pod("next", None, 0, 2)])?;
     // What the API's pods were told stays true.
     terminated(cluster, "leaves")?;

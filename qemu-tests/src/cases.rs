@@ -82,7 +82,6 @@ pub fn all() -> Vec<Case> {
         join_services::CASES,
         join_admission::CASES,
         defence_eviction::CASES,
-        defence_memory::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
         join_claims::CASES,

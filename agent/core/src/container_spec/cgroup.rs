@@ -7,8 +7,6 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::context::{CgroupContext, NodeContext};
 use crate::resources::cgroups::pod as pod_cgroups;
-use crate::resources::qos_class;
-use crate::types::pod;
 
 /// The pod's `cgroup_parent`: a full slice path for systemd, a directory for cgroupfs. Without
 /// `cgroupsPerQOS` it is the configured root, and empty (the runtime's choice) if there is none.
@@ -17,14 +15,16 @@ pub fn cgroup_parent(pod: &Pod, node: &NodeContext) -> String {
     if !node.cgroup.per_qos {
         return node.cgroup.root.clone();
     }
-    let above = pod_cgroups::of_class(&pod_cgroups::kubepods(&node.cgroup), qos_class(pod));
-    above.child(&pod_cgroups::component(pod::uid(pod))).path(node.cgroup.driver)
+    pod_cgroups::name(pod, &node.cgroup).path(node.cgroup.driver)
 }
 
 /// The cgroup in which all pods' cgroups are; the root without `cgroupsPerQOS`, where the runtime chooses.
 #[must_use]
 pub fn kubepods(cgroup: &CgroupContext) -> String {
-    if cgroup.per_qos { pod_cgroups::kubepods(cgroup).path(cgroup.driver) } else { "/".to_owned() }
+    match cgroup.per_qos {
+        true => pod_cgroups::kubepods(&cgroup.root, cgroup.driver).path(cgroup.driver),
+        false => "/".to_owned(),
+    }
 }
 
 #[cfg(test)]

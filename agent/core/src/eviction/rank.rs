@@ -80,8 +80,7 @@ pub(super) fn request(p: &Pod, resource: &str) -> Quantity {
 fn whole_pod_request(p: &Pod, resource: &str) -> Option<Quantity> {
     let resources = pod::spec(p).resources.as_ref()?;
     let is_set = [&resources.requests, &resources.limits].into_iter().flatten().any(|list| !list.is_empty());
-    let request = || resources.requests.as_ref().and_then(|list| list.get(resource));
-    is_set.then(|| request().and_then(|q| Quantity::parse(&q.0).ok()).unwrap_or_default())
+    is_set.then(|| requests::pod_level_request(p, resource).unwrap_or_default())
 }
 
 /// What of a pod is on the file system of the signal.

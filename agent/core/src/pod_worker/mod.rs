@@ -188,7 +188,7 @@ impl PodWorker {
         };
         volumes::desired(&mut self.base, before.as_deref(), &pod);
         let deleted = pod.metadata.deletion_timestamp.is_some();
-        let over = pod.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal);
+        let over = pod.status.as_ref().and_then(Phase::end);
         match &mut self.state {
             State::Pending => {
                 let syncing = Syncing::new(pod, self.base.ctx.crash_loop);

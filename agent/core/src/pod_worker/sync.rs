@@ -66,7 +66,7 @@ pub(super) fn advance(
     let replacing = actions.start.iter().any(comes_back);
     if s.chain.is_none() && !actions.resetting && !replacing && b.ledger.all_fresh(snapshot.as_of) {
         let status = b.status(&s.pod, &s.waiting, Stage::default(), now);
-        if status.phase.as_deref().and_then(Phase::terminal).is_some() {
+        if Phase::end(&status).is_some() {
             return Some(KillReason::Ended);
         }
     }

@@ -274,7 +274,7 @@ fn remove_all(
 pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     if let Some(p) = t.pod.clone().filter(|p| !t.remove || can_tell(p, b)) {
         let mut status = b.status(&p, &t.waiting, Stage::down(verdict(&t.reason).as_ref()), now);
-        let over = |s: &PodStatus| s.phase.as_deref().and_then(Phase::terminal).is_some();
+        let over = |s: &PodStatus| Phase::end(s).is_some();
         let known = [b.published.as_deref(), p.status.as_ref()].into_iter().flatten().any(over);
         if over(&status) && !known {
             // After a restart nothing was published yet, and what an earlier incarnation said is not known.
@@ -297,7 +297,7 @@ pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Ou
 
 /// Its status says that it ended.
 fn told_end(p: &Pod) -> bool {
-    p.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal).is_some()
+    p.status.as_ref().and_then(Phase::end).is_some()
 }
 
 /// False after a restart in the middle of removal: some containers are gone already, and what an earlier incarnation

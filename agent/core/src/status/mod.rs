@@ -129,7 +129,7 @@ fn decide_phase(
 ) -> (Phase, Option<String>, Option<String>) {
     let known = [inputs.previous, inputs.pod.status.as_ref()];
     for status in known.into_iter().flatten() {
-        if let Some(p) = status.phase.as_deref().and_then(Phase::terminal) {
+        if let Some(p) = Phase::end(status) {
             return (p, status.reason.clone(), status.message.clone());
         }
     }

@@ -2,7 +2,9 @@
 //!
 //! In: specification and statuses. Out: [`Phase`]. Upstream: getPhase in pkg/kubelet/kubelet_pods.go.
 
-use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus,
+};
 
 use super::containers::Statuses;
 use super::reset::RESTARTING_ALL;
@@ -46,6 +48,12 @@ impl Phase {
     #[must_use]
     pub fn terminal(text: &str) -> Option<Phase> {
         Phase::parse(text).filter(|p| p.is_terminal())
+    }
+
+    /// The end that a status tells, if it tells one.
+    #[must_use]
+    pub fn end(status: &PodStatus) -> Option<Phase> {
+        status.phase.as_deref().and_then(Phase::terminal)
     }
 
     /// Succeeded or Failed.

@@ -43,7 +43,7 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, now: Now) -> Option<Wanted> {
     let wanted = |need, call, not_before| Some(Wanted { need, call, api_uid: uid.clone(), not_before });
     let before = shown.status.clone().unwrap_or_default();
     let asked = shown.metadata.deletion_timestamp.is_some() && via == Via::Itself;
-    let told = before.phase.as_deref().and_then(Phase::terminal).is_some();
+    let told = Phase::end(&before).is_some();
     // A pod with the annotation of a mirror pod is never ours to delete here, whatever its UID.
     let to_delete = asked && told && entry.is_over() && super::book::mirror_hash(shown).is_none();
     let find = || ApiCall::FindPod { pod: name_of(shown), node: api.node_name().into() };

@@ -45,7 +45,7 @@ pub struct MergeInputs<'a> {
 pub fn merge(inputs: &MergeInputs<'_>, mut status: PodStatus) -> PodStatus {
     let empty = PodStatus::default();
     let before = inputs.shown.status.as_ref().unwrap_or(&empty);
-    let terminal = |s: &PodStatus| s.phase.as_deref().and_then(Phase::terminal).is_some();
+    let terminal = |s: &PodStatus| Phase::end(s).is_some();
     let ends = !terminal(before) && terminal(&status);
     status.conditions = Some(conditions(inputs, before, &status, ends));
     status.resource_claim_statuses.clone_from(&before.resource_claim_statuses);

@@ -346,7 +346,12 @@ impl StatusManager {
         let under_way = self.flights.values().map(|flight| &flight.pod);
         // What a new agent may not contradict it does not tell: the API server hears of such an end when the object goes.
         let unended = self.pods.iter().filter(|(_, entry)| {
-            !entry.may_run() && !entry.deleted && self.api.of(&entry.key).is_some_and(|(p, _)| !has_ended(p))
+            !entry.may_run()
+                && !entry.deleted
+                && self
+                    .api
+                    .of(&entry.key)
+                    .is_some_and(|(p, _)| p.status.as_ref().and_then(Phase::end).is_none())
         });
         let unended = unended.map(|(uid, _)| uid);
         let untold: BTreeSet<PodUid> = self.dirty.iter().chain(under_way).chain(unended).cloned().collect();
@@ -384,11 +389,6 @@ impl StatusManager {
 /// No connection, no answer, or a server that asks for patience.
 fn is_unreachable(class: Class) -> bool {
     matches!(class, Class::Unavailable | Class::DeadlineExceeded | Class::Retryable { .. })
-}
-
-/// The API server shows its end.
-fn has_ended(p: &Pod) -> bool {
-    p.status.as_ref().and_then(|s| s.phase.as_deref()).and_then(Phase::terminal).is_some()
 }
 
 fn object_name(key: &PodKey) -> ObjectName {

@@ -24,7 +24,7 @@ pub fn terminated_status(pod: &Pod, status: &PodStatus) -> PodStatus {
     let mut init: Vec<&mut ContainerStatus> = init.collect();
     let started = init.iter().rposition(|c| has_started(c)).map_or(0, |last| last + 1);
     init.iter_mut().take(started).for_each(|c| end(c));
-    if out.phase.as_deref().and_then(Phase::terminal).is_none() {
+    if Phase::end(&out).is_none() {
         out.phase = Some(Phase::Failed.as_str().to_owned());
     }
     out

@@ -7,9 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_core::drivers::CgroupDriver;
-use agent_core::resources::cgroups::CgroupName;
 use agent_core::resources::cgroups::manager::Config;
-use agent_core::resources::cgroups::name::KUBEPODS;
+use agent_core::resources::cgroups::pod;
 use agent_core::resources::cgroups::tiers::{self, MemoryQos};
 use agent_linux::cgroups::LinuxCgroups;
 use agent_linux::machine;
@@ -51,7 +50,7 @@ pub fn plan(
     };
     let memory = memory_qos(kubelet);
     let config = Config {
-        kubepods: CgroupName::of_root(&kubelet.cgroup_root, driver).child(KUBEPODS),
+        kubepods: pod::kubepods(&kubelet.cgroup_root, driver),
         root: tiers::root(kubelet, &machine),
         reserved: tiers::reserved(kubelet, &machine, driver, memory),
         hugepage_sizes: machine.hugepage_sizes,

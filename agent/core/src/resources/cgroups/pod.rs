@@ -24,10 +24,10 @@ pub struct PodCgroup {
     pub values: CgroupValues,
 }
 
-/// The cgroup of all pods.
+/// The cgroup of all pods, below `cgroupRoot`.
 #[must_use]
-pub fn kubepods(cgroup: &CgroupContext) -> CgroupName {
-    CgroupName::of_root(&cgroup.root, cgroup.driver).child(KUBEPODS)
+pub fn kubepods(root: &str, driver: CgroupDriver) -> CgroupName {
+    CgroupName::of_root(root, driver).child(KUBEPODS)
 }
 
 /// The cgroup of all pods of a class.
@@ -65,14 +65,20 @@ pub fn of_directory(directory: &str) -> Option<(&str, String)> {
     Some((component, uid))
 }
 
+/// Where the pod's cgroup is.
+#[must_use]
+pub fn name(p: &Pod, cgroup: &CgroupContext) -> CgroupName {
+    let above = of_class(&kubepods(&cgroup.root, cgroup.driver), qos_class(p));
+    above.child(&component(pod::uid(p)))
+}
+
 /// The pod's cgroup; `None` on a node whose pods have none (`cgroupsPerQOS: false`).
 #[must_use]
 pub fn pod_cgroup(p: &Pod, node: &NodeContext) -> Option<PodCgroup> {
     if !node.cgroup.per_qos {
         return None;
     }
-    let above = of_class(&kubepods(&node.cgroup), qos_class(p));
-    Some(PodCgroup { name: above.child(&component(pod::uid(p))), values: values(p, node) })
+    Some(PodCgroup { name: name(p, &node.cgroup), values: values(p, node) })
 }
 
 fn values(p: &Pod, node: &NodeContext) -> CgroupValues {

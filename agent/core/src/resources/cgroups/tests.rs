@@ -15,6 +15,7 @@ use super::tiers::{self, Machine as Amounts, MemoryQos, Sums};
 use super::values::{UNBOUNDED, weight_of};
 use super::*;
 use crate::container_spec::NodeContext;
+use crate::container_spec::context::CgroupContext;
 use crate::container_spec::linux::cpu_shares;
 use crate::drivers::CgroupDriver::{Cgroupfs, Systemd};
 use crate::machine::{Machine, Outbox};
@@ -39,6 +40,11 @@ fn node() -> NodeContext {
     node
 }
 
+fn all_pods() -> CgroupName {
+    let CgroupContext { root, driver, .. } = node().cgroup;
+    kubepods(&root, driver)
+}
+
 fn files(spec: Value, node: &NodeContext) -> String {
     let PodCgroup { values, .. } = pod_cgroup(&pod(spec), node).unwrap();
     let files = values.files();
@@ -58,7 +64,7 @@ fn names() {
         let name = CgroupName::parse(text, driver);
         assert_eq!((name.path(driver).as_str(), name.unit().as_str()), (path, unit), "{text}");
     }
-    let pods = kubepods(&node().cgroup);
+    let pods = all_pods();
     assert_eq!(pods.to_string(), "[\"kubepods\"]");
     assert_eq!(pods.parent(), Some(CgroupName::default()));
     assert_eq!(CgroupName::default().parent(), None);
@@ -258,7 +264,7 @@ fn done(target: Target) -> Event {
 
 #[test]
 fn all_pods_then_classes_then_pods() {
-    let config = Config { kubepods: kubepods(&node().cgroup), ..Config::default() };
+    let config = Config { kubepods: all_pods(), ..Config::default() };
     let mut machine = ContainerManager::new(config);
     let mut w = World::default();
     let (burstable, best_effort) = (Target::Class(QosClass::Burstable), Target::Class(QosClass::BestEffort));

@@ -141,12 +141,40 @@ pub fn was_early(all: &[Request], at: usize) -> bool {
     one.next().is_some_and(|times| near(&times[0], &times[times.len() - 1]))
 }
 
+/// True if the node was refused only because it wrote the status of a pod a moment after another node had got the next
+/// pod of that name, as a StatefulSet's pods follow each other. Upstream's kubelet meets the same refusals.
+#[must_use]
+pub fn was_late(all: &[Request], at: usize) -> bool {
+    let when = |r: &Request| r.at.parse::<Timestamp>().unwrap_or_default();
+    let Some(refused) = all.get(at).filter(|r| r.resource == "pods/status" && r.code == 403) else {
+        return false;
+    };
+    let path = |r: &Request| {
+        r.uri.split('?').next().unwrap_or_default().rsplit_once('/').map(|(pod, _)| pod.to_owned())
+    };
+    let given = |r: &Request| {
+        let since = when(refused).duration_since(when(r));
+        r.resource == "pods/binding"
+            && r.code == 201
+            && path(r) == path(refused)
+            && !since.is_negative()
+            && since.unsigned_abs() <= EARLY
+    };
+    let again = |r: &Request| {
+        r.user == refused.user
+            && is_forbidden(r)
+            && r.resource == refused.resource
+            && path(r) == path(refused)
+    };
+    all.iter().any(given) && all.iter().filter(|r| again(r)).count() == 1
+}
+
 /// Requests from this address that got no answer to be content with, whoever the API server took it for; those that were
-/// merely early are left out.
+/// merely early or late are left out.
 #[must_use]
 pub fn failed_from<'a>(requests: &'a [Request], source: &str, codes: &[u16]) -> Vec<&'a Request> {
     let failed = |(at, r): &(usize, &Request)| {
-        r.source == source && codes.contains(&r.code) && !was_early(requests, *at)
+        r.source == source && codes.contains(&r.code) && !was_early(requests, *at) && !was_late(requests, *at)
     };
     requests.iter().enumerate().filter(failed).map(|(_, r)| r).collect()
 }
@@ -194,5 +222,24 @@ mod tests {
         let for_good: Vec<Request> = [1, 2, 4, 8].map(|second| of("secrets", "a", second)).into();
         assert!(!was_early(&for_good, 0), "refused for good");
         assert!(!was_early(&[of("nodes", "a", 1)], 0));
+    }
+
+    #[test]
+    fn a_status_after_the_next_pod_of_the_name_was_bound_is_late() {
+        let of = |user: &str, pod: &str, sub: &str, code: u16, second: u32| Request {
+            user: user.to_owned(),
+            resource: format!("pods/{sub}"),
+            uri: format!("/api/v1/namespaces/default/pods/{pod}/{sub}?x"),
+            code,
+            at: format!("2026-11-21T12:00:{second:02}Z"),
+            ..parse(&format!("{LINE}\n")).unwrap().remove(0)
+        };
+        let bound = of("scheduler", "a-0", "binding", 201, 1);
+        let refused = of("system:node:a", "a-0", "status", 403, 2);
+        assert!(was_late(&[bound.clone(), refused.clone()], 1));
+        assert!(!was_late(&[bound.clone(), refused.clone(), refused.clone()], 1), "it did not stop");
+        assert!(!was_late(&[of("scheduler", "a-1", "binding", 201, 1), refused.clone()], 1), "another pod");
+        assert!(!was_late(&[of("scheduler", "a-0", "binding", 409, 1), refused.clone()], 1), "not bound");
+        assert!(!was_late(&[bound, of("system:node:a", "a-0", "status", 403, 20)], 1), "long after");
     }
 }

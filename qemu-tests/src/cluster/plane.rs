@@ -311,6 +311,7 @@ impl Cluster {
             audit::is_forbidden(request)
                 && !meant(request)
                 && !audit::was_early(&all, *at)
+                && !audit::was_late(&all, *at)
                 && !self.early.iter().any(|early| early.contains(at))
         });
         anyhow::ensure!(refused.is_empty(), "nodes made forbidden requests: {refused:#?}");

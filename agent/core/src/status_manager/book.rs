@@ -14,8 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::decide::Need;
 use super::{RECONCILE, name_of, object_name};
-use crate::api::ObjectName;
 use crate::api::retry::Retry;
+use crate::api::{ApiError, ObjectName};
 use crate::drivers::Class;
 use crate::pod_source::api::refusal;
 use crate::runtime::{PodKey, PodUid};
@@ -283,6 +283,14 @@ impl Entry {
     pub(super) fn not_before(&self, api_uid: &str) -> Option<Mono> {
         let last = self.written.as_ref()?;
         (last.version == self.version && last.api_uid == api_uid).then_some(last.again)
+    }
+
+    /// What the failure of a call allows.
+    pub(super) fn class(&self, need: &Need, error: &ApiError) -> Class {
+        // The node authoriser refuses the status of another node's pod before its UID is compared: a StatefulSet's next
+        // pod may have the name already. One that was just read is ours, and is refused for good.
+        let elsewhere = error.code == Some(403) && matches!(need, Need::Patch { .. }) && !self.just_read;
+        if elsewhere { Class::Conflict } else { error.class }
     }
 
     pub(super) fn failed(&mut self, need: &Need, class: Class, now: Mono, seed: &str) {

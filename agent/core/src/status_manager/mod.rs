@@ -268,7 +268,7 @@ impl StatusManager {
             (Need::Find, Err(e)) if e.class == Class::NotFound => self.api.gone(&flight.api_uid),
             (Need::Delete, Err(e)) if e.class == Class::NotFound => entry.deleted = true,
             (need, Err(error)) => {
-                let (class, seed) = (error.class, entry.key.uid.as_str().to_owned());
+                let (class, seed) = (entry.class(&need, &error), entry.key.uid.as_str().to_owned());
                 entry.failed(&need, class, now.mono, &seed);
                 let stale = matches!(class, Class::Conflict | Class::NotFound) && need != Need::Find;
                 if !stale {

@@ -38,6 +38,10 @@ fn error(class: Class) -> ApiResult {
     Err(ApiError { call: String::new(), class, code: None, reason: String::new(), message: String::new() })
 }
 
+fn forbidden() -> ApiResult {
+    error(Class::Invalid).map_err(|e| ApiError { code: Some(403), ..e })
+}
+
 fn reply(pod: &Pod) -> ApiResult {
     Ok(ApiReply::Pod(Box::new(pod.clone())))
 }
@@ -52,6 +56,8 @@ struct Node {
     told: Vec<Duration>,
     /// What was not told, each time that somebody was told so.
     untold: Vec<Vec<String>>,
+    /// How often somebody was told of a failure.
+    failed: usize,
 }
 
 impl Node {
@@ -64,6 +70,7 @@ impl Node {
             outdated: Vec::new(),
             told: Vec::new(),
             untold: Vec::new(),
+            failed: 0,
         };
         n.step(StatusEvent::Watch(WatchEvent::Listed(pods.iter().cloned().map(Arc::new).collect())));
         n
@@ -81,6 +88,7 @@ impl Node {
                     self.untold.push(uids.iter().map(ToString::to_string).collect())
                 }
                 StatusAction::Report(StatusReport::Told { took }) => self.told.push(took),
+                StatusAction::Report(StatusReport::Failed { .. }) => self.failed += 1,
                 StatusAction::Report(_) => {}
             }
         }
@@ -226,6 +234,35 @@ fn a_stale_base_is_read_and_then_patched_without_version() {
     n.answer(id, reply(&api_pod("u", 9, json!({"status": {"conditions": foreign}}))));
     let (_, patch) = n.patch();
     assert_eq!(patch, json!({"metadata": {"uid": "u"}, "status": {"phase": "Running"}}));
+}
+
+#[test]
+fn a_pod_whose_name_another_node_has_is_given_up() {
+    let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
+    n.step(said("u", json!({"phase": "Failed"})));
+    let (id, _) = n.patch();
+    n.answer(id, forbidden());
+    n.wait();
+    let (id, call) = n.call();
+    assert!(matches!(call, ApiCall::FindPod { .. }), "{call:?}");
+    n.answer(id, error(Class::NotFound));
+    assert_eq!(n.calls, []);
+    assert_eq!(n.failed, 0, "nobody needs to hear of it");
+}
+
+#[test]
+fn a_status_that_is_forbidden_for_good_is_complained_of_and_seldom_tried_again() {
+    let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
+    n.step(said("u", json!({"phase": "Running"})));
+    let (id, _) = n.patch();
+    n.answer(id, forbidden());
+    n.wait();
+    let (id, _) = n.call();
+    n.answer(id, reply(&api_pod("u", 5, json!({}))));
+    let (id, _) = n.patch();
+    n.answer(id, forbidden());
+    assert_eq!(n.failed, 1);
+    assert_eq!(n.calls, [], "not at once");
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub mod join_outage;
 pub mod join_plugins;
 pub mod join_pods;
 pub mod join_refused;
+pub mod join_resize;
 pub mod join_runtime_class;
 pub mod join_services;
 pub mod join_status;
@@ -82,6 +83,8 @@ pub fn all() -> Vec<Case> {
         join_services::CASES,
         join_admission::CASES,
         defence_eviction::CASES,
+        defence_memory::CASES,
+        join_resize::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
         join_claims::CASES,

@@ -4,7 +4,7 @@
 //! Invariants: only what is true is declared; names come in the order of upstream's registry.
 //! Upstream: component-helpers/nodedeclaredfeatures (KEP-5328).
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::FeatureGates;
 
 use crate::types::pod;
@@ -21,8 +21,8 @@ pub fn declared(gates: &FeatureGates) -> Vec<String> {
     if !gates.enabled("NodeDeclaredFeatures") {
         return Vec::new();
     }
-    let websockets = Some(WEBSOCKETS).filter(|gate| gates.enabled(gate));
-    DECLARED.into_iter().chain(websockets).map(str::to_owned).collect()
+    let gated = [WEBSOCKETS, INIT_CONTAINER_RESIZE].into_iter().filter(|gate| gates.enabled(gate));
+    DECLARED.into_iter().chain(gated).map(str::to_owned).collect()
 }
 
 const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
@@ -31,20 +31,9 @@ const INIT_CONTAINER_RESIZE: &str = "InPlacePodVerticalScalingInitContainers";
 /// What the update from `old` to `new` needs and this node does not have.
 #[must_use]
 pub fn missing_for_update(old: &Pod, new: &Pod) -> Vec<&'static str> {
-    let init = |p: &Pod| -> Vec<Container> {
-        let of = pod::init_containers(p).iter().filter(|c| !pod::is_sidecar(c));
-        of.cloned().collect()
-    };
-    let resized = |c: &Container| init(new).iter().any(|n| n.name == c.name && n.resources != c.resources);
-    let needs = [
-        (POD_LEVEL_RESIZE, pod::spec(old).resources != pod::spec(new).resources),
-        (INIT_CONTAINER_RESIZE, init(old).iter().any(resized)),
-    ];
-    needs
-        .into_iter()
-        .filter(|(name, needed)| *needed && !DECLARED.contains(name))
-        .map(|(name, _)| name)
-        .collect()
+    // Init containers are resized whether or not it is declared: the gate is for who asks.
+    let needed = pod::spec(old).resources != pod::spec(new).resources;
+    Some(POD_LEVEL_RESIZE).filter(|_| needed).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -59,8 +48,10 @@ mod tests {
             let map = set.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect();
             declared(&FeatureGates::resolve(&map).unwrap())
         };
-        assert_eq!(of(&[]), ["RestartAllContainersOnContainerExits", WEBSOCKETS]);
-        assert_eq!(of(&[(WEBSOCKETS, false)]), ["RestartAllContainersOnContainerExits"]);
+        let all = ["RestartAllContainersOnContainerExits", WEBSOCKETS, INIT_CONTAINER_RESIZE];
+        assert_eq!(of(&[]), all);
+        assert_eq!(of(&[(WEBSOCKETS, false)]), [all[0], all[2]]);
+        assert_eq!(of(&[(INIT_CONTAINER_RESIZE, false)]), all[..2]);
         let needing = [
             "NodeDeclaredFeatures",
             "InPlacePodLevelResourcesVerticalScaling",
@@ -82,7 +73,7 @@ mod tests {
             (regular("1"), regular("2"), vec![]),
             (init(json!(null), "1"), init(json!(null), "1"), vec![]),
             (init(json!("Always"), "1"), init(json!("Always"), "2"), vec![]),
-            (init(json!(null), "1"), init(json!(null), "2"), vec![INIT_CONTAINER_RESIZE]),
+            (init(json!(null), "1"), init(json!(null), "2"), vec![]),
             (whole("1"), whole("1"), vec![]),
             (whole("1"), whole("2"), vec![POD_LEVEL_RESIZE]),
             (regular("1"), whole("1"), vec![POD_LEVEL_RESIZE]),

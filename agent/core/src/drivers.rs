@@ -1,7 +1,7 @@
 //! The narrow traits behind which the world lives. Production drivers are in agent-cri and agent-linux,
 //! fakes in agent-sim; both pass the same contract suite (`agent_cri::testing::contract_suite`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::images::keyring::Credential;
 use crate::resources::cgroups::{CgroupName, CgroupValues};
-use crate::runtime::config::{ContainerConfig, SandboxConfig};
+use crate::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
 use crate::runtime::effect::ImageInfo;
 use crate::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved};
 use crate::runtime::{ContainerId, PodKey, PodUid, SandboxId};
@@ -146,6 +146,11 @@ pub trait Cgroups: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), DriverError>> + Send;
     /// Ends whatever runs in a cgroup and removes it with those below it; removing what is gone is a success.
     fn remove(&self, name: &CgroupName) -> impl Future<Output = Result<(), DriverError>> + Send;
+    /// Bytes of memory in use in a cgroup; `None` if it is gone.
+    fn memory_in_use(
+        &self,
+        name: &CgroupName,
+    ) -> impl Future<Output = Result<Option<u64>, DriverError>> + Send;
     /// Names of the directories of the cgroups in this one, as the driver spells them; none if it is gone.
     fn children(&self, name: &CgroupName) -> impl Future<Output = Result<Vec<String>, DriverError>> + Send;
 }
@@ -201,6 +206,28 @@ pub trait Runtime: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), DriverError>> + Send;
     /// `RemoveContainer`; removing what is gone is a success.
     fn remove_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), DriverError>> + Send;
+}
+
+/// What containers that run have, and are given.
+pub trait Amounts: Send + Sync + 'static {
+    /// `UpdateContainerResources`.
+    fn update_container(
+        &self,
+        container: &ContainerId,
+        resources: &LinuxResources,
+    ) -> impl Future<Output = Result<(), DriverError>> + Send;
+    /// `UpdatePodSandboxResources`; a runtime that does not know it answers that it is done.
+    fn update_sandbox(
+        &self,
+        sandbox: &SandboxId,
+        overhead: &LinuxResources,
+        resources: &LinuxResources,
+    ) -> impl Future<Output = Result<(), DriverError>> + Send;
+    /// `ContainerStats`: bytes of memory in use by each; one that the runtime does not say it of is left out.
+    fn memory_in_use(
+        &self,
+        containers: &[ContainerId],
+    ) -> impl Future<Output = Result<BTreeMap<ContainerId, u64>, DriverError>> + Send;
 }
 
 /// What the runtime must know about the node's network.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod allocation;
 pub mod api;
 pub mod certs;
 pub mod checkers;

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod amounts;
 mod client;
 mod connect;
 pub mod convert;

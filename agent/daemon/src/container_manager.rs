@@ -74,6 +74,8 @@ pub trait Driver: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<(), DriverError>>;
     /// [`Cgroups::remove`].
     fn remove<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<(), DriverError>>;
+    /// [`Cgroups::memory_in_use`].
+    fn memory_in_use<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<Option<u64>, DriverError>>;
     /// [`Cgroups::children`].
     fn children<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<Vec<String>, DriverError>>;
 }
@@ -90,6 +92,10 @@ impl<C: Cgroups> Driver for C {
 
     fn remove<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<(), DriverError>> {
         Box::pin(Cgroups::remove(self, name))
+    }
+
+    fn memory_in_use<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<Option<u64>, DriverError>> {
+        Box::pin(Cgroups::memory_in_use(self, name))
     }
 
     fn children<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<Vec<String>, DriverError>> {
@@ -154,6 +160,14 @@ impl PodCgroups {
         // Across awaits: whoever makes one does not keep others from it.
         let _making = self.making.read().await;
         self.driver.apply(&cgroup.name, &cgroup.values, true).await
+    }
+
+    /// Bytes of memory in use in a pod's cgroup; `None` if it is gone.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub async fn memory_in_use(&self, name: &CgroupName) -> Result<Option<u64>, DriverError> {
+        self.driver.memory_in_use(name).await
     }
 
     /// Removes a pod's cgroup wherever it is, with whatever is left in it.

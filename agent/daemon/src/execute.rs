@@ -7,6 +7,7 @@
 
 mod csi;
 mod pull;
+mod resize;
 mod volumes;
 
 use std::future::Future;
@@ -14,11 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use agent_core::allocation::Allocations;
 use agent_core::drivers::{Class, DriverError, ImageService, Runtime, user_namespaces};
 use agent_core::lifecycle_hooks::HookAction;
 use agent_core::logs::retention::RemovedLog;
 use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
+use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_worker::{PodEvent, TerminatingRecord};
 use agent_core::probe::{ProbeCall, ProbeId};
 use agent_core::runtime::PodKey;
@@ -29,6 +32,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+pub use resize::ContainerAmounts;
+
 use crate::actor::Tasks;
 use crate::container_manager::PodCgroups;
 use crate::credential_plugins::Plugins;
@@ -37,15 +42,19 @@ use crate::image_uses::ImageUses;
 use crate::mailbox::Sender;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
-use crate::pod_dirs::PodDirs;
+use crate::pod_dirs::{PodDirs, chain};
 use crate::pull_records::PullRecords;
 use crate::sources::Sources;
+
+/// Who does what is asked for: the runtime, its images, probes and hooks, amounts of containers.
+pub type World<R, I> = (Arc<R>, Arc<I>, Arc<dyn Handlers>, Arc<dyn ContainerAmounts>);
 
 /// What effects are carried out with; clones share it.
 pub struct Executor<R, I> {
     runtime: Arc<R>,
     images: Arc<I>,
     handlers: Arc<dyn Handlers>,
+    amounts: Arc<dyn ContainerAmounts>,
     observer: Observer<R>,
     dirs: Arc<PodDirs>,
     sources: Arc<dyn Sources>,
@@ -67,6 +76,7 @@ impl<R, I> Clone for Executor<R, I> {
             runtime: self.runtime.clone(),
             images: self.images.clone(),
             handlers: self.handlers.clone(),
+            amounts: self.amounts.clone(),
             observer: self.observer.clone(),
             dirs: self.dirs.clone(),
             sources: self.sources.clone(),
@@ -116,7 +126,7 @@ impl Drop for Answer {
 impl<R: Runtime, I: ImageService> Executor<R, I> {
     /// `pulls` image pulls at once; `cgroups` is `None` where pods have none of their own.
     pub fn new(
-        (runtime, images, handlers): (Arc<R>, Arc<I>, Arc<dyn Handlers>),
+        (runtime, images, handlers, amounts): World<R, I>,
         (dirs, sources, cgroups): (Arc<PodDirs>, Arc<dyn Sources>, Option<PodCgroups>),
         (records, plugins): (Arc<PullRecords>, Arc<Plugins>),
         pulls: usize,
@@ -128,6 +138,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             runtime,
             images,
             handlers,
+            amounts,
             dirs,
             sources,
             records,
@@ -227,6 +238,19 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         });
     }
 
+    /// Writes what pods were given durably, then answers.
+    pub fn record_allocations(&self, all: Arc<Allocations>, to: Sender<ManagerEvent>) {
+        let this = self.clone();
+        self.tasks.finish(async move {
+            let dirs = this.dirs.clone();
+            let written = this.tasks.blocking(move || dirs.record_allocated(&all)).await;
+            if let Some(Err(error)) = &written {
+                tracing::error!(error = %chain(error), "what pods were given is not recorded; it is tried again");
+            }
+            to.send(ManagerEvent::Recorded(matches!(written, Some(Ok(())))));
+        });
+    }
+
     /// Waits at most `within` for calls that change the runtime; true if none was given up.
     pub async fn settle(&self, within: Duration) -> bool {
         // The node's tasks are all being stopped: what is still running are such calls and short file work.
@@ -316,7 +340,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             }
             Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),
             Effect::RemoveSandbox { sandbox } => done_or_error(self.runtime.remove_sandbox(&sandbox).await),
-            Effect::CreateContainer { sandbox, config, sandbox_config } => {
+            Effect::CreateContainer { sandbox, config, sandbox_config, actuates } => {
+                resize::remember(self, key, &config.name, *actuates).await?;
                 self.wants_image(config.image.as_str()).await;
                 let made = self.runtime.create_container(&sandbox, &config, &sandbox_config).await;
                 made.map(EffectOk::Container).map_err(said)
@@ -333,6 +358,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 }
                 done_or_error(self.runtime.remove_container(&container).await)
             }
+            Effect::Resize { steps } => resize::resize(self, key, steps).await,
             Effect::RunHook { call, .. } => {
                 let ended = self.handlers.hook(&call).await;
                 if let Ok(Some(_)) = &ended {
@@ -426,7 +452,8 @@ fn changes_runtime(effect: &Effect) -> bool {
         | Effect::CreateContainer { .. }
         | Effect::StartContainer { .. }
         | Effect::StopContainer { .. }
-        | Effect::RemoveContainer { .. } => true,
+        | Effect::RemoveContainer { .. }
+        | Effect::Resize { .. } => true,
         Effect::CreatePodDirs { .. }
         | Effect::RemovePodDirs
         | Effect::ResolveClaim { .. }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_core::admission::AdmissionContext;
+use agent_core::allocation::resize;
 use agent_core::container_spec::context::{
     CgroupContext, DnsContext, Features, MachineContext, ResolvConf, SecurityContext,
 };
@@ -181,6 +182,7 @@ impl NodeFacts {
     pub fn admission_context(&self) -> anyhow::Result<AdmissionContext> {
         let kubelet = &self.settings.kubelet;
         let (allocatable, _) = amounts(kubelet, Path::new(&self.settings.options.root_dir))?;
+        let gates = FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default();
         Ok(AdmissionContext {
             node_name: self.node_name.clone(),
             node_labels: node_labels(&self.node_name, &self.settings.options.node_labels),
@@ -190,6 +192,12 @@ impl NodeFacts {
                 .and_then(|pods| u32::try_from(pods.value()).ok()),
             allocatable: allocatable.into_iter().filter(|(name, _)| name != node_allocatable::PODS).collect(),
             allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
+            resizes: resize::Rules {
+                static_cpus: kubelet.cpu_manager_policy == enums::CpuManagerPolicy::Static
+                    && !gates.enabled("InPlacePodVerticalScalingExclusiveCPUs"),
+                static_memory: kubelet.memory_manager_policy == enums::MemoryManagerPolicy::Static
+                    && !gates.enabled("InPlacePodVerticalScalingExclusiveMemory"),
+            },
             kernel: machine::kernel_version()?,
             apparmor_enabled: machine::has_apparmor(),
             supplemental_groups_policy: self.supplemental_groups_policy,

@@ -163,6 +163,8 @@ impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
                     worker.send(event);
                 }
             }
+            ManagerAction::Allocated(all) => self.executor.record_allocations(all, self.own.clone()),
+            ManagerAction::Resize(note) => self.outlets.metrics().resize(&note),
             ManagerAction::ReadNode => self.outlets.read_node(),
             ManagerAction::UnusedDeleted => self.unused_deleted.send_modify(|times| *times += 1),
             ManagerAction::Leaving(pods) => self.outlets.leaving(pods),

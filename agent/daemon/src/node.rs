@@ -37,7 +37,7 @@ use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
 use crate::container_manager::{ContainerManager, ContainerManagerPlan, KnownPods};
 use crate::credential_plugins::Plugins;
 use crate::eviction::{self, Senses};
-use crate::execute::Executor;
+use crate::execute::{ContainerAmounts, Executor};
 use crate::garbage_collection::{self, Requests, Surroundings, UnusedContainers};
 use crate::handlers::Handlers;
 use crate::host::{self, Host};
@@ -113,6 +113,8 @@ pub struct Drivers<R, I, S, C, A> {
     pub images: Arc<I>,
     /// Who carries out probes and hooks.
     pub handlers: Arc<dyn Handlers>,
+    /// What containers that run have, and are given.
+    pub amounts: Arc<dyn ContainerAmounts>,
     /// CRI event stream.
     pub signals: S,
     /// What workers share, made from the machine.
@@ -170,6 +172,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let dirs = PodDirs::new(&plan.root_dir, &plan.pod_logs_dir, &plan.log_links_dir);
         let dirs = Arc::new(dirs.with_users(plan.users.clone())?);
         let (directories, records) = dirs.scan()?;
+        let (allocated, actuated) = dirs.restore_allocations()?;
         let shutdown = plan.shutdown.clone().map(|plan| Shutdown::new(plan, &tasks));
         let records = shutdown::still_ending(shutdown.as_ref(), records, &dirs);
         let (to_links, observed) = tasks.mailbox();
@@ -184,7 +187,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let container_manager = drivers.cgroups.map(|plan| ContainerManager::new(plan, &tasks));
         let pod_cgroups = container_manager.as_ref().map(ContainerManager::pods);
         let executor = Executor::new(
-            (drivers.runtime.clone(), images.clone(), drivers.handlers),
+            (drivers.runtime.clone(), images.clone(), drivers.handlers, drivers.amounts),
             (dirs, sources.clone(), pod_cgroups),
             (pulls, plugins),
             plan.pulls,
@@ -227,7 +230,8 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             expected.insert(Source::Api);
         }
         let going = eviction::still_going(&records);
-        let leftovers = Leftovers { records, directories, fence_until: plan.fence_until };
+        let leftovers =
+            Leftovers { records, directories, fence_until: plan.fence_until, allocated, actuated };
         let manager = PodManager::new(expected, leftovers, plan.admission.clone(), state.network.clone());
         let (synced_view, synced) = watch::channel(false);
         let (desired_view, desired) = watch::channel(DesiredPods::new());

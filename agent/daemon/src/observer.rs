@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_core::drivers::{Class, DriverError, PodObservation, Runtime};
-use agent_core::runtime::observed::{ContainerObserved, ListedPod};
+use agent_core::runtime::observed::{ContainerObserved, ContainerState, ListedPod};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::status::last_words::{self, Places};
 use agent_linux::files;
@@ -43,12 +43,15 @@ impl<R: Runtime> Observer<R> {
         self.runtime.list().await
     }
 
-    /// [`Runtime::inspect`], with termination messages.
+    /// [`Runtime::inspect`], with termination messages and what containers were given.
     ///
     /// # Errors
     /// The runtime's, or that the agent stops.
     pub async fn inspect(&self, uid: &PodUid) -> Result<(Option<PodKey>, PodObservation), DriverError> {
         let (key, mut observation) = self.runtime.inspect(uid).await?;
+        for c in observation.containers.iter_mut().filter(|c| c.state == ContainerState::Running) {
+            c.actuated = self.dirs.actuated(uid, &c.name);
+        }
         if !observation.containers.iter().any(|c| last_words::places(c).is_some()) {
             return Ok((key, observation));
         }
@@ -96,7 +99,6 @@ fn words(dirs: &PodDirs, uid: &PodUid, container: &ContainerObserved, places: Pl
 #[cfg(test)]
 mod tests {
     use agent_core::runtime::labels;
-    use agent_core::runtime::observed::ContainerState;
     use agent_core::time::Wall;
 
     use super::*;

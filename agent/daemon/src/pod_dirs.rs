@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use agent_core::allocation::Allocations;
 use agent_core::container_spec::dirs::termination_log_below;
 use agent_core::drivers::{Class, DriverError};
 use agent_core::pod_worker::TerminatingRecord;
@@ -24,6 +25,7 @@ use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
 use agent_linux::volumes::{self, VolumeError, sub_path};
 
+mod actuated;
 mod csi;
 pub mod log_links;
 mod logs;
@@ -55,6 +57,8 @@ pub struct PodDirs {
     shared: Arc<[Mutex<()>; LOCKS]>,
     /// Which ids pods with user namespaces have.
     users: Arc<Mutex<UserRanges>>,
+    /// What containers have.
+    actuated: Arc<Mutex<Allocations>>,
 }
 
 impl PodDirs {
@@ -68,6 +72,7 @@ impl PodDirs {
             volumes: Arc::default(),
             shared: Arc::default(),
             users: Arc::default(),
+            actuated: Arc::default(),
         }
     }
 
@@ -169,6 +174,7 @@ impl PodDirs {
         self.links.sync(&key.uid, &BTreeMap::new())?;
         remove_tree(&own)?;
         self.free_users(&key.uid);
+        self.forget_actuated(&key.uid);
         Ok(())
     }
 

@@ -224,12 +224,14 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let senses = Some(Arc::new(senses) as Arc<dyn Senses>);
     let handlers = Arc::new(PodHandlers::new(runtime.clone())?);
     let signals = CriSignals(runtime.clone());
+    let amounts = runtime.clone();
     let drivers = Drivers {
         signals,
         runtime,
         state,
         images,
         handlers,
+        amounts,
         facts,
         cgroups,
         senses,

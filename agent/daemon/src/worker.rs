@@ -163,6 +163,7 @@ impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
             }
             PodAction::Persist { id, record } => self.executor.persist(id, record, self.own.clone()),
             PodAction::PublishStatus(status) => self.outlets.published(&self.key, status),
+            PodAction::Actuated(pod) => drop(self.manager.send(ManagerEvent::Actuated(pod))),
             PodAction::Event(fact) => self.outlets.event(&self.key, &fact),
             PodAction::Finished { .. } => self.finished = true,
         }
@@ -208,6 +209,7 @@ impl Coalesce for PodEvent {
             (PodEvent::Desired(_), PodEvent::Desired(_))
             | (PodEvent::Network(_), PodEvent::Network(_))
             | (PodEvent::Context(_), PodEvent::Context(_))
+            | (PodEvent::ResizePending(_), PodEvent::ResizePending(_))
             | (PodEvent::SourcesChanged, PodEvent::SourcesChanged)
             | (PodEvent::DeleteUnused, PodEvent::DeleteUnused)
             | (PodEvent::Tick, PodEvent::Tick) => Relation::Supersedes,

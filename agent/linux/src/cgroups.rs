@@ -88,6 +88,10 @@ impl Cgroups for LinuxCgroups {
         self.on_disk("remove cgroup", name, |_, path| directories::remove(path)).await
     }
 
+    async fn memory_in_use(&self, name: &CgroupName) -> Result<Option<u64>, DriverError> {
+        self.on_disk("read cgroup", name, |_, path| Ok(directories::memory_in_use(path))).await
+    }
+
     async fn children(&self, name: &CgroupName) -> Result<Vec<String>, DriverError> {
         self.on_disk("list cgroup", name, |_, path| directories::children(path)).await
     }

@@ -30,9 +30,14 @@ impl World {
                 self.disk.records.insert(record.pod.uid.clone(), record.clone());
                 answered_effect(EffectOk::Done)
             }
+            Ask::Allocated(all) => {
+                self.allocations_written(&all.clone());
+                Answer::Recorded(true)
+            }
             Ask::Inspect(uid) => {
                 let who = key("unknown", uid.as_str());
-                let snapshot = self.runtime.snapshot(&who, call.issued);
+                let mut snapshot = self.runtime.snapshot(&who, call.issued);
+                self.remember_amounts(&mut snapshot);
                 Answer::Pleg(PlegEvent::Inspected(Arc::new(snapshot)))
             }
             Ask::Relist => {
@@ -71,6 +76,7 @@ impl World {
                 self.tear_down_volumes(&key.uid);
                 self.disk.dirs.remove(&key.uid);
                 self.disk.records.remove(&key.uid);
+                self.disk.actuated.remove(&key.uid);
                 self.disk.logs.retain(|(uid, _), _| *uid != key.uid);
                 // Its history on this node ends here, even if the agent dies before it can say so.
                 self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod: key.uid.clone() });
@@ -105,9 +111,11 @@ impl World {
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
             Effect::Inspect => {
-                let snapshot: PodSnapshot = self.runtime.snapshot(key, call.issued);
+                let mut snapshot: PodSnapshot = self.runtime.snapshot(key, call.issued);
+                self.remember_amounts(&mut snapshot);
                 return (Ok(EffectOk::Snapshot(Box::new(snapshot))), Duration::ZERO);
             }
+            Effect::Resize { steps } => return (self.resize(key, steps, call), Duration::ZERO),
             Effect::StopContainer { container, grace_s } => return self.stop(container, *grace_s),
             Effect::RunHook { call, .. } => return self.run_hook(call),
             _ => {}
@@ -117,7 +125,15 @@ impl World {
         {
             self.checks.report("CGROUP-MATCH", format!("{} of {key} without a cgroup", effect.verb()));
         }
+        if let Effect::CreateContainer { config, actuates, .. } = effect
+            && call.incarnation == self.incarnation
+        {
+            self.actuate(key, &config.name, actuates);
+        }
         let result = self.runtime.apply(now, effect);
+        if let Effect::CreateContainer { actuates, .. } = effect {
+            self.made_with(&result, actuates);
+        }
         if result.is_ok() {
             self.after_effect(effect, &result, &key.uid);
         }

@@ -1,7 +1,9 @@
 //! Calls to the runtime and the disk, on their way there and back.
 
 use std::fmt;
+use std::sync::Arc;
 
+use agent_core::allocation::Allocations;
 use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_worker::TerminatingRecord;
@@ -16,6 +18,7 @@ use crate::trace::{brief, brief_result, brief_snapshot};
 pub(crate) enum Ask {
     Effect { key: PodKey, id: EffectId, effect: Effect },
     Persist { id: EffectId, record: TerminatingRecord },
+    Allocated(Arc<Allocations>),
     Inspect(PodUid),
     Relist,
 }
@@ -34,6 +37,8 @@ impl Ask {
                     | Effect::FetchObjects { .. }
                     | Effect::ReadEnvFiles { .. }
                     | Effect::MountSubPaths { .. }
+                    // Calls of a moment, each sent by the agent.
+                    | Effect::Resize { .. }
             )
         };
         matches!(self, Ask::Effect { effect, .. } if !local(effect))
@@ -50,7 +55,7 @@ impl Ask {
                     | Effect::ReadEnvFiles { .. }
                     | Effect::MapUsers { .. }
             ),
-            Ask::Persist { .. } => true,
+            Ask::Persist { .. } | Ask::Allocated(_) => true,
             Ask::Inspect(_) | Ask::Relist => false,
         }
     }
@@ -61,6 +66,7 @@ impl fmt::Debug for Ask {
         match self {
             Ask::Effect { key, id, effect } => write!(f, "{} #{} {}", key.uid, id.0, brief(effect)),
             Ask::Persist { id, record } => write!(f, "{} #{} persist", record.pod.uid, id.0),
+            Ask::Allocated(all) => write!(f, "record of {} allocations", all.len()),
             Ask::Inspect(uid) => write!(f, "{uid} pleg inspect"),
             Ask::Relist => f.write_str("pleg relist"),
         }
@@ -85,6 +91,7 @@ impl fmt::Debug for Call {
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Answer::Recorded(written) => write!(f, "recorded {written}"),
             Answer::Worker(result) => f.write_str(&brief_result(result)),
             Answer::Pleg(PlegEvent::Inspected(s)) => f.write_str(&brief_snapshot(s)),
             Answer::Pleg(PlegEvent::Listed { result, .. }) => {
@@ -99,6 +106,7 @@ impl fmt::Debug for Answer {
 #[derive(Clone)]
 pub(crate) enum Answer {
     Worker(EffectResult),
+    Recorded(bool),
     Pleg(PlegEvent),
 }
 
@@ -106,6 +114,7 @@ pub(crate) enum Answer {
 pub(crate) fn refused(call: &Call, error: EffectError) -> Answer {
     match &call.ask {
         Ask::Effect { .. } | Ask::Persist { .. } => Answer::Worker(Err(error)),
+        Ask::Allocated(_) => Answer::Recorded(false),
         Ask::Inspect(uid) => Answer::Pleg(PlegEvent::InspectFailed { uid: uid.clone() }),
         Ask::Relist => Answer::Pleg(PlegEvent::Listed { as_of: call.issued, result: Err(error.message) }),
     }

@@ -50,6 +50,10 @@ pub enum Defect {
     LeavesMounts,
     /// Makes a volume from another namespace's secret (SECRET-SCOPE).
     MountsForeign,
+    /// Tells workers what their pods were given before it is on disk (ALLOC-DURABLE).
+    ActsBeforeItIsWritten,
+    /// Gives containers ten times what their pods were given (ALLOC-CAP).
+    GivesTooMuch,
     /// Makes no cgroups for pods (CGROUP-MATCH).
     ForgetsCgroups,
     /// Writes `Running` after a terminal phase (STATUS-MONO).
@@ -85,6 +89,8 @@ impl Defect {
         matches!(
             self,
             Defect::RestartsDebuggers
+                | Defect::ActsBeforeItIsWritten
+                | Defect::GivesTooMuch
                 | Defect::TakesBackTheEnd
                 | Defect::ReportsEarly
                 | Defect::SaysNothing

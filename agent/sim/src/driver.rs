@@ -2,17 +2,18 @@
 //!
 //! Answers are immediate: latency and faults belong to the world, not to this adapter.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_core::drivers::{
-    CgroupDriver, Class, DriverError, Exec, ExecOutput, ImageService, PodObservation, Runtime, RuntimeStatus,
-    RuntimeVersion,
+    Amounts, CgroupDriver, Class, DriverError, Exec, ExecOutput, ImageService, PodObservation, Runtime,
+    RuntimeStatus, RuntimeVersion,
 };
 use agent_core::images::keyring::Credential;
-use agent_core::runtime::config::{ContainerConfig, SandboxConfig};
+use agent_core::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
 use agent_core::runtime::effect::{Effect, EffectOk, ImageInfo, ImageUser};
-use agent_core::runtime::observed::{ContainerState, ListedPod};
+use agent_core::runtime::observed::{ContainerState, ListedPod, ResourcesObserved};
 use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
 use agent_core::time::Now;
 
@@ -104,6 +105,7 @@ impl Runtime for FakeDriver {
             sandbox: sandbox.clone(),
             config: Box::new(config.clone()),
             sandbox_config: Box::new(sandbox_config.clone()),
+            actuates: Box::default(),
         };
         match self.apply(&config.name, &effect)? {
             EffectOk::Container(id) => Ok(id),
@@ -121,6 +123,37 @@ impl Runtime for FakeDriver {
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), DriverError> {
         self.apply(id.as_str(), &Effect::RemoveContainer { container: id.clone(), log: None }).map(|_| ())
+    }
+}
+
+impl Amounts for FakeDriver {
+    async fn update_container(
+        &self,
+        id: &ContainerId,
+        resources: &LinuxResources,
+    ) -> Result<(), DriverError> {
+        let LinuxResources { cpu_period_us, cpu_quota_us, cpu_shares, memory_limit_bytes, .. } = *resources;
+        let given = ResourcesObserved { cpu_period_us, cpu_quota_us, cpu_shares, memory_limit_bytes };
+        let found = self.with(|r| r.containers.get_mut(id).map(|c| c.observed.resources = Some(given)));
+        found.ok_or_else(|| DriverError {
+            operation: "update_container",
+            object: id.to_string(),
+            class: Class::NotFound,
+            message: "no such container".into(),
+        })
+    }
+
+    async fn update_sandbox(
+        &self,
+        _: &SandboxId,
+        _: &LinuxResources,
+        _: &LinuxResources,
+    ) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    async fn memory_in_use(&self, ids: &[ContainerId]) -> Result<BTreeMap<ContainerId, u64>, DriverError> {
+        Ok(ids.iter().map(|id| (id.clone(), 0)).collect())
     }
 }
 

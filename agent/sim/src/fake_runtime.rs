@@ -105,7 +105,7 @@ impl FakeRuntime {
                 self.sandboxes.remove(sandbox);
                 Ok(EffectOk::Done)
             }
-            Effect::CreateContainer { sandbox, config, sandbox_config } => {
+            Effect::CreateContainer { sandbox, config, sandbox_config, .. } => {
                 self.create(now, sandbox, config, &sandbox_config.log_directory)
             }
             Effect::StartContainer { container } => self.start(now, container),

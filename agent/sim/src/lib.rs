@@ -23,6 +23,7 @@ pub mod node;
 pub mod pressing;
 mod probing;
 pub mod queue;
+mod resizing;
 pub mod rng;
 pub mod scenario;
 mod stopping;

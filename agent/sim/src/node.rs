@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use agent_core::admission::{AdmissionContext, NodeMarks};
+use agent_core::allocation::Allocations;
 use agent_core::api::{ApiCall, ApiReply, ApiResult, ObjectName};
 use agent_core::machine::{EffectId, Machine, Outbox};
 use agent_core::node_shutdown::{NodeShutdown, ShutdownAction, ShutdownEvent};
@@ -20,6 +21,7 @@ use agent_core::probe::{Outcome, ProbeCall, ProbeId};
 use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::{Mono, Now};
+use agent_core::types::Quantity;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
@@ -55,6 +57,8 @@ pub enum NodeEvent {
         /// The answer.
         outcome: Outcome,
     },
+    /// What pods were given is on disk (true), or could not be written.
+    Recorded(bool),
     /// For PLEG: the event stream, and the answers to its questions.
     Pleg(PlegEvent),
     /// A watch on the API server says.
@@ -87,6 +91,7 @@ impl fmt::Debug for NodeRequest {
                 write!(f, "  -> {} #{} {}", key.uid, id.0, brief(effect))
             }
             NodeRequest::Persist { id, record } => write!(f, "  -> {} #{} persist", record.pod.uid, id.0),
+            NodeRequest::Allocated(all) => write!(f, "  -> record {} allocations", all.len()),
             NodeRequest::Cancel(uid, id) => write!(f, "  -> {uid} cancel #{}", id.0),
             NodeRequest::Probe(uid, id, call) => {
                 write!(f, "  -> {uid} probe #{} {} of {}", id.0, call.kind, call.container)
@@ -128,6 +133,8 @@ pub enum NodeRequest {
         /// What.
         record: TerminatingRecord,
     },
+    /// A durable write of the pod manager.
+    Allocated(Arc<Allocations>),
     /// Nobody waits for this effect any more.
     Cancel(PodUid, EffectId),
     /// A question to a container.
@@ -186,16 +193,21 @@ pub struct Node {
 }
 
 impl Node {
-    /// A fresh incarnation and what the last one left on disk; `cluster` is `None` for a standalone node.
+    /// A fresh incarnation and what the last one left on disk; `cluster` is `None` for a standalone node. `allocatable` is
+    /// what there is to give.
     #[must_use]
     pub fn new(
         context: Arc<WorkerContext>,
         leftovers: Leftovers,
+        allocatable: BTreeMap<String, Quantity>,
         cluster: Option<Cluster>,
         defect: Option<Defect>,
     ) -> Node {
-        let admission =
-            Arc::new(AdmissionContext { node_name: NODE.to_owned(), ..AdmissionContext::default() });
+        let admission = Arc::new(AdmissionContext {
+            node_name: NODE.to_owned(),
+            allocatable,
+            ..AdmissionContext::default()
+        });
         let mut expected = BTreeSet::from([Source::File]);
         if cluster.is_some() {
             expected.insert(Source::Api);
@@ -235,6 +247,7 @@ impl Node {
             NodeEvent::ProbeDone { uid, id, outcome } => {
                 self.step(now, &uid, PodEvent::ProbeDone { id, outcome });
             }
+            NodeEvent::Recorded(written) => self.manage(now, ManagerEvent::Recorded(written)),
             NodeEvent::Pleg(event) => self.pleg(now, event),
             NodeEvent::Heard(Heard::Pods(event)) => {
                 self.tell_cluster(now, |cluster, out| cluster.pods(now, &event, out));
@@ -273,7 +286,12 @@ impl Node {
         let cluster = self.cluster.as_ref().and_then(Cluster::deadline);
         let shutdown = self.shutdown.as_ref().and_then(Machine::deadline);
         let workers = self.workers.values().filter_map(Machine::deadline);
-        workers.chain(self.pleg.deadline()).chain(cluster).chain(shutdown).min()
+        workers
+            .chain(self.pleg.deadline())
+            .chain(self.manager.deadline())
+            .chain(cluster)
+            .chain(shutdown)
+            .min()
     }
 
     /// The machines of the cluster's part, for leak checks.
@@ -371,6 +389,8 @@ impl Node {
                     self.pod_news(now, PodNews::Rejected(key, rejection));
                 }
                 ManagerAction::Synced => self.pod_news(now, PodNews::Synced),
+                ManagerAction::Allocated(all) => self.record(now, all),
+                ManagerAction::Resize(_) => {}
                 ManagerAction::ReadNode if self.cluster.is_some() => {
                     self.call(Owner::Manager, EffectId(0), ApiCall::GetNode { name: NODE.into() });
                 }
@@ -390,6 +410,9 @@ impl Node {
         }
         if self.pleg.deadline().is_some_and(|d| d <= now.mono) {
             self.pleg(now, PlegEvent::Tick);
+        }
+        if self.manager.deadline().is_some_and(|d| d <= now.mono) {
+            self.manage(now, ManagerEvent::Tick);
         }
         self.tell_cluster(now, |cluster, out| cluster.tick(now, out));
         if self.shutdown.as_ref().and_then(Machine::deadline).is_some_and(|d| d <= now.mono) {
@@ -451,7 +474,17 @@ impl Node {
                 self.out.push(NodeRequest::Event(key.clone(), fact.clone()));
                 self.pod_news(now, PodNews::Event(key.clone(), fact));
             }
+            PodAction::Actuated(pod) => self.manage(now, ManagerEvent::Actuated(pod)),
             PodAction::Finished { .. } => {}
+        }
+    }
+
+    /// Has what pods were given written; a broken agent goes on before that is done.
+    fn record(&mut self, now: Now, all: Arc<Allocations>) {
+        if self.defect == Some(Defect::ActsBeforeItIsWritten) {
+            self.manage(now, ManagerEvent::Recorded(true));
+        } else {
+            self.out.push(NodeRequest::Allocated(all));
         }
     }
 }

@@ -109,6 +109,14 @@ pub fn run_stopping(seed: u64, defect: Option<Defect>) -> Result<Report, Failure
     play(seed, defect, None, Variant::Stopping)
 }
 
+/// [`run`] with pods that are given other amounts while they live.
+///
+/// # Errors
+/// The first broken invariant, with the tail of the trace.
+pub fn run_resizing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure> {
+    play(seed, defect, None, Variant::Resizing)
+}
+
 /// [`run`], but a failure comes with every event from the beginning.
 ///
 /// # Errors
@@ -125,6 +133,7 @@ enum Variant {
     InPlace,
     Mounting,
     Stopping,
+    Resizing,
 }
 
 fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant) -> Result<Report, Failure> {
@@ -142,6 +151,7 @@ fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant
         Variant::InPlace => world.change_in_place(seed),
         Variant::Mounting => world.mount(seed),
         Variant::Stopping => world.can_stop(seed),
+        Variant::Resizing => world.resize_pods(seed),
     }
     let mut story = Story { rng, pods: 0 };
     let told = panic::catch_unwind(AssertUnwindSafe(|| story.tell(&mut world, faults)));
@@ -200,6 +210,7 @@ impl Story {
     fn storm(&mut self, world: &mut World) -> Result<(), Violation> {
         for _ in 0..self.rng.between(5, 40) {
             world.somebody_debugs();
+            world.somebody_resizes();
             world.somebody_stops();
             if self.rng.chance(100) {
                 world.space_runs_short();
@@ -282,6 +293,7 @@ impl Story {
         });
         world.decorate(&mut pod);
         world.give_rules(&mut pod);
+        world.give_amounts(&mut pod);
         world.add_volumes(&mut pod);
         world.give_priority(&mut pod);
         pod
@@ -323,8 +335,13 @@ fn live(world: &mut World) -> Result<(), Violation> {
         // What the server did not have for a while was taken down, and a terminal phase stays.
         let ended_by_node =
             matches!(status.reason.as_deref(), Some("DeadlineExceeded" | "Terminated" | "NodeShutdown"));
-        let may_fail = went_back || ended_by_node;
+        // Its record was lost with the agent, and what it asks for by now is not there.
+        let unrecorded = world.resizing.is_some() && status.reason.as_deref() == Some("OutOfcpu");
+        let may_fail = went_back || ended_by_node || unrecorded;
         lives(world, &pod, status.phase.as_deref().unwrap_or_default(), may_fail);
+    }
+    for wrong in world.unresized() {
+        world.checks.report("LIVENESS", wrong);
     }
     for missing in world.undebugged() {
         world.checks.report("LIVENESS", format!("ephemeral container {missing}"));

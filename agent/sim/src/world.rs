@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::allocation::Allocations;
 use agent_core::checkers::TraceEvent;
 use agent_core::drivers::Class;
 use agent_core::machine::EffectId;
@@ -32,6 +33,7 @@ use crate::in_place::{InPlace, is_ephemeral};
 use crate::node::{Node, NodeEvent, NodeRequest, key_of};
 use crate::probing::{Asked, Probing};
 use crate::queue::Queue;
+use crate::resizing::Resizing;
 use crate::rng::Rng;
 use crate::stopping::{LogindEvent, Stopping};
 use crate::trace::Trace;
@@ -78,6 +80,10 @@ pub struct Disk {
     pub logs: BTreeMap<(PodUid, String), u32>,
     /// Pods' cgroups; a reboot takes them away.
     pub cgroups: BTreeSet<PodUid>,
+    /// What pods were given.
+    pub allocated: Allocations,
+    /// What their containers have, as the agent remembers it.
+    pub actuated: Allocations,
     /// What is mounted there.
     pub mounts: BTreeMap<PodUid, BTreeSet<String>>,
 }
@@ -102,6 +108,8 @@ pub struct World {
     pub(crate) probing: Option<Box<Probing>>,
     /// Changes of pods that live; `None` for a run without.
     pub(crate) in_place: Option<Box<InPlace>>,
+    /// Changes of what pods are given; `None` for a run without.
+    pub(crate) resizing: Option<Box<Resizing>>,
     /// Objects that pods' volumes are made from; `None` for a run without volumes.
     pub(crate) volumes: Option<Box<Volumes>>,
     /// logind; `None` for a machine that nobody tells to stop.
@@ -136,6 +144,7 @@ impl World {
             api: None,
             probing: None,
             in_place: None,
+            resizing: None,
             volumes: None,
             stopping: None,
             node: None,
@@ -182,6 +191,7 @@ impl World {
         let now = self.queue.now();
         self.checks.world(now, &self.runtime);
         self.checks.agenda(now, self.queue.len());
+        self.look_at_amounts();
     }
 
     /// Somebody other than the agent changed something.
@@ -278,6 +288,7 @@ impl World {
             NodeRequest::Cancel(uid, id) => self.cancel(&uid, id),
             NodeRequest::Probe(uid, id, call) => self.ask(uid, id, call),
             NodeRequest::Persist { id, record } => self.send(Ask::Persist { id, record }, None),
+            NodeRequest::Allocated(all) => self.send(Ask::Allocated(all), None),
             NodeRequest::Inspect(uid) => self.send(Ask::Inspect(uid), None),
             NodeRequest::Relist => self.send(Ask::Relist, None),
             NodeRequest::Status(key, status) => {
@@ -345,7 +356,8 @@ impl World {
                 self.tell(NodeEvent::Reply { uid: record.pod.uid, id, result });
             }
             (_, Answer::Pleg(event)) => self.tell(NodeEvent::Pleg(event)),
-            (Ask::Inspect(_) | Ask::Relist, Answer::Worker(_)) => {}
+            (_, Answer::Recorded(written)) => self.tell(NodeEvent::Recorded(written)),
+            (Ask::Inspect(_) | Ask::Relist | Ask::Allocated(_), Answer::Worker(_)) => {}
         }
     }
 
@@ -416,11 +428,16 @@ impl World {
 
     fn start_agent(&mut self) {
         let (shutdown, records) = self.begin_shutdown();
-        let leftovers =
-            Leftovers { records, directories: self.disk.dirs.clone(), fence_until: self.fence_until };
+        let leftovers = Leftovers {
+            records,
+            directories: self.disk.dirs.clone(),
+            fence_until: self.fence_until,
+            allocated: self.disk.allocated.clone(),
+            actuated: self.disk.actuated.clone(),
+        };
         let cluster = self.api.is_some().then(|| Cluster::new(u64::from(self.incarnation)));
         let context = WorkerContext { agent_started: self.now(), ..(*self.context).clone() };
-        let mut node = Node::new(Arc::new(context), leftovers, cluster, self.defect);
+        let mut node = Node::new(Arc::new(context), leftovers, self.allocatable(), cluster, self.defect);
         node.shutdown = shutdown;
         self.node = Some(node);
         self.checks.note(self.queue.now(), &TraceEvent::AgentStarted { undisturbed: self.quiet });

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 
+use crate::allocation::resize;
 use crate::api::WatchEvent;
 use crate::container_spec::{security::apparmor, unsupported};
 use crate::node_status::Pressures;
@@ -42,6 +43,8 @@ pub struct AdmissionContext {
     pub allowed_unsafe_sysctls: Vec<String>,
     /// Version of the kernel, major and minor.
     pub kernel: (u32, u32),
+    /// What forbids resizes.
+    pub resizes: resize::Rules,
     /// True if the kernel enforces AppArmor.
     pub apparmor_enabled: bool,
     /// True if the runtime knows `supplementalGroupsPolicy`.
@@ -169,6 +172,15 @@ pub fn admit<'p>(
     let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
     let message = format!("Pod requires node features that are not available: {}", names.join(", "));
     Err(Rejection::new("PodFeatureUnsupported", message))
+}
+
+/// May a pod that runs have what it asks for now, beside `others`? Of what is asked about a pod at its beginning only room
+/// can have another answer.
+///
+/// # Errors
+/// What there is not enough of.
+pub fn resized(pod: &Pod, others: &[&Pod], node: &AdmissionContext) -> Result<(), Rejection> {
+    fit::shortages(pod, others, node).first().map_or(Ok(()), |short| Err(short.into()))
 }
 
 /// The resource that there is not enough of, the first one, if the pod is to run beside `active`.

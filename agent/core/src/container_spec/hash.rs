@@ -43,7 +43,8 @@ fn push_json_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-fn fnv32a(bytes: &[u8]) -> u32 {
+/// FNV-1a of 32 bits.
+pub(crate) fn fnv32a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193))
 }
 

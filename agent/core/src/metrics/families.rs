@@ -271,6 +271,49 @@ pub static EVICTION_STATS_AGE: Histogram<1> = histogram(
     "Seconds between the reading of the figures and the choice of a pod that they led to.",
 );
 
+// Resizes.
+
+/// Milliseconds: a call of the runtime to ten minutes.
+#[rustfmt::skip]
+const RESIZE_MS: &[f64] = &[
+    10.0, 50.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 30_000.0, 60_000.0, 120_000.0, 300_000.0,
+    600_000.0,
+];
+/// Changes of amounts in the API.
+pub static REQUESTED_RESIZES: Counter<3> = counter(
+    "kubelet_container_requested_resizes_total",
+    ["resource", "requirement", "operation"],
+    "Changes of containers' requests and limits that were asked for, each by itself.",
+);
+/// How long they took.
+pub static RESIZE_DURATION: Histogram<1> = histogram(
+    "kubelet_pod_resize_duration_milliseconds",
+    ["success"],
+    RESIZE_MS,
+    "Milliseconds in which a pod's containers were given what it was given.",
+);
+/// Those that wait.
+pub static PENDING_RESIZES: Gauge<1> =
+    gauge("kubelet_pod_pending_resizes", ["reason"], "Pods that ask for amounts that they do not get now.");
+/// Those that cannot be.
+pub static INFEASIBLE_RESIZES: Counter<1> = counter(
+    "kubelet_pod_infeasible_resizes_total",
+    ["reason_detail"],
+    "Requests for other amounts that cannot be fulfilled on this node.",
+);
+/// Those under way.
+pub static PROGRESSING_RESIZES: Gauge<0> = gauge(
+    "kubelet_pod_in_progress_resizes",
+    [],
+    "Pods whose containers do not have yet what the pod was given.",
+);
+/// Those that came true later.
+pub static DEFERRED_ACCEPTED_RESIZES: Counter<1> = counter(
+    "kubelet_pod_deferred_accepted_resizes_total",
+    ["retry_trigger"],
+    "Requests that were deferred and then fulfilled, by what made them be judged again.",
+);
+
 // The container runtime.
 
 /// Calls.

@@ -195,7 +195,12 @@ fn sidecar(inputs: &Inputs<'_>, home: &SandboxId, slot: &Slot, actions: &mut Pod
         return false;
     };
     let up = c.sandbox == *home && c.state == ContainerState::Running && !changed(inputs, slot, c);
-    if up && !inputs.probes.failed.contains_key(&c.id) && !inputs.hook_failed.contains(&c.id) {
+    let healthy = !inputs.probes.failed.contains_key(&c.id) && !inputs.hook_failed.contains(&c.id);
+    if up && healthy && inputs.resized.contains(&c.id) {
+        settle(inputs, home, slot, c, actions);
+        return !inputs.probes.starting.contains(&c.id);
+    }
+    if up && healthy {
         return !inputs.probes.starting.contains(&c.id);
     }
     settle(inputs, home, slot, c, actions);
@@ -232,6 +237,10 @@ fn settle(
         ContainerState::Running => {
             if let Some(kind) = inputs.probes.failed.get(&c.id) {
                 kill_unhealthy(inputs, slot, c, *kind, actions);
+            } else if inputs.resized.contains(&c.id) {
+                let message = format!("Container {} resize requires restart", slot.name);
+                let (slot, id) = (slot.clone(), c.id.clone());
+                actions.kill.push(Kill { slot, id, message, replace: true, grace_s: None });
             }
         }
         ContainerState::Unknown => {

@@ -49,6 +49,8 @@ pub struct Inputs<'a> {
     pub probes: &'a Verdicts,
     /// Instances whose postStart hook failed.
     pub hook_failed: &'a BTreeSet<ContainerId>,
+    /// Instances that are to begin anew to be given other amounts (`resizePolicy`).
+    pub resized: &'a BTreeSet<ContainerId>,
     /// `container_spec::container_hash`.
     pub hash: &'a dyn Fn(&str, &str) -> String,
     /// Now.

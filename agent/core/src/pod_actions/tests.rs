@@ -68,6 +68,7 @@ fn plan_with(p: &Pod, s: Vec<SandboxObserved>, c: Vec<ContainerObserved>, replac
         replaced: &replaced,
         probes: Verdicts::NONE,
         hook_failed: &BTreeSet::new(),
+        resized: &BTreeSet::new(),
         hash: &|name, image| format!("{name}@{image}"),
         now: Mono(5),
     })
@@ -325,6 +326,7 @@ fn what_failed_its_probe_is_killed_and_a_sidecar_gates_until_it_has_started() {
             replaced: &BTreeSet::new(),
             probes: &verdicts,
             hook_failed: &BTreeSet::new(),
+            resized: &BTreeSet::new(),
             hash: &|name, image| format!("{name}@{image}"),
             now: Mono(5),
         })
@@ -396,6 +398,7 @@ fn in_back_off(p: &Pod, c: &ContainerObserved, others: Vec<ContainerObserved>) -
         replaced: &BTreeSet::new(),
         probes: Verdicts::NONE,
         hook_failed: &BTreeSet::new(),
+        resized: &BTreeSet::new(),
         hash: &|name, image| format!("{name}@{image}"),
         now: Mono(5),
     };

@@ -34,6 +34,7 @@ impl PodManager {
             message: victim.message.clone(),
             disruption: victim.disrupted.then(|| victim.message.clone()),
         };
+        self.leave(uid, out);
         tell(uid, PodEvent::Kill { reason, grace_s: victim.grace_s }, out);
         out.push(ManagerAction::Evicted(victim));
     }

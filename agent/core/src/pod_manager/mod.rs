@@ -21,6 +21,7 @@
 //!
 //! Upstream: pkg/kubelet/pod, the dispatch half of pod_workers.go, HandlePodCleanups (contract 4, 6.2, 6.4).
 
+mod allocating;
 mod evictions;
 mod node_view;
 mod preemption;
@@ -37,6 +38,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::admission::{AdmissionContext, NodeMarks, Rejection};
+use crate::allocation::Allocations;
 use crate::eviction::Victim;
 use crate::machine::{Machine, Outbox};
 use crate::node_shutdown::LeavingPod;
@@ -48,8 +50,10 @@ use crate::runtime::{PodKey, PodUid};
 use crate::time::{Mono, Now};
 use crate::types::pod::{self, CONFIG_MIRROR};
 
+pub use allocating::ResizeNote;
 pub use shutdown::ShutdownOrder;
 
+use allocating::Allocating;
 use node_view::NodeView;
 use preemption::Preemption;
 use shutdown::Shutdown;
@@ -68,6 +72,10 @@ pub enum ManagerEvent {
     Ended(PodUid),
     /// A worker is done; nothing of its pod is left.
     Finished(PodUid),
+    /// The record of a [`ManagerAction::Allocated`] was written durably (true), or could not be.
+    Recorded(bool),
+    /// The pod's containers have what this pod gives them.
+    Actuated(Arc<Pod>),
     /// Whether the node's network is ready.
     Network(Result<(), String>),
     /// What these pods get values from changed.
@@ -88,7 +96,7 @@ pub enum ManagerEvent {
     DeleteUnused,
     /// A worker that was told so has nothing such left.
     Stripped(PodUid),
-    /// Nothing in particular: looks whether anything can start. Never needed, as there is no deadline.
+    /// Nothing in particular: looks whether anything can start, and what is due about allocations.
     Tick,
 }
 
@@ -136,6 +144,11 @@ pub enum ManagerAction {
     NotThere(PodUid),
     /// The worker has ended; nothing more is sent to it.
     Forget(PodUid),
+    /// Write what pods were given durably, in the place of what was written before, and answer
+    /// [`ManagerEvent::Recorded`]. There is one at a time.
+    Allocated(Arc<Allocations>),
+    /// Something to count.
+    Resize(ResizeNote),
     /// Ask the API server for the Node object and answer [`ManagerEvent::NodeRead`], whatever comes of it.
     ReadNode,
     /// The answer to [`ShutdownOrder::Close`]: the pods that have something to end.
@@ -155,6 +168,10 @@ pub struct Leftovers {
     pub directories: BTreeSet<PodUid>,
     /// When the last call of an earlier incarnation is over.
     pub fence_until: Mono,
+    /// What pods were given.
+    pub allocated: Allocations,
+    /// What their containers have.
+    pub actuated: Allocations,
 }
 
 /// The machine.
@@ -181,6 +198,7 @@ pub struct PodManager {
     shutdown: Shutdown,
     /// Workers that are giving up what nobody needs.
     stripping: BTreeSet<PodUid>,
+    allocating: Allocating,
 }
 
 impl PodManager {
@@ -192,7 +210,11 @@ impl PodManager {
         admission: Arc<AdmissionContext>,
         network: Result<(), String>,
     ) -> PodManager {
+        let mut leftovers = leftovers;
+        let (given, actuated) =
+            (std::mem::take(&mut leftovers.allocated), std::mem::take(&mut leftovers.actuated));
         PodManager {
+            allocating: Allocating::new(given, actuated),
             node: NodeView::new(expected.contains(&Source::Api)),
             expected,
             listed: false,
@@ -220,7 +242,11 @@ impl PodManager {
 
     /// The pods that have a worker and have not ended: those that need room.
     pub fn active(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.workers.values().filter(|worker| !worker.ended).filter_map(|worker| worker.pod.as_ref())
+        let room = |worker| -> Option<&Arc<Pod>> {
+            let worker: &Worker = worker;
+            worker.room.as_ref().or(worker.pod.as_ref())
+        };
+        self.workers.values().filter(|worker| !worker.ended).filter_map(room)
     }
 
     /// The pods that sources want, by UID.
@@ -243,14 +269,14 @@ impl PodManager {
                 self.preemption.settled(&uid);
                 self.waiting.retain(|w| *w != uid);
                 if self.workers.contains_key(&uid) {
+                    self.leave(&uid, out);
                     tell(&uid, PodEvent::Kill { reason: KillReason::Removed, grace_s: None }, out);
                 }
                 continue;
             }
-            self.desired.insert(uid.clone(), Arc::clone(&pod));
-            if let Some(worker) = self.workers.get_mut(&uid) {
-                worker.pod = Some(Arc::clone(&pod));
-                tell(&uid, PodEvent::Desired(pod), out);
+            let old = self.desired.insert(uid.clone(), Arc::clone(&pod));
+            if self.workers.contains_key(&uid) {
+                self.wanted(old, &pod, out);
             } else if !self.waiting.contains(&uid) && !self.done.contains(&uid) {
                 self.waiting.push(uid);
             }
@@ -267,8 +293,14 @@ impl PodManager {
         for record in std::mem::take(&mut self.leftovers.records) {
             let key = record.pod.clone();
             self.start(key.clone(), Beginning::Resume(Box::new(record)), out);
-            if let Some(pod) = self.desired.get(&key.uid) {
-                tell(&key.uid, PodEvent::Desired(Arc::clone(pod)), out);
+            self.occupy_unknown(&key.uid);
+            if let Some(pod) = self.desired.get(&key.uid).map(Arc::clone) {
+                if let Some(worker) = self.workers.get_mut(&key.uid) {
+                    worker.pod = Some(self.allocating.allocated(&pod));
+                    worker.leaving = true;
+                }
+                self.occupy(&key.uid);
+                self.tell_desired(&key.uid, &pod, out);
                 self.waiting.retain(|w| *w != key.uid);
             }
         }
@@ -281,7 +313,8 @@ impl PodManager {
     /// Starts waiting pods whose name is free. The verdict on those of `answered` is final.
     fn start_waiting(&mut self, answered: &BTreeSet<PodUid>, out: &mut Outbox<ManagerAction>) {
         for uid in std::mem::take(&mut self.waiting) {
-            let Some(pod) = self.desired.get(&uid).map(Arc::clone) else { continue };
+            let Some(wanted) = self.desired.get(&uid).map(Arc::clone) else { continue };
+            let pod = self.allocating.allocated(&wanted);
             let key = pod::key(&pod);
             if pod::is_static(&pod) {
                 self.take_down_predecessors(&key, out);
@@ -301,12 +334,17 @@ impl PodManager {
             }
             self.preemption.settled(&uid);
             self.start(key.clone(), Beginning::Fresh, out);
-            tell(&uid, PodEvent::Desired(Arc::clone(&pod)), out);
+            if verdict.is_ok() && pod.metadata.deletion_timestamp.is_none() {
+                self.allocate(&uid, &wanted, out);
+            }
             if let Some(worker) = self.workers.get_mut(&uid) {
                 worker.ended = verdict.is_err();
                 worker.pod = Some(pod);
             }
+            self.occupy(&uid);
+            self.tell_desired(&uid, &wanted, out);
             if let Err(rejection) = verdict {
+                self.leave(&uid, out);
                 tell(&uid, PodEvent::Kill { reason: rejection.clone().into(), grace_s: None }, out);
                 out.push(ManagerAction::Rejected { key, rejection, short_of: None });
             }
@@ -355,6 +393,8 @@ impl PodManager {
         for uid in self.leftovers.directories.clone() {
             self.orphan(PodKey { namespace: Arc::from(""), name: Arc::from(""), uid }, out);
         }
+        self.forget_strangers();
+        self.room_came("pods_added");
         out.push(ManagerAction::Synced);
     }
 
@@ -372,6 +412,7 @@ impl PodManager {
         }
         let uid = key.uid.clone();
         self.start(key, Beginning::Fresh, out);
+        self.occupy_unknown(&uid);
         tell(&uid, PodEvent::Kill { reason: KillReason::Orphan, grace_s: None }, out);
     }
 
@@ -392,6 +433,8 @@ impl PodManager {
         self.names.give_back(&worker.key);
         self.preemption.gone(&uid);
         self.stripped(&uid, out);
+        self.give_back(&uid);
+        self.room_came("pods_removed");
         self.leftovers.directories.remove(&uid);
         if let Some(pod) = self.desired.get(&uid) {
             if pod.metadata.deletion_timestamp.is_some() {
@@ -415,6 +458,14 @@ impl PodManager {
         }
     }
 
+    /// The pod is about to be told to end.
+    fn leave(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
+        self.tell_before_end(uid, out);
+        if let Some(worker) = self.workers.get_mut(uid) {
+            worker.leaving = true;
+        }
+    }
+
     fn tell_all(&self, event: &PodEvent, out: &mut Outbox<ManagerAction>) {
         for uid in self.workers.keys() {
             tell(uid, event.clone(), out);
@@ -430,7 +481,7 @@ impl Machine for PodManager {
     type Event = ManagerEvent;
     type Action = ManagerAction;
 
-    fn step(&mut self, _now: Now, event: ManagerEvent, out: &mut Outbox<ManagerAction>) {
+    fn step(&mut self, now: Now, event: ManagerEvent, out: &mut Outbox<ManagerAction>) {
         let mut answered = BTreeSet::new();
         match event {
             ManagerEvent::Update(update) => self.update(update, out),
@@ -441,7 +492,10 @@ impl Machine for PodManager {
                     worker.ended = true;
                 }
                 self.preemption.gone(&uid);
+                self.room_came("pod_terminated");
             }
+            ManagerEvent::Recorded(written) => self.recorded(written, now, out),
+            ManagerEvent::Actuated(pod) => self.actuated(&pod::key(&pod).uid, &pod),
             ManagerEvent::Finished(uid) => self.finished(uid, out),
             ManagerEvent::Network(network) if network != self.network => {
                 self.network = network;
@@ -475,10 +529,10 @@ impl Machine for PodManager {
             self.start_waiting(&answered, out);
             self.clean_up(out);
         }
+        self.settle_allocations(now, out);
     }
 
-    /// Nothing here waits for time.
     fn deadline(&self) -> Option<Mono> {
-        None
+        self.allocating.deadline()
     }
 }

@@ -78,7 +78,7 @@ impl PodManager {
         self.shutdown.refuses()?;
         let admission = self.admission_of(uid);
         let active = || self.workers.iter().filter(|(_, w)| !w.ended);
-        let beside = |(_, worker)| Worker::pod(worker);
+        let beside = |(_, worker)| Worker::room(worker);
         let kept = || self.preemption.kept_for(uid);
         // Those that go already need not be made up for by others.
         let staying = || active().filter(|(other, _)| !self.preemption.is_going(other)).filter_map(beside);
@@ -101,6 +101,7 @@ impl PodManager {
                 self.preemption.settled(&key.uid);
                 continue;
             }
+            self.leave(&key.uid, out);
             let told = Rejection::preempted();
             tell(&key.uid, PodEvent::Kill { reason: reason(&told), grace_s: None }, out);
             self.preemption.going(key.uid.clone());

@@ -65,6 +65,7 @@ impl PodManager {
                 if again {
                     self.shutdown.ended.insert(uid.clone());
                 }
+                self.leave(&uid, out);
                 let reason = KillReason::Shutdown { again };
                 tell(&uid, PodEvent::Kill { reason, grace_s: Some(grace_s) }, out);
             }

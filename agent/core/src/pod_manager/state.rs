@@ -14,15 +14,24 @@ use crate::runtime::PodKey;
 #[derive(Clone, Debug)]
 pub(super) struct Worker {
     pub(super) key: PodKey,
-    /// As last desired; `None` for orphans.
+    /// As last desired, with what it was given; `None` for orphans.
     pub(super) pod: Option<Arc<Pod>>,
+    /// With the room that it takes, if that is more: its containers may still have what it was given before.
+    pub(super) room: Option<Arc<Pod>>,
+    /// It was told to end.
+    pub(super) leaving: bool,
     /// It needs no room: refused, or its containers are over.
     pub(super) ended: bool,
 }
 
 impl Worker {
     pub(super) fn new(key: PodKey) -> Worker {
-        Worker { key, pod: None, ended: false }
+        Worker { key, pod: None, room: None, leaving: false, ended: false }
+    }
+
+    /// As it counts for those who want room.
+    pub(super) fn room(&self) -> Option<&Pod> {
+        self.room.as_deref().or(self.pod.as_deref())
     }
 
     /// As last desired.

@@ -9,6 +9,8 @@ use serde_json::json;
 use super::*;
 use crate::time::Wall;
 
+mod resize;
+
 /// A pod `name` in namespace `ns` with UID `uid`; static unless `source` is `api`.
 fn pod(uid: &str, name: &str, source: &str) -> Arc<Pod> {
     let value = json!({"apiVersion": "v1", "kind": "Pod",
@@ -49,9 +51,25 @@ fn manager(expected: &[Source], leftovers: Leftovers) -> PodManager {
 }
 
 /// `+uid` start, `~uid` resume, `uid:word` tell, `-uid` forget, `!uid:reason` rejected, `synced`, `read` the Node.
+/// What is to be written is written at once: a pod is told to its worker as soon as that was started.
 fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
+    let mut words = act(manager, Mono(1), event);
+    while let Some(at) = words.iter().position(|word| word.starts_with("write")) {
+        words.remove(at);
+        for word in act(manager, Mono(1), ManagerEvent::Recorded(true)) {
+            let begun = word.strip_suffix(":desired").map(|uid| format!("+{uid}@"));
+            let after = begun.and_then(|begun| words.iter().position(|w| w.starts_with(&begun)));
+            let is_network = |at: &usize| words.get(at + 1).is_some_and(|w| w.contains(":network "));
+            let after = after.map(|at| if is_network(&at) { at + 1 } else { at });
+            words.insert(after.map_or(words.len(), |at| at + 1), word);
+        }
+    }
+    words.join(" ")
+}
+
+fn act(manager: &mut PodManager, mono: Mono, event: ManagerEvent) -> Vec<String> {
     let mut out = Outbox::new();
-    manager.step(Now { mono: Mono(1), wall: Wall(1) }, event, &mut out);
+    manager.step(Now { mono, wall: Wall(1) }, event, &mut out);
     let words = out.drain().map(|action| match action {
         ManagerAction::Start { key, beginning: Beginning::Fresh, fence_until } => {
             format!("+{}@{}", key.uid, fence_until.0)
@@ -71,6 +89,8 @@ fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
         ManagerAction::NotThere(uid) => format!("{uid} is not there"),
         ManagerAction::ReadNode => "read".to_owned(),
         ManagerAction::UnusedDeleted => "deleted".to_owned(),
+        ManagerAction::Allocated(all) => format!("write{}", all.len()),
+        ManagerAction::Resize(note) => format!("{note:?}"),
         ManagerAction::Leaving(pods) => {
             let words: Vec<_> = pods.iter().map(|pod| format!("{}={}", pod.key.uid, pod.priority)).collect();
             format!("[{}]", words.join(" "))
@@ -84,10 +104,13 @@ fn step(manager: &mut PodManager, event: ManagerEvent) -> String {
             PodEvent::Kill { reason, .. } => format!("{uid}:{reason:?}"),
             PodEvent::Observed(_) => format!("{uid}:observed"),
             PodEvent::Network(network) => format!("{uid}:network {}", network.is_ok()),
+            PodEvent::ResizePending(pending) => {
+                format!("{uid}:{}", pending.map_or("settled".to_owned(), |p| p.reason))
+            }
             other => format!("{uid}:{other:?}"),
         },
     });
-    words.collect::<Vec<_>>().join(" ")
+    words.collect()
 }
 
 /// A manager with one source that was read and delivered `pods`.
@@ -304,7 +327,8 @@ fn leftovers_are_taken_up() {
         remove: true,
     };
     let directories = ["a", "b", "c"].map(PodUid::from).into();
-    let leftovers = Leftovers { records: vec![record], directories, fence_until: Mono(7) };
+    let leftovers =
+        Leftovers { records: vec![record], directories, fence_until: Mono(7), ..Leftovers::default() };
     let mut m = manager(&[Source::File], leftovers);
     step(&mut m, file(PodOp::Add, &[&a, &b]));
     let after = step(&mut m, listed(&[&a, &b]));
@@ -440,6 +464,7 @@ fn any_event() -> impl Strategy<Value = ManagerEvent> {
         uid.clone().prop_map(|uid| ManagerEvent::Ended(PodUid::from(uid))),
         uid.clone().prop_map(|uid| ManagerEvent::Shutdown(ShutdownOrder::End(PodUid::from(uid), 7))),
         uid.prop_map(finished),
+        any::<bool>().prop_map(ManagerEvent::Recorded),
         Just(ManagerEvent::Shutdown(ShutdownOrder::Close)),
         Just(ManagerEvent::Shutdown(ShutdownOrder::Open)),
     ]
@@ -476,6 +501,8 @@ proptest! {
                     | ManagerAction::ReadNode
                     | ManagerAction::UnusedDeleted
                     | ManagerAction::Leaving(_)
+                    | ManagerAction::Allocated(_)
+                    | ManagerAction::Resize(_)
                     | ManagerAction::Evicted(_)
                     | ManagerAction::NotThere(_) => {}
                 }

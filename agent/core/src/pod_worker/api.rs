@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::{Deserialize, Serialize};
 
 use super::specs::PodSpecs;
+use crate::allocation::resize::PendingResize;
 use crate::machine::EffectId;
 use crate::probe::{Outcome, ProbeCall, ProbeId};
 use crate::restart;
@@ -94,6 +95,8 @@ pub enum PodEvent {
     ///
     /// [`PodWorker::is_stripped`]: super::PodWorker::is_stripped
     DeleteUnused,
+    /// The pod asks for other amounts than it was given, and does not get them now; `None`: it asks for nothing else.
+    ResizePending(Option<PendingResize>),
     /// Something that the pod gets values from changed: a Secret, a ConfigMap.
     SourcesChanged,
     /// What all workers share changed (the node got another address).
@@ -135,6 +138,8 @@ pub enum PodAction {
     },
     /// The status changed.
     PublishStatus(Arc<PodStatus>),
+    /// The containers that run have what this pod gives them.
+    Actuated(Arc<Pod>),
     /// Something to record as a Kubernetes event.
     Event(EventFact),
     /// Nothing of the pod is left; drop the worker.

@@ -12,6 +12,7 @@ use super::api::{ContainerList, EventFact, EventKind, PodAction, WorkerContext};
 use super::cgroups::Cgroup;
 use super::hooks::PreStop;
 use super::ledger::{Flight, Ledger, Purpose, Target};
+use super::resize::Resize;
 use crate::drivers::Class;
 use crate::machine::{EffectId, Outbox};
 use crate::pod_actions::newest_sandbox;
@@ -69,6 +70,8 @@ pub(super) struct Base {
     pub(super) pre_stops: BTreeMap<ContainerId, PreStop>,
     /// What this incarnation did to the pod's cgroup last.
     pub(super) cgroup: Cgroup,
+    /// Requests for other amounts.
+    pub(super) resize: Resize,
     /// A decision waits for a snapshot later than this.
     wanted_after: Option<Mono>,
 }
@@ -93,6 +96,7 @@ impl Base {
             sandbox_unseen: false,
             pre_stops: BTreeMap::new(),
             cgroup: Cgroup::Unseen,
+            resize: Resize::default(),
             wanted_after: None,
         }
     }
@@ -272,6 +276,10 @@ impl Base {
             verdict: stage.verdict,
             probes: self.probes.verdicts(),
             resetting: self.resetting,
+            resize: status::ResizeShown {
+                pending: self.resize.pending.as_ref(),
+                progress: self.resize.progress.as_ref(),
+            },
             stop_signals: self.ctx.specs.features().stop_signals,
             host_ips: &self.ctx.host_ips,
             runtime_name: &self.ctx.runtime_name,

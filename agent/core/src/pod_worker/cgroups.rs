@@ -9,7 +9,9 @@ use super::api::{EventKind, PodAction};
 use super::base::Base;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::Syncing;
+use crate::allocation::actuate;
 use crate::machine::Outbox;
+use crate::resources::cgroups::CgroupValues;
 use crate::runtime::effect::{Effect, EffectResult};
 use crate::time::{Mono, Now};
 
@@ -33,14 +35,22 @@ fn is_made(b: &Base, now: Now) -> bool {
 
 /// True if nothing is missing.
 pub(super) fn made(s: &Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
-    if is_made(b, now) || b.ledger.busy(&Target::Cgroup) {
-        return is_made(b, now);
+    if b.ledger.busy(&Target::Cgroup) {
+        return false;
     }
-    let Some(cgroup) = b.ctx.specs.cgroup(&s.pod) else { return true };
+    let specs = b.ctx.specs.clone();
+    let snapshot = b.snapshot.clone();
+    let running = snapshot.as_deref().map(|s2| actuate::running(&s.pod, s2, &*specs)).unwrap_or_default();
+    let Some(cgroup) = actuate::large_enough(&s.pod, &running, &*specs) else { return true };
+    let enough = |has: &CgroupValues| actuate::raised(has, &cgroup.values) == *has;
+    if is_made(b, now) && b.resize.cgroup.as_ref().is_some_and(enough) {
+        return true;
+    }
     if let Some(held) = b.ledger.held_until(&Target::Cgroup, now.mono) {
         b.wake_at(held, now);
         return false;
     }
+    b.resize.asked = Some(cgroup.values.clone());
     let effect = Effect::EnsureCgroup { cgroup: Box::new(cgroup) };
     b.issue(now, Target::Cgroup, Purpose::EnsureCgroup, effect, out);
     false
@@ -65,7 +75,10 @@ pub(super) fn removed(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bo
 /// The cgroup was made or removed, or could not be.
 pub(super) fn answered(b: &mut Base, flight: &Flight, result: &EffectResult, out: &mut Outbox<PodAction>) {
     match (&flight.purpose, result) {
-        (Purpose::EnsureCgroup, Ok(_)) => b.cgroup = Cgroup::Made(flight.issued),
+        (Purpose::EnsureCgroup, Ok(_)) => {
+            b.cgroup = Cgroup::Made(flight.issued);
+            b.resize.cgroup = b.resize.asked.take();
+        }
         (Purpose::EnsureCgroup, Err(e)) => {
             let text = format!("unable to ensure pod container exists: {}", e.message);
             b.event(EventKind::Warning, "FailedCreatePodContainer", text, None, out);

@@ -111,6 +111,7 @@ pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out
         sandbox: chain.sandbox.clone(),
         config: Box::new(config),
         sandbox_config: Box::new(sandbox_config),
+        actuates: Box::new(slot.spec(&s.pod).and_then(|c| c.resources.clone()).unwrap_or_default()),
     };
     b.issue(now, Target::Container(slot.name.clone()), Purpose::Create, effect, out);
 }

@@ -35,6 +35,8 @@ pub(super) enum Target {
     Volumes,
     /// The pod's cgroup.
     Cgroup,
+    /// What containers that run are given.
+    Resize,
     /// Nothing: looking.
     Observe,
 }
@@ -60,6 +62,7 @@ pub(super) enum Purpose {
     MapUsers,
     EnsureCgroup,
     RemoveCgroup,
+    Resize,
     RunSandbox,
     StopSandbox(SandboxId),
     RemoveSandbox(SandboxId),

@@ -33,6 +33,7 @@ mod ledger;
 mod probes;
 mod pull;
 mod reset;
+mod resize;
 pub mod runtime_class;
 mod specs;
 mod start;
@@ -187,6 +188,9 @@ impl PodWorker {
             _ => None,
         };
         volumes::desired(&mut self.base, before.as_deref(), &pod);
+        if matches!(self.state, State::Pending | State::Syncing(_)) {
+            resize::desired(&mut self.base, before.as_deref(), &pod, out);
+        }
         let deleted = pod.metadata.deletion_timestamp.is_some();
         let over = pod.status.as_ref().and_then(Phase::end);
         match &mut self.state {
@@ -320,7 +324,10 @@ impl PodWorker {
             State::Syncing(s) if flight.purpose == Purpose::MapUsers => {
                 users::answered(s, &mut self.base, result, now, out);
             }
-            State::Syncing(s) => start::answered(s, &mut self.base, &flight, result, now, out),
+            State::Syncing(s) => {
+                resize::answered(s, &mut self.base, &flight, &result, out);
+                start::answered(s, &mut self.base, &flight, result, now, out);
+            }
             State::Terminating(t) if flight.purpose == Purpose::Persist => {
                 // A record that cannot be written must not keep a pod alive: a full disk is a reason to
                 // evict. What is lost is the grace already spent, if the agent crashes as well.
@@ -432,6 +439,7 @@ impl Machine for PodWorker {
             PodEvent::Network(state) => self.base.network = state,
             PodEvent::SourcesChanged => self.sources_changed(now),
             PodEvent::DeleteUnused => self.delete_unused(),
+            PodEvent::ResizePending(pending) => resize::pending(&mut self.base, pending, out),
             PodEvent::Context(context) => self.base.ctx = context,
             // Only a probe is due: the rest of the pod needs no thought.
             PodEvent::Tick if probes::only_due(&self.base, now) => {

@@ -5,14 +5,14 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::container_spec::context::Features;
 use crate::container_spec::dns::{self, DnsWarning};
 use crate::container_spec::env_files::{self, EnvFile};
 use crate::container_spec::{self, Given, NodeContext, SpecError};
 use crate::resources::cgroups::pod::{PodCgroup, pod_cgroup};
-use crate::runtime::config::{ContainerConfig, SandboxConfig};
+use crate::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
 use crate::runtime::effect::Effect;
 use crate::types::ContainerRef;
 use crate::volume::claim::Claims;
@@ -73,6 +73,16 @@ pub trait PodSpecs: Debug + Send + Sync {
 
     /// The pod's own cgroup; `None` where pods have none.
     fn cgroup(&self, _pod: &Pod) -> Option<PodCgroup> {
+        None
+    }
+
+    /// What the runtime is told of a container's amounts.
+    fn resources(&self, _pod: &Pod, _container: &Container) -> LinuxResources {
+        LinuxResources::default()
+    }
+
+    /// What the sandbox itself needs, and the sum of its containers; `None` if the runtime need not know.
+    fn sandbox_resources(&self, _pod: &Pod) -> Option<(LinuxResources, LinuxResources)> {
         None
     }
 
@@ -151,6 +161,18 @@ impl PodSpecs for NodeContext {
 
     fn cgroup(&self, pod: &Pod) -> Option<PodCgroup> {
         pod_cgroup(pod, self)
+    }
+
+    fn resources(&self, pod: &Pod, container: &Container) -> LinuxResources {
+        container_spec::linux::container_resources(pod, container, self)
+    }
+
+    fn sandbox_resources(&self, pod: &Pod) -> Option<(LinuxResources, LinuxResources)> {
+        let linux = (
+            container_spec::linux::sandbox_overhead(pod, self),
+            container_spec::linux::sandbox_resources(pod, self),
+        );
+        Some(linux)
     }
 
     fn has_cgroups(&self) -> bool {

@@ -12,15 +12,18 @@ use super::cgroups;
 use super::hooks;
 use super::ledger::{Purpose, Target};
 use super::reset;
+use super::resize;
 use super::runtime_class;
 use super::start;
 use super::state::Syncing;
 use super::users;
 use super::volumes;
+use crate::allocation::actuate;
 use crate::logs::retention::RemovedLog;
 use crate::machine::Outbox;
 use crate::pod_actions::{self, Inputs, PodActions, SandboxPlan};
 use crate::restart;
+use crate::runtime::ContainerId;
 use crate::runtime::config::SandboxConfig;
 use crate::runtime::effect::Effect;
 use crate::runtime::observed::{ContainerState, PodSnapshot, SandboxState};
@@ -53,7 +56,10 @@ pub(super) fn advance(
         b.event(EventKind::Normal, "DeadlineExceeded", text, None, out);
         return Some(KillReason::DeadlineExceeded);
     }
-    let actions = plan(s, b, &snapshot, now);
+    let (specs, p) = (b.ctx.specs.clone(), s.pod.clone());
+    let running = actuate::running(&p, &snapshot, &*specs);
+    resize::observe(s, b, &running, out);
+    let actions = plan(s, b, &snapshot, &actuate::restarting(&running), now);
     b.resetting = actions.resetting;
     if actions.resetting {
         reset::begin(s, b, out);
@@ -76,6 +82,9 @@ pub(super) fn advance(
     if actions.sandbox != SandboxPlan::Stop {
         volumes::advance(b, &s.pod.clone(), now, out);
     }
+    if b.ledger.busy(&Target::Resize) {
+        return None;
+    }
     stop_containers(s, b, &actions, now, out);
     remove_dead(b, &actions, now, out);
     if actions.resetting {
@@ -85,7 +94,8 @@ pub(super) fn advance(
     match &actions.sandbox {
         SandboxPlan::Keep(home) => {
             remove_sandboxes(b, &actions, now, out);
-            if b.ledger.fresh(&Target::Sandbox, snapshot.as_of)
+            if !resize::advance(s, b, &running, home, now, out)
+                && b.ledger.fresh(&Target::Sandbox, snapshot.as_of)
                 && !actions.start.is_empty()
                 && volumes::mounted(b, now, out)
                 && cgroups::made(s, b, now, out)
@@ -119,7 +129,13 @@ fn sandbox_lost() -> KillReason {
     }
 }
 
-fn plan(s: &Syncing, b: &Base, snapshot: &PodSnapshot, now: Now) -> PodActions {
+fn plan(
+    s: &Syncing,
+    b: &Base,
+    snapshot: &PodSnapshot,
+    resized: &BTreeSet<ContainerId>,
+    now: Now,
+) -> PodActions {
     let specs = b.ctx.specs.clone();
     pod_actions::compute(&Inputs {
         pod: &s.pod,
@@ -128,6 +144,7 @@ fn plan(s: &Syncing, b: &Base, snapshot: &PodSnapshot, now: Now) -> PodActions {
         replaced: &s.replaced,
         probes: b.probes.verdicts(),
         hook_failed: &s.hook_failed,
+        resized,
         hash: &|name, image| specs.container_hash(name, image),
         now: now.mono,
     })

@@ -6,11 +6,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::{Deserialize, Serialize};
 
 use super::config::{ContainerConfig, IdMapping, SandboxConfig};
 use super::observed::PodSnapshot;
 use super::{ContainerId, ImageId, SandboxId};
+use crate::allocation::actuate::Step;
 use crate::container_spec::env_files::{EnvFile, EnvFiles};
 use crate::drivers::Class;
 use crate::images::keyring::Credential;
@@ -172,6 +174,8 @@ pub enum Effect {
         config: Box<ContainerConfig>,
         /// The sandbox's own configuration, which CRI wants again.
         sandbox_config: Box<SandboxConfig>,
+        /// The container's `resources`: remembered before it is made (`ContainerObserved::actuated`).
+        actuates: Box<ResourceRequirements>,
     },
     /// `StartContainer`.
     StartContainer {
@@ -198,6 +202,11 @@ pub enum Effect {
         call: Box<HookCall>,
         /// Whole seconds it may take; `None` is no limit but cancellation.
         within_s: Option<u32>,
+    },
+    /// Give containers that run other amounts: these steps in order, none after one that failed.
+    Resize {
+        /// Which.
+        steps: Vec<Step>,
     },
     /// Ask for a fresh [`PodSnapshot`] of this pod; the answer is [`EffectOk::Snapshot`].
     Inspect,
@@ -244,6 +253,7 @@ impl Effect {
             Effect::StopContainer { .. } => "stop_container",
             Effect::RemoveContainer { .. } => "remove_container",
             Effect::RunHook { .. } => "run_hook",
+            Effect::Resize { .. } => "resize",
             Effect::Inspect => "inspect",
         }
     }

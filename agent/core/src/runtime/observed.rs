@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{ContainerId, PodKey, PodUid, SandboxId};
+use crate::allocation::Amounts;
 use crate::time::{Mono, Wall};
 
 /// CRI `PodSandboxState`.
@@ -83,6 +84,9 @@ pub struct ContainerObserved {
     pub user: Option<UserObserved>,
     /// The resources in force; `None` if the runtime does not say.
     pub resources: Option<ResourcesObserved>,
+    /// The amounts that the agent last gave it; `None` if nobody remembers.
+    #[serde(default)]
+    pub actuated: Option<Amounts>,
     /// What it is asked to end by, as the API names signals; `None` if the runtime does not say.
     #[serde(default)]
     pub stop_signal: Option<String>,
@@ -116,6 +120,7 @@ impl ContainerObserved {
             annotations: BTreeMap::new(),
             user: None,
             resources: None,
+            actuated: None,
             stop_signal: None,
         }
     }

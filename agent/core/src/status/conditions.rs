@@ -15,6 +15,11 @@ const OWNED: [&str; 5] =
 /// A condition that the node may set at the end of a pod, and others too.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
+/// The pod asks for amounts that it does not get now.
+pub const PENDING_RESIZE: &str = "PodResizePending";
+/// It was given amounts that its containers do not have yet.
+pub const PROGRESS_OF_RESIZE: &str = "PodResizeInProgress";
+
 struct Finding {
     truth: bool,
     reason: &'static str,
@@ -53,8 +58,14 @@ pub(super) fn conditions(inputs: &StatusInputs<'_>, phase: Phase, status: &PodSt
         let finding = Finding { truth: true, reason: "TerminationByKubelet", message };
         out.push(condition(inputs, DISRUPTION_TARGET, finding));
     }
+    if !phase.is_terminal() {
+        resizes(inputs, &mut out);
+    }
     let own = |name: &str| {
-        OWNED.contains(&name) || name == reset::CONDITION || (disrupted && name == DISRUPTION_TARGET)
+        [PENDING_RESIZE, PROGRESS_OF_RESIZE].contains(&name)
+            || OWNED.contains(&name)
+            || name == reset::CONDITION
+            || (disrupted && name == DISRUPTION_TARGET)
     };
     let foreign = inputs.pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     out.extend(foreign.into_iter().flatten().filter(|c| !own(&c.type_)).cloned());
@@ -63,12 +74,8 @@ pub(super) fn conditions(inputs: &StatusInputs<'_>, phase: Phase, status: &PodSt
 
 fn condition(inputs: &StatusInputs<'_>, name: &str, finding: Finding) -> PodCondition {
     let status = if finding.truth { "True" } else { "False" };
-    let before = [inputs.previous, inputs.pod.status.as_ref()]
-        .into_iter()
-        .flatten()
-        .filter_map(|s| s.conditions.as_ref())
-        .find_map(|all| all.iter().find(|c| c.type_ == name));
-    let kept = before.filter(|c| c.status == status).and_then(|c| c.last_transition_time.clone());
+    let kept =
+        before(inputs, name).filter(|c| c.status == status).and_then(|c| c.last_transition_time.clone());
     PodCondition {
         type_: name.to_owned(),
         status: status.to_owned(),
@@ -78,6 +85,37 @@ fn condition(inputs: &StatusInputs<'_>, name: &str, finding: Finding) -> PodCond
         observed_generation: inputs.pod.metadata.generation,
         last_probe_time: None,
     }
+}
+
+/// Conditions that are there only while they are true; since when they are is since when their reason is.
+fn resizes(inputs: &StatusInputs<'_>, out: &mut Vec<PodCondition>) {
+    let pending =
+        inputs.resize.pending.map(|p| (PENDING_RESIZE, p.reason.clone(), p.message.clone(), p.generation));
+    let progress = inputs.resize.progress.map(|p| {
+        let reason = if p.error.is_some() { "Error" } else { "" };
+        (PROGRESS_OF_RESIZE, reason.to_owned(), p.error.clone().unwrap_or_default(), p.generation)
+    });
+    for (name, reason, message, generation) in pending.into_iter().chain(progress) {
+        let before = before(inputs, name).filter(|c| c.reason.as_deref().unwrap_or_default() == reason);
+        let kept = before.and_then(|c| c.last_transition_time.clone());
+        out.push(PodCondition {
+            type_: name.to_owned(),
+            status: "True".to_owned(),
+            reason: Some(reason).filter(|r| !r.is_empty()),
+            message: Some(message).filter(|m| !m.is_empty()),
+            last_transition_time: kept.or_else(|| api_time(inputs.now)),
+            observed_generation: generation,
+            last_probe_time: None,
+        });
+    }
+}
+
+fn before<'a>(inputs: &StatusInputs<'a>, name: &str) -> Option<&'a PodCondition> {
+    [inputs.previous, inputs.pod.status.as_ref()]
+        .into_iter()
+        .flatten()
+        .filter_map(|s| s.conditions.as_ref())
+        .find_map(|all| all.iter().find(|c| c.type_ == name))
 }
 
 fn sandbox_ready(inputs: &StatusInputs<'_>) -> bool {

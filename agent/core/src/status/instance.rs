@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
+use crate::allocation::Amounts;
 use crate::resources::requests::{CPU, MEMORY};
 use crate::runtime::observed::{ContainerObserved, ContainerState, ResourcesObserved, UserObserved};
 use crate::types::{Quantity, quantity_text};
@@ -20,7 +21,7 @@ const CPU_LIMIT_MIN_MILLI: i64 = 10;
 /// The same for requests.
 const CPU_REQUEST_MIN_MILLI: i64 = 2;
 
-type Amounts = BTreeMap<String, ApiQuantity>;
+type List = BTreeMap<String, ApiQuantity>;
 
 /// Fills in the fields. `status` has its container id already.
 pub(super) fn fill(
@@ -41,16 +42,17 @@ pub(super) fn fill(
         }
         return;
     };
-    let shown = same.and_then(|b| Some((b.allocated_resources.clone(), b.resources.clone()?)));
-    let (allocated, mut resources) = shown.unwrap_or_else(|| {
-        let mut asked = spec.resources.clone().unwrap_or_default();
-        for amounts in [&mut asked.limits, &mut asked.requests].into_iter().flatten() {
-            amounts.values_mut().for_each(respell);
+    let mut resources = spec.resources.clone().unwrap_or_default();
+    for amounts in [&mut resources.limits, &mut resources.requests].into_iter().flatten() {
+        amounts.values_mut().for_each(respell);
+    }
+    let allocated = resources.requests.clone().filter(|r| !r.is_empty());
+    if newest.state == ContainerState::Running {
+        let shown = same.filter(|b| b.state.as_ref().is_some_and(|s| s.running.is_some()));
+        remembered(newest, shown.and_then(|b| b.resources.as_ref()), &mut resources);
+        if let Some(actual) = newest.resources {
+            in_force(&actual, &mut resources);
         }
-        (asked.requests.clone().filter(|r| !r.is_empty()), asked)
-    });
-    if let Some(actual) = newest.resources.filter(|_| newest.state == ContainerState::Running) {
-        in_force(&actual, &mut resources);
     }
     status.allocated_resources = allocated;
     status.resources = Some(resources);
@@ -97,7 +99,19 @@ fn in_force(actual: &ResourcesObserved, resources: &mut ResourceRequirements) {
     }
 }
 
-fn put_cpu(amounts: &mut Amounts, milli: i64, min: i64) {
+/// What an instance has as far as the agent remembers, else as it was shown.
+fn remembered(
+    newest: &ContainerObserved,
+    shown: Option<&ResourceRequirements>,
+    resources: &mut ResourceRequirements,
+) {
+    let has = newest.actuated.or_else(|| Some(Amounts::of(Some(shown?))));
+    if let Some(has) = has {
+        *resources = has.put_into(Some(resources));
+    }
+}
+
+fn put_cpu(amounts: &mut List, milli: i64, min: i64) {
     let asked = amounts.get(CPU).and_then(|q| Quantity::parse(&q.0).ok()).unwrap_or_default();
     if milli > 0 && (milli > min || asked.milli_value() > min) {
         put(amounts, CPU, Quantity::from_milli(milli));
@@ -113,7 +127,7 @@ fn respell(amount: &mut ApiQuantity) {
 }
 
 /// Keeps the spelling of an amount that is the same.
-fn put(amounts: &mut Amounts, name: &str, actual: Quantity) {
+fn put(amounts: &mut List, name: &str, actual: Quantity) {
     let same = |q: &ApiQuantity| Quantity::parse(&q.0).is_ok_and(|asked| asked == actual);
     if !amounts.get(name).is_some_and(same) {
         amounts.insert(name.to_owned(), ApiQuantity(quantity_text::of_resource(name, actual)));
@@ -200,16 +214,23 @@ mod tests {
     }
 
     #[test]
-    fn a_resized_pod_does_not_change_what_an_instance_was_given() {
-        let running = instance(ContainerState::Running, None);
-        let first = filled(&container(json!({"requests": {"memory": "1Mi"}})), Some(&running), None);
-        let resized = container(json!({"requests": {"memory": "2Mi"}}));
-        assert_eq!(shown(&filled(&resized, Some(&running), Some(&first))), shown(&first));
-        assert_eq!(shown(&filled(&resized, None, Some(&first))), shown(&first), "dropped by the runtime");
-        let mut earlier = first.clone();
-        earlier.container_id = Some("containerd://older".to_owned());
-        let next = filled(&resized, Some(&running), Some(&earlier));
-        assert_eq!(shown(&next)["allocated"], json!({"memory": "2Mi"}), "the next instance has it");
+    fn a_resized_pod_shows_what_was_given_and_what_is_in_force() {
+        let spec = |memory: &str| container(json!({"requests": {"cpu": "1", "memory": memory}}));
+        let mut running = instance(ContainerState::Running, None);
+        running.actuated = Some(Amounts::of(spec("1Mi").resources.as_ref()));
+        let first = filled(&spec("1Mi"), Some(&running), None);
+        let between = shown(&filled(&spec("2Mi"), Some(&running), Some(&first)));
+        assert_eq!(between["resources"]["requests"], json!({"cpu": "1", "memory": "1Mi"}));
+        assert_eq!(between["allocated"], json!({"cpu": "1", "memory": "2Mi"}));
+        running.actuated = None;
+        let mut seen = first.clone();
+        seen.state = serde_json::from_value(json!({"running": {}})).unwrap();
+        let unknown = shown(&filled(&spec("2Mi"), Some(&running), Some(&seen)));
+        assert_eq!(unknown["resources"]["requests"]["memory"], json!("1Mi"), "as it was shown");
+        running.actuated = Some(Amounts::of(spec("2Mi").resources.as_ref()));
+        let done = shown(&filled(&spec("2Mi"), Some(&running), Some(&first)));
+        assert_eq!(done["resources"]["requests"], json!({"cpu": "1", "memory": "2Mi"}));
+        assert_eq!(shown(&filled(&spec("2Mi"), None, Some(&first))), shown(&first), "dropped by the runtime");
     }
 
     #[test]

@@ -20,13 +20,14 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::allocation::resize::PendingResize;
 use crate::pod_actions::newest_sandbox;
 use crate::probe::Verdicts;
 use crate::runtime::observed::{PodSnapshot, SandboxState};
 use crate::time::Wall;
 use crate::types::pod;
 
-pub use conditions::DISRUPTION_TARGET;
+pub use conditions::{DISRUPTION_TARGET, PENDING_RESIZE, PROGRESS_OF_RESIZE};
 pub use phase::{Phase, phase};
 
 /// Why a container is not running, as its waiting state says it.
@@ -47,6 +48,24 @@ pub struct Verdict {
     pub message: String,
     /// Message of the condition `DisruptionTarget`, if there is to be one.
     pub disruption: Option<String>,
+}
+
+/// A resize that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Of the pod that asked for it.
+    pub generation: Option<i64>,
+    /// What went wrong last.
+    pub error: Option<String>,
+}
+
+/// What a status shows of resizes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResizeShown<'a> {
+    /// One that waits, or will never be.
+    pub pending: Option<&'a PendingResize>,
+    /// One that is under way.
+    pub progress: Option<&'a Progress>,
 }
 
 /// What a status is generated from.
@@ -70,6 +89,8 @@ pub struct StatusInputs<'a> {
     pub probes: &'a Verdicts,
     /// All containers are being made to begin anew (RestartAllContainers).
     pub resetting: bool,
+    /// What is going on about its amounts.
+    pub resize: ResizeShown<'a>,
     /// Statuses show by which signal containers end (`ContainerStopSignals`).
     pub stop_signals: bool,
     /// The node's addresses, the primary first.

@@ -96,6 +96,7 @@ impl<'a> Case<'a> {
             verdict: self.verdict.as_ref(),
             probes: self.probes,
             resetting: self.resetting,
+            resize: ResizeShown::default(),
             stop_signals: self.stop_signals,
             host_ips: &["192.0.2.1".to_owned()],
             runtime_name: "containerd",

@@ -135,6 +135,7 @@ pub fn container(sandbox_id: &str, c: v1::ContainerStatus) -> ContainerObserved 
         log_path: c.log_path,
         annotations,
         user: c.user.and_then(|u| u.linux).map(user),
+        actuated: None,
         resources: c.resources.and_then(|r| r.linux).map(|r| resources(&r)),
         stop_signal: signal::name(c.stop_signal),
     }

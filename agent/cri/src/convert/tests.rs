@@ -442,6 +442,7 @@ fn container_statuses_arrive() {
         log_path: "/log".into(),
         annotations: map(&[("a", "1")]),
         user: Some(UserObserved { uid: 1, gid: 2, supplemental_groups: vec![3] }),
+        actuated: None,
         resources: Some(ResourcesObserved {
             cpu_period_us: 100_000,
             cpu_quota_us: 50_000,

@@ -40,6 +40,10 @@ impl Cgroups for Fake {
         Ok(())
     }
 
+    async fn memory_in_use(&self, _: &CgroupName) -> Result<Option<u64>, DriverError> {
+        Ok(Some(0))
+    }
+
     async fn children(&self, name: &CgroupName) -> Result<Vec<String>, DriverError> {
         let above = name.path(DRIVER) + "/";
         let there = self.0.there.lock().unwrap();

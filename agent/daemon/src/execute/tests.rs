@@ -7,11 +7,12 @@ use agent_core::images::pull_records::Policy;
 use agent_core::lifecycle_hooks::{Hook, HookAction, HookCall};
 use agent_core::probe::check::Check;
 use agent_core::probe::{Kind, Outcome};
-use agent_core::runtime::config::{ContainerConfig, SandboxConfig};
+use agent_core::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
 use agent_core::runtime::effect::ImageInfo;
 use agent_core::runtime::observed::ListedPod;
 use agent_core::runtime::{ContainerId, ImageId, PodUid, SandboxId};
 use futures_util::future::BoxFuture;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 
@@ -102,6 +103,18 @@ impl Runtime for Slow {
     }
 }
 
+impl agent_core::drivers::Amounts for Slow {
+    async fn update_container(&self, _: &ContainerId, _: &LinuxResources) -> Answered<()> {
+        no("update_container")
+    }
+    async fn update_sandbox(&self, _: &SandboxId, _: &LinuxResources, _: &LinuxResources) -> Answered<()> {
+        Ok(())
+    }
+    async fn memory_in_use(&self, _: &[ContainerId]) -> Answered<BTreeMap<ContainerId, u64>> {
+        Ok([("a".into(), 5)].into())
+    }
+}
+
 impl ImageService for Slow {
     async fn image_status(&self, _: &str) -> Answered<Option<ImageInfo>> {
         Ok(None)
@@ -169,7 +182,7 @@ fn rig(pulls: usize) -> Rig {
     let sources = crate::sources::of_cluster::<NoServer>(None, &tasks);
     let plugins = Plugins::new(dir.path(), Vec::new(), sources.clone(), tasks.clone());
     let executor = Executor::new(
-        (driver.clone(), driver.clone(), handlers),
+        (driver.clone(), driver.clone(), handlers, driver.clone()),
         (dirs, sources, None),
         (Arc::new(records), Arc::new(plugins)),
         pulls,

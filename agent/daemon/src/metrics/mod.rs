@@ -11,6 +11,7 @@
 
 mod certificates;
 mod pods;
+mod resizes;
 mod runtime;
 mod scrape;
 #[cfg(test)]

@@ -39,6 +39,7 @@ impl Metrics {
             state.tell_certificates(now);
             state.tell_runtime();
             state.tell_pods(of.desired, of.statuses);
+            state.tell_resizes(of.statuses);
             state.tell_volumes(of.desired, of.statuses);
             let main = &mut state.main;
             main.set(&families::NODE_NAME, [of.node_name], 1.0);

@@ -172,6 +172,7 @@ impl Machine {
             runtime: driver.clone(),
             state: RuntimeState::ask(&*driver).await,
             handlers: Arc::new(PodHandlers::new(driver.clone()).unwrap()),
+            amounts: driver.clone(),
             images: driver,
             signals: NoEvents,
             facts: Arc::new(Facts(node)),

@@ -158,6 +158,11 @@ pub(super) fn remove(path: &Path) -> Result<(), DriverError> {
     }
 }
 
+/// `memory.current`.
+pub(super) fn memory_in_use(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path.join("memory.current")).ok()?.trim().parse().ok()
+}
+
 /// Names of the cgroups in this one.
 pub(super) fn children(path: &Path) -> Result<Vec<String>, DriverError> {
     let entries = match std::fs::read_dir(path) {

@@ -6,6 +6,7 @@ mod env_files;
 mod hooks;
 mod probes;
 mod pull;
+mod resize;
 mod runtime_class;
 mod small_scope;
 mod told;

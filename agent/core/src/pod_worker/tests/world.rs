@@ -8,8 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 
+use crate::allocation::Amounts;
+use crate::allocation::actuate::Step;
 use crate::container_spec::dns::DnsWarning;
 use crate::container_spec::env_files::EnvFile;
 use crate::container_spec::{self, Given, NodeContext, SpecError};
@@ -221,7 +223,21 @@ impl Runtime {
                 self.sandboxes.remove(sandbox);
                 Ok(EffectOk::Done)
             }
-            Effect::CreateContainer { sandbox, config, .. } => self.create(wall, sandbox, config),
+            Effect::CreateContainer { sandbox, config, actuates, .. } => {
+                let made = self.create(wall, sandbox, config);
+                if let Ok(EffectOk::Container(id)) = &made {
+                    self.give(id, actuates);
+                }
+                made
+            }
+            Effect::Resize { steps } => {
+                for step in steps {
+                    if let Step::Container { id, record, .. } = step {
+                        self.give(id, record);
+                    }
+                }
+                Ok(EffectOk::Done)
+            }
             Effect::StartContainer { container } => self.start(wall, container),
             Effect::StopContainer { container, .. } => {
                 self.exit(wall, container, 143);
@@ -300,6 +316,13 @@ impl Runtime {
         };
         self.containers.insert(id.clone(), c);
         Ok(EffectOk::Container(id))
+    }
+
+    fn give(&mut self, id: &ContainerId, resources: &ResourceRequirements) {
+        let amounts = Amounts::of(Some(resources));
+        if let Some(c) = self.containers.get_mut(id).filter(|_| amounts != Amounts::default()) {
+            c.actuated = Some(amounts);
+        }
     }
 
     fn start(&mut self, wall: Wall, id: &ContainerId) -> EffectResult {
@@ -429,6 +452,7 @@ impl World {
                 PodAction::Cancel(id) => self.cancelled.push(id),
                 PodAction::Probe { id, call } => self.probes.push((id, *call)),
                 PodAction::CancelProbe(id) => self.probes.retain(|(asked, _)| *asked != id),
+                PodAction::Actuated(_) => {}
                 PodAction::PublishStatus(s) => self.statuses.push((*s).clone()),
                 PodAction::Event(e) => self.events.push(e),
                 PodAction::Finished { desired_again } => self.finished = Some(desired_again),

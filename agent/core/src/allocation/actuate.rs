@@ -1,0 +1,326 @@
+//! What is to be done so that the containers of a pod have what the pod was given.
+//!
+//! In: the pod as it was given, what its containers have. Out: which of them restart, steps for the others. Invariants: at no
+//! point is a container limited to more than its pod; of several containers, those that shrink come first; memory comes before
+//! processor time; a limit of memory is lowered only after a look at what is in use; no steps if nothing differs.
+//! Upstream: computePodResizeAction, doPodResizeAction, validateMemoryResizeAction.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use serde::{Deserialize, Serialize};
+
+use super::Amounts;
+use crate::pod_actions::{SlotKind, newest, slots};
+use crate::pod_worker::PodSpecs;
+use crate::resources::cgroups::pod::PodCgroup;
+use crate::resources::cgroups::{CgroupValues, CpuMax};
+use crate::resources::requests::{CPU, MEMORY};
+use crate::runtime::config::LinuxResources;
+use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, ResourcesObserved};
+use crate::runtime::{ContainerId, SandboxId};
+
+/// A limit of memory that is about to be lowered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lowered {
+    /// Which container.
+    pub id: ContainerId,
+    /// Its name in the pod.
+    pub name: String,
+    /// The limit that it is to have, bytes.
+    pub limit: u64,
+}
+
+/// One step of a resize; the next is taken only if it went well.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Step {
+    /// Look whether less is in use than these limits, else it is an error ([`too_low`]).
+    CheckMemory {
+        /// The pod's own, with its cgroup.
+        pod: Option<(Box<PodCgroup>, u64)>,
+        /// The containers of the pod that run, for the sum.
+        running: Vec<ContainerId>,
+        /// Containers'.
+        containers: Vec<Lowered>,
+    },
+    /// `UpdatePodSandboxResources`; a runtime that does not know it need not.
+    Sandbox {
+        /// Which.
+        id: SandboxId,
+        /// What the sandbox itself needs.
+        overhead: LinuxResources,
+        /// The sum of its containers.
+        resources: LinuxResources,
+    },
+    /// The pod's own cgroup.
+    PodCgroup(Box<PodCgroup>),
+    /// `UpdateContainerResources`, and the record of it.
+    Container {
+        /// Which.
+        id: ContainerId,
+        /// Its name in the pod.
+        name: String,
+        /// What the runtime is told.
+        resources: Box<LinuxResources>,
+        /// What is remembered.
+        record: Box<ResourceRequirements>,
+    },
+}
+
+/// A container that runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Running<'a> {
+    /// As the pod was given it.
+    pub spec: &'a Container,
+    /// The instance.
+    pub id: ContainerId,
+    /// What it has.
+    pub has: Amounts,
+    /// What it should have.
+    pub wants: Amounts,
+    /// What it has was remembered; else it is read from what the runtime says.
+    pub remembered: bool,
+}
+
+impl Running<'_> {
+    /// There is something to do.
+    #[must_use]
+    pub fn differs(&self) -> bool {
+        self.has != self.wants
+    }
+
+    /// `resizePolicy` wants it to begin anew. What nobody remembers restarts nothing.
+    #[must_use]
+    pub fn restarts(&self) -> bool {
+        let (has, wants) = (self.has, self.wants);
+        let cpu =
+            (has.cpu_request_milli, has.cpu_limit_milli) != (wants.cpu_request_milli, wants.cpu_limit_milli);
+        let memory = (has.memory_request, has.memory_limit) != (wants.memory_request, wants.memory_limit);
+        let policy = |resource: &str| {
+            let all = self.spec.resize_policy.iter().flatten();
+            let first = all.into_iter().find(|p| p.resource_name == resource);
+            first.is_some_and(|p| p.restart_policy == "RestartContainer")
+        };
+        self.remembered && ((cpu && policy(CPU)) || (memory && policy(MEMORY)))
+    }
+}
+
+/// The containers of the pod that run, and what each has. Debuggers have no amounts of their own.
+#[must_use]
+pub fn running<'a>(p: &'a Pod, snapshot: &PodSnapshot, specs: &dyn PodSpecs) -> Vec<Running<'a>> {
+    let all = crate::types::pod::init_containers(p).iter().chain(crate::types::pod::containers(p));
+    let specs_by_name: BTreeMap<&str, &Container> = all.map(|c| (c.name.as_str(), c)).collect();
+    let mut out = Vec::new();
+    for slot in slots(p).into_iter().filter(|slot| slot.kind != SlotKind::Ephemeral) {
+        let Some(spec) = specs_by_name.get(slot.name.as_str()).copied() else { continue };
+        let Some(c) = newest(snapshot, &slot.name).filter(|c| c.state == ContainerState::Running) else {
+            continue;
+        };
+        let wants = Amounts::of(spec.resources.as_ref());
+        let has = c.actuated.unwrap_or_else(|| by_the_runtime(c, wants, || specs.resources(p, spec)));
+        out.push(Running { spec, id: c.id.clone(), has, wants, remembered: c.actuated.is_some() });
+    }
+    out
+}
+
+/// Nobody remembers what the container has: the runtime is believed. Its request of memory is nowhere to be seen.
+fn by_the_runtime(c: &ContainerObserved, wants: Amounts, told: impl FnOnce() -> LinuxResources) -> Amounts {
+    let Some(is) = c.resources else { return wants };
+    let told = told();
+    let ResourcesObserved { cpu_period_us, cpu_quota_us, cpu_shares, memory_limit_bytes } = is;
+    let quota = |us: i64| us.max(0);
+    let same = cpu_shares == told.cpu_shares
+        && quota(cpu_quota_us) == told.cpu_quota_us
+        && memory_limit_bytes.max(0) == told.memory_limit_bytes;
+    if same {
+        return wants;
+    }
+    let limit = if cpu_period_us > 0 { quota(cpu_quota_us).saturating_mul(1000) / cpu_period_us } else { 0 };
+    Amounts {
+        cpu_request_milli: cpu_shares.saturating_mul(1000).saturating_add(1023) / 1024,
+        cpu_limit_milli: limit,
+        memory_request: wants.memory_request,
+        memory_limit: memory_limit_bytes.max(0),
+    }
+}
+
+/// The containers that are to begin anew.
+#[must_use]
+pub fn restarting(running: &[Running<'_>]) -> BTreeSet<ContainerId> {
+    running.iter().filter(|r| r.restarts()).map(|r| r.id.clone()).collect()
+}
+
+/// The pod with what its containers have.
+fn as_it_is(p: &Pod, running: &[Running<'_>]) -> Pod {
+    let mut is = p.clone();
+    if let Some(spec) = &mut is.spec {
+        for c in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+            if let Some(r) = running.iter().find(|r| r.spec.name == c.name && r.differs()) {
+                c.resources = Some(r.has.put_into(c.resources.as_ref()));
+            }
+        }
+    }
+    is
+}
+
+/// Enough for both. What one of them does not limit is left as it is.
+#[must_use]
+pub fn raised(a: &CgroupValues, b: &CgroupValues) -> CgroupValues {
+    let both = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a.max(b));
+    let cpu_max = a.cpu_max.zip(b.cpu_max).map(|(a, b)| CpuMax {
+        quota_us: a.quota_us.zip(b.quota_us).map(|(x, y)| x.max(y)),
+        period_us: b.period_us,
+    });
+    CgroupValues {
+        cpu_weight: both(a.cpu_weight, b.cpu_weight),
+        cpu_max,
+        memory_max: both(a.memory_max, b.memory_max),
+        memory_min: both(a.memory_min, b.memory_min),
+        memory_low: both(a.memory_low, b.memory_low),
+        ..b.clone()
+    }
+}
+
+/// The pod's cgroup, large enough for what its containers have and for what they are to have; `None` where pods have none.
+#[must_use]
+pub fn large_enough(p: &Pod, running: &[Running<'_>], specs: &dyn PodSpecs) -> Option<PodCgroup> {
+    let wanted = specs.cgroup(p)?;
+    if !running.iter().any(Running::differs) {
+        return Some(wanted);
+    }
+    let is = specs.cgroup(&as_it_is(p, running))?;
+    Some(PodCgroup { values: raised(&is.values, &wanted.values), name: wanted.name })
+}
+
+/// The steps; none if nothing is to be done in place. `applied`: what the pod's cgroup was last given, if that is known.
+#[must_use]
+pub fn plan(
+    p: &Pod,
+    running: &[Running<'_>],
+    sandbox: &SandboxId,
+    specs: &dyn PodSpecs,
+    applied: Option<&CgroupValues>,
+) -> Vec<Step> {
+    let restarts = running.iter().any(Running::restarts);
+    let updates: Vec<&Running<'_>> = running.iter().filter(|r| r.differs() && !r.restarts()).collect();
+    let wanted = specs.cgroup(p);
+    let mut steps = Vec::new();
+    if updates.is_empty() {
+        // What is left of a resize whose containers have all been done, or have begun anew.
+        if let (Some(wanted), Some(has), false) = (wanted, applied, restarts)
+            && *has != wanted.values
+        {
+            check(has, Some(&wanted), running, &[], &mut steps);
+            steps.push(Step::PodCgroup(Box::new(wanted)));
+        }
+        return steps;
+    }
+    let large = large_enough(p, running, specs);
+    let is = applied
+        .cloned()
+        .or_else(|| specs.cgroup(&as_it_is(p, running)).map(|c| c.values))
+        .unwrap_or_default();
+    check(&is, wanted.as_ref().filter(|_| !restarts), running, &updates, &mut steps);
+    if let Some((overhead, resources)) = specs.sandbox_resources(p) {
+        steps.push(Step::Sandbox { id: sandbox.clone(), overhead, resources });
+    }
+    if let Some(large) = large.clone().filter(|large| applied != Some(&large.values)) {
+        steps.push(Step::PodCgroup(Box::new(large)));
+    }
+    let memory = |a: Amounts| (a.memory_limit, a.memory_request);
+    let cpu = |a: Amounts| (a.cpu_limit_milli, a.cpu_request_milli);
+    in_order(&updates, memory, |r| (r.wants.with_cpu_of(r.has), r), p, specs, &mut steps);
+    in_order(&updates, cpu, |r| (r.wants, r), p, specs, &mut steps);
+    if let Some(wanted) = wanted.filter(|_| !restarts)
+        && large.is_some_and(|large| large.values != wanted.values)
+    {
+        steps.push(Step::PodCgroup(Box::new(wanted)));
+    }
+    steps
+}
+
+/// Of one resource: those that shrink, then those that grow.
+fn in_order<'r>(
+    updates: &[&'r Running<'r>],
+    of: impl Fn(Amounts) -> (i64, i64),
+    to: impl Fn(&'r Running<'r>) -> (Amounts, &'r Running<'r>),
+    p: &Pod,
+    specs: &dyn PodSpecs,
+    steps: &mut Vec<Step>,
+) {
+    let shrinks = |r: &Running<'_>| {
+        let ((has_limit, has_request), (limit, request)) = (of(r.has), of(r.wants));
+        if has_limit == limit { request < has_request } else { limit < has_limit }
+    };
+    let changed = || updates.iter().filter(|r| of(r.has) != of(r.wants));
+    for r in changed().filter(|r| shrinks(r)).chain(changed().filter(|r| !shrinks(r))) {
+        let (amounts, r) = to(r);
+        let record = amounts.put_into(r.spec.resources.as_ref());
+        let container = Container { resources: Some(record.clone()), ..r.spec.clone() };
+        steps.push(Step::Container {
+            id: r.id.clone(),
+            name: r.spec.name.clone(),
+            resources: Box::new(specs.resources(p, &container)),
+            record: Box::new(record),
+        });
+    }
+}
+
+/// A look at memory, if limits of it are to be lowered.
+fn check(
+    is: &CgroupValues,
+    wanted: Option<&PodCgroup>,
+    running: &[Running<'_>],
+    updates: &[&Running<'_>],
+    steps: &mut Vec<Step>,
+) {
+    let bytes = |n: i64| u64::try_from(n).unwrap_or(0);
+    let lowered = |r: &&&Running<'_>| {
+        let (has, wants) = (r.has.memory_limit, r.wants.memory_limit);
+        wants != 0 && (has == 0 || wants < has)
+    };
+    let containers: Vec<Lowered> = updates
+        .iter()
+        .filter(lowered)
+        .map(|r| Lowered { id: r.id.clone(), name: r.spec.name.clone(), limit: bytes(r.wants.memory_limit) })
+        .collect();
+    let pod = wanted.and_then(|cgroup| {
+        let max = cgroup.values.memory_max?;
+        is.memory_max.is_none_or(|has| max < has).then(|| (Box::new(cgroup.clone()), max))
+    });
+    if pod.is_some() || !containers.is_empty() {
+        let running = running.iter().map(|r| r.id.clone()).collect();
+        steps.push(Step::CheckMemory { pod, running, containers });
+    }
+}
+
+/// What is said if limits of memory cannot be lowered; `None` if they can. `pod`: limit and what is in use of it.
+#[must_use]
+pub fn too_low(
+    pod: Option<(u64, Option<u64>)>,
+    containers: &[Lowered],
+    in_use: &BTreeMap<ContainerId, u64>,
+) -> Option<String> {
+    let mut errors = Vec::new();
+    match pod {
+        Some((_, None)) => errors.push("missing pod memory usage".to_owned()),
+        Some((limit, Some(used))) if used >= limit => {
+            errors.push(format!("attempting to set pod memory limit ({limit}) below current usage ({used})"));
+        }
+        _ => {}
+    }
+    for Lowered { id, name, limit } in containers {
+        match in_use.get(id) {
+            None => errors.push(format!("missing container \"{name}\" memory usage")),
+            Some(used) if used >= limit => errors.push(format!(
+                "attempting to set container \"{name}\" memory limit ({limit}) below current usage ({used})"
+            )),
+            Some(_) => {}
+        }
+    }
+    match errors.as_slice() {
+        [] => None,
+        [one] => Some(format!("cannot decrease memory limits: {one}")),
+        all => Some(format!("cannot decrease memory limits: [{}]", all.join(", "))),
+    }
+}

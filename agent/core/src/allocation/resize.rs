@@ -1,0 +1,186 @@
+//! May a pod have what it asks for now? And who is asked first.
+//!
+//! In: the pod as it is wanted and as it was given, those beside it, the node. Out: yes, not now, or never. Invariants: what is
+//! deferred may come true by itself, what is infeasible only by another request; a resize takes nobody's room.
+//! Upstream: allocation/handlers.go, sortPendingResizes.
+
+use std::cmp::{Ordering, Reverse};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use serde::{Deserialize, Serialize};
+
+use super::{Amounts, PodAllocation};
+use crate::admission::{AdmissionContext, Rejection, resized};
+use crate::resources::requests::{CPU, MEMORY, pod_request};
+use crate::resources::{QosClass, qos_class};
+use crate::types::pod;
+
+/// `reason` of the condition `PodResizePending`: there may be room later.
+pub const DEFERRED: &str = "Deferred";
+/// The same: never on this node.
+pub const INFEASIBLE: &str = "Infeasible";
+
+/// What of the node's configuration forbids resizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// `cpuManagerPolicy: static`, whose exclusive processors cannot be changed (gate
+    /// InPlacePodVerticalScalingExclusiveCPUs is off).
+    pub static_cpus: bool,
+    /// `memoryManagerPolicy: Static`, and the gate InPlacePodVerticalScalingExclusiveMemory is off.
+    pub static_memory: bool,
+}
+
+/// A resize that waits, or that will never be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingResize {
+    /// [`DEFERRED`] or [`INFEASIBLE`].
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// Of the pod that asks.
+    pub generation: Option<i64>,
+    /// Text of the event.
+    pub event: String,
+}
+
+/// Why a pod does not get what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not now.
+    Deferred(String),
+    /// Never here; the second is upstream's word in `kubelet_pod_infeasible_resizes_total`.
+    Infeasible(String, &'static str),
+}
+
+impl Refusal {
+    /// `reason` of the condition.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Refusal::Deferred(_) => DEFERRED,
+            Refusal::Infeasible(..) => INFEASIBLE,
+        }
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        match self {
+            Refusal::Deferred(message) | Refusal::Infeasible(message, _) => message,
+        }
+    }
+}
+
+/// May `desired` have what it asks for, beside `others`?
+///
+/// # Errors
+/// Why not.
+pub fn judge(
+    desired: &Pod,
+    given: &PodAllocation,
+    others: &[&Pod],
+    node: &AdmissionContext,
+) -> Result<(), Refusal> {
+    if !super::same(given.pod.as_ref(), pod::spec(desired).resources.as_ref()) {
+        let message = "InPlacePodLevelResourcesVerticalScaling is disabled".to_owned();
+        return Err(Refusal::Infeasible(message, "plr_feature_gate_off"));
+    }
+    if qos_class(desired) == QosClass::Guaranteed {
+        exclusive(desired, given, node.resizes)?;
+    }
+    resized(desired, others, node).map_err(|Rejection { message, .. }| Refusal::Deferred(message))
+}
+
+fn exclusive(desired: &Pod, given: &PodAllocation, rules: Rules) -> Result<(), Refusal> {
+    let changes = |of: fn(Amounts) -> i64| {
+        let mut all = pod::init_containers(desired).iter().chain(pod::containers(desired));
+        all.any(|c| of(Amounts::of(c.resources.as_ref())) != of(given.amounts(&c.name)))
+    };
+    let refuse = |manager: &str, policy: &str, detail| {
+        let words = format!(
+            "Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy \"{policy}\""
+        );
+        Err(Refusal::Infeasible(words, detail))
+    };
+    if rules.static_cpus && changes(|a| a.cpu_request_milli) {
+        return refuse("CPU", "static", "guaranteed_pod_cpu_manager_static_policy");
+    }
+    if rules.static_memory && changes(|a| a.memory_request) {
+        return refuse("Memory", "Static", "guaranteed_pod_memory_manager_static_policy");
+    }
+    Ok(())
+}
+
+/// The pod asks for more than it was given.
+#[must_use]
+pub fn is_increase(desired: &Pod, allocated: &Pod) -> bool {
+    [CPU, MEMORY].into_iter().any(|of| pod_request(desired, of) > pod_request(allocated, of))
+}
+
+/// One that waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    /// As it is wanted.
+    pub desired: &'a Pod,
+    /// As it was given.
+    pub allocated: &'a Pod,
+}
+
+impl Waiting<'_> {
+    /// Since when it waits by its condition in the API, nanoseconds.
+    fn since(&self) -> Option<i128> {
+        let conditions = self.desired.status.as_ref().and_then(|s| s.conditions.as_ref())?;
+        let pending = conditions.iter().find(|c| c.type_ == "PodResizePending")?;
+        Some(pending.last_transition_time.as_ref()?.0.as_nanosecond())
+    }
+
+    /// Who is judged first: those that ask for nothing more, then by priority, by class, by how long they wait.
+    #[must_use]
+    pub fn order(&self, other: &Waiting<'_>) -> Ordering {
+        let key = |w: &Waiting<'_>| {
+            let since = w.since();
+            (
+                is_increase(w.desired, w.allocated),
+                Reverse(pod::spec(w.desired).priority.unwrap_or(0)),
+                qos_class(w.desired) != QosClass::Guaranteed,
+                since.is_none(),
+                since,
+            )
+        };
+        key(self).cmp(&key(other)).then_with(|| pod::uid(self.desired).cmp(pod::uid(other.desired)))
+    }
+}
+
+/// A change that was asked for: resource, `requests` or `limits`, and `add`, `remove`, `increase` or `decrease`.
+pub type Change = (&'static str, &'static str, &'static str);
+
+/// What of a pod's containers was changed, each amount by itself (`kubelet_container_requested_resizes_total`).
+#[must_use]
+pub fn changes(old: &Pod, new: &Pod) -> Vec<Change> {
+    let all = |p: &Pod| -> Vec<Container> {
+        pod::init_containers(p).iter().chain(pod::containers(p)).cloned().collect()
+    };
+    let now = all(new);
+    let mut out = Vec::new();
+    for old in all(old) {
+        let Some(new) = now.iter().find(|c| c.name == old.name) else { continue };
+        let (old, new) = (Amounts::of(old.resources.as_ref()), Amounts::of(new.resources.as_ref()));
+        let table = [
+            (MEMORY, "requests", old.memory_request, new.memory_request),
+            (MEMORY, "limits", old.memory_limit, new.memory_limit),
+            (CPU, "requests", old.cpu_request_milli, new.cpu_request_milli),
+            (CPU, "limits", old.cpu_limit_milli, new.cpu_limit_milli),
+        ];
+        for (resource, requirement, old, new) in table {
+            let operation = match (old, new) {
+                (old, new) if old == new => continue,
+                (0, _) => "add",
+                (_, 0) => "remove",
+                (old, new) if new < old => "decrease",
+                _ => "increase",
+            };
+            out.push((resource, requirement, operation));
+        }
+    }
+    out
+}

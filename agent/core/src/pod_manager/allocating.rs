@@ -1,0 +1,377 @@
+//! What pods were given, and requests for other amounts.
+//!
+//! ```text
+//! admitted, resized ──► given ──Allocated──► disk ──► durable ──► Tell(Desired) with what was given
+//! ```
+//! In: pods as they are wanted, answers of the disk, what workers carried out. Out: records to write, pods with the amounts
+//! that they were given, what is said of requests that wait. Invariants: a worker is told of amounts only when they are on
+//! disk; while a pod is between two amounts it takes the room of both; a record that cannot be written is tried again, and a
+//! pod that is new does not wait for it, as upstream's do not; requests that wait are judged again when room comes, and every
+//! three minutes. A pod that asks for nothing has nothing to lose: its record is written with the next one.
+//! Upstream: allocation_manager.go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+
+use super::state::Worker;
+use super::{ManagerAction, PodManager, tell};
+use crate::allocation::resize::{self, Change, DEFERRED, PendingResize, Refusal, Waiting};
+use crate::allocation::{Allocations, PodAllocation, message};
+use crate::machine::Outbox;
+use crate::pod_worker::PodEvent;
+use crate::runtime::PodUid;
+use crate::time::{Mono, Now};
+use crate::types::pod;
+
+/// Requests that wait are judged again after as long, whatever happens.
+const RETRY: Duration = Duration::from_secs(3 * 60);
+/// A record that could not be written is tried again after as long.
+const WRITE_AGAIN: Duration = Duration::from_secs(10);
+/// What nobody waits for is written after as long.
+const WRITE_LATE: Duration = Duration::from_secs(30);
+
+/// What is counted of resizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResizeNote {
+    /// An amount was changed in the API.
+    Requested(Change),
+    /// It will never be; upstream's word for why.
+    Infeasible(&'static str),
+    /// What was deferred came true; upstream's word for what made it be judged again.
+    DeferredAccepted(&'static str),
+}
+
+/// The book of what pods were given.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Allocating {
+    given: Allocations,
+    /// On disk, or as good.
+    durable: Allocations,
+    /// What is being written.
+    writing: Option<Arc<Allocations>>,
+    /// `given` has what no record has; somebody waits for it.
+    urgent: bool,
+    /// The same, and nobody waits.
+    changed: bool,
+    write_at: Option<Mono>,
+    /// Workers that are to be told of their pod once it is on disk.
+    untold: BTreeSet<PodUid>,
+    /// Requests that wait.
+    queue: BTreeSet<PodUid>,
+    /// What was last said of them.
+    said: BTreeMap<PodUid, PendingResize>,
+    /// Why they are to be judged now.
+    trigger: Option<&'static str>,
+    retry_at: Option<Mono>,
+    /// What containers had when the agent began, until their worker says what they have.
+    actuated: Allocations,
+}
+
+impl Allocating {
+    pub(super) fn new(given: Allocations, actuated: Allocations) -> Allocating {
+        Allocating { durable: given.clone(), given, actuated, ..Allocating::default() }
+    }
+
+    /// The pod with what it was given.
+    pub(super) fn allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let given = self.given.get(&pod::key(pod).uid);
+        given.map_or_else(|| Arc::clone(pod), |given| given.apply(pod))
+    }
+
+    /// The pod as its worker may know it; `None` while that is not on disk.
+    fn known(&self, uid: &PodUid, pod: &Arc<Pod>) -> Option<Arc<Pod>> {
+        match (self.durable.get(uid), self.given.contains_key(uid)) {
+            (Some(durable), _) => Some(durable.apply(pod)),
+            (None, true) => None,
+            (None, false) => Some(Arc::clone(pod)),
+        }
+    }
+
+    /// The pod is admitted with what it asks for, unless it was before.
+    fn admit(&mut self, uid: &PodUid, pod: &Pod) {
+        if self.given.contains_key(uid) {
+            return;
+        }
+        let given = PodAllocation::of(pod);
+        if given.is_empty() {
+            self.durable.insert(uid.clone(), given.clone());
+        } else {
+            self.urgent = true;
+        }
+        self.given.insert(uid.clone(), given);
+    }
+
+    /// What the pod's containers may still have, if that is something else.
+    fn room(&self, uid: &PodUid, pod: &Arc<Pod>) -> Option<Arc<Pod>> {
+        let (given, had) = (self.given.get(uid)?, self.actuated.get(uid)?);
+        let room = given.at_least(had).apply(pod);
+        (!Arc::ptr_eq(&room, pod)).then_some(room)
+    }
+
+    fn forget(&mut self, uid: &PodUid) {
+        self.changed |= self.given.remove(uid).is_some_and(|given| !given.is_empty());
+        self.durable.remove(uid);
+        self.actuated.remove(uid);
+        self.untold.remove(uid);
+        self.queue.remove(uid);
+        self.said.remove(uid);
+    }
+
+    fn write(&mut self, now: Now, out: &mut Outbox<ManagerAction>) {
+        let due = self.write_at.is_some_and(|at| at <= now.mono);
+        if self.changed && !self.urgent && self.write_at.is_none() {
+            self.write_at = Some(now.mono.after(WRITE_LATE));
+        }
+        let begins = (self.urgent && (self.write_at.is_none() || due)) || (self.changed && due);
+        if self.writing.is_some() || !begins {
+            return;
+        }
+        let all = Arc::new(self.given.clone());
+        self.writing = Some(Arc::clone(&all));
+        (self.urgent, self.changed, self.write_at) = (false, false, None);
+        out.push(ManagerAction::Allocated(all));
+    }
+
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        let retry = self.retry_at.filter(|_| !self.queue.is_empty());
+        self.write_at.filter(|_| self.writing.is_none()).into_iter().chain(retry).min()
+    }
+}
+
+impl PodManager {
+    /// A pod that has a worker is wanted otherwise than before.
+    pub(super) fn wanted(&mut self, old: Option<Arc<Pod>>, new: &Arc<Pod>, out: &mut Outbox<ManagerAction>) {
+        let uid = pod::key(new).uid;
+        let changes = old.map(|old| resize::changes(&old, new)).unwrap_or_default();
+        for change in &changes {
+            out.push(ManagerAction::Resize(ResizeNote::Requested(*change)));
+        }
+        self.ask(&uid, new, out);
+        if !changes.is_empty() && self.allocating.queue.contains(&uid) {
+            self.allocating.trigger = Some("pod_updated");
+        }
+        if let Some(worker) = self.workers.get_mut(&uid) {
+            worker.pod = Some(self.allocating.allocated(new));
+            self.tell_desired(&uid, new, out);
+        }
+    }
+
+    /// The pod may begin with what it asks for.
+    pub(super) fn allocate(&mut self, uid: &PodUid, wanted: &Arc<Pod>, out: &mut Outbox<ManagerAction>) {
+        self.allocating.admit(uid, wanted);
+        self.ask(uid, wanted, out);
+        if self.allocating.queue.contains(uid) {
+            self.allocating.trigger.get_or_insert("pods_added");
+        }
+    }
+
+    /// Queues the pod if it asks for something else than it was given.
+    fn ask(&mut self, uid: &PodUid, wanted: &Pod, out: &mut Outbox<ManagerAction>) {
+        let book = &mut self.allocating;
+        if book.given.get(uid).is_some_and(|given| given.differs(wanted)) {
+            book.queue.insert(uid.clone());
+            return;
+        }
+        book.queue.remove(uid);
+        let conditions = wanted.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let shown = conditions.iter().any(|c| c.type_ == crate::status::PENDING_RESIZE);
+        if (book.said.remove(uid).is_some() || shown) && self.workers.contains_key(uid) {
+            tell(uid, PodEvent::ResizePending(None), out);
+        }
+    }
+
+    /// Tells the worker of its pod with what it was given, now or when that is on disk.
+    pub(super) fn tell_desired(&mut self, uid: &PodUid, wanted: &Arc<Pod>, out: &mut Outbox<ManagerAction>) {
+        match self.allocating.known(uid, wanted) {
+            Some(pod) => tell(uid, PodEvent::Desired(pod), out),
+            None => drop(self.allocating.untold.insert(uid.clone())),
+        }
+    }
+
+    /// The worker is about to be told of its pod's end: it must know its pod.
+    pub(super) fn tell_before_end(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
+        if self.allocating.untold.remove(uid)
+            && let Some(pod) = self.desired.get(uid)
+        {
+            tell(uid, PodEvent::Desired(self.allocating.allocated(pod)), out);
+        }
+    }
+
+    /// The worker was started: what its containers had before this agent began takes room, too.
+    pub(super) fn occupy(&mut self, uid: &PodUid) {
+        let Some(worker) = self.workers.get_mut(uid) else { return };
+        worker.room = worker.pod.as_ref().and_then(|pod| self.allocating.room(uid, pod));
+    }
+
+    /// Of a pod of which only its containers are left: what they had takes room until they are gone.
+    pub(super) fn occupy_unknown(&mut self, uid: &PodUid) {
+        let Some(had) = self.allocating.actuated.get(uid) else { return };
+        let one = |(name, resources): (&String, &ResourceRequirements)| Container {
+            name: name.clone(),
+            resources: Some(resources.clone()),
+            ..Container::default()
+        };
+        let containers = had.containers.iter().map(one).collect();
+        let spec = PodSpec { containers, ..PodSpec::default() };
+        if let Some(worker) = self.workers.get_mut(uid).filter(|w| w.pod.is_none()) {
+            worker.room = Some(Arc::new(Pod { spec: Some(spec), ..Pod::default() }));
+        }
+    }
+
+    /// The record was written, or could not be.
+    pub(super) fn recorded(&mut self, written: bool, now: Now, out: &mut Outbox<ManagerAction>) {
+        let Some(all) = self.allocating.writing.take() else { return };
+        let book = &mut self.allocating;
+        let mut news = std::mem::take(&mut book.untold);
+        if written {
+            for (uid, given) in all.iter().filter(|(uid, _)| book.given.contains_key(*uid)) {
+                if book.durable.insert(uid.clone(), given.clone()).is_some_and(|old| old != *given) {
+                    news.insert(uid.clone());
+                }
+            }
+        } else {
+            // Those that run keep what they have; new ones begin, as they would if the record were lost with the disk.
+            for uid in &news {
+                if let (Some(given), false) = (all.get(uid), book.durable.contains_key(uid)) {
+                    book.durable.insert(uid.clone(), given.clone());
+                }
+            }
+            (book.urgent, book.write_at) = (true, Some(now.mono.after(WRITE_AGAIN)));
+        }
+        for uid in news {
+            if let Some(pod) = self.desired.get(&uid).map(Arc::clone)
+                && self.workers.contains_key(&uid)
+            {
+                self.tell_desired(&uid, &pod, out);
+            }
+        }
+    }
+
+    /// The pod's containers have what `pod` gives them.
+    pub(super) fn actuated(&mut self, uid: &PodUid, pod: &Pod) {
+        let up_to_date = self.allocating.given.get(uid).is_some_and(|given| !given.differs(pod));
+        if let Some(worker) = self.workers.get_mut(uid).filter(|_| up_to_date) {
+            self.allocating.actuated.remove(uid);
+            if worker.room.take().is_some() {
+                self.allocating.trigger.get_or_insert("pod_resized");
+            }
+        }
+    }
+
+    /// Room has come; or not, then it costs nothing.
+    pub(super) fn room_came(&mut self, why: &'static str) {
+        if !self.allocating.queue.is_empty() {
+            self.allocating.trigger.get_or_insert(why);
+        }
+    }
+
+    /// Nothing of the pod is left.
+    pub(super) fn give_back(&mut self, uid: &PodUid) {
+        self.allocating.forget(uid);
+    }
+
+    /// Nobody has a worker for these, nor wants them.
+    pub(super) fn forget_strangers(&mut self) {
+        let book = &self.allocating;
+        let known = |uid: &PodUid| self.workers.contains_key(uid) || self.desired.contains_key(uid);
+        let strangers: Vec<PodUid> = book.given.keys().filter(|uid| !known(uid)).cloned().collect();
+        for uid in strangers {
+            self.allocating.forget(&uid);
+        }
+    }
+
+    /// At the end of a step: judges requests if there is a reason to, and has written what is to be.
+    pub(super) fn settle_allocations(&mut self, now: Now, out: &mut Outbox<ManagerAction>) {
+        if self.allocating.retry_at.is_some_and(|at| at <= now.mono) {
+            self.allocating.trigger.get_or_insert("periodic_retry");
+        }
+        if self.synced
+            && let Some(trigger) = self.allocating.trigger.take()
+        {
+            self.retry(trigger, out);
+            self.allocating.retry_at = Some(now.mono.after(RETRY));
+        }
+        self.allocating.write(now, out);
+    }
+
+    fn retry(&mut self, trigger: &'static str, out: &mut Outbox<ManagerAction>) {
+        for uid in self.in_order() {
+            let Some(wanted) = self.desired.get(&uid).map(Arc::clone) else { continue };
+            match self.judge_resize(&uid, &wanted) {
+                None => drop(self.allocating.queue.remove(&uid)),
+                Some(Ok(())) => self.grant(&uid, &wanted, trigger, out),
+                Some(Err(refusal)) => self.refuse(&uid, &wanted, &refusal, out),
+            }
+        }
+    }
+
+    /// Those that ask, in the order in which they are judged.
+    fn in_order(&self) -> Vec<PodUid> {
+        let find = |uid: &PodUid| {
+            Some((uid.clone(), self.desired.get(uid)?, self.workers.get(uid)?.pod.as_deref()?))
+        };
+        let mut all: Vec<_> = self.allocating.queue.iter().filter_map(find).collect();
+        all.sort_by(|a, b| {
+            let (x, y) = (Waiting { desired: a.1, allocated: a.2 }, Waiting { desired: b.1, allocated: b.2 });
+            x.order(&y)
+        });
+        all.into_iter().map(|(uid, ..)| uid).collect()
+    }
+
+    /// `None` if nothing is asked for any more.
+    fn judge_resize(&self, uid: &PodUid, wanted: &Pod) -> Option<Result<(), Refusal>> {
+        let worker = self.workers.get(uid).filter(|w| !w.ended && !w.leaving)?;
+        let given = self.allocating.given.get(uid).filter(|given| given.differs(wanted))?;
+        if wanted.metadata.deletion_timestamp.is_some() || worker.pod.is_none() {
+            return None;
+        }
+        let others = self.workers.iter().filter(|(other, w)| *other != uid && !w.ended);
+        let others = others.filter_map(|(_, w)| Worker::room(w)).chain(self.preemption.kept_for(uid));
+        Some(resize::judge(wanted, given, &others.collect::<Vec<_>>(), &self.admission))
+    }
+
+    fn grant(
+        &mut self,
+        uid: &PodUid,
+        wanted: &Arc<Pod>,
+        trigger: &'static str,
+        out: &mut Outbox<ManagerAction>,
+    ) {
+        let book = &mut self.allocating;
+        let (new, old) = (PodAllocation::of(wanted), book.given.get(uid).cloned().unwrap_or_default());
+        if let Some(worker) = self.workers.get_mut(uid) {
+            let had = worker.room.as_deref().map_or(old, PodAllocation::of);
+            let room = new.at_least(&had).apply(wanted);
+            worker.room = (!Arc::ptr_eq(&room, wanted)).then_some(room);
+            worker.pod = Some(Arc::clone(wanted));
+        }
+        book.given.insert(uid.clone(), new);
+        book.queue.remove(uid);
+        book.urgent = true;
+        let said = book.said.remove(uid);
+        if said.as_ref().is_some_and(|said| said.reason == DEFERRED) {
+            out.push(ManagerAction::Resize(ResizeNote::DeferredAccepted(trigger)));
+        }
+        let conditions = wanted.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        if said.is_some() || conditions.iter().any(|c| c.type_ == crate::status::PENDING_RESIZE) {
+            tell(uid, PodEvent::ResizePending(None), out);
+        }
+    }
+
+    fn refuse(&mut self, uid: &PodUid, wanted: &Pod, refusal: &Refusal, out: &mut Outbox<ManagerAction>) {
+        let (reason, generation) = (refusal.reason(), wanted.metadata.generation);
+        let event = message::of(&format!("Pod resize {reason}"), wanted, generation, refusal.message());
+        let (reason, message) = (reason.to_owned(), refusal.message().to_owned());
+        let said = PendingResize { reason, message, generation, event };
+        if let Refusal::Infeasible(_, detail) = refusal {
+            self.allocating.queue.remove(uid);
+            out.push(ManagerAction::Resize(ResizeNote::Infeasible(detail)));
+        }
+        if self.allocating.said.insert(uid.clone(), said.clone()).as_ref() != Some(&said) {
+            tell(uid, PodEvent::ResizePending(Some(said)), out);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What pods were given: written before it is told, changed when there is room.
+
+use std::time::Duration;
+
+use super::*;
+use crate::allocation::{Allocations, PodAllocation};
+
+const MINUTE: u64 = 60_000_000_000;
+
+fn asks(uid: &str, cpu: &str) -> Arc<Pod> {
+    let mut p = (*pod(uid, uid, "api")).clone();
+    let spec = p.spec.as_mut().unwrap();
+    spec.containers[0].resources = serde_json::from_value(json!({"requests": {"cpu": cpu}})).unwrap();
+    Arc::new(p)
+}
+
+fn api(pods: &[&Arc<Pod>]) -> ManagerEvent {
+    update(PodOp::Update, Source::Api, pods)
+}
+
+/// What the worker of `uid` is told to have, in thousandths of a core.
+fn told(manager: &mut PodManager, event: ManagerEvent, uid: &str) -> Option<i64> {
+    let mut out = Outbox::new();
+    manager.step(Now { mono: Mono(1), wall: Wall(1) }, event, &mut out);
+    let desired = |action| match action {
+        ManagerAction::Tell { uid: to, event: PodEvent::Desired(pod) } if to.as_str() == uid => Some(pod),
+        _ => None,
+    };
+    let told: Vec<Arc<Pod>> = out.drain().filter_map(desired).collect();
+    let pod = told.last()?;
+    Some(PodAllocation::of(pod).amounts("c").cpu_request_milli)
+}
+
+fn beginning(pods: &[&Arc<Pod>], leftovers: Leftovers) -> PodManager {
+    let mut m = manager(&[Source::Api], leftovers);
+    act(&mut m, Mono(1), ManagerEvent::Node(None));
+    act(&mut m, Mono(1), listed(&[]));
+    step(&mut m, update(PodOp::Add, Source::Api, pods));
+    m
+}
+
+fn actuated(m: &mut PodManager, pod: &Arc<Pod>) -> Vec<String> {
+    act(m, Mono(1), ManagerEvent::Actuated(Arc::clone(pod)))
+}
+
+#[test]
+fn nobody_is_told_before_it_is_on_disk() {
+    let mut m = manager(&[Source::Api], Leftovers::default());
+    act(&mut m, Mono(1), ManagerEvent::Node(None));
+    act(&mut m, Mono(1), listed(&[]));
+    let (a, none) = (asks("a", "400m"), asks("n", "0"));
+    let words = act(&mut m, Mono(1), update(PodOp::Add, Source::Api, &[&a, &none]));
+    assert_eq!(
+        words,
+        ["+a@0", "+n@0", "n:desired", "synced", "write2"],
+        "who asks for nothing need not wait"
+    );
+    assert_eq!(act(&mut m, Mono(1), api(&[&a])), Vec::<String>::new());
+    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "a"), Some(400));
+    // More while it runs: what changes meanwhile is told with what it has.
+    let words = act(&mut m, Mono(1), api(&[&asks("a", "900m")]));
+    assert_eq!(words, ["Requested((\"cpu\", \"requests\", \"increase\"))", "a:desired", "write2"]);
+    assert_eq!(told(&mut m, api(&[&asks("a", "900m")]), "a"), Some(400));
+    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "a"), Some(900));
+}
+
+#[test]
+fn a_disk_that_is_full_holds_up_resizes_and_not_pods() {
+    let mut m = manager(&[Source::Api], Leftovers::default());
+    act(&mut m, Mono(1), ManagerEvent::Node(None));
+    act(&mut m, Mono(1), listed(&[]));
+    act(&mut m, Mono(1), update(PodOp::Add, Source::Api, &[&asks("a", "400m")]));
+    assert_eq!(told(&mut m, ManagerEvent::Recorded(false), "a"), Some(400));
+    act(&mut m, Mono(1), api(&[&asks("a", "500m")]));
+    let due = m.deadline().unwrap();
+    assert_eq!(due, Mono(1).after(Duration::from_secs(10)));
+    assert_eq!(act(&mut m, due, ManagerEvent::Tick), ["write1"]);
+    assert_eq!(told(&mut m, ManagerEvent::Recorded(false), "a"), None, "it keeps what it has");
+    let due = m.deadline().unwrap();
+    assert_eq!(act(&mut m, due, ManagerEvent::Tick), ["write1"]);
+    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "a"), Some(500));
+}
+
+#[test]
+fn what_does_not_fit_waits_for_room() {
+    let (a, b) = (asks("a", "400m"), asks("b", "400m"));
+    let mut m = beginning(&[&a, &b], Leftovers::default());
+    assert!(actuated(&mut m, &a).is_empty() && actuated(&mut m, &b).is_empty());
+    let more = "Requested((\"cpu\", \"requests\", \"increase\"))";
+    let words = act(&mut m, Mono(1), api(&[&asks("a", "700m")]));
+    assert_eq!(words, [more, "a:desired", "a:Deferred"]);
+    assert_eq!(act(&mut m, Mono(1), api(&[&asks("a", "700m")])), ["a:desired"], "told once");
+    // Room that is given away counts once nobody has it.
+    let words = act(&mut m, Mono(1), api(&[&asks("b", "100m")])).join(" ");
+    assert!(words.ends_with("b:desired write2"), "{words}");
+    assert_eq!(act(&mut m, Mono(1), ManagerEvent::Recorded(true)), ["b:desired"]);
+    let words = actuated(&mut m, &asks("b", "100m"));
+    assert_eq!(words, ["DeferredAccepted(\"pod_resized\")", "a:settled", "write2"]);
+    assert_eq!(act(&mut m, Mono(1), ManagerEvent::Recorded(true)), ["a:desired"]);
+}
+
+#[test]
+fn what_waits_is_judged_again_now_and_then_and_when_a_pod_ends() {
+    let (a, b) = (asks("a", "400m"), asks("b", "400m"));
+    let mut m = beginning(&[&a, &b], Leftovers::default());
+    act(&mut m, Mono(1), api(&[&asks("a", "700m")]));
+    let due = m.deadline().unwrap();
+    assert_eq!(due, Mono(1).after(Duration::from_secs(180)));
+    assert_eq!(act(&mut m, due, ManagerEvent::Tick), Vec::<String>::new());
+    assert_eq!(m.deadline(), Some(Mono(due.0 + 3 * MINUTE)));
+    let words = act(&mut m, Mono(1), ManagerEvent::Ended(PodUid::from("b"))).join(" ");
+    assert!(words.contains("DeferredAccepted(\"pod_terminated\")") && words.ends_with("write2"), "{words}");
+    // Taken back while it waits.
+    let mut m = beginning(&[&a, &b], Leftovers::default());
+    act(&mut m, Mono(1), api(&[&asks("a", "700m")]));
+    let words = act(&mut m, Mono(1), api(&[&a])).join(" ");
+    assert!(words.contains("a:settled"), "{words}");
+    assert_eq!(m.deadline(), None);
+}
+
+#[test]
+fn nobody_has_the_room_of_a_pod_that_has_not_shrunk_yet() {
+    let (a, b) = (asks("a", "600m"), asks("b", "300m"));
+    let mut m = beginning(&[&a], Leftovers::default());
+    act(&mut m, Mono(1), api(&[&asks("a", "100m")]));
+    assert_eq!(act(&mut m, Mono(1), ManagerEvent::Recorded(true)), ["a:desired"]);
+    let late = asks("late", "500m");
+    assert!(step(&mut m, update(PodOp::Add, Source::Api, &[&late])).contains("!late:OutOfcpu"));
+    actuated(&mut m, &asks("a", "100m"));
+    assert!(step(&mut m, update(PodOp::Add, Source::Api, &[&b])).contains("b:desired"));
+}
+
+#[test]
+fn a_new_agent_goes_by_what_is_on_disk() {
+    let given = |cpu: &str| -> Allocations { [("a".into(), PodAllocation::of(&asks("a", cpu)))].into() };
+    // It was given 300, asks for 1100 by now, and its containers have 200 yet.
+    let leftovers = Leftovers { allocated: given("300m"), actuated: given("200m"), ..Leftovers::default() };
+    let mut m = manager(&[Source::Api], leftovers.clone());
+    act(&mut m, Mono(1), ManagerEvent::Node(None));
+    act(&mut m, Mono(1), listed(&[]));
+    let words = act(&mut m, Mono(1), update(PodOp::Add, Source::Api, &[&asks("a", "1100m")])).join(" ");
+    assert_eq!(words, "+a@0 a:desired synced a:Deferred");
+    assert_eq!(told(&mut m, api(&[&asks("a", "1200m")]), "a"), Some(300), "it is not refused");
+    // Containers that have more take that room.
+    let leftovers = Leftovers { actuated: given("900m"), ..leftovers };
+    let mut m = beginning(&[&asks("a", "300m")], leftovers);
+    assert!(step(&mut m, update(PodOp::Add, Source::Api, &[&asks("b", "200m")])).contains("!b:OutOfcpu"));
+    // A record of nobody is dropped.
+    let leftovers = Leftovers { allocated: given("300m"), ..Leftovers::default() };
+    let mut m = beginning(&[&asks("b", "100m")], leftovers);
+    let due = m.deadline().map_or(Mono(MINUTE), |at| at);
+    let words = act(&mut m, due, ManagerEvent::Tick).join(" ");
+    assert!(words.is_empty() || words == "write1", "{words}");
+}

@@ -1,0 +1,153 @@
+//! Changing what the containers of a pod have while they run.
+//!
+//! In: the pod as it was given, what its containers have, what the pod manager says of requests that wait. Out: the effect that
+//! carries a resize out, events, what the conditions `PodResizePending` and `PodResizeInProgress` say. Invariants: one resize
+//! at a time, and meanwhile nothing else happens to the pod's containers; a resize is over when a look later than its last call
+//! shows that nothing differs. Which steps it takes is `allocation::actuate`. Upstream: kubelet.SyncPod, status_manager.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::api::{EventKind, PodAction};
+use super::base::Base;
+use super::ledger::{Flight, Purpose, Target};
+use super::state::Syncing;
+use crate::allocation::actuate::{self, Running, Step};
+use crate::allocation::resize::{INFEASIBLE, PendingResize};
+use crate::allocation::{PodAllocation, message};
+use crate::drivers::Class;
+use crate::machine::Outbox;
+use crate::resources::cgroups::CgroupValues;
+use crate::runtime::SandboxId;
+use crate::runtime::effect::{Effect, EffectResult};
+use crate::status::{PENDING_RESIZE, PROGRESS_OF_RESIZE, Progress};
+use crate::time::Now;
+
+/// What is going on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resize {
+    /// The pod asks for something that it was not given.
+    pub(super) pending: Option<PendingResize>,
+    /// It was given something that its containers do not have yet.
+    pub(super) progress: Option<Progress>,
+    /// What its cgroup was last given; `None`: nobody knows.
+    pub(super) cgroup: Option<CgroupValues>,
+    /// What it is being given.
+    pub(super) asked: Option<CgroupValues>,
+    /// What its containers were last seen to have all of.
+    settled: Option<PodAllocation>,
+}
+
+/// The pod is wanted as it was given; `before` is what it was until now.
+pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Arc<Pod>, out: &mut Outbox<PodAction>) {
+    let Some(before) = before else {
+        let shown = p.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        for c in shown {
+            let (reason, message) =
+                (c.reason.clone().unwrap_or_default(), c.message.clone().unwrap_or_default());
+            let generation = c.observed_generation;
+            if c.type_ == PENDING_RESIZE {
+                let event = String::new();
+                b.resize.pending = Some(PendingResize { reason, message, generation, event });
+            } else if c.type_ == PROGRESS_OF_RESIZE {
+                let error = Some(message).filter(|_| !reason.is_empty());
+                b.resize.progress = Some(Progress { generation, error });
+            }
+        }
+        return;
+    };
+    if PodAllocation::of(before).differs(p) {
+        let generation = p.metadata.generation;
+        b.resize.progress = Some(Progress { generation, error: None });
+        let text = message::of("Pod resize started", p, generation, "");
+        b.event(EventKind::Normal, "ResizeStarted", text, None, out);
+    }
+}
+
+/// What the pod manager says of the request.
+pub(super) fn pending(b: &mut Base, pending: Option<PendingResize>, out: &mut Outbox<PodAction>) {
+    let key = |p: &PendingResize| (p.reason.clone(), p.generation);
+    if let Some(now) = pending.as_ref().filter(|now| b.resize.pending.as_ref().map(key) != Some(key(now))) {
+        let reason = if now.reason == INFEASIBLE { "ResizeInfeasible" } else { "ResizeDeferred" };
+        b.event(EventKind::Warning, reason, now.event.clone(), None, out);
+    }
+    b.resize.pending = pending;
+}
+
+/// Notes whether anything differs.
+pub(super) fn observe(s: &Syncing, b: &mut Base, running: &[Running<'_>], out: &mut Outbox<PodAction>) {
+    if running.iter().any(Running::differs) {
+        let generation = s.pod.metadata.generation;
+        b.resize.progress.get_or_insert(Progress { generation, error: None });
+        b.resize.settled = None;
+        return;
+    }
+    if b.ledger.busy(&Target::Resize) || !b.ledger.fresh(&Target::Resize, b.as_of()) {
+        return;
+    }
+    if let Some(done) = b.resize.progress.take() {
+        let text = message::of("Pod resize completed", &s.pod, done.generation, "");
+        b.event(EventKind::Normal, "ResizeCompleted", text, None, out);
+    }
+    let given = PodAllocation::of(&s.pod);
+    if !given.is_empty() && b.resize.settled.as_ref().is_none_or(|had| had.differs(&s.pod)) {
+        b.resize.settled = Some(given);
+        out.push(PodAction::Actuated(s.pod.clone()));
+    }
+}
+
+/// Begins what is to be done; true if nothing else may be done to the pod's containers before it is over.
+pub(super) fn advance(
+    s: &Syncing,
+    b: &mut Base,
+    running: &[Running<'_>],
+    home: &SandboxId,
+    now: Now,
+    out: &mut Outbox<PodAction>,
+) -> bool {
+    let specs = b.ctx.specs.clone();
+    let steps = actuate::plan(&s.pod, running, home, &*specs, b.resize.cgroup.as_ref());
+    if steps.is_empty() || b.ledger.any_container_busy() || b.ledger.busy(&Target::Cgroup) {
+        return false;
+    }
+    if !b.may_act(&Target::Resize, now) {
+        return false;
+    }
+    let last = steps.iter().rev().find_map(|step| match step {
+        Step::PodCgroup(cgroup) => Some(cgroup.values.clone()),
+        _ => None,
+    });
+    b.resize.asked = last.or_else(|| b.resize.cgroup.take());
+    b.resize.cgroup = None;
+    b.issue(now, Target::Resize, Purpose::Resize, Effect::Resize { steps }, out);
+    true
+}
+
+/// The steps were taken, or one of them could not be.
+pub(super) fn answered(
+    s: &Syncing,
+    b: &mut Base,
+    flight: &Flight,
+    result: &EffectResult,
+    out: &mut Outbox<PodAction>,
+) {
+    if flight.purpose != Purpose::Resize {
+        return;
+    }
+    let asked = b.resize.asked.take();
+    match result {
+        Ok(_) => b.resize.cgroup = asked,
+        // It ended meanwhile: another look says what is to be done.
+        Err(e) if e.class == Class::NotFound => {}
+        Err(e) => {
+            let generation = s.pod.metadata.generation;
+            let progress = b.resize.progress.get_or_insert(Progress { generation, error: None });
+            if progress.error.as_ref() != Some(&e.message) {
+                progress.error = Some(e.message.clone());
+                let text = message::of("Pod resize error", &s.pod, progress.generation, &e.message);
+                b.event(EventKind::Warning, "ResizeError", text, None, out);
+            }
+        }
+    }
+}

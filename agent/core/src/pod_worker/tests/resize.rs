@@ -1,0 +1,147 @@
+//! Other amounts for a pod that runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use serde_json::{Value, json};
+
+use super::world::{World, make_pod};
+use crate::allocation::actuate::Step;
+use crate::allocation::resize::PendingResize;
+use crate::drivers::Class;
+use crate::machine::Machine;
+use crate::pod_worker::{KillReason, PodEvent};
+use crate::runtime::effect::{Effect, EffectError};
+use crate::time::Mono;
+
+fn pod(memory: &str, generation: i64, policy: Value) -> Arc<Pod> {
+    let amounts = json!({"cpu": "1", "memory": memory});
+    let container = json!({"name": "a", "image": "r.example/x:1", "resizePolicy": policy,
+        "resources": {"requests": amounts, "limits": amounts}});
+    let mut p = (*make_pod(json!({"containers": [container]}))).clone();
+    p.metadata.generation = Some(generation);
+    Arc::new(p)
+}
+
+fn condition(w: &World, name: &str) -> Option<PodCondition> {
+    let conditions = w.statuses.last()?.conditions.clone()?;
+    conditions.into_iter().find(|c| c.type_ == name)
+}
+
+fn progress(w: &World) -> Option<(Option<String>, Option<i64>)> {
+    condition(w, "PodResizeInProgress").map(|c| (c.reason, c.observed_generation))
+}
+
+fn memory(w: &World) -> Option<String> {
+    let all = w.statuses.last()?.container_statuses.clone()?;
+    Some(all[0].resources.as_ref()?.limits.as_ref()?["memory"].0.clone())
+}
+
+#[test]
+fn a_container_that_runs_is_given_more_without_a_restart() {
+    let mut w = World::with(&pod("64Mi", 1, json!(null)));
+    assert_eq!((w.count("resize"), progress(&w), memory(&w)), (0, None, Some("64Mi".to_owned())));
+    w.desire(&pod("128Mi", 2, json!(null)));
+    assert_eq!(progress(&w), Some((None, Some(2))));
+    assert_eq!(memory(&w).as_deref(), Some("64Mi"), "it has not got it yet");
+    w.settle();
+    assert_eq!((w.count("resize"), progress(&w)), (1, None));
+    assert_eq!(memory(&w).as_deref(), Some("128Mi"));
+    assert_eq!(w.count("stop_container"), 0);
+    let what = r#"{"containers":[{"name":"a","resources":{"limits":{"cpu":"1","memory":"128Mi"},"requests":{"cpu":"1","memory":"128Mi"}}}],"generation":2}"#;
+    assert_eq!(w.told("ResizeStarted"), [format!("Pod resize started: {what}")]);
+    assert_eq!(w.told("ResizeCompleted"), [format!("Pod resize completed: {what}")]);
+    assert_eq!(w.worker.deadline(), None);
+}
+
+#[test]
+fn one_whose_policy_wants_it_begins_anew() {
+    let policy = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    let mut w = World::with(&pod("64Mi", 1, policy.clone()));
+    w.desire(&pod("128Mi", 2, policy));
+    w.settle();
+    assert_eq!((w.count("resize"), w.count("stop_container"), w.count("create_container")), (0, 1, 2));
+    assert_eq!(w.told("Killing"), ["Container a resize requires restart"]);
+    assert_eq!((progress(&w), memory(&w).as_deref()), (None, Some("128Mi")));
+    assert_eq!(w.told("ResizeCompleted").len(), 1);
+}
+
+#[test]
+fn what_cannot_be_done_is_told_once_and_tried_again() {
+    let mut w = World::with(&pod("64Mi", 1, json!(null)));
+    let error =
+        EffectError { class: Class::Conflict, message: "cannot decrease memory limits: busy".to_owned() };
+    w.runtime.refuse.insert("resize", error);
+    w.desire(&pod("32Mi", 2, json!(null)));
+    w.settle();
+    assert_eq!(progress(&w), Some((Some("Error".to_owned()), Some(2))));
+    assert_eq!(
+        condition(&w, "PodResizeInProgress").unwrap().message.unwrap(),
+        "cannot decrease memory limits: busy"
+    );
+    w.wait(Duration::from_secs(60));
+    assert_eq!(w.told("ResizeError").len(), 1);
+    assert_eq!(memory(&w).as_deref(), Some("64Mi"));
+    w.runtime.refuse.clear();
+    w.wait(Duration::from_secs(600));
+    assert_eq!((progress(&w), memory(&w).as_deref()), (None, Some("32Mi")));
+    assert_eq!(w.told("ResizeCompleted").len(), 1);
+}
+
+#[test]
+fn an_agent_that_was_killed_in_the_middle_goes_on() {
+    let mut w = World::with(&pod("64Mi", 1, json!(null)));
+    w.desire(&pod("128Mi", 2, json!(null)));
+    assert!(w.pending.values().any(|c| matches!(&c.effect, Effect::Resize { .. })));
+    let mut shown = (*pod("128Mi", 2, json!(null))).clone();
+    shown.status = w.statuses.last().cloned();
+    w.crash(Mono(0));
+    w.desire(&Arc::new(shown));
+    w.settle();
+    assert_eq!((w.count("resize"), progress(&w), memory(&w).as_deref()), (1, None, Some("128Mi")));
+    assert_eq!((w.count("create_container"), w.told("ResizeCompleted").len()), (1, 1));
+}
+
+#[test]
+fn a_request_that_waits_is_told_once_for_each_reason_and_generation() {
+    let mut w = World::with(&pod("64Mi", 1, json!(null)));
+    let pending = |reason: &str, message: &str, generation| {
+        let (reason, message) = (reason.to_owned(), message.to_owned());
+        let event = format!("Pod resize {reason}: {message}");
+        Some(PendingResize { reason, message, generation: Some(generation), event })
+    };
+    for now in [
+        pending("Deferred", "used: 1", 2),
+        pending("Deferred", "used: 2", 2),
+        pending("Deferred", "used: 2", 3),
+    ] {
+        w.step(PodEvent::ResizePending(now));
+    }
+    let shown = condition(&w, "PodResizePending").unwrap();
+    assert_eq!((shown.message.as_deref(), shown.observed_generation), (Some("used: 2"), Some(3)));
+    assert_eq!(w.told("ResizeDeferred"), ["Pod resize Deferred: used: 1", "Pod resize Deferred: used: 2"]);
+    w.step(PodEvent::ResizePending(pending("Infeasible", "never", 4)));
+    assert_eq!(w.told("ResizeInfeasible"), ["Pod resize Infeasible: never"]);
+    w.step(PodEvent::ResizePending(None));
+    assert_eq!(condition(&w, "PodResizePending"), None);
+    w.step(PodEvent::ResizePending(pending("Deferred", "used: 3", 5)));
+    w.kill(KillReason::Ended, None);
+    w.settle();
+    assert_eq!(condition(&w, "PodResizePending"), None, "a pod that has ended asks for nothing");
+}
+
+#[test]
+fn a_container_that_ended_meanwhile_is_looked_at_again() {
+    let mut w = World::with(&pod("64Mi", 1, json!(null)));
+    w.desire(&pod("128Mi", 2, json!(null)));
+    let id = *w.pending.keys().next().unwrap();
+    let Effect::Resize { steps } = &w.pending[&id].effect else { panic!("{:?}", w.pending) };
+    assert!(matches!(steps.last(), Some(Step::Container { name, .. }) if name == "a"));
+    w.end("a", 1);
+    let error = EffectError { class: Class::NotFound, message: "gone".to_owned() };
+    w.answer(id, Err(error));
+    w.wait(Duration::from_secs(30));
+    assert_eq!(w.told("ResizeError"), Vec::<String>::new());
+    assert_eq!((progress(&w), memory(&w).as_deref(), w.phase()), (None, Some("128Mi"), "Running"));
+}

@@ -1,0 +1,164 @@
+//! The records of what pods were given and of what their containers have: `<root>/allocated_pods_state` and
+//! `<root>/actuated_pods_state`, upstream's files.
+//!
+//! In: amounts. Out: the same after a restart. Invariants: what pods were given is on disk, durably, before it is answered;
+//! what containers have outlives the agent, not the machine, with which its containers end: that file is not synced. A file
+//! that cannot be understood is said so, put aside as `<name>.damaged`, and everything goes on without it. See
+//! [`agent_core::allocation`]. Upstream refuses to start then.
+
+use std::path::Path;
+use std::sync::PoisonError;
+
+use agent_core::allocation::checkpoint::{self, ACTUATED, ALLOCATED, BYTES_MAX};
+use agent_core::allocation::{Allocations, Amounts};
+use agent_core::drivers::{Class, DriverError};
+use agent_core::runtime::PodUid;
+use agent_linux::files::{self, Durability, FilesError};
+use k8s_openapi::api::core::v1::ResourceRequirements;
+
+use super::{PodDirs, chain};
+
+const FILE_MODE: u32 = 0o600;
+
+impl PodDirs {
+    /// Reads both records: what pods were given, and what their containers have.
+    ///
+    /// # Errors
+    /// A file that is there cannot be read.
+    pub fn restore_allocations(&self) -> Result<(Allocations, Allocations), DriverError> {
+        let (allocated, mut actuated) =
+            (read(&self.root().join(ALLOCATED))?, read(&self.root().join(ACTUATED))?);
+        // Of pods that are gone: an agent died before it forgot them.
+        actuated.retain(|uid, _| self.pod_dir(uid).is_ok_and(|own| own.is_dir()));
+        *self.actuated.lock().unwrap_or_else(PoisonError::into_inner) = actuated.clone();
+        Ok((allocated, actuated))
+    }
+
+    /// Writes what pods were given.
+    ///
+    /// # Errors
+    /// The step that failed; the old record is untouched.
+    pub fn record_allocated(&self, all: &Allocations) -> Result<(), FilesError> {
+        files::write_atomic(
+            &self.root().join(ALLOCATED),
+            &checkpoint::encode(all),
+            FILE_MODE,
+            Durability::Synced,
+        )
+    }
+
+    /// Remembers what a container has, or is about to have.
+    ///
+    /// # Errors
+    /// The step that failed; it is remembered until the agent ends.
+    pub fn record_actuated(
+        &self,
+        uid: &PodUid,
+        container: &str,
+        resources: &ResourceRequirements,
+    ) -> Result<(), DriverError> {
+        let mut all = self.actuated.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.get(uid).and_then(|pod| pod.containers.get(container));
+        let is_nothing = Amounts::of(Some(resources)) == Amounts::default();
+        if known == Some(resources) || (known.is_none() && is_nothing) {
+            return Ok(());
+        }
+        let pod = all.entry(uid.clone()).or_default();
+        pod.containers.insert(container.to_owned(), resources.clone());
+        Ok(self.write_actuated(&all)?)
+    }
+
+    /// What the pod's container has, if it was remembered.
+    #[must_use]
+    pub fn actuated(&self, uid: &PodUid, container: &str) -> Option<Amounts> {
+        let all = self.actuated.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(uid)?.containers.get(container).map(|resources| Amounts::of(Some(resources)))
+    }
+
+    /// Nothing of the pod is left.
+    pub(super) fn forget_actuated(&self, uid: &PodUid) {
+        let mut all = self.actuated.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.remove(uid).is_some()
+            && let Err(error) = self.write_actuated(&all)
+        {
+            tracing::warn!(%uid, error = %chain(&error), "what the pod's containers had is not forgotten on disk");
+        }
+    }
+
+    fn write_actuated(&self, all: &Allocations) -> Result<(), FilesError> {
+        let path = self.root().join(ACTUATED);
+        files::write_atomic(&path, &checkpoint::encode(all), FILE_MODE, Durability::Rebuildable)
+    }
+}
+
+fn read(path: &Path) -> Result<Allocations, DriverError> {
+    let bytes = match files::read_capped(path, BYTES_MAX) {
+        Err(e) if e.class() == Class::NotFound => return Ok(Allocations::new()),
+        read => read?,
+    };
+    checkpoint::decode(&bytes).or_else(|error| {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".damaged");
+        std::fs::rename(path, &aside).map_err(|e| DriverError {
+            operation: "rename",
+            object: path.display().to_string(),
+            class: Class::Invalid,
+            message: e.to_string(),
+        })?;
+        tracing::error!(
+            path = %path.display(), aside = %Path::new(&aside).display(), error = %chain(&error),
+            "record of allocations is damaged and was put aside: pods are given what they ask for"
+        );
+        Ok(Allocations::new())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_core::allocation::PodAllocation;
+    use serde_json::json;
+
+    use super::*;
+
+    fn dirs(at: &Path) -> PodDirs {
+        std::fs::create_dir_all(at.join("pods/u")).unwrap();
+        PodDirs::new(at, &at.join("logs"), &at.join("links"))
+    }
+
+    fn cpu(amount: &str) -> ResourceRequirements {
+        serde_json::from_value(json!({"requests": {"cpu": amount}})).unwrap()
+    }
+
+    #[test]
+    fn what_was_recorded_outlives_the_agent() {
+        let at = tempfile::tempdir().unwrap();
+        let first = dirs(at.path());
+        let containers = [("c".to_owned(), cpu("250m"))].into();
+        let given: Allocations = [("u".into(), PodAllocation { containers, pod: None })].into();
+        first.record_allocated(&given).unwrap();
+        first.record_actuated(&"u".into(), "c", &cpu("1")).unwrap();
+        first.record_actuated(&"u".into(), "none", &ResourceRequirements::default()).unwrap();
+        let second = dirs(at.path());
+        let (allocated, actuated) = second.restore_allocations().unwrap();
+        assert_eq!(allocated, given);
+        assert_eq!(second.actuated(&"u".into(), "c"), Some(Amounts::of(Some(&cpu("1")))));
+        assert_eq!(actuated[&PodUid::from("u")].containers.len(), 1, "nothing is not remembered");
+        second.forget_actuated(&"u".into());
+        second.record_actuated(&"gone".into(), "c", &cpu("1")).unwrap();
+        assert!(dirs(at.path()).restore_allocations().unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn a_damaged_record_is_put_aside_and_the_other_one_read() {
+        let at = tempfile::tempdir().unwrap();
+        let first = dirs(at.path());
+        first.record_actuated(&"u".into(), "c", &cpu("1")).unwrap();
+        for garbage in ["", "{}", "\0\0\0", "{\"data\":\"{}\",\"checksum\":1}"] {
+            std::fs::write(at.path().join(ALLOCATED), garbage).unwrap();
+            let (allocated, actuated) = dirs(at.path()).restore_allocations().unwrap();
+            assert!(allocated.is_empty() && actuated.len() == 1, "{garbage:?}");
+            let aside = at.path().join(format!("{ALLOCATED}.damaged"));
+            assert_eq!(std::fs::read_to_string(aside).unwrap(), garbage);
+        }
+    }
+}

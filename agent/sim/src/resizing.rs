@@ -1,0 +1,187 @@
+//! What pods are given is changed while they live: somebody asks for other amounts, in steps so large that not all fit.
+//!
+//! In: chance of its own, so that runs without it stay what they are. Out: changed pods in the API, and what the checkers
+//! ALLOC-CAP and ALLOC-DURABLE see: what containers that run have, and what was on disk before they had it. Pods that come fit
+//! always: what is left beside the large steps is more than they all ask for. Upstream: the subresource `resize`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use agent_core::allocation::actuate::Step;
+use agent_core::allocation::{Allocations, Amounts};
+use agent_core::drivers::Class;
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::runtime::observed::{ContainerState, PodSnapshot};
+use agent_core::runtime::{ContainerId, PodKey, PodUid};
+use agent_core::types::{Quantity, pod};
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use serde_json::{Value, json};
+
+use crate::calls::Call;
+use crate::defects::Defect;
+use crate::fake_api::resource::text;
+use crate::rng::Rng;
+use crate::world::World;
+
+/// What a large request is a multiple of, thousandths of a core.
+const UNIT: i64 = 7_000;
+/// What there is: the last large request fits never, and pods as they come always.
+const CAPACITY: i64 = 15 * UNIT - 100;
+
+/// What a run with resizes has besides.
+#[derive(Clone, Debug)]
+pub(crate) struct Resizing {
+    rng: Rng,
+    /// What each instance has, thousandths of a core.
+    has: BTreeMap<ContainerId, i64>,
+    /// What was ever on disk of a container.
+    written: BTreeMap<(PodUid, String), BTreeSet<i64>>,
+}
+
+fn milli(resources: &ResourceRequirements) -> i64 {
+    Amounts::of(Some(resources)).cpu_request_milli
+}
+
+impl World {
+    /// From now on pods ask for amounts, and for others while they live.
+    pub fn resize_pods(&mut self, seed: u64) {
+        let rng = Rng::new(seed ^ 0xA110C);
+        self.resizing = Some(Box::new(Resizing { rng, has: BTreeMap::new(), written: BTreeMap::new() }));
+    }
+
+    /// What there is to give; a broken agent does not know.
+    pub(crate) fn allocatable(&self) -> BTreeMap<String, Quantity> {
+        let knows = self.resizing.is_some() && self.defect != Some(Defect::GivesTooMuch);
+        knows.then(|| ("cpu".to_owned(), Quantity::from_milli(CAPACITY))).into_iter().collect()
+    }
+
+    /// Gives the containers of a pod amounts, if this run has them.
+    pub(crate) fn give_amounts(&mut self, pod: &mut Value) {
+        let Some(resizing) = &mut self.resizing else { return };
+        let never = text(pod, "/spec/restartPolicy") == "Never";
+        for list in ["/spec/containers", "/spec/initContainers"] {
+            for container in pod.pointer_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+                let cpu = format!("{}m", resizing.rng.between(3, 30));
+                container["resources"] = json!({"requests": {"cpu": cpu}});
+                if !never && list == "/spec/containers" && resizing.rng.chance(300) {
+                    container["resizePolicy"] =
+                        json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+                }
+            }
+        }
+    }
+
+    /// Somebody may ask for other amounts of one of the pods.
+    pub(crate) fn somebody_resizes(&mut self) {
+        let pods = self.runnable_api_pods();
+        let Some(resizing) = &mut self.resizing else { return };
+        let rng = &mut resizing.rng;
+        for one in pods.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
+            if !rng.chance(400) {
+                continue;
+            }
+            let cpu = |rng: &mut Rng| match rng.below(14) {
+                0..=3 => format!("{}m", rng.between(3, 30)),
+                units => format!("{}m", i64::try_from(units).unwrap_or(4).saturating_sub(3) * UNIT),
+            };
+            let containers: Vec<Value> = pod::containers(one)
+                .iter()
+                .map(|c| json!({"name": c.name, "resources": {"requests": {"cpu": cpu(rng)}}}))
+                .collect();
+            let Ok(shown) = serde_json::to_value(one) else { continue };
+            let patch = json!({ "spec": { "containers": containers } });
+            self.disturb();
+            self.patch(&shown, patch);
+            return;
+        }
+    }
+
+    /// What the agent remembers of the containers that run.
+    pub(crate) fn remember_amounts(&self, snapshot: &mut PodSnapshot) {
+        let Some(pod) = self.disk.actuated.get(&snapshot.pod.uid) else { return };
+        for c in snapshot.containers.iter_mut().filter(|c| c.state == ContainerState::Running) {
+            c.actuated = pod.containers.get(&c.name).map(|r| Amounts::of(Some(r)));
+        }
+    }
+
+    /// The agent remembers what a container has, or is about to have.
+    pub(crate) fn actuate(&mut self, key: &PodKey, name: &str, resources: &ResourceRequirements) {
+        if milli(resources) != 0 {
+            let pod = self.disk.actuated.entry(key.uid.clone()).or_default();
+            pod.containers.insert(name.to_owned(), resources.clone());
+        }
+    }
+
+    /// A container was made with these amounts.
+    pub(crate) fn made_with(&mut self, result: &EffectResult, resources: &ResourceRequirements) {
+        if let (Some(resizing), Ok(EffectOk::Container(id))) = (&mut self.resizing, result) {
+            resizing.has.entry(id.clone()).or_insert_with(|| milli(resources));
+        }
+    }
+
+    /// What pods were given is on disk.
+    pub(crate) fn allocations_written(&mut self, all: &Allocations) {
+        self.disk.allocated = all.clone();
+        let Some(resizing) = &mut self.resizing else { return };
+        for (uid, pod) in all {
+            for (name, resources) in &pod.containers {
+                resizing.written.entry((uid.clone(), name.clone())).or_default().insert(milli(resources));
+            }
+        }
+    }
+
+    /// Takes the steps of a resize. The agent may die between any two.
+    pub(crate) fn resize(&mut self, key: &PodKey, steps: &[Step], call: &Call) -> EffectResult {
+        for step in steps {
+            let Step::Container { id, name, record, .. } = step else { continue };
+            if call.incarnation != self.incarnation {
+                break;
+            }
+            let runs = self.runtime.containers.get(id).map(|c| c.observed.state);
+            if runs != Some(ContainerState::Running) {
+                let message = format!("container {id} is not running");
+                return Err(EffectError { class: Class::NotFound, message });
+            }
+            let Some(resizing) = &mut self.resizing else { continue };
+            let now = milli(record);
+            let written = resizing.written.get(&(key.uid.clone(), name.clone()));
+            if !written.is_some_and(|written| written.contains(&now)) {
+                let text = format!("{name} of {key} is given {now}m, which was never on disk");
+                self.checks.report("ALLOC-DURABLE", text);
+            }
+            resizing.has.insert(id.clone(), now);
+            if self.rng.chance(self.faults.crash_before_ack) {
+                self.crash();
+                break;
+            }
+            self.actuate(key, name, record);
+        }
+        Ok(EffectOk::Done)
+    }
+
+    /// ALLOC-CAP: what runs has no more than there is.
+    pub(crate) fn look_at_amounts(&mut self) {
+        let Some(resizing) = &self.resizing else { return };
+        let runs = |id: &ContainerId| {
+            let c = self.runtime.containers.get(id);
+            c.is_some_and(|c| c.observed.state == ContainerState::Running)
+        };
+        let sum: i64 = resizing.has.iter().filter(|(id, _)| runs(id)).map(|(_, milli)| milli).sum();
+        if sum > CAPACITY {
+            self.checks.report("ALLOC-CAP", format!("{sum}m are given of {CAPACITY}m"));
+        }
+    }
+
+    /// Long after everything healed: containers that run have what their pods were given.
+    pub(crate) fn unresized(&self) -> Vec<String> {
+        let Some(resizing) = &self.resizing else { return Vec::new() };
+        let mut wrong = Vec::new();
+        for (id, c) in &self.runtime.containers {
+            let given = self.disk.allocated.get(&c.pod.uid).and_then(|p| p.containers.get(&c.observed.name));
+            let (Some(given), Some(has)) = (given.map(milli), resizing.has.get(id)) else { continue };
+            if c.observed.state == ContainerState::Running && given != *has {
+                wrong.push(format!("{} of {} has {has}m and was given {given}m", c.observed.name, c.pod));
+            }
+        }
+        wrong
+    }
+}

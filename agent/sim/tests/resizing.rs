@@ -1,0 +1,22 @@
+//! Seeds with pods that are given other amounts while they live: each runs twice and must leave the same trace; ALLOC-CAP and
+//! ALLOC-DURABLE can fail.
+
+mod common;
+
+use agent_sim::defects::Defect;
+use agent_sim::scenario::run_resizing;
+
+#[test]
+fn every_seed_with_resizes_keeps_every_promise_and_replays() {
+    common::every_seed(run_resizing, common::seeds(40));
+}
+
+#[test]
+fn alloc_cap_can_fail() {
+    common::caught(run_resizing, Defect::GivesTooMuch, "ALLOC-CAP");
+}
+
+#[test]
+fn alloc_durable_can_fail() {
+    common::caught(run_resizing, Defect::ActsBeforeItIsWritten, "ALLOC-DURABLE");
+}

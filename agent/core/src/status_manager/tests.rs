@@ -239,7 +239,7 @@ fn a_stale_base_is_read_and_then_patched_without_version() {
 #[test]
 fn a_pod_whose_name_another_node_has_is_given_up() {
     let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
-    n.step(said("u", json!({"phase": "Failed"})));
+    n.step(said("u", json!({"phase": "Running"})));
     let (id, _) = n.patch();
     n.answer(id, forbidden());
     n.wait();

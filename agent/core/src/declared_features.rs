@@ -7,6 +7,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::FeatureGates;
 
+use crate::container_spec::context::Features;
 use crate::types::pod;
 
 /// Features that a scheduler asks nodes for and that this one has.
@@ -21,19 +22,21 @@ pub fn declared(gates: &FeatureGates) -> Vec<String> {
     if !gates.enabled("NodeDeclaredFeatures") {
         return Vec::new();
     }
-    let gated = [WEBSOCKETS, INIT_CONTAINER_RESIZE].into_iter().filter(|gate| gates.enabled(gate));
+    let gated =
+        [POD_LEVEL_RESIZE, WEBSOCKETS, INIT_CONTAINER_RESIZE].into_iter().filter(|gate| gates.enabled(gate));
     DECLARED.into_iter().chain(gated).map(str::to_owned).collect()
 }
 
-const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
+/// What pods ask for themselves can be changed while they run; a gate.
+pub const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
 const INIT_CONTAINER_RESIZE: &str = "InPlacePodVerticalScalingInitContainers";
 
 /// What the update from `old` to `new` needs and this node does not have.
 #[must_use]
-pub fn missing_for_update(old: &Pod, new: &Pod) -> Vec<&'static str> {
+pub fn missing_for_update(old: &Pod, new: &Pod, features: Features) -> Vec<&'static str> {
     // Init containers are resized whether or not it is declared: the gate is for who asks.
     let needed = pod::spec(old).resources != pod::spec(new).resources;
-    Some(POD_LEVEL_RESIZE).filter(|_| needed).into_iter().collect()
+    Some(POD_LEVEL_RESIZE).filter(|_| needed && !features.pod_level_resize).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -48,10 +51,11 @@ mod tests {
             let map = set.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect();
             declared(&FeatureGates::resolve(&map).unwrap())
         };
-        let all = ["RestartAllContainersOnContainerExits", WEBSOCKETS, INIT_CONTAINER_RESIZE];
+        let all =
+            ["RestartAllContainersOnContainerExits", POD_LEVEL_RESIZE, WEBSOCKETS, INIT_CONTAINER_RESIZE];
         assert_eq!(of(&[]), all);
-        assert_eq!(of(&[(WEBSOCKETS, false)]), [all[0], all[2]]);
-        assert_eq!(of(&[(INIT_CONTAINER_RESIZE, false)]), all[..2]);
+        assert_eq!(of(&[(WEBSOCKETS, false)]), [all[0], all[1], all[3]]);
+        assert_eq!(of(&[(INIT_CONTAINER_RESIZE, false)]), all[..3]);
         let needing = [
             "NodeDeclaredFeatures",
             "InPlacePodLevelResourcesVerticalScaling",
@@ -79,7 +83,10 @@ mod tests {
             (regular("1"), whole("1"), vec![POD_LEVEL_RESIZE]),
             (init(json!(null), "1"), regular("1"), vec![]),
         ] {
-            assert_eq!(missing_for_update(&of(old.clone()), &of(new.clone())), missing, "{old} to {new}");
+            let (old, new) = (of(old), of(new));
+            let without = Features { pod_level_resize: false, ..Features::default() };
+            assert_eq!(missing_for_update(&old, &new, without), missing, "{old:?} to {new:?}");
+            assert!(missing_for_update(&old, &new, Features::default()).is_empty());
         }
     }
 }

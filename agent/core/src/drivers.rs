@@ -162,6 +162,8 @@ pub struct PodObservation {
     pub sandboxes: Vec<SandboxObserved>,
     /// Newest attempt first within a name.
     pub containers: Vec<ContainerObserved>,
+    /// What the pod itself was last given, if anybody remembers; no runtime does.
+    pub actuated: Option<crate::allocation::Amounts>,
 }
 
 /// CRI RuntimeService, the part that pods need. Every call is bounded by the driver's request timeout

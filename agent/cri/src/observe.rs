@@ -50,7 +50,7 @@ impl CriClient {
                 .cmp(&b.name)
                 .then_with(|| (b.attempt, b.created, &b.id).cmp(&(a.attempt, a.created, &a.id)))
         });
-        Ok((key, PodObservation { sandboxes, containers }))
+        Ok((key, PodObservation { sandboxes, containers, actuated: None }))
     }
 
     pub(crate) async fn list_sandboxes(

@@ -42,7 +42,7 @@ use crate::image_uses::ImageUses;
 use crate::mailbox::Sender;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
-use crate::pod_dirs::{PodDirs, chain};
+use crate::pod_dirs::{PodDirs, Whose, chain};
 use crate::pull_records::PullRecords;
 use crate::sources::Sources;
 
@@ -299,9 +299,13 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 result
             }
             Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,
-            Effect::EnsureCgroup { cgroup } => {
+            Effect::EnsureCgroup { cgroup, actuates } => {
                 let Some(cgroups) = &self.cgroups else { return Err(no_cgroups()) };
-                cgroups.ensure(&cgroup).await.map(|()| EffectOk::Done).map_err(error)
+                cgroups.ensure(&cgroup).await.map_err(error)?;
+                if let Some(own) = actuates {
+                    resize::remember(self, key, Whose::Pod, *own).await?;
+                }
+                Ok(EffectOk::Done)
             }
             Effect::RemoveCgroup => {
                 let Some(cgroups) = &self.cgroups else { return Err(no_cgroups()) };
@@ -341,7 +345,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),
             Effect::RemoveSandbox { sandbox } => done_or_error(self.runtime.remove_sandbox(&sandbox).await),
             Effect::CreateContainer { sandbox, config, sandbox_config, actuates } => {
-                resize::remember(self, key, &config.name, *actuates).await?;
+                resize::remember(self, key, Whose::Container(config.name.clone()), *actuates).await?;
                 self.wants_image(config.image.as_str()).await;
                 let made = self.runtime.create_container(&sandbox, &config, &sandbox_config).await;
                 made.map(EffectOk::Container).map_err(said)
@@ -416,6 +420,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             as_of,
             sandboxes: observation.sandboxes,
             containers: observation.containers,
+            actuated: observation.actuated,
         };
         // It answers PLEG's own questions as well.
         self.pleg.send(PlegEvent::Inspected(Arc::new(snapshot.clone())));

@@ -14,6 +14,7 @@ use agent_core::container_spec::context::{
     CgroupContext, DnsContext, Features, MachineContext, ResolvConf, SecurityContext,
 };
 use agent_core::container_spec::{self, NodeContext, dns};
+use agent_core::declared_features::POD_LEVEL_RESIZE;
 use agent_core::drivers::{CgroupDriver, RuntimeVersion};
 use agent_core::events::Fact;
 use agent_core::node_status::{Pressures, addresses};
@@ -172,7 +173,11 @@ impl NodeFacts {
     fn features(&self) -> Features {
         // Validated with the rest of the configuration.
         let gates = FeatureGates::resolve(&self.settings.kubelet.feature_gates).unwrap_or_default();
-        Features { stop_signals: gates.enabled("ContainerStopSignals"), env_files: gates.enabled("EnvFiles") }
+        Features {
+            stop_signals: gates.enabled("ContainerStopSignals"),
+            env_files: gates.enabled("EnvFiles"),
+            pod_level_resize: gates.enabled(POD_LEVEL_RESIZE),
+        }
     }
 
     /// What admission knows about the node.
@@ -193,6 +198,7 @@ impl NodeFacts {
             allocatable: allocatable.into_iter().filter(|(name, _)| name != node_allocatable::PODS).collect(),
             allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
             resizes: resize::Rules {
+                fixed_pod_level: !gates.enabled(POD_LEVEL_RESIZE),
                 static_cpus: kubelet.cpu_manager_policy == enums::CpuManagerPolicy::Static
                     && !gates.enabled("InPlacePodVerticalScalingExclusiveCPUs"),
                 static_memory: kubelet.memory_manager_policy == enums::MemoryManagerPolicy::Static

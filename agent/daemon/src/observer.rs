@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use agent_core::allocation::Amounts;
 use agent_core::drivers::{Class, DriverError, PodObservation, Runtime};
 use agent_core::runtime::observed::{ContainerObserved, ContainerState, ListedPod};
 use agent_core::runtime::{PodKey, PodUid};
@@ -49,8 +50,11 @@ impl<R: Runtime> Observer<R> {
     /// The runtime's, or that the agent stops.
     pub async fn inspect(&self, uid: &PodUid) -> Result<(Option<PodKey>, PodObservation), DriverError> {
         let (key, mut observation) = self.runtime.inspect(uid).await?;
-        for c in observation.containers.iter_mut().filter(|c| c.state == ContainerState::Running) {
-            c.actuated = self.dirs.actuated(uid, &c.name);
+        if let Some(had) = self.dirs.actuated(uid) {
+            for c in observation.containers.iter_mut().filter(|c| c.state == ContainerState::Running) {
+                c.actuated = had.containers.get(&c.name).map(|resources| Amounts::of(Some(resources)));
+            }
+            observation.actuated = had.pod.as_ref().map(|own| Amounts::of(Some(own)));
         }
         if !observation.containers.iter().any(|c| last_words::places(c).is_some()) {
             return Ok((key, observation));

@@ -106,6 +106,7 @@ impl<R: Runtime> PlegShell<R> {
                     as_of,
                     sandboxes: observation.sandboxes,
                     containers: observation.containers,
+                    actuated: observation.actuated,
                 })),
                 Err(error) => {
                     tracing::warn!(%uid, %error, "inspection failed");

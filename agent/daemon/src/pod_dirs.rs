@@ -33,6 +33,8 @@ mod users;
 
 use log_links::LogLinks;
 
+pub use actuated::Whose;
+
 /// Below the pod's directory; goes away with it.
 const RECORD_NAME: &str = "terminating.json";
 /// A record is some hundred bytes.

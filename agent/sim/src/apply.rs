@@ -88,7 +88,10 @@ impl World {
             Effect::FetchObjects { objects } => {
                 return (Ok(EffectOk::Objects(self.fetch_objects(key, objects))), Duration::ZERO);
             }
-            Effect::EnsureCgroup { .. } => {
+            Effect::EnsureCgroup { actuates, .. } => {
+                if let Some(own) = actuates.as_deref().filter(|_| call.incarnation == self.incarnation) {
+                    self.actuate(key, None, own);
+                }
                 if self.defect != Some(Defect::ForgetsCgroups) {
                     self.disk.cgroups.insert(key.uid.clone());
                 }
@@ -128,7 +131,7 @@ impl World {
         if let Effect::CreateContainer { config, actuates, .. } = effect
             && call.incarnation == self.incarnation
         {
-            self.actuate(key, &config.name, actuates);
+            self.actuate(key, Some(&config.name), actuates);
         }
         let result = self.runtime.apply(now, effect);
         if let Effect::CreateContainer { actuates, .. } = effect {

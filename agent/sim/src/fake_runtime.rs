@@ -282,6 +282,7 @@ impl FakeRuntime {
         let observation = PodObservation {
             sandboxes: sandboxes.into_iter().map(|s| s.observed.clone()).collect(),
             containers: containers.into_iter().map(|c| c.observed.clone()).collect(),
+            actuated: None,
         };
         (key, observation)
     }
@@ -295,6 +296,7 @@ impl FakeRuntime {
             as_of,
             sandboxes: o.sandboxes,
             containers: o.containers,
+            actuated: o.actuated,
         }
     }
 

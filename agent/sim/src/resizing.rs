@@ -33,8 +33,10 @@ pub(crate) struct Resizing {
     rng: Rng,
     /// What each instance has, thousandths of a core.
     has: BTreeMap<ContainerId, i64>,
-    /// What was ever on disk of a container.
-    written: BTreeMap<(PodUid, String), BTreeSet<i64>>,
+    /// What each pod has that asks for something itself.
+    pod_has: BTreeMap<PodUid, i64>,
+    /// What was ever on disk of a container, or of the pod itself.
+    written: BTreeMap<(PodUid, Option<String>), BTreeSet<i64>>,
 }
 
 fn milli(resources: &ResourceRequirements) -> i64 {
@@ -45,7 +47,8 @@ impl World {
     /// From now on pods ask for amounts, and for others while they live.
     pub fn resize_pods(&mut self, seed: u64) {
         let rng = Rng::new(seed ^ 0xA110C);
-        self.resizing = Some(Box::new(Resizing { rng, has: BTreeMap::new(), written: BTreeMap::new() }));
+        let (has, pod_has, written) = Default::default();
+        self.resizing = Some(Box::new(Resizing { rng, has, pod_has, written }));
     }
 
     /// What there is to give; a broken agent does not know.
@@ -68,6 +71,10 @@ impl World {
                 }
             }
         }
+        if resizing.rng.chance(250) {
+            let cpu = format!("{}m", resizing.rng.between(100, 200));
+            pod["spec"]["resources"] = json!({"requests": {"cpu": cpu}});
+        }
     }
 
     /// Somebody may ask for other amounts of one of the pods.
@@ -83,6 +90,13 @@ impl World {
                 0..=3 => format!("{}m", rng.between(3, 30)),
                 units => format!("{}m", i64::try_from(units).unwrap_or(4).saturating_sub(3) * UNIT),
             };
+            if pod::spec(one).resources.is_some() && rng.chance(700) {
+                let Ok(shown) = serde_json::to_value(one) else { continue };
+                let patch = json!({"spec": {"resources": {"requests": {"cpu": cpu(rng)}}}});
+                self.disturb();
+                self.patch(&shown, patch);
+                return;
+            }
             let containers: Vec<Value> = pod::containers(one)
                 .iter()
                 .map(|c| json!({"name": c.name, "resources": {"requests": {"cpu": cpu(rng)}}}))
@@ -101,13 +115,23 @@ impl World {
         for c in snapshot.containers.iter_mut().filter(|c| c.state == ContainerState::Running) {
             c.actuated = pod.containers.get(&c.name).map(|r| Amounts::of(Some(r)));
         }
+        snapshot.actuated = pod.pod.as_ref().map(|r| Amounts::of(Some(r)));
     }
 
-    /// The agent remembers what a container has, or is about to have.
-    pub(crate) fn actuate(&mut self, key: &PodKey, name: &str, resources: &ResourceRequirements) {
-        if milli(resources) != 0 {
-            let pod = self.disk.actuated.entry(key.uid.clone()).or_default();
-            pod.containers.insert(name.to_owned(), resources.clone());
+    /// The agent remembers what a container, or the pod itself, has or is about to have.
+    pub(crate) fn actuate(&mut self, key: &PodKey, name: Option<&str>, resources: &ResourceRequirements) {
+        if milli(resources) == 0 {
+            return;
+        }
+        let pod = self.disk.actuated.entry(key.uid.clone()).or_default();
+        match name {
+            Some(name) => drop(pod.containers.insert(name.to_owned(), resources.clone())),
+            None => {
+                pod.pod = Some(resources.clone());
+                if let Some(resizing) = &mut self.resizing {
+                    resizing.pod_has.insert(key.uid.clone(), milli(resources));
+                }
+            }
         }
     }
 
@@ -124,7 +148,14 @@ impl World {
         let Some(resizing) = &mut self.resizing else { return };
         for (uid, pod) in all {
             for (name, resources) in &pod.containers {
-                resizing.written.entry((uid.clone(), name.clone())).or_default().insert(milli(resources));
+                resizing
+                    .written
+                    .entry((uid.clone(), Some(name.clone())))
+                    .or_default()
+                    .insert(milli(resources));
+            }
+            if let Some(own) = &pod.pod {
+                resizing.written.entry((uid.clone(), None)).or_default().insert(milli(own));
             }
         }
     }
@@ -132,30 +163,41 @@ impl World {
     /// Takes the steps of a resize. The agent may die between any two.
     pub(crate) fn resize(&mut self, key: &PodKey, steps: &[Step], call: &Call) -> EffectResult {
         for step in steps {
-            let Step::Container { id, name, record, .. } = step else { continue };
             if call.incarnation != self.incarnation {
                 break;
             }
+            if let Step::PodLevel { record } = step {
+                self.was_written(key, None, record);
+                self.actuate(key, None, record);
+            }
+            let Step::Container { id, name, record, .. } = step else { continue };
             let runs = self.runtime.containers.get(id).map(|c| c.observed.state);
             if runs != Some(ContainerState::Running) {
                 let message = format!("container {id} is not running");
                 return Err(EffectError { class: Class::NotFound, message });
             }
+            self.was_written(key, Some(name), record);
             let Some(resizing) = &mut self.resizing else { continue };
-            let now = milli(record);
-            let written = resizing.written.get(&(key.uid.clone(), name.clone()));
-            if !written.is_some_and(|written| written.contains(&now)) {
-                let text = format!("{name} of {key} is given {now}m, which was never on disk");
-                self.checks.report("ALLOC-DURABLE", text);
-            }
-            resizing.has.insert(id.clone(), now);
+            resizing.has.insert(id.clone(), milli(record));
             if self.rng.chance(self.faults.crash_before_ack) {
                 self.crash();
                 break;
             }
-            self.actuate(key, name, record);
+            self.actuate(key, Some(name), record);
         }
         Ok(EffectOk::Done)
+    }
+
+    /// ALLOC-DURABLE: what is given was on disk before.
+    fn was_written(&mut self, key: &PodKey, name: Option<&str>, record: &ResourceRequirements) {
+        let Some(resizing) = &self.resizing else { return };
+        let now = milli(record);
+        let written = resizing.written.get(&(key.uid.clone(), name.map(str::to_owned)));
+        if !written.is_some_and(|written| written.contains(&now)) {
+            let whose = name.unwrap_or("the whole");
+            let text = format!("{whose} of {key} is given {now}m, which was never on disk");
+            self.checks.report("ALLOC-DURABLE", text);
+        }
     }
 
     /// ALLOC-CAP: what runs has no more than there is.
@@ -165,7 +207,14 @@ impl World {
             let c = self.runtime.containers.get(id);
             c.is_some_and(|c| c.observed.state == ContainerState::Running)
         };
-        let sum: i64 = resizing.has.iter().filter(|(id, _)| runs(id)).map(|(_, milli)| milli).sum();
+        let mut pods: BTreeMap<&PodUid, i64> = BTreeMap::new();
+        for (id, milli) in resizing.has.iter().filter(|(id, _)| runs(id)) {
+            if let Some(c) = self.runtime.containers.get(id) {
+                *pods.entry(&c.pod.uid).or_default() += milli;
+            }
+        }
+        // What a pod asks for itself goes before the sum.
+        let sum: i64 = pods.iter().map(|(uid, sum)| resizing.pod_has.get(*uid).unwrap_or(sum)).sum();
         if sum > CAPACITY {
             self.checks.report("ALLOC-CAP", format!("{sum}m are given of {CAPACITY}m"));
         }
@@ -180,6 +229,11 @@ impl World {
             let (Some(given), Some(has)) = (given.map(milli), resizing.has.get(id)) else { continue };
             if c.observed.state == ContainerState::Running && given != *has {
                 wrong.push(format!("{} of {} has {has}m and was given {given}m", c.observed.name, c.pod));
+            }
+            let own = self.disk.allocated.get(&c.pod.uid).and_then(|p| p.pod.as_ref()).map(milli);
+            let has = resizing.pod_has.get(&c.pod.uid).copied();
+            if c.observed.state == ContainerState::Running && own != has {
+                wrong.push(format!("{} has {has:?}m itself and was given {own:?}m", c.pod));
             }
         }
         wrong

@@ -134,6 +134,7 @@ fn resize(cx: &mut CaseContext<'_>) -> Result<()> {
 
     deferred(joined, &fits)?;
     killed(joined)?;
+    whole(joined)?;
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "resized", None)?;
     await_pod_gone(&joined.cluster, "resized", 60)?;
@@ -190,6 +191,41 @@ fn deferred(joined: &mut Joined, has_now: &Value) -> Result<()> {
     let status = has(joined, "holds", &expected)?;
     ensure!(status.restart_count == 0, "it was restarted: {status:?}");
     await_pod_gone(&joined.cluster, "neighbour", 60)
+}
+
+/// What the pod asks for itself is changed, and with it the limits of the container that has none of its own.
+fn whole(joined: &Joined) -> Result<()> {
+    let mut pod = api_pod("whole", "first", STAYS, 1);
+    let own = amounts(("100m", "200m"), ("32Mi", "64Mi"));
+    pod["spec"]["resources"] = own.clone();
+    joined.run_pod(pod)?;
+    let client = joined.cluster.client();
+    let shows = |own: &Value| {
+        client.wait::<Pod, _>(&client.of("default"), 60, &format!("the pod to have {own}"), |all| {
+            let status = all.get("whole")?.status.as_ref()?;
+            let shown =
+                json!(status.resources) == *own && json!(status.allocated_resources) == own["requests"];
+            let settled = condition(all.get("whole")?, "PodResizeInProgress").is_none();
+            (shown && settled).then_some(())
+        })
+    };
+    let limit = || {
+        let path = "/sys/fs/cgroup/memory/memory.limit_in_bytes";
+        joined.cluster.kubectl(&["exec", "whole", "--", "cat", path])
+    };
+    shows(&own)?;
+    ensure!(limit()?.trim() == (64 << 20).to_string(), "{}", limit()?);
+    let more = amounts(("150m", "300m"), ("48Mi", "96Mi"));
+    let patch = json!({"spec": {"resources": more}}).to_string();
+    joined.cluster.kubectl(&["patch", "pod", "whole", "--subresource", "resize", "--patch", &patch])?;
+    shows(&more)?;
+    ensure!(limit()?.trim() == (96 << 20).to_string(), "{}", limit()?);
+    let pods = client.of::<Pod>("default");
+    let pod = client.get::<Pod>(&pods, "whole")?.context("the pod")?;
+    let statuses = pod.status.and_then(|s| s.container_statuses).unwrap_or_default();
+    ensure!(statuses.iter().all(|c| c.restart_count == 0), "it was restarted: {statuses:?}");
+    client.delete::<Pod>(&pods, "whole", None)?;
+    await_pod_gone(&joined.cluster, "whole", 60)
 }
 
 /// The agent is killed while it changes amounts.

@@ -1,5 +1,6 @@
 //! A booted VM joins a cluster, beside a native node, and comes back after a power cut as the node that it was.
 
+mod amounts;
 pub(crate) mod tools;
 
 use std::collections::BTreeSet;
@@ -66,6 +67,7 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(requests.len() == 2, "one request for each node: {requests:?}");
     ensure_served(&cluster)?;
     tools::ensure_usable(cx, &cluster, &mut vm)?;
+    amounts::ensure_changed(&cluster, &mut vm)?;
     metrics_server::stop(&mut cluster)?;
     let identity = identity(&mut vm)?;
     forget_token(&cluster, &mut vm)?;

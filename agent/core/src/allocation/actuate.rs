@@ -15,7 +15,7 @@ use crate::pod_actions::{SlotKind, newest, slots};
 use crate::pod_worker::PodSpecs;
 use crate::resources::cgroups::pod::PodCgroup;
 use crate::resources::cgroups::{CgroupValues, CpuMax};
-use crate::resources::requests::{CPU, MEMORY};
+use crate::resources::requests::{CPU, MEMORY, resources_in_pod};
 use crate::runtime::config::LinuxResources;
 use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, ResourcesObserved};
 use crate::runtime::{ContainerId, SandboxId};
@@ -54,6 +54,11 @@ pub enum Step {
     },
     /// The pod's own cgroup.
     PodCgroup(Box<PodCgroup>),
+    /// The record of what the pod itself has.
+    PodLevel {
+        /// `spec.resources`.
+        record: Box<ResourceRequirements>,
+    },
     /// `UpdateContainerResources`, and the record of it.
     Container {
         /// Which.
@@ -105,9 +110,37 @@ impl Running<'_> {
     }
 }
 
-/// The containers of the pod that run, and what each has. Debuggers have no amounts of their own.
+/// What a pod has of what it was given.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Actual<'a> {
+    /// Its containers that run.
+    pub running: Vec<Running<'a>>,
+    /// What the pod itself has (`spec.resources`), if that is something else.
+    pub pod: Option<Amounts>,
+}
+
+impl Actual<'_> {
+    /// There is something to do.
+    #[must_use]
+    pub fn differs(&self) -> bool {
+        self.pod.is_some() || self.running.iter().any(Running::differs)
+    }
+
+    /// The containers that are to begin anew.
+    #[must_use]
+    pub fn restarting(&self) -> BTreeSet<ContainerId> {
+        self.running.iter().filter(|r| r.restarts()).map(|r| r.id.clone()).collect()
+    }
+}
+
+/// What the pod has. Debuggers have no amounts of their own.
 #[must_use]
-pub fn running<'a>(p: &'a Pod, snapshot: &PodSnapshot, specs: &dyn PodSpecs) -> Vec<Running<'a>> {
+pub fn actual<'a>(p: &'a Pod, snapshot: &PodSnapshot, specs: &dyn PodSpecs) -> Actual<'a> {
+    let pod = snapshot.actuated.filter(|has| *has != Amounts::of_pod(p) && specs.has_cgroups());
+    Actual { running: running(p, snapshot, specs), pod }
+}
+
+fn running<'a>(p: &'a Pod, snapshot: &PodSnapshot, specs: &dyn PodSpecs) -> Vec<Running<'a>> {
     let all = crate::types::pod::init_containers(p).iter().chain(crate::types::pod::containers(p));
     let specs_by_name: BTreeMap<&str, &Container> = all.map(|c| (c.name.as_str(), c)).collect();
     let mut out = Vec::new();
@@ -116,7 +149,7 @@ pub fn running<'a>(p: &'a Pod, snapshot: &PodSnapshot, specs: &dyn PodSpecs) -> 
         let Some(c) = newest(snapshot, &slot.name).filter(|c| c.state == ContainerState::Running) else {
             continue;
         };
-        let wants = Amounts::of(spec.resources.as_ref());
+        let wants = Amounts::in_pod(p, spec);
         let has = c.actuated.unwrap_or_else(|| by_the_runtime(c, wants, || specs.resources(p, spec)));
         out.push(Running { spec, id: c.id.clone(), has, wants, remembered: c.actuated.is_some() });
     }
@@ -144,18 +177,15 @@ fn by_the_runtime(c: &ContainerObserved, wants: Amounts, told: impl FnOnce() -> 
     }
 }
 
-/// The containers that are to begin anew.
-#[must_use]
-pub fn restarting(running: &[Running<'_>]) -> BTreeSet<ContainerId> {
-    running.iter().filter(|r| r.restarts()).map(|r| r.id.clone()).collect()
-}
-
-/// The pod with what its containers have.
-fn as_it_is(p: &Pod, running: &[Running<'_>]) -> Pod {
+/// The pod with what it has.
+fn as_it_is(p: &Pod, actual: &Actual<'_>) -> Pod {
     let mut is = p.clone();
     if let Some(spec) = &mut is.spec {
+        if let Some(has) = actual.pod {
+            spec.resources = Some(has.put_into(spec.resources.as_ref()));
+        }
         for c in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
-            if let Some(r) = running.iter().find(|r| r.spec.name == c.name && r.differs()) {
+            if let Some(r) = actual.running.iter().find(|r| r.spec.name == c.name && r.differs()) {
                 c.resources = Some(r.has.put_into(c.resources.as_ref()));
             }
         }
@@ -181,14 +211,14 @@ pub fn raised(a: &CgroupValues, b: &CgroupValues) -> CgroupValues {
     }
 }
 
-/// The pod's cgroup, large enough for what its containers have and for what they are to have; `None` where pods have none.
+/// The pod's cgroup, large enough for what the pod has and for what it is to have; `None` where pods have none.
 #[must_use]
-pub fn large_enough(p: &Pod, running: &[Running<'_>], specs: &dyn PodSpecs) -> Option<PodCgroup> {
+pub fn large_enough(p: &Pod, actual: &Actual<'_>, specs: &dyn PodSpecs) -> Option<PodCgroup> {
     let wanted = specs.cgroup(p)?;
-    if !running.iter().any(Running::differs) {
+    if !actual.differs() {
         return Some(wanted);
     }
-    let is = specs.cgroup(&as_it_is(p, running))?;
+    let is = specs.cgroup(&as_it_is(p, actual))?;
     Some(PodCgroup { values: raised(&is.values, &wanted.values), name: wanted.name })
 }
 
@@ -196,16 +226,21 @@ pub fn large_enough(p: &Pod, running: &[Running<'_>], specs: &dyn PodSpecs) -> O
 #[must_use]
 pub fn plan(
     p: &Pod,
-    running: &[Running<'_>],
+    actual: &Actual<'_>,
     sandbox: &SandboxId,
     specs: &dyn PodSpecs,
     applied: Option<&CgroupValues>,
 ) -> Vec<Step> {
+    let running = &actual.running;
     let restarts = running.iter().any(Running::restarts);
     let updates: Vec<&Running<'_>> = running.iter().filter(|r| r.differs() && !r.restarts()).collect();
     let wanted = specs.cgroup(p);
+    let record = actual.pod.filter(|_| !restarts).map(|_| {
+        let own = crate::types::pod::spec(p).resources.clone().unwrap_or_default();
+        Step::PodLevel { record: Box::new(own) }
+    });
     let mut steps = Vec::new();
-    if updates.is_empty() {
+    if updates.is_empty() && actual.pod.is_none() {
         // What is left of a resize whose containers have all been done, or have begun anew.
         if let (Some(wanted), Some(has), false) = (wanted, applied, restarts)
             && *has != wanted.values
@@ -215,11 +250,12 @@ pub fn plan(
         }
         return steps;
     }
-    let large = large_enough(p, running, specs);
-    let is = applied
-        .cloned()
-        .or_else(|| specs.cgroup(&as_it_is(p, running)).map(|c| c.values))
-        .unwrap_or_default();
+    if updates.is_empty() && restarts {
+        return steps;
+    }
+    let large = large_enough(p, actual, specs);
+    let is =
+        applied.cloned().or_else(|| specs.cgroup(&as_it_is(p, actual)).map(|c| c.values)).unwrap_or_default();
     check(&is, wanted.as_ref().filter(|_| !restarts), running, &updates, &mut steps);
     if let Some((overhead, resources)) = specs.sandbox_resources(p) {
         steps.push(Step::Sandbox { id: sandbox.clone(), overhead, resources });
@@ -236,6 +272,7 @@ pub fn plan(
     {
         steps.push(Step::PodCgroup(Box::new(wanted)));
     }
+    steps.extend(record);
     steps
 }
 
@@ -255,7 +292,7 @@ fn in_order<'r>(
     let changed = || updates.iter().filter(|r| of(r.has) != of(r.wants));
     for r in changed().filter(|r| shrinks(r)).chain(changed().filter(|r| !shrinks(r))) {
         let (amounts, r) = to(r);
-        let record = amounts.put_into(r.spec.resources.as_ref());
+        let record = amounts.put_into(Some(&resources_in_pod(p, r.spec)));
         let container = Container { resources: Some(record.clone()), ..r.spec.clone() };
         steps.push(Step::Container {
             id: r.id.clone(),

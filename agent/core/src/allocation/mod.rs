@@ -25,7 +25,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::resources::requests::{CPU, MEMORY};
+use crate::resources::requests::{CPU, MEMORY, resources_in_pod};
 use crate::runtime::PodUid;
 use crate::types::{Quantity, pod, quantity_text};
 
@@ -56,6 +56,18 @@ impl Amounts {
             memory_request: amount(requests, MEMORY).value(),
             memory_limit: amount(limits, MEMORY).value(),
         }
+    }
+
+    /// Those of a container in its pod, whose own limits count where the container has none.
+    #[must_use]
+    pub fn in_pod(p: &Pod, container: &Container) -> Amounts {
+        Amounts::of(Some(&resources_in_pod(p, container)))
+    }
+
+    /// Those of the pod itself (`spec.resources`).
+    #[must_use]
+    pub fn of_pod(p: &Pod) -> Amounts {
+        Amounts::of(pod::spec(p).resources.as_ref())
     }
 
     /// The memory of these, the processor time of `other`.
@@ -129,10 +141,12 @@ impl PodAllocation {
         Amounts::of(self.containers.get(container))
     }
 
-    /// No container has any: there is nothing that could be changed.
+    /// Neither a container nor the pod itself has any: there is nothing that could be changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.containers.keys().all(|name| self.amounts(name) == Amounts::default())
+        let none = Amounts::default();
+        self.containers.keys().all(|name| self.amounts(name) == none)
+            && Amounts::of(self.pod.as_ref()) == none
     }
 
     /// The pod asks for something else than it was given.
@@ -169,15 +183,22 @@ impl PodAllocation {
     /// This with requests that are at least those of `other`: the room that a pod needs while it is between the two.
     #[must_use]
     pub fn at_least(&self, other: &PodAllocation) -> PodAllocation {
-        let mut out = self.clone();
-        for (name, resources) in &mut out.containers {
-            let (own, others) = (Amounts::of(Some(resources)), other.amounts(name));
+        let larger = |resources: &mut ResourceRequirements, others: Amounts| {
+            let own = Amounts::of(Some(resources));
             let larger = Amounts {
                 cpu_request_milli: own.cpu_request_milli.max(others.cpu_request_milli),
                 memory_request: own.memory_request.max(others.memory_request),
                 ..own
             };
             *resources = larger.put_into(Some(resources));
+        };
+        let mut out = self.clone();
+        for (name, resources) in &mut out.containers {
+            larger(resources, other.amounts(name));
+        }
+        // A pod cannot lose what it asks for itself, so `other` has nothing here that this has not.
+        if let Some(own) = &mut out.pod {
+            larger(own, Amounts::of(other.pod.as_ref()));
         }
         out
     }

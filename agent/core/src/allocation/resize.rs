@@ -26,6 +26,8 @@ pub struct Rules {
     /// `cpuManagerPolicy: static`, whose exclusive processors cannot be changed (gate
     /// InPlacePodVerticalScalingExclusiveCPUs is off).
     pub static_cpus: bool,
+    /// What pods ask for themselves cannot be changed: gate InPlacePodLevelResourcesVerticalScaling is off.
+    pub fixed_pod_level: bool,
     /// `memoryManagerPolicy: Static`, and the gate InPlacePodVerticalScalingExclusiveMemory is off.
     pub static_memory: bool,
 }
@@ -81,7 +83,8 @@ pub fn judge(
     others: &[&Pod],
     node: &AdmissionContext,
 ) -> Result<(), Refusal> {
-    if !super::same(given.pod.as_ref(), pod::spec(desired).resources.as_ref()) {
+    if node.resizes.fixed_pod_level && !super::same(given.pod.as_ref(), pod::spec(desired).resources.as_ref())
+    {
         let message = "InPlacePodLevelResourcesVerticalScaling is disabled".to_owned();
         return Err(Refusal::Infeasible(message, "plr_feature_gate_off"));
     }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::actuate::{self, Lowered, Step, plan, running, too_low};
+use super::actuate::{Lowered, Step, actual, plan, too_low};
 use super::checkpoint::{CheckpointError, decode, encode};
 use super::resize::{self, Refusal, Rules, Waiting, changes, judge};
 use super::{Allocations, Amounts, PodAllocation, message};
@@ -106,19 +106,22 @@ fn verdicts() {
         "Node didn't have enough resource: cpu, requested: 3001, used: 1000, capacity: 4000".to_owned();
     assert_eq!(judge(&asks("3001m"), &given, &[&other], &node(4000)), Err(Refusal::Deferred(message)));
     let with = |rules| AdmissionContext { resizes: rules, ..node(4000) };
-    let cpus = with(Rules { static_cpus: true, static_memory: false });
+    let cpus = with(Rules { static_cpus: true, ..Rules::default() });
     let words = "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"".to_owned();
     let detail = "guaranteed_pod_cpu_manager_static_policy";
     assert_eq!(judge(&asks("2"), &given, &[], &cpus), Err(Refusal::Infeasible(words, detail)));
     let more_memory = of(json!({"containers": [limited("a", "1", "2Gi")]}));
     assert_eq!(judge(&more_memory, &given, &[], &cpus), Ok(()), "its processors stay");
-    let memory = with(Rules { static_cpus: false, static_memory: true });
+    let memory = with(Rules { static_memory: true, ..Rules::default() });
     assert_eq!(judge(&more_memory, &given, &[], &memory).unwrap_err().reason(), resize::INFEASIBLE);
     let burstable = of(json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "2"}}}]}));
     assert_eq!(judge(&burstable, &given, &[], &cpus), Ok(()), "it has no processors of its own");
     let whole =
         of(json!({"containers": [limited("a", "1", "1Gi")], "resources": {"requests": {"cpu": "2"}}}));
-    let refusal = judge(&whole, &given, &[], &node(4000)).unwrap_err();
+    assert_eq!(judge(&whole, &given, &[], &node(4000)), Ok(()));
+    assert!(judge(&whole, &given, &[], &node(1000)).is_err());
+    let fixed = with(Rules { fixed_pod_level: true, ..Rules::default() });
+    let refusal = judge(&whole, &given, &[], &fixed).unwrap_err();
     assert_eq!(refusal.message(), "InPlacePodLevelResourcesVerticalScaling is disabled");
 }
 
@@ -179,7 +182,8 @@ fn snapshot(p: &Pod, has: &PodAllocation) -> PodSnapshot {
         ..ContainerObserved::created(c.name.as_str(), "s", &c.name, 0, Wall(1))
     };
     let containers = pod::containers(p).iter().map(one).collect();
-    PodSnapshot { pod: pod::key(p), as_of: Mono(1), sandboxes: Vec::new(), containers }
+    let actuated = has.pod.as_ref().map(|own| Amounts::of(Some(own)));
+    PodSnapshot { pod: pod::key(p), as_of: Mono(1), sandboxes: Vec::new(), containers, actuated }
 }
 
 fn specs(per_qos: bool) -> NodeContext {
@@ -207,6 +211,10 @@ fn words(steps: &[Step]) -> String {
             cgroup.values.cpu_max.and_then(|m| m.quota_us).unwrap_or(0) / 1000,
             cgroup.values.memory_max.unwrap_or(0) >> 20
         ),
+        Step::PodLevel { record } => {
+            let amounts = Amounts::of(Some(record));
+            format!("own={}/{}", amounts.cpu_limit_milli / 10, amounts.memory_limit >> 20)
+        }
         Step::Container { name, resources, record, .. } => {
             let amounts = Amounts::of(Some(record));
             assert_eq!(amounts.memory_limit, resources.memory_limit_bytes, "told and remembered alike");
@@ -220,7 +228,7 @@ fn steps_of(from: Value, to: Value, per_qos: bool) -> Vec<Step> {
     let (from, to) = (of(json!({"containers": from})), of(json!({"containers": to})));
     let node = specs(per_qos);
     let seen = snapshot(&to, &PodAllocation::of(&from));
-    plan(&to, &running(&to, &seen, &node), &SandboxId::from("s"), &node, None)
+    plan(&to, &actual(&to, &seen, &node), &SandboxId::from("s"), &node, None)
 }
 
 #[test]
@@ -265,14 +273,44 @@ fn steps() {
 }
 
 #[test]
+fn what_the_pod_itself_has_is_changed_with_those_that_inherit_it() {
+    let of_pod = |cpu: &str, memory: &str, containers: Value| {
+        let amounts = json!({"cpu": cpu, "memory": memory});
+        of(json!({"resources": {"requests": amounts, "limits": amounts}, "containers": containers}))
+    };
+    let both = || json!([limited("a", "1", "32Mi"), {"name": "b"}]);
+    let node = specs(true);
+    let go = |from: &Arc<Pod>, to: &Arc<Pod>| {
+        let mut has = PodAllocation::of(from);
+        for c in pod::containers(from) {
+            has.containers.insert(c.name.clone(), crate::resources::requests::resources_in_pod(from, c));
+        }
+        let seen = snapshot(to, &has);
+        words(&plan(to, &actual(to, &seen, &node), &SandboxId::from("s"), &node, None))
+    };
+    let (small, large) = (of_pod("2", "64Mi", both()), of_pod("4", "128Mi", both()));
+    assert_eq!(go(&small, &small), "");
+    assert_eq!(go(&small, &large), "sandbox pod=400/128 b=200/128 b=400/128 own=400/128");
+    let down = "check[pod<64 b<64] sandbox pod=400/128 b=400/64 b=200/64 pod=200/64 own=200/64";
+    assert_eq!(go(&large, &small), down);
+    // Nobody inherits: only the pod changes.
+    let alone = |cpu, memory| of_pod(cpu, memory, json!([limited("a", "1", "32Mi")]));
+    assert_eq!(go(&alone("2", "64Mi"), &alone("4", "128Mi")), "sandbox pod=400/128 own=400/128");
+    assert_eq!(
+        go(&alone("4", "128Mi"), &alone("2", "64Mi")),
+        "check[pod<64 ] sandbox pod=400/128 pod=200/64 own=200/64"
+    );
+}
+
+#[test]
 fn what_is_to_restart_is_left_to_its_restart() {
     let mut a = limited("a", "1", "64Mi");
     a["resizePolicy"] = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
     let (from, mut to) = (of(json!({"containers": [a.clone()]})), a.clone());
     let node = specs(true);
     let see = |to: &Arc<Pod>, seen: &PodSnapshot| {
-        let all = running(to, seen, &node);
-        (actuate::restarting(&all), words(&plan(to, &all, &SandboxId::from("s"), &node, None)))
+        let all = actual(to, seen, &node);
+        (all.restarting(), words(&plan(to, &all, &SandboxId::from("s"), &node, None)))
     };
     to["resources"] = limited("a", "2", "64Mi")["resources"].clone();
     let more_cpu = of(json!({"containers": [to.clone()]}));
@@ -311,7 +349,7 @@ fn a_pod_that_is_larger_than_its_containers_is_lowered_at_the_end() {
     );
     let applied = crate::resources::cgroups::pod::pod_cgroup(&large, &node).unwrap().values;
     let seen = snapshot(&small, &PodAllocation::of(&small));
-    let steps = |applied| plan(&small, &running(&small, &seen, &node), &SandboxId::from("s"), &node, applied);
+    let steps = |applied| plan(&small, &actual(&small, &seen, &node), &SandboxId::from("s"), &node, applied);
     assert_eq!(words(&steps(Some(&applied))), "check[pod<64 ] pod=100/64");
     assert_eq!(words(&steps(None)), "", "nobody knows what it has");
 }
@@ -355,10 +393,11 @@ proptest! {
         let cgroup = |p: &Pod| crate::resources::cgroups::pod::pod_cgroup(p, &node).unwrap().values;
         let mut of_pod = cgroup(&old);
         let seen = snapshot(&new, &has);
-        for step in plan(&new, &running(&new, &seen, &node), &SandboxId::from("s"), &node, Some(&of_pod)) {
+        for step in plan(&new, &actual(&new, &seen, &node), &SandboxId::from("s"), &node, Some(&of_pod)) {
             match step {
                 Step::PodCgroup(cgroup) => of_pod = cgroup.values,
                 Step::Container { name, record, .. } => drop(has.containers.insert(name, *record)),
+                Step::PodLevel { record } => has.pod = Some(*record),
                 Step::CheckMemory { .. } | Step::Sandbox { .. } => {}
             }
             let (memory, quota) = (of_pod.memory_max.unwrap(), of_pod.cpu_max.unwrap().quota_us.unwrap());
@@ -371,6 +410,6 @@ proptest! {
         prop_assert!(!has.differs(&new));
         prop_assert_eq!(of_pod, cgroup(&new));
         let seen = snapshot(&new, &has);
-        prop_assert!(plan(&new, &running(&new, &seen, &node), &SandboxId::from("s"), &node, None).is_empty());
+        prop_assert!(plan(&new, &actual(&new, &seen, &node), &SandboxId::from("s"), &node, None).is_empty());
     }
 }

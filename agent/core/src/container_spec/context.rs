@@ -40,11 +40,13 @@ pub struct Features {
     pub stop_signals: bool,
     /// `EnvFiles`: variables come from files of volumes (`fileKeyRef`).
     pub env_files: bool,
+    /// `InPlacePodLevelResourcesVerticalScaling`: what pods ask for themselves changes while they run, and statuses show it.
+    pub pod_level_resize: bool,
 }
 
 impl Default for Features {
     fn default() -> Features {
-        Features { stop_signals: false, env_files: true }
+        Features { stop_signals: false, env_files: true, pod_level_resize: true }
     }
 }
 

@@ -1,13 +1,13 @@
 //! Downward API: values that a container reads about its own pod (contract 7.7).
 //!
 //! In: a field path or resource name, the pod, its addresses, the node. Out: text. Invariants: limits that are
-//! not set read as the node's allocatable; divisions round up. Upstream: pkg/fieldpath, resource helpers.
+//! not set read as the pod's own, then as the node's allocatable; divisions round up. Upstream: pkg/fieldpath, resource helpers.
 
 use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector};
 
 use super::SpecError;
 use super::context::NodeContext;
-use crate::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY, limit, request};
+use crate::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY, limit_in_pod, request};
 use crate::types::{ContainerRef, Quantity, pod};
 
 /// Splits `metadata.labels['key']` into (`metadata.labels`, `key`).
@@ -101,7 +101,9 @@ pub fn resource_field(
     let (kind, resource) = selector.resource.split_once('.').unwrap_or(("", ""));
     let amount = match kind {
         "limits" => {
-            limit(container, resource).filter(|q| !q.is_zero()).or_else(|| allocatable(resource, node))
+            let there = |q: &Quantity| !q.is_zero();
+            let own = limit_in_pod(pod, container, resource).filter(there);
+            own.or_else(|| allocatable(resource, node))
         }
         "requests" => request(container, resource),
         _ => None,

@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::context::NodeContext;
 use crate::resources::requests::{
-    CPU, HUGEPAGES_PREFIX, MEMORY, limit, overhead, request, running_limit, running_request,
+    CPU, HUGEPAGES_PREFIX, MEMORY, limit_in_pod, overhead, peak_request, pod_level_request, request,
+    running_limit, running_request,
 };
 use crate::resources::{QosClass, qos_class};
 use crate::runtime::config::LinuxResources;
@@ -41,11 +42,11 @@ pub fn cpu_quota_us(milli: i64, period_us: i64) -> i64 {
 #[must_use]
 pub fn container_resources(pod: &Pod, container: &Container, node: &NodeContext) -> LinuxResources {
     let cpu_request = request(container, CPU);
-    let cpu_limit = limit(container, CPU).unwrap_or_default();
-    let memory_limit = limit(container, MEMORY).unwrap_or_default();
+    let cpu_limit = limit_in_pod(pod, container, CPU).unwrap_or_default();
+    let memory_limit = limit_in_pod(pod, container, MEMORY).unwrap_or_default();
     let mut resources = cpu_and_memory(cpu_request, cpu_limit, memory_limit, node);
     resources.oom_score_adj = oom_score_adj(pod, container, node.machine.memory_capacity_bytes);
-    resources.hugepage_limits = hugepage_limits(container, &node.machine.hugepage_sizes);
+    resources.hugepage_limits = hugepage_limits(pod, container, &node.machine.hugepage_sizes);
     if node.cgroup.v2 {
         if !node.cgroup.single_process_oom_kill {
             resources.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
@@ -107,15 +108,24 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
         QosClass::Guaranteed => OOM_GUARANTEED,
         QosClass::BestEffort => OOM_BEST_EFFORT,
         QosClass::Burstable => {
-            let mut score = score_of(memory_request(container), capacity);
+            let spare = spare_memory(pod);
+            let mut score = score_of(memory_request(container).saturating_add(spare), capacity);
             if pod::is_sidecar(container) {
                 // A sidecar must not be the victim before the container it serves.
                 let smallest = pod::containers(pod).iter().map(memory_request).min().unwrap_or(0);
-                score = score.min(score_of(smallest, capacity));
+                score = score.min(score_of(smallest.saturating_add(spare), capacity));
             }
             score.clamp(OOM_BURSTABLE_MIN, OOM_BURSTABLE_MAX)
         }
     }
+}
+
+/// Each container's share of what the pod asks for itself beyond what its containers ask for, bytes (KEP-2837).
+fn spare_memory(pod: &Pod) -> i64 {
+    let Some(own) = pod_level_request(pod, MEMORY).filter(|q| !q.is_zero()) else { return 0 };
+    let containers = pod::containers(pod).len() + pod::init_containers(pod).len();
+    let spare = own.value().saturating_sub(peak_request(pod, MEMORY).value());
+    spare / i64::try_from(containers).unwrap_or(i64::MAX).max(1)
 }
 
 fn memory_request(container: &Container) -> i64 {
@@ -128,11 +138,11 @@ fn score_of(request: i64, capacity: i64) -> i64 {
     1000 - i64::try_from(share.clamp(0, 2000)).expect("clamped to a small range")
 }
 
-/// A limit for every page size of the kernel: what is not asked for is forbidden.
-fn hugepage_limits(container: &Container, sizes: &[String]) -> BTreeMap<String, u64> {
+/// A limit for every page size of the kernel: what is not asked for, by the container or by its pod, is forbidden.
+fn hugepage_limits(pod: &Pod, container: &Container, sizes: &[String]) -> BTreeMap<String, u64> {
     let mut limits: BTreeMap<String, u64> = sizes.iter().map(|size| (size.clone(), 0)).collect();
-    let asked = container.resources.as_ref().and_then(|r| r.limits.as_ref());
-    for (name, quantity) in asked.into_iter().flatten() {
+    let both = [pod::spec(pod).resources.as_ref(), container.resources.as_ref()];
+    for (name, quantity) in both.into_iter().flatten().filter_map(|r| r.limits.as_ref()).flatten() {
         let Some(size) = name.strip_prefix(HUGEPAGES_PREFIX).and_then(kernel_page_size) else { continue };
         let bytes = Quantity::parse(&quantity.0).unwrap_or_default().value();
         limits.insert(size, u64::try_from(bytes).unwrap_or(0));

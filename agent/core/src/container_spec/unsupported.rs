@@ -59,7 +59,6 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
 }
 
 fn pod_level(spec: &PodSpec, list: &mut List) {
-    list.add(spec.resources.is_some(), "spec.resources");
     list.add(some(spec.resource_claims.as_ref()), "spec.resourceClaims");
 }
 
@@ -122,6 +121,7 @@ mod tests {
     #[test]
     fn what_is_carried_out_is_not_listed() {
         let spec = json!({
+            "resources": {"requests": {"cpu": "1"}},
             "hostNetwork": true, "hostUsers": false, "activeDeadlineSeconds": 5, "nodeSelector": {"a": "b"},
             "readinessGates": [{"conditionType": "x"}], "imagePullSecrets": [{"name": "x"}],
             "serviceAccountName": "default", "serviceAccount": "default", "priority": 0,
@@ -150,7 +150,6 @@ mod tests {
     #[test]
     fn pod_level_fields() {
         let table = [
-            (json!({"resources": {}}), "spec.resources"),
             (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
             (
                 json!({"volumes": [{"name": "e", "emptyDir": {"medium": "HugePages-2Mi"}}]}),

@@ -44,7 +44,7 @@ mod tests {
 
     fn snapshot(pod: &str, containers: Vec<ContainerObserved>) -> PodSnapshot {
         let pod = PodKey { namespace: "ns".into(), name: pod.into(), uid: "u-1".into() };
-        PodSnapshot { pod, as_of: Mono(0), sandboxes: Vec::new(), containers }
+        PodSnapshot { pod, as_of: Mono(0), sandboxes: Vec::new(), containers, actuated: None }
     }
 
     fn instance(name: &str, attempt: u32, state: ContainerState) -> ContainerObserved {

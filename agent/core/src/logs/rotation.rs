@@ -178,6 +178,7 @@ mod tests {
                 container("b", ContainerState::Exited),
                 ContainerObserved { log_path: String::new(), ..container("c", ContainerState::Running) },
             ],
+            actuated: None,
         };
         let mut logs = RunningLogs::new();
         assert!(observe(&mut logs, &snapshot));

@@ -34,7 +34,13 @@ fn snapshot(uid: &str, as_of: Mono, ready: Option<bool>) -> PlegEvent {
         host_network: true,
     });
     let sandboxes = sandboxes.into_iter().collect();
-    PlegEvent::Inspected(Arc::new(PodSnapshot { pod: key(uid), as_of, sandboxes, containers: Vec::new() }))
+    PlegEvent::Inspected(Arc::new(PodSnapshot {
+        pod: key(uid),
+        as_of,
+        sandboxes,
+        containers: Vec::new(),
+        actuated: None,
+    }))
 }
 
 fn hint(uid: &str) -> PlegEvent {

@@ -59,7 +59,8 @@ fn container(name: &str, attempt: u32, home: u32, state: St, code: i32) -> Conta
 }
 
 fn plan_with(p: &Pod, s: Vec<SandboxObserved>, c: Vec<ContainerObserved>, replaced: &[&str]) -> PodActions {
-    let snapshot = PodSnapshot { pod: pod::key(p), as_of: Mono(1), sandboxes: s, containers: c };
+    let snapshot =
+        PodSnapshot { pod: pod::key(p), as_of: Mono(1), sandboxes: s, containers: c, actuated: None };
     let replaced = replaced.iter().map(|id| ContainerId::from(*id)).collect();
     compute(&Inputs {
         pod: p,
@@ -312,6 +313,7 @@ fn what_failed_its_probe_is_killed_and_a_sidecar_gates_until_it_has_started() {
             as_of: Mono(1),
             sandboxes: vec![sandbox(0, READY)],
             containers: c,
+            actuated: None,
         };
         let id = |id: &&str| ContainerId::from(*id);
         let verdicts = Verdicts {
@@ -386,6 +388,7 @@ fn in_back_off(p: &Pod, c: &ContainerObserved, others: Vec<ContainerObserved>) -
         as_of: Mono(1),
         sandboxes: vec![sandbox(0, READY)],
         containers: [others, vec![c.clone()]].concat(),
+        actuated: None,
     };
     let mut back_off = BackOff::default();
     let key = back_off_key(p, &Slot::of(p, &c.name));

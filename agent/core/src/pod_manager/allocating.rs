@@ -145,12 +145,12 @@ impl PodManager {
     /// A pod that has a worker is wanted otherwise than before.
     pub(super) fn wanted(&mut self, old: Option<Arc<Pod>>, new: &Arc<Pod>, out: &mut Outbox<ManagerAction>) {
         let uid = pod::key(new).uid;
-        let changes = old.map(|old| resize::changes(&old, new)).unwrap_or_default();
-        for change in &changes {
-            out.push(ManagerAction::Resize(ResizeNote::Requested(*change)));
+        for change in old.iter().flat_map(|old| resize::changes(old, new)) {
+            out.push(ManagerAction::Resize(ResizeNote::Requested(change)));
         }
         self.ask(&uid, new, out);
-        if !changes.is_empty() && self.allocating.queue.contains(&uid) {
+        let changed = old.is_some_and(|old| PodAllocation::of(&old).differs(new));
+        if changed && self.allocating.queue.contains(&uid) {
             self.allocating.trigger = Some("pod_updated");
         }
         if let Some(worker) = self.workers.get_mut(&uid) {

@@ -376,8 +376,13 @@ fn news_for_all_workers() {
 fn snapshots_go_to_the_worker_or_make_an_orphan() {
     let (a, stray) = (pod("a", "a", "file"), pod("s", "s", "file"));
     let mut m = running(&[&a]);
-    let snapshot =
-        |pod: &Pod| PodSnapshot { pod: pod::key(pod), as_of: Mono(1), sandboxes: vec![], containers: vec![] };
+    let snapshot = |pod: &Pod| PodSnapshot {
+        pod: pod::key(pod),
+        as_of: Mono(1),
+        sandboxes: vec![],
+        containers: vec![],
+        actuated: None,
+    };
     assert_eq!(step(&mut m, ManagerEvent::Changed(Arc::new(snapshot(&a)))), "a:observed");
     assert_eq!(step(&mut m, ManagerEvent::Changed(Arc::new(snapshot(&stray)))), "");
     let sandbox = crate::runtime::observed::SandboxObserved {

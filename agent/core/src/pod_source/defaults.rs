@@ -3,10 +3,16 @@
 //! In: a decoded pod. Out: the same pod with defaults. Invariant: idempotent; a field that is set stays.
 //! Upstream: pkg/apis/core/v1/defaults.go.
 
-use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, Volume};
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{
+    Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, ResourceRequirements, Volume,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use crate::images;
-use crate::types::pod;
+use crate::resources::requests::{CPU, HUGEPAGES_PREFIX, MEMORY, is_pod_level_set, peak_limit, peak_request};
+use crate::types::{Quantity, pod, quantity_text};
 
 /// `system-node-critical` lies above `system-cluster-critical`.
 const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
@@ -37,6 +43,43 @@ pub fn apply(pod: &mut Pod) {
     let init = spec.init_containers.iter_mut().flatten();
     for container in init.chain(spec.containers.iter_mut()) {
         container_defaults(container, host_network);
+    }
+    pod_level(pod);
+}
+
+/// What the pod asks for itself where it says only half of it (KEP-2837): of huge pages, the limits of its containers; of
+/// what is limited, what its containers ask for, else the limit.
+fn pod_level(pod: &mut Pod) {
+    if !is_pod_level_set(pod) {
+        return;
+    }
+    let mut own = pod::spec(pod).resources.clone().unwrap_or_default();
+    let requested =
+        |own: &ResourceRequirements, name: &str| own.requests.as_ref().is_some_and(|r| r.contains_key(name));
+    let containers =
+        || pod::containers(pod).iter().chain(pod::init_containers(pod)).filter_map(|c| c.resources.as_ref());
+    let spelled = |name: &str, q: Quantity| ApiQuantity(quantity_text::of_resource(name, q));
+    let limited: BTreeSet<&String> =
+        containers().filter_map(|r| r.limits.as_ref()).flat_map(|l| l.keys()).collect();
+    for name in limited.into_iter().filter(|name| name.starts_with(HUGEPAGES_PREFIX)) {
+        if !requested(&own, name) {
+            let limits = own.limits.get_or_insert_default();
+            limits.entry(name.clone()).or_insert_with(|| spelled(name, peak_limit(pod, name)));
+        }
+    }
+    if let Some(limits) = own.limits.clone().filter(|l| !l.is_empty()) {
+        let asked: BTreeSet<&String> =
+            containers().filter_map(|r| r.requests.as_ref()).flat_map(|l| l.keys()).collect();
+        let requests = own.requests.get_or_insert_default();
+        for name in asked.into_iter().filter(|name| matches!(name.as_str(), CPU | MEMORY)) {
+            requests.entry(name.clone()).or_insert_with(|| spelled(name, peak_request(pod, name)));
+        }
+        for (name, limit) in limits {
+            requests.entry(name).or_insert(limit);
+        }
+    }
+    if let Some(spec) = &mut pod.spec {
+        spec.resources = Some(own);
     }
 }
 
@@ -109,6 +152,27 @@ mod tests {
             "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30,
             "volumes": [{"name": "v", "emptyDir": {}}]});
         assert_eq!(spec, expected);
+    }
+
+    #[test]
+    fn what_a_pod_asks_for_itself() {
+        let full = |resources: Value| {
+            let spec = defaulted(json!({"resources": resources, "containers": [
+                {"name": "a", "image": "i:1", "resources": {"requests": {"cpu": "100m"}, "limits": {"hugepages-2Mi": "2Mi"}}},
+                {"name": "b", "image": "i:1", "resources": {"requests": {"cpu": "200m", "ephemeral-storage": "1Mi"}}}]}));
+            spec["resources"].clone()
+        };
+        assert_eq!(full(json!({})), json!({}));
+        let pages = json!({"hugepages-2Mi": "2Mi"});
+        assert_eq!(
+            full(json!({"requests": {"cpu": "1"}})),
+            json!({"requests": {"cpu": "1", "hugepages-2Mi": "2Mi"}, "limits": pages})
+        );
+        assert_eq!(
+            full(json!({"limits": {"cpu": "1", "memory": "1Gi"}})),
+            json!({"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"},
+                "requests": {"cpu": "300m", "memory": "1Gi", "hugepages-2Mi": "2Mi"}})
+        );
     }
 
     #[test]

@@ -266,6 +266,13 @@ impl Base {
         now: Now,
     ) -> PodStatus {
         let start_time = self.start_time(pod, now);
+        let features = self.ctx.specs.features();
+        let whole = features.pod_level_resize.then(|| {
+            let applied = self.resize.cgroup.as_ref();
+            let wanted = self.ctx.specs.cgroup(pod).map(|cgroup| cgroup.values);
+            let settled = applied == wanted.as_ref();
+            status::Whole { applied, settled }
+        });
         status::generate(&StatusInputs {
             pod,
             snapshot: self.snapshot.as_deref(),
@@ -279,8 +286,9 @@ impl Base {
             resize: status::ResizeShown {
                 pending: self.resize.pending.as_ref(),
                 progress: self.resize.progress.as_ref(),
+                whole,
             },
-            stop_signals: self.ctx.specs.features().stop_signals,
+            stop_signals: features.stop_signals,
             host_ips: &self.ctx.host_ips,
             runtime_name: &self.ctx.runtime_name,
             start_time,

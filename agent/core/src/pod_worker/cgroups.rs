@@ -14,6 +14,7 @@ use crate::machine::Outbox;
 use crate::resources::cgroups::CgroupValues;
 use crate::runtime::effect::{Effect, EffectResult};
 use crate::time::{Mono, Now};
+use crate::types::pod;
 
 /// What this incarnation did to it last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +41,8 @@ pub(super) fn made(s: &Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodActi
     }
     let specs = b.ctx.specs.clone();
     let snapshot = b.snapshot.clone();
-    let running = snapshot.as_deref().map(|s2| actuate::running(&s.pod, s2, &*specs)).unwrap_or_default();
-    let Some(cgroup) = actuate::large_enough(&s.pod, &running, &*specs) else { return true };
+    let actual = snapshot.as_deref().map(|seen| actuate::actual(&s.pod, seen, &*specs)).unwrap_or_default();
+    let Some(cgroup) = actuate::large_enough(&s.pod, &actual, &*specs) else { return true };
     let enough = |has: &CgroupValues| actuate::raised(has, &cgroup.values) == *has;
     if is_made(b, now) && b.resize.cgroup.as_ref().is_some_and(enough) {
         return true;
@@ -51,7 +52,9 @@ pub(super) fn made(s: &Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodActi
         return false;
     }
     b.resize.asked = Some(cgroup.values.clone());
-    let effect = Effect::EnsureCgroup { cgroup: Box::new(cgroup) };
+    let own =
+        pod::spec(&s.pod).resources.clone().filter(|_| snapshot.is_none_or(|seen| seen.actuated.is_none()));
+    let effect = Effect::EnsureCgroup { cgroup: Box::new(cgroup), actuates: own.map(Box::new) };
     b.issue(now, Target::Cgroup, Purpose::EnsureCgroup, effect, out);
     false
 }

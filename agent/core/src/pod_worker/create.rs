@@ -15,6 +15,7 @@ use crate::container_spec::env_files::EnvFiles;
 use crate::container_spec::{Given, SpecError};
 use crate::machine::Outbox;
 use crate::pod_actions::{self, Slot, SlotKind, back_off_key};
+use crate::resources::requests::resources_in_pod;
 use crate::runtime::config::{ContainerConfig, NamespaceMode};
 use crate::runtime::effect::{Effect, ImageInfo};
 use crate::time::Now;
@@ -111,7 +112,7 @@ pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out
         sandbox: chain.sandbox.clone(),
         config: Box::new(config),
         sandbox_config: Box::new(sandbox_config),
-        actuates: Box::new(slot.spec(&s.pod).and_then(|c| c.resources.clone()).unwrap_or_default()),
+        actuates: Box::new(slot.spec(&s.pod).map(|c| resources_in_pod(&s.pod, &c)).unwrap_or_default()),
     };
     b.issue(now, Target::Container(slot.name.clone()), Purpose::Create, effect, out);
 }

@@ -202,7 +202,8 @@ impl PodWorker {
                 }
             }
             State::Syncing(s) => {
-                let missing = declared_features::missing_for_update(&s.pod, &pod);
+                let missing =
+                    declared_features::missing_for_update(&s.pod, &pod, self.base.ctx.specs.features());
                 if !missing.is_empty() {
                     let text =
                         format!("Pod requires node features that are not available: {}", missing.join(", "));

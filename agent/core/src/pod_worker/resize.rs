@@ -13,7 +13,7 @@ use super::api::{EventKind, PodAction};
 use super::base::Base;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::Syncing;
-use crate::allocation::actuate::{self, Running, Step};
+use crate::allocation::actuate::{self, Actual, Step};
 use crate::allocation::resize::{INFEASIBLE, PendingResize};
 use crate::allocation::{PodAllocation, message};
 use crate::drivers::Class;
@@ -76,8 +76,10 @@ pub(super) fn pending(b: &mut Base, pending: Option<PendingResize>, out: &mut Ou
 }
 
 /// Notes whether anything differs.
-pub(super) fn observe(s: &Syncing, b: &mut Base, running: &[Running<'_>], out: &mut Outbox<PodAction>) {
-    if running.iter().any(Running::differs) {
+pub(super) fn observe(s: &Syncing, b: &mut Base, actual: &Actual<'_>, out: &mut Outbox<PodAction>) {
+    let specs = b.ctx.specs.clone();
+    let too_large = |has: &CgroupValues| specs.cgroup(&s.pod).is_some_and(|wanted| wanted.values != *has);
+    if actual.differs() || b.resize.cgroup.as_ref().is_some_and(too_large) {
         let generation = s.pod.metadata.generation;
         b.resize.progress.get_or_insert(Progress { generation, error: None });
         b.resize.settled = None;
@@ -101,13 +103,13 @@ pub(super) fn observe(s: &Syncing, b: &mut Base, running: &[Running<'_>], out: &
 pub(super) fn advance(
     s: &Syncing,
     b: &mut Base,
-    running: &[Running<'_>],
+    actual: &Actual<'_>,
     home: &SandboxId,
     now: Now,
     out: &mut Outbox<PodAction>,
 ) -> bool {
     let specs = b.ctx.specs.clone();
-    let steps = actuate::plan(&s.pod, running, home, &*specs, b.resize.cgroup.as_ref());
+    let steps = actuate::plan(&s.pod, actual, home, &*specs, b.resize.cgroup.as_ref());
     if steps.is_empty() || b.ledger.any_container_busy() || b.ledger.busy(&Target::Cgroup) {
         return false;
     }

@@ -57,9 +57,9 @@ pub(super) fn advance(
         return Some(KillReason::DeadlineExceeded);
     }
     let (specs, p) = (b.ctx.specs.clone(), s.pod.clone());
-    let running = actuate::running(&p, &snapshot, &*specs);
-    resize::observe(s, b, &running, out);
-    let actions = plan(s, b, &snapshot, &actuate::restarting(&running), now);
+    let actual = actuate::actual(&p, &snapshot, &*specs);
+    resize::observe(s, b, &actual, out);
+    let actions = plan(s, b, &snapshot, &actual.restarting(), now);
     b.resetting = actions.resetting;
     if actions.resetting {
         reset::begin(s, b, out);
@@ -94,7 +94,7 @@ pub(super) fn advance(
     match &actions.sandbox {
         SandboxPlan::Keep(home) => {
             remove_sandboxes(b, &actions, now, out);
-            if !resize::advance(s, b, &running, home, now, out)
+            if !resize::advance(s, b, &actual, home, now, out)
                 && b.ledger.fresh(&Target::Sandbox, snapshot.as_of)
                 && !actions.start.is_empty()
                 && volumes::mounted(b, now, out)

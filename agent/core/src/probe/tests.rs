@@ -80,6 +80,7 @@ impl World {
                 host_network: false,
             }],
             containers: self.containers.clone(),
+            actuated: None,
         };
         let pod = self.pod.clone();
         let hooked = self.hooked.clone();

@@ -1,14 +1,14 @@
 //! Quality-of-service class of a pod, which decides its cgroup, its OOM score and its eviction rank.
 //!
 //! In: a pod. Out: [`QosClass`]. Only cpu and memory count, init containers count too, and an amount of zero
-//! is no amount. Upstream: pkg/apis/core/v1/helper/qos.
+//! is no amount. If the pod says something itself (`spec.resources`), only that counts. Upstream: pkg/apis/core/v1/helper/qos.
 
 use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
-use super::requests::{CPU, MEMORY, limit, request};
+use super::requests::{CPU, MEMORY, limit, pod_level_limit, pod_level_request, request};
 use crate::types::{Quantity, pod};
 
 /// `status.qosClass`.
@@ -46,14 +46,19 @@ pub fn qos_class(pod: &Pod) -> QosClass {
     let mut requests = [None::<Quantity>; 2];
     let mut limits = [None::<Quantity>; 2];
     let mut all_limited = true;
-    let containers = pod::containers(pod).iter().chain(pod::init_containers(pod));
-    for container in containers {
-        for (index, resource) in [CPU, MEMORY].into_iter().enumerate() {
-            let positive = |q: Option<Quantity>| q.filter(|q| !q.is_zero());
-            add(&mut requests[index], positive(request(container, resource)));
-            let limit = positive(limit(container, resource));
-            all_limited &= limit.is_some();
-            add(&mut limits[index], limit);
+    let mut count = |index: usize, request: Option<Quantity>, limit: Option<Quantity>| {
+        let positive = |q: Option<Quantity>| q.filter(|q| !q.is_zero());
+        add(&mut requests[index], positive(request));
+        all_limited &= positive(limit).is_some();
+        add(&mut limits[index], positive(limit));
+    };
+    for (index, resource) in [CPU, MEMORY].into_iter().enumerate() {
+        if pod::spec(pod).resources.is_some() {
+            count(index, pod_level_request(pod, resource), pod_level_limit(pod, resource));
+            continue;
+        }
+        for container in pod::containers(pod).iter().chain(pod::init_containers(pod)) {
+            count(index, request(container, resource), limit(container, resource));
         }
     }
     let none = |list: &[Option<Quantity>; 2]| list.iter().all(Option::is_none);
@@ -122,6 +127,27 @@ mod tests {
         ];
         for (name, containers, init, expected) in cases {
             assert_eq!(class(containers, init), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_the_pod_says_itself_decides_alone() {
+        let full = json!({"cpu": "1", "memory": "1Gi"});
+        let guaranteed = json!([container(full.clone(), full.clone())]);
+        let table = [
+            (json!({"requests": full, "limits": full}), json!([{"name": "c"}]), QosClass::Guaranteed),
+            (json!({"requests": full}), json!([{"name": "c"}]), QosClass::Burstable),
+            (
+                json!({"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}),
+                guaranteed.clone(),
+                QosClass::Burstable,
+            ),
+            (json!({"limits": {"hugepages-2Mi": "2Mi"}}), guaranteed.clone(), QosClass::BestEffort),
+            (json!({}), guaranteed, QosClass::BestEffort),
+        ];
+        for (resources, containers, expected) in table {
+            let pod = json!({"spec": {"resources": resources, "containers": containers}});
+            assert_eq!(qos_class(&serde_json::from_value(pod.clone()).unwrap()), expected, "{pod}");
         }
     }
 }

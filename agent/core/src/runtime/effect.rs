@@ -126,6 +126,9 @@ pub enum Effect {
     EnsureCgroup {
         /// Where, and what.
         cgroup: Box<PodCgroup>,
+        /// The pod's own `resources`, to be remembered ([`super::observed::PodSnapshot::actuated`]); `None` if it has none, or
+        /// if they are remembered already.
+        actuates: Option<Box<ResourceRequirements>>,
     },
     /// End what is left in the pod's cgroup and remove it, wherever it is; idempotent.
     RemoveCgroup,

@@ -161,6 +161,9 @@ pub struct PodSnapshot {
     pub sandboxes: Vec<SandboxObserved>,
     /// Newest attempt first within a name.
     pub containers: Vec<ContainerObserved>,
+    /// The amounts that the pod itself was last given (`spec.resources`); `None` if nobody remembers.
+    #[serde(default)]
+    pub actuated: Option<Amounts>,
 }
 
 /// One line of a relist: enough to see that a pod changed.

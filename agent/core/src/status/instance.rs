@@ -106,7 +106,11 @@ fn remembered(
     resources: &mut ResourceRequirements,
 ) {
     let has = newest.actuated.or_else(|| Some(Amounts::of(Some(shown?))));
-    if let Some(has) = has {
+    if let Some(mut has) = has {
+        // What its pod limits it to is not shown as its own.
+        let own = Amounts::of(Some(resources));
+        has.cpu_limit_milli *= i64::from(own.cpu_limit_milli != 0);
+        has.memory_limit *= i64::from(own.memory_limit != 0);
         *resources = has.put_into(Some(resources));
     }
 }

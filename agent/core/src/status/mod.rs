@@ -5,6 +5,7 @@
 //! reverts; it is withheld while a container may still run; `restartCount` never falls.
 //! Upstream: pkg/kubelet/kubelet_pods.go, pkg/kubelet/status (contract 6.5 to 6.8).
 
+mod amounts;
 mod conditions;
 mod containers;
 mod instance;
@@ -27,6 +28,7 @@ use crate::runtime::observed::{PodSnapshot, SandboxState};
 use crate::time::Wall;
 use crate::types::pod;
 
+pub use amounts::Whole;
 pub use conditions::{DISRUPTION_TARGET, PENDING_RESIZE, PROGRESS_OF_RESIZE};
 pub use phase::{Phase, phase};
 
@@ -66,6 +68,9 @@ pub struct ResizeShown<'a> {
     pub pending: Option<&'a PendingResize>,
     /// One that is under way.
     pub progress: Option<&'a Progress>,
+    /// The pod's cgroup; `None` if statuses do not show the amounts of whole pods (gate
+    /// InPlacePodLevelResourcesVerticalScaling).
+    pub whole: Option<Whole<'a>>,
 }
 
 /// What a status is generated from.
@@ -130,6 +135,7 @@ pub fn generate(inputs: &StatusInputs<'_>) -> PodStatus {
         ..PodStatus::default()
     };
     addresses(inputs, &mut status);
+    amounts::fill(inputs, phase, &mut status);
     status.conditions = Some(conditions::conditions(inputs, phase, &status));
     status
 }

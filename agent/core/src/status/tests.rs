@@ -48,7 +48,39 @@ fn world(containers: Vec<ContainerObserved>) -> PodSnapshot {
         ips: vec!["10.0.0.1".to_owned(), "fd00::1".to_owned()],
         host_network: false,
     };
-    PodSnapshot { pod: pod::key(&two("Always")), as_of: Mono(1), sandboxes: vec![sandbox], containers }
+    PodSnapshot {
+        pod: pod::key(&two("Always")),
+        as_of: Mono(1),
+        sandboxes: vec![sandbox],
+        containers,
+        actuated: None,
+    }
+}
+
+/// Calls `f` with what a status of `p` is made from.
+pub(super) fn shown(
+    p: &Pod,
+    previous: Option<&PodStatus>,
+    whole: Whole<'_>,
+    f: impl FnOnce(&StatusInputs<'_>),
+) {
+    f(&StatusInputs {
+        pod: p,
+        snapshot: None,
+        waiting: &BTreeMap::new(),
+        previous,
+        terminating: false,
+        may_start: false,
+        verdict: None,
+        probes: Verdicts::NONE,
+        resetting: false,
+        resize: ResizeShown { whole: Some(whole), ..ResizeShown::default() },
+        stop_signals: false,
+        host_ips: &[],
+        runtime_name: "containerd",
+        start_time: NOW,
+        now: NOW,
+    });
 }
 
 struct Case<'a> {

@@ -11,6 +11,9 @@ use agent_core::runtime::config::LinuxResources;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::runtime::{ContainerId, PodKey, SandboxId};
 use futures_util::future::BoxFuture;
+use k8s_openapi::api::core::v1::ResourceRequirements;
+
+use crate::pod_dirs::Whose;
 
 use super::{Executor, error, gave_up, no_cgroups, said};
 
@@ -106,21 +109,20 @@ async fn take<R: Runtime, I: ImageService>(
         }
         Step::Container { id, name, resources, record } => {
             this.amounts.update_container(&id, &resources).await.map_err(said)?;
-            let (dirs, uid) = (this.dirs.clone(), key.uid.clone());
-            let recorded = this.tasks.blocking(move || dirs.record_actuated(&uid, &name, &record)).await;
-            recorded.unwrap_or(Ok(())).map_err(error)
+            remember(this, key, Whose::Container(name), *record).await
         }
+        Step::PodLevel { record } => remember(this, key, Whose::Pod, *record).await,
     }
 }
 
-/// Remembers what a container is about to be made with.
+/// Remembers what a container, or the pod itself, is about to be made with or was given.
 pub(super) async fn remember<R: Runtime, I: ImageService>(
     this: &Executor<R, I>,
     key: &PodKey,
-    name: &str,
-    actuates: k8s_openapi::api::core::v1::ResourceRequirements,
+    whose: Whose,
+    actuates: ResourceRequirements,
 ) -> Result<(), EffectError> {
-    let (dirs, uid, name) = (this.dirs.clone(), key.uid.clone(), name.to_owned());
-    let recorded = this.tasks.blocking(move || dirs.record_actuated(&uid, &name, &actuates)).await;
+    let (dirs, uid) = (this.dirs.clone(), key.uid.clone());
+    let recorded = this.tasks.blocking(move || dirs.record_actuated(&uid, whose, actuates)).await;
     recorded.map_or_else(|| Err(gave_up("the agent stops")), |done| done.map_err(error))
 }

@@ -244,7 +244,13 @@ async fn what_the_runtime_holds() {
             "kubelet_pleg_last_seen_seconds 1.7e+09",
         ],
     );
-    let gone = PodSnapshot { pod: of("a"), as_of: Mono(1), sandboxes: Vec::new(), containers: Vec::new() };
+    let gone = PodSnapshot {
+        pod: of("a"),
+        as_of: Mono(1),
+        sandboxes: Vec::new(),
+        containers: Vec::new(),
+        actuated: None,
+    };
     metrics.inspected(&gone);
     check(held([1, 0, 0, 0], 0));
     metrics.sandbox("kata", true, SECOND, true);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 
 use agent_core::allocation::checkpoint::{self, ACTUATED, ALLOCATED, BYTES_MAX};
-use agent_core::allocation::{Allocations, Amounts};
+use agent_core::allocation::{Allocations, Amounts, PodAllocation};
 use agent_core::drivers::{Class, DriverError};
 use agent_core::runtime::PodUid;
 use agent_linux::files::{self, Durability, FilesError};
@@ -19,6 +19,15 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use super::{PodDirs, chain};
 
 const FILE_MODE: u32 = 0o600;
+
+/// Whose amounts they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// A container's, by its name.
+    Container(String),
+    /// The pod's own (`spec.resources`).
+    Pod,
+}
 
 impl PodDirs {
     /// Reads both records: what pods were given, and what their containers have.
@@ -47,32 +56,37 @@ impl PodDirs {
         )
     }
 
-    /// Remembers what a container has, or is about to have.
+    /// Remembers what a container or the pod itself has, or is about to have.
     ///
     /// # Errors
     /// The step that failed; it is remembered until the agent ends.
     pub fn record_actuated(
         &self,
         uid: &PodUid,
-        container: &str,
-        resources: &ResourceRequirements,
+        whose: Whose,
+        resources: ResourceRequirements,
     ) -> Result<(), DriverError> {
         let mut all = self.actuated.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.get(uid).and_then(|pod| pod.containers.get(container));
-        let is_nothing = Amounts::of(Some(resources)) == Amounts::default();
-        if known == Some(resources) || (known.is_none() && is_nothing) {
+        let known = all.get(uid).and_then(|pod| match &whose {
+            Whose::Container(name) => pod.containers.get(name),
+            Whose::Pod => pod.pod.as_ref(),
+        });
+        let is_nothing = Amounts::of(Some(&resources)) == Amounts::default();
+        if known == Some(&resources) || (known.is_none() && is_nothing) {
             return Ok(());
         }
         let pod = all.entry(uid.clone()).or_default();
-        pod.containers.insert(container.to_owned(), resources.clone());
+        match whose {
+            Whose::Container(name) => drop(pod.containers.insert(name, resources)),
+            Whose::Pod => pod.pod = Some(resources),
+        }
         Ok(self.write_actuated(&all)?)
     }
 
-    /// What the pod's container has, if it was remembered.
+    /// What the pod has, as far as it was remembered.
     #[must_use]
-    pub fn actuated(&self, uid: &PodUid, container: &str) -> Option<Amounts> {
-        let all = self.actuated.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(uid)?.containers.get(container).map(|resources| Amounts::of(Some(resources)))
+    pub fn actuated(&self, uid: &PodUid) -> Option<PodAllocation> {
+        self.actuated.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
     }
 
     /// Nothing of the pod is left.
@@ -115,7 +129,6 @@ fn read(path: &Path) -> Result<Allocations, DriverError> {
 
 #[cfg(test)]
 mod tests {
-    use agent_core::allocation::PodAllocation;
     use serde_json::json;
 
     use super::*;
@@ -123,6 +136,10 @@ mod tests {
     fn dirs(at: &Path) -> PodDirs {
         std::fs::create_dir_all(at.join("pods/u")).unwrap();
         PodDirs::new(at, &at.join("logs"), &at.join("links"))
+    }
+
+    fn of(container: &str) -> Whose {
+        Whose::Container(container.to_owned())
     }
 
     fn cpu(amount: &str) -> ResourceRequirements {
@@ -136,15 +153,18 @@ mod tests {
         let containers = [("c".to_owned(), cpu("250m"))].into();
         let given: Allocations = [("u".into(), PodAllocation { containers, pod: None })].into();
         first.record_allocated(&given).unwrap();
-        first.record_actuated(&"u".into(), "c", &cpu("1")).unwrap();
-        first.record_actuated(&"u".into(), "none", &ResourceRequirements::default()).unwrap();
+        first.record_actuated(&"u".into(), of("c"), cpu("1")).unwrap();
+        first.record_actuated(&"u".into(), of("none"), ResourceRequirements::default()).unwrap();
+        first.record_actuated(&"u".into(), Whose::Pod, cpu("2")).unwrap();
         let second = dirs(at.path());
         let (allocated, actuated) = second.restore_allocations().unwrap();
         assert_eq!(allocated, given);
-        assert_eq!(second.actuated(&"u".into(), "c"), Some(Amounts::of(Some(&cpu("1")))));
-        assert_eq!(actuated[&PodUid::from("u")].containers.len(), 1, "nothing is not remembered");
+        let containers = [("c".to_owned(), cpu("1"))].into();
+        let had = PodAllocation { containers, pod: Some(cpu("2")) };
+        assert_eq!(second.actuated(&"u".into()).as_ref(), Some(&had), "nothing is not remembered");
+        assert_eq!(actuated[&PodUid::from("u")], had);
         second.forget_actuated(&"u".into());
-        second.record_actuated(&"gone".into(), "c", &cpu("1")).unwrap();
+        second.record_actuated(&"gone".into(), of("c"), cpu("1")).unwrap();
         assert!(dirs(at.path()).restore_allocations().unwrap().1.is_empty());
     }
 
@@ -152,7 +172,7 @@ mod tests {
     fn a_damaged_record_is_put_aside_and_the_other_one_read() {
         let at = tempfile::tempdir().unwrap();
         let first = dirs(at.path());
-        first.record_actuated(&"u".into(), "c", &cpu("1")).unwrap();
+        first.record_actuated(&"u".into(), of("c"), cpu("1")).unwrap();
         for garbage in ["", "{}", "\0\0\0", "{\"data\":\"{}\",\"checksum\":1}"] {
             std::fs::write(at.path().join(ALLOCATED), garbage).unwrap();
             let (allocated, actuated) = dirs(at.path()).restore_allocations().unwrap();

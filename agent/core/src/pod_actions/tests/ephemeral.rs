@@ -83,13 +83,20 @@ fn one_is_started_once() {
 fn it_enters_the_newest_live_instance_of_its_target() {
     let p = on_single("Always");
     let look = |containers: Vec<ContainerObserved>| {
-        let snapshot = PodSnapshot { pod: pod::key(&p), as_of: Mono(1), sandboxes: vec![], containers };
+        let snapshot =
+            PodSnapshot { pod: pod::key(&p), as_of: Mono(1), sandboxes: vec![], containers, actuated: None };
         target(&p, "d", &snapshot)
     };
     let two = vec![container("a", 0, 0, St::Exited, 0), container("a", 1, 0, St::Running, 0)];
     assert_eq!(look(two), Ok(Some("a1".into())));
     assert_eq!(look(vec![]), Err("unable to find target container a".to_owned()));
     let aimless = single("Always");
-    let snapshot = PodSnapshot { pod: pod::key(&p), as_of: Mono(1), sandboxes: vec![], containers: vec![] };
+    let snapshot = PodSnapshot {
+        pod: pod::key(&p),
+        as_of: Mono(1),
+        sandboxes: vec![],
+        containers: vec![],
+        actuated: None,
+    };
     assert_eq!(target(&aimless, "d", &snapshot), Ok(None));
 }

@@ -65,6 +65,22 @@ fn nobody_is_told_before_it_is_on_disk() {
 }
 
 #[test]
+fn what_a_pod_asks_for_itself_is_judged_at_once_and_written() {
+    let whole = |cpu: &str| {
+        let mut p = Pod::clone(&asks("a", "100m"));
+        p.spec.as_mut().unwrap().resources =
+            serde_json::from_value(json!({"requests": {"cpu": cpu}})).unwrap();
+        Arc::new(p)
+    };
+    let mut m = beginning(&[&whole("400m")], Leftovers::default());
+    act(&mut m, Mono(1), ManagerEvent::Recorded(true));
+    assert_eq!(act(&mut m, Mono(1), api(&[&whole("900m")])), ["a:desired", "write1"]);
+    assert_eq!(act(&mut m, Mono(1), ManagerEvent::Recorded(true)), ["a:desired"]);
+    let words = act(&mut m, Mono(1), api(&[&whole("1900m")]));
+    assert_eq!(words, ["a:desired", "a:Deferred"], "beyond what the node has");
+}
+
+#[test]
 fn a_disk_that_is_full_holds_up_resizes_and_not_pods() {
     let mut m = manager(&[Source::Api], Leftovers::default());
     act(&mut m, Mono(1), ManagerEvent::Node(None));

@@ -274,7 +274,7 @@ pub(super) fn amount(at: String, name: &str, quantity: &str, errors: &mut Errors
     }
 }
 
-fn resources(path: &str, requirements: &ResourceRequirements, errors: &mut Errors) {
+pub(super) fn resources(path: &str, requirements: &ResourceRequirements, errors: &mut Errors) {
     let lists = [("limits", &requirements.limits), ("requests", &requirements.requests)];
     for (kind, name, quantity) in
         lists.iter().flat_map(|(kind, list)| list.iter().flatten().map(move |(n, q)| (kind, n, q)))

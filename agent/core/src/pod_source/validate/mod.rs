@@ -4,6 +4,7 @@
 //! without mistakes has names that are safe as path elements, quantities that parse, and mounts whose volumes
 //! exist; later code relies on it. Upstream: pkg/apis/core/validation.
 
+mod amounts;
 mod container;
 pub(super) mod names;
 mod pod;
@@ -36,6 +37,7 @@ pub fn validate(pod: &Pod) -> Vec<FieldError> {
             pod::spec(spec, &mut errors);
             volumes::volumes(spec, &mut errors);
             container::containers(spec, &mut errors);
+            amounts::pod_level(pod, &mut errors);
         }
     }
     errors.into_list()

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 
 use super::names::dns_label;
 use crate::pod_source::field_error::{Errors, FieldError};
@@ -30,6 +30,7 @@ pub fn runnable(pod: &Pod) -> Vec<FieldError> {
     size(pod, &mut errors);
     errors.one_of("spec.restartPolicy", spec.restart_policy.as_deref(), &RESTART_POLICIES);
     containers(spec, &mut errors);
+    amounts("spec", spec.resources.as_ref(), &mut errors);
     errors.into_list()
 }
 
@@ -77,8 +78,11 @@ fn one(path: &str, container: &Container, volumes: &BTreeSet<&str>, errors: &mut
             errors.invalid(format!("{path}.volumeMounts[{index}].name"), shortened(&mount.name), detail);
         }
     }
-    let resources = container.resources.iter();
-    for (key, quantity) in resources.flat_map(|r| r.limits.iter().chain(&r.requests)).flatten() {
+    amounts(path, container.resources.as_ref(), errors);
+}
+
+fn amounts(path: &str, resources: Option<&ResourceRequirements>, errors: &mut Errors) {
+    for (key, quantity) in resources.iter().flat_map(|r| r.limits.iter().chain(&r.requests)).flatten() {
         if Quantity::parse(&quantity.0).is_err() {
             let detail = "must be a quantity";
             errors.invalid(format!("{path}.resources[{}]", shortened(key)), shortened(&quantity.0), detail);
@@ -109,7 +113,7 @@ mod tests {
             container.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
             json!({"containers": [container], "volumes": [{"name": "v"}]})
         };
-        let cases: [(Value, &[&str]); 10] = [
+        let cases: [(Value, &[&str]); 11] = [
             (c(json!({})), &[]),
             (json!({"containers": []}), &["spec.containers"]),
             (c(json!({"name": "../x"})), &["spec.containers[0].name"]),
@@ -128,6 +132,10 @@ mod tests {
                 &["spec.containers[0].volumeMounts[1].name"],
             ),
             (c(json!({"resources": {"limits": {"cpu": "much"}}})), &["spec.containers[0].resources[cpu]"]),
+            (
+                json!({"resources": {"requests": {"cpu": "much"}}, "containers": [{"name": "a"}]}),
+                &["spec.resources[cpu]"],
+            ),
             (json!({"restartPolicy": "Perhaps", "containers": [{"name": "a"}]}), &["spec.restartPolicy"]),
             (c(json!({"restartPolicy": "Perhaps"})), &["spec.containers[0].restartPolicy"]),
             (c(json!({"args": ["x".repeat(POD_BYTES_MAX)]})), &["spec"]),

@@ -53,6 +53,28 @@ fn pod_level_mistakes() {
         ("/metadata/annotations", json!({"a b": "x"}), "metadata.annotations: Invalid value: \"a b\""),
         ("/metadata/annotations", json!({"a": "x".repeat(262_145)}), "at most 262144 bytes"),
         ("/spec/containers", json!([]), "spec.containers: Required value"),
+        ("/spec/resources", json!({"claims": [{"name": "x"}]}), "spec.resources.claims: Forbidden"),
+        (
+            "/spec/resources",
+            json!({"limits": {"ephemeral-storage": "1"}}),
+            "must be cpu, memory or hugepages-<size>",
+        ),
+        ("/spec/resources", json!({"limits": {"cpu": "x"}}), "spec.resources.limits[cpu]: Invalid"),
+        (
+            "/spec/resources",
+            json!({"requests": {"cpu": "3"}, "limits": {"cpu": "2"}}),
+            "must be less than or equal to the limit",
+        ),
+        (
+            "/spec/resources",
+            json!({"requests": {"cpu": "500m"}}),
+            "spec.resources.requests[cpu]: Invalid value: \"500m\": must be greater than or equal to aggregate container requests of 1",
+        ),
+        (
+            "/spec/resources",
+            json!({"limits": {"memory": "512Mi"}}),
+            "spec.containers[0].resources.limits[memory]: Invalid value: \"1Gi\": must be less than or equal to pod limits of 512Mi",
+        ),
         (
             "/spec/restartPolicy",
             json!("Sometimes"),

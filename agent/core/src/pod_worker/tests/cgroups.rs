@@ -37,7 +37,7 @@ fn verbs(w: &mut World) -> Vec<&'static str> {
     let mut seen = Vec::new();
     while let Some((id, call)) = w.pending.iter().next() {
         let (id, verb) = (*id, call.effect.verb());
-        if let Effect::EnsureCgroup { cgroup } = &call.effect {
+        if let Effect::EnsureCgroup { cgroup, .. } = &call.effect {
             assert_eq!(cgroup.name.unit(), "kubepods-besteffort-podu1.slice");
         }
         let matters = [

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 
 use crate::allocation::Amounts;
 use crate::allocation::actuate::Step;
+use crate::container_spec::context::Features;
 use crate::container_spec::dns::DnsWarning;
 use crate::container_spec::env_files::EnvFile;
 use crate::container_spec::{self, Given, NodeContext, SpecError};
@@ -40,6 +41,10 @@ use crate::volume;
 pub(super) struct TinySpecs;
 
 impl PodSpecs for TinySpecs {
+    fn features(&self) -> Features {
+        Features { pod_level_resize: false, ..Features::default() }
+    }
+
     fn sandbox(&self, p: &Pod, attempt: u32) -> Result<SandboxConfig, SpecError> {
         Ok(SandboxConfig {
             pod: pod::key(p),
@@ -498,6 +503,7 @@ impl World {
             as_of: self.now,
             sandboxes,
             containers: self.runtime.containers.values().cloned().collect(),
+            actuated: None,
         }
     }
 

@@ -120,7 +120,7 @@ fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
     shell.must(&format!("dd if=/dev/zero of=/run/fill/a bs=1M count={}", before - THRESHOLD - 30))?;
     // Below by 150 MiB: enough for `over` and `best-effort`, and no more than that.
     let took = shell.must(
-        "for d in /proc/[0-9]*; do case $(tr '\\0' ' ' < $d/cmdline 2>/dev/null) in *holds-over*) p=$d;; esac; done; \
+        "for d in /proc/[0-9]*; do mapfile -d '' -t of < $d/cmdline; case ${of[*]} in *holds-over*) p=$d;; esac; done 2>/dev/null; \
          read t0 rest < /proc/uptime; dd if=/dev/zero of=/run/fill/b bs=1M count=30 2>/dev/null; \
          read t1 rest < /proc/uptime; dd if=/dev/zero of=/run/fill/c bs=1M count=150 2>/dev/null; \
          [ -n \"$p\" ] && while [ -d $p ]; do sleep 0.02; done; read t2 rest < /proc/uptime; echo $t0 $t1 $t2",

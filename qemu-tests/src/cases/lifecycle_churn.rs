@@ -46,9 +46,7 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::start(&cx.run, &cx.artefacts, Settings::default(), &[NODE])?;
     let before = Held::by(&joined.nodes[0])?;
     let truth = Truth::start(joined.cluster.client());
-    let mut crowd =
-        Crowd { joined, rng: Rng::new(cx.seed), wanted: BTreeMap::new(), seen: Instances::default() };
-    crowd.begin()?;
+    let mut crowd = Crowd::begin(joined, cx.seed, PODS)?;
     let ids = crowd.stable_ids()?;
     let told = crowd.storm(Duration::from_secs(seconds))?;
     let start = Instant::now();
@@ -66,9 +64,11 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
     Ok(())
 }
 
-struct Crowd {
-    joined: Joined,
-    rng: Rng,
+/// Pods of many kinds on one node, the first of the fixture.
+pub(super) struct Crowd {
+    pub(super) joined: Joined,
+    pub(super) rng: Rng,
+    pods: u32,
     /// Names of the pods that are to be there, and their kinds.
     wanted: BTreeMap<String, Kind>,
     seen: Instances,
@@ -83,11 +83,19 @@ fn one_of_each(n: u32) -> Kind {
 }
 
 impl Crowd {
-    fn node(&mut self) -> &mut NativeNode {
+    pub(super) fn node(&mut self) -> &mut NativeNode {
         &mut self.joined.nodes[0]
     }
 
-    fn begin(&mut self) -> Result<()> {
+    /// Makes so many pods, at least one of each kind, and waits until all are as they should be.
+    pub(super) fn begin(joined: Joined, seed: u64, pods: u32) -> Result<Crowd> {
+        let mut crowd =
+            Crowd { joined, rng: Rng::new(seed), pods, wanted: BTreeMap::new(), seen: Instances::default() };
+        crowd.fill()?;
+        Ok(crowd)
+    }
+
+    fn fill(&mut self) -> Result<()> {
         let client = self.joined.cluster.client();
         client.create::<ConfigMap>(
             &client.of("default"),
@@ -97,7 +105,7 @@ impl Crowd {
             &client.of("default"),
             json!({"metadata": {"name": OBJECTS}, "stringData": {"k": "v"}}),
         )?;
-        for n in 0..PODS {
+        for n in 0..self.pods {
             self.create(&name_of(n), one_of_each(n))?;
         }
         self.await_settled(180)
@@ -105,14 +113,14 @@ impl Crowd {
 
     fn create(&mut self, name: &str, kind: Kind) -> Result<()> {
         let client = self.joined.cluster.client();
-        client.create::<Pod>(&client.of("default"), kind.pod(name, NODE))?;
+        client.create::<Pod>(&client.of("default"), kind.pod(name, self.joined.nodes[0].name()))?;
         self.wanted.insert(name.to_owned(), kind);
         Ok(())
     }
 
     /// One pod comes or goes; a name whose last pod is not gone yet is left alone.
-    fn toggle(&mut self) -> Result<()> {
-        let name = name_of(STABLE + self.rng.below(PODS - STABLE));
+    pub(super) fn toggle(&mut self) -> Result<()> {
+        let name = name_of(STABLE + self.rng.below(self.pods - STABLE));
         let grace = [None, None, Some(0), Some(1)][self.rng.below(4) as usize];
         let kind = one_of_each(self.rng.below(STABLE));
         let client = self.joined.cluster.client();
@@ -173,7 +181,7 @@ impl Crowd {
         ))
     }
 
-    fn look(&mut self) -> Result<()> {
+    pub(super) fn look(&mut self) -> Result<()> {
         let view = self.joined.nodes[0].cri().view()?;
         self.seen.judge(&view)
     }
@@ -195,7 +203,7 @@ impl Crowd {
     }
 
     /// Everything that was asked for is there, and the API server and the runtime tell the same.
-    fn at_rest(&mut self) -> Result<()> {
+    pub(super) fn at_rest(&mut self) -> Result<()> {
         self.await_settled(240)?;
         self.look()?;
         let client = self.joined.cluster.client();
@@ -213,7 +221,7 @@ impl Crowd {
     }
 
     /// What runs of the quiet pods that were there first.
-    fn stable_ids(&self) -> Result<BTreeMap<(String, String), String>> {
+    pub(super) fn stable_ids(&self) -> Result<BTreeMap<(String, String), String>> {
         let client = self.joined.cluster.client();
         let mut ids = BTreeMap::new();
         for (n, kind) in (0..).zip(KINDS).filter(|(_, kind)| kind.comes == Comes::Quiet) {
@@ -234,7 +242,7 @@ impl Crowd {
 
     /// Deletes everything and waits until nothing is left but what containerd has lost by its own word; answers how
     /// many containers those are.
-    fn end(&mut self, before: &Held) -> Result<usize> {
+    pub(super) fn end(&mut self, before: &Held) -> Result<usize> {
         let client = self.joined.cluster.client();
         for name in self.wanted.keys() {
             client.delete::<Pod>(&client.of("default"), name, None)?;

@@ -88,15 +88,20 @@ impl Identities {
     /// # Errors
     /// If the agent does not stop.
     pub fn reset(&mut self) -> Result<()> {
-        if self.asks.agent_pid().is_ok() {
-            let status = self.asks.stop_agent()?;
-            ensure!(status == 0, "the agent ended with {status}");
-        }
+        self.stop()?;
         forget(&self.asks)?;
         let client = self.cluster.client();
         let nodes = client.all::<Node>();
         if client.get(&nodes, ASKS)?.is_some() {
             client.delete(&nodes, ASKS, None)?;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        if self.asks.agent_pid().is_ok() {
+            let status = self.asks.stop_agent()?;
+            ensure!(status == 0, "the agent ended with {status}");
         }
         Ok(())
     }
@@ -127,11 +132,13 @@ impl Identities {
         self.cluster.ensure_nothing_forbidden()
     }
 
-    /// Keeps a copy of the second node's identity, which will have ended when a case needs one that has.
+    /// Keeps a copy of the second node's identity, which will have ended when a case needs one that has. Its agent
+    /// is stopped: a file that it was writing would be gone before it is copied.
     ///
     /// # Errors
-    /// If it cannot be copied.
+    /// If the agent does not stop, or the files cannot be copied.
     pub fn keep_identity(&mut self) -> Result<()> {
+        self.stop()?;
         let dir = self.cluster.dir().join("old-identity");
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         copy(&self.asks.inside(CERT_DIR), &dir.join("pki"))?;

@@ -223,7 +223,7 @@ mod tests {
         let args = arguments(&machine()).join(" ");
         for part in [
             "-accel tcg,thread=multi",
-            "-cpu max",
+            "-cpu max,-erms,-fsrm",
             "-no-reboot",
             "restrict=on",
             "id=host,path=/s/host,server=off",

@@ -2,6 +2,8 @@
 //!
 //! Pods hold memory in a tmpfs of their own. What takes the rest belongs to no pod, so that the node alone decides.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Event, Node, Pod};
 use serde_json::{Value, json};
@@ -36,6 +38,8 @@ pub const CASES: &[Case] = &[
 const VM: &str = "vm";
 /// `memory.available`, MiB.
 const THRESHOLD: i64 = 250;
+/// Memory that a guest touches first is its host's to find, which may take as long as a disk.
+const FILLING: Duration = Duration::from_secs(180);
 const NAMES: [&str; 5] = ["sh", "dd", "cat", "sleep", "touch"];
 
 /// The cluster and its VM. Dropped in this order: QEMU holds the cluster's network namespace.
@@ -78,9 +82,23 @@ fn holder(name: &str, mebi: u32, resources: &Value) -> Value {
             "command": ["/bin/sh", "-c", script], "securityContext": {"runAsUser": 0},
             "resources": resources,
             "volumeMounts": [{"name": "bin", "mountPath": "/bin"}, {"name": "hold", "mountPath": "/hold"}],
-            "readinessProbe": {"exec": {"command": ["/bin/cat", "/hold/ready"]}, "periodSeconds": 1},
+            // Ends with its success: a command each second in each of these pods would be most of what the VM does.
+            "startupProbe": {
+                "exec": {"command": ["/bin/cat", "/hold/ready"]}, "periodSeconds": 2, "failureThreshold": 100,
+            },
         }],
     }})
+}
+
+/// Takes so many MiB for nobody's pod.
+fn fill(vm: &mut VmNode, name: &str, mebi: i64) -> Result<()> {
+    let shell = vm.vm()?.shell()?;
+    shell.must("mkdir -p /run/fill; [ -e /run/fill/on ] || mount -t tmpfs -o size=90% fill /run/fill; true > /run/fill/on")?;
+    let start = Instant::now();
+    let written = shell.run(&format!("dd if=/dev/zero of=/run/fill/{name} bs=1M count={mebi}"), FILLING)?;
+    ensure!(written.status == 0, "{}", written.text);
+    say::line(format!("  {mebi} MiB written in {:.1} s", start.elapsed().as_secs_f64()));
+    Ok(())
 }
 
 /// What the node counts as left, MiB.
@@ -115,19 +133,22 @@ fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     let before = left(vm)?;
     ensure!(before > THRESHOLD + 60, "only {before} MiB are left before it begins");
-    let shell = vm.vm()?.shell()?;
-    shell.must("mkdir -p /run/fill && mount -t tmpfs -o size=90% fill /run/fill")?;
-    shell.must(&format!("dd if=/dev/zero of=/run/fill/a bs=1M count={}", before - THRESHOLD - 30))?;
+    fill(vm, "a", before - THRESHOLD - 30)?;
     // Below by 150 MiB: enough for `over` and `best-effort`, and no more than that.
-    let took = shell.must(
-        "for d in /proc/[0-9]*; do mapfile -d '' -t of < $d/cmdline; case ${of[*]} in *holds-over*) p=$d;; esac; done 2>/dev/null; \
-         read t0 rest < /proc/uptime; dd if=/dev/zero of=/run/fill/b bs=1M count=30 2>/dev/null; \
-         read t1 rest < /proc/uptime; dd if=/dev/zero of=/run/fill/c bs=1M count=150 2>/dev/null; \
-         [ -n \"$p\" ] && while [ -d $p ]; do sleep 0.02; done; read t2 rest < /proc/uptime; echo $t0 $t1 $t2",
-    )?;
-    let times: Vec<f64> = took.split_whitespace().filter_map(|t| t.parse().ok()).collect();
-    let [_, crossed, killed] = times[..] else { anyhow::bail!("times: {took:?}") };
-    say::line(format!("  from crossing the threshold to the victim's end: {:.2} s", killed - crossed));
+    let shell = vm.vm()?.shell()?;
+    let crossing = "for d in /proc/[0-9]*; do mapfile -d '' -t of < $d/cmdline; \
+         case ${of[*]} in *holds-over*) p=$d;; esac; done 2>/dev/null; [ -n \"$p\" ] || exit 1; \
+         dd if=/dev/zero of=/run/fill/b bs=1M count=30 2>/dev/null; read t1 rest < /proc/uptime; \
+         dd if=/dev/zero of=/run/fill/c bs=1M count=150 2>/dev/null; read t2 rest < /proc/uptime; \
+         while [ -d $p ]; do sleep 0.02; done; read t3 rest < /proc/uptime; echo $t1 $t2 $t3";
+    let took = shell.run(&format!("({crossing})"), FILLING)?;
+    let times: Vec<f64> = took.text.split_whitespace().filter_map(|t| t.parse().ok()).collect();
+    let [crossed, filled, ended] = times[..] else { anyhow::bail!("times: {took:?}") };
+    say::line(format!(
+        "  from crossing the threshold to the victim's end: {:.2} s, {:.2} s of them until all was written",
+        ended - crossed,
+        filled - crossed
+    ));
     let mut ends = Vec::new();
     for name in ["over", "best-effort"] {
         let status = client.wait::<Pod, _>(&pods, 60, &format!("{name} to have failed"), |all| {
@@ -189,6 +210,7 @@ fn await_killed(cluster: &Cluster, name: &str) -> Result<ContainerStateTerminate
 
 fn oom(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { vm, cluster } = fixture(cx)?;
+    vm.vm()?.shell()?.must("[ ! -e /run/fill/on ] || umount /run/fill")?;
     let client = cluster.client();
     let pods = client.of::<Pod>("default");
     client.create::<Pod>(&pods, holder("beyond", 60, &json!({"limits": {"memory": "32Mi"}})))?;

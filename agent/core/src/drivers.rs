@@ -133,6 +133,17 @@ pub enum CgroupDriver {
     Cgroupfs,
 }
 
+/// What giving a cgroup its values came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// It had them.
+    Unchanged,
+    /// It was not there.
+    Made,
+    /// It had others.
+    Changed,
+}
+
 /// The cgroups that the agent makes itself (cgroup v2), by one of the drivers. Applying what is there already changes
 /// nothing.
 pub trait Cgroups: Send + Sync + 'static {
@@ -143,9 +154,9 @@ pub trait Cgroups: Send + Sync + 'static {
         name: &CgroupName,
         values: &CgroupValues,
         make: bool,
-    ) -> impl Future<Output = Result<(), DriverError>> + Send;
-    /// Ends whatever runs in a cgroup and removes it with those below it; removing what is gone is a success.
-    fn remove(&self, name: &CgroupName) -> impl Future<Output = Result<(), DriverError>> + Send;
+    ) -> impl Future<Output = Result<Applied, DriverError>> + Send;
+    /// Ends whatever runs in a cgroup and removes it with those below it; false if it was gone.
+    fn remove(&self, name: &CgroupName) -> impl Future<Output = Result<bool, DriverError>> + Send;
     /// Bytes of memory in use in a cgroup; `None` if it is gone.
     fn memory_in_use(
         &self,

@@ -9,13 +9,14 @@
 //! above it; an orphan is looked at and removed while no pod's cgroup is being made, so none of a pod that just came is
 //! taken for one. See [`agent_core::resources::cgroups::manager`].
 
+mod metered;
 pub mod plan;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::drivers::{Cgroups, Class, DriverError};
+use agent_core::drivers::{Applied, Cgroups, Class, DriverError};
 use agent_core::resources::QosClass;
 use agent_core::resources::cgroups::manager::{
     Config, ContainerManager as Machine, ContainerManagerAction, ContainerManagerEvent, Target,
@@ -31,8 +32,10 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{RwLock, watch};
 use tokio::time::timeout;
 
+use self::metered::Metered;
 use crate::actor::{Shell, Tasks};
 use crate::mailbox::{Coalesce, Inbox, Relation, Sender};
+use crate::metrics::Metrics;
 use crate::outlets::Outlets;
 use crate::watchdog::BoxedOwner;
 
@@ -71,9 +74,9 @@ pub trait Driver: Send + Sync + 'static {
         name: &'a CgroupName,
         values: &'a CgroupValues,
         make: bool,
-    ) -> BoxFuture<'a, Result<(), DriverError>>;
+    ) -> BoxFuture<'a, Result<Applied, DriverError>>;
     /// [`Cgroups::remove`].
-    fn remove<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<(), DriverError>>;
+    fn remove<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<bool, DriverError>>;
     /// [`Cgroups::memory_in_use`].
     fn memory_in_use<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<Option<u64>, DriverError>>;
     /// [`Cgroups::children`].
@@ -86,11 +89,11 @@ impl<C: Cgroups> Driver for C {
         name: &'a CgroupName,
         values: &'a CgroupValues,
         make: bool,
-    ) -> BoxFuture<'a, Result<(), DriverError>> {
+    ) -> BoxFuture<'a, Result<Applied, DriverError>> {
         Box::pin(Cgroups::apply(self, name, values, make))
     }
 
-    fn remove<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<(), DriverError>> {
+    fn remove<'a>(&'a self, name: &'a CgroupName) -> BoxFuture<'a, Result<bool, DriverError>> {
         Box::pin(Cgroups::remove(self, name))
     }
 
@@ -116,10 +119,10 @@ impl ContainerManagerPlan {
     /// Makes the cgroups of all pods and of their classes, as the machine will ask for them again: while the runtime is
     /// still coming up there is time for it. What fails is tried again, and told, by the machine.
     pub async fn prepare(self) {
-        let Config { kubepods, root, memory, hugepage_sizes, .. } = &self.config;
+        let Config { kubepods, root, classes, .. } = &self.config;
         let mut all = vec![(kubepods.clone(), root.clone())];
         for class in [QosClass::Burstable, QosClass::BestEffort] {
-            let values = tier(class, Sums::default(), *memory, hugepage_sizes);
+            let values = tier(class, Sums::default(), classes);
             all.push((pod::of_class(kubepods, class), values));
         }
         for (name, values) in all {
@@ -159,7 +162,7 @@ impl PodCgroups {
         }
         // Across awaits: whoever makes one does not keep others from it.
         let _making = self.making.read().await;
-        self.driver.apply(&cgroup.name, &cgroup.values, true).await
+        self.driver.apply(&cgroup.name, &cgroup.values, true).await.map(drop)
     }
 
     /// Bytes of memory in use in a pod's cgroup; `None` if it is gone.
@@ -197,7 +200,7 @@ impl PodCgroups {
                 }
                 let name = above.child(component);
                 match self.driver.remove(&name).await {
-                    Ok(()) => tracing::info!(cgroup = %name, "orphaned cgroup of a pod removed"),
+                    Ok(_) => tracing::info!(cgroup = %name, "orphaned cgroup of a pod removed"),
                     Err(error) => tracing::warn!(cgroup = %name, %error, "orphaned cgroup of a pod stays"),
                 }
             }
@@ -212,21 +215,22 @@ pub struct ContainerManager {
     ready: watch::Sender<bool>,
     own: Sender<ContainerManagerEvent>,
     inbox: Inbox<ContainerManagerEvent>,
+    metrics: Metrics,
 }
 
 impl ContainerManager {
     /// One that does nothing yet.
     #[must_use]
-    pub fn new(plan: ContainerManagerPlan, tasks: &Tasks) -> ContainerManager {
+    pub fn new(plan: ContainerManagerPlan, metrics: &Metrics, tasks: &Tasks) -> ContainerManager {
         let (ready, is_ready) = watch::channel(false);
         let (own, inbox) = tasks.mailbox();
         let pods = PodCgroups {
-            driver: plan.driver,
+            driver: Arc::new(Metered { driver: plan.driver, metrics: metrics.clone() }),
             kubepods: plan.config.kubepods.clone(),
             ready: is_ready,
             making: Arc::default(),
         };
-        ContainerManager { config: plan.config, pods, ready, own, inbox }
+        ContainerManager { config: plan.config, pods, ready, own, inbox, metrics: metrics.clone() }
     }
 
     /// For workers' effects.
@@ -237,7 +241,8 @@ impl ContainerManager {
 
     /// Begins; `known` are the node's pods.
     pub fn start(self, known: watch::Receiver<KnownPods>, outlets: Outlets, tasks: &Tasks) -> BoxedOwner {
-        let ContainerManager { config, pods, ready, own, inbox } = self;
+        let ContainerManager { config, pods, ready, own, inbox, metrics } = self;
+        let memory = config.classes.memory;
         let shell = ContainerManagerShell {
             pods,
             known: known.clone(),
@@ -247,20 +252,25 @@ impl ContainerManager {
             tasks: tasks.clone(),
         };
         tasks.own(Machine::new(config), shell, inbox);
-        tasks.start(follow(known, own.clone()));
+        tasks.start(follow(known, own.clone(), move |sums| metrics.memory_qos(memory, sums)));
         own.send(ContainerManagerEvent::Tick);
         Box::new(own)
     }
 }
 
 /// Tells what pods ask for, and once when all are known.
-async fn follow(mut known: watch::Receiver<KnownPods>, to: Sender<ContainerManagerEvent>) {
+async fn follow(
+    mut known: watch::Receiver<KnownPods>,
+    to: Sender<ContainerManagerEvent>,
+    count: impl Fn(Sums) + Send,
+) {
     let mut synced = false;
     loop {
         let (sums, now_synced) = {
             let known = known.borrow_and_update();
             (Sums::of(&known.active), known.synced)
         };
+        count(sums);
         to.send(ContainerManagerEvent::Pods(sums));
         if now_synced && !std::mem::replace(&mut synced, true) {
             to.send(ContainerManagerEvent::Synced);
@@ -281,12 +291,17 @@ struct ContainerManagerShell {
 }
 
 impl ContainerManagerShell {
-    fn apply(&self, target: Target, name: CgroupName, values: CgroupValues, make: bool) {
+    fn apply(&self, target: Target, name: CgroupName, mut values: CgroupValues, make: bool) {
         let (driver, own) = (self.pods.driver.clone(), self.own.clone());
         self.tasks.start(async move {
+            if let (Target::Class(_), Some(max)) = (target, values.memory_max) {
+                // Less than is in use would have the kernel kill pods that did nothing; the next look tries again.
+                let in_use = driver.memory_in_use(&name).await.ok().flatten().unwrap_or_default();
+                values.memory_max = Some(max.max(in_use));
+            }
             let applied = timeout(APPLY_MAX, driver.apply(&name, &values, make)).await;
             let result = match applied {
-                Ok(result) => result.map_err(|error| error.to_string()),
+                Ok(result) => result.map(drop).map_err(|error| error.to_string()),
                 Err(_) => Err(format!("no answer within {} s", APPLY_MAX.as_secs())),
             };
             match &result {

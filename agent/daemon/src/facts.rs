@@ -136,8 +136,18 @@ impl NodeFacts {
             single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!v2),
             swap_controller: machine::has_swap_controller(),
             pids_limit: u64::try_from(kubelet.pod_pids_limit).ok().filter(|limit| *limit > 0),
-            memory_reservation: plan::memory_qos(kubelet) == MemoryQos::Tiered,
+            limited_swap: self.limited_swap(),
+            memory_qos: if v2 { plan::memory_qos(kubelet) } else { MemoryQos::Off },
+            memory_throttling_ppm: millionths(kubelet.memory_throttling_factor),
         }
+    }
+
+    /// Pods may swap, each as much as its share.
+    fn limited_swap(&self) -> bool {
+        let behavior = self.settings.kubelet.memory_swap.swap_behavior;
+        behavior == enums::SwapBehavior::LimitedSwap
+            && machine::has_cgroup_v2()
+            && machine::has_swap_controller()
     }
 
     /// The node as of now.
@@ -198,6 +208,7 @@ impl NodeFacts {
             allocatable: allocatable.into_iter().filter(|(name, _)| name != node_allocatable::PODS).collect(),
             allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
             resizes: resize::Rules {
+                limited_swap: self.limited_swap(),
                 fixed_pod_level: !gates.enabled(POD_LEVEL_RESIZE),
                 static_cpus: kubelet.cpu_manager_policy == enums::CpuManagerPolicy::Static
                     && !gates.enabled("InPlacePodVerticalScalingExclusiveCPUs"),
@@ -359,11 +370,23 @@ fn amounts(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::Result<(R
     Ok((allocatable, i64::try_from(amounts.memory_bytes).unwrap_or(i64::MAX)))
 }
 
+/// A factor between 0 and 1.
+fn millionths(factor: f64) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "validated: above 0, at most 1"
+    )]
+    let millionths = (factor * 1e6).round() as u32;
+    millionths
+}
+
 fn machine_context(kubelet: &KubeletConfiguration, root_dir: &Path) -> anyhow::Result<MachineContext> {
     let (allocatable, memory_capacity_bytes) = amounts(kubelet, root_dir)?;
     let of = |name: &str| allocatable.get(name).copied().unwrap_or_default();
     Ok(MachineContext {
         memory_capacity_bytes,
+        swap_capacity_bytes: i64::try_from(machine::swap_bytes()?).unwrap_or(i64::MAX),
         allocatable_cpu_milli: of("cpu").milli_value(),
         allocatable_memory_bytes: of("memory").value(),
         allocatable_ephemeral_storage_bytes: of(node_allocatable::EPHEMERAL_STORAGE).value(),

@@ -184,7 +184,8 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         tasks.start(pull_records::follow_images(images.clone(), pulls.clone(), tasks.clone()));
         let plugins = Plugins::new(&plan.plugins_dir, plan.plugins.clone(), sources.clone(), tasks.clone());
         let plugins = Arc::new(plugins);
-        let container_manager = drivers.cgroups.map(|plan| ContainerManager::new(plan, &tasks));
+        let container_manager =
+            drivers.cgroups.map(|plan| ContainerManager::new(plan, &drivers.metrics, &tasks));
         let pod_cgroups = container_manager.as_ref().map(ContainerManager::pods);
         let executor = Executor::new(
             (drivers.runtime.clone(), images.clone(), drivers.handlers, drivers.amounts),

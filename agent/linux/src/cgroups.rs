@@ -13,7 +13,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use agent_core::drivers::{CgroupDriver, Cgroups, Class, DriverError};
+use agent_core::drivers::{Applied, CgroupDriver, Cgroups, Class, DriverError};
 use agent_core::resources::cgroups::{CgroupName, CgroupValues};
 
 use directories::Directories;
@@ -55,7 +55,12 @@ impl LinuxCgroups {
 }
 
 impl Cgroups for LinuxCgroups {
-    async fn apply(&self, name: &CgroupName, values: &CgroupValues, make: bool) -> Result<(), DriverError> {
+    async fn apply(
+        &self,
+        name: &CgroupName,
+        values: &CgroupValues,
+        make: bool,
+    ) -> Result<Applied, DriverError> {
         let wanted = values.files();
         let files = wanted.clone();
         let look = move |at: &Directories, path: &Path| -> Result<(bool, bool), DriverError> {
@@ -63,7 +68,7 @@ impl Cgroups for LinuxCgroups {
         };
         let (is_there, is_right) = self.on_disk("look at cgroup", name, look).await?;
         if is_there && is_right {
-            return Ok(());
+            return Ok(Applied::Unchanged);
         }
         if !is_there && !make {
             let object = self.directories.path(name).display().to_string();
@@ -74,18 +79,20 @@ impl Cgroups for LinuxCgroups {
             systemd.apply(name, values).await?;
         }
         let write = move |at: &Directories, path: &Path| at.write(path, &wanted);
-        self.on_disk("write cgroup", name, write).await
+        self.on_disk("write cgroup", name, write).await?;
+        Ok(if is_there { Applied::Changed } else { Applied::Made })
     }
 
-    async fn remove(&self, name: &CgroupName) -> Result<(), DriverError> {
+    async fn remove(&self, name: &CgroupName) -> Result<bool, DriverError> {
         if !self.on_disk("look at cgroup", name, |_, path| Ok(path.is_dir())).await? {
-            return Ok(());
+            return Ok(false);
         }
         directories::empty(&self.directories.path(name)).await?;
         if let Some(systemd) = &self.systemd {
             systemd.stop(name).await?;
         }
-        self.on_disk("remove cgroup", name, |_, path| directories::remove(path)).await
+        self.on_disk("remove cgroup", name, |_, path| directories::remove(path)).await?;
+        Ok(true)
     }
 
     async fn memory_in_use(&self, name: &CgroupName) -> Result<Option<u64>, DriverError> {

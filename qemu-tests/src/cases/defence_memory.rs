@@ -1,6 +1,11 @@
 //! A booted VM that runs out of memory: who goes, in which order, how soon; and what the kernel does by itself.
 //!
+//! Then process ids, and swap, in the same VM.
+//!
 //! Pods hold memory in a tmpfs of their own. What takes the rest belongs to no pod, so that the node alone decides.
+
+mod pids;
+mod swap;
 
 use std::time::{Duration, Instant};
 
@@ -33,14 +38,31 @@ pub const CASES: &[Case] = &[
         "a container beyond its limit is OOMKilled and nobody else; a kill of the machine's is an event SystemOOM",
         oom,
     ),
+    HERE.case(
+        "defence/pid-pressure",
+        60,
+        "process ids run out: the pod with the most goes, the others and the node's readiness stay",
+        pids::pressure,
+    ),
+    HERE.case(
+        "defence/swap",
+        120,
+        "with LimitedSwap a Burstable pod swaps its share, nobody else any; swapped memory is not resized",
+        swap::limited,
+    ),
 ];
 
 const VM: &str = "vm";
 /// `memory.available`, MiB.
-const THRESHOLD: i64 = 250;
+const THRESHOLD: i64 = 330;
+/// What is written beyond it, MiB: more than `over` has, by 50, and less than both that go, by 80.
+const BEYOND: i64 = 230;
 /// Memory that a guest touches first is its host's to find, which may take as long as a disk.
 const FILLING: Duration = Duration::from_secs(180);
-const NAMES: [&str; 5] = ["sh", "dd", "cat", "sleep", "touch"];
+/// `pid.available`, per cent.
+const PIDS_PERCENT: u64 = 60;
+const NAMES: [&str; 10] =
+    ["sh", "dd", "cat", "sleep", "touch", "yes", "fallocate", "mkswap", "swapon", "swapoff"];
 
 /// The cluster and its VM. Dropped in this order: QEMU holds the cluster's network namespace.
 struct Fixture {
@@ -52,7 +74,12 @@ fn fixture<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Fixture> {
     cx.shared_or(|run, artefacts| {
         let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
         let mut vm = VmNode::plug(&mut cluster, artefacts, VM)?;
-        vm.configure("evictionHard", json!({"memory.available": format!("{THRESHOLD}Mi")}));
+        vm.configure(
+            "evictionHard",
+            json!({"memory.available": format!("{THRESHOLD}Mi"), "pid.available": format!("{PIDS_PERCENT}%")}),
+        );
+        vm.configure("failSwapOn", false);
+        vm.configure("memorySwap", json!({"swapBehavior": "LimitedSwap"}));
         vm.configure("evictionPressureTransitionPeriod", "10s");
         vm.add_disk(disk(artefacts)?);
         vm.boot(Some(cluster.token()))?;
@@ -70,6 +97,11 @@ fn holder(name: &str, mebi: u32, resources: &Value) -> Value {
         ": holds-{name}; trap 'exit 0' TERM; dd if=/dev/zero of=/hold/x bs=1M count={mebi}; touch /hold/ready; \
          while :; do sleep 1000 & wait $!; done"
     );
+    scripted(name, &script, resources)
+}
+
+/// A pod that runs this and is ready when it has made `/hold/ready`.
+fn scripted(name: &str, script: &str, resources: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
         "nodeSelector": {LABEL.0: LABEL.1}, "terminationGracePeriodSeconds": 5,
         "automountServiceAccountToken": false,
@@ -117,14 +149,14 @@ fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
     let memory = |request: &str| json!({"requests": {"memory": request}});
     let full = json!({"cpu": "50m", "memory": "64Mi"});
     let guaranteed = json!({"requests": full, "limits": full});
-    let mut critical = holder("critical", 30, &json!({}));
+    let mut critical = holder("critical", 10, &json!({}));
     critical["spec"]["priorityClassName"] = json!("system-node-critical");
     let all = [
         critical,
-        holder("guaranteed", 40, &guaranteed),
-        holder("within", 40, &memory("100Mi")),
-        holder("over", 100, &memory("10Mi")),
-        holder("best-effort", 60, &json!({})),
+        holder("guaranteed", 10, &guaranteed),
+        holder("within", 10, &memory("100Mi")),
+        holder("over", 180, &memory("10Mi")),
+        holder("best-effort", 130, &json!({})),
     ];
     for pod in all {
         let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -134,14 +166,13 @@ fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
     let before = left(vm)?;
     ensure!(before > THRESHOLD + 60, "only {before} MiB are left before it begins");
     fill(vm, "a", before - THRESHOLD - 30)?;
-    // Below by 150 MiB: enough for `over` and `best-effort`, and no more than that.
     let shell = vm.vm()?.shell()?;
     let crossing = "for d in /proc/[0-9]*; do mapfile -d '' -t of < $d/cmdline; \
          case ${of[*]} in *holds-over*) p=$d;; esac; done 2>/dev/null; [ -n \"$p\" ] || exit 1; \
          dd if=/dev/zero of=/run/fill/b bs=1M count=30 2>/dev/null; read t1 rest < /proc/uptime; \
-         dd if=/dev/zero of=/run/fill/c bs=1M count=150 2>/dev/null; read t2 rest < /proc/uptime; \
+         dd if=/dev/zero of=/run/fill/c bs=1M count=$beyond 2>/dev/null; read t2 rest < /proc/uptime; \
          while [ -d $p ]; do sleep 0.02; done; read t3 rest < /proc/uptime; echo $t1 $t2 $t3";
-    let took = shell.run(&format!("({crossing})"), FILLING)?;
+    let took = shell.run(&format!("(beyond={BEYOND}; {crossing})"), FILLING)?;
     let times: Vec<f64> = took.text.split_whitespace().filter_map(|t| t.parse().ok()).collect();
     let [crossed, filled, ended] = times[..] else { anyhow::bail!("times: {took:?}") };
     say::line(format!(
@@ -158,7 +189,7 @@ fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
         let message = status.message.unwrap_or_default();
         ensure!(status.reason.as_deref() == Some("Evicted"), "{name}: {:?}: {message}", status.reason);
         ensure!(
-            message.contains("The node was low on resource: memory. Threshold quantity: 250Mi, "),
+            message.contains("The node was low on resource: memory. Threshold quantity: 330Mi, "),
             "{message}"
         );
         ensure!(message.contains("has larger consumption of memory. "), "{message}");

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use serde::{Deserialize, Serialize};
 
-use super::Amounts;
+use super::{Amounts, is_restarted_for};
 use crate::pod_actions::{SlotKind, newest, slots};
 use crate::pod_worker::PodSpecs;
 use crate::resources::cgroups::pod::PodCgroup;
@@ -101,11 +101,7 @@ impl Running<'_> {
         let cpu =
             (has.cpu_request_milli, has.cpu_limit_milli) != (wants.cpu_request_milli, wants.cpu_limit_milli);
         let memory = (has.memory_request, has.memory_limit) != (wants.memory_request, wants.memory_limit);
-        let policy = |resource: &str| {
-            let all = self.spec.resize_policy.iter().flatten();
-            let first = all.into_iter().find(|p| p.resource_name == resource);
-            first.is_some_and(|p| p.restart_policy == "RestartContainer")
-        };
+        let policy = |resource| is_restarted_for(self.spec, resource);
         self.remembered && ((cpu && policy(CPU)) || (memory && policy(MEMORY)))
     }
 }

@@ -31,6 +31,13 @@ use crate::types::{Quantity, pod, quantity_text};
 
 type List = BTreeMap<String, ApiQuantity>;
 
+/// `resizePolicy` wants the container to begin anew when its amount of `resource` is changed.
+#[must_use]
+pub fn is_restarted_for(container: &Container, resource: &str) -> bool {
+    let first = container.resize_policy.iter().flatten().find(|p| p.resource_name == resource);
+    first.is_some_and(|p| p.restart_policy == "RestartContainer")
+}
+
 /// The amounts that can be changed while a container runs; zero is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amounts {

@@ -9,8 +9,9 @@ use std::cmp::{Ordering, Reverse};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::{Deserialize, Serialize};
 
-use super::{Amounts, PodAllocation};
+use super::{Amounts, PodAllocation, is_restarted_for};
 use crate::admission::{AdmissionContext, Rejection, resized};
+use crate::container_spec::linux::memory::may_swap;
 use crate::resources::requests::{CPU, MEMORY, pod_request};
 use crate::resources::{QosClass, qos_class};
 use crate::types::pod;
@@ -28,6 +29,8 @@ pub struct Rules {
     pub static_cpus: bool,
     /// What pods ask for themselves cannot be changed: gate InPlacePodLevelResourcesVerticalScaling is off.
     pub fixed_pod_level: bool,
+    /// Containers may swap (`memorySwap.swapBehavior: LimitedSwap`), whose share is not computed anew.
+    pub limited_swap: bool,
     /// `memoryManagerPolicy: Static`, and the gate InPlacePodVerticalScalingExclusiveMemory is off.
     pub static_memory: bool,
 }
@@ -83,6 +86,10 @@ pub fn judge(
     others: &[&Pod],
     node: &AdmissionContext,
 ) -> Result<(), Refusal> {
+    if node.resizes.limited_swap && swaps(desired, given) {
+        let message = "In-place resize of containers with swap is not supported.".to_owned();
+        return Err(Refusal::Infeasible(message, "swap_limitation"));
+    }
     if node.resizes.fixed_pod_level && !super::same(given.pod.as_ref(), pod::spec(desired).resources.as_ref())
     {
         let message = "InPlacePodLevelResourcesVerticalScaling is disabled".to_owned();
@@ -92,6 +99,17 @@ pub fn judge(
         exclusive(desired, given, node.resizes)?;
     }
     resized(desired, others, node).map_err(|Rejection { message, .. }| Refusal::Deferred(message))
+}
+
+/// A container that may swap, before or after, is to have another request of memory while it runs.
+fn swaps(desired: &Pod, given: &PodAllocation) -> bool {
+    let mut all = pod::containers(desired).iter().chain(pod::init_containers(desired));
+    all.any(|c| {
+        let (wanted, had) = (Amounts::of(c.resources.as_ref()), given.amounts(&c.name));
+        wanted.memory_request != had.memory_request
+            && !is_restarted_for(c, MEMORY)
+            && [wanted, had].into_iter().any(|amounts| may_swap(desired, amounts))
+    })
 }
 
 fn exclusive(desired: &Pod, given: &PodAllocation, rules: Rules) -> Result<(), Refusal> {

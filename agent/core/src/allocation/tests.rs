@@ -120,6 +120,19 @@ fn verdicts() {
         of(json!({"containers": [limited("a", "1", "1Gi")], "resources": {"requests": {"cpu": "2"}}}));
     assert_eq!(judge(&whole, &given, &[], &node(4000)), Ok(()));
     assert!(judge(&whole, &given, &[], &node(1000)).is_err());
+    let requests = |memory: &str, policy: &str| {
+        let resources = json!({"requests": {"memory": memory}, "limits": {"memory": "4Gi"}});
+        let policy = json!([{"resourceName": "memory", "restartPolicy": policy}]);
+        of(json!({"containers": [{"name": "a", "resources": resources, "resizePolicy": policy}]}))
+    };
+    let swaps = with(Rules { limited_swap: true, ..Rules::default() });
+    let had = PodAllocation::of(&requests("1Gi", "NotRequired"));
+    let refusal = judge(&requests("2Gi", "NotRequired"), &had, &[], &swaps).unwrap_err();
+    assert_eq!(refusal.message(), "In-place resize of containers with swap is not supported.");
+    assert_eq!(judge(&requests("2Gi", "RestartContainer"), &had, &[], &swaps), Ok(()), "it begins anew");
+    assert_eq!(judge(&requests("1Gi", "NotRequired"), &had, &[], &swaps), Ok(()), "its share stays");
+    assert_eq!(judge(&requests("2Gi", "NotRequired"), &had, &[], &node(4000)), Ok(()), "nobody swaps here");
+    assert_eq!(judge(&more_memory, &given, &[], &swaps), Ok(()), "who is Guaranteed does not swap");
     let fixed = with(Rules { fixed_pod_level: true, ..Rules::default() });
     let refusal = judge(&whole, &given, &[], &fixed).unwrap_err();
     assert_eq!(refusal.message(), "InPlacePodLevelResourcesVerticalScaling is disabled");

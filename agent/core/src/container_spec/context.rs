@@ -5,6 +5,7 @@
 //! the machine anything, it is all here.
 
 use crate::drivers::CgroupDriver;
+use crate::resources::cgroups::tiers::MemoryQos;
 
 /// The node, as pods' configurations depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,10 +70,14 @@ pub struct CgroupContext {
     pub single_process_oom_kill: bool,
     /// True if the kernel accounts swap in cgroups (`memory.swap.max` exists).
     pub swap_controller: bool,
+    /// `memorySwap.swapBehavior: LimitedSwap`: Burstable containers may use their share of the machine's swap.
+    pub limited_swap: bool,
     /// `podPidsLimit`; `None` without a limit.
     pub pids_limit: Option<u64>,
-    /// Memory that pods ask for is kept for them (gate MemoryQoS with `memoryReservationPolicy: TieredReservation`).
-    pub memory_reservation: bool,
+    /// How memory that pods ask for is kept for them, and whether they are slowed before their limit (gate MemoryQoS).
+    pub memory_qos: MemoryQos,
+    /// `memoryThrottlingFactor`, millionths: how much of what lies between request and limit a container has unhindered.
+    pub memory_throttling_ppm: u32,
 }
 
 /// What a pod's resolver may be told.
@@ -102,6 +107,8 @@ pub struct ResolvConf {
 pub struct MachineContext {
     /// Memory capacity, bytes; the base of `oom_score_adj`.
     pub memory_capacity_bytes: i64,
+    /// Swap of the machine, bytes; 0 without.
+    pub swap_capacity_bytes: i64,
     /// Allocatable CPU, thousandths: what a container without a limit reads as its limit.
     pub allocatable_cpu_milli: i64,
     /// Allocatable memory, bytes.
@@ -144,7 +151,9 @@ impl NodeContext {
                 single_process_oom_kill: false,
                 swap_controller: false,
                 pids_limit: None,
-                memory_reservation: false,
+                limited_swap: false,
+                memory_qos: MemoryQos::Off,
+                memory_throttling_ppm: 900_000,
             },
             dns: DnsContext::default(),
             host_etc_hosts: String::new(),

@@ -4,6 +4,8 @@
 //! `oom_score_adj` orders Guaranteed before Burstable before BestEffort. Upstream: kuberuntime_container_linux.go,
 //! pkg/kubelet/qos.
 
+pub mod memory;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -52,9 +54,10 @@ pub fn container_resources(pod: &Pod, container: &Container, node: &NodeContext)
             resources.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
         }
         if node.cgroup.swap_controller {
-            // memorySwap.swapBehavior NoSwap, the only behaviour so far.
-            resources.unified.insert("memory.swap.max".to_owned(), "0".to_owned());
+            let swap = memory::swap_limit(pod, container, node);
+            resources.unified.insert("memory.swap.max".to_owned(), swap.to_string());
         }
+        resources.unified.extend(memory::qos(pod, container, node));
     } else if resources.memory_limit_bytes > 0 {
         // cgroup v1 counts memory plus swap: the same number leaves no swap.
         resources.memory_swap_limit_bytes = resources.memory_limit_bytes;

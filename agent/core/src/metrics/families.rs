@@ -217,6 +217,25 @@ pub static RUN_PODSANDBOX: Histogram<1> = histogram(
     COMMON,
     "Seconds that the container runtime takes to make a sandbox.",
 );
+/// Cgroups of pods and above them.
+pub static CGROUP_MANAGER: Histogram<1> = histogram(
+    "kubelet_cgroup_manager_duration_seconds",
+    ["operation_type"],
+    COMMON,
+    "Seconds that it takes to make, change or remove a cgroup (create, update, destroy).",
+);
+/// With the gate MemoryQoS.
+pub static MEMORY_QOS_MIN: Gauge<0> = gauge(
+    "kubelet_memory_qos_node_memory_min_bytes",
+    [],
+    "Bytes that no other may take from Guaranteed pods (memory.min).",
+);
+/// With the gate MemoryQoS.
+pub static MEMORY_QOS_LOW: Gauge<0> = gauge(
+    "kubelet_memory_qos_node_memory_low_bytes",
+    [],
+    "Bytes that others should not take from Burstable pods (memory.low).",
+);
 /// Those that failed.
 pub static RUN_PODSANDBOX_ERRORS: Counter<1> = counter(
     "kubelet_run_podsandbox_errors_total",

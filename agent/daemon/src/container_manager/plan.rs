@@ -9,7 +9,7 @@ use std::sync::Arc;
 use agent_core::drivers::CgroupDriver;
 use agent_core::resources::cgroups::manager::Config;
 use agent_core::resources::cgroups::pod;
-use agent_core::resources::cgroups::tiers::{self, MemoryQos};
+use agent_core::resources::cgroups::tiers::{self, Classes, MemoryQos, MemoryReserve};
 use agent_linux::cgroups::LinuxCgroups;
 use agent_linux::machine;
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration, enums};
@@ -53,8 +53,11 @@ pub fn plan(
         kubepods: pod::kubepods(&kubelet.cgroup_root, driver),
         root: tiers::root(kubelet, &machine),
         reserved: tiers::reserved(kubelet, &machine, driver, memory),
-        hugepage_sizes: machine.hugepage_sizes,
-        memory,
+        classes: Classes {
+            memory,
+            reserve: MemoryReserve::of(kubelet, &machine),
+            hugepage_sizes: machine.hugepage_sizes,
+        },
     };
     Ok(Some(ContainerManagerPlan { driver: Arc::new(LinuxCgroups::new(driver)), config }))
 }

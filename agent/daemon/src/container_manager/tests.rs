@@ -4,12 +4,15 @@ use std::sync::Mutex;
 
 use agent_core::drivers::CgroupDriver;
 use agent_core::resources::cgroups::name::KUBEPODS;
+use agent_core::resources::cgroups::tiers::{Classes, MemoryReserve};
+use orlop_config::kubelet::FeatureGates;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::metrics::Metrics;
-use crate::status::StatusStore;
+use crate::manager::DesiredPods;
+use crate::metrics::Scrape;
+use crate::status::{PodViews, StatusStore};
 use crate::testing::VirtualClock;
 
 /// Paths and what they were given last.
@@ -18,6 +21,9 @@ struct Memory {
     there: Mutex<BTreeSet<String>>,
     said: Mutex<Vec<String>>,
     changed: Notify,
+    /// Bytes in each of them.
+    in_use: u64,
+    limits: Mutex<Vec<(String, Option<u64>)>>,
 }
 
 #[derive(Clone, Default)]
@@ -26,22 +32,29 @@ struct Fake(Arc<Memory>);
 const DRIVER: CgroupDriver = CgroupDriver::Systemd;
 
 impl Cgroups for Fake {
-    async fn apply(&self, name: &CgroupName, values: &CgroupValues, make: bool) -> Result<(), DriverError> {
+    async fn apply(
+        &self,
+        name: &CgroupName,
+        values: &CgroupValues,
+        make: bool,
+    ) -> Result<Applied, DriverError> {
         let weight = values.cpu_weight.unwrap_or_default();
+        self.0.limits.lock().unwrap().push((name.unit(), values.memory_max));
         self.say(format!("{} {weight} {make}", name.unit()));
-        self.0.there.lock().unwrap().insert(name.path(DRIVER));
-        Ok(())
+        let new = self.0.there.lock().unwrap().insert(name.path(DRIVER));
+        Ok(if new { Applied::Made } else { Applied::Changed })
     }
 
-    async fn remove(&self, name: &CgroupName) -> Result<(), DriverError> {
-        if self.0.there.lock().unwrap().remove(&name.path(DRIVER)) {
+    async fn remove(&self, name: &CgroupName) -> Result<bool, DriverError> {
+        let was_there = self.0.there.lock().unwrap().remove(&name.path(DRIVER));
+        if was_there {
             self.say(format!("remove {}", name.unit()));
         }
-        Ok(())
+        Ok(was_there)
     }
 
     async fn memory_in_use(&self, _: &CgroupName) -> Result<Option<u64>, DriverError> {
-        Ok(Some(0))
+        Ok(Some(self.0.in_use))
     }
 
     async fn children(&self, name: &CgroupName) -> Result<Vec<String>, DriverError> {
@@ -81,15 +94,15 @@ fn pod_with(uid: &str) -> PodCgroup {
 async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
-    let outlets = Outlets::new(StatusStore::default(), metrics, None, None, None);
+    let outlets = Outlets::new(StatusStore::default(), metrics.clone(), None, None, None);
     let fake = Fake::default();
     for uid in ["old-1", "new-1"] {
         let path = name().child(&pod::component(uid)).path(DRIVER);
         fake.0.there.lock().unwrap().insert(path);
     }
     let config = Config { kubepods: name(), ..Config::default() };
-    let manager =
-        ContainerManager::new(ContainerManagerPlan { driver: Arc::new(fake.clone()), config }, &tasks);
+    let plan = ContainerManagerPlan { driver: Arc::new(fake.clone()), config };
+    let manager = ContainerManager::new(plan, &metrics, &tasks);
     let pods = manager.pods();
     let (view, known) = watch::channel(KnownPods::default());
     let own = pod_with("new-1");
@@ -117,6 +130,40 @@ async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
     pods.remove(&PodUid::from("new-1")).await.unwrap();
     pods.remove(&PodUid::from("new-1")).await.unwrap();
     assert_eq!(fake.until("remove kubepods-podnew_1.slice").await, ["remove kubepods-podnew_1.slice"]);
+    let text = metrics.text(&Scrape {
+        node_name: "n",
+        version: "v",
+        cgroup_version: 2,
+        gates: &FeatureGates::default(),
+        desired: &DesiredPods::new(),
+        statuses: &PodViews::new(),
+    });
+    let counted = |operation: &str| {
+        let name = "kubelet_cgroup_manager_duration_seconds_count{operation_type=";
+        text.lines().find_map(|l| l.strip_prefix(&format!("{name}\"{operation}\"}} ")).map(str::to_owned))
+    };
+    let counts = ["create", "update", "destroy"].map(counted);
+    // Three above, and the pod's own was there; then the orphan's and the pod's went.
+    assert_eq!(counts, [Some("3"), Some("1"), Some("2")].map(|n| n.map(str::to_owned)));
+    tasks.stop().cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_that_uses_more_than_is_left_to_it_is_not_killed_for_it() {
+    let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+    let metrics = Metrics::new(Arc::new(VirtualClock::new()));
+    let outlets = Outlets::new(StatusStore::default(), metrics.clone(), None, None, None);
+    let fake = Fake(Arc::new(Memory { in_use: 150, ..Memory::default() }));
+    let reserve = Some(MemoryReserve { allocatable: 100, percent: 50 });
+    let config =
+        Config { kubepods: name(), classes: Classes { reserve, ..Classes::default() }, ..Config::default() };
+    let plan = ContainerManagerPlan { driver: Arc::new(fake.clone()), config };
+    let (_view, known) = watch::channel(KnownPods::default());
+    ContainerManager::new(plan, &metrics, &tasks).start(known, outlets, &tasks);
+    fake.until("kubepods-besteffort.slice 1 true").await;
+    let limits = fake.0.limits.lock().unwrap().clone();
+    let of = |unit: &str| limits.iter().find(|(name, _)| name == unit).and_then(|(_, limit)| *limit);
+    assert_eq!((of("kubepods.slice"), of("kubepods-besteffort.slice")), (None, Some(150)));
     tasks.stop().cancel();
 }
 

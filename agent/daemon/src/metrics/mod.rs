@@ -10,6 +10,7 @@
 //! docs/metrics.md; names, labels and buckets are in [`agent_core::metrics::families`].
 
 mod certificates;
+mod cgroups;
 mod pods;
 mod resizes;
 mod runtime;

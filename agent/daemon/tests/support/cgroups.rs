@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use agent_core::drivers::{CgroupDriver, Cgroups, DriverError};
+use agent_core::drivers::{Applied, CgroupDriver, Cgroups, DriverError};
 use agent_core::resources::cgroups::manager::Config;
 use agent_core::resources::cgroups::name::KUBEPODS;
 use agent_core::resources::cgroups::{CgroupName, CgroupValues};
@@ -27,15 +27,17 @@ impl Hierarchy {
 }
 
 impl Cgroups for Hierarchy {
-    async fn apply(&self, name: &CgroupName, _: &CgroupValues, _: bool) -> Result<(), DriverError> {
-        self.0.lock().unwrap().insert(name.path(DRIVER));
-        Ok(())
+    async fn apply(&self, name: &CgroupName, _: &CgroupValues, _: bool) -> Result<Applied, DriverError> {
+        let new = self.0.lock().unwrap().insert(name.path(DRIVER));
+        Ok(if new { Applied::Made } else { Applied::Unchanged })
     }
 
-    async fn remove(&self, name: &CgroupName) -> Result<(), DriverError> {
+    async fn remove(&self, name: &CgroupName) -> Result<bool, DriverError> {
         let path = name.path(DRIVER);
-        self.0.lock().unwrap().retain(|other| !other.starts_with(&path));
-        Ok(())
+        let mut there = self.0.lock().unwrap();
+        let before = there.len();
+        there.retain(|other| !other.starts_with(&path));
+        Ok(there.len() < before)
     }
 
     async fn children(&self, name: &CgroupName) -> Result<Vec<String>, DriverError> {

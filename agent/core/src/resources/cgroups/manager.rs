@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::tiers::{MemoryQos, Reserved, Sums, tier};
+use super::tiers::{Classes, Reserved, Sums, tier};
 use super::{CgroupName, CgroupValues, pod};
 use crate::events::Fact;
 use crate::machine::{Machine, Outbox};
@@ -45,10 +45,8 @@ pub struct Config {
     pub kubepods: CgroupName,
     /// What it is given ([`super::tiers::root`]).
     pub root: CgroupValues,
-    /// Page sizes as the kernel spells them in cgroup files.
-    pub hugepage_sizes: Vec<String>,
-    /// Whether memory is kept for pods.
-    pub memory: MemoryQos,
+    /// What classes are given.
+    pub classes: Classes,
     /// Others' cgroups ([`super::tiers::reserved`]).
     pub reserved: Vec<Reserved>,
 }
@@ -132,8 +130,8 @@ impl ContainerManager {
     }
 
     fn cgroup(&self, target: Target) -> Option<(CgroupName, CgroupValues, bool)> {
-        let Config { kubepods, memory, hugepage_sizes, .. } = &self.config;
-        let of = |class| tier(class, self.sums, *memory, hugepage_sizes);
+        let Config { kubepods, classes, .. } = &self.config;
+        let of = |class| tier(class, self.sums, classes);
         match target {
             Target::Pods => {
                 let memory_min = of(QosClass::Guaranteed).memory_min;

@@ -8,6 +8,7 @@ use super::super::requests::{
 };
 use super::super::{QosClass, qos_class};
 use super::name::{BEST_EFFORT, BURSTABLE, KUBEPODS};
+use super::tiers::MemoryQos;
 use super::values::{hugetlb, units, weight_of};
 use super::{CgroupName, CgroupValues, CpuMax};
 use crate::container_spec::context::{CgroupContext, NodeContext};
@@ -101,7 +102,7 @@ fn values(p: &Pod, node: &NodeContext) -> CgroupValues {
         values.memory_max = Some(units(pod_limit(p, MEMORY)));
     }
     let request = units(pod_request(p, MEMORY));
-    if node.cgroup.memory_reservation && request > 0 {
+    if node.cgroup.memory_qos == MemoryQos::Tiered && request > 0 {
         match class {
             QosClass::Guaranteed => values.memory_min = Some(request),
             // A BestEffort pod asks for nothing, but its overhead may.

@@ -11,7 +11,7 @@ use super::manager::{
     Config, ContainerManager, ContainerManagerAction as Action, ContainerManagerEvent as Event, Target,
 };
 use super::pod::{PodCgroup, kubepods, of_directory, places, pod_cgroup};
-use super::tiers::{self, Machine as Amounts, MemoryQos, Sums};
+use super::tiers::{self, Classes, Machine as Amounts, MemoryQos, MemoryReserve, Sums};
 use super::values::{UNBOUNDED, weight_of};
 use super::*;
 use crate::container_spec::NodeContext;
@@ -106,7 +106,7 @@ fn values_of_pods() {
     let off = "hugetlb.1GB.max=0 hugetlb.2MB.max=0";
     let mut limited = node();
     limited.cgroup.pids_limit = Some(100);
-    limited.cgroup.memory_reservation = true;
+    limited.cgroup.memory_qos = MemoryQos::Tiered;
     let mut free = node();
     free.cgroup.cpu_cfs_quota = false;
     let mut slow = node();
@@ -173,7 +173,10 @@ fn values_of_pods() {
 fn values_of_classes_and_of_all_pods() {
     let sizes = ["2MB".to_owned()];
     let sums = Sums { burstable_milli: 1000, burstable_memory: 5, guaranteed_memory: 7 };
-    let of = |class, memory| tiers::tier(class, sums, memory, &sizes);
+    let of = |class, memory| {
+        let rules = Classes { memory, hugepage_sizes: sizes.to_vec(), ..Classes::default() };
+        tiers::tier(class, sums, &rules)
+    };
     let burstable = of(QosClass::Burstable, MemoryQos::Off);
     assert_eq!((burstable.cpu_weight, burstable.memory_low), (Some(39), None));
     assert_eq!(burstable.hugetlb["2MB"], UNBOUNDED);
@@ -184,6 +187,16 @@ fn values_of_classes_and_of_all_pods() {
         of(QosClass::BestEffort, MemoryQos::Tiered).files(),
         [("cpu.weight".to_owned(), "1".to_owned()), ("hugetlb.2MB.max".to_owned(), UNBOUNDED.to_string())]
     );
+
+    let percent_of = |percent, class| {
+        let reserve = Some(MemoryReserve { allocatable: 100, percent });
+        tiers::tier(class, sums, &Classes { reserve, ..Classes::default() }).memory_max
+    };
+    for (percent, burstable, best_effort) in [(0, 100, 100), (50, 97, 95), (100, 93, 88)] {
+        assert_eq!(percent_of(percent, QosClass::Burstable), Some(burstable), "{percent} %");
+        assert_eq!(percent_of(percent, QosClass::BestEffort), Some(best_effort), "{percent} %");
+    }
+    assert_eq!(percent_of(100, QosClass::Guaranteed), None, "the cgroup of all pods has its own limit");
 
     let machine = Amounts {
         amounts: MachineAmounts {
@@ -359,7 +372,7 @@ proptest! {
         prop_assert_eq!(sums, Sums { burstable_milli: burstable, burstable_memory: of(1), guaranteed_memory: of(0) });
         pods.reverse();
         prop_assert_eq!(Sums::of(&pods), sums);
-        let weight = tiers::tier(QosClass::Burstable, sums, MemoryQos::Off, &[]).cpu_weight.unwrap();
+        let weight = tiers::tier(QosClass::Burstable, sums, &Classes::default()).cpu_weight.unwrap();
         prop_assert!((1..=10_000).contains(&weight));
         prop_assert!(asks.iter().filter(|(c, _)| *c == 1).all(|(_, milli)| weight_of(*milli) <= weight));
     }

@@ -60,14 +60,61 @@ pub enum MemoryQos {
     Tiered,
 }
 
+/// `qosReserved: {memory: N%}` (gate QOSReserved): lower classes may not use this part of what higher ones ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryReserve {
+    /// Memory for pods, bytes.
+    pub allocatable: u64,
+    /// 0 to 100.
+    pub percent: u8,
+}
+
+impl MemoryReserve {
+    /// As configured, on this machine.
+    #[must_use]
+    pub fn of(kubelet: &KubeletConfiguration, machine: &Machine) -> Option<MemoryReserve> {
+        // Validated with the rest of the configuration.
+        let percent = kubelet.qos_reserved.get(MEMORY)?.strip_suffix('%')?.parse().ok()?;
+        let reservations = Reservations::new(kubelet);
+        let amounts = reservations.without_reserved(&capacity(&machine.amounts, &reservations));
+        let allocatable = units(*amounts.get(MEMORY)?);
+        (allocatable > 0).then_some(MemoryReserve { allocatable, percent })
+    }
+
+    fn limit(self, class: QosClass, sums: Sums) -> u64 {
+        let part = |asked: u64| {
+            u64::try_from(u128::from(asked) * u128::from(self.percent) / 100).unwrap_or(u64::MAX)
+        };
+        let burstable = self.allocatable.saturating_sub(part(sums.guaranteed_memory));
+        match class {
+            QosClass::Guaranteed => self.allocatable,
+            QosClass::Burstable => burstable,
+            QosClass::BestEffort => burstable.saturating_sub(part(sums.burstable_memory)),
+        }
+    }
+}
+
+/// What decides on the cgroups of classes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Classes {
+    /// Whether memory is kept for pods.
+    pub memory: MemoryQos,
+    /// Whether it is kept from others.
+    pub reserve: Option<MemoryReserve>,
+    /// Page sizes as the kernel spells them in cgroup files.
+    pub hugepage_sizes: Vec<String>,
+}
+
 /// The cgroup of a class; the one of all pods for Guaranteed, without what [`root`] says.
 #[must_use]
-pub fn tier(class: QosClass, sums: Sums, memory: MemoryQos, sizes: &[String]) -> CgroupValues {
-    let kept = |amount: u64| match memory {
+pub fn tier(class: QosClass, sums: Sums, rules: &Classes) -> CgroupValues {
+    let kept = |amount: u64| match rules.memory {
         MemoryQos::Off => None,
         MemoryQos::None => Some(0),
         MemoryQos::Tiered => Some(amount),
     };
+    let (memory_max, sizes) =
+        (rules.reserve.map(|reserve| reserve.limit(class, sums)), &rules.hugepage_sizes);
     match class {
         QosClass::Guaranteed => CgroupValues {
             memory_min: kept(sums.guaranteed_memory.saturating_add(sums.burstable_memory)),
@@ -76,11 +123,13 @@ pub fn tier(class: QosClass, sums: Sums, memory: MemoryQos, sizes: &[String]) ->
         QosClass::Burstable => CgroupValues {
             cpu_weight: Some(weight_of(sums.burstable_milli)),
             memory_low: kept(sums.burstable_memory),
+            memory_max,
             hugetlb: unbounded(sizes),
             ..CgroupValues::default()
         },
         QosClass::BestEffort => CgroupValues {
             cpu_weight: Some(weight_of(0)),
+            memory_max,
             hugetlb: unbounded(sizes),
             ..CgroupValues::default()
         },

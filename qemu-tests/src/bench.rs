@@ -2,6 +2,7 @@
 
 pub mod boot;
 pub mod dense;
+pub mod eviction;
 pub mod floor;
 pub mod native;
 pub mod peer;

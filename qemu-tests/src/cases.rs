@@ -16,6 +16,7 @@ pub mod boot_refused;
 pub mod cri_contract;
 pub mod cri_golden;
 pub mod defence_cgroups;
+pub mod defence_disk;
 pub mod defence_eviction;
 pub mod defence_logs;
 pub mod defence_memory;
@@ -84,6 +85,7 @@ pub fn all() -> Vec<Case> {
         join_admission::CASES,
         defence_eviction::CASES,
         defence_memory::CASES,
+        defence_disk::CASES,
         defence_no_space::CASES,
         join_resize::CASES,
         cri_golden::CASES,

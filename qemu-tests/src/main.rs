@@ -140,6 +140,12 @@ enum Bench {
         #[arg(long, default_value_t = 300)]
         pods: u32,
     },
+    /// From the moment at which memory is short to the end of the pod that goes for it, beside the upstream kubelet, in a VM.
+    Eviction {
+        /// How often with each.
+        #[arg(long, default_value_t = 5)]
+        rounds: u32,
+    },
     /// Single pods of the API, one after the other: how long, and how much of it in calls of the runtime.
     Start {
         /// How many.
@@ -225,6 +231,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                     bench::streams::run(run, load)?;
                 }
                 Bench::Dense { pods } => bench::dense::run(run, *pods)?,
+                Bench::Eviction { rounds } => bench::eviction::run(run, *rounds)?,
                 Bench::Start { pods } => bench::start::run(run, *pods)?,
                 Bench::Floor { pods, at_once } => bench::floor::run(run, *pods, at_once)?,
             }

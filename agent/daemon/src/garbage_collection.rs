@@ -290,7 +290,7 @@ impl<I: ImageService + ImagesInUse + Statistics> Collector<I> {
     async fn detect(&mut self) -> Result<(), CollectError> {
         let images = self.around.images.list_images().await.map_err(CollectError::Look)?;
         let used = self.around.images.images_in_use().await.map_err(CollectError::Look)?;
-        self.gc.detect(self.now(), &images, &used);
+        self.gc.detect(self.now(), &images, &used, &self.around.uses.since());
         Ok(())
     }
 

@@ -15,6 +15,9 @@ use tokio::sync::Notify;
 /// From the look at an image to its container it takes no longer, if it does not wait for something else.
 const LATELY: Duration = Duration::from_mins(2);
 
+/// By then the collector has seen an image, which looks every five minutes.
+const KEPT: Duration = Duration::from_mins(10);
+
 /// The book of one node; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct ImageUses(Arc<Shared>);
@@ -27,7 +30,10 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Book {
+    /// When each was asked for last.
     asked: BTreeMap<String, Mono>,
+    /// And first.
+    since: BTreeMap<String, Mono>,
     removing: BTreeSet<String>,
 }
 
@@ -48,12 +54,20 @@ impl ImageUses {
                 if !book.removing.contains(image) {
                     book.asked.retain(|_, at| now.since(*at) < LATELY);
                     book.asked.insert(image.to_owned(), now);
+                    book.since.retain(|_, at| now.since(*at) < KEPT);
+                    book.since.entry(image.to_owned()).or_insert(now);
                     return;
                 }
             }
             // Dropping it forgets nothing: nothing is written before the removal is over.
             removed.await;
         }
+    }
+
+    /// Since when images have been asked for, where that is not long ago.
+    #[must_use]
+    pub fn since(&self) -> BTreeMap<String, Mono> {
+        self.lock().since.clone()
     }
 
     /// A turn to remove an image that has these names; `None` if a pod asked for one of them lately.
@@ -64,6 +78,7 @@ impl ImageUses {
             return None;
         }
         book.removing.extend(names.iter().cloned());
+        book.since.retain(|name, _| !names.contains(name));
         drop(book);
         Some(Removing { uses: self.clone(), names })
     }
@@ -104,6 +119,21 @@ mod tests {
         assert!(uses.remove(names(), at(119)).is_none());
         assert!(uses.remove(vec!["r.example/b:1".to_owned()], at(119)).is_some());
         assert!(uses.remove(names(), at(120)).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_question_counts_until_it_is_removed() {
+        let uses = ImageUses::default();
+        for seconds in [0, 100] {
+            uses.ask("r.example/a:1", at(seconds)).await;
+            assert_eq!(uses.since(), BTreeMap::from([("r.example/a:1".to_owned(), at(0))]));
+        }
+        drop(uses.remove(names(), at(300)).unwrap());
+        assert_eq!(uses.since(), BTreeMap::new());
+        uses.ask("r.example/a:1", at(301)).await;
+        uses.ask("r.example/b:1", at(900)).await;
+        uses.ask("r.example/c:1", at(902)).await;
+        assert_eq!(uses.since().into_keys().collect::<Vec<_>>(), ["r.example/b:1", "r.example/c:1"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -68,8 +68,8 @@ pub fn default_hard() -> BTreeMap<String, String> {
 pub enum Amount {
     /// Bytes, inodes or pids.
     Quantity(Quantity),
-    /// Share of the capacity, 0 to 1.
-    Share(f64),
+    /// Share of the capacity, 0 to 1. In upstream's precision: a share is some bytes more or less in another.
+    Share(f32),
 }
 
 /// One threshold: crossed when less than `value` is left.
@@ -180,13 +180,13 @@ fn entries<T>(
     found
 }
 
-fn share(text: &str) -> Option<f64> {
+fn share(text: &str) -> Option<f32> {
     let number = text.strip_suffix('%')?;
     let plain = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if !plain {
         return None;
     }
-    number.parse::<f64>().ok().map(|n| n / 100.0)
+    number.parse::<f32>().ok().map(|n| n / 100.0)
 }
 
 /// `None`: 0% and 100% switch the threshold off.

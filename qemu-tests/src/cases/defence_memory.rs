@@ -4,22 +4,22 @@
 //!
 //! Pods hold memory in a tmpfs of their own. What takes the rest belongs to no pod, so that the node alone decides.
 
+pub(crate) mod filling;
 mod pids;
 mod swap;
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, Event, Node, Pod};
-use serde_json::{Value, json};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Node, Pod};
+use serde_json::json;
 
+use self::filling::{Crossing, cross, empty, fill, holder, left, scripted};
 use crate::case::{Case, CaseContext, Level, Place};
-use crate::cases::join_vm::tools::{PROGRAMS, disk, unpack};
-use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready};
+use crate::cases::join_vm::tools::{disk, unpack};
+use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, event};
 use crate::cluster::flags::Settings;
 use crate::cluster::plane::Cluster;
 use crate::cluster::ready;
-use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
+use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use crate::say;
 
 const HERE: Place = Place { level: Level::L4v, group: Some("defence-memory") };
@@ -57,8 +57,6 @@ const VM: &str = "vm";
 const THRESHOLD: i64 = 330;
 /// What is written beyond it, MiB: more than `over` has, by 50, and less than both that go, by 80.
 const BEYOND: i64 = 230;
-/// Memory that a guest touches first is its host's to find, which may take as long as a disk.
-const FILLING: Duration = Duration::from_secs(180);
 /// `pid.available`, per cent.
 const PIDS_PERCENT: u64 = 60;
 const NAMES: [&str; 10] =
@@ -91,57 +89,6 @@ fn fixture<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Fixture> {
     })
 }
 
-/// A pod that holds so many MiB and is ready then.
-fn holder(name: &str, mebi: u32, resources: &Value) -> Value {
-    let script = format!(
-        ": holds-{name}; trap 'exit 0' TERM; dd if=/dev/zero of=/hold/x bs=1M count={mebi}; touch /hold/ready; \
-         while :; do sleep 1000 & wait $!; done"
-    );
-    scripted(name, &script, resources)
-}
-
-/// A pod that runs this and is ready when it has made `/hold/ready`.
-fn scripted(name: &str, script: &str, resources: &Value) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
-        "nodeSelector": {LABEL.0: LABEL.1}, "terminationGracePeriodSeconds": 5,
-        "automountServiceAccountToken": false,
-        "volumes": [
-            {"name": "bin", "hostPath": {"path": PROGRAMS}},
-            {"name": "hold", "emptyDir": {"medium": "Memory"}},
-        ],
-        "containers": [{
-            "name": "c", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never",
-            "command": ["/bin/sh", "-c", script], "securityContext": {"runAsUser": 0},
-            "resources": resources,
-            "volumeMounts": [{"name": "bin", "mountPath": "/bin"}, {"name": "hold", "mountPath": "/hold"}],
-            // Ends with its success: a command each second in each of these pods would be most of what the VM does.
-            "startupProbe": {
-                "exec": {"command": ["/bin/cat", "/hold/ready"]}, "periodSeconds": 2, "failureThreshold": 100,
-            },
-        }],
-    }})
-}
-
-/// Takes so many MiB for nobody's pod.
-fn fill(vm: &mut VmNode, name: &str, mebi: i64) -> Result<()> {
-    let shell = vm.vm()?.shell()?;
-    shell.must("mkdir -p /run/fill; [ -e /run/fill/on ] || mount -t tmpfs -o size=90% fill /run/fill; true > /run/fill/on")?;
-    let start = Instant::now();
-    let written = shell.run(&format!("dd if=/dev/zero of=/run/fill/{name} bs=1M count={mebi}"), FILLING)?;
-    ensure!(written.status == 0, "{}", written.text);
-    say::line(format!("  {mebi} MiB written in {:.1} s", start.elapsed().as_secs_f64()));
-    Ok(())
-}
-
-/// What the node counts as left, MiB.
-fn left(vm: &mut VmNode) -> Result<i64> {
-    let text = vm.vm()?.shell()?.must(
-        "while read k v u; do case $k in MemFree:) f=$v;; 'Inactive(file):') i=$v;; esac; done < /proc/meminfo; \
-         echo $(( (f + i) / 1024 ))",
-    )?;
-    text.trim().parse().with_context(|| format!("MiB left: {text:?}"))
-}
-
 fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { vm, cluster } = fixture(cx)?;
     let client = cluster.client();
@@ -163,18 +110,11 @@ fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
         client.create::<Pod>(&pods, pod)?;
         await_pod_ready(cluster, &name, 120)?;
     }
-    let before = left(vm)?;
-    ensure!(before > THRESHOLD + 60, "only {before} MiB are left before it begins");
-    fill(vm, "a", before - THRESHOLD - 30)?;
     let shell = vm.vm()?.shell()?;
-    let crossing = "for d in /proc/[0-9]*; do mapfile -d '' -t of < $d/cmdline; \
-         case ${of[*]} in *holds-over*) p=$d;; esac; done 2>/dev/null; [ -n \"$p\" ] || exit 1; \
-         dd if=/dev/zero of=/run/fill/b bs=1M count=30 2>/dev/null; read t1 rest < /proc/uptime; \
-         dd if=/dev/zero of=/run/fill/c bs=1M count=$beyond 2>/dev/null; read t2 rest < /proc/uptime; \
-         while [ -d $p ]; do sleep 0.02; done; read t3 rest < /proc/uptime; echo $t1 $t2 $t3";
-    let took = shell.run(&format!("(beyond={BEYOND}; {crossing})"), FILLING)?;
-    let times: Vec<f64> = took.text.split_whitespace().filter_map(|t| t.parse().ok()).collect();
-    let [crossed, filled, ended] = times[..] else { anyhow::bail!("times: {took:?}") };
+    let before = left(shell)?;
+    ensure!(before > THRESHOLD + 60, "only {before} MiB are left before it begins");
+    fill(shell, "a", before - THRESHOLD - 30)?;
+    let Crossing { crossed, filled, ended } = cross(shell, "over", 30, BEYOND)?;
     say::line(format!(
         "  from crossing the threshold to the victim's end: {:.2} s, {:.2} s of them until all was written",
         ended - crossed,
@@ -199,9 +139,9 @@ fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
         ends.push(ended.0);
     }
     ensure!(ends.is_sorted(), "the second went first: {ends:?}");
-    let left_then = left(vm)?;
+    let left_then = left(vm.vm()?.shell()?)?;
     say::line(format!("  {left_then} MiB are left then"));
-    vm.vm()?.shell()?.must("umount /run/fill")?;
+    empty(vm.vm()?.shell()?)?;
     await_event(cluster, "NodeHasInsufficientMemory", VM, 30)?;
     await_event(cluster, "EvictionThresholdMet", VM, 30)?;
     await_event(cluster, "NodeHasSufficientMemory", VM, 60)?;
@@ -222,14 +162,6 @@ fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// An event of this reason, if there is one.
-fn event(cluster: &Cluster, reason: &str) -> Result<Option<Event>> {
-    let client = cluster.client();
-    client.wait::<Event, _>(&client.of("default"), 10, "the events", |all| {
-        Some(all.values().find(|event| event.reason.as_deref() == Some(reason)).cloned())
-    })
-}
-
 fn await_killed(cluster: &Cluster, name: &str) -> Result<ContainerStateTerminated> {
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), 90, &format!("a container of {name} to be killed"), |all| {
@@ -241,7 +173,7 @@ fn await_killed(cluster: &Cluster, name: &str) -> Result<ContainerStateTerminate
 
 fn oom(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { vm, cluster } = fixture(cx)?;
-    vm.vm()?.shell()?.must("[ ! -e /run/fill/on ] || umount /run/fill")?;
+    empty(vm.vm()?.shell()?)?;
     let client = cluster.client();
     let pods = client.of::<Pod>("default");
     client.create::<Pod>(&pods, holder("beyond", 60, &json!({"limits": {"memory": "32Mi"}})))?;

@@ -154,6 +154,17 @@ pub fn await_event(cluster: &Cluster, reason: &str, about: &str, limit_s: u64) -
     })
 }
 
+/// An event of this reason in the namespace `default`, if there is one.
+///
+/// # Errors
+/// If the API server does not answer.
+pub fn event(cluster: &Cluster, reason: &str) -> Result<Option<Event>> {
+    let client = cluster.client();
+    client.wait::<Event, _>(&client.of("default"), 10, "the events", |all| {
+        Some(all.values().find(|event| event.reason.as_deref() == Some(reason)).cloned())
+    })
+}
+
 /// Waits until a node is Ready.
 ///
 /// # Errors

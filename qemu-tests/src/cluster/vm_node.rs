@@ -39,6 +39,8 @@ pub struct VmNode {
     keeps_last_words: bool,
     /// `kubelet` of its NodeConfig.
     kubelet: Value,
+    /// `registries.mirrors` of it.
+    mirrors: Value,
 }
 
 impl VmNode {
@@ -55,15 +57,32 @@ impl VmNode {
         let cable = Cable { namespace_of: plane, device: wire.tap(), mac: wire.mac() };
         let ca_hash = cluster.pki().ca.public_key_hash.clone();
         // The API server checks whom it speaks to.
-        let kubelet = json!({"serverTLSBootstrap": true});
+        let (kubelet, mirrors) = (json!({"serverTLSBootstrap": true}), json!({}));
         let name = name.to_owned();
         let (clock, disk, keeps_last_words) = (None, None, false);
-        Ok(VmNode { vm: None, lab, cable, name, wire, ca_hash, clock, disk, keeps_last_words, kubelet })
+        Ok(VmNode {
+            vm: None,
+            lab,
+            cable,
+            name,
+            wire,
+            ca_hash,
+            clock,
+            disk,
+            keeps_last_words,
+            kubelet,
+            mirrors,
+        })
     }
 
     /// Sets a key of its kubelet's configuration, from the next boot on.
     pub fn configure(&mut self, key: &str, value: impl Into<Value>) {
         self.kubelet[key] = value.into();
+    }
+
+    /// Images of `host` come from this endpoint, from the next boot on.
+    pub fn mirror(&mut self, host: &str, endpoint: &str) {
+        self.mirrors[host] = json!({"endpoints": [endpoint], "skipFallback": true});
     }
 
     /// Its clock will show this (`2001-01-01T00:00:00`) whenever it is switched on.
@@ -102,7 +121,7 @@ impl VmNode {
     /// # Errors
     /// If QEMU does not start.
     pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
-        let config = node_config(&self.name, self.wire, &self.ca_hash, token, &self.kubelet);
+        let config = node_config(&self.name, self.wire, &self.ca_hash, token, (&self.kubelet, &self.mirrors));
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
         let board = Board { uuid: &uuid, clock: self.clock, disk, keeps_last_words };
@@ -145,7 +164,13 @@ impl VmNode {
 }
 
 /// What the node is told at first boot. Pure.
-fn node_config(name: &str, wire: Wire, ca_hash: &str, token: Option<&Token>, kubelet: &Value) -> String {
+fn node_config(
+    name: &str,
+    wire: Wire,
+    ca_hash: &str,
+    token: Option<&Token>,
+    (kubelet, mirrors): (&Value, &Value),
+) -> String {
     let mut join = json!({"server": server_url(), "caCertHashes": [ca_hash]});
     if let Some(token) = token {
         join["token"] = token.render().into();
@@ -161,6 +186,7 @@ fn node_config(name: &str, wire: Wire, ca_hash: &str, token: Option<&Token>, kub
         "labels": {label: value},
         "join": join,
         "kubelet": kubelet,
+        "registries": {"mirrors": mirrors},
     })
     .to_string()
 }
@@ -176,7 +202,7 @@ mod tests {
         let token = Token { id: "abcdef".into(), secret: "0123456789abcdef".into() };
         let (wire, hash) = (Wire::new(3).unwrap(), format!("sha256:{}", "ab".repeat(32)));
         for token in [Some(&token), None] {
-            let text = node_config("vm", wire, &hash, token, &json!({"maxPods": 7}));
+            let text = node_config("vm", wire, &hash, token, (&json!({"maxPods": 7}), &json!({})));
             let source = Source { name: "smbios".into(), origin: "SMBIOS".into(), text };
             let effective = load(&[source], &[]);
             assert_eq!(effective.problems, []);

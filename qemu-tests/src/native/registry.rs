@@ -82,6 +82,27 @@ pub fn tag_file(name: &str, tag: &str) -> Option<String> {
 /// If the address is taken.
 pub fn serve(dir: &Path) -> Result<()> {
     let listener = TcpListener::bind(HOST).with_context(|| format!("listen on {HOST}"))?;
+    serve_at(listener, dir)
+}
+
+/// The same, on all addresses of the network that process `pid` is in.
+///
+/// # Errors
+/// If the port is taken.
+pub fn serve_in(pid: i32, port: u16, dir: &Path) -> Result<()> {
+    // A network namespace belongs to a thread, so a thread goes there and ends there; the socket stays.
+    let listen = move || -> Result<TcpListener> {
+        let namespace = fs::File::open(format!("/proc/{pid}/ns/net")).context("open a network namespace")?;
+        nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET)
+            .context("enter a network namespace")?;
+        TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("listen on port {port}"))
+    };
+    let listener =
+        std::thread::spawn(listen).join().map_err(|_| anyhow::anyhow!("the listening thread died"))??;
+    serve_at(listener, dir)
+}
+
+fn serve_at(listener: TcpListener, dir: &Path) -> Result<()> {
     let dir: Arc<PathBuf> = Arc::new(dir.to_owned());
     let accept = move || {
         for stream in listener.incoming().flatten() {

@@ -199,7 +199,12 @@ impl Lab {
         let credential = format!("io.systemd.credential:orlop.config={config}");
         let oem_string = self.file("oem-string", &credential)?;
         let erst = board.keeps_last_words.then(|| self.last_words()).transpose()?;
+        let kept = erst.as_ref().map(fs::read).transpose().context("read the last words so far")?;
         self.start(Some(cable.namespace_of), || {
+            // A start that fell to the emulator has left words that no boot of the case has said.
+            if let (Some(file), Some(kept)) = (&erst, &kept) {
+                fs::write(file, kept).with_context(|| format!("write {}", file.display()))?;
+            }
             let machine = self.machine(Firmware::Direct)?;
             let second = board.disk.map(|file| Disk { file: file.to_owned(), format: "raw" });
             Ok(Machine {

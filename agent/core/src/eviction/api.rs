@@ -17,7 +17,7 @@ use crate::runtime::{PodKey, PodUid};
 use crate::time::Wall;
 
 /// What is configured.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct EvictionConfig {
     /// Hard and soft.
     pub thresholds: Vec<Threshold>,

@@ -14,9 +14,6 @@ use crate::time::Wall;
 use crate::types::Quantity;
 use crate::types::quantity_text::{binary, decimal};
 
-/// Parts that a whole has.
-const WHOLE: i128 = 1_000_000_000;
-
 /// What runs out, as it is named to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
@@ -97,12 +94,12 @@ pub struct Observation {
 pub type Observations = BTreeMap<Signal, Observation>;
 
 /// An amount, absolute or relative to the capacity.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Amount {
     /// Bytes, inodes or pids, and how they are written.
     Units(i64, String),
-    /// Billionths of the capacity.
-    Share(i64),
+    /// Of the capacity.
+    Share(f32),
 }
 
 impl Amount {
@@ -114,9 +111,7 @@ impl Amount {
                 let written = if text.ends_with('i') { binary(parsed.value()) } else { decimal(parsed) };
                 Amount::Units(parsed.value(), written)
             }
-            // At most two, for more than everything cannot be asked for.
-            #[allow(clippy::cast_possible_truncation)]
-            config::Amount::Share(share) => Amount::Share((share.clamp(0.0, 2.0) * 1e9).round() as i64),
+            config::Amount::Share(share) => Amount::Share(*share),
         }
     }
 
@@ -125,10 +120,13 @@ impl Amount {
     pub fn of(&self, capacity: i64) -> i64 {
         match self {
             Amount::Units(units, _) => *units,
-            Amount::Share(parts) => {
-                let share = i128::from(capacity).saturating_mul(i128::from(*parts)) / WHOLE;
-                i64::try_from(share).unwrap_or(i64::MAX)
-            }
+            // As upstream computes it, to the byte.
+            #[expect(
+                clippy::cast_precision_loss,
+                clippy::cast_possible_truncation,
+                reason = "upstream's figures"
+            )]
+            Amount::Share(share) => (capacity as f64 * f64::from(*share)) as i64,
         }
     }
 
@@ -143,7 +141,7 @@ impl Amount {
 }
 
 /// One threshold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Threshold {
     /// What is measured.
     pub signal: Signal,

@@ -111,17 +111,28 @@ impl ImageGc {
     }
 
     /// Takes up what the runtime lists. `used` holds what containers say of their images: ids, tags, digests. To be asked
-    /// for after `images`: a container that was made meanwhile counts.
-    pub fn detect(&mut self, now: Mono, images: &[ImageInfo], used: &BTreeSet<String>) {
+    /// for after `images`: a container that was made meanwhile counts. `asked` says since when pods have asked for images:
+    /// one that is listed for the first time has been there for so long.
+    pub fn detect(
+        &mut self,
+        now: Mono,
+        images: &[ImageInfo],
+        used: &BTreeSet<String>,
+        asked: &BTreeMap<String, Mono>,
+    ) {
         let mut records = BTreeMap::new();
         for image in images {
             let names: Vec<String> = image.repo_tags.iter().chain(&image.repo_digests).cloned().collect();
             let is_used = used.contains(image.id.as_str()) || names.iter().any(|name| used.contains(name));
             let known = self.records.remove(&image.id);
+            let came = || {
+                let all = names.iter().map(String::as_str).chain([image.id.as_str()]);
+                all.filter_map(|name| asked.get(name)).min().copied().unwrap_or(now).max(self.began)
+            };
             records.insert(
                 image.id.clone(),
                 Record {
-                    first_seen: known.as_ref().map_or(now, |k| k.first_seen),
+                    first_seen: known.as_ref().map_or_else(came, |k| k.first_seen),
                     last_used: if is_used { Some(now) } else { known.and_then(|k| k.last_used) },
                     names,
                     size_bytes: image.size_bytes,

@@ -4,9 +4,9 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
-use super::{Fixture, PIDS_PERCENT, VM, event, fixture, scripted};
+use super::{Fixture, PIDS_PERCENT, VM, fixture, scripted};
 use crate::case::CaseContext;
-use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready};
+use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, event};
 use crate::cluster::ready;
 use crate::say;
 

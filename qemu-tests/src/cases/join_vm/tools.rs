@@ -23,6 +23,7 @@ use crate::cluster::plane::Cluster;
 use crate::cluster::vm_node::VmNode;
 use crate::native::images::host_busybox;
 use crate::process::Guarded;
+use crate::vm::shell::Shell;
 
 const POD: &str = "tools";
 /// Where busybox is in the VM.
@@ -49,12 +50,17 @@ pub(crate) fn disk(artefacts: &Path) -> Result<PathBuf> {
 
 /// Puts what is on that disk to [`PROGRAMS`], under these names.
 pub(crate) fn unpack(vm: &mut VmNode, names: &[&str]) -> Result<()> {
-    let links: Vec<String> = names.iter().map(|name| format!("ln -sf busybox {PROGRAMS}/{name}")).collect();
-    vm.vm()?.shell()?.must(&format!(
-        "mkdir -p {PROGRAMS} && dd if=/dev/vdb of={PROGRAMS}/busybox bs={BLOCK} && chmod 755 {PROGRAMS}/busybox && {}",
-        links.join(" && ")
+    let shell = vm.vm()?.shell()?;
+    shell.must(&format!(
+        "mkdir -p {PROGRAMS} && dd if=/dev/vdb of={PROGRAMS}/busybox bs={BLOCK} && chmod 755 {PROGRAMS}/busybox"
     ))?;
-    Ok(())
+    link(shell, names)
+}
+
+/// Gives busybox these names.
+pub(crate) fn link(shell: &mut Shell, names: &[&str]) -> Result<()> {
+    let links: Vec<String> = names.iter().map(|name| format!("ln -sf busybox {PROGRAMS}/{name}")).collect();
+    shell.must(&links.join(" && ")).map(drop)
 }
 
 /// All of it.

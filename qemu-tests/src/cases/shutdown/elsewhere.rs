@@ -128,7 +128,9 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(stuck.is_empty(), "pods that were given up: {stuck:?}");
     ensure!(runs(&mut vm)? == idle, "something of them runs again");
     let shell = vm.vm()?.shell()?;
-    let left = shell.must("ls /var/lib/kubelet/pods | wc -l").context("directories of pods")?;
+    let gone = "i=0; while [ \"$(ls /var/lib/kubelet/pods)\" ] && [ $i -lt 60 ]; do sleep 0.5; i=$((i+1)); done; \
+                ls /var/lib/kubelet/pods | wc -l";
+    let left = shell.run(gone, Duration::from_secs(60)).context("directories of pods")?.text;
     ensure!(left.trim() == "0", "{left} directories of pods are left");
     cluster.ensure_nothing_forbidden()
 }

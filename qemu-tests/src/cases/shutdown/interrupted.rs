@@ -30,6 +30,16 @@ fn await_terminated(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
     })
 }
 
+/// The machine ended under the pod's containers, and they run again. Until then the API server shows how it was before.
+fn await_started_anew(cluster: &Cluster, name: &str) -> Result<()> {
+    let client = cluster.client();
+    client.wait::<Pod, _>(&client.of("default"), 120, &format!("{name} to have been started anew"), |all| {
+        let pod = all.get(name)?;
+        let mut statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+        (ready::pod(pod) && statuses.all(|c| c.restart_count > 0)).then_some(())
+    })
+}
+
 fn delete(cluster: &Cluster, names: &[&str]) -> Result<()> {
     names.iter().try_for_each(|name| {
         cluster.kubectl(&["delete", "pod", name, "--wait=false"])?;
@@ -175,9 +185,7 @@ pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure_told_unclean(cluster, &boot)?;
     await_terminated(cluster, "slow", 60)?;
     terminated(cluster, "quick")?;
-    let critical = await_pod_ready(cluster, "critical", 120)?;
-    let statuses = critical.status.and_then(|s| s.container_statuses).unwrap_or_default();
-    ensure!(statuses.iter().all(|c| c.restart_count > 0), "it was not started anew: {statuses:?}");
+    await_started_anew(cluster, "critical")?;
     delete(cluster, &["quick", "slow"])?;
 
     // While `critical` ends.
@@ -224,6 +232,6 @@ pub(super) fn kernel_panic(cx: &mut CaseContext<'_>) -> Result<()> {
     let logs = cluster.client().raw(&format!("/api/v1/nodes/{VM}/proxy/logs/pstore/{boot}/"))?;
     ensure!(logs.contains("dmesg-"), "{logs}");
     vm.vm()?.shell()?.must("test -z \"$(ls /sys/fs/pstore)\"")?;
-    await_pod_ready(cluster, "survives", 120)?;
+    await_started_anew(cluster, "survives")?;
     delete(cluster, &["survives"])
 }

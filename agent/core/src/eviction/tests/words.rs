@@ -43,14 +43,14 @@ fn containerfs_follows_the_file_system_that_it_is_on() {
 
 #[test]
 fn amounts_are_told_as_upstream_tells_them() {
-    let config = config(json!({"evictionHard": {"memory.available": "1536Mi", "nodefs.available": "10%",
+    let config = config(json!({"evictionHard": {"memory.available": "1536Mi", "nodefs.available": "25%",
         "imagefs.available": "5G", "nodefs.inodesFree": "1k"}}));
     let text = |signal: Signal, capacity| {
         config.thresholds.iter().find(|t| t.signal == signal).unwrap().value.text(capacity)
     };
     assert_eq!(text(Signal::MemoryAvailable, 0), "1536Mi");
-    assert_eq!(text(Signal::NodefsAvailable, 100 << 30), "10Gi");
-    assert_eq!(text(Signal::NodefsAvailable, 12345), "1234");
+    assert_eq!(text(Signal::NodefsAvailable, 100 << 30), "25Gi");
+    assert_eq!(text(Signal::NodefsAvailable, 12345), "3086");
     assert_eq!(text(Signal::ImagefsAvailable, 0), "5G");
     assert_eq!(text(Signal::NodefsInodesFree, 0), "1k");
     assert_eq!(

@@ -72,9 +72,9 @@ fn thresholds() {
 fn the_longest_unused_goes_first_and_the_never_used_before_it() {
     let mut gc = ImageGc::new(policy(0), at(0));
     let all = [image("a"), image("b"), image("c"), image("d")];
-    gc.detect(at(0), &all, &used(&["a", "r.example/b:1", "r.example/c@sha256:c"]));
-    gc.detect(at(5), &all[..3], &used(&["a"]));
-    gc.detect(at(6), &all, &used(&[]));
+    gc.detect(at(0), &all, &used(&["a", "r.example/b:1", "r.example/c@sha256:c"]), &BTreeMap::new());
+    gc.detect(at(5), &all[..3], &used(&["a"]), &BTreeMap::new());
+    gc.detect(at(6), &all, &used(&[]), &BTreeMap::new());
     assert_eq!(ids(&gc.for_space(at(8))), ["d", "b", "c", "a"], "d was gone and came again");
     assert_eq!(ids(&gc.for_space(at(7))), ["b", "c", "a"], "d came less than two minutes ago");
     gc.removed(&"b".into());
@@ -85,7 +85,7 @@ fn the_longest_unused_goes_first_and_the_never_used_before_it() {
 fn what_is_used_or_pinned_stays() {
     let mut gc = ImageGc::new(policy(1), at(0));
     let pinned = ImageInfo { pinned: true, ..image("pause") };
-    gc.detect(at(0), &[pinned, image("a"), image("b")], &used(&["r.example/a:1"]));
+    gc.detect(at(0), &[pinned, image("a"), image("b")], &used(&["r.example/a:1"]), &BTreeMap::new());
     assert_eq!(ids(&gc.for_space(at(60))), ["b"]);
     assert_eq!(ids(&gc.by_age(at(60))), ["b"]);
 }
@@ -93,13 +93,25 @@ fn what_is_used_or_pinned_stays() {
 #[test]
 fn ages_count_from_when_the_agent_began_to_watch() {
     let mut gc = ImageGc::new(policy(10), at(0));
-    gc.detect(at(0), &[image("a"), image("b")], &used(&["b"]));
+    gc.detect(at(0), &[image("a"), image("b")], &used(&["b"]), &BTreeMap::new());
     assert!(gc.by_age(at(10)).is_empty(), "not watched for longer than ten minutes yet");
-    gc.detect(at(11), &[image("a"), image("b"), image("new")], &used(&[]));
+    gc.detect(at(11), &[image("a"), image("b"), image("new")], &used(&[]), &BTreeMap::new());
     assert_eq!(ids(&gc.by_age(at(11))), ["a", "b"]);
     assert_eq!(ids(&gc.by_age(at(22))), ["a", "new", "b"]);
     assert!(ImageGc::new(policy(0), at(0)).by_age(at(99)).is_empty());
     assert!(Policy { high_percent: 100, ..policy(0) }.is_off() && !policy(0).is_off());
+}
+
+#[test]
+fn one_that_comes_between_two_looks_is_as_old_as_the_first_question_for_it() {
+    let mut gc = ImageGc::new(policy(0), at(0));
+    gc.detect(at(0), &[image("a")], &used(&[]), &BTreeMap::new());
+    let asked = [("r.example/a:1", 4), ("r.example/b:1", 2), ("b", 3)].map(|(n, m)| (n.to_owned(), at(m)));
+    gc.detect(at(4), &[image("a"), image("b"), image("c")], &used(&[]), &asked.clone().into());
+    assert_eq!(ids(&gc.for_space(at(4))), ["a", "b"], "who was seen before is as old as that");
+    let mut later = ImageGc::new(policy(0), at(3));
+    later.detect(at(4), &[image("b")], &used(&[]), &asked.into());
+    assert_eq!(ids(&later.for_space(at(4))), [""; 0], "nothing is older than the agent's watch");
 }
 
 proptest! {
@@ -120,9 +132,9 @@ proptest! {
             for i in &images {
                 seen.entry(i.id.to_string()).or_insert(now);
             }
-            gc.detect(at(now), &images, &in_use);
+            gc.detect(at(now), &images, &in_use, &BTreeMap::new());
             let backwards: Vec<ImageInfo> = images.iter().rev().cloned().collect();
-            other.detect(at(now), &backwards, &in_use);
+            other.detect(at(now), &backwards, &in_use, &BTreeMap::new());
             let found = gc.for_space(at(now));
             prop_assert_eq!(&found, &other.for_space(at(now)));
             for c in found.iter().chain(&gc.by_age(at(now))) {

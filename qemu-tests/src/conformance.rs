@@ -1,4 +1,4 @@
-//! `cargo e2e conformance`: the upstream end-to-end suite against one native node of a cluster.
+//! `cargo e2e conformance`: the upstream end-to-end suite against one node of a cluster, native or a VM.
 //!
 //! ```text
 //! host:   harness ──► ginkgo ──► e2e.test × procs (in the plane's network, on the host's root)
@@ -25,11 +25,13 @@ use anyhow::{Context, Result};
 use crate::built;
 use crate::case::human;
 use crate::cluster::fixture::{await_ready, await_serving};
-use crate::cluster::flags::Settings;
+use crate::cluster::flags::{ADDRESS, Settings};
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
 use crate::cluster::programs::{self, Suite};
+use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use crate::counts::Counts;
+use crate::native::registry;
 use crate::process::{must, stream};
 use crate::run::Run;
 use crate::say;
@@ -49,12 +51,17 @@ pub struct Options {
     /// The upstream kubelet in the agent's place.
     #[arg(long)]
     pub upstream: bool,
+    /// A booted VM in the native node's place: with cgroup v2 and systemd, whatever the host has.
+    #[arg(long, conflicts_with = "upstream")]
+    pub vm: bool,
     /// Tests at once.
     #[arg(long, default_value_t = 4)]
     pub procs: u8,
 }
 
 const NODE: &str = "conformance";
+/// Where images for a VM are served, in the plane's network.
+const PORT: u16 = 5002;
 
 /// Runs the tests; answers the counts of those that were begun.
 ///
@@ -63,15 +70,21 @@ const NODE: &str = "conformance";
 pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
     let listed = if options.no_skip_list { Vec::new() } else { skips::listed()? };
     let suite = programs::suite(run)?;
-    let agent = if options.upstream { programs::kubelet(run)? } else { built::agent(run, false)? };
     let artefacts = run.dir().join("conformance");
     fs::create_dir_all(&artefacts).with_context(|| format!("make {}", artefacts.display()))?;
     let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
-    let mut node = cluster.start_node(&artefacts, NODE, agent)?;
-    images::serve(run, &node, &suite, &wanted)?;
-    start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
-    await_ready(&cluster, NODE, 120)?;
+    let (mut vm, mut native) = (None, None);
+    if options.vm {
+        vm = Some(booted(&mut cluster, &artefacts, &suite, &wanted)?);
+    } else {
+        let agent = if options.upstream { programs::kubelet(run)? } else { built::agent(run, false)? };
+        let mut node = cluster.start_node(&artefacts, NODE, agent)?;
+        images::serve(run, &node, &suite, &wanted)?;
+        start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+        await_ready(&cluster, NODE, 120)?;
+        native = Some(node);
+    }
     await_serving(&cluster, NODE, 60)?;
     let kubelet = if options.upstream { "upstream kubelet" } else { "agent" };
     say::line(format!("{kubelet}, tests that match {}, {} at once", options.focus, options.procs));
@@ -91,8 +104,22 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
         say::line(format!("\nFAILED {}\n{}", failure.name, report::indented(&failure.message)));
     }
     say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
-    drop(node);
+    drop((vm, native));
     Ok(report::counts(&results))
+}
+
+/// A VM of the image that is built, whose containerd finds the suite's images in the plane's network.
+fn booted(cluster: &mut Cluster, artefacts: &Path, suite: &Suite, wanted: &str) -> Result<VmNode> {
+    let dir = artefacts.join("images");
+    images::make(cluster.run(), &dir, suite, wanted)?;
+    registry::serve_in(cluster.pid()?, PORT, &dir)?;
+    let mut vm = VmNode::plug(cluster, artefacts, NODE)?;
+    vm.mirror(images::REGISTRY, &format!("http://{ADDRESS}:{PORT}"));
+    vm.boot(Some(cluster.token()))?;
+    vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
+    vm.give_range(cluster)?;
+    await_ready(cluster, NODE, READY_LIMIT_S)?;
+    Ok(vm)
 }
 
 /// ginkgo with the suite, in the plane's network namespace: pods and nodes are reached from there.

@@ -81,11 +81,19 @@ impl Store {
         if lease.kept {
             return Ok(());
         }
-        let unfinished = self.dir.join(UNFINISHED);
-        write(&unfinished, &format!("{container}\r\n{interface}"))?;
-        let path = self.dir.join(lease.ip.to_string());
-        fs::rename(&unfinished, &path).map_err(failed("make", &path))?;
-        write(&self.dir.join(format!("{LAST}{}", lease.set)), &lease.ip.to_string())
+        // First, so that an address that was given is not soon given again, whatever fails after this.
+        self.write(&format!("{LAST}{}", lease.set), &lease.ip.to_string())?;
+        self.write(&lease.ip.to_string(), &format!("{container}\r\n{interface}"))
+    }
+
+    /// Makes or replaces a file, whole.
+    fn write(&self, name: &str, text: &str) -> Result<(), Failure> {
+        use io::Write as _;
+        let (unfinished, path) = (self.dir.join(UNFINISHED), self.dir.join(name));
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(failed("write", &unfinished))?;
+        fs::rename(&unfinished, &path).map_err(failed("make", &path))
     }
 
     /// Gives back what the container's interface has; nothing is no mistake.
@@ -127,12 +135,6 @@ fn owner(text: &str) -> Option<Owner> {
     let mut lines = text.trim().lines().map(str::trim);
     let container = lines.next().filter(|id| !id.is_empty())?.to_owned();
     Some(Owner { container, interface: lines.next().map(str::to_owned) })
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    use io::Write as _;
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed("write", path))
 }
 
 fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure {

@@ -249,7 +249,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             let listeners = (to_manager.clone(), outlets.clone());
             eviction::start((plan.eviction.clone(), going), senses, ends, views, listeners, &tasks);
         }
-        tasks.start(system_oom::follow(outlets.clone()));
+        tasks.start(system_oom::follow(outlets.clone(), executor.observer().kills()));
         let shell = ManagerShell::new(
             tasks.clone(),
             executor.clone(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use agent_core::allocation::Amounts;
 use agent_core::drivers::{Class, DriverError, PodObservation, Runtime};
+use agent_core::eviction::system_oom;
 use agent_core::runtime::observed::{ContainerObserved, ContainerState, ListedPod};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::status::last_words::{self, Places};
@@ -16,24 +17,37 @@ use agent_linux::files;
 
 use crate::actor::Tasks;
 use crate::pod_dirs::PodDirs;
+use crate::system_oom::KernelKills;
 
 /// The runtime and the pods' directories; clones share them.
 pub struct Observer<R> {
     runtime: Arc<R>,
     dirs: Arc<PodDirs>,
+    kills: KernelKills,
     tasks: Tasks,
 }
 
 impl<R> Clone for Observer<R> {
     fn clone(&self) -> Self {
-        Observer { runtime: self.runtime.clone(), dirs: self.dirs.clone(), tasks: self.tasks.clone() }
+        Observer {
+            runtime: self.runtime.clone(),
+            dirs: self.dirs.clone(),
+            kills: self.kills.clone(),
+            tasks: self.tasks.clone(),
+        }
     }
 }
 
 impl<R: Runtime> Observer<R> {
     /// Over one runtime.
     pub fn new(runtime: Arc<R>, dirs: Arc<PodDirs>, tasks: Tasks) -> Observer<R> {
-        Observer { runtime, dirs, tasks }
+        Observer { runtime, dirs, kills: KernelKills::default(), tasks }
+    }
+
+    /// What it knows of the kernel's kills; to be told of them.
+    #[must_use]
+    pub fn kills(&self) -> KernelKills {
+        self.kills.clone()
     }
 
     /// [`Runtime::list`].
@@ -44,12 +58,17 @@ impl<R: Runtime> Observer<R> {
         self.runtime.list().await
     }
 
-    /// [`Runtime::inspect`], with termination messages and what containers were given.
+    /// [`Runtime::inspect`], with termination messages, what containers were given and whom the kernel killed.
     ///
     /// # Errors
     /// The runtime's, or that the agent stops.
     pub async fn inspect(&self, uid: &PodUid) -> Result<(Option<PodKey>, PodObservation), DriverError> {
         let (key, mut observation) = self.runtime.inspect(uid).await?;
+        observation
+            .containers
+            .iter_mut()
+            .filter(|c| self.kills.contains(&c.id))
+            .for_each(system_oom::correct);
         if let Some(had) = self.dirs.actuated(uid) {
             for c in observation.containers.iter_mut().filter(|c| c.state == ContainerState::Running) {
                 c.actuated = had.containers.get(&c.name).map(|resources| Amounts::of(Some(resources)));

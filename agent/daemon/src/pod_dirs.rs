@@ -10,11 +10,9 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use agent_core::allocation::Allocations;
 use agent_core::container_spec::dirs::termination_log_below;
 use agent_core::drivers::{Class, DriverError};
 use agent_core::pod_worker::TerminatingRecord;
-use agent_core::resources::user_ranges::UserRanges;
 use agent_core::runtime::effect::{FileWrite, PodFile};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::Wall;
@@ -58,9 +56,9 @@ pub struct PodDirs {
     /// Who has a volume that several pods may want is looked at by one at a time. By hash of its name.
     shared: Arc<[Mutex<()>; LOCKS]>,
     /// Which ids pods with user namespaces have.
-    users: Arc<Mutex<UserRanges>>,
+    users: Arc<Mutex<users::Users>>,
     /// What containers have.
-    actuated: Arc<Mutex<Allocations>>,
+    actuated: Arc<Mutex<actuated::Actuated>>,
 }
 
 impl PodDirs {

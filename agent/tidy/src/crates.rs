@@ -107,6 +107,7 @@ const ROOMS: &[Room] = &[
         may_use: &["agent-core", "orlop-config"],
         must_not_use: IMPURE,
     },
+    Room { name: "agent-faults", directory: "agent/faults", may_use: &[], must_not_use: &["tokio"] },
     Room { name: "agent-tidy", directory: "agent/tidy", may_use: &[], must_not_use: &["tokio"] },
     Room {
         name: "orlop-init",
@@ -123,9 +124,9 @@ const ROOMS: &[Room] = &[
     },
 ];
 
-/// What tests of any crate may use of ours besides: the library of fakes, and the crates it stands on.
+/// What tests of any crate may use of ours besides: the library of fakes, the crates it stands on, and the kernel that refuses.
 const TESTS_MAY_USE: &[&str] =
-    &["agent-sim", "agent-core", "agent-cri", "agent-linux", "orlop-config", "orlop-proto"];
+    &["agent-sim", "agent-faults", "agent-core", "agent-cri", "agent-linux", "orlop-config", "orlop-proto"];
 
 /// Banned as direct dependencies, with the reason.
 const BANNED: &[(&str, &str)] = &[

@@ -34,7 +34,7 @@ const SPAWNING_CRATES: &[&str] =
     &["agent/core/", "agent/cri/src/", "agent/linux/src/", "agent/server/src/", "agent/daemon/src/"];
 
 /// Crates that may have unsafe code, in named modules.
-const UNSAFE_CRATES: &[&str] = &["agent/linux/", "init/"];
+const UNSAFE_CRATES: &[&str] = &["agent/linux/", "agent/faults/", "init/"];
 
 /// Words that say "later" or name what must not be named.
 #[must_use]

@@ -1,8 +1,8 @@
 //! The suite's images, made here and served by the node's own registry under the names the suite gives them.
 //!
 //! What comes in: the list of images that the suite prints, the programs of the suite's images (compiled from
-//! upstream's sources), the host's static busybox and bash. What goes out: images in the node's registry, and a containerd that
-//! looks for `registry.k8s.io` there and nowhere else. Images that nobody makes here are missing, and their tests say
+//! upstream's sources), the host's static busybox and bash. What goes out: images in a registry's directory; for a native node
+//! in its own, and a containerd that looks for `registry.k8s.io` there and nowhere else. Images that nobody makes here are missing, and their tests say
 //! so. Invariant: names and tags are the suite's own.
 
 use std::fs;
@@ -21,7 +21,7 @@ use crate::native::{config, images as host};
 use crate::run::Run;
 
 /// Whose images are served.
-const REGISTRY: &str = "registry.k8s.io";
+pub const REGISTRY: &str = "registry.k8s.io";
 /// The image that the suite's own registry (a pod of agnhost) serves, and its tag there.
 const INNER: (&str, &str) = ("pause", "testing");
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -65,15 +65,23 @@ fn parse(list: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Makes the images that `list` names and can be made, and lets the node's containerd find them.
+/// Makes the images that `list` names and can be made, in a registry's directory.
 ///
 /// # Errors
-/// If a program is missing or the node's directory cannot be written.
-pub fn serve(run: &Arc<Run>, node: &NativeNode, suite: &Suite, list: &str) -> Result<()> {
-    let dir = node.inside("/run/e2e/registry");
-    let blobs = Blobs::at(&dir)?;
-    let made = Trees { run, suite, blobs, dir: &dir }.make(list)?;
+/// If a program is missing, the directory cannot be written, or none can be made.
+pub fn make(run: &Arc<Run>, dir: &Path, suite: &Suite, list: &str) -> Result<()> {
+    let blobs = Blobs::at(dir)?;
+    let made = Trees { run, suite, blobs, dir }.make(list)?;
     anyhow::ensure!(made > 0, "the suite's list of images has none of {REGISTRY}:\n{list}");
+    Ok(())
+}
+
+/// Makes them in the node's own registry, and lets its containerd find them.
+///
+/// # Errors
+/// As [`make`], or the node's directory cannot be written.
+pub fn serve(run: &Arc<Run>, node: &NativeNode, suite: &Suite, list: &str) -> Result<()> {
+    make(run, &node.inside("/run/e2e/registry"), suite, list)?;
     let hosts = format!("/run/e2e/certs.d/{REGISTRY}");
     fs::create_dir_all(node.inside(&hosts)).with_context(|| format!("make {hosts} in the node"))?;
     let hosts = format!("{hosts}/hosts.toml");

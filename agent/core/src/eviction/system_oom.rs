@@ -1,12 +1,42 @@
-//! The kernel kills because the machine is out of memory: what it says of it in its log. Contract chapter 12.
+//! The kernel kills for want of memory: what it says of it in its log. Contract chapter 12.
 //!
-//! In: lines of /dev/kmsg. Out: [`Kill`]s of the whole machine. Invariants: total on any input; what a cgroup ran into by its
-//! own limit is not told, that is its runtime's to tell (`OOMKilled`). Linux: mm/oom_kill.c, Documentation/ABI/testing/dev-kmsg.
+//! In: lines of /dev/kmsg. Out: [`Kill`]s of the whole machine, which the Node tells, and containers in which somebody was
+//! killed. Invariants: total on any input; what a cgroup ran into by its own limit is no event of the Node: its runtime tells
+//! `OOMKilled`, unless it was too slow to see it ([`correct`]). Linux: mm/oom_kill.c, Documentation/ABI/testing/dev-kmsg.
 //! Upstream: pkg/kubelet/oom and cadvisor's oomparser, which take a kill for the machine's unless its line names a cgroup
 //! whose limit was hit.
 
+use crate::runtime::ContainerId;
+use crate::runtime::observed::{ContainerObserved, ContainerState};
+
 /// Reason of the Node's event.
 pub const REASON: &str = "SystemOOM";
+/// What the runtime says of a container that did not end well.
+const ERROR: &str = "Error";
+/// And of one that the kernel killed for want of memory.
+const OOM_KILLED: &str = "OOMKilled";
+/// Exit code of a process that SIGKILL ended.
+const KILLED: i32 = 128 + 9;
+/// Digits of the shortest id that a runtime gives to a container.
+const ID_DIGITS_MIN: usize = 32;
+
+/// What one record says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Finding {
+    /// The whole machine was out of memory.
+    pub machine: Option<Kill>,
+    /// Somebody in this container was killed.
+    pub container: Option<ContainerId>,
+}
+
+/// A container that SIGKILL ended, and in which the kernel killed for want of memory, was killed by it. A runtime hears of
+/// both on different ways: of a container that dies in its first moments it may never hear of the second.
+pub fn correct(container: &mut ContainerObserved) {
+    if container.state == ContainerState::Exited && container.exit_code == KILLED && container.reason == ERROR
+    {
+        container.reason = OOM_KILLED.to_owned();
+    }
+}
 
 /// A process that was killed for want of memory of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +64,11 @@ pub struct OomParser {
 
 impl OomParser {
     /// The next record of /dev/kmsg: `<priority>,<sequence>,<µs>,<flags>;<text>`, then lines that begin with a blank.
-    pub fn record(&mut self, record: &str) -> Option<Kill> {
-        let (_, rest) = record.split_once(';')?;
-        self.line(rest.lines().next().unwrap_or(""))
+    pub fn record(&mut self, record: &str) -> Finding {
+        let Some((_, rest)) = record.split_once(';') else { return Finding::default() };
+        let text = rest.lines().next().unwrap_or("");
+        let container = text.contains("oom-kill:constraint=").then(|| container(text)).flatten();
+        Finding { machine: self.line(text), container }
     }
 
     fn line(&mut self, text: &str) -> Option<Kill> {
@@ -56,6 +88,14 @@ impl OomParser {
         self.begun = false;
         Some(kill)
     }
+}
+
+/// The container whose cgroup, or a group in it, the task was in: `…/cri-containerd-<id>.scope/…` or `…/<id>`.
+fn container(text: &str) -> Option<ContainerId> {
+    let is_id = |name: &&str| name.len() >= ID_DIGITS_MIN && name.bytes().all(|b| b.is_ascii_hexdigit());
+    let parts = value(text, "task_memcg=")?.split('/');
+    let names = parts.map(|part| part.strip_suffix(".scope").unwrap_or(part));
+    names.filter_map(|name| name.rsplit('-').next()).rfind(is_id).map(ContainerId::from)
 }
 
 fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
@@ -85,8 +125,8 @@ mod tests {
 
     fn read(lines: &[&str]) -> Vec<(String, u32)> {
         let mut parser = OomParser::default();
-        let record = |line: &&str| parser.record(&format!("3,1,2,-;{line}\n SUBSYSTEM=x\n"));
-        lines.iter().filter_map(record).map(|kill| (kill.process, kill.pid)).collect()
+        let mut record = |line: &&str| parser.record(&format!("3,1,2,-;{line}\n SUBSYSTEM=x\n"));
+        lines.iter().filter_map(|line| record(line).machine).map(|kill| (kill.process, kill.pid)).collect()
     }
 
     const BEGINS: &str =
@@ -112,10 +152,53 @@ mod tests {
         assert_eq!(kill.message(), "System OOM encountered, victim process: hog, pid: 812");
     }
 
+    #[test]
+    fn the_container_of_who_was_killed_is_known() {
+        let id = "d2904ee15577f84029c22687ee02f49b2efd74253e2789700011dea245d955f8";
+        let of = |group: &str| {
+            let line = format!(
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,mems_allowed=0,oom_memcg=/kubepods.slice/p,\
+                 task_memcg={group},task=dd,pid=463,uid=0"
+            );
+            OomParser::default().record(&format!("6,1,2,-;{line}\n")).container
+        };
+        let pod = "/kubepods.slice/kubepods-pod03b7fd32_806e_476f_8c47_8dba627509a9.slice";
+        for group in [
+            format!("{pod}/cri-containerd-{id}.scope"),
+            format!("{pod}/cri-containerd-{id}.scope/container"),
+            format!("/kubepods/burstable/pod03b7fd32-806e-476f-8c47-8dba627509a9/{id}"),
+        ] {
+            assert_eq!(of(&group), Some(ContainerId::from(id)), "{group}");
+        }
+        for group in
+            ["/", "/system.slice/sshd.service", pod, "/kubepods/pod03b7fd32-806e-476f-8c47-8dba627509a9"]
+        {
+            assert_eq!(of(group), None, "{group}");
+        }
+    }
+
+    #[test]
+    fn a_runtime_that_did_not_see_it_is_corrected() {
+        let ended = |exit_code, reason: &str| {
+            let mut container = ContainerObserved::created("c", "s", "c", 0, crate::time::Wall(0));
+            (container.state, container.exit_code) = (ContainerState::Exited, exit_code);
+            reason.clone_into(&mut container.reason);
+            correct(&mut container);
+            container.reason
+        };
+        assert_eq!(ended(137, "Error"), "OOMKilled");
+        assert_eq!(ended(137, "OOMKilled"), "OOMKilled");
+        assert_eq!(ended(137, "StartError"), "StartError");
+        assert_eq!(ended(1, "Error"), "Error", "one of its processes was killed, and it ended by itself");
+        let mut running = ContainerObserved::created("c", "s", "c", 0, crate::time::Wall(0));
+        correct(&mut running);
+        assert_eq!(running.reason, "");
+    }
+
     proptest! {
         #[test]
         fn any_text_is_taken(
-            lines in proptest::collection::vec("(invoked oom-killer:|oom-kill:constraint=|oom_memcg=|Killed process |[0-9]{1,12}|\\(|\\)|;|,|pid=|.{0,9}){0,8}", 0..9),
+            lines in proptest::collection::vec("(invoked oom-killer:|oom-kill:constraint=|oom_memcg=|task_memcg=/|Killed process |[0-9]{1,12}|\\(|\\)|;|,|pid=|.{0,9}){0,8}", 0..9),
         ) {
             let mut parser = OomParser::default();
             for line in &lines {

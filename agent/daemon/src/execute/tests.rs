@@ -9,10 +9,11 @@ use agent_core::probe::check::Check;
 use agent_core::probe::{Kind, Outcome};
 use agent_core::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
 use agent_core::runtime::effect::ImageInfo;
-use agent_core::runtime::observed::ListedPod;
+use agent_core::runtime::observed::{ContainerObserved, ContainerState, ListedPod};
 use agent_core::runtime::{ContainerId, ImageId, PodUid, SandboxId};
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 
@@ -29,6 +30,8 @@ struct Slow {
     pulling: AtomicUsize,
     pulling_max: AtomicUsize,
     dropped: AtomicBool,
+    /// What every pod has.
+    containers: Mutex<Vec<ContainerObserved>>,
 }
 
 fn no<T>(operation: &'static str) -> Answered<T> {
@@ -71,7 +74,8 @@ impl Runtime for Slow {
         no("list")
     }
     async fn inspect(&self, _: &PodUid) -> Answered<(Option<PodKey>, PodObservation)> {
-        Ok((None, PodObservation::default()))
+        let containers = self.containers.lock().unwrap().clone();
+        Ok((None, PodObservation { containers, ..PodObservation::default() }))
     }
     async fn run_sandbox(&self, _: &SandboxConfig) -> Answered<SandboxId> {
         no("run_sandbox")
@@ -373,4 +377,21 @@ async fn a_probe_is_answered_once_unless_it_is_cancelled() {
     assert!(rig.tasks.drain(Duration::from_secs(1)).await);
     assert!(rig.to.send(PodEvent::Tick));
     assert!(matches!(rig.answers.recv().await, PodEvent::Tick));
+}
+
+#[tokio::test]
+async fn who_was_killed_by_the_kernel_is_told_also_if_the_runtime_missed_it() {
+    let rig = rig(1);
+    let killed = |id: &str| ContainerObserved {
+        state: ContainerState::Exited,
+        exit_code: 137,
+        reason: "Error".to_owned(),
+        ..ContainerObserved::created(id, "s", id, 0, agent_core::time::Wall(1))
+    };
+    *rig.driver.containers.lock().unwrap() = vec![killed("of-the-kernel"), killed("of-somebody")];
+    let observer = rig.executor.observer();
+    observer.kills().add("of-the-kernel".into());
+    let (_, seen) = observer.inspect(&"u-1".into()).await.unwrap();
+    let reasons: Vec<_> = seen.containers.iter().map(|c| c.reason.as_str()).collect();
+    assert_eq!(reasons, ["OOMKilled", "Error"]);
 }

@@ -7,7 +7,7 @@
 //! [`agent_core::allocation`]. Upstream refuses to start then.
 
 use std::path::Path;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
 use agent_core::allocation::checkpoint::{self, ACTUATED, ALLOCATED, BYTES_MAX};
 use agent_core::allocation::{Allocations, Amounts, PodAllocation};
@@ -29,6 +29,14 @@ pub enum Whose {
     Pod,
 }
 
+/// What containers have.
+#[derive(Debug, Default)]
+pub(super) struct Actuated {
+    all: Allocations,
+    /// The last write failed: what is on disk is older.
+    unwritten: bool,
+}
+
 impl PodDirs {
     /// Reads both records: what pods were given, and what their containers have.
     ///
@@ -39,7 +47,7 @@ impl PodDirs {
             (read(&self.root().join(ALLOCATED))?, read(&self.root().join(ACTUATED))?);
         // Of pods that are gone: an agent died before it forgot them.
         actuated.retain(|uid, _| self.pod_dir(uid).is_ok_and(|own| own.is_dir()));
-        *self.actuated.lock().unwrap_or_else(PoisonError::into_inner) = actuated.clone();
+        *self.have() = Actuated { all: actuated.clone(), unwritten: false };
         Ok((allocated, actuated))
     }
 
@@ -59,49 +67,57 @@ impl PodDirs {
     /// Remembers what a container or the pod itself has, or is about to have.
     ///
     /// # Errors
-    /// The step that failed; it is remembered until the agent ends.
+    /// The step that failed; it is remembered until the agent ends, and written with the next that is recorded.
     pub fn record_actuated(
         &self,
         uid: &PodUid,
         whose: Whose,
         resources: ResourceRequirements,
     ) -> Result<(), DriverError> {
-        let mut all = self.actuated.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.get(uid).and_then(|pod| match &whose {
+        let mut have = self.have();
+        let known = have.all.get(uid).and_then(|pod| match &whose {
             Whose::Container(name) => pod.containers.get(name),
             Whose::Pod => pod.pod.as_ref(),
         });
         let is_nothing = Amounts::of(Some(&resources)) == Amounts::default();
         if known == Some(&resources) || (known.is_none() && is_nothing) {
-            return Ok(());
+            return if have.unwritten { Ok(self.write_actuated(&mut have)?) } else { Ok(()) };
         }
-        let pod = all.entry(uid.clone()).or_default();
+        let pod = have.all.entry(uid.clone()).or_default();
         match whose {
             Whose::Container(name) => drop(pod.containers.insert(name, resources)),
             Whose::Pod => pod.pod = Some(resources),
         }
-        Ok(self.write_actuated(&all)?)
+        Ok(self.write_actuated(&mut have)?)
     }
 
     /// What the pod has, as far as it was remembered.
     #[must_use]
     pub fn actuated(&self, uid: &PodUid) -> Option<PodAllocation> {
-        self.actuated.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
+        self.have().all.get(uid).cloned()
     }
 
     /// Nothing of the pod is left.
     pub(super) fn forget_actuated(&self, uid: &PodUid) {
-        let mut all = self.actuated.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.remove(uid).is_some()
-            && let Err(error) = self.write_actuated(&all)
+        let mut have = self.have();
+        if have.all.remove(uid).is_some()
+            && let Err(error) = self.write_actuated(&mut have)
         {
             tracing::warn!(%uid, error = %chain(&error), "what the pod's containers had is not forgotten on disk");
         }
     }
 
-    fn write_actuated(&self, all: &Allocations) -> Result<(), FilesError> {
+    fn write_actuated(&self, have: &mut Actuated) -> Result<(), FilesError> {
         let path = self.root().join(ACTUATED);
-        files::write_atomic(&path, &checkpoint::encode(all), FILE_MODE, Durability::Rebuildable)
+        have.unwritten = true;
+        files::write_atomic(&path, &checkpoint::encode(&have.all), FILE_MODE, Durability::Rebuildable)?;
+        have.unwritten = false;
+        Ok(())
+    }
+
+    fn have(&self) -> MutexGuard<'_, Actuated> {
+        // What is remembered is true, whatever panicked beside it.
+        self.actuated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

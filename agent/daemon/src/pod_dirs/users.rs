@@ -4,8 +4,9 @@
 //! answered, and is free again only when its pod's directory is gone; what an earlier agent gave is read before the first
 //! one is given.
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
 use agent_core::drivers::{Class, DriverError};
 use agent_core::resources::user_ranges::{RECORD, RangeError, Record, UserRanges};
@@ -17,6 +18,14 @@ use super::{POD_DIR_MODE, PodDirs};
 
 /// A record has some hundred bytes.
 const RECORD_BYTES_MAX: u64 = 64 * 1024;
+
+/// Which ids pods have.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    ranges: UserRanges,
+    /// Pods whose ids are not, or perhaps not, on disk yet.
+    unwritten: BTreeSet<PodUid>,
+}
 
 impl PodDirs {
     /// The ids that pods may be given; those that pods have already are read from disk.
@@ -41,7 +50,7 @@ impl PodDirs {
                 }
             }
         }
-        *self.users.lock().unwrap_or_else(PoisonError::into_inner) = ranges;
+        *self.users() = Users { ranges, unwritten: BTreeSet::new() };
         Ok(self)
     }
 
@@ -51,19 +60,29 @@ impl PodDirs {
     /// None is free, or the record cannot be written.
     pub fn map_users(&self, uid: &PodUid) -> Result<IdMapping, DriverError> {
         let own = self.pod_dir(uid)?;
-        let mut ranges = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mapping, new) = ranges.give(uid).map_err(|e| refused(uid, &e))?;
-        if new && let Err(e) = write(&own, mapping) {
-            // It may be half there: the next try writes it anew.
-            ranges.release(uid);
-            return Err(e);
+        let mut users = self.users();
+        let (mapping, new) = users.ranges.give(uid).map_err(|e| refused(uid, &e))?;
+        if new {
+            users.unwritten.insert(uid.clone());
+        }
+        if users.unwritten.contains(uid) {
+            // A write that fails may be on disk nevertheless: nobody else is given these ids while the directory is there.
+            write(&own, mapping)?;
+            users.unwritten.remove(uid);
         }
         Ok(mapping)
     }
 
     /// The pod's directory is gone.
     pub(super) fn free_users(&self, uid: &PodUid) {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner).release(uid);
+        let mut users = self.users();
+        users.ranges.release(uid);
+        users.unwritten.remove(uid);
+    }
+
+    fn users(&self) -> MutexGuard<'_, Users> {
+        // Every change of it is whole before anything can panic.
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

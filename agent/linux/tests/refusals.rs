@@ -1,0 +1,216 @@
+//! Every write of the small drivers refused, one after the other, and cut off there (docs/testing.md, faults).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use agent_core::csi::inline::VolumeData;
+use agent_core::logs::rotation::Policy;
+use agent_core::time::Wall;
+use agent_core::volume::payload::Payload;
+use agent_core::volume::{FileContent, Medium, Plugin, SetUp, Work};
+use agent_faults::{Call, Deed, survives, survives_as};
+use agent_linux::files::{self, Durability, FilesError};
+use agent_linux::remove_tree::remove_tree;
+use agent_linux::volumes::{self, VolumeError, csi};
+use agent_linux::{log_rotation, pstore};
+
+fn names(calls: &[Call]) -> Vec<String> {
+    calls.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_file_is_the_old_one_or_the_new_one() {
+    let beside = ".a.orlop-new";
+    let [create, write, chmod] = ["openat", "write", "chmod"].map(|call| format!("{call} of {beside}"));
+    for (durability, synced) in [(Durability::Rebuildable, false), (Durability::Synced, true)] {
+        let calls = survives(&Deed {
+            prepare: &|root| fs::write(root.join("a"), "old").unwrap(),
+            act: &|root| files::write_atomic(&root.join("a"), b"new", 0o640, durability),
+            look: &|root| {
+                let text = fs::read_to_string(root.join("a")).unwrap();
+                assert!(["old", "new"].contains(&text.as_str()), "{text:?}");
+            },
+        });
+        let mut wanted = vec![format!("unlink of {beside}"), create.clone(), write.clone(), chmod.clone()];
+        wanted.extend(synced.then(|| format!("fsync of {beside}")));
+        wanted.push("rename of a".to_owned());
+        wanted.extend(synced.then(|| "fsync of ".to_owned()));
+        assert_eq!(names(&calls), wanted);
+    }
+}
+
+#[test]
+fn directories_are_made_in_the_end() {
+    let calls = survives(&Deed {
+        prepare: &|_| (),
+        act: &|root| files::make_dir(&root.join("pods/u/volumes"), 0o750),
+        look: &|_| (),
+    });
+    assert!(calls.len() >= 4, "{calls:?}");
+}
+
+#[test]
+fn a_tree_goes_and_nothing_beside_it() {
+    survives(&Deed {
+        prepare: &|root| {
+            fs::create_dir_all(root.join("pods/u/volumes/v")).unwrap();
+            for file in ["pods/u/etc-hosts", "pods/u/volumes/v/x", "pods/other"] {
+                fs::write(root.join(file), "x").unwrap();
+            }
+        },
+        act: &|root| remove_tree(&root.join("pods/u")),
+        look: &|root| assert!(root.join("pods/other").exists()),
+    });
+}
+
+#[test]
+fn last_words_of_a_kernel_are_in_one_of_two_places() {
+    let of = |root: &Path| ["store/dmesg-1", "store/dmesg-2"].map(|name| root.join(name));
+    let calls = survives(&Deed {
+        prepare: &|root| {
+            fs::create_dir(root.join("store")).unwrap();
+            for record in of(root) {
+                fs::write(record, "Oops").unwrap();
+            }
+        },
+        act: &|root| pstore::archive(&root.join("store"), &root.join("kept/boot")),
+        look: &|root| {
+            for record in of(root) {
+                let copy = root.join("kept/boot").join(record.file_name().unwrap());
+                let text = fs::read_to_string(&record).or_else(|_| fs::read_to_string(copy)).unwrap();
+                assert_eq!(text, "Oops");
+            }
+        },
+    });
+    assert!(names(&calls).contains(&"unlink of store/dmesg-2".to_owned()), "{calls:?}");
+}
+
+fn lines_of(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = File::open(path)?;
+    if path.extension().is_some_and(|ending| ending == "gz") {
+        flate2::read::GzDecoder::new(file).read_to_string(&mut text)?;
+    } else {
+        (&file).read_to_string(&mut text)?;
+    }
+    Ok(text)
+}
+
+#[test]
+fn no_line_of_a_log_is_lost() {
+    let before =
+        BTreeMap::from([("0.log.19700102-000000", "first\n"), ("0.log.19700103-000000", "second\n")]);
+    let rotate = |root: &Path| {
+        let log = root.join("0.log");
+        if log_rotation::size(&log)?.is_none() {
+            return Ok(());
+        }
+        let tidied = log_rotation::tidy(&log, &Policy::new(1, 5).unwrap())?;
+        tidied.failures.into_iter().next().map_or(Ok(()), Err)?;
+        log_rotation::set_aside(&log, Wall(3 * 24 * 3600 * 1_000_000_000)).map(drop)
+    };
+    let calls = survives(&Deed::<(), FilesError> {
+        prepare: &|root| {
+            fs::write(root.join("0.log"), "third\n").unwrap();
+            before.iter().for_each(|(name, text)| fs::write(root.join(name), text).unwrap());
+        },
+        act: &rotate,
+        look: &|root| {
+            for (name, text) in &before {
+                // A copy counts when the original is gone.
+                let kept = lines_of(&root.join(name)).or_else(|_| lines_of(&root.join(format!("{name}.gz"))));
+                assert_eq!(kept.unwrap(), *text);
+            }
+            let kept =
+                lines_of(&root.join("0.log")).or_else(|_| lines_of(&root.join("0.log.19700104-000000")));
+            assert_eq!(kept.unwrap(), "third\n");
+        },
+    });
+    assert!(names(&calls).contains(&"fsync of 0.log.19700102-000000.tmp".to_owned()), "{calls:?}");
+}
+
+#[test]
+fn whose_a_csi_volume_is_is_known_until_its_driver_has_let_go() {
+    let data = VolumeData { driver: "d".to_owned(), handle: "h".to_owned(), rest: BTreeMap::new() };
+    let target = |root: &Path| root.join("pods/u/volumes/kubernetes.io~csi/v/mount");
+    let recorded = |root: &Path| csi::recorded(&root.join("pods/u")).unwrap();
+    survives(&Deed {
+        prepare: &|_| (),
+        act: &|root| csi::prepare(&root.join("pods/u"), &target(root), &data),
+        look: &|root| assert!(recorded(root).len() <= 1),
+    });
+    survives(&Deed {
+        prepare: &|root| {
+            csi::prepare(&root.join("pods/u"), &target(root), &data).unwrap();
+            fs::create_dir(target(root)).unwrap();
+        },
+        act: &|root| csi::released(&target(root)),
+        // What is left is either still whose it was, or nobody's: an empty directory.
+        look: &|root| assert!(recorded(root).iter().all(|(_, found)| *found == data)),
+    });
+}
+
+/// The volume of files of pod `u` below `root`.
+fn volume(root: &Path, work: Work) -> SetUp {
+    let path = root.join("pods/u/volumes/kubernetes.io~x/v").display().to_string();
+    SetUp { name: "v".to_owned(), plugin: Plugin::ConfigMap, path, work, nested: Vec::new(), fs_group: None }
+}
+
+fn marker(root: &Path) -> String {
+    root.join("pods/u/plugins/kubernetes.io~empty-dir/wrapped_v").display().to_string()
+}
+
+fn set_up_files(root: &Path, files: &[(&str, &str)]) -> Result<(), VolumeError> {
+    let work =
+        Work::Files { medium: Medium::Disk, marker: marker(root), sources: Vec::new(), projected: false };
+    let content = |data: &str| FileContent { data: data.as_bytes().to_vec(), mode: 0o640, user: None };
+    let payload = files.iter().map(|(path, data)| ((*path).to_owned(), content(data))).collect();
+    volumes::set_up(&root.join("pods/u"), &volume(root, work), &payload, Wall(0)).map(drop)
+}
+
+/// What a container sees in the volume.
+fn seen(root: &Path) -> BTreeMap<String, String> {
+    let volume = root.join("pods/u/volumes/kubernetes.io~x/v");
+    let text = |path: &Path| fs::read_to_string(volume.join(path)).ok();
+    let names = ["a", "d/x", "d/y", "e"];
+    names.iter().filter_map(|name| Some(((*name).to_owned(), text(Path::new(name))?))).collect()
+}
+
+#[test]
+fn a_container_sees_all_files_of_one_version() {
+    const OLD: [(&str, &str); 3] = [("a", "1"), ("d/x", "1"), ("d/y", "1")];
+    const NEW: [(&str, &str); 3] = [("a", "2"), ("d/x", "2"), ("e", "2")];
+    let calls = survives_as(
+        &Deed {
+            prepare: &|root| set_up_files(root, &OLD).unwrap(),
+            act: &|root| set_up_files(root, &NEW),
+            look: &|root| {
+                let seen = seen(root);
+                // A new name shows once its link is made: what there is, is of one version.
+                let versions: BTreeSet<&String> = seen.values().collect();
+                assert!(versions.len() == 1 && seen.len() >= 2, "{seen:?}");
+            },
+        },
+        |root| {
+            // Versions are numbered: one that was begun before has left its number, and nothing else, to the next one.
+            let path = root.join("pods/u/volumes/kubernetes.io~x/v");
+            let names = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> =
+                names.map(|n| n.trim_end_matches(char::is_numeric).to_owned()).collect();
+            names.sort();
+            (seen(root), names)
+        },
+    );
+    assert!(names(&calls).iter().any(|call| call.starts_with("rename of ") && call.ends_with("/..data")));
+    let calls = survives(&Deed {
+        prepare: &|_| (),
+        act: &|root| {
+            let work = Work::EmptyDir { medium: Medium::Disk, marker: marker(root) };
+            volumes::set_up(&root.join("pods/u"), &volume(root, work), &Payload::new(), Wall(0)).map(drop)
+        },
+        look: &|_| (),
+    });
+    assert!(calls.len() > 5, "{calls:?}");
+}

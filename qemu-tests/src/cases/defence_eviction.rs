@@ -40,7 +40,7 @@ pub const CASES: &[Case] = &[
     HERE.case(
         "defence/eviction-restart",
         90,
-        "the agent is killed while a pod goes: it goes on with what is left of its grace, told once, and nobody else goes",
+        "the agent, then containerd are killed while a pod goes: its grace goes on, it is told once, and nobody else goes",
         eviction_restart,
     ),
 ];
@@ -272,6 +272,10 @@ fn eviction_restart(cx: &mut CaseContext<'_>) -> Result<()> {
     node.kill_agent()?;
     let killed = Instant::now();
     start_agent(&mut node)?;
+    // The call that lasts as long as the grace is cut off on its other end, too.
+    node.pass(Duration::from_secs(3))?;
+    node.kill_containerd()?;
+    node.start_containerd()?;
     let status = await_failed(cluster, "greater", 60)?;
     say::line(format!("  gone {:.1} s after the agent was killed", killed.elapsed().as_secs_f64()));
     ensure!(killed.elapsed() < Duration::from_secs(SOFT_GRACE_S.unsigned_abs() + 10), "its grace began anew");

@@ -228,15 +228,20 @@ fn whole(joined: &Joined) -> Result<()> {
     await_pod_gone(&joined.cluster, "whole", 60)
 }
 
-/// The agent is killed while it changes amounts.
+/// The agent, or its runtime, is killed while it changes amounts.
 fn killed(joined: &mut Joined) -> Result<()> {
-    for round in 1..=4 {
+    for round in 1..=6 {
         let resources =
             amounts((&format!("{round}0m"), &format!("{round}00m")), ("48Mi", &format!("{}Mi", 90 + round)));
         ask(joined, "holds", &resources)?;
         let node = joined.nodes.first_mut().context("the node")?;
-        node.kill_agent()?;
-        start_kubelet(node, Way::BootstrapKubeconfig)?;
+        if round % 3 == 0 {
+            node.kill_containerd()?;
+            node.start_containerd()?;
+        } else {
+            node.kill_agent()?;
+            start_kubelet(node, Way::BootstrapKubeconfig)?;
+        }
         let status = has(joined, "holds", &resources)?;
         ensure!(status.restart_count == 0, "it was restarted: {status:?}");
     }

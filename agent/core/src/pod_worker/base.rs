@@ -196,6 +196,10 @@ impl Base {
         if self.snapshot.as_ref().is_none_or(|have| have.as_of <= snapshot.as_of) {
             self.stopped.retain(|id| snapshot.sandboxes.iter().any(|s| s.id == *id));
             self.pre_stops.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
+            let snapshot = match &self.snapshot {
+                Some(have) => snapshot.following(have),
+                None => snapshot,
+            };
             let begun =
                 |c: &&ContainerObserved| matches!(c.state, ContainerState::Running | ContainerState::Exited);
             for c in snapshot.containers.iter().filter(begun) {

@@ -1,6 +1,7 @@
 //! What the runtime says is there, stamped with when it was asked.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -166,6 +167,31 @@ pub struct PodSnapshot {
     pub actuated: Option<Amounts>,
 }
 
+impl PodSnapshot {
+    /// This one, taken for what comes after `before`. Of two questions that were on their way at once the later may have read
+    /// a container's state first: what was seen to have started, or to have ended, stays so.
+    #[must_use]
+    pub fn following(self: Arc<Self>, before: &PodSnapshot) -> Arc<PodSnapshot> {
+        let overtaken = |c: &ContainerObserved| {
+            let earlier = before.containers.iter().find(|earlier| earlier.id == c.id)?;
+            earlier.state.follows(c.state).then_some(earlier)
+        };
+        if !self.containers.iter().any(|c| overtaken(c).is_some()) {
+            return self;
+        }
+        let containers = self.containers.iter().map(|c| overtaken(c).unwrap_or(c).clone()).collect();
+        Arc::new(PodSnapshot { containers, ..(*self).clone() })
+    }
+}
+
+impl ContainerState {
+    /// A container that was in this state cannot be in `other` after it.
+    fn follows(self, other: ContainerState) -> bool {
+        use ContainerState::{Created, Exited, Running};
+        matches!((other, self), (Created, Running | Exited) | (Running, Exited))
+    }
+}
+
 /// One line of a relist: enough to see that a pod changed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ListedPod {
@@ -182,4 +208,43 @@ pub struct ListedPod {
 pub struct RuntimeHint {
     /// The pod, where the event named one.
     pub uid: PodUid,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(as_of: u64, containers: &[(&str, ContainerState)]) -> PodSnapshot {
+        let seen = |(id, state): &(&str, ContainerState)| ContainerObserved {
+            state: *state,
+            ..ContainerObserved::created(*id, "s", "c", 0, Wall(1))
+        };
+        PodSnapshot {
+            pod: PodKey { namespace: "ns".into(), name: "p".into(), uid: "u".into() },
+            as_of: Mono(as_of),
+            sandboxes: Vec::new(),
+            containers: containers.iter().map(seen).collect(),
+            actuated: None,
+        }
+    }
+
+    #[test]
+    fn an_answer_that_was_overtaken_takes_nothing_back() {
+        use ContainerState::{Created, Exited, Running, Unknown};
+        for (before, after, held) in [
+            (Running, Created, Running),
+            (Exited, Created, Exited),
+            (Exited, Running, Exited),
+            (Created, Running, Running),
+            (Running, Exited, Exited),
+            (Running, Running, Running),
+            (Running, Unknown, Unknown),
+            (Unknown, Running, Running),
+        ] {
+            let later = Arc::new(snapshot(2, &[("new", Created), ("c", after)]));
+            let followed = later.clone().following(&snapshot(1, &[("c", before), ("gone", Running)]));
+            assert_eq!(*followed, snapshot(2, &[("new", Created), ("c", held)]), "{before:?} {after:?}");
+            assert_eq!(Arc::ptr_eq(&followed, &later), after == held, "copied without need");
+        }
+    }
 }

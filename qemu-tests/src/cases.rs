@@ -18,6 +18,7 @@ pub mod cri_golden;
 pub mod defence_cgroups;
 pub mod defence_disk;
 pub mod defence_eviction;
+pub mod defence_images;
 pub mod defence_logs;
 pub mod defence_memory;
 pub mod defence_no_space;
@@ -112,6 +113,7 @@ pub fn all() -> Vec<Case> {
         lifecycle_hooks::CASES,
         lifecycle_logs::CASES,
         shutdown::CASES,
+        defence_images::CASES,
         defence_logs::CASES,
     ]
     .concat()

@@ -62,6 +62,8 @@ pub struct Options {
 const NODE: &str = "conformance";
 /// Where images for a VM are served, in the plane's network.
 const PORT: u16 = 5002;
+/// Memory of a VM: many tests have their pods on it at once.
+const MEMORY_MIB: u32 = 4096;
 
 /// Runs the tests; answers the counts of those that were begun.
 ///
@@ -114,6 +116,7 @@ fn booted(cluster: &mut Cluster, artefacts: &Path, suite: &Suite, wanted: &str) 
     images::make(cluster.run(), &dir, suite, wanted)?;
     registry::serve_in(cluster.pid()?, PORT, &dir)?;
     let mut vm = VmNode::plug(cluster, artefacts, NODE)?;
+    vm.give_memory(MEMORY_MIB);
     vm.mirror(images::REGISTRY, &format!("http://{ADDRESS}:{PORT}"));
     vm.boot(Some(cluster.token()))?;
     vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;

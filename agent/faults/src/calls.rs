@@ -57,6 +57,8 @@ const KNOWN: &[Known] = &[
     known(libc::SYS_unlinkat, "unlink", Object::At(0, 1)),
     known(libc::SYS_symlinkat, "symlink", Object::At(1, 2)),
     known(libc::SYS_linkat, "link", Object::At(2, 3)),
+    known(libc::SYS_mount, "mount", Object::Path(1)),
+    known(libc::SYS_umount2, "umount", Object::Path(0)),
     #[cfg(target_arch = "x86_64")]
     known(libc::SYS_chmod, "chmod", Object::Path(0)),
     #[cfg(target_arch = "x86_64")]

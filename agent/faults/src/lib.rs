@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod calls;
+pub mod mounted;
 mod seccomp;
 mod tree;
 
@@ -20,6 +21,7 @@ use std::sync::mpsc;
 use std::thread::{self, ScopedJoinHandle};
 
 use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::seccomp::Notification;
@@ -202,6 +204,19 @@ impl Drop for Naming<'_> {
 
 /// A directory with what was there before.
 struct Scene(tempfile::TempDir);
+
+impl Drop for Scene {
+    /// What is still mounted there goes first, so that nothing is removed through it.
+    fn drop(&mut self) {
+        for path in mounted::below(self.root()).into_iter().rev() {
+            if let Err(error) = umount2(&path, MntFlags::MNT_DETACH) {
+                // What is mounted there stays: removing the directory would remove what somebody else has.
+                eprintln!("{} stays mounted: {error}", path.display());
+                self.0.disable_cleanup(true);
+            }
+        }
+    }
+}
 
 impl Scene {
     fn of<T, E>(deed: &Deed<'_, T, E>) -> Scene {

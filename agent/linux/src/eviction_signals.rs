@@ -1,8 +1,8 @@
 //! How much is left of memory, disks and process ids. Some microseconds: it is asked several times a second when memory is
 //! nearly used up.
 //!
-//! In: where disks and pods are. Out: observations. Invariants: what cannot be read is left out; memory is what upstream
-//! counts, the machine's without its working set. Linux: proc(5), Documentation/admin-guide/cgroup-v2.rst.
+//! In: where disks and pods are. Out: observations. Invariants: what cannot be read is left out; memory that is left can
+//! be given. Linux: proc(5), Documentation/admin-guide/cgroup-v2.rst.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::disk_use;
 
 /// The unified hierarchy and /proc.
 const ROOTS: [&str; 2] = ["/sys/fs/cgroup", "/proc"];
-/// What is read of /proc: the rest of the machine's account costs more than all of this.
-const OF_PROC: [&str; 4] = ["meminfo", "loadavg", "sys/kernel/pid_max", "sys/kernel/threads-max"];
+/// What is read of /proc besides meminfo: the rest of the machine's account costs more than all of this.
+const OF_PROC: [&str; 3] = ["loadavg", "sys/kernel/pid_max", "sys/kernel/threads-max"];
 
 /// Where to look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,10 +59,11 @@ fn observe_in(cgroups: &Path, proc: &Path, places: &Places, at: Wall) -> Observa
         found.insert(signal, Observation { at, available: amount(available), capacity: amount(capacity) });
     };
     let read = |name: &str| std::fs::read_to_string(proc.join(name)).ok();
-    let node = host::usage(at, |name| OF_PROC.contains(&name).then(|| read(name)).flatten());
-    if let Some((left, used)) = node.memory.available.zip(node.memory.working_set) {
-        add(Signal::MemoryAvailable, left, left.saturating_add(used));
+    let meminfo = read("meminfo").unwrap_or_default();
+    if let Some((left, all)) = host::left(&meminfo).zip(host::kilobytes(&meminfo, "MemTotal")) {
+        add(Signal::MemoryAvailable, left, all);
     }
+    let node = host::usage(at, |name| OF_PROC.contains(&name).then(|| read(name)).flatten());
     if let Some((used, max)) = node.tasks.threads.zip(node.tasks.threads_max) {
         add(Signal::PidAvailable, max.saturating_sub(used), max);
     }
@@ -107,7 +108,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        let meminfo = "MemTotal: 1000 kB\nMemFree: 300 kB\nInactive(file): 100 kB\n";
+        let meminfo = "MemTotal: 1000 kB\nMemFree: 300 kB\nInactive(file): 60 kB\nSReclaimable: 40 kB\n";
         write("proc/meminfo", meminfo);
         write("proc/loadavg", "0.0 0.0 0.0 2/90 4711\n");
         write("proc/sys/kernel/pid_max", "100\n");

@@ -9,11 +9,12 @@ use agent_core::csi::inline::VolumeData;
 use agent_core::logs::rotation::Policy;
 use agent_core::time::Wall;
 use agent_core::volume::payload::Payload;
-use agent_core::volume::{FileContent, Medium, Plugin, SetUp, Work};
-use agent_faults::{Call, Deed, survives, survives_as};
+use agent_core::volume::sub_path::{SUB_PATHS, SubPath};
+use agent_core::volume::{Bind, FileContent, Medium, Plugin, SetUp, Work};
+use agent_faults::{Call, Deed, mounted, survives, survives_as};
 use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
-use agent_linux::volumes::{self, VolumeError, csi};
+use agent_linux::volumes::{self, VolumeError, csi, sub_path};
 use agent_linux::{log_rotation, pstore};
 
 fn names(calls: &[Call]) -> Vec<String> {
@@ -213,4 +214,90 @@ fn a_container_sees_all_files_of_one_version() {
         look: &|_| (),
     });
     assert!(calls.len() > 5, "{calls:?}");
+}
+
+/// What is mounted where, and what is seen there.
+type Sight = BTreeMap<String, (usize, String)>;
+
+/// Directories and files of the pod; on which of them something is mounted, how often; what is in the files.
+fn sight(root: &Path) -> Sight {
+    let mounts = mounted::below(root);
+    let mut all = Sight::new();
+    let mut rest = vec![root.to_owned()];
+    while let Some(path) = rest.pop() {
+        if path.is_dir() {
+            rest.extend(fs::read_dir(&path).expect("readable").map(|e| e.expect("readable").path()));
+        }
+        let name = path.strip_prefix(root).expect("below").display().to_string();
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        all.insert(name, (mounts.iter().filter(|m| **m == path).count(), text));
+    }
+    all
+}
+
+/// The data of the volume that a pod is given a part of, or the whole.
+fn make_disk(root: &Path) {
+    fs::create_dir_all(root.join("disk/there")).expect("made");
+    fs::write(root.join("disk/there/f"), "precious").expect("written");
+}
+
+fn is_unharmed(root: &Path) {
+    assert_eq!(fs::read_to_string(root.join("disk/there/f")).expect("there"), "precious");
+}
+
+/// Everything that one of these can have of mounts: a tmpfs, a directory with a group, a part that is there and one that
+/// is made.
+fn with_mounts(root: &Path) -> Vec<Box<dyn Fn() -> Result<(), VolumeError> + '_>> {
+    let pod = move || root.join("pods/u");
+    let part = move |path: &str| SubPath {
+        volume: "v".to_owned(),
+        container: "c".to_owned(),
+        root: root.join("disk").display().to_string(),
+        path: path.to_owned(),
+        target: pod().join(SUB_PATHS).join("v/c").join(path.len().to_string()).display().to_string(),
+    };
+    let tmpfs = move || {
+        let work = Work::EmptyDir { medium: Medium::Memory(1 << 20), marker: marker(root) };
+        volumes::set_up(&pod(), &volume(root, work), &Payload::new(), Wall(0)).map(drop)
+    };
+    let bound = move || {
+        let source = root.join("disk").display().to_string();
+        let options = vec!["nosuid".to_owned()];
+        let work = Work::Bind(Bind { source, read_only: false, options, one_pod: true, by_root: false });
+        let volume = SetUp { fs_group: Some(4711), ..volume(root, work) };
+        volumes::set_up(&pod(), &volume, &Payload::new(), Wall(0)).map(drop)
+    };
+    vec![
+        Box::new(tmpfs),
+        Box::new(bound),
+        Box::new(move || sub_path::mount_part(&pod(), &part("there"))),
+        Box::new(move || sub_path::mount_part(&pod(), &part("made/for/it"))),
+    ]
+}
+
+#[test]
+fn what_is_mounted_is_mounted_once_and_goes_in_the_end() {
+    if !agent_linux::process::is_root() {
+        eprintln!("not tried: only root may mount");
+        return;
+    }
+    for (number, mount) in ["tmpfs", "bound", "part", "part that is made"].into_iter().enumerate() {
+        let set_up = |root: &Path| with_mounts(root)[number]();
+        let looked = |root: &Path| {
+            is_unharmed(root);
+            assert!(mounted::below(root).len() <= 1, "{mount}: {:?}", mounted::below(root));
+        };
+        let calls = survives_as(&Deed { prepare: &make_disk, act: &set_up, look: &looked }, sight);
+        assert!(names(&calls).iter().any(|call| call.starts_with("mount of ")), "{mount}: {calls:?}");
+        let mounted_before = |root: &Path| {
+            make_disk(root);
+            set_up(root).unwrap();
+        };
+        let tear_down = |root: &Path| volumes::tear_down(&root.join("pods/u"));
+        let calls = survives_as(&Deed { prepare: &mounted_before, act: &tear_down, look: &looked }, |root| {
+            assert!(mounted::below(root).is_empty(), "{mount}");
+            sight(root)
+        });
+        assert!(names(&calls).iter().any(|call| call.starts_with("umount of ")), "{mount}: {calls:?}");
+    }
 }

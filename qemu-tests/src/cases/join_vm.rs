@@ -66,6 +66,7 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     let requests = certificate_requests(&cluster)?;
     ensure!(requests.len() == 2, "one request for each node: {requests:?}");
     ensure_served(&cluster)?;
+    ensure_memory(&cluster, &mut vm)?;
     tools::ensure_usable(cx, &cluster, &mut vm)?;
     amounts::ensure_changed(&cluster, &mut vm)?;
     metrics_server::stop(&mut cluster)?;
@@ -223,6 +224,25 @@ fn ensure_served(cluster: &Cluster) -> Result<()> {
     ensure_cadvisor(cluster)?;
     cluster.kubectl(&["delete", "pod", RUN, "--grace-period=1"])?;
     await_pod_gone(cluster, RUN, 60)
+}
+
+/// The node's working set is that of the root cgroup: the kernel's own memory is not in it.
+fn ensure_memory(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
+    const CHANGES_BY: i64 = 20 << 20;
+    let told = cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{VM}/proxy/stats/summary")])?;
+    let told: serde_json::Value = serde_json::from_str(&told).context("the summary")?;
+    let told = told["node"]["memory"]["workingSetBytes"].as_i64().context("no working set")?;
+    let of_root = vm.vm()?.shell()?.must(
+        "u=0; while read k v; do case $k in anon|file) u=$((u + v));; inactive_file) u=$((u - v));; esac; done \
+         < /sys/fs/cgroup/memory.stat; echo $u",
+    )?;
+    let of_root: i64 = of_root.trim().parse().with_context(|| format!("the root's: {of_root:?}"))?;
+    say::line(format!("  working set: {} MiB, the root cgroup's {} MiB", told >> 20, of_root >> 20));
+    ensure!(
+        (told - of_root).abs() < CHANGES_BY,
+        "the node tells {told} bytes, its root cgroup has {of_root}"
+    );
+    Ok(())
 }
 
 /// What only a unified hierarchy tells: pressure, the parts of the machine, pods' own cgroups.

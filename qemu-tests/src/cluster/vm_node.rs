@@ -35,6 +35,7 @@ pub struct VmNode {
     wire: Wire,
     ca_hash: String,
     clock: Option<&'static str>,
+    memory_mib: Option<u32>,
     disk: Option<PathBuf>,
     keeps_last_words: bool,
     /// `kubelet` of its NodeConfig.
@@ -68,6 +69,7 @@ impl VmNode {
             wire,
             ca_hash,
             clock,
+            memory_mib: None,
             disk,
             keeps_last_words,
             kubelet,
@@ -93,6 +95,11 @@ impl VmNode {
     /// Gives it a second disk, whose file stays the caller's.
     pub fn add_disk(&mut self, file: PathBuf) {
         self.disk = Some(file);
+    }
+
+    /// It has so much memory, MiB, from the next boot on.
+    pub fn give_memory(&mut self, mebi: u32) {
+        self.memory_mib = Some(mebi);
     }
 
     /// Its firmware has a place for what a dying kernel says.
@@ -124,7 +131,8 @@ impl VmNode {
         let config = node_config(&self.name, self.wire, &self.ca_hash, token, (&self.kubelet, &self.mirrors));
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
-        let board = Board { uuid: &uuid, clock: self.clock, disk, keeps_last_words };
+        let (clock, memory_mib) = (self.clock, self.memory_mib);
+        let board = Board { uuid: &uuid, clock, disk, keeps_last_words, memory_mib };
         self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config)?);
         Ok(())
     }

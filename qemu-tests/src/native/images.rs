@@ -39,6 +39,15 @@ pub fn stand_in_pause() -> String {
     format!("{HOST}/e2e/pause:1")
 }
 
+/// How many images there are that nobody needs ([`spare`]).
+pub const SPARES: u32 = 60;
+
+/// One of many images that differ in their configuration alone.
+#[must_use]
+pub fn spare(number: u32) -> String {
+    format!("{HOST}/e2e/spare:{number}")
+}
+
 /// Fills a registry directory.
 ///
 /// # Errors
@@ -63,6 +72,10 @@ pub fn make_registry(run: &Arc<Run>, dir: &Path) -> Result<()> {
     ] {
         let config = json!({"Env": ["PATH=/bin"], "Cmd": command});
         blobs.image(name, "1", &config, std::slice::from_ref(&layer))?;
+    }
+    for number in 0..SPARES {
+        let config = json!({"Env": ["PATH=/bin", format!("NUMBER={number}")], "Cmd": ["/bin/sh"]});
+        blobs.image("e2e/spare", &number.to_string(), &config, std::slice::from_ref(&layer))?;
     }
     Ok(())
 }

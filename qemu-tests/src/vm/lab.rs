@@ -116,6 +116,8 @@ pub struct Board<'a> {
     pub disk: Option<&'a Path>,
     /// Its firmware keeps what a dying kernel says, over boots.
     pub keeps_last_words: bool,
+    /// Its memory, MiB, if not [`MEMORY_MIB`].
+    pub memory_mib: Option<u32>,
 }
 
 /// How the kernel's own start ended.
@@ -216,6 +218,7 @@ impl Lab {
                     erst: erst.clone(),
                 },
                 network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },
+                memory_mib: board.memory_mib.unwrap_or(machine.memory_mib),
                 ..machine
             })
         })

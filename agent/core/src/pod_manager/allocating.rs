@@ -56,13 +56,18 @@ pub(super) struct Allocating {
     urgent: bool,
     /// The same, and nobody waits.
     changed: bool,
-    write_at: Option<Mono>,
+    /// What nobody waits for is written then.
+    late_at: Option<Mono>,
+    /// The last record could not be written; the next one is tried then.
+    again_at: Option<Mono>,
     /// Workers that are to be told of their pod once it is on disk.
     untold: BTreeSet<PodUid>,
     /// Requests that wait.
     queue: BTreeSet<PodUid>,
     /// What was last said of them.
     said: BTreeMap<PodUid, PendingResize>,
+    /// The generation that each pod's worker was told of.
+    told: BTreeMap<PodUid, Option<i64>>,
     /// Why they are to be judged now.
     trigger: Option<&'static str>,
     retry_at: Option<Mono>,
@@ -81,13 +86,30 @@ impl Allocating {
         given.map_or_else(|| Arc::clone(pod), |given| given.apply(pod))
     }
 
-    /// The pod as its worker may know it; `None` while that is not on disk.
-    fn known(&self, uid: &PodUid, pod: &Arc<Pod>) -> Option<Arc<Pod>> {
-        match (self.durable.get(uid), self.given.contains_key(uid)) {
-            (Some(durable), _) => Some(durable.apply(pod)),
-            (None, true) => None,
-            (None, false) => Some(Arc::clone(pod)),
+    /// The pod as its worker may know it; `None` while that is not on disk. Its status says which generation it knows: while
+    /// nothing is decided about what that asks for, it is the one before, or people would take the resize for done.
+    fn known(&mut self, uid: &PodUid, pod: &Arc<Pod>) -> Option<Arc<Pod>> {
+        let mut known = match (self.durable.get(uid), self.given.contains_key(uid)) {
+            (Some(durable), _) => durable.apply(pod),
+            (None, true) => return None,
+            (None, false) => Arc::clone(pod),
+        };
+        if self.undecided(uid, pod) {
+            let shown = || pod.status.as_ref().and_then(|status| status.observed_generation);
+            let told = *self.told.entry(uid.clone()).or_insert_with(shown);
+            Arc::make_mut(&mut known).metadata.generation = told;
+        } else {
+            self.told.insert(uid.clone(), pod.metadata.generation);
         }
+        Some(known)
+    }
+
+    /// The pod was neither given what it asks for, to be told of it, nor refused it.
+    fn undecided(&self, uid: &PodUid, pod: &Pod) -> bool {
+        let refused = || self.said.get(uid).is_some_and(|said| said.generation == pod.metadata.generation);
+        let given = || self.durable.get(uid) == self.given.get(uid);
+        pod.metadata.deletion_timestamp.is_none()
+            && if self.queue.contains(uid) { !refused() } else { !given() }
     }
 
     /// The pod is admitted with what it asks for, unless it was before.
@@ -118,26 +140,29 @@ impl Allocating {
         self.untold.remove(uid);
         self.queue.remove(uid);
         self.said.remove(uid);
+        self.told.remove(uid);
     }
 
     fn write(&mut self, now: Now, out: &mut Outbox<ManagerAction>) {
-        let due = self.write_at.is_some_and(|at| at <= now.mono);
-        if self.changed && !self.urgent && self.write_at.is_none() {
-            self.write_at = Some(now.mono.after(WRITE_LATE));
+        if self.changed && self.late_at.is_none() {
+            self.late_at = Some(now.mono.after(WRITE_LATE));
         }
-        let begins = (self.urgent && (self.write_at.is_none() || due)) || (self.changed && due);
-        if self.writing.is_some() || !begins {
+        let due = |at: Option<Mono>| at.is_some_and(|at| at <= now.mono);
+        let wanted = self.urgent || (self.changed && due(self.late_at));
+        if self.writing.is_some() || !wanted || !(self.again_at.is_none() || due(self.again_at)) {
             return;
         }
         let all = Arc::new(self.given.clone());
         self.writing = Some(Arc::clone(&all));
-        (self.urgent, self.changed, self.write_at) = (false, false, None);
+        (self.urgent, self.changed) = (false, false);
+        (self.late_at, self.again_at) = (None, None);
         out.push(ManagerAction::Allocated(all));
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {
         let retry = self.retry_at.filter(|_| !self.queue.is_empty());
-        self.write_at.filter(|_| self.writing.is_none()).into_iter().chain(retry).min()
+        let write = if self.urgent { self.again_at } else { self.late_at };
+        write.filter(|_| self.writing.is_none()).into_iter().chain(retry).min()
     }
 }
 
@@ -149,7 +174,9 @@ impl PodManager {
             out.push(ManagerAction::Resize(ResizeNote::Requested(change)));
         }
         self.ask(&uid, new, out);
-        let changed = old.is_some_and(|old| PodAllocation::of(&old).differs(new));
+        let changed = old.is_some_and(|old| {
+            old.metadata.generation != new.metadata.generation || PodAllocation::of(&old).differs(new)
+        });
         if changed && self.allocating.queue.contains(&uid) {
             self.allocating.trigger = Some("pod_updated");
         }
@@ -239,7 +266,7 @@ impl PodManager {
                     book.durable.insert(uid.clone(), given.clone());
                 }
             }
-            (book.urgent, book.write_at) = (true, Some(now.mono.after(WRITE_AGAIN)));
+            (book.urgent, book.again_at) = (true, Some(now.mono.after(WRITE_AGAIN)));
         }
         for uid in news {
             if let Some(pod) = self.desired.get(&uid).map(Arc::clone)
@@ -301,7 +328,10 @@ impl PodManager {
         for uid in self.in_order() {
             let Some(wanted) = self.desired.get(&uid).map(Arc::clone) else { continue };
             match self.judge_resize(&uid, &wanted) {
-                None => drop(self.allocating.queue.remove(&uid)),
+                None => {
+                    self.allocating.queue.remove(&uid);
+                    self.tell_decided(&uid, out);
+                }
                 Some(Ok(())) => self.grant(&uid, &wanted, trigger, out),
                 Some(Err(refusal)) => self.refuse(&uid, &wanted, &refusal, out),
             }
@@ -372,6 +402,17 @@ impl PodManager {
         }
         if self.allocating.said.insert(uid.clone(), said.clone()).as_ref() != Some(&said) {
             tell(uid, PodEvent::ResizePending(Some(said)), out);
+        }
+        self.tell_decided(uid, out);
+    }
+
+    /// Something was decided about what the pod asks for: if its worker has not heard of that generation it does now.
+    fn tell_decided(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
+        let Some(pod) = self.desired.get(uid).map(Arc::clone) else { return };
+        let book = &self.allocating;
+        let late = book.told.get(uid).is_some_and(|told| *told != pod.metadata.generation);
+        if late && !book.undecided(uid, &pod) && self.workers.contains_key(uid) {
+            self.tell_desired(uid, &pod, out);
         }
     }
 }

@@ -21,11 +21,16 @@ pub fn usage(at: Wall, read: impl Fn(&str) -> Option<String>) -> Usage {
     let kb = |name: &str| kilobytes(&meminfo, name);
     let pressure = |name: &str| -> Option<Psi> { psi(&read(name)?) };
     let less = |all: &str, rest: &str| Some(kb(all)?.saturating_sub(kb(rest)?));
+    let rss = kb("AnonPages");
+    // What the root cgroup's memory.stat calls `file`, without the kernel's sums over all cgroups.
+    let cache = kb("Cached")
+        .map(|cached| ["Buffers", "SwapCached"].into_iter().filter_map(kb).fold(cached, u64::saturating_add));
     let mut memory = Memory {
-        usage: less("MemTotal", "MemFree"),
+        // As upstream: the kernel's own memory is nobody's.
+        usage: rss.zip(cache).map(|(rss, cache)| rss.saturating_add(cache)),
         limit: kb("MemTotal"),
-        rss: kb("AnonPages"),
-        cache: kb("Cached"),
+        rss,
+        cache,
         mapped_file: kb("Mapped"),
         active_file: kb("Active(file)"),
         inactive_file: kb("Inactive(file)"),
@@ -43,6 +48,16 @@ pub fn usage(at: Wall, read: impl Fn(&str) -> Option<String>) -> Usage {
     usage.io.psi = pressure("pressure/io");
     usage.tasks = tasks(&read);
     usage
+}
+
+/// What the machine can still give without taking a page that is in use: what is free, file pages that nobody touched
+/// of late, caches of the kernel. Never more than its memory without the working set, in which the kernel's own memory and
+/// huge pages are not.
+#[must_use]
+pub fn left(meminfo: &str) -> Option<u64> {
+    ["MemFree", "Inactive(file)", "SReclaimable"]
+        .into_iter()
+        .try_fold(0, |sum: u64, name| sum.checked_add(kilobytes(meminfo, name)?))
 }
 
 /// Threads of the whole machine and how many there may be.

@@ -196,7 +196,8 @@ fn texts_of_proc() {
     let files = [
         (
             "meminfo",
-            "MemTotal: 10 kB\nMemFree: 4 kB\nAnonPages: 2 kB\nInactive(file): 1 kB\nSwapTotal: 8 kB\nSwapFree: 5 kB\n",
+            "MemTotal: 10 kB\nMemFree: 2 kB\nBuffers: 1 kB\nCached: 2 kB\nSwapCached: 1 kB\nInactive(file): 1 kB\n\
+             SwapTotal: 8 kB\nSwapFree: 5 kB\nAnonPages: 2 kB\nSReclaimable: 1 kB\n",
         ),
         ("stat", "cpu  10 2 3 400 5 1 1 9 0 0\ncpu0 1 1 1 1\nbtime 1700000000\n"),
         ("vmstat", "pgfault 7\npgmajfault 3\noom_kill 0\n"),
@@ -209,6 +210,9 @@ fn texts_of_proc() {
     assert_eq!((node.cpu.user_ns, node.cpu.total_ns), (Some(120_000_000), Some(170_000_000)));
     assert_eq!((node.memory.usage, node.memory.working_set), (Some(6 << 10), Some(5 << 10)));
     assert_eq!((node.memory.available, node.memory.major_page_faults), (Some(5 << 10), Some(3)));
+    assert_eq!((node.memory.rss, node.memory.cache), (Some(2 << 10), Some(4 << 10)));
+    assert_eq!(host::left(files[0].1), Some(4 << 10), "the kernel has a kilobyte that it does not give back");
+    assert_eq!(host::left("MemFree: 2 kB\n"), None);
     assert_eq!((node.swap.usage, node.swap.limit), (Some(3 << 10), Some(8 << 10)));
     assert_eq!((node.tasks.threads, node.tasks.threads_max, node.io.psi), (Some(3518), Some(1000), None));
     assert_eq!(host::boot_time(files[1].1), Some(Wall(1_700_000_000_000_000_000)));

@@ -48,7 +48,7 @@ fn hierarchy(root: &Path) -> String {
 fn pods_of_every_class_are_found_with_their_containers() {
     let (root, proc) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let id = hierarchy(root.path());
-    let meminfo = "MemTotal: 10 kB\nMemFree:   4 kB\nInactive(file): 1 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
+    let meminfo = "MemTotal: 10 kB\nAnonPages: 2 kB\nCached: 4 kB\nInactive(file): 1 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
     write(proc.path(), &[("meminfo", meminfo), ("stat", "cpu 1 1 1 1 1 1 1\n")]);
     write(&proc.path().join("77/net"), &[("dev", "eth0: 1 1 1 1 1 1 1 1 2 2 2 2 2 2 2 2\n")]);
     let mut found = snapshot_of(root.path(), proc.path(), &question(Extent::Cadvisor)).unwrap();

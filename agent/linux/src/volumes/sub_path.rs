@@ -76,7 +76,7 @@ fn unsafe_path(part: &SubPath, e: Errno) -> VolumeError {
     let SubPath { volume, container, path, .. } = part;
     let why = match e {
         Errno::EXDEV | Errno::ELOOP => "it leads out of the volume".to_owned(),
-        other => other.to_string(),
+        other => std::io::Error::from(other).to_string(),
     };
     refused(format!(
         "failed to prepare subPath for volumeMount {volume:?} of container {container:?}: {path}: {why}"
@@ -87,6 +87,7 @@ fn unsafe_path(part: &SubPath, e: Errno) -> VolumeError {
 fn make(volume: &OwnedFd, part: &SubPath) -> Result<(), VolumeError> {
     let failed = |e: Errno| {
         let SubPath { volume, container, path, .. } = part;
+        let e = std::io::Error::from(e);
         refused(format!(
             "failed to create subPath directory for volumeMount {volume:?} of container {container:?}: {path}: {e}"
         ))

@@ -89,12 +89,21 @@ pub(crate) fn fill(shell: &mut Shell, name: &str, mebi: i64) -> Result<()> {
     Ok(())
 }
 
-/// What the node counts as left, MiB.
+/// What the agent counts as left, MiB.
 pub(crate) fn left(shell: &mut Shell) -> Result<i64> {
-    let text = shell.must(
-        "while read k v u; do case $k in MemFree:) f=$v;; 'Inactive(file):') i=$v;; esac; done < /proc/meminfo; \
-         echo $(( (f + i) / 1024 ))",
-    )?;
+    counted(shell, "MemFree:|'Inactive(file):'|SReclaimable:", "MemNothing:")
+}
+
+/// What the upstream kubelet counts as left, MiB: memory of the kernel's own is.
+pub(crate) fn left_of_upstream(shell: &mut Shell) -> Result<i64> {
+    counted(shell, "MemTotal:|'Inactive(file):'", "AnonPages:|Cached:|Buffers:|SwapCached:")
+}
+
+fn counted(shell: &mut Shell, plus: &str, less: &str) -> Result<i64> {
+    let text = shell.must(&format!(
+        "n=0; while read k v u; do case $k in {plus}) n=$((n + v));; {less}) n=$((n - v));; esac; done < /proc/meminfo; \
+         echo $((n / 1024))",
+    ))?;
     text.trim().parse().with_context(|| format!("MiB left: {text:?}"))
 }
 

@@ -98,6 +98,64 @@ fn a_disk_that_is_full_holds_up_resizes_and_not_pods() {
 }
 
 #[test]
+fn who_goes_holds_nobody_up() {
+    let (a, b) = (asks("a", "400m"), asks("b", "100m"));
+    let mut m = beginning(&[&a], Leftovers::default());
+    act(&mut m, Mono(1), ManagerEvent::Recorded(true));
+    m.give_back(&PodUid::from("a"));
+    assert_eq!(
+        act(&mut m, Mono(2), ManagerEvent::Tick),
+        Vec::<String>::new(),
+        "nobody waits for that record"
+    );
+    let later = m.deadline().unwrap();
+    assert_eq!(later, Mono(2).after(Duration::from_secs(30)));
+    let words = act(&mut m, Mono(3), update(PodOp::Add, Source::Api, &[&b]));
+    assert!(words.last().is_some_and(|word| word.starts_with("write")), "{words:?}");
+    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "b"), Some(100));
+    assert_eq!(m.deadline().filter(|at| *at <= later), None, "and it is written by now");
+}
+
+/// Which generation the worker of `a` is told of.
+fn generation(m: &mut PodManager, event: ManagerEvent) -> Option<Option<i64>> {
+    let mut out = Outbox::new();
+    m.step(Now { mono: Mono(1), wall: Wall(1) }, event, &mut out);
+    let desired = |action| match action {
+        ManagerAction::Tell { uid, event: PodEvent::Desired(pod) } if uid.as_str() == "a" => Some(pod),
+        _ => None,
+    };
+    let told: Vec<Arc<Pod>> = out.drain().filter_map(desired).collect();
+    told.last().map(|pod| pod.metadata.generation)
+}
+
+#[test]
+fn a_generation_is_known_when_it_is_decided_what_it_is_given() {
+    let asks = |cpu: &str, generation: i64| {
+        let mut p = Pod::clone(&asks("a", cpu));
+        p.metadata.generation = Some(generation);
+        Arc::new(p)
+    };
+    let mut m = beginning(&[&asks("400m", 1)], Leftovers::default());
+    assert_eq!(generation(&mut m, api(&[&asks("400m", 1)])), Some(Some(1)));
+    // Given, and not on disk yet: its status must not look as if the resize were done.
+    assert_eq!(generation(&mut m, api(&[&asks("500m", 2)])), Some(Some(1)));
+    assert_eq!(generation(&mut m, ManagerEvent::Recorded(true)), Some(Some(2)));
+    // The disk is full, and another change comes.
+    assert_eq!(generation(&mut m, api(&[&asks("600m", 3)])), Some(Some(2)));
+    assert_eq!(generation(&mut m, ManagerEvent::Recorded(false)), None);
+    assert_eq!(generation(&mut m, api(&[&asks("600m", 4)])), Some(Some(2)));
+    let due = m.deadline().unwrap();
+    assert_eq!(act(&mut m, due, ManagerEvent::Tick), ["write1"]);
+    assert_eq!(generation(&mut m, ManagerEvent::Recorded(true)), Some(Some(4)));
+    // What is refused is decided, too, also when it is asked for again with something else.
+    assert_eq!(generation(&mut m, api(&[&asks("9000m", 5)])), Some(Some(5)));
+    assert_eq!(generation(&mut m, api(&[&asks("9000m", 6)])), Some(Some(6)));
+    // As is what is no longer asked for, and what asks for nothing else.
+    assert_eq!(generation(&mut m, api(&[&asks("600m", 7)])), Some(Some(7)));
+    assert_eq!(generation(&mut m, api(&[&asks("600m", 8)])), Some(Some(8)));
+}
+
+#[test]
 fn what_does_not_fit_waits_for_room() {
     let (a, b) = (asks("a", "400m"), asks("b", "400m"));
     let mut m = beginning(&[&a, &b], Leftovers::default());

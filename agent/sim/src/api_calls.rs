@@ -164,6 +164,9 @@ impl World {
         let Some(api) = &mut self.api else { return };
         let result = api.server.call(wall, &Who::Node(NODE.to_owned()), &flight.call);
         self.server_changed(Some(&flight.call));
+        if let (ApiCall::PatchPodStatus { pod, .. }, Ok(_)) = (&flight.call, &result) {
+            self.look_at_told(pod);
+        }
         let now = self.queue.now();
         if flight.incarnation != self.incarnation || now >= flight.limit {
             return; // Nobody waits for the answer any more.

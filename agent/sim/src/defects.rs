@@ -54,6 +54,8 @@ pub enum Defect {
     ActsBeforeItIsWritten,
     /// Gives containers ten times what their pods were given (ALLOC-CAP).
     GivesTooMuch,
+    /// Says nothing of resizes that wait or are under way (RESIZE-TOLD).
+    HidesResizes,
     /// Makes no cgroups for pods (CGROUP-MATCH).
     ForgetsCgroups,
     /// Writes `Running` after a terminal phase (STATUS-MONO).
@@ -91,6 +93,7 @@ impl Defect {
             Defect::RestartsDebuggers
                 | Defect::ActsBeforeItIsWritten
                 | Defect::GivesTooMuch
+                | Defect::HidesResizes
                 | Defect::TakesBackTheEnd
                 | Defect::ReportsEarly
                 | Defect::SaysNothing
@@ -168,9 +171,18 @@ impl Node {
     }
 
     /// Sends a call, or what the configured defect makes of it.
-    pub(crate) fn call(&mut self, owner: Owner, id: EffectId, call: ApiCall) {
+    pub(crate) fn call(&mut self, owner: Owner, id: EffectId, mut call: ApiCall) {
         let phase = |phase: &str| json!({ "status": { "phase": phase } });
         let mut also = None;
+        if let (Some(Defect::HidesResizes), ApiCall::PatchPodStatus { patch, .. }) = (self.defect, &mut call)
+        {
+            for list in ["/status/conditions", "/status/$setElementOrder~1conditions"] {
+                let conditions = patch.pointer_mut(list).and_then(serde_json::Value::as_array_mut);
+                conditions.into_iter().for_each(|all| {
+                    all.retain(|c| !c["type"].as_str().is_some_and(|name| name.starts_with("PodResize")));
+                });
+            }
+        }
         match (self.defect, owner, &call) {
             (Some(Defect::SaysNothing), Owner::Status, ApiCall::PatchPodStatus { .. })
             | (Some(Defect::KeepsMirrors), Owner::Mirrors, ApiCall::DeletePod { .. })

@@ -1,23 +1,27 @@
 //! What pods are given is changed while they live: somebody asks for other amounts, in steps so large that not all fit.
 //!
 //! In: chance of its own, so that runs without it stay what they are. Out: changed pods in the API, and what the checkers
-//! ALLOC-CAP and ALLOC-DURABLE see: what containers that run have, and what was on disk before they had it. Pods that come fit
-//! always: what is left beside the large steps is more than they all ask for. Upstream: the subresource `resize`.
+//! ALLOC-CAP, ALLOC-DURABLE and RESIZE-TOLD see: what containers that run have, what was on disk before they had it, and what
+//! their status says of it. Pods that come fit always: what is left beside the large steps is more than they all ask for.
+//! Upstream: the subresource `resize`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent_core::allocation::actuate::Step;
 use agent_core::allocation::{Allocations, Amounts};
+use agent_core::api::ObjectName;
 use agent_core::drivers::Class;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::runtime::observed::{ContainerState, PodSnapshot};
 use agent_core::runtime::{ContainerId, PodKey, PodUid};
+use agent_core::status::{PENDING_RESIZE, PROGRESS_OF_RESIZE};
 use agent_core::types::{Quantity, pod};
-use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, ResourceRequirements};
 use serde_json::{Value, json};
 
 use crate::calls::Call;
 use crate::defects::Defect;
+use crate::fake_api::Resource;
 use crate::fake_api::resource::text;
 use crate::rng::Rng;
 use crate::world::World;
@@ -217,6 +221,44 @@ impl World {
         let sum: i64 = pods.iter().map(|(uid, sum)| resizing.pod_has.get(*uid).unwrap_or(sum)).sum();
         if sum > CAPACITY {
             self.checks.report("ALLOC-CAP", format!("{sum}m are given of {CAPACITY}m"));
+        }
+    }
+
+    /// RESIZE-TOLD: a status was written that says the newest generation, and neither that a resize waits nor that one is under
+    /// way. Whoever asked takes it for done, so containers that run have what the pod asks for. A server that was put back gives
+    /// generations twice.
+    pub(crate) fn look_at_told(&mut self, name: &ObjectName) {
+        let (Some(resizing), Some(api)) = (&self.resizing, &self.api) else { return };
+        let shown = self.stored(Resource::Pods, &name.namespace, &name.name);
+        let Some(shown) = shown.and_then(|shown| serde_json::from_value::<Pod>(shown.clone()).ok()) else {
+            return;
+        };
+        let status = shown.status.clone().unwrap_or_default();
+        let open = |c: &PodCondition| [PENDING_RESIZE, PROGRESS_OF_RESIZE].contains(&c.type_.as_str());
+        let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        if api.went_back
+            || over
+            || shown.metadata.deletion_timestamp.is_some()
+            || status.observed_generation != shown.metadata.generation
+            || status.conditions.iter().flatten().any(open)
+        {
+            return;
+        }
+        let uid = pod::key(&shown).uid;
+        let mut wrong = Vec::new();
+        for (id, c) in self.runtime.containers.iter().filter(|(_, c)| c.pod.uid == uid) {
+            let mut all = pod::containers(&shown).iter().chain(pod::init_containers(&shown));
+            let spec = all.find(|spec| spec.name == c.observed.name);
+            let wanted = spec.and_then(|spec| spec.resources.as_ref()).map(milli);
+            let has = resizing.has.get(id).copied();
+            if c.observed.state == ContainerState::Running && wanted != has {
+                wrong.push(format!("{} has {has:?}m and is to have {wanted:?}m", c.observed.name));
+            }
+        }
+        if !wrong.is_empty() {
+            let generation = shown.metadata.generation.unwrap_or_default();
+            let text = format!("{} is told to be at {generation}: {}", pod::key(&shown), wrong.join(", "));
+            self.checks.report("RESIZE-TOLD", text);
         }
     }
 

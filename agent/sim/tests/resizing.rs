@@ -1,5 +1,5 @@
-//! Seeds with pods that are given other amounts while they live: each runs twice and must leave the same trace; ALLOC-CAP and
-//! ALLOC-DURABLE can fail.
+//! Seeds with pods that are given other amounts while they live: each runs twice and must leave the same trace; ALLOC-CAP,
+//! ALLOC-DURABLE and RESIZE-TOLD can fail.
 
 mod common;
 
@@ -19,4 +19,9 @@ fn alloc_cap_can_fail() {
 #[test]
 fn alloc_durable_can_fail() {
     common::caught(run_resizing, Defect::ActsBeforeItIsWritten, "ALLOC-DURABLE");
+}
+
+#[test]
+fn resize_told_can_fail() {
+    common::caught(run_resizing, Defect::HidesResizes, "RESIZE-TOLD");
 }

@@ -66,6 +66,8 @@ pub(super) struct Allocating {
     queue: BTreeSet<PodUid>,
     /// What was last said of them.
     said: BTreeMap<PodUid, PendingResize>,
+    /// Requests that are granted and waited before: their workers are told so with what they were given.
+    granted: BTreeSet<PodUid>,
     /// The generation that each pod's worker was told of.
     told: BTreeMap<PodUid, Option<i64>>,
     /// Why they are to be judged now.
@@ -133,6 +135,17 @@ impl Allocating {
         (!Arc::ptr_eq(&room, pod)).then_some(room)
     }
 
+    /// The pod was given what it asks for; what was said of its request, here or by an agent before.
+    fn waits_no_more(&mut self, uid: &PodUid, wanted: &Pod) -> Option<PendingResize> {
+        let conditions = wanted.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let shown = conditions.iter().any(|c| c.type_ == crate::status::PENDING_RESIZE);
+        let said = self.said.remove(uid);
+        if said.is_some() || shown {
+            self.granted.insert(uid.clone());
+        }
+        said
+    }
+
     fn forget(&mut self, uid: &PodUid) {
         self.changed |= self.given.remove(uid).is_some_and(|given| !given.is_empty());
         self.durable.remove(uid);
@@ -140,6 +153,7 @@ impl Allocating {
         self.untold.remove(uid);
         self.queue.remove(uid);
         self.said.remove(uid);
+        self.granted.remove(uid);
         self.told.remove(uid);
     }
 
@@ -203,18 +217,19 @@ impl PodManager {
             return;
         }
         book.queue.remove(uid);
-        let conditions = wanted.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-        let shown = conditions.iter().any(|c| c.type_ == crate::status::PENDING_RESIZE);
-        if (book.said.remove(uid).is_some() || shown) && self.workers.contains_key(uid) {
-            tell(uid, PodEvent::ResizePending(None), out);
-        }
+        book.waits_no_more(uid, wanted);
     }
 
     /// Tells the worker of its pod with what it was given, now or when that is on disk.
     pub(super) fn tell_desired(&mut self, uid: &PodUid, wanted: &Arc<Pod>, out: &mut Outbox<ManagerAction>) {
-        match self.allocating.known(uid, wanted) {
+        let book = &mut self.allocating;
+        match book.known(uid, wanted) {
             Some(pod) => tell(uid, PodEvent::Desired(pod), out),
-            None => drop(self.allocating.untold.insert(uid.clone())),
+            None => drop(book.untold.insert(uid.clone())),
+        }
+        // Later than the pod: between the two nobody may believe that the resize is done.
+        if book.durable.get(uid) == book.given.get(uid) && book.granted.remove(uid) {
+            tell(uid, PodEvent::ResizePending(None), out);
         }
     }
 
@@ -381,14 +396,11 @@ impl PodManager {
         book.given.insert(uid.clone(), new);
         book.queue.remove(uid);
         book.urgent = true;
-        let said = book.said.remove(uid);
-        if said.as_ref().is_some_and(|said| said.reason == DEFERRED) {
+        if book.waits_no_more(uid, wanted).is_some_and(|said| said.reason == DEFERRED) {
             out.push(ManagerAction::Resize(ResizeNote::DeferredAccepted(trigger)));
         }
-        let conditions = wanted.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-        if said.is_some() || conditions.iter().any(|c| c.type_ == crate::status::PENDING_RESIZE) {
-            tell(uid, PodEvent::ResizePending(None), out);
-        }
+        // What it had before a change that never came to the disk is there already.
+        self.tell_decided(uid, out);
     }
 
     fn refuse(&mut self, uid: &PodUid, wanted: &Pod, refusal: &Refusal, out: &mut Outbox<ManagerAction>) {
@@ -400,17 +412,19 @@ impl PodManager {
             self.allocating.queue.remove(uid);
             out.push(ManagerAction::Resize(ResizeNote::Infeasible(detail)));
         }
+        self.allocating.granted.remove(uid);
         if self.allocating.said.insert(uid.clone(), said.clone()).as_ref() != Some(&said) {
             tell(uid, PodEvent::ResizePending(Some(said)), out);
         }
         self.tell_decided(uid, out);
     }
 
-    /// Something was decided about what the pod asks for: if its worker has not heard of that generation it does now.
+    /// Something was decided about what the pod asks for: if its worker has not heard of that it does now.
     fn tell_decided(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
         let Some(pod) = self.desired.get(uid).map(Arc::clone) else { return };
         let book = &self.allocating;
-        let late = book.told.get(uid).is_some_and(|told| *told != pod.metadata.generation);
+        let late = book.told.get(uid).is_some_and(|told| *told != pod.metadata.generation)
+            || book.granted.contains(uid);
         if late && !book.undecided(uid, &pod) && self.workers.contains_key(uid) {
             self.tell_desired(uid, &pod, out);
         }

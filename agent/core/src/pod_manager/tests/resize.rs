@@ -153,6 +153,10 @@ fn a_generation_is_known_when_it_is_decided_what_it_is_given() {
     // As is what is no longer asked for, and what asks for nothing else.
     assert_eq!(generation(&mut m, api(&[&asks("600m", 7)])), Some(Some(7)));
     assert_eq!(generation(&mut m, api(&[&asks("600m", 8)])), Some(Some(8)));
+    // A change that never came to the disk is taken back.
+    assert_eq!(generation(&mut m, api(&[&asks("700m", 9)])), Some(Some(8)));
+    assert_eq!(generation(&mut m, ManagerEvent::Recorded(false)), None);
+    assert_eq!(generation(&mut m, api(&[&asks("600m", 10)])), Some(Some(10)));
 }
 
 #[test]
@@ -169,8 +173,8 @@ fn what_does_not_fit_waits_for_room() {
     assert!(words.ends_with("b:desired write2"), "{words}");
     assert_eq!(act(&mut m, Mono(1), ManagerEvent::Recorded(true)), ["b:desired"]);
     let words = actuated(&mut m, &asks("b", "100m"));
-    assert_eq!(words, ["DeferredAccepted(\"pod_resized\")", "a:settled", "write2"]);
-    assert_eq!(act(&mut m, Mono(1), ManagerEvent::Recorded(true)), ["a:desired"]);
+    assert_eq!(words, ["DeferredAccepted(\"pod_resized\")", "write2"], "it waits until that is on disk");
+    assert_eq!(act(&mut m, Mono(1), ManagerEvent::Recorded(true)), ["a:desired", "a:settled"]);
 }
 
 #[test]

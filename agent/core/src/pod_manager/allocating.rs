@@ -146,6 +146,16 @@ impl Allocating {
         said
     }
 
+    /// Queues the pod if it asks for something else than it was given.
+    fn ask(&mut self, uid: &PodUid, wanted: &Pod) {
+        if self.given.get(uid).is_some_and(|given| given.differs(wanted)) {
+            self.queue.insert(uid.clone());
+            return;
+        }
+        self.queue.remove(uid);
+        self.waits_no_more(uid, wanted);
+    }
+
     fn forget(&mut self, uid: &PodUid) {
         self.changed |= self.given.remove(uid).is_some_and(|given| !given.is_empty());
         self.durable.remove(uid);
@@ -187,7 +197,7 @@ impl PodManager {
         for change in old.iter().flat_map(|old| resize::changes(old, new)) {
             out.push(ManagerAction::Resize(ResizeNote::Requested(change)));
         }
-        self.ask(&uid, new, out);
+        self.allocating.ask(&uid, new);
         let changed = old.is_some_and(|old| {
             old.metadata.generation != new.metadata.generation || PodAllocation::of(&old).differs(new)
         });
@@ -201,23 +211,12 @@ impl PodManager {
     }
 
     /// The pod may begin with what it asks for.
-    pub(super) fn allocate(&mut self, uid: &PodUid, wanted: &Arc<Pod>, out: &mut Outbox<ManagerAction>) {
+    pub(super) fn allocate(&mut self, uid: &PodUid, wanted: &Arc<Pod>) {
         self.allocating.admit(uid, wanted);
-        self.ask(uid, wanted, out);
+        self.allocating.ask(uid, wanted);
         if self.allocating.queue.contains(uid) {
             self.allocating.trigger.get_or_insert("pods_added");
         }
-    }
-
-    /// Queues the pod if it asks for something else than it was given.
-    fn ask(&mut self, uid: &PodUid, wanted: &Pod, out: &mut Outbox<ManagerAction>) {
-        let book = &mut self.allocating;
-        if book.given.get(uid).is_some_and(|given| given.differs(wanted)) {
-            book.queue.insert(uid.clone());
-            return;
-        }
-        book.queue.remove(uid);
-        book.waits_no_more(uid, wanted);
     }
 
     /// Tells the worker of its pod with what it was given, now or when that is on disk.

@@ -335,7 +335,7 @@ impl PodManager {
             self.preemption.settled(&uid);
             self.start(key.clone(), Beginning::Fresh, out);
             if verdict.is_ok() && pod.metadata.deletion_timestamp.is_none() {
-                self.allocate(&uid, &wanted, out);
+                self.allocate(&uid, &wanted);
             }
             if let Some(worker) = self.workers.get_mut(&uid) {
                 worker.ended = verdict.is_err();

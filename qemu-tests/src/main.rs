@@ -276,6 +276,9 @@ fn counted(work: impl FnOnce(&Arc<Run>) -> Result<Option<Counts>>) -> Result<Exi
         say::line(format!("left behind: {problem}"));
     }
     let Some(counts) = result? else { return Ok(ExitCode::SUCCESS) };
+    for failure in run.failures() {
+        say::line(format!("failed: {failure}"));
+    }
     say::line(counts.to_string());
     Ok(if counts.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -26,6 +26,8 @@ pub struct Run {
     dir: PathBuf,
     sockets: PathBuf,
     made: Mutex<Made>,
+    /// What failed, a line each, to be said again at the end.
+    failed: Mutex<Vec<String>>,
     /// Held while things are removed: who closes second waits until all is gone.
     closing: Mutex<()>,
 }
@@ -68,6 +70,7 @@ impl Run {
             dir: dir.clone(),
             sockets: sockets.clone(),
             made: Mutex::default(),
+            failed: Mutex::default(),
             closing: Mutex::default(),
         };
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
@@ -93,6 +96,17 @@ impl Run {
     #[must_use]
     pub fn sockets(&self) -> &Path {
         &self.sockets
+    }
+
+    /// Notes that something failed: whoever reads only the end of a long output finds it there.
+    pub fn note_failure(&self, what: impl Into<String>) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
+    }
+
+    /// What failed so far, a line each.
+    #[must_use]
+    pub fn failures(&self) -> Vec<String> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Made> {

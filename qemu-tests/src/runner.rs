@@ -177,6 +177,7 @@ fn show(run: &Run, report: &Report, done: usize, of: usize, seed: u64) -> Counts
         }
         Verdict::Failed(why) => {
             say::line(format!("{head} FAILED"));
+            run.note_failure(format!("{}: {}", report.case.name, why.lines().next().unwrap_or_default()));
             for line in why.lines() {
                 say::line(format!("    {line}"));
             }
@@ -241,6 +242,9 @@ mod tests {
         ];
         let counts = run_cases(&run, &cases, Options { jobs: 2, seed: 1 }).unwrap();
         assert_eq!(counts, Counts { passed: 3, failed: 2, skipped: 1 });
+        let mut failures = run.failures();
+        failures.sort_unstable();
+        assert_eq!(failures, ["t/bad: refuted", "t/panics: panicked: on purpose"]);
         assert!(!run.dir().join("t/good").exists());
         assert_eq!(fs::read_to_string(run.dir().join("t/bad/log")).unwrap(), "why");
         assert!(run.close().is_empty());

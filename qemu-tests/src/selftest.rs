@@ -1,17 +1,19 @@
 //! `selftest`: every check there is, cheapest first, progress as it comes, one closing line.
 //!
-//! Format, lints, tests, documentation, licences, the image, then all cases. A check that is not `cargo test` counts
-//! as one; a tool that is not installed is reported and counts as skipped.
+//! Format, lints, tests, documentation, licences, then all cases. What cases need, the image and the control plane, is
+//! made beside the checks: most of that is one linker and one packer, which leave a processor idle. A check that is not
+//! `cargo test` counts as one; a tool that is not installed is reported and counts as skipped.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
 use orlop_image::profile::find_checkout;
 
-use crate::case::human;
+use crate::case::{Case, human};
 use crate::counts::{Counts, of_cargo_test};
 use crate::process::stream;
 use crate::run::Run;
@@ -85,6 +87,8 @@ pub fn cargo() -> Command {
 /// If a check cannot even be started.
 pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
     prepare::host()?;
+    let cases = cases::all();
+    let beside = begin_beside(run, &cases)?;
     let mut total = Counts::default();
     for check in CHECKS {
         let start = Instant::now();
@@ -93,20 +97,36 @@ pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
         say::line(format!("== {}: {counts} ({}) ==", check.name, human(start.elapsed())));
         total = total.plus(counts);
     }
-    let start = Instant::now();
-    say::line("== image ==");
-    let built = prepare::image(run)?;
-    say::line(format!("== image: {} ({}) ==", Counts::one(built), human(start.elapsed())));
+    let built = beside.join().map_err(|_| anyhow!("what builds the image died"))??;
     total = total.plus(Counts::one(built));
     if !built {
+        run.note_failure("image");
         say::line("the image does not build: no case was run");
         return Ok(total);
     }
     let start = Instant::now();
     say::line("== e2e ==");
-    let counts = run_cases(run, &cases::all(), options)?;
+    let counts = run_cases(run, &cases, options)?;
     say::line(format!("== e2e: {counts} ({}) ==", human(start.elapsed())));
     Ok(total.plus(counts))
+}
+
+/// Builds the image, then the control plane's programs, at a lower priority than the checks. Answers if the image builds; what
+/// goes wrong with the control plane is said, and the cases that need it fail.
+fn begin_beside(run: &Arc<Run>, cases: &[Case]) -> Result<JoinHandle<Result<bool>>> {
+    let (run, cases) = (Arc::clone(run), cases.to_vec());
+    let work = move || {
+        // Of this thread, and so of all that it starts. Refused or not: nothing depends on it.
+        let _ = rustix::process::nice(5);
+        let start = Instant::now();
+        let built = prepare::image(&run)?;
+        say::line(format!("== image: {} ({}) ==", Counts::one(built), human(start.elapsed())));
+        if built {
+            prepare::control_plane(&run, &cases);
+        }
+        Ok(built)
+    };
+    std::thread::Builder::new().name("beside".into()).spawn(work).context("start a thread")
 }
 
 fn run_check(run: &Arc<Run>, check: &Check) -> Result<Counts> {
@@ -121,8 +141,14 @@ fn run_check(run: &Arc<Run>, check: &Check) -> Result<Counts> {
         if is_progress(line) {
             say::line(line);
         }
+        if check.counted && line.starts_with("test ") && line.ends_with("... FAILED") {
+            run.note_failure(line);
+        }
         lines.push(line.to_owned());
     })?;
+    if !status.success() {
+        run.note_failure(check.name);
+    }
     if check.counted {
         return Ok(of_cargo_test(lines.iter().map(String::as_str), status.success()));
     }

@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use orlop_image::profile::find_checkout;
 
-use crate::case::{Case, human};
+use crate::case::human;
 use crate::counts::{Counts, of_cargo_test};
 use crate::process::stream;
 use crate::run::Run;
@@ -87,8 +87,7 @@ pub fn cargo() -> Command {
 /// If a check cannot even be started.
 pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
     prepare::host()?;
-    let cases = cases::all();
-    let beside = begin_beside(run, &cases)?;
+    let beside = begin_beside(Arc::clone(run))?;
     let mut total = Counts::default();
     for check in CHECKS {
         let start = Instant::now();
@@ -106,15 +105,14 @@ pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
     }
     let start = Instant::now();
     say::line("== e2e ==");
-    let counts = run_cases(run, &cases, options)?;
+    let counts = run_cases(run, &cases::all(), options)?;
     say::line(format!("== e2e: {counts} ({}) ==", human(start.elapsed())));
     Ok(total.plus(counts))
 }
 
 /// Builds the image, then the control plane's programs, at a lower priority than the checks. Answers if the image builds; what
 /// goes wrong with the control plane is said, and the cases that need it fail.
-fn begin_beside(run: &Arc<Run>, cases: &[Case]) -> Result<JoinHandle<Result<bool>>> {
-    let (run, cases) = (Arc::clone(run), cases.to_vec());
+fn begin_beside(run: Arc<Run>) -> Result<JoinHandle<Result<bool>>> {
     let work = move || {
         // Of this thread, and so of all that it starts. Refused or not: nothing depends on it.
         let _ = rustix::process::nice(5);
@@ -122,7 +120,7 @@ fn begin_beside(run: &Arc<Run>, cases: &[Case]) -> Result<JoinHandle<Result<bool
         let built = prepare::image(&run)?;
         say::line(format!("== image: {} ({}) ==", Counts::one(built), human(start.elapsed())));
         if built {
-            prepare::control_plane(&run, &cases);
+            prepare::control_plane(&run, &cases::all());
         }
         Ok(built)
     };

@@ -12,6 +12,7 @@ pub mod config;
 pub mod cri;
 pub mod held;
 pub mod images;
+mod lost_shim;
 pub mod mounts;
 pub mod node;
 pub mod pod_resources;

@@ -32,7 +32,10 @@ pub(crate) struct ConnectFailed {
 }
 
 /// The socket's path in an endpoint: `unix:///run/x.sock`, `unix:/run/x.sock` or the bare absolute path.
-pub(crate) fn socket_path(endpoint: &str) -> Result<PathBuf, CriError> {
+///
+/// # Errors
+/// [`CriError::Endpoint`] for everything else.
+pub fn socket_path(endpoint: &str) -> Result<PathBuf, CriError> {
     let rest =
         endpoint.strip_prefix("unix://").or_else(|| endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
     if rest.starts_with('/') && rest.len() > 1 {

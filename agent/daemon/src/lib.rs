@@ -22,6 +22,7 @@ pub mod image_uses;
 pub mod incarnation;
 pub mod log_rotation;
 pub mod logging;
+pub mod lost_shims;
 pub mod mailbox;
 pub mod manager;
 pub mod memory;

@@ -48,6 +48,7 @@ use crate::handlers::PodHandlers;
 use crate::host::Host;
 use crate::incarnation::Incarnation;
 use crate::log_rotation;
+use crate::lost_shims;
 use crate::metrics::Metrics;
 use crate::node::{Drivers, Node, Plan, run_dir};
 use crate::pod_dirs::chain;
@@ -243,6 +244,8 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         tasks.start(log_rotation::follow(settings, node.running_logs(), log_writer, tasks.clone()));
     }
     node.collect_garbage(garbage_collection::policy(&kubelet), image_service.clone(), asked);
+    let socket = agent_cri::socket_path(&kubelet.container_runtime_endpoint)?;
+    tasks.start(lost_shims::follow(socket, tasks.clone()));
     start_healthz(&kubelet, &tasks)?;
     let views = Views {
         desired: node.desired(),

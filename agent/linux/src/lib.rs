@@ -33,5 +33,6 @@ pub mod pressure;
 pub mod process;
 pub mod pstore;
 pub mod remove_tree;
+pub mod shims;
 pub mod task_files;
 pub mod volumes;

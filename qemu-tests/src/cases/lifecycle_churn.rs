@@ -35,6 +35,9 @@ const CHURN_VARIABLE: &str = "ORLOP_E2E_CHURN_S";
 const CHURN_S: u64 = 60;
 const NODE: &str = "churned";
 const PODS: u32 = 50;
+/// How long a shim may stay that the runtime has forgotten, seconds: the agent looks once a minute, and 10 s later once
+/// for what the shim holds, once for the shim; and there is some work to be done besides.
+const LOST_SHIMS_S: u64 = 100;
 /// The first pods, one of each kind, are there before the first kill and stay to the end.
 const STABLE: u32 = 16;
 /// The agent waits 5 s after a crash before it makes anything: some pauses must be longer.
@@ -48,6 +51,7 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
     let truth = Truth::start(joined.cluster.client());
     let mut crowd = Crowd::begin(joined, cx.seed, PODS)?;
     let ids = crowd.stable_ids()?;
+    crowd.node().forget_a_shim()?;
     let told = crowd.storm(Duration::from_secs(seconds))?;
     let start = Instant::now();
     crowd.at_rest()?;
@@ -57,11 +61,36 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
     let start = Instant::now();
     let lost = crowd.end(&before)?;
     truth.ensure()?;
-    say::line(format!("  {told}; all as wanted after {rest}, nothing left after {}", human(start.elapsed())));
-    if lost > 0 {
-        say::line(format!("  containerd lost {lost} tasks whose start was cancelled by the agent's death"));
+    if lost.shims == 0 {
+        // Its end may be seen before it is told.
+        let node = crowd.node();
+        node.wait(10, "the agent to say that it has ended the shim that was forgotten", |_| {
+            (ended_shims(node).ok()? > 0).then_some(())
+        })?;
     }
+    say::line(format!("  {told}; all as wanted after {rest}, nothing left after {}", human(start.elapsed())));
+    lost.say();
     Ok(())
+}
+
+/// What the runtime has forgotten.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    /// Tasks whose cgroups stay: their starts were cancelled by the agent's death, or cut off by its own.
+    tasks: usize,
+    /// Shims that the agent has ended.
+    shims: usize,
+}
+
+impl Lost {
+    pub(super) fn say(self) {
+        if self.tasks + self.shims > 0 {
+            let Lost { tasks, shims } = self;
+            say::line(format!(
+                "  containerd forgot {tasks} tasks; the agent ended {shims} shims that it had forgotten"
+            ));
+        }
+    }
 }
 
 /// Pods of many kinds on one node, the first of the fixture.
@@ -240,9 +269,8 @@ impl Crowd {
         Ok(ids)
     }
 
-    /// Deletes everything and waits until nothing is left but what containerd has lost by its own word; answers how
-    /// many containers those are.
-    pub(super) fn end(&mut self, before: &Held) -> Result<usize> {
+    /// Deletes everything and waits until nothing is left but what containerd has lost by its own word.
+    pub(super) fn end(&mut self, before: &Held) -> Result<Lost> {
         let client = self.joined.cluster.client();
         for name in self.wanted.keys() {
             client.delete::<Pod>(&client.of("default"), name, None)?;
@@ -252,14 +280,21 @@ impl Crowd {
         })?;
         let node = &self.joined.nodes[0];
         let mut left = Vec::new();
-        let waited = node.wait(60, "nothing to be left of the pods", |_| {
+        let waited = node.wait(LOST_SHIMS_S, "nothing to be left of the pods", |_| {
             left = Held::by(node).map_or_else(|e| vec![format!("{e:#}")], |now| now.beyond(before));
             let log = fs::read_to_string(node.logs().join("containerd.log")).unwrap_or_default();
             let lost = forgive_lost_tasks(&mut left, &log);
             left.is_empty().then_some(lost)
         });
-        waited.with_context(|| format!("left behind: {left:#?}"))
+        let tasks = waited.with_context(|| format!("left behind: {}", left.join(", ")))?;
+        Ok(Lost { tasks, shims: ended_shims(node)? })
     }
+}
+
+/// Of how many shims the agent says that it has ended them.
+fn ended_shims(node: &NativeNode) -> Result<usize> {
+    let log = fs::read_to_string(node.logs().join("agent.log")).context("the agent's log")?;
+    Ok(log.lines().filter(|line| line.contains("the runtime had forgotten was ended")).count())
 }
 
 /// True if what the status says is running runs, under that attempt, and nothing else of the pod does.

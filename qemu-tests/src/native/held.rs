@@ -67,30 +67,26 @@ pub fn shims(node: &NativeNode) -> Result<Vec<i32>> {
     Ok(pids.filter(|pid| comm(pid).starts_with("containerd-shim")).collect())
 }
 
-/// Takes out of `left` what containerd itself has lost by the words of its log; answers of how many containers.
+/// Takes out of `left` the cgroups that containerd itself has lost by the words of its log; answers of how many tasks.
 ///
-/// A caller that dies in StartContainer cancels the call. containerd may then forget a task that its shim goes on to
-/// make: container and sandbox are removed, but the task's cgroups stay, and the shim, which does not end while it has
-/// a task. No call of CRI reaches it any more (see containerd's issue 7733). A containerd that is itself killed between a
-/// task's making and its answer cleans up when it is back, and may leave the task's cgroups; the start that is asked for
-/// again then finds no pipes.
+/// A caller that dies in RunPodSandbox or StartContainer cancels the call. containerd may then forget a task that its shim
+/// goes on to make: no call of CRI reaches it any more (see containerd's issue 7733). The agent ends such shims and what
+/// they hold; their cgroups go with the pod's where cgroups are version 2, and stay where the host's version 1 is what a
+/// native node has. A containerd that is itself killed between a task's making and its answer cleans up when it is back,
+/// and may leave the task's cgroups; the start that is asked for again then finds no pipes.
 pub fn forgive_lost_tasks(left: &mut Vec<String>, containerd_log: &str) -> usize {
     let ids: BTreeSet<&str> = containerd_log.lines().filter_map(lost_task).collect();
     let id_of =
         |what: &str| ids.iter().find(|id| what.starts_with("cgroup ") && what.ends_with(**id)).copied();
     let lost: BTreeSet<&str> = left.iter().filter_map(|what| id_of(what)).collect();
-    let mut shims = lost.len();
-    left.retain(|what| {
-        let is_shim_of_one = what.starts_with("shim ") && shims > 0;
-        shims -= usize::from(is_shim_of_one);
-        !is_shim_of_one && id_of(what).is_none()
-    });
+    left.retain(|what| id_of(what).is_none());
     lost.len()
 }
 
-/// The container whose start was cancelled, or whose containerd was killed, while its shim was making the task.
+/// The container or sandbox whose start was cancelled, or whose containerd was killed, while its shim was making the task.
 fn lost_task(line: &str) -> Option<&str> {
-    let (_, rest) = line.split_once("StartContainer for \\\"")?;
+    let named = ["StartContainer for \\\"", "failed to start sandbox \\\""];
+    let (_, rest) = named.iter().find_map(|before| line.split_once(before))?;
     let (id, rest) = rest.split_once("\\\"")?;
     let (_, why) = rest.split_once("failed to create shim task: ")?;
     let causes = ["context canceled", "failed to start io pipe copy"];
@@ -139,26 +135,26 @@ mod tests {
     fn what_containerd_lost_is_told_apart() {
         let log = "time=\"x\" level=error msg=\"StartContainer for \\\"abc\\\" failed\" error=\"rpc error: desc = \
                    failed to create containerd task: failed to create shim task: context canceled\"\n\
-                   level=info msg=\"StartContainer for \\\"def\\\" returns successfully\"\n";
+                   level=info msg=\"StartContainer for \\\"def\\\" returns successfully\"\n\
+                   level=error msg=\"RunPodSandbox for &PodSandboxMetadata{Name:p,} failed, error\" error=\"rpc error: \
+                   desc = failed to start sandbox \\\"5a\\\": failed to create containerd task: failed to create shim \
+                   task: context canceled\"\n";
         let all = [
             "cgroup /c/pids/k8s.io/abc",
             "cgroup /c/cpu/k8s.io/abc",
+            "cgroup /c/cpu/k8s.io/5a",
             "cgroup /c/cpu/k8s.io/def",
             "shim 1",
-            "shim 2",
         ];
         let mut left = all.map(str::to_owned).to_vec();
-        assert_eq!(forgive_lost_tasks(&mut left, log), 1);
-        assert_eq!(left, ["cgroup /c/cpu/k8s.io/def", "shim 2"]);
+        assert_eq!(forgive_lost_tasks(&mut left, log), 2);
+        assert_eq!(left, ["cgroup /c/cpu/k8s.io/def", "shim 1"]);
         let cleaned = log.replace("context canceled", "failed to start io pipe copy: unable to copy pipes");
         let mut left = vec!["cgroup /c/pids/k8s.io/abc".to_owned()];
         assert_eq!((forgive_lost_tasks(&mut left, &cleaned), left.len()), (1, 0));
         let other = log.replace("context canceled", "OCI runtime create failed");
         let mut left = vec!["cgroup /c/pids/k8s.io/abc".to_owned()];
         assert_eq!((forgive_lost_tasks(&mut left, &other), left.len()), (0, 1));
-        let mut left = vec!["shim 1".to_owned()];
-        assert_eq!(forgive_lost_tasks(&mut left, log), 0);
-        assert_eq!(left, ["shim 1"]);
     }
 
     #[test]

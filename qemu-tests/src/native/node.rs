@@ -353,7 +353,7 @@ impl NativeNode {
         self.supervised()?.start_program(name, &argv, &[])
     }
 
-    fn supervised(&mut self) -> Result<&mut Supervised> {
+    pub(super) fn supervised(&mut self) -> Result<&mut Supervised> {
         self.supervised.as_mut().context("the node is being stopped")
     }
 

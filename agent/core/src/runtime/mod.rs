@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod effect;
+pub mod lost_shims;
 pub mod observed;
 
 use std::fmt;

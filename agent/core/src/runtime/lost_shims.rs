@@ -1,0 +1,84 @@
+//! Shims that the runtime has forgotten: who of them is to be ended, and when.
+//!
+//! A caller that dies in RunPodSandbox or StartContainer cancels its call, and containerd may then forget a shim that is
+//! still being started, or a task that the shim goes on to make. No call of CRI reaches such a shim any more, and it does
+//! not end by itself (containerd's issue 7733): it would hold its memory until the next boot, after every such crash.
+//! containerd removes a task's bundle, the directory in which its shim works, as the last step of forgetting it; so a shim
+//! whose bundle is gone is nobody's.
+//!
+//! In: shims without a bundle, as /proc shows them, and the time. Out: those to end. Invariant: a shim is ended only if it
+//! was seen without its bundle for [`CONFIRM`]; one that is on its way out has ended by then.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::time::Mono;
+
+/// How long a shim may go on after its bundle.
+pub const CONFIRM: Duration = Duration::from_secs(10);
+/// How often it is looked for them if none is suspected; upstream's `ContainerGCPeriod`.
+pub const EVERY: Duration = Duration::from_mins(1);
+
+/// A process of a shim: its id alone may be somebody else's later.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shim {
+    /// Process id.
+    pub pid: i32,
+    /// When it began, clock ticks since the boot (proc(5): `starttime`).
+    pub started_ticks: u64,
+    /// The sandbox that it was started for.
+    pub sandbox: String,
+}
+
+/// What is suspected, and since when.
+#[derive(Clone, Debug, Default)]
+pub struct LostShims(BTreeMap<Shim, Mono>);
+
+impl LostShims {
+    /// Takes in which shims have no bundle now; answers who of them has had none for long enough. Those are answered again
+    /// at the next look if they are still there.
+    pub fn look(&mut self, now: Mono, lost: impl IntoIterator<Item = Shim>) -> Vec<Shim> {
+        let before = std::mem::take(&mut self.0);
+        let since = |shim: Shim| {
+            let since = before.get(&shim).copied().unwrap_or(now);
+            (shim, since)
+        };
+        self.0 = lost.into_iter().map(since).collect();
+        let long = |(_, since): &(&Shim, &Mono)| now.since(**since) >= CONFIRM;
+        self.0.iter().filter(long).map(|(shim, _)| shim.clone()).collect()
+    }
+
+    /// When to look again.
+    #[must_use]
+    pub fn next(&self, now: Mono) -> Mono {
+        now.after(if self.0.is_empty() { EVERY } else { CONFIRM })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shim(pid: i32, started_ticks: u64) -> Shim {
+        Shim { pid, started_ticks, sandbox: "s".to_owned() }
+    }
+
+    fn at(seconds: u64) -> Mono {
+        Mono(0).after(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn only_who_stays_without_a_bundle_is_ended() {
+        let mut lost = LostShims::default();
+        let (none, one): ([Shim; 0], _) = ([], shim(1, 5));
+        assert_eq!((lost.look(at(0), none.clone()), lost.next(at(0))), (vec![], at(60)));
+        assert_eq!((lost.look(at(60), [one.clone()]), lost.next(at(60))), (vec![], at(70)));
+        // On its way out, and gone.
+        assert_eq!((lost.look(at(70), none), lost.next(at(70))), (vec![], at(130)));
+        assert_eq!(lost.look(at(130), [one.clone(), shim(2, 6)]), []);
+        assert_eq!(lost.look(at(139), [one.clone(), shim(2, 6)]), []);
+        // The same id, another process: it is looked at from the start.
+        assert_eq!(lost.look(at(140), [one.clone(), shim(2, 7)]), [one.clone()]);
+        assert_eq!(lost.look(at(150), [one.clone(), shim(2, 7)]), [one, shim(2, 7)]);
+    }
+}

@@ -1,0 +1,278 @@
+//! The runtime's shims as /proc shows them, and the end of those that the runtime has forgotten.
+//!
+//! In: the runtime's socket. Out: shims whose bundle is gone ([`agent_core::runtime::lost_shims`] says why that matters and
+//! decides). Invariants: a shim of another runtime is never seen: its address, looked up in its own root, must be the very
+//! socket that the agent speaks to; nobody is signalled by a number that may have become somebody else's.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use agent_core::runtime::lost_shims::Shim;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::files::FilesError;
+
+/// CRI's namespace in containerd.
+const NAMESPACE: &str = "k8s.io";
+/// What the names of all shims begin with; the rest is the runtime's kind.
+const PROGRAM: &str = "containerd-shim-";
+/// What the kernel adds to the name of a directory that was removed (proc(5): `/proc/pid/cwd`).
+const REMOVED: &str = " (deleted)";
+
+/// The shims of the runtime behind `socket` that have no bundle any more.
+///
+/// # Errors
+/// /proc cannot be listed, or the socket is not there. Processes that end while they are looked at are left out.
+pub fn without_bundle(socket: &Path) -> Result<Vec<Shim>, FilesError> {
+    let socket = identity(socket).map_err(FilesError::at("look at", socket))?;
+    Ok(pids()?.into_iter().filter_map(|pid| lost_shim(pid, socket)).collect())
+}
+
+/// What ending a shim did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was killed.
+    Shim,
+    /// So many processes of its task were; the shim itself goes at a later call, once it has none.
+    Children(usize),
+    /// It had ended, or is not without a bundle any more.
+    Nothing,
+}
+
+/// Kills what a shim has made, or, if nothing of it is left, the shim.
+///
+/// # Errors
+/// The kernel's refusal, or /proc's.
+pub fn end(shim: &Shim, socket: &Path) -> Result<Ended, FilesError> {
+    let Some(handle) = open(shim.pid)? else { return Ok(Ended::Nothing) };
+    let known = identity(socket).map_err(FilesError::at("look at", socket))?;
+    // From here on the number cannot be another process's without the handle's telling.
+    if lost_shim(shim.pid, known).as_ref() != Some(shim) {
+        return Ok(Ended::Nothing);
+    }
+    let mut children = 0;
+    for pid in pids()? {
+        let Some(child) = open(pid)? else { continue };
+        if parent(pid) == Some(shim.pid) {
+            children += usize::from(kill(&child, pid)?);
+        }
+    }
+    if children > 0 {
+        return Ok(Ended::Children(children));
+    }
+    Ok(if kill(&handle, shim.pid)? { Ended::Shim } else { Ended::Nothing })
+}
+
+/// The process as a lost shim; `None` for every other.
+fn lost_shim(pid: i32, socket: (u64, u64)) -> Option<Shim> {
+    let of = |what: &str| PathBuf::from(format!("/proc/{pid}/{what}"));
+    let command = fs::read(of("cmdline")).ok()?;
+    let (sandbox, address) = parse_command(&command)?;
+    let bundle = fs::read_link(of("cwd")).ok()?;
+    if !bundle.to_str()?.ends_with(REMOVED) {
+        return None;
+    }
+    let seen = of("root").join(address.trim_start_matches('/'));
+    if identity(&seen).ok()? != socket {
+        return None;
+    }
+    let started_ticks = started_ticks(&fs::read_to_string(of("stat")).ok()?)?;
+    Some(Shim { pid, started_ticks, sandbox })
+}
+
+/// Sandbox and the runtime's address of a shim's command line (`-namespace NS -id ID -address PATH`).
+fn parse_command(command: &[u8]) -> Option<(String, String)> {
+    let words: Vec<&str> =
+        command.split(|byte| *byte == 0).map(std::str::from_utf8).collect::<Result<_, _>>().ok()?;
+    let program = words.first()?.rsplit('/').next()?;
+    let value = |flag: &str| {
+        let at = words.iter().position(|word| *word == flag)?;
+        words.get(at + 1).copied()
+    };
+    if !program.starts_with(PROGRAM) || value("-namespace")? != NAMESPACE {
+        return None;
+    }
+    Some((value("-id")?.to_owned(), value("-address")?.to_owned()))
+}
+
+/// The fields of /proc/PID/stat after the name, which may hold anything; the first is the state.
+fn after_name(stat: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(stat.rsplit_once(')')?.1.split_whitespace())
+}
+
+/// Field 22.
+fn started_ticks(stat: &str) -> Option<u64> {
+    after_name(stat)?.nth(19)?.parse().ok()
+}
+
+/// Field 4.
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    after_name(&stat)?.nth(1)?.parse().ok()
+}
+
+fn pids() -> Result<Vec<i32>, FilesError> {
+    let proc = Path::new("/proc");
+    let all = fs::read_dir(proc).map_err(FilesError::at("list", proc))?;
+    Ok(all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Device and inode: what a path leads to, whoever looks.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|of| (of.dev(), of.ino()))
+}
+
+/// `None` if there is no such process (any more).
+fn open(pid: i32) -> Result<Option<OwnedFd>, FilesError> {
+    let Some(id) = Pid::from_raw(pid) else { return Ok(None) };
+    match pidfd_open(id, PidfdFlags::empty()) {
+        Ok(handle) => Ok(Some(handle)),
+        Err(rustix::io::Errno::SRCH) => Ok(None),
+        Err(error) => Err(failed("pidfd_open", pid, error)),
+    }
+}
+
+/// False if it had ended.
+fn kill(handle: &OwnedFd, pid: i32) -> Result<bool, FilesError> {
+    match pidfd_send_signal(handle, Signal::KILL) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::SRCH) => Ok(false),
+        Err(error) => Err(failed("kill", pid, error)),
+    }
+}
+
+fn failed(operation: &'static str, pid: i32, error: rustix::io::Errno) -> FilesError {
+    FilesError::at(operation, Path::new(&format!("/proc/{pid}")))(error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A process that looks like a shim for `id` behind `address` and has a child. It works in `bundle`.
+    fn start(program: &str, namespace: &str, (id, address): (&str, &Path), bundle: &Path) -> Child {
+        let mut command = Command::new("sh");
+        // Its child is there once it has written a line.
+        command.arg0(program).args(["-c", "sleep 600 & echo; wait", "-namespace", namespace, "-id", id]);
+        command.arg("-address").arg(address).current_dir(bundle).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        child
+    }
+
+    #[test]
+    fn a_shim_is_known_by_its_command() {
+        let parse = |words: &[&str]| parse_command(words.join("\0").as_bytes());
+        let of = [
+            "/usr/bin/containerd-shim-runc-v2",
+            "-namespace",
+            "k8s.io",
+            "-id",
+            "a",
+            "-address",
+            "/run/c.sock",
+        ];
+        assert_eq!(parse(&of), Some(("a".to_owned(), "/run/c.sock".to_owned())));
+        let with = |at: usize, word| {
+            let mut other = of;
+            other[at] = word;
+            parse(&other)
+        };
+        assert_eq!(
+            (with(0, "containerd"), with(2, "moby"), with(3, "-x"), with(5, "-x")),
+            (None, None, None, None)
+        );
+        assert_eq!((parse(&of[..6]), parse(&[]), parse_command(&[0xff, 0])), (None, None, None));
+    }
+
+    #[test]
+    fn stat_is_read_after_the_name() {
+        let stat = "7 (a ) b) S 3 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 9";
+        assert_eq!(started_ticks(stat), Some(4711));
+        assert_eq!((started_ticks("7 (a) S 3"), started_ticks("")), (None, None));
+        assert_eq!(
+            parent(std::process::id().cast_signed()),
+            Some(std::os::unix::process::parent_id().cast_signed())
+        );
+    }
+
+    #[test]
+    fn who_has_lost_its_bundle_goes_with_what_it_made_and_nobody_else_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let [ours, other] = ["ours.sock", "other.sock"].map(|name| dir.path().join(name));
+        let _listening = [&ours, &other].map(|path| UnixListener::bind(path).unwrap());
+        let bundle = |name: &str| {
+            let path = dir.path().join(name);
+            fs::create_dir(&path).unwrap();
+            path
+        };
+        let (kept, gone) = (bundle("kept"), bundle("gone"));
+        let shim = "containerd-shim-runc-v2";
+        let mut lost = start(shim, NAMESPACE, ("lost", &ours), &gone);
+        let mut others = [
+            start(shim, NAMESPACE, ("kept", &ours), &kept),
+            start(shim, NAMESPACE, ("elsewhere", &other), &gone),
+            start(shim, "moby", ("moby", &ours), &gone),
+            start("sh", NAMESPACE, ("sh", &ours), &gone),
+        ];
+        assert_eq!(without_bundle(&ours).unwrap(), []);
+        fs::remove_dir(&gone).unwrap();
+        let found = without_bundle(&ours).unwrap();
+        let [one] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((one.pid.cast_unsigned(), &*one.sandbox), (lost.id(), "lost"));
+        let younger = Shim { started_ticks: one.started_ticks + 1, ..one.clone() };
+        assert_eq!(end(&younger, &ours).unwrap(), Ended::Nothing);
+        assert_eq!(end(one, &other).unwrap(), Ended::Nothing);
+        // Its child first; it then goes by itself, as a shell does, or is killed.
+        assert_eq!(end(one, &ours).unwrap(), Ended::Children(1));
+        lost.wait().unwrap();
+        assert_eq!(end(one, &ours).unwrap(), Ended::Nothing);
+        assert_eq!(without_bundle(&ours).unwrap(), []);
+        for child in &mut others {
+            assert_eq!(child.try_wait().unwrap(), None);
+            let pid = child.id().cast_signed();
+            for of in pids().unwrap().into_iter().filter(|of| parent(*of) == Some(pid)) {
+                kill(&open(of).unwrap().unwrap(), of).unwrap();
+            }
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_shim_without_children_is_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("c.sock");
+        let _listening = UnixListener::bind(&socket).unwrap();
+        let bundle = dir.path().join("bundle");
+        fs::create_dir(&bundle).unwrap();
+        let mut command = Command::new("sh");
+        command.arg0("containerd-shim-runc-v2").args([
+            "-c",
+            "echo; read x",
+            "-namespace",
+            NAMESPACE,
+            "-id",
+            "a",
+        ]);
+        command
+            .arg("-address")
+            .arg(&socket)
+            .current_dir(&bundle)
+            .stdout(Stdio::piped())
+            .stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        fs::remove_dir(&bundle).unwrap();
+        let found = without_bundle(&socket).unwrap();
+        assert_eq!((found.len(), end(&found[0], &socket).unwrap()), (1, Ended::Shim));
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));
+        assert!(without_bundle(&dir.path().join("none")).unwrap_err().to_string().contains("none"));
+    }
+}

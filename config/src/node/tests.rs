@@ -54,6 +54,7 @@ fn every_field_has_the_documented_default() {
         "time": { "servers": [] },
         "registries": { "mirrors": {} },
         "kernel": { "sysctls": {}, "modules": [] },
+        "swap": { "size": "0" },
         "labels": {},
         "taints": [],
         "kubelet": {},
@@ -232,6 +233,9 @@ fn each_rule_has_two_sides() {
         ),
         ("kernel: {sysctls: {vm.swappiness: 1}}", "kernel: {sysctls: {vm: 1}}", "must be a kernel setting"),
         ("kernel: {sysctls: {vm.a: x}}", "kernel: {sysctls: {vm.a: \"x\\ny\"}}", "must be one line of text"),
+        ("swap: {size: 1Gi}", "swap: {size: 1}", "must be 0, or a quantity of 1Mi or more"),
+        ("swap: {size: 0}", "swap: {size: -1Gi}", "must be 0, or a quantity of 1Mi or more"),
+        ("swap: {}", "swap: {size: some}", "must be a quantity"),
         ("kernel: {modules: [br_netfilter]}", "kernel: {modules: [../x]}", "must be a module's name"),
         (
             "labels: {node.kubernetes.io/pool: a, topology.kubernetes.io/zone: z, example.com/r: ''}",

@@ -9,6 +9,7 @@ use super::static_pod::StaticPod;
 use crate::field::{Describe, Kind, config_enum, config_struct};
 use crate::kubelet::KubeletConfiguration;
 use crate::kubelet::nested::Taint;
+use crate::quantity::Quantity;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ config_struct! {
         registries: Registries = Registries::default(), "registries";
         /// Kernel settings and modules.
         kernel: Kernel = Kernel::default(), "kernel";
+        /// Memory that is kept on disk.
+        swap: Swap = Swap::default(), "swap";
         /// Labels of the Node object at registration.
         labels: BTreeMap<String, String> = BTreeMap::new(), "labels";
         /// Taints of the Node object at registration.
@@ -137,6 +140,14 @@ config_struct! {
         sysctls: BTreeMap<String, Scalar> = BTreeMap::new(), "sysctls";
         /// Modules to load.
         modules: Vec<String> = Vec::new(), "modules";
+    }
+}
+
+config_struct! {
+    /// Memory that is kept on disk.
+    pub struct Swap {
+        /// Size of the swap file on the state partition, bytes; 0: none.
+        size: Quantity = Quantity::default(), "size";
     }
 }
 

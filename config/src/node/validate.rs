@@ -13,6 +13,9 @@ use crate::problem::Problem;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
+/// Less is a mistake in the unit.
+const SWAP_BYTES_MIN: i64 = 1 << 20;
+
 struct Rules<'a> {
     source: &'a str,
     lines: &'a dyn Lines,
@@ -60,6 +63,7 @@ pub(super) fn validate(config: &NodeConfig, source: &str, lines: &dyn Lines) -> 
     rules.each(&config.time.servers, "time.servers", is_host, "must be a host name or an IP address");
     rules.registries(config);
     rules.kernel(config);
+    rules.swap(config);
     rules.labels_and_taints(config);
     if let Some(join) = &config.join {
         rules.join(join);
@@ -145,6 +149,16 @@ impl Rules<'_> {
             let reason = "must be an http:// or https:// URL without blanks and quotes";
             self.each(&mirrors.endpoints, &path::child(&at, "endpoints"), is_url, reason);
         }
+    }
+
+    fn swap(&mut self, config: &NodeConfig) {
+        let size = &config.swap.size;
+        self.rule(
+            size.signum() == 0 || size.value() >= SWAP_BYTES_MIN,
+            "swap.size",
+            size.as_str(),
+            "must be 0, or a quantity of 1Mi or more",
+        );
     }
 
     fn kernel(&mut self, config: &NodeConfig) {

@@ -6,7 +6,9 @@
 use super::clock::boottime_ms;
 use super::error::{InitError, chain};
 use super::report::Report;
-use super::{DEGRADED, coldplug, notify, pod_network, reserve, runtime, seed, settings, systemd_started};
+use super::{
+    DEGRADED, coldplug, notify, pod_network, reserve, runtime, seed, settings, swap, systemd_started,
+};
 use crate::plan::promises;
 use std::fs;
 use std::path::Path;
@@ -32,6 +34,9 @@ pub fn main() -> ExitCode {
     bringup.step("bringup.mounts", Bringup::mounts);
     bringup.step("bringup.cgroup", Bringup::cgroup);
     bringup.step("bringup.settings", Bringup::settings);
+    if let Some(size) = swap::asked() {
+        bringup.step("bringup.swap", |bringup| bringup.swap(&size));
+    }
     if let Err(e) = notify::ready() {
         bringup.failed = true;
         bringup.report.problem(&format!("systemd is not told that the agent may start: {e}"));
@@ -104,6 +109,13 @@ impl Bringup {
             return Ok("none: /var is volatile".into());
         }
         seed::check()
+    }
+
+    fn swap(&mut self, size: &str) -> Result<String, InitError> {
+        if self.degraded {
+            return Ok("none: /var is volatile".into());
+        }
+        swap::turn_on(Path::new("/var"), size)
     }
 
     fn reserve(&mut self) -> Result<String, InitError> {

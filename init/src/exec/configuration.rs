@@ -9,7 +9,8 @@ use super::steps::{apply, apply_all};
 use crate::plan::cmdline::BootArgs;
 use crate::plan::disk::Disk;
 use crate::plan::guid::Guid;
-use crate::plan::node_files::{CERTS, CNI, Inputs, MANIFESTS, plan, source_files};
+use crate::plan::node_files::{CERTS, CNI, Inputs, MANIFESTS, VAR, plan, source_files};
+use crate::plan::swap;
 use orlop_config::Problem;
 use orlop_config::node::{Effective, Source, derive, load};
 use std::fs;
@@ -43,6 +44,7 @@ pub fn run(
         manifests: &manifests,
         hosts: &hosts,
         cni_empty: !has_network(Path::new(CNI)),
+        swap_file: Path::new(VAR).join(swap::FILE).exists(),
     };
     let mut failed = None;
     for step in plan(&inputs) {

@@ -30,6 +30,7 @@ mod stand_in;
 pub mod state;
 pub mod steps;
 pub mod stop;
+pub mod swap;
 pub mod tree;
 pub mod verity;
 

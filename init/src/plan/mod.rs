@@ -28,6 +28,7 @@ pub mod smbios;
 pub mod source;
 pub mod state;
 pub mod step;
+pub mod swap;
 pub mod uevent;
 pub mod verity;
 pub mod volume;

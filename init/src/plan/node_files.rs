@@ -7,9 +7,12 @@
 use super::mounts::SYSROOT;
 use super::source::Document;
 use super::step::Step;
+use super::swap;
 use orlop_config::node::{Effective, derive};
 use std::collections::BTreeSet;
 
+/// The state partition, as init sees it.
+pub const VAR: &str = "/sysroot/var";
 /// Static pod manifests, as init sees them.
 pub const MANIFESTS: &str = "/sysroot/var/lib/orlop/kubernetes/manifests";
 /// CNI configuration, as init sees it.
@@ -40,6 +43,8 @@ pub struct Inputs<'a> {
     pub hosts: &'a [String],
     /// The directory of CNI configuration has none.
     pub cni_empty: bool,
+    /// A swap file is there.
+    pub swap_file: bool,
 }
 
 /// The steps, in order.
@@ -62,6 +67,9 @@ pub fn plan(inputs: &Inputs<'_>) -> Vec<Step> {
     if !inputs.refused {
         let stale = inputs.hosts.iter().filter(|h| !config.registries.mirrors.contains_key(*h));
         steps.extend(stale.map(|h| Step::RemoveFile(format!("{CERTS}/{h}/hosts.toml"))));
+    }
+    if inputs.swap_file && !inputs.refused && !derive::swaps(config) {
+        steps.push(Step::RemoveFile(format!("{VAR}/{}", swap::FILE)));
     }
     if derive::joins(config) && !derive::bridges(config) {
         // It is there if the configuration was another one; it would stand before an add-on's.
@@ -148,7 +156,16 @@ mod tests {
 
     fn inputs<'a>(effective: &'a Effective, manifests: &'a [String], hosts: &'a [String]) -> Inputs<'a> {
         let machine_id = "0123456789abcdef0123456789abcdef";
-        Inputs { effective, machine_id, degraded: false, refused: false, manifests, hosts, cni_empty: false }
+        Inputs {
+            effective,
+            machine_id,
+            degraded: false,
+            refused: false,
+            manifests,
+            hosts,
+            cni_empty: false,
+            swap_file: false,
+        }
     }
 
     fn written<'a>(steps: &'a [Step], path: &str) -> Option<&'a Step> {
@@ -211,6 +228,20 @@ mod tests {
         let hosts = ["r.io", "old.io"].map(String::from);
         assert_eq!(removed(&plan(&inputs(&e, &[], &hosts))), ["containerd/certs.d/old.io/hosts.toml"]);
         assert!(removed(&plan(&Inputs { refused: true, ..inputs(&e, &[], &hosts) })).is_empty());
+    }
+
+    #[test]
+    fn a_swap_file_goes_with_its_key() {
+        let (none, some) = (effective(""), effective("swap: {size: 64Mi}\n"));
+        let with = |e, refused| plan(&Inputs { swap_file: true, refused, ..inputs(e, &[], &[]) });
+        assert_eq!(removed(&with(&none, false)), ["swapfile"]);
+        assert!(removed(&with(&none, true)).is_empty(), "what was refused may have been its own document");
+        assert!(removed(&with(&some, false)).is_empty());
+        let steps = with(&some, false);
+        let Some(Step::WriteFile { content, .. }) = written(&steps, derive::SWAP_FILE) else {
+            panic!("written")
+        };
+        assert_eq!(content, b"67108864\n");
     }
 
     #[test]

@@ -3,4 +3,5 @@
 pub mod block;
 pub mod child;
 pub mod dm;
+pub mod swap;
 pub mod xattr;

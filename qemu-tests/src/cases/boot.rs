@@ -37,7 +37,7 @@ pub const CASES: &[Case] = &[
     HERE.case(
         "boot/second-boot",
         50,
-        "powered off and on: machine-id and images are kept, a disk that has grown is used, the ESP's configuration read",
+        "powered off and on: machine-id and images are kept, a disk that has grown is used, the ESP's configuration read, and there is swap",
         second_boot,
     ),
     HERE.case(
@@ -227,7 +227,7 @@ fn power_reset(cx: &mut CaseContext<'_>) -> Result<()> {
 
 /// A configuration without content on the ESP, where a person would put one.
 const CONFIGURE_ESP: &str = "mkdir -p /tmp/esp && mount -t vfat /dev/vda1 /tmp/esp && mkdir -p /tmp/esp/orlop && \
-     printf 'apiVersion: orlop/v1alpha1\nkind: NodeConfig\n' > /tmp/esp/orlop/node-config.yaml && umount /tmp/esp";
+     printf 'apiVersion: orlop/v1alpha1\nkind: NodeConfig\nswap: {size: 64Mi}\n' > /tmp/esp/orlop/node-config.yaml && umount /tmp/esp";
 
 fn second_boot(cx: &mut CaseContext<'_>) -> Result<()> {
     let node = node(cx)?;
@@ -257,6 +257,15 @@ fn second_boot(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(
         ledger.contains("ESP /dev/vda1:/orlop/node-config.yaml"),
         "no configuration from the ESP: {ledger}"
+    );
+    let swaps = node.must(
+        "cat /proc/swaps; stat -c %a /var/lib/orlop/swapfile; grep failSwapOn /run/orlop/kubelet.yaml",
+    )?;
+    let words: Vec<&str> = swaps.split_whitespace().skip(5).collect();
+    ensure!(
+        words[..]
+            == ["/var/lib/orlop/swapfile", "file", "65532", words[3], "-2", "600", "failSwapOn:", "false"],
+        "no swap as the ESP's configuration wants it: {swaps}"
     );
     stopped_in_order(node)
 }

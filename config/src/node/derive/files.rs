@@ -1,6 +1,6 @@
 //! The files a node's services read, from its effective configuration.
 
-use super::{bridges, hostname, hosts_files, joins, networks};
+use super::{bridges, hostname, hosts_files, joins, networks, swaps};
 use crate::kubelet;
 use crate::node::effective::Effective;
 use crate::node::types::NodeConfig;
@@ -13,6 +13,8 @@ pub const JOIN_FILE: &str = "/run/orlop/join.yaml";
 pub const POD_NETWORK_FILE: &str = "/run/orlop/containerd/pod-network.toml";
 /// What it makes that from; in the image.
 const POD_NETWORK_TEMPLATE: &str = "/usr/share/orlop/pod-network.conflist";
+/// Size of the swap file, bytes; absent without one.
+pub const SWAP_FILE: &str = "/run/orlop/swap";
 /// The agent's identity, kept.
 pub const KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 
@@ -51,6 +53,9 @@ pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
     }
     if bridges(config) {
         files.push(file(POD_NETWORK_FILE, 0o644, pod_network_toml()));
+    }
+    if swaps(config) {
+        files.push(file(SWAP_FILE, 0o644, format!("{}\n", config.swap.size.value())));
     }
     files.extend(networks(config));
     let optional = [

@@ -7,8 +7,8 @@ mod network;
 mod registries;
 
 pub use files::{
-    JOIN_FILE, KUBECONFIG, POD_NETWORK_FILE, RunFile, agent_env, modules_conf, run_files, static_pod_files,
-    sysctl_conf, timesyncd_conf,
+    JOIN_FILE, KUBECONFIG, POD_NETWORK_FILE, RunFile, SWAP_FILE, agent_env, modules_conf, run_files,
+    static_pod_files, sysctl_conf, timesyncd_conf,
 };
 pub use network::{networks, resolv_conf};
 pub use registries::hosts_files;
@@ -55,6 +55,9 @@ pub fn appliance(config: &NodeConfig) -> Value {
         kubelet["shutdownGracePeriod"] = "30s".into();
         kubelet["shutdownGracePeriodCriticalPods"] = "10s".into();
     }
+    if swaps(config) {
+        kubelet["failSwapOn"] = false.into();
+    }
     if !config.taints.is_empty() {
         kubelet["registerWithTaints"] = serde_json::to_value(&config.taints).unwrap_or_default();
     }
@@ -71,6 +74,12 @@ pub fn joins(config: &NodeConfig) -> bool {
 #[must_use]
 pub fn bridges(config: &NodeConfig) -> bool {
     joins(config) && config.network.pod_network == PodNetwork::Bridge
+}
+
+/// Whether the node has a swap file.
+#[must_use]
+pub fn swaps(config: &NodeConfig) -> bool {
+    config.swap.size.signum() > 0
 }
 
 /// The agent's effective configuration, and what is wrong with it (paths below `kubelet.`).

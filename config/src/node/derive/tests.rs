@@ -212,3 +212,14 @@ fn taints_become_the_agents() {
     assert_eq!(e.kubelet.register_with_taints.len(), 1);
     assert_eq!(e.provenance["kubelet.registerWithTaints"], "esp");
 }
+
+#[test]
+fn a_node_with_a_swap_file_starts_an_agent_that_bears_it() {
+    let effective = effective("swap: {size: 1.5Gi}\n");
+    assert_eq!(file(&run_files(&effective, MACHINE_ID), SWAP_FILE).text, "1610612736\n");
+    assert!(!effective.kubelet.fail_swap_on);
+    assert_eq!(effective.provenance["kubelet.failSwapOn"], "appliance");
+    let refuses = self::effective("swap: {size: 1Gi}\nkubelet: {failSwapOn: true}\n");
+    assert!(refuses.kubelet.fail_swap_on, "who says so gets a node that does not start its agent");
+    assert!(self::effective("").kubelet.fail_swap_on);
+}

@@ -357,6 +357,7 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
         ApiCall::GetClaim(_) => ApiReply::Claim(object(body)?),
         ApiCall::GetVolume { .. } => ApiReply::Volume(object(body)?),
         ApiCall::GetCsiDriver { .. } => ApiReply::CsiDriver(object(body)?),
+        ApiCall::GetAttachment { .. } => ApiReply::Attachment(object(body)?),
         ApiCall::GetCsiNode { .. } | ApiCall::CreateCsiNode(_) | ApiCall::ReplaceCsiNode(_) => {
             ApiReply::CsiNode(object(body)?)
         }

@@ -295,7 +295,10 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let (name, plugin, began) = (volume.name.clone(), volume.plugin, self.tasks.now().mono);
                 let result = volumes::set_up(self, key, *volume).await;
                 let took = self.tasks.now().mono.since(began);
-                self.metrics.volume_set_up(&key.uid, (&name, plugin), took, result.is_ok());
+                // One that waits to be attached was not mounted, and did not fail.
+                if !matches!(result, Ok(EffectOk::Unattached)) {
+                    self.metrics.volume_set_up(&key.uid, (&name, plugin), took, result.is_ok());
+                }
                 result
             }
             Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,

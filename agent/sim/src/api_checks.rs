@@ -80,6 +80,7 @@ impl ApiChecks {
             | ApiCall::GetClaim(_)
             | ApiCall::GetVolume { .. }
             | ApiCall::GetCsiDriver { .. }
+            | ApiCall::GetAttachment { .. }
             | ApiCall::GetCsiNode { .. }
             | ApiCall::CreateCsiNode(_)
             | ApiCall::ReplaceCsiNode(_)

@@ -13,6 +13,7 @@ use crate::machine::Outbox;
 use crate::runtime::effect::{Effect, EffectOk, EffectResult};
 use crate::time::Now;
 use crate::types::pod;
+use crate::volume;
 use crate::volume::claim::{self, ClaimError};
 
 /// Set-ups of one pod in flight at once.
@@ -100,6 +101,7 @@ pub(super) fn answered(
             unresolved(b, name, &e.to_string(), now, out)
         }
         (Purpose::ResolveClaim(name), Err(e)) => unresolved(b, name, &e.message, now, out),
+        (Purpose::SetUpVolume(name), Ok(EffectOk::Unattached)) => b.volumes.unattached(name, now.mono),
         (Purpose::SetUpVolume(name), Ok(ok)) => {
             let mut renew = None;
             if let EffectOk::Volume { renew_after, warning } = ok {
@@ -128,7 +130,7 @@ fn unresolved(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<Po
 /// A claim's volume is called as its PersistentVolume is.
 fn tell_failure(b: &Base, name: &str, why: &str, out: &mut Outbox<PodAction>) {
     let name = b.volumes.claims().get(name).map_or(name, |bound| bound.volume.as_str());
-    let text = format!("MountVolume.SetUp failed for volume \"{name}\" : {why}");
+    let text = volume::step_failed(volume::SET_UP, name, why);
     b.event(EventKind::Warning, "FailedMount", text, None, out);
 }
 

@@ -227,6 +227,10 @@ impl Effect {
             Effect::StopContainer { grace_s, .. } => {
                 Some(request_timeout + Duration::from_secs(u64::from(*grace_s)))
             }
+            // The driver has its own two minutes for each of two steps.
+            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Csi(_)) => {
+                Some(request_timeout + Duration::from_secs(240))
+            }
             _ => Some(request_timeout),
         }
     }
@@ -308,6 +312,8 @@ pub enum EffectOk {
         #[serde(default)]
         warning: Option<String>,
     },
+    /// SetUpVolume: it is not attached to the node yet; nothing was done.
+    Unattached,
     /// ResolveClaim.
     Claim(Result<Box<volume::claim::Bound>, volume::claim::ClaimError>),
     /// FetchObjects.

@@ -1,12 +1,15 @@
 //! Real programs: shell scripts that answer, count, complain and hang.
 
+use agent_core::csi::volume::SecretRef;
+
 use super::*;
+use crate::csi::Csi;
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::time::Wall;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef};
 use agent_core::volume::{Fetched, ObjectRef};
 use agent_linux::clock::LinuxClock;
-use k8s_openapi::api::storage::v1::CSIDriver;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -51,8 +54,16 @@ impl Sources for Accounts {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn csi_endpoint(&self, _: &str) -> Option<PathBuf> {
-        None
+    fn attachment(&self, _: String) -> BoxFuture<'_, Result<VolumeAttachment, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn secret(&self, _: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn csi(&self) -> Csi {
+        Csi::default()
     }
 
     fn reread_after(&self) -> Option<Duration> {

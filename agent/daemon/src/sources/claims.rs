@@ -1,15 +1,18 @@
-//! What pods' claims are bound to: the claim, its volume and, if the volume is not for every node, this node's labels.
+//! What pods' claims are bound to: the claim, its volume and, if the volume is not for every node, this node's labels; of a
+//! CSI driver's volume also its attachment and its Secrets.
 //!
 //! In: a [`ClaimRef`]. Out: a [`Bound`], or why not. Nothing is kept: a node may read claims and volumes of its pods one by
 //! one, and not watch them. The decisions are `agent_core::volume::claim`'s.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName};
+use agent_core::csi::volume::SecretRef;
 use agent_core::drivers::Class;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef, check_node, is_choosy};
 
-use k8s_openapi::api::storage::v1::CSIDriver;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 
 use super::ask;
 use crate::actor::Tasks;
@@ -35,6 +38,24 @@ impl<A: ApiServer> ClaimStore<A> {
             Ok(_) => Err("the API server answered another question".to_owned()),
             Err(e) if e.class == Class::NotFound => Ok(None),
             Err(e) => Err(e.message),
+        }
+    }
+
+    /// What is said of a volume and this node.
+    pub(super) async fn attachment(&self, name: String) -> Result<VolumeAttachment, String> {
+        match ask(&self.caller, &self.tasks, ApiCall::GetAttachment { name }).await? {
+            ApiReply::Attachment(found) => Ok(*found),
+            _ => Err("the API server answered another question".to_owned()),
+        }
+    }
+
+    /// What a Secret of a PersistentVolume holds.
+    pub(super) async fn secret(&self, secret: SecretRef) -> Result<BTreeMap<String, Vec<u8>>, String> {
+        let named =
+            ObjectName { namespace: secret.namespace.as_str().into(), name: secret.name.as_str().into() };
+        match ask(&self.caller, &self.tasks, ApiCall::GetSecret(named)).await? {
+            ApiReply::Secret(found) => Ok(found.data.into_iter().flatten().map(|(k, v)| (k, v.0)).collect()),
+            _ => Err("the API server answered another question".to_owned()),
         }
     }
 

@@ -96,6 +96,9 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
         ApiCall::GetVolume { name } => get::<PersistentVolume>(None, name),
         ApiCall::GetCsiDriver { name } => get::<CSIDriver>(None, name),
         ApiCall::GetAttachment { name } => get::<VolumeAttachment>(None, name),
+        ApiCall::PatchClaimStatus { claim, patch } => {
+            patch_status::<PersistentVolumeClaim>(Some(&claim.namespace), &claim.name, patch)
+        }
         ApiCall::GetCsiNode { name } => get::<CSINode>(None, name),
         ApiCall::CreateCsiNode(object) => create(None, object.as_ref()),
         ApiCall::ReplaceCsiNode(object) => {
@@ -237,6 +240,9 @@ mod tests {
         assert_eq!(shape(&ApiCall::GetVolume { name: "x".into() }), "GET /api/v1/persistentvolumes/x  ");
         let attachment = ApiCall::GetAttachment { name: "x".into() };
         assert_eq!(shape(&attachment), "GET /apis/storage.k8s.io/v1/volumeattachments/x  ");
+        let patch = ApiCall::PatchClaimStatus { claim: name(), patch: json!({"status": {}}) };
+        let shown = shape(&patch);
+        assert!(shown.starts_with("PATCH /api/v1/namespaces/ns/persistentvolumeclaims/x/status "), "{shown}");
         let csi_node = Box::new(CSINode {
             metadata: serde_json::from_value(json!({"name": "x"})).unwrap(),
             ..CSINode::default()

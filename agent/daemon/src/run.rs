@@ -216,7 +216,8 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let (network, log_writer) = (runtime.clone(), runtime.clone());
     let image_service = images.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
-    let registered = cluster.as_ref().map(|(_, drivers)| drivers.csi.registered.clone()).unwrap_or_default();
+    let csi_drivers = cluster.as_ref().map(|(_, drivers)| drivers.csi.clone()).unwrap_or_default();
+    let registered = csi_drivers.registered.clone();
     let kubepods = facts.kubepods();
     let services = (network.clone(), image_service.clone());
     let (garbage, asked) = garbage_collection::requests();
@@ -251,6 +252,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         addresses: node.addresses(),
         kubepods,
         metrics,
+        csi: csi_drivers,
         board: board.clone(),
     };
     let resources =

@@ -1,5 +1,5 @@
 //! gRPC to plugins of the node, which serve on UNIX sockets: what a plugin is, what a CSI driver says of its node, and the
-//! volumes that it stages and publishes.
+//! volumes that it stages, publishes, makes larger and measures.
 //!
 //! In: paths of sockets. Out: answers as `agent_core::csi` knows them. Invariants: every call has upstream's time limit; a
 //! connection is made for each conversation, so that a plugin that was replaced is never spoken to by mistake; what a
@@ -11,15 +11,16 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_core::csi::request::{Access, Capabilities, Capability, Publish, Stage};
+use agent_core::csi::request::{Access, Amounts, Capabilities, Capability, Expand, Publish, Stage, Usage};
 use agent_core::csi::{NodeInfo, PluginInfo};
 use hyper_util::rt::TokioIo;
 use orlop_proto::csi::v1::node_client::NodeClient;
 use orlop_proto::csi::v1::volume_capability::access_mode::Mode;
 use orlop_proto::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
 use orlop_proto::csi::v1::{
-    NodeGetCapabilitiesRequest, NodeGetInfoRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability, node_service_capability,
+    CapacityRange, NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest,
+    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, VolumeCapability, node_service_capability, volume_usage,
 };
 use orlop_proto::plugin_registration::registration_client::RegistrationClient;
 use orlop_proto::plugin_registration::{InfoRequest, RegistrationStatus};
@@ -84,6 +85,12 @@ impl PluginError {
                 | Code::ResourceExhausted
                 | Code::Aborted
         )
+    }
+
+    /// The plugin cannot do it while the volume is in use, and need not be asked again (`FAILED_PRECONDITION`).
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, PluginError::Refused { status, .. } if status.code() == Code::FailedPrecondition)
     }
 
     /// The words of an event: the plugin's own, as upstream has them, without the socket.
@@ -164,6 +171,8 @@ pub async fn capabilities(endpoint: &Path) -> Result<Capabilities, PluginError> 
             node_service_capability::rpc::Type::StageUnstageVolume => found.stages = true,
             node_service_capability::rpc::Type::VolumeMountGroup => found.gives_groups = true,
             node_service_capability::rpc::Type::SingleNodeMultiWriter => found.tells_writers = true,
+            node_service_capability::rpc::Type::ExpandVolume => found.expands = true,
+            node_service_capability::rpc::Type::GetVolumeStats => found.measures = true,
             _ => {}
         }
     }
@@ -218,6 +227,53 @@ pub async fn unstage(endpoint: &Path, handle: &str, path: &Path) -> Result<(), P
         staging_target_path: path.display().to_string(),
     });
     within("NodeUnstageVolume", endpoint, CSI_MAX, asked).await.map(drop)
+}
+
+/// Has what a volume holds made as large as the volume.
+///
+/// # Errors
+/// The driver does not answer, or with an error.
+pub async fn expand(endpoint: &Path, volume: &Expand) -> Result<(), PluginError> {
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    let asked = client.node_expand_volume(NodeExpandVolumeRequest {
+        volume_id: volume.handle.clone(),
+        volume_path: volume.path.clone(),
+        capacity_range: Some(CapacityRange { required_bytes: volume.bytes, limit_bytes: 0 }),
+        staging_target_path: volume.staging.clone().unwrap_or_default(),
+        volume_capability: Some(capability(&volume.capability)),
+        secrets: volume.secrets.clone().into_iter().collect(),
+    });
+    within("NodeExpandVolume", endpoint, CSI_MAX, asked).await.map(drop)
+}
+
+/// Asks a CSI driver how full the volume is that it published at `path`; `None`: it says of no volume.
+///
+/// # Errors
+/// It does not answer, or with an error.
+pub async fn usage(endpoint: &Path, handle: &str, path: &Path) -> Result<Option<Usage>, PluginError> {
+    if !capabilities(endpoint).await?.measures {
+        return Ok(None);
+    }
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    let asked = client.node_get_volume_stats(NodeGetVolumeStatsRequest {
+        volume_id: handle.to_owned(),
+        volume_path: path.display().to_string(),
+        staging_target_path: String::new(),
+    });
+    let all = within("NodeGetVolumeStats", endpoint, CSI_MAX, asked).await?.usage;
+    let mut found = Usage::default();
+    // A driver that says less than nothing says nothing.
+    let amount = |says: i64| u64::try_from(says).unwrap_or_default();
+    for says in all {
+        let amounts =
+            Amounts { available: amount(says.available), total: amount(says.total), used: amount(says.used) };
+        match says.unit() {
+            volume_usage::Unit::Bytes => found.bytes = amounts,
+            volume_usage::Unit::Inodes => found.inodes = amounts,
+            volume_usage::Unit::Unknown => {}
+        }
+    }
+    Ok(Some(found))
 }
 
 /// Has a volume published.

@@ -81,6 +81,7 @@ impl ApiChecks {
             | ApiCall::GetVolume { .. }
             | ApiCall::GetCsiDriver { .. }
             | ApiCall::GetAttachment { .. }
+            | ApiCall::PatchClaimStatus { .. }
             | ApiCall::GetCsiNode { .. }
             | ApiCall::CreateCsiNode(_)
             | ApiCall::ReplaceCsiNode(_)

@@ -125,10 +125,15 @@ fn drivers(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 pub(super) fn await_told(joined: &Joined, about: &str, words: &str) -> Result<()> {
+    await_event(joined, "FailedMount", about, words)
+}
+
+pub(super) fn await_event(joined: &Joined, reason: &str, about: &str, words: &str) -> Result<()> {
     let client = joined.cluster.client();
-    client.wait::<Event, _>(&client.of("default"), 60, &format!("the words {words:?} about {about}"), |all| {
+    let what = format!("{reason} with the words {words:?} about {about}");
+    client.wait::<Event, _>(&client.of("default"), 60, &what, |all| {
         let said = |e: &&Event| {
-            e.reason.as_deref() == Some("FailedMount")
+            e.reason.as_deref() == Some(reason)
                 && e.involved_object.name.as_deref() == Some(about)
                 && e.message.as_deref().is_some_and(|m| m.contains(words))
         };

@@ -13,12 +13,12 @@ use kube::api::{Patch, PatchParams};
 use orlop_proto::csi::v1::VolumeCapability;
 use orlop_proto::csi::v1::volume_capability::AccessType;
 use orlop_proto::csi::v1::volume_capability::access_mode::Mode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::join_claims::{create, pod, put_claim, put_volume};
-use super::join_csi::{await_drivers, await_told, says};
+use super::join_csi::{await_drivers, await_event, await_told, says};
 use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::csi_driver::{CsiDriver, Says};
+use crate::cluster::csi_driver::{CAPACITY, CsiDriver, Says};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, await_ready};
 use crate::cluster::join::{Way, start_kubelet};
 
@@ -28,7 +28,7 @@ const HERE: Place = Place { level: Level::L4n, group: GROUP };
 pub const CASES: &[Case] = &[HERE.case(
     "volumes/csi-claims",
     30,
-    "a driver's volume is attached, staged once and published for two pods, over kills of the agent and errors of the driver, and goes in the reverse order",
+    "a driver's volume is attached, staged once and published for two pods, grows and is measured under them, over kills of the agent and errors of the driver, and goes in the reverse order",
     claims,
 )];
 
@@ -112,6 +112,63 @@ fn is_empty(path: &Path) -> Result<bool> {
     }
 }
 
+/// Something about the pod is different: its volumes are looked at.
+fn touch(joined: &Joined, name: &str, times: &str) -> Result<()> {
+    let client = joined.cluster.client();
+    let patch = json!({"metadata": {"annotations": {"e2e.example/touched": times}}});
+    client.merge::<Pod>(&client.of("default"), name, &patch).map(drop)
+}
+
+/// The cluster made the volume larger; so does its driver on the node, once it no longer refuses.
+fn grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
+    driver.say(Says { refuses_growth: Some("no room".to_owned()), ..alone.clone() });
+    let client = joined.cluster.client();
+    let larger = json!({"spec": {"capacity": {"storage": "2Mi"}}});
+    client.merge::<PersistentVolume>(&client.all(), "pv-csi", &larger)?;
+    let waits = json!({"status": {"allocatedResources": {"storage": "2Mi"},
+        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+        "conditions": [{"type": "FileSystemResizePending", "status": "True"}]}});
+    let api = client.of::<PersistentVolumeClaim>("default");
+    let patched = client.block_on(api.patch_status("csi", &PatchParams::default(), &Patch::Merge(&waits)));
+    patched.context("say that the node is to make the volume larger")?;
+    touch(joined, "csi-two", "1")?;
+    let why = "failed for volume \"pv-csi\" : Expander.NodeExpand failed to expand the volume : rpc error: code = Internal \
+               desc = no room";
+    await_event(joined, "VolumeResizeFailed", "csi-two", why)?;
+    let claim = client.get::<PersistentVolumeClaim>(&api, "csi")?.context("no claim")?;
+    let conditions = claim.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+    ensure!(conditions.iter().any(|c| c.type_ == "NodeResizeError"), "its conditions are {conditions:?}");
+    driver.say(alone.clone());
+    touch(joined, "csi-two", "2")?;
+    client.wait::<PersistentVolumeClaim, _>(&api, 30, "the claim to be larger", |all| {
+        let status = all.get("csi")?.status.clone()?;
+        let size = status.capacity?.get("storage")?.0.clone();
+        let busy = status.allocated_resource_statuses.is_some_and(|all| !all.is_empty());
+        (size == "2Mi" && !busy && status.conditions.unwrap_or_default().is_empty()).then_some(())
+    })?;
+    let words = "MountVolume.NodeExpandVolume succeeded for volume \"pv-csi\" first";
+    await_event(joined, "FileSystemResizeSuccessful", "csi-two", words)?;
+    let grown = driver.staged().grown;
+    let bytes = grown.iter().filter_map(|g| g.capacity_range.map(|r| r.required_bytes)).collect::<Vec<_>>();
+    ensure!(bytes == [2 << 20], "made larger: {bytes:?}");
+    Ok(())
+}
+
+/// The summary tells what the driver says of the pod's volume.
+fn is_measured(joined: &Joined, name: &str) -> Result<()> {
+    let text = joined.cluster.client().raw("/api/v1/nodes/first/proxy/stats/summary")?;
+    let all: Value = serde_json::from_str(&text)?;
+    let pods = all["pods"].as_array().context("no pods")?;
+    let pod = pods.iter().find(|p| p["podRef"]["name"] == name).with_context(|| format!("no {name}"))?;
+    let volumes = pod["volume"].as_array().context("no volumes")?;
+    let of = json!({"name": "csi", "namespace": "default"});
+    let found = volumes.iter().find(|v| v["pvcRef"] == of).with_context(|| format!("{volumes:?}"))?;
+    let figures = ["capacityBytes", "usedBytes", "inodes", "inodesUsed"].map(|key| found[key].as_i64());
+    let expected = [CAPACITY, CAPACITY / 10, CAPACITY, CAPACITY / 10].map(Some);
+    ensure!(figures == expected, "{figures:?} and not {expected:?}");
+    Ok(())
+}
+
 fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let handle = joined.cluster.client().handle().clone();
@@ -148,10 +205,21 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     attach(joined, &attachment)?;
     let words = "MountVolume.MountDevice failed for volume \"pv-csi\" : rpc error: code = Internal desc = no stage today";
     await_told(joined, "csi-one", words)?;
+    // An agent dies in the middle of staging: the next one asks for the same again.
+    driver.say(Says { hangs_after_stage: true, ..alone.clone() });
+    driver.await_staged(30, |all| all.times == 1)?;
+    joined.nodes[0].kill_agent()?;
     driver.say(alone.clone());
+    restart(joined)?;
     let before = await_pod_ready(&joined.cluster, "csi-one", 60)?;
 
     let staged = driver.staged();
+    ensure!(
+        (staged.times, staged.now.len()) == (2, 1),
+        "staged {} times at {:?}",
+        staged.times,
+        staged.now.keys()
+    );
     let (place, asked) = staged.now.first_key_value().context("nothing is staged")?;
     ensure!(
         place.starts_with(&format!("/var/lib/kubelet/plugins/kubernetes.io/csi/{DRIVER}/")),
@@ -180,8 +248,11 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     // A second pod shares what is staged.
     create(joined, pod("csi-two", STAYS, "csi", false))?;
     let two = await_pod_ready(&joined.cluster, "csi-two", 60)?;
-    ensure!(driver.staged().times == 1, "staged {} times", driver.staged().times);
+    ensure!(driver.staged().times == 2, "staged {} times", driver.staged().times);
     ensure!(driver.published().len() == 2, "published at {:?}", driver.published().keys());
+
+    grows(joined, &driver, &alone)?;
+    is_measured(joined, "csi-two")?;
 
     // The first goes while nobody looks: it is unpublished, and nothing is taken from the second.
     joined.nodes[0].kill_agent()?;

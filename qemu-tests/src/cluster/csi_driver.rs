@@ -14,11 +14,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures_util::stream;
 use orlop_proto::csi::v1::node_server::{Node, NodeServer};
+use orlop_proto::csi::v1::volume_usage::Unit;
 use orlop_proto::csi::v1::{
-    NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
-    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest,
-    NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, node_service_capability,
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
+    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
+    NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
+    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeUsage, node_service_capability,
 };
 use orlop_proto::plugin_registration::registration_server::{Registration, RegistrationServer};
 use orlop_proto::plugin_registration::{
@@ -33,6 +35,9 @@ use tonic::{Request, Response, Status};
 
 /// Where sockets are registered, below a node's root.
 const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
+
+/// How large each volume is, as drivers measure it, in bytes and in inodes.
+pub const CAPACITY: i64 = 12_345_000;
 
 /// What a driver says.
 #[derive(Clone, Debug, Default)]
@@ -49,10 +54,14 @@ pub struct Says {
     pub hangs: bool,
     /// It publishes nothing, and says why.
     pub refuses: Option<String>,
-    /// It stages volumes, and tells one writer from several.
+    /// It stages volumes, makes them larger, measures them, and tells one writer from several.
     pub stages: bool,
+    /// It makes nothing larger, and says why.
+    pub refuses_growth: Option<String>,
     /// It stages nothing, and says why.
     pub refuses_stage: Option<String>,
+    /// It stages, and never says so.
+    pub hangs_after_stage: bool,
     /// It lets go of nothing that is staged, and says why.
     pub refuses_unstage: Option<String>,
 }
@@ -77,6 +86,8 @@ pub struct Staged {
     pub now: BTreeMap<String, NodeStageVolumeRequest>,
     /// How often something was staged.
     pub times: usize,
+    /// What was made larger.
+    pub grown: Vec<NodeExpandVolumeRequest>,
     /// What no node should ask for.
     pub wrong: Vec<String>,
 }
@@ -175,7 +186,12 @@ impl Node for Service {
         use node_service_capability::rpc::Type;
         use node_service_capability::{Rpc, Type as Kind};
         let kinds = if self.says().stages {
-            vec![Type::StageUnstageVolume, Type::SingleNodeMultiWriter]
+            vec![
+                Type::StageUnstageVolume,
+                Type::SingleNodeMultiWriter,
+                Type::ExpandVolume,
+                Type::GetVolumeStats,
+            ]
         } else {
             Vec::new()
         };
@@ -184,6 +200,41 @@ impl Node for Service {
         Ok(Response::new(NodeGetCapabilitiesResponse {
             capabilities: kinds.into_iter().map(capability).collect(),
         }))
+    }
+
+    /// A tenth of [`CAPACITY`] is taken, bytes and inodes alike.
+    async fn node_get_volume_stats(
+        &self,
+        asked: Request<NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
+        let asked = asked.into_inner();
+        if !self.published.borrow().contains_key(&asked.volume_path) {
+            return Err(self.wrong(format!("{} is measured at {}", asked.volume_id, asked.volume_path)));
+        }
+        let usage = |unit: Unit| VolumeUsage {
+            available: CAPACITY / 10 * 9,
+            total: CAPACITY,
+            used: CAPACITY / 10,
+            unit: unit.into(),
+        };
+        Ok(Response::new(NodeGetVolumeStatsResponse { usage: vec![usage(Unit::Bytes), usage(Unit::Inodes)] }))
+    }
+
+    async fn node_expand_volume(
+        &self,
+        asked: Request<NodeExpandVolumeRequest>,
+    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
+        let asked = asked.into_inner();
+        let (published, staged) = (self.published.borrow().clone(), self.staged.borrow().now.clone());
+        if !published.contains_key(&asked.volume_path) || !staged.contains_key(&asked.staging_target_path) {
+            return Err(self.wrong(format!("{} grows at {}", asked.volume_id, asked.volume_path)));
+        }
+        if let Some(why) = self.says().refuses_growth {
+            return Err(Status::internal(why));
+        }
+        let capacity_bytes = asked.capacity_range.map(|r| r.required_bytes).unwrap_or_default();
+        self.staged.send_modify(|all| all.grown.push(asked));
+        Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes }))
     }
 
     /// A file in the directory that the node made.
@@ -201,6 +252,9 @@ impl Node for Service {
             all.times += 1;
             all.now.insert(asked.staging_target_path.clone(), asked);
         });
+        if self.says().hangs_after_stage {
+            return std::future::pending().await;
+        }
         Ok(Response::new(NodeStageVolumeResponse {}))
     }
 

@@ -126,6 +126,13 @@ pub enum ApiCall {
         /// Its name.
         name: String,
     },
+    /// PATCH the status of a PersistentVolumeClaim (strategic merge). Answer: [`ApiReply::Claim`].
+    PatchClaimStatus {
+        /// Which.
+        claim: ObjectName,
+        /// What changes.
+        patch: Value,
+    },
     /// GET a CSINode. Answer: [`ApiReply::CsiNode`].
     GetCsiNode {
         /// Its name: the node's.
@@ -189,6 +196,9 @@ impl ApiCall {
             ApiCall::GetVolume { name } => format!("get persistentvolume {name}"),
             ApiCall::GetCsiDriver { name } => format!("get csidriver {name}"),
             ApiCall::GetAttachment { name } => format!("get volumeattachment {name}"),
+            ApiCall::PatchClaimStatus { claim, .. } => {
+                format!("patch persistentvolumeclaim status {}", named(claim))
+            }
             ApiCall::GetCsiNode { name } => format!("get csinode {name}"),
             ApiCall::CreateCsiNode(object) => format!("create csinode {}", meta(&object.metadata)),
             ApiCall::ReplaceCsiNode(object) => format!("replace csinode {}", meta(&object.metadata)),

@@ -16,6 +16,10 @@ pub struct Capabilities {
     pub gives_groups: bool,
     /// It tells one writer from several on one node (`SINGLE_NODE_MULTI_WRITER`).
     pub tells_writers: bool,
+    /// It makes what a volume holds larger (`EXPAND_VOLUME`).
+    pub expands: bool,
+    /// It says how full volumes are (`GET_VOLUME_STATS`).
+    pub measures: bool,
 }
 
 /// Who may use a volume at once, as drivers know it.
@@ -122,4 +126,47 @@ impl fmt::Debug for Publish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Publish({} at {})", self.handle, self.target)
     }
+}
+
+/// What a driver is asked to make larger.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Expand {
+    /// What the driver knows the volume by.
+    pub handle: String,
+    /// Where it is published.
+    pub path: String,
+    /// Where it is staged, if it is.
+    pub staging: Option<String>,
+    /// How large it is to be at least, bytes.
+    pub bytes: i64,
+    /// How it is used.
+    pub capability: Capability,
+    /// What nobody else is told.
+    pub secrets: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for Expand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Expand({} at {} to {} bytes)", self.handle, self.path, self.bytes)
+    }
+}
+
+/// What a volume takes, and what it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Of its bytes.
+    pub bytes: Amounts,
+    /// Of its inodes.
+    pub inodes: Amounts,
+}
+
+/// What there is of something. What a driver does not say is 0, as upstream has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// May still be taken.
+    pub available: u64,
+    /// All.
+    pub total: u64,
+    /// Is taken.
+    pub used: u64,
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::request::{Access, Capabilities, Capability, Given, Publish, Stage};
+use super::request::{Access, Capabilities, Capability, Expand, Given, Publish, Stage};
 use super::staging::VolumeKey;
 use crate::types::pod;
 use crate::volume::claim::Bound;
@@ -63,8 +63,14 @@ pub struct CsiSource {
     pub stage_secret: Option<SecretRef>,
     /// `nodePublishSecretRef`.
     pub publish_secret: Option<SecretRef>,
+    /// `nodeExpandSecretRef`.
+    #[serde(default)]
+    pub expand_secret: Option<SecretRef>,
     /// `accessModes` of the PersistentVolume.
     pub access_modes: Vec<String>,
+    /// Name of the claim, which lies in the pod's namespace.
+    #[serde(default)]
+    pub claim: String,
 }
 
 /// What a volume of a PersistentVolume has beside what every volume has.
@@ -74,6 +80,12 @@ pub struct Persistent {
     pub stage_secret: Option<SecretRef>,
     /// `nodePublishSecretRef`.
     pub publish_secret: Option<SecretRef>,
+    /// `nodeExpandSecretRef`.
+    #[serde(default)]
+    pub expand_secret: Option<SecretRef>,
+    /// Name of the claim, which lies in the pod's namespace.
+    #[serde(default)]
+    pub claim: String,
     /// `accessModes`; the first one counts.
     pub access_modes: Vec<String>,
     /// `mountOptions`.
@@ -209,6 +221,8 @@ pub fn of_bound(p: &Pod, bound: &Bound, source: &CsiSource, node: &str) -> CsiVo
         persistent: Some(Persistent {
             stage_secret: source.stage_secret.clone(),
             publish_secret: source.publish_secret.clone(),
+            expand_secret: source.expand_secret.clone(),
+            claim: source.claim.clone(),
             access_modes: source.access_modes.clone(),
             flags: bound.options.clone(),
             one_pod: bound.one_pod,
@@ -348,6 +362,25 @@ impl CsiVolume {
             capability: self.capability(driver, group),
             attached,
             context: self.attributes.clone(),
+            secrets,
+        }
+    }
+
+    /// What makes it larger, where it is published and staged.
+    #[must_use]
+    pub fn expand(
+        &self,
+        (path, staging): (&str, Option<&str>),
+        bytes: i64,
+        driver: Capabilities,
+        secrets: BTreeMap<String, String>,
+    ) -> Expand {
+        Expand {
+            handle: self.handle.clone(),
+            path: path.to_owned(),
+            staging: staging.map(str::to_owned),
+            bytes,
+            capability: self.capability(driver, None),
             secrets,
         }
     }

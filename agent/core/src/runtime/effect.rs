@@ -311,6 +311,9 @@ pub enum EffectOk {
         /// What people should know about how it is mounted (`AlreadyMountedVolume`).
         #[serde(default)]
         warning: Option<String>,
+        /// What it holds was to become larger.
+        #[serde(default)]
+        resize: Option<volume::Resize>,
     },
     /// SetUpVolume: it is not attached to the node yet; nothing was done.
     Unattached,

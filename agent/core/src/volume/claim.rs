@@ -209,7 +209,8 @@ impl ClaimRef {
                 host_path_type(host_path.type_.as_deref().unwrap_or("")).map_err(|why| no_plugin(&why))?;
             Source::HostPath { path: host_path.path, kind }
         } else if let Some(csi) = spec.csi {
-            Source::Csi(Box::new(csi_source(csi, spec.access_modes.clone().unwrap_or_default())))
+            let modes = spec.access_modes.clone().unwrap_or_default();
+            Source::Csi(Box::new(csi_source(csi, modes, &self.name)))
         } else {
             return Err(no_plugin(
                 "no volume plugin matched: this node mounts local and hostPath volumes, and those of CSI drivers",
@@ -229,7 +230,7 @@ impl ClaimRef {
     }
 }
 
-fn csi_source(csi: CSIPersistentVolumeSource, access_modes: Vec<String>) -> CsiSource {
+fn csi_source(csi: CSIPersistentVolumeSource, access_modes: Vec<String>, claim: &str) -> CsiSource {
     let secret = |of: Option<SecretReference>| {
         let named = |s: SecretReference| {
             Some(SecretRef { namespace: s.namespace.unwrap_or_default(), name: s.name? })
@@ -243,7 +244,9 @@ fn csi_source(csi: CSIPersistentVolumeSource, access_modes: Vec<String>) -> CsiS
         attributes: csi.volume_attributes.unwrap_or_default(),
         stage_secret: secret(csi.node_stage_secret_ref),
         publish_secret: secret(csi.node_publish_secret_ref),
+        expand_secret: secret(csi.node_expand_secret_ref),
         access_modes,
+        claim: claim.to_owned(),
     }
 }
 

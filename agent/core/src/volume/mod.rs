@@ -116,6 +116,18 @@ pub fn step_failed(step: &str, volume: &str, why: &str) -> String {
     format!("{step} failed for volume {volume:?} : {why}")
 }
 
+/// What came of making a volume's contents as large as the volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Resize {
+    /// They are.
+    Done {
+        /// Name of the node.
+        node: String,
+    },
+    /// They are not, and why; the volume can be used as it is.
+    Failed(String),
+}
+
 /// What has to be done so that one volume is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetUp {

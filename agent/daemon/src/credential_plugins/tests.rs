@@ -1,5 +1,6 @@
 //! Real programs: shell scripts that answer, count, complain and hang.
 
+use agent_core::api::ObjectName;
 use agent_core::csi::volume::SecretRef;
 
 use super::*;
@@ -9,7 +10,9 @@ use agent_core::time::Wall;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef};
 use agent_core::volume::{Fetched, ObjectRef};
 use agent_linux::clock::LinuxClock;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use serde_json::Value;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -17,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
-use crate::sources::{FoundAccount, HeldToken};
+use crate::sources::{Claimed, FoundAccount, HeldToken};
 use crate::testing::VirtualClock;
 
 const IMAGE: &str = "r.example/team/app";
@@ -55,6 +58,14 @@ impl Sources for Accounts {
     }
 
     fn attachment(&self, _: String) -> BoxFuture<'_, Result<VolumeAttachment, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn claimed(&self, _: ObjectName) -> BoxFuture<'_, Result<Claimed, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn patch_claim(&self, _: ObjectName, _: Value) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>> {
         Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
     }
 

@@ -31,7 +31,20 @@ struct State {
     /// unstaging after another must not overlap. Nobody holds two.
     locks: BTreeMap<VolumeKey, Arc<AsyncMutex<()>>>,
     staged: BTreeSet<VolumeKey>,
-    published: BTreeSet<String>,
+    published: BTreeMap<String, Published>,
+}
+
+/// A volume that is published for a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Published {
+    /// Whose it is.
+    pub(crate) pod: PodUid,
+    /// Name of the volume in the pod.
+    pub(crate) name: String,
+    /// Which volume.
+    pub(crate) key: VolumeKey,
+    /// The driver wants to be asked again and again.
+    pub(crate) again: bool,
 }
 
 impl CsiVolumes {
@@ -101,17 +114,27 @@ impl CsiVolumes {
 
     /// It was published there by this agent, and not taken back.
     pub(crate) fn is_published(&self, target: &str) -> bool {
-        self.lock().published.contains(target)
+        self.lock().published.contains_key(target)
     }
 
-    /// It is now, or may no longer be.
-    pub(crate) fn set_published(&self, target: &str, is: bool) {
-        let published = &mut self.lock().published;
-        if is {
-            published.insert(target.to_owned())
-        } else {
-            published.remove(target)
-        };
+    /// It was, and nothing is left to ask its driver for.
+    pub(crate) fn is_settled(&self, target: &str) -> bool {
+        self.lock().published.get(target).is_some_and(|of| !of.again)
+    }
+
+    /// It is now, for this pod.
+    pub(crate) fn published(&self, target: &str, of: Published) {
+        self.lock().published.insert(target.to_owned(), of);
+    }
+
+    /// It may no longer be.
+    pub(crate) fn unpublished(&self, target: &str) {
+        self.lock().published.remove(target);
+    }
+
+    /// All that is published, by its target.
+    pub(crate) fn all_published(&self) -> BTreeMap<String, Published> {
+        self.lock().published.clone()
     }
 
     /// What the API server is to be told, and what drivers are to be asked to let go of.

@@ -16,23 +16,24 @@ use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::Wall;
-use agent_core::volume::{self, ObjectRef, Objects, SetUp, look_up};
+use agent_core::volume::{self, ObjectRef, Objects, Resize, SetUp, look_up};
 use futures_util::future::join_all;
 
 use super::volumes::{RENEW_MIN, answer};
 use super::{Executor, error, gave_up};
+use crate::csi::volumes::Published;
 
-/// How often a driver that wants to be asked again is (upstream: between 60 and 90 s).
-const AGAIN: Duration = Duration::from_secs(75);
+/// How often a driver that wants to be asked again is, and a claim is looked at (upstream: between 60 and 90 s).
+pub(super) const AGAIN: Duration = Duration::from_secs(75);
 /// What one pod alone may have, and another one has (upstream's words).
 const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 
 /// One volume of one pod on its way.
-struct Job<'a, R, I> {
-    executor: &'a Executor<R, I>,
+pub(super) struct Job<'a, R, I> {
+    pub(super) executor: &'a Executor<R, I>,
     key: &'a PodKey,
-    set_up: &'a SetUp,
-    csi: &'a CsiVolume,
+    pub(super) set_up: &'a SetUp,
+    pub(super) csi: &'a CsiVolume,
     terms: Terms,
 }
 
@@ -43,6 +44,10 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     set_up: &SetUp,
     csi: &CsiVolume,
 ) -> EffectResult {
+    if executor.sources.csi().volumes.is_settled(&set_up.path) {
+        // What is mounted stays so, whatever can be reached now.
+        return Ok(Job { executor, key, set_up, csi, terms: Terms::default() }.look_again().await);
+    }
     let object = executor.sources.csi_driver(csi.driver.clone()).await.map_err(refusal)?;
     let terms = csi.terms(object.as_ref()).map_err(refusal)?;
     let job = Job { executor, key, set_up, csi, terms };
@@ -207,7 +212,8 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let volumes = executor.sources.csi().volumes;
         let now = executor.tasks.now().wall;
         let (tokens, renew) = tokens(executor, &self.terms).await.map_err(refusal)?;
-        if self.terms.again || !volumes.is_published(target) {
+        let (in_use, staging) = (volumes.is_published(target), ready.staging.clone());
+        if self.terms.again || !in_use {
             let mut request = self.csi.publish(target, &self.terms, &tokens, secrets, (driver, group));
             (request.staging, request.attached) = (ready.staging, ready.attached);
             let new = self.prepare().await? || ready.new;
@@ -228,15 +234,33 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
                     executor.tasks.blocking(move || at.give_target(&uid, &target, group, by_root)).await;
                 answer(given)?;
             }
-            volumes.set_published(target, true);
         }
+        let resize = match self.expand(endpoint, driver, staging.as_deref(), in_use).await {
+            Ok(grown) => grown.then(|| Resize::Done { node: self.csi.node.clone() }),
+            // Containers have it: they may go on as they are.
+            Err(why) if in_use => Some(Resize::Failed(why)),
+            Err(why) => {
+                let step = "MountVolume.Setup failed while expanding volume";
+                return Err(refusal(format!("{step} for volume {:?} : {why}", self.csi.volume)));
+            }
+        };
+        let key = self.csi.key();
+        let of = Published {
+            pod: self.key.uid.clone(),
+            name: self.set_up.name.clone(),
+            key,
+            again: self.terms.again,
+        };
+        volumes.published(target, of);
         let renew = renew.map(|at| at.since(now).max(RENEW_MIN));
-        let again = self.terms.again.then_some(AGAIN);
-        Ok(EffectOk::Volume { renew_after: [renew, again].into_iter().flatten().min(), warning: None })
+        // Nobody tells of a claim that has grown.
+        let again = (self.terms.again || self.may_grow(driver)).then_some(AGAIN);
+        let renew_after = [renew, again].into_iter().flatten().min();
+        Ok(EffectOk::Volume { renew_after, warning: None, resize })
     }
 
     /// A Secret of a PersistentVolume; `what` is the field that names it.
-    async fn secret(
+    pub(super) async fn secret(
         &self,
         what: Option<&str>,
         secret: Option<&SecretRef>,
@@ -307,7 +331,7 @@ async fn let_go<R: Runtime, I: ImageService>(
         return Err(refusal(unregistered("Unmounter.TearDownAt", &data.driver)));
     };
     // Also if it fails it may no longer be there.
-    node.volumes.set_published(&target.display().to_string(), false);
+    node.volumes.unpublished(&target.display().to_string());
     let released = agent_plugins::unpublish(&endpoint, &data.handle, target).await;
     released.map_err(|e| refusal(format!("kubernetes.io/csi: Unmounter.TearDownAt failed: {e}")))?;
     let (at, of, target) = (executor.dirs.clone(), uid.clone(), target.to_path_buf());

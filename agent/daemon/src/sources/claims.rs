@@ -12,9 +12,11 @@ use agent_core::csi::volume::SecretRef;
 use agent_core::drivers::Class;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef, check_node, is_choosy};
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use serde_json::Value;
 
-use super::ask;
+use super::{Claimed, ask};
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 
@@ -45,6 +47,32 @@ impl<A: ApiServer> ClaimStore<A> {
     pub(super) async fn attachment(&self, name: String) -> Result<VolumeAttachment, String> {
         match ask(&self.caller, &self.tasks, ApiCall::GetAttachment { name }).await? {
             ApiReply::Attachment(found) => Ok(*found),
+            _ => Err("the API server answered another question".to_owned()),
+        }
+    }
+
+    /// A claim and the volume that it is bound to, as they are now.
+    pub(super) async fn claimed(&self, of: ObjectName) -> Result<Claimed, String> {
+        let other = || "the API server answered another question".to_owned();
+        let claim = match ask(&self.caller, &self.tasks, ApiCall::GetClaim(of)).await? {
+            ApiReply::Claim(found) => *found,
+            _ => return Err(other()),
+        };
+        let name = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).unwrap_or_default();
+        match ask(&self.caller, &self.tasks, ApiCall::GetVolume { name }).await? {
+            ApiReply::Volume(found) => Ok((claim, *found)),
+            _ => Err(other()),
+        }
+    }
+
+    /// Changes what a claim's status says.
+    pub(super) async fn patch_claim(
+        &self,
+        claim: ObjectName,
+        patch: Value,
+    ) -> Result<PersistentVolumeClaim, String> {
+        match ask(&self.caller, &self.tasks, ApiCall::PatchClaimStatus { claim, patch }).await? {
+            ApiReply::Claim(found) => Ok(*found),
             _ => Err("the API server answered another question".to_owned()),
         }
     }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::api::{ApiCall, ApiReply, ApiServer};
+use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName};
 use agent_core::csi::volume::SecretRef;
 use agent_core::pod_worker::runtime_class;
 use agent_core::time::Wall;
@@ -24,11 +24,12 @@ use agent_core::volume::token::TokenRef;
 use agent_core::volume::watched::ObjectNews;
 use agent_core::volume::{Fetched, ObjectData, ObjectRef};
 use futures_util::future::BoxFuture;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::kubelet::enums::ChangeDetectionStrategy;
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use crate::actor::Tasks;
@@ -93,6 +94,9 @@ pub struct FoundAccount {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// A claim and what it is bound to.
+pub type Claimed = (PersistentVolumeClaim, PersistentVolume);
+
 /// Where pods get values from.
 pub trait Sources: Send + Sync + 'static {
     /// What an object holds now.
@@ -112,6 +116,16 @@ pub trait Sources: Send + Sync + 'static {
 
     /// What the API server says of a volume and this node.
     fn attachment(&self, name: String) -> BoxFuture<'_, Result<VolumeAttachment, String>>;
+
+    /// A claim and the volume that it is bound to, as they are now.
+    fn claimed(&self, claim: ObjectName) -> BoxFuture<'_, Result<Claimed, String>>;
+
+    /// Changes what a claim's status says; the answer is the claim.
+    fn patch_claim(
+        &self,
+        claim: ObjectName,
+        patch: Value,
+    ) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>>;
 
     /// The data of a Secret that a PersistentVolume refers to, as it is now.
     fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>>;
@@ -254,6 +268,18 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
         Box::pin(self.claims.attachment(name))
     }
 
+    fn claimed(&self, claim: ObjectName) -> BoxFuture<'_, Result<Claimed, String>> {
+        Box::pin(self.claims.claimed(claim))
+    }
+
+    fn patch_claim(
+        &self,
+        claim: ObjectName,
+        patch: Value,
+    ) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>> {
+        Box::pin(self.claims.patch_claim(claim, patch))
+    }
+
     fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>> {
         Box::pin(self.claims.secret(secret))
     }
@@ -303,6 +329,14 @@ impl Sources for NoSources {
     }
 
     fn attachment(&self, _: String) -> BoxFuture<'_, Result<VolumeAttachment, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn claimed(&self, _: ObjectName) -> BoxFuture<'_, Result<Claimed, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn patch_claim(&self, _: ObjectName, _: Value) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>> {
         Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
     }
 

@@ -151,6 +151,7 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
         | ApiCall::GetVolume { .. }
         | ApiCall::GetCsiDriver { .. }
         | ApiCall::GetAttachment { .. }
+        | ApiCall::PatchClaimStatus { .. }
         | ApiCall::GetCsiNode { .. }
         | ApiCall::CreateCsiNode(_)
         | ApiCall::ReplaceCsiNode(_)

@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::*;
 use crate::time::Wall;
 
-const ALL: Capabilities = Capabilities { stages: true, gives_groups: true, tells_writers: false };
+const ALL: Capabilities =
+    Capabilities { stages: true, gives_groups: true, tells_writers: false, expands: true, measures: true };
 
 fn inline(source: Value) -> CsiVolume {
     let p: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},

@@ -9,6 +9,7 @@ use crate::drivers::Class;
 use crate::machine::{EffectId, Machine};
 use crate::pod_worker::{KillReason, PodEvent};
 use crate::runtime::effect::{Effect, EffectError, EffectOk};
+use crate::volume::Resize;
 use crate::volume::claim::{Bound, Source};
 
 fn volumes(n: usize) -> Value {
@@ -36,7 +37,7 @@ fn settle_others(w: &mut World) {
 }
 
 fn done() -> crate::runtime::effect::EffectResult {
-    Ok(EffectOk::Volume { renew_after: None, warning: None })
+    Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None })
 }
 
 #[test]
@@ -223,12 +224,30 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
     w.step(PodEvent::Tick);
     answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound)))));
     let warning = Some("shared".to_owned());
-    answer(&mut w, "set_up_volume", Ok(EffectOk::Volume { renew_after: None, warning }));
+    answer(&mut w, "set_up_volume", Ok(EffectOk::Volume { renew_after: None, warning, resize: None }));
     w.settle();
     assert_eq!(
         (w.phase(), w.told("AlreadyMountedVolume").as_slice()),
         ("Running", ["shared".to_owned()].as_slice())
     );
+    for (resize, reason, words) in [
+        (
+            Resize::Failed("no room".to_owned()),
+            "VolumeResizeFailed",
+            "NodeExpandVolume.NodeExpandVolume failed for volume \"pv\" : no room",
+        ),
+        (
+            Resize::Done { node: "n".to_owned() },
+            "FileSystemResizeSuccessful",
+            "MountVolume.NodeExpandVolume succeeded for volume \"pv\" n",
+        ),
+    ] {
+        w.step(PodEvent::SourcesChanged);
+        let volume = EffectOk::Volume { renew_after: None, warning: None, resize: Some(resize) };
+        answer(&mut w, "set_up_volume", Ok(volume));
+        w.settle();
+        assert_eq!((w.told(reason).as_slice(), w.phase()), ([words.to_owned()].as_slice(), "Running"));
+    }
 }
 
 #[test]

@@ -168,7 +168,9 @@ fn a_volume_of_a_driver_is_taken_as_it_says() {
         attributes: [("a".to_owned(), "1".to_owned())].into(),
         stage_secret: Some(secret),
         publish_secret: None,
+        expand_secret: None,
         access_modes: vec!["ReadWriteOncePod".to_owned()],
+        claim: claimed().name,
     };
     assert_eq!(bound.plugin(), Plugin::Csi);
     assert_eq!(bound.source, Source::Csi(Box::new(source)));

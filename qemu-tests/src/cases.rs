@@ -30,6 +30,7 @@ pub mod join_claims;
 pub mod join_clock;
 pub mod join_cloud;
 pub mod join_csi;
+pub mod join_csi_claims;
 pub mod join_env_files;
 pub mod join_images;
 pub mod join_network;
@@ -93,6 +94,7 @@ pub fn all() -> Vec<Case> {
         join_volumes::CASES,
         join_claims::CASES,
         join_csi::CASES,
+        join_csi_claims::CASES,
         join_clock::CASES,
         api::CASES,
         api_load::CASES,

@@ -354,9 +354,10 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
         ApiCall::GetConfigMap(_) => ApiReply::ConfigMap(object(body)?),
         ApiCall::GetSecret(_) => ApiReply::Secret(object(body)?),
         ApiCall::GetServiceAccount(_) => ApiReply::ServiceAccount(object(body)?),
-        ApiCall::GetClaim(_) => ApiReply::Claim(object(body)?),
+        ApiCall::GetClaim(_) | ApiCall::PatchClaimStatus { .. } => ApiReply::Claim(object(body)?),
         ApiCall::GetVolume { .. } => ApiReply::Volume(object(body)?),
         ApiCall::GetCsiDriver { .. } => ApiReply::CsiDriver(object(body)?),
+        ApiCall::GetAttachment { .. } => ApiReply::Attachment(object(body)?),
         ApiCall::GetCsiNode { .. } | ApiCall::CreateCsiNode(_) | ApiCall::ReplaceCsiNode(_) => {
             ApiReply::CsiNode(object(body)?)
         }

@@ -33,6 +33,7 @@ pub(crate) fn is_read(call: &ApiCall) -> bool {
             | ApiCall::GetClaim(_)
             | ApiCall::GetVolume { .. }
             | ApiCall::GetCsiDriver { .. }
+            | ApiCall::GetAttachment { .. }
             | ApiCall::GetCsiNode { .. }
             | ApiCall::ReviewToken(_)
             | ApiCall::ReviewAccess(_)

@@ -11,7 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
 };
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::Resource;
 use kube::core::Request as Builder;
 use kube::core::params::{
@@ -95,6 +95,10 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
         ApiCall::GetClaim(object) => get::<PersistentVolumeClaim>(Some(&object.namespace), &object.name),
         ApiCall::GetVolume { name } => get::<PersistentVolume>(None, name),
         ApiCall::GetCsiDriver { name } => get::<CSIDriver>(None, name),
+        ApiCall::GetAttachment { name } => get::<VolumeAttachment>(None, name),
+        ApiCall::PatchClaimStatus { claim, patch } => {
+            patch_status::<PersistentVolumeClaim>(Some(&claim.namespace), &claim.name, patch)
+        }
         ApiCall::GetCsiNode { name } => get::<CSINode>(None, name),
         ApiCall::CreateCsiNode(object) => create(None, object.as_ref()),
         ApiCall::ReplaceCsiNode(object) => {
@@ -234,6 +238,11 @@ mod tests {
         assert_eq!(account, "GET /api/v1/namespaces/ns/serviceaccounts/x  ");
         assert_eq!(shape(&ApiCall::GetClaim(name())), "GET /api/v1/namespaces/ns/persistentvolumeclaims/x  ");
         assert_eq!(shape(&ApiCall::GetVolume { name: "x".into() }), "GET /api/v1/persistentvolumes/x  ");
+        let attachment = ApiCall::GetAttachment { name: "x".into() };
+        assert_eq!(shape(&attachment), "GET /apis/storage.k8s.io/v1/volumeattachments/x  ");
+        let patch = ApiCall::PatchClaimStatus { claim: name(), patch: json!({"status": {}}) };
+        let shown = shape(&patch);
+        assert!(shown.starts_with("PATCH /api/v1/namespaces/ns/persistentvolumeclaims/x/status "), "{shown}");
         let csi_node = Box::new(CSINode {
             metadata: serde_json::from_value(json!({"name": "x"})).unwrap(),
             ..CSINode::default()

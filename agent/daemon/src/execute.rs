@@ -6,6 +6,7 @@
 //! the runtime is let finish when the node stops, for a moment, so that the next incarnation starts clean.
 
 mod csi;
+mod csi_expand;
 mod pull;
 mod resize;
 mod volumes;
@@ -295,7 +296,10 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let (name, plugin, began) = (volume.name.clone(), volume.plugin, self.tasks.now().mono);
                 let result = volumes::set_up(self, key, *volume).await;
                 let took = self.tasks.now().mono.since(began);
-                self.metrics.volume_set_up(&key.uid, (&name, plugin), took, result.is_ok());
+                // One that waits to be attached was not mounted, and did not fail.
+                if !matches!(result, Ok(EffectOk::Unattached)) {
+                    self.metrics.volume_set_up(&key.uid, (&name, plugin), took, result.is_ok());
+                }
                 result
             }
             Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,

@@ -36,6 +36,7 @@ use crate::cluster::feeds::{Feeds, NodeFactsSource};
 use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
 use crate::container_manager::{ContainerManager, ContainerManagerPlan, KnownPods};
 use crate::credential_plugins::Plugins;
+use crate::csi::stages;
 use crate::eviction::{self, Senses};
 use crate::execute::{ContainerAmounts, Executor};
 use crate::garbage_collection::{self, Requests, Surroundings, UnusedContainers};
@@ -187,6 +188,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let container_manager =
             drivers.cgroups.map(|plan| ContainerManager::new(plan, &drivers.metrics, &tasks));
         let pod_cgroups = container_manager.as_ref().map(ContainerManager::pods);
+        let volume_dirs = dirs.clone();
         let executor = Executor::new(
             (drivers.runtime.clone(), images.clone(), drivers.handlers, drivers.amounts),
             (dirs, sources.clone(), pod_cgroups),
@@ -271,9 +273,11 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             (output, to_links),
         );
         let cluster = drivers.cluster.zip(mailboxes).map(|((plan, api), mailboxes)| {
+            let csi = api.csi.clone();
             let handles =
                 cluster::start(plan, mailboxes, api, to_manager.clone(), (&tasks, &drivers.metrics));
             owners.extend(handles.owners);
+            tasks.start(stages::follow(volume_dirs, csi, handles.node.clone(), tasks.clone()));
             let feeds = Feeds {
                 runtime: drivers.runtime.clone(),
                 images: images.clone(),

@@ -40,7 +40,7 @@ use crate::cluster_settings::ClusterSettings;
 use crate::container_manager;
 use crate::credential_plugins;
 use crate::cri::{CriSignals, connect};
-use crate::csi::{self, Registered};
+use crate::csi::{self, Csi};
 use crate::eviction::{LinuxSenses, Senses};
 use crate::facts::{self, NodeFacts, check_machine};
 use crate::garbage_collection;
@@ -217,7 +217,8 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let (network, log_writer) = (runtime.clone(), runtime.clone());
     let image_service = images.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
-    let registered = cluster.as_ref().map(|(_, drivers)| drivers.csi.clone()).unwrap_or_default();
+    let csi_drivers = cluster.as_ref().map(|(_, drivers)| drivers.csi.clone()).unwrap_or_default();
+    let registered = csi_drivers.registered.clone();
     let kubepods = facts.kubepods();
     let services = (network.clone(), image_service.clone());
     let (garbage, asked) = garbage_collection::requests();
@@ -254,6 +255,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         addresses: node.addresses(),
         kubepods,
         metrics,
+        csi: csi_drivers,
         board: board.clone(),
     };
     let resources =
@@ -317,15 +319,8 @@ fn join(
         (tasks, metrics),
     )?;
     let objects = Arc::new(watches::Objects::new(client.clone(), tasks));
-    let drivers = ApiDrivers {
-        client,
-        pods,
-        node,
-        objects,
-        reconnect,
-        board: board.clone(),
-        csi: Registered::default(),
-    };
+    let drivers =
+        ApiDrivers { client, pods, node, objects, reconnect, board: board.clone(), csi: Csi::default() };
     Ok((plan::plan(settings, node_name)?, drivers))
 }
 

@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-use agent_core::csi::inline::VolumeData;
+use agent_core::csi::staging::VolumeKey;
+use agent_core::csi::volume::VolumeData;
 use agent_core::logs::rotation::Policy;
 use agent_core::time::Wall;
 use agent_core::volume::payload::Payload;
@@ -139,7 +140,7 @@ fn whose_a_csi_volume_is_is_known_until_its_driver_has_let_go() {
     let recorded = |root: &Path| csi::recorded(&root.join("pods/u")).unwrap();
     survives(&Deed {
         prepare: &|_| (),
-        act: &|root| csi::prepare(&root.join("pods/u"), &target(root), &data),
+        act: &|root| csi::prepare(&root.join("pods/u"), &target(root), &data).map(drop),
         look: &|root| assert!(recorded(root).len() <= 1),
     });
     survives(&Deed {
@@ -150,6 +151,22 @@ fn whose_a_csi_volume_is_is_known_until_its_driver_has_let_go() {
         act: &|root| csi::released(&target(root)),
         // What is left is either still whose it was, or nobody's: an empty directory.
         look: &|root| assert!(recorded(root).iter().all(|(_, found)| *found == data)),
+    });
+}
+
+#[test]
+fn whose_a_staged_volume_is_is_known_until_its_driver_has_let_go() {
+    let key = VolumeKey { driver: "d".to_owned(), handle: "h".to_owned() };
+    let data = VolumeData { driver: "d".to_owned(), handle: "h".to_owned(), rest: BTreeMap::new() };
+    survives(&Deed {
+        prepare: &|_| (),
+        act: &|root| csi::prepare_stage(root, &key, &data).map(drop),
+        look: &|root| assert!(csi::staged(root).unwrap().iter().all(|found| *found == data)),
+    });
+    survives(&Deed {
+        prepare: &|root| drop(csi::prepare_stage(root, &key, &data).unwrap()),
+        act: &|root| csi::unstaged(root, &key),
+        look: &|root| assert!(csi::staged(root).unwrap().iter().all(|found| *found == data)),
     });
 }
 

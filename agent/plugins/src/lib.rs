@@ -1,4 +1,5 @@
-//! gRPC to plugins of the node, which serve on UNIX sockets: what a plugin is, and what a CSI driver says of its node.
+//! gRPC to plugins of the node, which serve on UNIX sockets: what a plugin is, what a CSI driver says of its node, and the
+//! volumes that it stages, publishes, makes larger and measures.
 //!
 //! In: paths of sockets. Out: answers as `agent_core::csi` knows them. Invariants: every call has upstream's time limit; a
 //! connection is made for each conversation, so that a plugin that was replaced is never spoken to by mistake; what a
@@ -10,22 +11,23 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_core::csi::inline::Publish;
+use agent_core::csi::request::{Access, Amounts, Capabilities, Capability, Expand, Publish, Stage, Usage};
 use agent_core::csi::{NodeInfo, PluginInfo};
 use hyper_util::rt::TokioIo;
 use orlop_proto::csi::v1::node_client::NodeClient;
 use orlop_proto::csi::v1::volume_capability::access_mode::Mode;
 use orlop_proto::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
 use orlop_proto::csi::v1::{
-    NodeGetCapabilitiesRequest, NodeGetInfoRequest, NodePublishVolumeRequest, NodeServiceCapability,
-    NodeUnpublishVolumeRequest, VolumeCapability, node_service_capability,
+    CapacityRange, NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest,
+    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, VolumeCapability, node_service_capability, volume_usage,
 };
 use orlop_proto::plugin_registration::registration_client::RegistrationClient;
 use orlop_proto::plugin_registration::{InfoRequest, RegistrationStatus};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 /// How long a connection may take.
 const DIAL_MAX: Duration = Duration::from_secs(10);
@@ -67,6 +69,48 @@ pub enum PluginError {
         /// The time that it had.
         limit: Duration,
     },
+}
+
+impl PluginError {
+    /// The plugin has done with the call and holds nothing of it. Otherwise it may still be at it, or have done it: what was
+    /// asked for must be taken back (upstream: pkg/volume/csi/csi_client.go isFinalError).
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        let PluginError::Refused { status, .. } = self else { return false };
+        !matches!(
+            status.code(),
+            Code::Cancelled
+                | Code::DeadlineExceeded
+                | Code::Unavailable
+                | Code::ResourceExhausted
+                | Code::Aborted
+        )
+    }
+
+    /// The plugin cannot do it while the volume is in use, and need not be asked again (`FAILED_PRECONDITION`).
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, PluginError::Refused { status, .. } if status.code() == Code::FailedPrecondition)
+    }
+
+    /// The words of an event: the plugin's own, as upstream has them, without the socket.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            PluginError::Dial { .. } => self.to_string(),
+            PluginError::Refused { status, .. } => {
+                // gRPC's own spelling.
+                let code = match status.code() {
+                    Code::Cancelled => "Canceled".to_owned(),
+                    code => format!("{code:?}"),
+                };
+                format!("rpc error: code = {code} desc = {}", status.message())
+            }
+            PluginError::Late { .. } => {
+                "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned()
+            }
+        }
+    }
 }
 
 /// Asks a plugin what it is.
@@ -112,19 +156,124 @@ pub async fn node_info(endpoint: &Path) -> Result<NodeInfo, PluginError> {
     })
 }
 
-/// The driver gives volumes their group itself (`VOLUME_MOUNT_GROUP`).
+/// Asks a CSI driver what its node service can do.
 ///
 /// # Errors
 /// It does not answer, or with an error.
-pub async fn gives_groups(endpoint: &Path) -> Result<bool, PluginError> {
+pub async fn capabilities(endpoint: &Path) -> Result<Capabilities, PluginError> {
     let mut client = NodeClient::new(dial(endpoint).await?);
     let asked = client.node_get_capabilities(NodeGetCapabilitiesRequest {});
     let all = within("NodeGetCapabilities", endpoint, CSI_MAX, asked).await?.capabilities;
-    let gives = |c: NodeServiceCapability| {
-        let Some(node_service_capability::Type::Rpc(rpc)) = c.r#type else { return false };
-        rpc.r#type() == node_service_capability::rpc::Type::VolumeMountGroup
+    let mut found = Capabilities::default();
+    for capability in all {
+        let Some(node_service_capability::Type::Rpc(rpc)) = capability.r#type else { continue };
+        match rpc.r#type() {
+            node_service_capability::rpc::Type::StageUnstageVolume => found.stages = true,
+            node_service_capability::rpc::Type::VolumeMountGroup => found.gives_groups = true,
+            node_service_capability::rpc::Type::SingleNodeMultiWriter => found.tells_writers = true,
+            node_service_capability::rpc::Type::ExpandVolume => found.expands = true,
+            node_service_capability::rpc::Type::GetVolumeStats => found.measures = true,
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn capability(of: &Capability) -> VolumeCapability {
+    let mount = MountVolume {
+        fs_type: of.fs_type.clone(),
+        mount_flags: of.flags.clone(),
+        volume_mount_group: of.group.map(|group| group.to_string()).unwrap_or_default(),
     };
-    Ok(all.into_iter().any(gives))
+    let mode = match of.access {
+        Access::Unknown => Mode::Unknown,
+        Access::SingleNodeWriter => Mode::SingleNodeWriter,
+        Access::SingleNodeSingleWriter => Mode::SingleNodeSingleWriter,
+        Access::SingleNodeMultiWriter => Mode::SingleNodeMultiWriter,
+        Access::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
+        Access::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
+    };
+    VolumeCapability {
+        access_type: Some(AccessType::Mount(mount)),
+        access_mode: Some(AccessMode { mode: mode.into() }),
+    }
+}
+
+/// Has a volume made ready on the node.
+///
+/// # Errors
+/// The driver does not answer, or with an error.
+pub async fn stage(endpoint: &Path, volume: &Stage) -> Result<(), PluginError> {
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    let asked = client.node_stage_volume(NodeStageVolumeRequest {
+        volume_id: volume.handle.clone(),
+        publish_context: volume.attached.clone().into_iter().collect(),
+        staging_target_path: volume.path.clone(),
+        volume_capability: Some(capability(&volume.capability)),
+        secrets: volume.secrets.clone().into_iter().collect(),
+        volume_context: volume.context.clone().into_iter().collect(),
+    });
+    within("NodeStageVolume", endpoint, CSI_MAX, asked).await.map(drop)
+}
+
+/// Has the node let go of a volume.
+///
+/// # Errors
+/// The driver does not answer, or with an error.
+pub async fn unstage(endpoint: &Path, handle: &str, path: &Path) -> Result<(), PluginError> {
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    let asked = client.node_unstage_volume(NodeUnstageVolumeRequest {
+        volume_id: handle.to_owned(),
+        staging_target_path: path.display().to_string(),
+    });
+    within("NodeUnstageVolume", endpoint, CSI_MAX, asked).await.map(drop)
+}
+
+/// Has what a volume holds made as large as the volume.
+///
+/// # Errors
+/// The driver does not answer, or with an error.
+pub async fn expand(endpoint: &Path, volume: &Expand) -> Result<(), PluginError> {
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    let asked = client.node_expand_volume(NodeExpandVolumeRequest {
+        volume_id: volume.handle.clone(),
+        volume_path: volume.path.clone(),
+        capacity_range: Some(CapacityRange { required_bytes: volume.bytes, limit_bytes: 0 }),
+        staging_target_path: volume.staging.clone().unwrap_or_default(),
+        volume_capability: Some(capability(&volume.capability)),
+        secrets: volume.secrets.clone().into_iter().collect(),
+    });
+    within("NodeExpandVolume", endpoint, CSI_MAX, asked).await.map(drop)
+}
+
+/// Asks a CSI driver how full the volume is that it published at `path`; `None`: it says of no volume.
+///
+/// # Errors
+/// It does not answer, or with an error.
+pub async fn usage(endpoint: &Path, handle: &str, path: &Path) -> Result<Option<Usage>, PluginError> {
+    if !capabilities(endpoint).await?.measures {
+        return Ok(None);
+    }
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    let asked = client.node_get_volume_stats(NodeGetVolumeStatsRequest {
+        volume_id: handle.to_owned(),
+        volume_path: path.display().to_string(),
+        staging_target_path: String::new(),
+    });
+    let all = within("NodeGetVolumeStats", endpoint, CSI_MAX, asked).await?.usage;
+    let mut found = Usage::default();
+    // A driver that says less than nothing says nothing.
+    let amount = |says: i64| u64::try_from(says).unwrap_or_default();
+    for says in all {
+        let amounts =
+            Amounts { available: amount(says.available), total: amount(says.total), used: amount(says.used) };
+        match says.unit() {
+            volume_usage::Unit::Bytes => found.bytes = amounts,
+            volume_usage::Unit::Inodes => found.inodes = amounts,
+            volume_usage::Unit::Unknown => {}
+        }
+    }
+    Ok(Some(found))
 }
 
 /// Has a volume published.
@@ -133,23 +282,15 @@ pub async fn gives_groups(endpoint: &Path) -> Result<bool, PluginError> {
 /// The driver does not answer, or with an error.
 pub async fn publish(endpoint: &Path, volume: &Publish) -> Result<(), PluginError> {
     let mut client = NodeClient::new(dial(endpoint).await?);
-    let mount = MountVolume {
-        fs_type: volume.fs_type.clone(),
-        mount_flags: Vec::new(),
-        volume_mount_group: volume.group.map(|group| group.to_string()).unwrap_or_default(),
-    };
-    let capability = VolumeCapability {
-        access_type: Some(AccessType::Mount(mount)),
-        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
-    };
     let asked = client.node_publish_volume(NodePublishVolumeRequest {
         volume_id: volume.handle.clone(),
+        publish_context: volume.attached.clone().into_iter().collect(),
+        staging_target_path: volume.staging.clone().unwrap_or_default(),
         target_path: volume.target.clone(),
-        volume_capability: Some(capability),
+        volume_capability: Some(capability(&volume.capability)),
         readonly: volume.read_only,
         secrets: volume.secrets.clone().into_iter().collect(),
         volume_context: volume.context.clone().into_iter().collect(),
-        ..NodePublishVolumeRequest::default()
     });
     within("NodePublishVolume", endpoint, CSI_MAX, asked).await.map(drop)
 }

@@ -80,6 +80,8 @@ impl ApiChecks {
             | ApiCall::GetClaim(_)
             | ApiCall::GetVolume { .. }
             | ApiCall::GetCsiDriver { .. }
+            | ApiCall::GetAttachment { .. }
+            | ApiCall::PatchClaimStatus { .. }
             | ApiCall::GetCsiNode { .. }
             | ApiCall::CreateCsiNode(_)
             | ApiCall::ReplaceCsiNode(_)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agent_core::checkers::TraceEvent;
-use agent_core::csi::inline::unregistered;
+use agent_core::csi::volume::unregistered;
 use agent_core::drivers::Class;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::runtime::{PodKey, PodUid};
@@ -198,7 +198,7 @@ impl World {
 
     pub(crate) fn set_up_volume(&mut self, key: &PodKey, volume: &SetUp) -> EffectResult {
         let Some(volumes) = &self.volumes else {
-            return Ok(EffectOk::Volume { renew_after: None, warning: None });
+            return Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None });
         };
         let (mut objects, mut tokens) = (Objects::new(), Tokens::new());
         let mut asked = Vec::new();
@@ -239,7 +239,7 @@ impl World {
         self.disk.mounts.entry(key.uid.clone()).or_default().insert(volume.name.clone());
         let mounted = TraceEvent::VolumeMounted { pod: key.uid.clone(), volume: volume.name.clone() };
         self.checks.note(now, &mounted);
-        Ok(EffectOk::Volume { renew_after, warning: None })
+        Ok(EffectOk::Volume { renew_after, warning: None, resize: None })
     }
 
     /// Claims are bound to a directory of the node, unless they are loose.

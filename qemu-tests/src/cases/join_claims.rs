@@ -51,7 +51,7 @@ fn local(name: &str) -> Value {
 }
 
 /// Makes a volume for the claim `name`.
-fn put_volume(joined: &Joined, name: &str, source: &Value, mode: &str) -> Result<()> {
+pub(super) fn put_volume(joined: &Joined, name: &str, source: &Value, mode: &str) -> Result<()> {
     let mut spec = json!({"capacity": {"storage": "1Mi"}, "accessModes": [mode], "storageClassName": "",
         "persistentVolumeReclaimPolicy": "Retain", "claimRef": {"namespace": "default", "name": name}});
     for (key, value) in source.as_object().context("no source")? {
@@ -70,7 +70,7 @@ fn claim_spec(name: &str, mode: &str) -> Value {
         "resources": {"requests": {"storage": "1Mi"}}})
 }
 
-fn put_claim(joined: &Joined, name: &str, mode: &str) -> Result<()> {
+pub(super) fn put_claim(joined: &Joined, name: &str, mode: &str) -> Result<()> {
     let client = joined.cluster.client();
     let claim = json!({"metadata": {"name": name}, "spec": claim_spec(name, mode)});
     client.create::<PersistentVolumeClaim>(&client.of("default"), claim)?;
@@ -78,7 +78,7 @@ fn put_claim(joined: &Joined, name: &str, mode: &str) -> Result<()> {
 }
 
 /// A pod on the node `first`, whatever the scheduler would say, with the claim at `/d`.
-fn pod(name: &str, script: &str, claim: &str, read_only: bool) -> Value {
+pub(super) fn pod(name: &str, script: &str, claim: &str, read_only: bool) -> Value {
     let mut pod = api_pod(name, "first", script, 1);
     pod["spec"]["nodeName"] = json!("first");
     pod["spec"]["volumes"] =
@@ -88,7 +88,7 @@ fn pod(name: &str, script: &str, claim: &str, read_only: bool) -> Value {
     pod
 }
 
-fn create(joined: &Joined, pod: Value) -> Result<()> {
+pub(super) fn create(joined: &Joined, pod: Value) -> Result<()> {
     let client = joined.cluster.client();
     client.create::<Pod>(&client.of("default"), pod).map(drop)
 }

@@ -35,7 +35,7 @@ pub const CASES: &[Case] = &[
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 const LABEL: &str = "topology.e2e.example/rack";
 
-fn says(name: &str) -> Says {
+pub(super) fn says(name: &str) -> Says {
     Says {
         name: name.to_owned(),
         node_id: format!("id-of-{name}"),
@@ -46,7 +46,7 @@ fn says(name: &str) -> Says {
 }
 
 /// What the node `first` tells of its drivers, once that is `expected`.
-fn await_drivers(joined: &Joined, expected: &Value) -> Result<()> {
+pub(super) fn await_drivers(joined: &Joined, expected: &Value) -> Result<()> {
     let client = joined.cluster.client();
     client.wait::<CSINode, _>(&client.all(), 30, &format!("the drivers {expected}"), |all| {
         let drivers = serde_json::to_value(&all.get("first")?.spec.drivers).ok()?;
@@ -124,11 +124,16 @@ fn drivers(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.cluster.ensure_nothing_forbidden()
 }
 
-fn await_told(joined: &Joined, about: &str, words: &str) -> Result<()> {
+pub(super) fn await_told(joined: &Joined, about: &str, words: &str) -> Result<()> {
+    await_event(joined, "FailedMount", about, words)
+}
+
+pub(super) fn await_event(joined: &Joined, reason: &str, about: &str, words: &str) -> Result<()> {
     let client = joined.cluster.client();
-    client.wait::<Event, _>(&client.of("default"), 60, &format!("the words {words:?} about {about}"), |all| {
+    let what = format!("{reason} with the words {words:?} about {about}");
+    client.wait::<Event, _>(&client.of("default"), 60, &what, |all| {
         let said = |e: &&Event| {
-            e.reason.as_deref() == Some("FailedMount")
+            e.reason.as_deref() == Some(reason)
                 && e.involved_object.name.as_deref() == Some(about)
                 && e.message.as_deref().is_some_and(|m| m.contains(words))
         };

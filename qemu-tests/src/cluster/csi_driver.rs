@@ -1,7 +1,8 @@
 //! A CSI driver for cases: a server of plugin registration and of CSI's node service on a socket inside a node.
 //!
 //! In: a node's root as the host reaches it. Out: a socket that serves until it is dropped, what the driver was told, and
-//! the directories that it publishes. Invariant: nothing of it outlives its value.
+//! the directories that it stages and publishes. It judges its callers: what is published without being staged, or unstaged
+//! under a published volume, is refused and remembered. Invariant: nothing of it outlives its value.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -13,10 +14,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures_util::stream;
 use orlop_proto::csi::v1::node_server::{Node, NodeServer};
+use orlop_proto::csi::v1::volume_usage::Unit;
 use orlop_proto::csi::v1::{
-    NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
-    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeUnpublishVolumeRequest,
-    NodeUnpublishVolumeResponse, Topology,
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
+    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
+    NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
+    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeUsage, node_service_capability,
 };
 use orlop_proto::plugin_registration::registration_server::{Registration, RegistrationServer};
 use orlop_proto::plugin_registration::{
@@ -31,6 +35,9 @@ use tonic::{Request, Response, Status};
 
 /// Where sockets are registered, below a node's root.
 const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
+
+/// How large each volume is, as drivers measure it, in bytes and in inodes.
+pub const CAPACITY: i64 = 12_345_000;
 
 /// What a driver says.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +54,16 @@ pub struct Says {
     pub hangs: bool,
     /// It publishes nothing, and says why.
     pub refuses: Option<String>,
+    /// It stages volumes, makes them larger, measures them, and tells one writer from several.
+    pub stages: bool,
+    /// It makes nothing larger, and says why.
+    pub refuses_growth: Option<String>,
+    /// It stages nothing, and says why.
+    pub refuses_stage: Option<String>,
+    /// It stages, and never says so.
+    pub hangs_after_stage: bool,
+    /// It lets go of nothing that is staged, and says why.
+    pub refuses_unstage: Option<String>,
 }
 
 #[derive(Clone)]
@@ -56,14 +73,33 @@ struct Service {
     /// The node's root as the host reaches it.
     root: PathBuf,
     published: watch::Sender<Published>,
+    staged: watch::Sender<Staged>,
 }
 
 /// What is published, by its target in the node.
 pub type Published = BTreeMap<String, NodePublishVolumeRequest>;
 
+/// What was asked of stages.
+#[derive(Clone, Debug, Default)]
+pub struct Staged {
+    /// What is staged, by its path in the node.
+    pub now: BTreeMap<String, NodeStageVolumeRequest>,
+    /// How often something was staged.
+    pub times: usize,
+    /// What was made larger.
+    pub grown: Vec<NodeExpandVolumeRequest>,
+    /// What no node should ask for.
+    pub wrong: Vec<String>,
+}
+
 impl Service {
     fn says(&self) -> Says {
         self.says.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn wrong(&self, what: String) -> Status {
+        self.staged.send_modify(|all| all.wrong.push(what.clone()));
+        Status::failed_precondition(what)
     }
 }
 
@@ -114,6 +150,10 @@ impl Node for Service {
             return Err(Status::internal(why));
         }
         let asked = asked.into_inner();
+        let staging = &asked.staging_target_path;
+        if self.says().stages && !self.staged.borrow().now.contains_key(staging) {
+            return Err(self.wrong(format!("{} is published and not staged at {staging:?}", asked.volume_id)));
+        }
         let target = self.root.join(asked.target_path.trim_start_matches('/'));
         let made = fs::create_dir_all(&target).and_then(|()| fs::write(target.join("f"), &asked.volume_id));
         made.map_err(|e| Status::internal(e.to_string()))?;
@@ -143,7 +183,102 @@ impl Node for Service {
         &self,
         _: Request<NodeGetCapabilitiesRequest>,
     ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
-        Ok(Response::new(NodeGetCapabilitiesResponse::default()))
+        use node_service_capability::rpc::Type;
+        use node_service_capability::{Rpc, Type as Kind};
+        let kinds = if self.says().stages {
+            vec![
+                Type::StageUnstageVolume,
+                Type::SingleNodeMultiWriter,
+                Type::ExpandVolume,
+                Type::GetVolumeStats,
+            ]
+        } else {
+            Vec::new()
+        };
+        let capability =
+            |kind: Type| NodeServiceCapability { r#type: Some(Kind::Rpc(Rpc { r#type: kind.into() })) };
+        Ok(Response::new(NodeGetCapabilitiesResponse {
+            capabilities: kinds.into_iter().map(capability).collect(),
+        }))
+    }
+
+    /// A tenth of [`CAPACITY`] is taken, bytes and inodes alike.
+    async fn node_get_volume_stats(
+        &self,
+        asked: Request<NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
+        let asked = asked.into_inner();
+        if !self.published.borrow().contains_key(&asked.volume_path) {
+            return Err(self.wrong(format!("{} is measured at {}", asked.volume_id, asked.volume_path)));
+        }
+        let usage = |unit: Unit| VolumeUsage {
+            available: CAPACITY / 10 * 9,
+            total: CAPACITY,
+            used: CAPACITY / 10,
+            unit: unit.into(),
+        };
+        Ok(Response::new(NodeGetVolumeStatsResponse { usage: vec![usage(Unit::Bytes), usage(Unit::Inodes)] }))
+    }
+
+    async fn node_expand_volume(
+        &self,
+        asked: Request<NodeExpandVolumeRequest>,
+    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
+        let asked = asked.into_inner();
+        let (published, staged) = (self.published.borrow().clone(), self.staged.borrow().now.clone());
+        if !published.contains_key(&asked.volume_path) || !staged.contains_key(&asked.staging_target_path) {
+            return Err(self.wrong(format!("{} grows at {}", asked.volume_id, asked.volume_path)));
+        }
+        if let Some(why) = self.says().refuses_growth {
+            return Err(Status::internal(why));
+        }
+        let capacity_bytes = asked.capacity_range.map(|r| r.required_bytes).unwrap_or_default();
+        self.staged.send_modify(|all| all.grown.push(asked));
+        Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes }))
+    }
+
+    /// A file in the directory that the node made.
+    async fn node_stage_volume(
+        &self,
+        asked: Request<NodeStageVolumeRequest>,
+    ) -> Result<Response<NodeStageVolumeResponse>, Status> {
+        if let Some(why) = self.says().refuses_stage {
+            return Err(Status::internal(why));
+        }
+        let asked = asked.into_inner();
+        let path = self.root.join(asked.staging_target_path.trim_start_matches('/'));
+        fs::write(path.join("staged"), &asked.volume_id).map_err(|e| Status::internal(e.to_string()))?;
+        self.staged.send_modify(|all| {
+            all.times += 1;
+            all.now.insert(asked.staging_target_path.clone(), asked);
+        });
+        if self.says().hangs_after_stage {
+            return std::future::pending().await;
+        }
+        Ok(Response::new(NodeStageVolumeResponse {}))
+    }
+
+    async fn node_unstage_volume(
+        &self,
+        asked: Request<NodeUnstageVolumeRequest>,
+    ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
+        let asked = asked.into_inner();
+        let held = self.published.borrow().values().any(|p| p.volume_id == asked.volume_id);
+        if held {
+            return Err(self.wrong(format!("{} is unstaged while it is published", asked.volume_id)));
+        }
+        if let Some(why) = self.says().refuses_unstage {
+            return Err(Status::internal(why));
+        }
+        let path = self.root.join(asked.staging_target_path.trim_start_matches('/'));
+        match fs::remove_file(path.join("staged")) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(Status::internal(e.to_string())),
+            _ => {}
+        }
+        self.staged.send_modify(|all| {
+            all.now.remove(&asked.staging_target_path);
+        });
+        Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
 }
 
@@ -154,6 +289,7 @@ pub struct CsiDriver {
     says: Arc<Mutex<Says>>,
     told: watch::Receiver<Vec<RegistrationStatus>>,
     published: watch::Receiver<Published>,
+    staged: watch::Receiver<Staged>,
     handle: Handle,
 }
 
@@ -165,10 +301,16 @@ impl CsiDriver {
     pub fn start(handle: &Handle, root: &Path, says: Says) -> Result<CsiDriver> {
         let socket = root.join(REGISTRY).join(format!("{}.sock", says.name));
         let (to_published, published) = watch::channel(Published::new());
+        let (to_staged, staged) = watch::channel(Staged::default());
         let (to, told) = watch::channel(Vec::new());
         let says = Arc::new(Mutex::new(says));
-        let service =
-            Service { says: says.clone(), told: to, root: root.to_owned(), published: to_published };
+        let service = Service {
+            says: says.clone(),
+            told: to,
+            root: root.to_owned(),
+            published: to_published,
+            staged: to_staged,
+        };
         let listener = {
             let _inside = handle.enter();
             UnixListener::bind(&socket).with_context(|| format!("listen on {}", socket.display()))?
@@ -184,7 +326,7 @@ impl CsiDriver {
             // Ends by being aborted; an error of the listener shows as an agent that cannot connect.
             let _ = serve.await;
         });
-        Ok(CsiDriver { socket, server, says, told, published, handle: handle.clone() })
+        Ok(CsiDriver { socket, server, says, told, published, staged, handle: handle.clone() })
     }
 
     /// From now on it says this.
@@ -212,6 +354,26 @@ impl CsiDriver {
     #[must_use]
     pub fn published(&self) -> Published {
         self.published.borrow().clone()
+    }
+
+    /// What was asked of stages.
+    #[must_use]
+    pub fn staged(&self) -> Staged {
+        self.staged.borrow().clone()
+    }
+
+    /// Waits until what was asked of stages is so.
+    ///
+    /// # Errors
+    /// At the deadline.
+    pub fn await_staged(&self, limit_s: u64, is: impl Fn(&Staged) -> bool) -> Result<()> {
+        let mut staged = self.staged.clone();
+        let wait = async {
+            let limit = Duration::from_secs(limit_s);
+            tokio::time::timeout(limit, staged.wait_for(|all| is(all))).await.map(|_| ())
+        };
+        let waited = self.handle.block_on(wait);
+        waited.with_context(|| format!("within {limit_s} s the driver was asked for {:?}", self.staged()))
     }
 }
 

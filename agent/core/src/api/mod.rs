@@ -17,7 +17,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
 };
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use serde_json::Value;
 
 use crate::drivers::Class;
@@ -121,6 +121,18 @@ pub enum ApiCall {
         /// Its name.
         name: String,
     },
+    /// GET a VolumeAttachment; a node may read its own. Answer: [`ApiReply::Attachment`].
+    GetAttachment {
+        /// Its name.
+        name: String,
+    },
+    /// PATCH the status of a PersistentVolumeClaim (strategic merge). Answer: [`ApiReply::Claim`].
+    PatchClaimStatus {
+        /// Which.
+        claim: ObjectName,
+        /// What changes.
+        patch: Value,
+    },
     /// GET a CSINode. Answer: [`ApiReply::CsiNode`].
     GetCsiNode {
         /// Its name: the node's.
@@ -183,6 +195,10 @@ impl ApiCall {
             ApiCall::GetClaim(object) => format!("get persistentvolumeclaim {}", named(object)),
             ApiCall::GetVolume { name } => format!("get persistentvolume {name}"),
             ApiCall::GetCsiDriver { name } => format!("get csidriver {name}"),
+            ApiCall::GetAttachment { name } => format!("get volumeattachment {name}"),
+            ApiCall::PatchClaimStatus { claim, .. } => {
+                format!("patch persistentvolumeclaim status {}", named(claim))
+            }
             ApiCall::GetCsiNode { name } => format!("get csinode {name}"),
             ApiCall::CreateCsiNode(object) => format!("create csinode {}", meta(&object.metadata)),
             ApiCall::ReplaceCsiNode(object) => format!("replace csinode {}", meta(&object.metadata)),
@@ -222,6 +238,8 @@ pub enum ApiReply {
     Volume(Box<PersistentVolume>),
     /// The CSIDriver as it is now.
     CsiDriver(Box<CSIDriver>),
+    /// The VolumeAttachment as it is now.
+    Attachment(Box<VolumeAttachment>),
     /// The CSINode as it is now.
     CsiNode(Box<CSINode>),
     /// The request with its token.

@@ -7,9 +7,12 @@
 //! ```
 //! Upstream: pkg/kubelet/pluginmanager, pkg/volume/csi, pkg/volume/csi/nodeinfomanager.
 
-pub mod inline;
+pub mod expand;
 pub mod objects;
 pub mod registrations;
+pub mod request;
+pub mod staging;
+pub mod volume;
 
 use std::collections::BTreeMap;
 

@@ -422,7 +422,9 @@ impl NodeStatus {
         let (node, _) = self.desired(known, now);
         let addresses = |node: &Node| node.status.as_ref().and_then(|s| s.addresses.clone());
         let ready = |node: &Node| conditions::status_of(node, "Ready");
-        ready(known) != ready(&node) || addresses(known) != addresses(&node)
+        // Pods wait for it: a volume is attached once it is known to be in use.
+        let in_use = |node: &Node| node.status.as_ref().and_then(|s| s.volumes_in_use.clone());
+        ready(known) != ready(&node) || addresses(known) != addresses(&node) || in_use(known) != in_use(&node)
     }
 
     fn input(&mut self, input: NodeInput) {

@@ -15,7 +15,7 @@
 //!
 //! While the node is not ready ask the runtime for its status every 100 ms for up to 120 s after the start, then every
 //! 5 s: an input that turns Ready true is patched at once. An input that makes
-//! addresses or Ready differ from what the API server has is patched at once too, at most every second (after
+//! addresses, Ready or volumes in use differ from what the API server has is patched at once too, at most every second (after
 //! registration the first time without a wait); all else waits
 //! for the 10 s cycle.
 //!

@@ -14,6 +14,7 @@ use crate::runtime::effect::{Effect, EffectOk, EffectResult};
 use crate::time::Now;
 use crate::types::pod;
 use crate::volume::claim::{self, ClaimError};
+use crate::volume::{self, Resize};
 
 /// Set-ups of one pod in flight at once.
 const SET_UPS_MAX: usize = 4;
@@ -23,7 +24,9 @@ pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod) {
     let volumes = pod::spec(p).volumes.iter().flatten();
     b.volumes.desire(volumes.map(|v| (v.name.as_str(), claim::of_volume(p, v).is_some())));
     let shown = |p: &Pod| (p.metadata.labels.clone(), p.metadata.annotations.clone());
-    if reads_itself(p) && before.is_some_and(|old| shown(old) != shown(p)) {
+    // A claim may have grown: as upstream, a pod that changes is a reason to look.
+    let has_claims = pod::spec(p).volumes.iter().flatten().any(|v| claim::of_volume(p, v).is_some());
+    if (reads_itself(p) || has_claims) && before.is_some_and(|old| shown(old) != shown(p)) {
         b.volumes.sources_changed();
     }
 }
@@ -100,12 +103,16 @@ pub(super) fn answered(
             unresolved(b, name, &e.to_string(), now, out)
         }
         (Purpose::ResolveClaim(name), Err(e)) => unresolved(b, name, &e.message, now, out),
+        (Purpose::SetUpVolume(name), Ok(EffectOk::Unattached)) => b.volumes.unattached(name, now.mono),
         (Purpose::SetUpVolume(name), Ok(ok)) => {
             let mut renew = None;
-            if let EffectOk::Volume { renew_after, warning } = ok {
+            if let EffectOk::Volume { renew_after, warning, resize } = ok {
                 renew = renew_after.map(|after| now.mono.after(after));
                 if let Some(warning) = warning {
                     b.event(EventKind::Warning, "AlreadyMountedVolume", warning, None, out);
+                }
+                if let Some(resize) = resize {
+                    tell_resize(b, name, resize, out);
                 }
             }
             b.volumes.succeeded(name, renew);
@@ -128,8 +135,22 @@ fn unresolved(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<Po
 /// A claim's volume is called as its PersistentVolume is.
 fn tell_failure(b: &Base, name: &str, why: &str, out: &mut Outbox<PodAction>) {
     let name = b.volumes.claims().get(name).map_or(name, |bound| bound.volume.as_str());
-    let text = format!("MountVolume.SetUp failed for volume \"{name}\" : {why}");
+    let text = volume::step_failed(volume::SET_UP, name, why);
     b.event(EventKind::Warning, "FailedMount", text, None, out);
+}
+
+fn tell_resize(b: &mut Base, name: &str, resize: &Resize, out: &mut Outbox<PodAction>) {
+    let of = b.volumes.claims().get(name).map_or(name, |bound| bound.volume.as_str());
+    match resize {
+        Resize::Done { node } => {
+            let text = format!("MountVolume.NodeExpandVolume succeeded for volume {of:?} {node}");
+            b.event(EventKind::Normal, "FileSystemResizeSuccessful", text, None, out);
+        }
+        Resize::Failed(why) => {
+            let text = volume::step_failed("NodeExpandVolume.NodeExpandVolume", of, why);
+            b.event(EventKind::Warning, "VolumeResizeFailed", text, None, out);
+        }
+    }
 }
 
 /// There are none, or they were taken away.

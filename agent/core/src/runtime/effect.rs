@@ -227,6 +227,10 @@ impl Effect {
             Effect::StopContainer { grace_s, .. } => {
                 Some(request_timeout + Duration::from_secs(u64::from(*grace_s)))
             }
+            // The driver has its own two minutes for each of two steps.
+            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Csi(_)) => {
+                Some(request_timeout + Duration::from_secs(240))
+            }
             _ => Some(request_timeout),
         }
     }
@@ -307,7 +311,12 @@ pub enum EffectOk {
         /// What people should know about how it is mounted (`AlreadyMountedVolume`).
         #[serde(default)]
         warning: Option<String>,
+        /// What it holds was to become larger.
+        #[serde(default)]
+        resize: Option<volume::Resize>,
     },
+    /// SetUpVolume: it is not attached to the node yet; nothing was done.
+    Unattached,
     /// ResolveClaim.
     Claim(Result<Box<volume::claim::Bound>, volume::claim::ClaimError>),
     /// FetchObjects.

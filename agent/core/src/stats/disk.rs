@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::csi::request::Usage;
 use crate::time::Wall;
 
 /// A whole file system.
@@ -54,6 +55,24 @@ pub struct VolumeUse {
     pub filesystem: Option<Filesystem>,
     /// What is in it.
     pub taken: Option<Taken>,
+}
+
+impl VolumeUse {
+    /// What a driver says of a volume.
+    #[must_use]
+    pub fn told(usage: &Usage, at: Wall) -> VolumeUse {
+        let Usage { bytes, inodes } = usage;
+        let filesystem = Filesystem {
+            at,
+            available_bytes: bytes.available,
+            capacity_bytes: bytes.total,
+            used_bytes: bytes.used,
+            inodes: Some(inodes.total),
+            inodes_free: Some(inodes.available),
+        };
+        let taken = Taken { at, bytes: bytes.used, inodes: inodes.used };
+        VolumeUse { filesystem: Some(filesystem), taken: Some(taken) }
+    }
 }
 
 /// Disk use of the node; keys are CRI ids, UIDs of pods and names.

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 use crate::time::Wall;
 use crate::types::{pod, time};
 use crate::volume::plan::plugin_of;
-use crate::volume::{Plugin, plan};
+use crate::volume::{Plugin, claim, plan};
 
 /// A pod that the node shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Shown {
     pub started: Option<Wall>,
     /// Containers that run.
     pub containers: Vec<ShownContainer>,
-    /// Volumes that the node made.
+    /// Volumes that the node made, and those of claims.
     pub volumes: Vec<ShownVolume>,
 }
 
@@ -39,13 +39,15 @@ pub struct ShownContainer {
     pub started: Option<Wall>,
 }
 
-/// A volume that the node made.
+/// A volume that the node made, or a claim's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShownVolume {
     /// Its name in the pod.
     pub name: String,
-    /// Its directory below the pod's.
-    pub below: String,
+    /// Its directory below the pod's; `None`: a driver's, or a claim's, of which that is not known here.
+    pub below: Option<String>,
+    /// Name of its claim, in the pod's namespace.
+    pub claim: Option<String>,
     /// It counts as the pod's ephemeral storage. Upstream: `IsLocalEphemeralVolume`.
     pub ephemeral: bool,
 }
@@ -63,7 +65,7 @@ pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
             started: running.started_at.as_ref().map(time::wall),
         })
     });
-    let volumes = pod::spec(p).volumes.iter().flatten().filter_map(volume);
+    let volumes = pod::spec(p).volumes.iter().flatten().filter_map(|v| volume(p, v));
     Shown {
         namespace: key.namespace.to_string(),
         name: key.name.to_string(),
@@ -75,10 +77,16 @@ pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
 }
 
 /// A hostPath is the host's: nothing is told of it, as upstream.
-fn volume(volume: &Volume) -> Option<ShownVolume> {
-    let plugin = plugin_of(volume).filter(|plugin| *plugin != Plugin::HostPath)?;
+fn volume(p: &Pod, volume: &Volume) -> Option<ShownVolume> {
+    let claim = claim::of_volume(p, volume).map(|claim| claim.name);
+    let plugin = plugin_of(volume).filter(|plugin| *plugin != Plugin::HostPath);
+    if claim.is_none() && plugin.is_none() {
+        return None;
+    }
+    let below =
+        plugin.filter(|plugin| *plugin != Plugin::Csi).map(|plugin| plan::below(plugin, &volume.name));
     let on_disk = |medium: &Option<String>| medium.as_deref().unwrap_or_default().is_empty();
     let ephemeral =
         volume.empty_dir.as_ref().is_some_and(|v| on_disk(&v.medium)) || volume.config_map.is_some();
-    Some(ShownVolume { name: volume.name.clone(), below: plan::below(plugin, &volume.name), ephemeral })
+    Some(ShownVolume { name: volume.name.clone(), below, claim, ephemeral })
 }

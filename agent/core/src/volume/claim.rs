@@ -7,12 +7,15 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::core::v1::{
+    CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, SecretReference, Volume,
+};
 use serde::{Deserialize, Serialize};
 
 use super::plan::host_path_type;
 use super::{HostPathType, Plugin};
 use crate::admission::affinity::any_term_holds;
+use crate::csi::volume::{CsiSource, SecretRef};
 use crate::types::pod;
 
 /// While a claim has it, pods that use the claim may go on, also while it is being deleted.
@@ -67,6 +70,8 @@ pub enum Source {
         /// What it must be.
         kind: HostPathType,
     },
+    /// `csi`: a driver's.
+    Csi(Box<CsiSource>),
 }
 
 impl Bound {
@@ -76,6 +81,7 @@ impl Bound {
         match self.source {
             Source::Local { .. } => Plugin::Local,
             Source::HostPath { .. } => Plugin::HostPath,
+            Source::Csi(_) => Plugin::Csi,
         }
     }
 }
@@ -202,8 +208,13 @@ impl ClaimRef {
             let kind =
                 host_path_type(host_path.type_.as_deref().unwrap_or("")).map_err(|why| no_plugin(&why))?;
             Source::HostPath { path: host_path.path, kind }
+        } else if let Some(csi) = spec.csi {
+            let modes = spec.access_modes.clone().unwrap_or_default();
+            Source::Csi(Box::new(csi_source(csi, modes, &self.name)))
         } else {
-            return Err(no_plugin("no volume plugin matched: this node mounts local and hostPath volumes"));
+            return Err(no_plugin(
+                "no volume plugin matched: this node mounts local and hostPath volumes, and those of CSI drivers",
+            ));
         };
         let options = spec.mount_options.unwrap_or_default();
         if !options.is_empty() && matches!(source, Source::HostPath { .. }) {
@@ -216,6 +227,26 @@ impl ClaimRef {
         }
         let one_pod = spec.access_modes.as_deref() == Some(&[ONE_POD.to_owned()]);
         Ok(Bound { volume: name, source, read_only: self.read_only, options, one_pod })
+    }
+}
+
+fn csi_source(csi: CSIPersistentVolumeSource, access_modes: Vec<String>, claim: &str) -> CsiSource {
+    let secret = |of: Option<SecretReference>| {
+        let named = |s: SecretReference| {
+            Some(SecretRef { namespace: s.namespace.unwrap_or_default(), name: s.name? })
+        };
+        of.and_then(named)
+    };
+    CsiSource {
+        driver: csi.driver,
+        handle: csi.volume_handle,
+        fs_type: csi.fs_type.unwrap_or_default(),
+        attributes: csi.volume_attributes.unwrap_or_default(),
+        stage_secret: secret(csi.node_stage_secret_ref),
+        publish_secret: secret(csi.node_publish_secret_ref),
+        expand_secret: secret(csi.node_expand_secret_ref),
+        access_modes,
+        claim: claim.to_owned(),
     }
 }
 

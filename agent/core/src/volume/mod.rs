@@ -36,7 +36,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
-use crate::csi::inline::Inline;
+use crate::csi::volume::CsiVolume;
 use crate::types::pod;
 pub use slots::PodVolumes;
 
@@ -99,6 +99,35 @@ impl Plugin {
     }
 }
 
+/// The step that makes a volume a pod's, in words about what failed.
+pub const SET_UP: &str = "MountVolume.SetUp";
+/// The step that waits until it is attached to the node.
+pub const WAIT_FOR_ATTACH: &str = "MountVolume.WaitForAttach";
+/// The step that makes it ready for all pods of the node.
+pub const MOUNT_DEVICE: &str = "MountVolume.MountDevice";
+
+/// The words about a step that failed for a volume. Words that are such already stay as they are: several steps lead to a
+/// volume, and whoever takes one knows which.
+#[must_use]
+pub fn step_failed(step: &str, volume: &str, why: &str) -> String {
+    if why.starts_with("MountVolume.") {
+        return why.to_owned();
+    }
+    format!("{step} failed for volume {volume:?} : {why}")
+}
+
+/// What came of making a volume's contents as large as the volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Resize {
+    /// They are.
+    Done {
+        /// Name of the node.
+        node: String,
+    },
+    /// They are not, and why; the volume can be used as it is.
+    Failed(String),
+}
+
 /// What has to be done so that one volume is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetUp {
@@ -131,7 +160,7 @@ pub enum Work {
     /// A directory of this node, mounted at the volume's path.
     Bind(Bind),
     /// What a CSI driver makes for this pod.
-    Csi(Box<Inline>),
+    Csi(Box<CsiVolume>),
     /// Files written by the agent.
     Files {
         /// Where they live.

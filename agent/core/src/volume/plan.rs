@@ -12,7 +12,7 @@ use super::{
 };
 use crate::container_spec::NodeContext;
 use crate::container_spec::dirs::pod_dir;
-use crate::csi::inline::{self, TARGET};
+use crate::csi::volume::{self as csi, TARGET};
 use crate::resources::requests::{MEMORY, limit, pod_limit};
 use crate::types::{Quantity, pod};
 
@@ -67,7 +67,9 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
         let plugin = bound.plugin();
         let path = match &bound.source {
             Source::HostPath { path, .. } => path.clone(),
-            Source::Local { .. } => format!("{}/{}", pod_dir(p, node), below(plugin, &bound.volume)),
+            Source::Local { .. } | Source::Csi(_) => {
+                format!("{}/{}", pod_dir(p, node), below(plugin, &bound.volume))
+            }
         };
         return Some(Location { path, plugin, read_only: bound.read_only });
     }
@@ -101,7 +103,7 @@ pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Resul
     let fs_group = security.and_then(|s| s.fs_group).and_then(|g| u32::try_from(g).ok());
     Ok(SetUp {
         work: match claims.get(name) {
-            Some(bound) => of_claim(p, bound),
+            Some(bound) => of_claim(p, bound, node),
             None => work(p, volume, plugin, node)?,
         },
         nested: if plugin.is_read_only() { nested(p, name) } else { Vec::new() },
@@ -112,11 +114,12 @@ pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Resul
     })
 }
 
-fn of_claim(p: &Pod, bound: &Bound) -> Work {
+fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Work {
     let security = pod::spec(p).security_context.as_ref();
     let policy = security.and_then(|s| s.fs_group_change_policy.as_deref());
     match &bound.source {
         Source::HostPath { kind, .. } => Work::HostPath(*kind),
+        Source::Csi(source) => Work::Csi(Box::new(csi::of_bound(p, bound, source, &node.node_name))),
         Source::Local { path } => Work::Bind(Bind {
             source: path.clone(),
             read_only: bound.read_only,
@@ -129,7 +132,7 @@ fn of_claim(p: &Pod, bound: &Bound) -> Work {
 
 fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<Work, String> {
     let marker = |name: &str| format!("{}/plugins/{}/{name}", pod_dir(p, node), Plugin::EmptyDir.directory());
-    if let Some(inline) = inline::of_volume(p, volume, &node.node_name) {
+    if let Some(inline) = csi::of_volume(p, volume, &node.node_name) {
         return Ok(Work::Csi(Box::new(inline)));
     }
     if let Some(host_path) = &volume.host_path {

@@ -25,6 +25,8 @@ struct Slot {
     mounted: bool,
     /// It is a claim's.
     claimed: bool,
+    /// It is not attached to the node yet.
+    unattached: bool,
     busy: bool,
     /// It must be set up, or looked through again.
     stale: bool,
@@ -80,6 +82,7 @@ impl PodVolumes {
     pub fn began(&mut self, name: &str) {
         if let Some(slot) = self.slots.get_mut(name) {
             (slot.busy, slot.overtaken) = (true, false);
+            slot.unattached = false;
         }
     }
 
@@ -119,10 +122,18 @@ impl PodVolumes {
             (slot.busy, slot.stale) = (false, true);
             let longest = if slot.claimed { CLAIM_BACK_OFF_MAX } else { BACK_OFF_MAX };
             slot.not_before = if slot.overtaken { Mono(0) } else { now.after(doubled.min(longest)) };
-            if !slot.mounted {
+            if !slot.mounted && !slot.unattached {
                 self.claims.remove(name);
             }
         }
+    }
+
+    /// It is not attached to the node yet: look again in a while, or when its sources changed.
+    pub fn unattached(&mut self, name: &str, now: Mono) {
+        if let Some(slot) = self.slots.get_mut(name) {
+            slot.unattached = true;
+        }
+        self.failed(name, now);
     }
 
     /// Every volume is there.
@@ -144,14 +155,17 @@ impl PodVolumes {
     /// The words of an event about a wait that ended because of `why`.
     #[must_use]
     pub fn wait_ended(&self, why: &str) -> String {
-        let all = self.slots.iter();
-        let unmounted: Vec<&str> = all.filter(|(_, s)| !s.mounted).map(|(name, _)| name.as_str()).collect();
+        let those = |is: fn(&Slot) -> bool| -> Vec<&str> {
+            self.slots.iter().filter(|(_, s)| is(s)).map(|(name, _)| name.as_str()).collect()
+        };
+        let (unmounted, unattached) = (those(|s| !s.mounted), those(|s| !s.mounted && s.unattached));
         let names = self.slots.keys().filter(|name| self.is_unbound(name));
         let unprocessed: Vec<&str> = names.map(String::as_str).collect();
         format!(
-            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process \
-             volumes=[{}]: {why}",
+            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[{}], failed to \
+             process volumes=[{}]: {why}",
             unmounted.join(" "),
+            unattached.join(" "),
             unprocessed.join(" ")
         )
     }

@@ -36,7 +36,8 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::actor::Tasks;
 use crate::board::Board;
-use crate::csi::Registered;
+use crate::csi::Csi;
+use crate::csi::volumes::CsiVolumes;
 use crate::mailbox::{Inbox, Sender};
 use crate::metrics::Metrics;
 use crate::outlets::ApiOutlets;
@@ -76,8 +77,8 @@ pub struct ApiDrivers<A> {
     pub reconnect: Arc<Notify>,
     /// Where trouble is shown.
     pub board: Board,
-    /// CSI drivers that are registered.
-    pub csi: Registered,
+    /// CSI drivers and their volumes.
+    pub csi: Csi,
 }
 
 /// An owner's mailbox, both ends.
@@ -173,7 +174,8 @@ pub fn start<A: ApiServer>(
         metrics: metrics.clone(),
     };
     tasks.start(hear_pods(drivers.pods, watchers));
-    tasks.start(hear_node(drivers.node, node.0.clone(), address_view));
+    let volumes = (drivers.csi.volumes, to_manager.clone());
+    tasks.start(hear_node(drivers.node, node.0.clone(), address_view, volumes));
     tasks.start(answer_manager(read_node, name.clone(), caller.clone(), to_manager.clone()));
     let listeners = NodeListeners {
         recorder: recorder.0.clone(),
@@ -229,6 +231,7 @@ async fn hear_node(
     mut events: mpsc::Receiver<WatchEvent<Node>>,
     to: Sender<NodeStatusEvent>,
     addresses: watch::Sender<Vec<NodeAddress>>,
+    (volumes, manager): (CsiVolumes, Sender<ManagerEvent>),
 ) {
     while let Some(event) = events.recv().await {
         if let Some(now) = addresses_in(&event) {
@@ -237,6 +240,11 @@ async fn hear_node(
                 *known = now;
                 differ
             });
+        }
+        // Pods whose volumes are attached now need not wait for the clock.
+        let pods = volumes.node_says(&event);
+        if !pods.is_empty() {
+            manager.send(ManagerEvent::SourcesChanged(pods));
         }
         to.send(NodeStatusEvent::Watched(event));
     }

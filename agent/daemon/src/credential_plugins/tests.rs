@@ -1,12 +1,18 @@
 //! Real programs: shell scripts that answer, count, complain and hang.
 
+use agent_core::api::ObjectName;
+use agent_core::csi::volume::SecretRef;
+
 use super::*;
+use crate::csi::Csi;
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::time::Wall;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef};
 use agent_core::volume::{Fetched, ObjectRef};
 use agent_linux::clock::LinuxClock;
-use k8s_openapi::api::storage::v1::CSIDriver;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use serde_json::Value;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -14,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
-use crate::sources::{FoundAccount, HeldToken};
+use crate::sources::{Claimed, FoundAccount, HeldToken};
 use crate::testing::VirtualClock;
 
 const IMAGE: &str = "r.example/team/app";
@@ -51,8 +57,24 @@ impl Sources for Accounts {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    fn csi_endpoint(&self, _: &str) -> Option<PathBuf> {
-        None
+    fn attachment(&self, _: String) -> BoxFuture<'_, Result<VolumeAttachment, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn claimed(&self, _: ObjectName) -> BoxFuture<'_, Result<Claimed, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn patch_claim(&self, _: ObjectName, _: Value) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn secret(&self, _: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn csi(&self) -> Csi {
+        Csi::default()
     }
 
     fn reread_after(&self) -> Option<Duration> {

@@ -8,6 +8,8 @@
 //! Upstream: pkg/kubelet/pluginmanager.
 
 mod objects;
+pub mod stages;
+pub mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,6 +29,7 @@ use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 use crate::pod_dirs::chain;
 use objects::Objects;
+use volumes::CsiVolumes;
 
 /// Below the kubelet's root.
 const REGISTRY: &str = "plugins_registry";
@@ -40,6 +43,15 @@ const RESCAN: Duration = Duration::from_secs(60);
 const BEGIN_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// Answers of plugins; who has one waits until there is room.
 const ANSWERS_MAX: usize = 16;
+
+/// What others need to know of the node's drivers; clones share it.
+#[derive(Clone, Default)]
+pub struct Csi {
+    /// Which are registered.
+    pub registered: Registered,
+    /// Their volumes.
+    pub volumes: CsiVolumes,
+}
 
 /// The sockets of drivers that are registered, by their names; clones share it.
 #[derive(Clone, Debug, Default)]

@@ -1,76 +1,274 @@
-//! Inline volumes of CSI drivers: published before the pod's containers, unpublished after them.
+//! Volumes of CSI drivers: staged for all pods of the node, published before a pod's containers, unpublished after them.
 //!
-//! In: an [`Inline`]. Out: calls of the driver, each with upstream's time limit. Invariants: it is written down whose the
+//! In: a [`CsiVolume`]. Out: calls of the driver, each with upstream's time limit. Invariants: it is written down whose the
 //! volume is before the driver is asked; every volume that is written down is unpublished before its directory goes, also one
-//! whose publication nobody heard the end of.
+//! whose publication nobody heard the end of; a volume that has to be attached is not touched before the API server says that
+//! it is in use here and attached. Volumes are given back by `crate::csi::stages`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use agent_core::csi::inline::{Given, Inline, Publish, Terms, unregistered};
+use agent_core::csi::request::{Capabilities, Given};
+use agent_core::csi::staging::Attached;
+use agent_core::csi::volume::{CsiVolume, Persistent, SecretRef, Terms, VolumeData, no_secret, unregistered};
 use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::Wall;
-use agent_core::volume::{ObjectRef, Objects, SetUp, look_up};
+use agent_core::volume::{self, ObjectRef, Objects, Resize, SetUp, look_up};
+use futures_util::future::join_all;
 
 use super::volumes::{RENEW_MIN, answer};
 use super::{Executor, error, gave_up};
+use crate::csi::volumes::Published;
 
-/// How often a driver that wants to be asked again is (upstream: between 60 and 90 s).
-const AGAIN: Duration = Duration::from_secs(75);
+/// How often a driver that wants to be asked again is, and a claim is looked at (upstream: between 60 and 90 s).
+pub(super) const AGAIN: Duration = Duration::from_secs(75);
+/// What one pod alone may have, and another one has (upstream's words).
+const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 
-/// Publishes a volume.
+/// One volume of one pod on its way.
+pub(super) struct Job<'a, R, I> {
+    pub(super) executor: &'a Executor<R, I>,
+    key: &'a PodKey,
+    pub(super) set_up: &'a SetUp,
+    pub(super) csi: &'a CsiVolume,
+    terms: Terms,
+}
+
+/// Publishes a volume, and stages it first if it is the node's first pod that has it.
 pub(super) async fn set_up<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,
-    volume: &SetUp,
-    inline: &Inline,
+    set_up: &SetUp,
+    csi: &CsiVolume,
 ) -> EffectResult {
-    let Some(endpoint) = executor.sources.csi_endpoint(&inline.driver) else {
-        return failed(unregistered("mounter.SetUpAt", &inline.driver));
-    };
-    let object = match executor.sources.csi_driver(inline.driver.clone()).await {
-        Ok(object) => object,
-        Err(why) => return failed(why),
-    };
-    let terms = inline.terms(object.as_ref()).map_err(refusal)?;
-    let now = executor.tasks.now().wall;
-    let (tokens, renew) = tokens(executor, &terms).await.map_err(refusal)?;
-    let secrets = match &inline.secret {
-        Some(secret) => secrets(executor, secret).await.map_err(refusal)?,
-        None => BTreeMap::new(),
-    };
-    let delegated = match volume.fs_group {
-        Some(_) => agent_plugins::gives_groups(&endpoint).await.map_err(|e| refusal(e.to_string()))?,
-        None => false,
-    };
-    let group = volume.fs_group.filter(|_| delegated);
-    let request = inline.publish(&volume.path, &terms, &tokens, secrets, group);
-    publish(executor, key, (inline, &request), &endpoint).await?;
-    if let Some(group) = volume.fs_group.filter(|_| !delegated && inline.node_gives_group(&terms)) {
-        let (at, uid, target) = (executor.dirs.clone(), key.uid.clone(), volume.path.clone());
-        let by_root = inline.by_root;
-        let given = executor.tasks.blocking(move || at.give_target(&uid, &target, group, by_root)).await;
-        answer(given)?;
+    if executor.sources.csi().volumes.is_settled(&set_up.path) {
+        // What is mounted stays so, whatever can be reached now.
+        return Ok(Job { executor, key, set_up, csi, terms: Terms::default() }.look_again().await);
     }
-    let renew = renew.map(|at| at.since(now).max(RENEW_MIN));
-    let again = terms.again.then_some(AGAIN);
-    Ok(EffectOk::Volume { renew_after: [renew, again].into_iter().flatten().min(), warning: None })
+    let object = executor.sources.csi_driver(csi.driver.clone()).await.map_err(refusal)?;
+    let terms = csi.terms(object.as_ref()).map_err(refusal)?;
+    let job = Job { executor, key, set_up, csi, terms };
+    match &csi.persistent {
+        None => job.inline().await,
+        Some(persistent) => job.persistent(persistent).await,
+    }
 }
 
-async fn publish<R: Runtime, I: ImageService>(
-    executor: &Executor<R, I>,
-    key: &PodKey,
-    (inline, request): (&Inline, &Publish),
-    endpoint: &Path,
-) -> Result<(), EffectError> {
-    let (at, uid, target, data) =
-        (executor.dirs.clone(), key.uid.clone(), request.target.clone(), inline.data());
-    let prepared = executor.tasks.blocking(move || at.prepare_target(&uid, &target, &data)).await;
-    answer(prepared)?;
-    agent_plugins::publish(endpoint, request).await.map_err(|e| refusal(e.to_string()))
+/// What was done for a volume before it is published.
+#[derive(Default)]
+struct Ready {
+    /// Where it is staged.
+    staging: Option<String>,
+    /// What the driver's controller says for the node.
+    attached: BTreeMap<String, String>,
+    /// That it is the pod's was not written down before.
+    new: bool,
+}
+
+impl<R: Runtime, I: ImageService> Job<'_, R, I> {
+    /// The words of a step.
+    fn failed(&self, step: &str, why: &str) -> EffectError {
+        refusal(volume::step_failed(step, &self.csi.volume, why))
+    }
+
+    async fn inline(&self) -> EffectResult {
+        let endpoint = self.executor.sources.csi().registered.endpoint(&self.csi.driver);
+        let endpoint = endpoint.ok_or_else(|| refusal(unregistered("mounter.SetUpAt", &self.csi.driver)))?;
+        let secrets = match &self.csi.secret {
+            Some(secret) => watched_secret(self.executor, secret).await.map_err(refusal)?,
+            None => BTreeMap::new(),
+        };
+        let driver = agent_plugins::capabilities(&endpoint).await.map_err(|e| refusal(e.words()))?;
+        self.publish(&endpoint, driver, Ready::default(), secrets).await
+    }
+
+    async fn persistent(&self, persistent: &Persistent) -> EffectResult {
+        let (executor, key) = (self.executor, self.csi.key());
+        let node = executor.sources.csi();
+        node.volumes.want(&self.key.uid, &key, self.terms.attach);
+        let attached = if self.terms.attach {
+            if node.volumes.is_attached(&key) != Attached::Yes {
+                return Ok(EffectOk::Unattached);
+            }
+            self.attached().await.map_err(|why| self.failed(volume::WAIT_FOR_ATTACH, &why))?
+        } else {
+            BTreeMap::new()
+        };
+        let device = |why: String| self.failed(volume::MOUNT_DEVICE, &why);
+        let endpoint = node.registered.endpoint(&self.csi.driver);
+        let endpoint =
+            endpoint.ok_or_else(|| device(unregistered("attacher.MountDevice", &self.csi.driver)))?;
+        let driver = agent_plugins::capabilities(&endpoint).await.map_err(|e| device(e.words()))?;
+        let publish_secrets = self.secret(None, persistent.publish_secret.as_ref()).await;
+        let publish_secrets = publish_secrets.map_err(refusal)?;
+
+        let _alone = node.volumes.alone(&key).await;
+        if persistent.one_pod {
+            self.check_alone().await?;
+        }
+        if !driver.stages {
+            let ready = Ready { attached, ..Ready::default() };
+            return self.publish(&endpoint, driver, ready, publish_secrets).await;
+        }
+        // It is this pod's from here on: nobody gives it back under it.
+        let new = self.prepare().await?;
+        let staging = self.stage(&endpoint, driver, persistent, &attached).await;
+        if let Err((_, true)) = &staging
+            && new
+        {
+            self.release().await;
+        }
+        let staging = Some(staging.map_err(|(why, _)| device(why))?);
+        self.publish(&endpoint, driver, Ready { staging, attached, new }, publish_secrets).await
+    }
+
+    /// What the driver's controller says of the volume and this node.
+    async fn attached(&self) -> Result<BTreeMap<String, String>, String> {
+        let (handle, name) = (&self.csi.handle, self.csi.attachment());
+        let found = self.executor.sources.attachment(name.clone()).await;
+        let found = found
+            .map_err(|why| format!("volume {handle} has GET error for volume attachment {name}: {why}"))?;
+        let attached = self.csi.attached(&found)?;
+        attached.ok_or_else(|| format!("volume {handle} is not attached for volume attachment {name}"))
+    }
+
+    async fn check_alone(&self) -> Result<(), EffectError> {
+        let at = self.executor.dirs.clone();
+        let Some(read) = self.executor.tasks.blocking(move || at.csi_on_disk()).await else {
+            return Err(gave_up("the agent stops"));
+        };
+        let disk = read.map_err(error)?;
+        let held = disk.get(&self.csi.key());
+        if held.is_some_and(|held| held.pods.iter().any(|pod| *pod != self.key.uid)) {
+            return Err(self.failed(volume::SET_UP, IN_USE));
+        }
+        Ok(())
+    }
+
+    /// Where the volume is ready for pods. The error says also whether the driver has done with it.
+    async fn stage(
+        &self,
+        endpoint: &Path,
+        driver: Capabilities,
+        persistent: &Persistent,
+        attached: &BTreeMap<String, String>,
+    ) -> Result<String, (String, bool)> {
+        let (executor, key) = (self.executor, self.csi.key());
+        let node = executor.sources.csi();
+        if node.volumes.is_staged(&key) {
+            return Ok(executor.dirs.stage_of(&key).display().to_string());
+        }
+        let secrets = self.secret(Some("NodeStageSecretRef"), persistent.stage_secret.as_ref()).await;
+        let secrets = secrets.map_err(|why| (why, true))?;
+        let (at, of, data) = (executor.dirs.clone(), key.clone(), self.csi.staged_data(&self.terms));
+        let prepared = executor.tasks.blocking(move || at.prepare_stage(&of, &data)).await;
+        let (path, new) = answer(prepared).map_err(|e| (e.message, false))?;
+        let path = path.display().to_string();
+        let request = self.csi.stage(&path, (driver, self.set_up.fs_group), attached.clone(), secrets);
+        match agent_plugins::stage(endpoint, &request).await {
+            Ok(()) => {
+                node.volumes.set_staged(&key, true);
+                Ok(path)
+            }
+            Err(e) => {
+                tracing::warn!(driver = key.driver, volume = key.handle, error = %e, "volume is not staged");
+                if new && e.is_final() {
+                    let (at, of) = (executor.dirs.clone(), key.clone());
+                    // If it cannot be removed the driver is asked to let go.
+                    let _ = executor.tasks.blocking(move || at.unstaged(&of)).await;
+                }
+                Err((e.words(), e.is_final()))
+            }
+        }
+    }
+
+    /// It is written down that the pod has the volume; true if that was not so.
+    async fn prepare(&self) -> Result<bool, EffectError> {
+        let executor = self.executor;
+        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.set_up.path.clone());
+        let data = self.csi.data(&self.terms);
+        answer(executor.tasks.blocking(move || at.prepare_target(&uid, &target, &data)).await)
+    }
+
+    /// The driver holds nothing of it for the pod.
+    async fn release(&self) {
+        let executor = self.executor;
+        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.set_up.path.clone());
+        // If it cannot be removed the driver is asked to let go when the pod's volumes are taken away.
+        let _ = executor.tasks.blocking(move || at.release_target(&uid, Path::new(&target))).await;
+    }
+
+    async fn publish(
+        &self,
+        endpoint: &Path,
+        driver: Capabilities,
+        ready: Ready,
+        secrets: BTreeMap<String, String>,
+    ) -> EffectResult {
+        let (executor, target, group) = (self.executor, &self.set_up.path, self.set_up.fs_group);
+        let volumes = executor.sources.csi().volumes;
+        let now = executor.tasks.now().wall;
+        let (tokens, renew) = tokens(executor, &self.terms).await.map_err(refusal)?;
+        let (in_use, staging) = (volumes.is_published(target), ready.staging.clone());
+        if self.terms.again || !in_use {
+            let mut request = self.csi.publish(target, &self.terms, &tokens, secrets, (driver, group));
+            (request.staging, request.attached) = (ready.staging, ready.attached);
+            let new = self.prepare().await? || ready.new;
+            if let Err(e) = agent_plugins::publish(endpoint, &request).await {
+                let (driver, volume) = (&self.csi.driver, &self.csi.handle);
+                tracing::warn!(driver, volume, error = %e, "volume is not published");
+                if new && e.is_final() {
+                    self.release().await;
+                }
+                return Err(refusal(e.words()));
+            }
+            if let Some(group) =
+                group.filter(|_| !driver.gives_groups && self.csi.node_gives_group(&self.terms))
+            {
+                let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), target.clone());
+                let by_root = self.csi.by_root;
+                let given =
+                    executor.tasks.blocking(move || at.give_target(&uid, &target, group, by_root)).await;
+                answer(given)?;
+            }
+        }
+        let resize = match self.expand(endpoint, driver, staging.as_deref(), in_use).await {
+            Ok(grown) => grown.then(|| Resize::Done { node: self.csi.node.clone() }),
+            // Containers have it: they may go on as they are.
+            Err(why) if in_use => Some(Resize::Failed(why)),
+            Err(why) => {
+                let step = "MountVolume.Setup failed while expanding volume";
+                return Err(refusal(format!("{step} for volume {:?} : {why}", self.csi.volume)));
+            }
+        };
+        let key = self.csi.key();
+        let of = Published {
+            pod: self.key.uid.clone(),
+            name: self.set_up.name.clone(),
+            key,
+            again: self.terms.again,
+        };
+        volumes.published(target, of);
+        let renew = renew.map(|at| at.since(now).max(RENEW_MIN));
+        // Nobody tells of a claim that has grown.
+        let again = (self.terms.again || self.may_grow(driver)).then_some(AGAIN);
+        let renew_after = [renew, again].into_iter().flatten().min();
+        Ok(EffectOk::Volume { renew_after, warning: None, resize })
+    }
+
+    /// A Secret of a PersistentVolume; `what` is the field that names it.
+    pub(super) async fn secret(
+        &self,
+        what: Option<&str>,
+        secret: Option<&SecretRef>,
+    ) -> Result<BTreeMap<String, String>, String> {
+        let Some(secret) = secret else { return Ok(BTreeMap::new()) };
+        let found = self.executor.sources.secret(secret.clone()).await;
+        found.map(text).map_err(|why| no_secret(what, &secret.namespace, &secret.name, &why))
+    }
 }
 
 /// The driver's tokens, and when the first of them is to be renewed.
@@ -90,19 +288,21 @@ async fn tokens<R: Runtime, I: ImageService>(
     Ok((given, renew))
 }
 
-async fn secrets<R: Runtime, I: ImageService>(
+async fn watched_secret<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     secret: &ObjectRef,
 ) -> Result<BTreeMap<String, String>, String> {
     let known = Objects::from([(secret.clone(), executor.sources.fetch(secret.clone()).await)]);
-    let ObjectRef { namespace, name, .. } = secret;
     let found = look_up(&known, secret, false)
-        .map_err(|why| format!("fetching NodePublishSecretRef {namespace}/{name} failed: {why}"))?;
-    let data = found.map(|found| found.data.clone()).unwrap_or_default();
-    Ok(data.into_iter().map(|(k, v)| (k, String::from_utf8_lossy(&v).into_owned())).collect())
+        .map_err(|why| no_secret(None, &secret.namespace, &secret.name, &why))?;
+    Ok(text(found.map(|found| found.data.clone()).unwrap_or_default()))
 }
 
-/// Has drivers let go of all that is written down of a pod.
+fn text(data: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, String> {
+    data.into_iter().map(|(k, v)| (k, String::from_utf8_lossy(&v).into_owned())).collect()
+}
+
+/// Has drivers let go of all that is written down of a pod. One that does not keeps no other one back.
 pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     uid: &PodUid,
@@ -111,23 +311,34 @@ pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     let Some(targets) = executor.tasks.blocking(move || at.targets(&of)).await else {
         return Err(gave_up("the agent stops"));
     };
-    for (target, data) in targets.map_err(error)? {
-        let Some(endpoint) = executor.sources.csi_endpoint(&data.driver) else {
-            return failed(unregistered("Unmounter.TearDownAt", &data.driver)).map(drop);
-        };
-        let released = agent_plugins::unpublish(&endpoint, &data.handle, &target).await;
-        released.map_err(|e| refusal(format!("kubernetes.io/csi: Unmounter.TearDownAt failed: {e}")))?;
-        let (at, of) = (executor.dirs.clone(), uid.clone());
-        let Some(done) = executor.tasks.blocking(move || at.release_target(&of, &target)).await else {
-            return Err(gave_up("the agent stops"));
-        };
-        done.map_err(error)?;
-    }
+    let all = targets.map_err(error)?;
+    let released = join_all(all.iter().map(|(target, data)| let_go(executor, uid, target, data))).await;
+    released.into_iter().collect::<Result<(), EffectError>>()?;
+    executor.sources.csi().volumes.forget(uid);
     Ok(())
 }
 
-fn failed(why: String) -> EffectResult {
-    Err(refusal(why))
+async fn let_go<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    uid: &PodUid,
+    target: &Path,
+    data: &VolumeData,
+) -> Result<(), EffectError> {
+    let node = executor.sources.csi();
+    // An inline volume is one pod's: nobody else is at it.
+    let _alone = if data.is_persistent() { Some(node.volumes.alone(&data.key()).await) } else { None };
+    let Some(endpoint) = node.registered.endpoint(&data.driver) else {
+        return Err(refusal(unregistered("Unmounter.TearDownAt", &data.driver)));
+    };
+    // Also if it fails it may no longer be there.
+    node.volumes.unpublished(&target.display().to_string());
+    let released = agent_plugins::unpublish(&endpoint, &data.handle, target).await;
+    released.map_err(|e| refusal(format!("kubernetes.io/csi: Unmounter.TearDownAt failed: {e}")))?;
+    let (at, of, target) = (executor.dirs.clone(), uid.clone(), target.to_path_buf());
+    let Some(done) = executor.tasks.blocking(move || at.release_target(&of, &target)).await else {
+        return Err(gave_up("the agent stops"));
+    };
+    done.map_err(error)
 }
 
 fn refusal(message: String) -> EffectError {

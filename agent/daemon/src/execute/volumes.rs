@@ -42,7 +42,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let warning = answer(done)?;
     let renew_after = renew.map(|at| at.since(now).max(RENEW_MIN));
     let renew_after = [renew_after, reread].into_iter().flatten().min();
-    Ok(EffectOk::Volume { renew_after, warning })
+    Ok(EffectOk::Volume { renew_after, warning, resize: None })
 }
 
 /// Reads files of volumes; which of them cannot be read is part of the answer.

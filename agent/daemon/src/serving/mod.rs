@@ -42,6 +42,7 @@ use crate::actor::Tasks;
 use crate::board::Board;
 use crate::cli::Settings;
 use crate::cluster::plan;
+use crate::csi::Csi;
 use crate::manager::DesiredPods;
 use crate::metrics::Metrics;
 use crate::pod_dirs::chain;
@@ -65,6 +66,8 @@ pub struct Views {
     pub kubepods: String,
     /// What is counted.
     pub metrics: Metrics,
+    /// CSI drivers, which tell of their volumes.
+    pub csi: Csi,
     /// Where trouble with the certificate is shown.
     pub board: Board,
 }
@@ -108,7 +111,8 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
     let metrics = views.metrics.clone();
     let place = Place::new(settings, node_name, views.kubepods.clone(), tasks.now().wall);
     let patience = (kubelet.volume_stats_agg_period, statistics::WAIT);
-    let statistics = Statistics::new(place, patience, (runtime.clone(), images), tasks.clone());
+    let statistics = Statistics::new(place, patience, (runtime.clone(), images), tasks.clone())
+        .with_drivers(views.csi.clone());
     let view = NodeView::new((views, process), runtime, about, hints, statistics, tasks.clone());
     let view = Arc::new(view);
     let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;

@@ -21,16 +21,18 @@ use agent_core::eviction::{PodUse, Uses};
 use agent_core::stats::cgroup::{self, Extent};
 use agent_core::stats::disk::{Filesystem, Layer, Measured};
 use agent_core::stats::rates::Rates;
-use agent_core::stats::{RuntimeUsage, Shown, Snapshot, Usage, cadvisor, resource, summary};
+use agent_core::stats::{RuntimeUsage, Shown, ShownVolume, Snapshot, Usage, cadvisor, resource, summary};
 use agent_core::time::{Mono, Wall};
 use agent_linux::cgroup_stats::{self, Processes, Question};
 use agent_linux::{disk_use, machine, node_info, task_files};
 
 use crate::actor::Tasks;
 use crate::cli::Settings;
+use crate::csi::Csi;
+use crate::csi::volumes::Published;
 use crate::pod_dirs::chain;
 use layers::{Layers, Told};
-use volumes::VolumeUses;
+use volumes::{VolumeUses, Way};
 
 pub(super) use volumes::WAIT;
 
@@ -80,6 +82,9 @@ pub(crate) struct Statistics<R> {
     // Held for a moment only, never across an await.
     rates: Mutex<Rates>,
     volumes: VolumeUses,
+    /// Of volumes that drivers tell of: one that hangs keeps no directory back.
+    told: VolumeUses,
+    csi: Csi,
     layers: Layers,
     tasks: Tasks,
 }
@@ -100,6 +105,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         tasks: Tasks,
     ) -> Statistics<R> {
         let volumes = VolumeUses::new(period, patience, tasks.clone());
+        let told = VolumeUses::new(period, patience, tasks.clone());
         let layers = Layers::new(period);
         Statistics {
             place: Arc::new(place),
@@ -107,9 +113,16 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             images,
             rates: Mutex::default(),
             volumes,
+            told,
+            csi: Csi::default(),
             layers,
             tasks,
         }
+    }
+
+    /// Asks the node's CSI drivers of their volumes, too.
+    pub(super) fn with_drivers(self, csi: Csi) -> Statistics<R> {
+        Statistics { csi, ..self }
     }
 
     /// `/metrics/resource`.
@@ -225,8 +238,23 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         let (place, pods) = (self.place.clone(), shown.to_vec());
         let read = self.tasks.blocking(move || place.measure(&pods, layers, images, now.wall)).await;
         let mut measured = read.ok_or(STOPPED)?;
-        measured.volumes = self.volumes.of(self.place.volumes(shown)).await;
+        let (walked, told) =
+            tokio::join!(self.volumes.of(self.place.volumes(shown)), self.told.of(self.of_drivers(shown)));
+        measured.volumes = walked;
+        measured.volumes.extend(told);
         Ok(measured)
+    }
+
+    /// Volumes of pods whose drivers are registered.
+    fn of_drivers(&self, shown: &[Shown]) -> BTreeMap<(String, String), Way> {
+        let is_shown = |pod: &str| shown.iter().any(|s| s.uid == pod && !s.containers.is_empty());
+        let all = self.csi.volumes.all_published().into_iter();
+        let way = |(target, of): (String, Published)| {
+            let endpoint = self.csi.registered.endpoint(&of.key.driver)?;
+            let way = Way::Ask { endpoint, handle: of.key.handle, target: PathBuf::from(target) };
+            Some(((of.pod.to_string(), of.name), way))
+        };
+        all.filter(|(_, of)| is_shown(of.pod.as_str())).filter_map(way).collect()
     }
 
     /// Layers are among the runtime's figures of containers, which may have been asked for already.
@@ -309,11 +337,14 @@ impl Place {
         self.root_dir.join("pods").join(uid)
     }
 
-    fn volumes(&self, shown: &[Shown]) -> BTreeMap<(String, String), PathBuf> {
+    fn volumes(&self, shown: &[Shown]) -> BTreeMap<(String, String), Way> {
         let of = |pod: &Shown| {
             let dir = self.pod_dir(&pod.uid);
-            let volumes = pod.volumes.iter();
-            volumes.map(|v| ((pod.uid.clone(), v.name.clone()), dir.join(&v.below))).collect::<Vec<_>>()
+            let of = |v: &ShownVolume| {
+                let way = Way::Walk(dir.join(v.below.as_ref()?));
+                Some(((pod.uid.clone(), v.name.clone()), way))
+            };
+            pod.volumes.iter().filter_map(of).collect::<Vec<_>>()
         };
         shown.iter().filter(|pod| !pod.containers.is_empty()).flat_map(of).collect()
     }

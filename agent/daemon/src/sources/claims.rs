@@ -1,17 +1,22 @@
-//! What pods' claims are bound to: the claim, its volume and, if the volume is not for every node, this node's labels.
+//! What pods' claims are bound to: the claim, its volume and, if the volume is not for every node, this node's labels; of a
+//! CSI driver's volume also its attachment and its Secrets.
 //!
 //! In: a [`ClaimRef`]. Out: a [`Bound`], or why not. Nothing is kept: a node may read claims and volumes of its pods one by
 //! one, and not watch them. The decisions are `agent_core::volume::claim`'s.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName};
+use agent_core::csi::volume::SecretRef;
 use agent_core::drivers::Class;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef, check_node, is_choosy};
 
-use k8s_openapi::api::storage::v1::CSIDriver;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use serde_json::Value;
 
-use super::ask;
+use super::{Claimed, ask};
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 
@@ -35,6 +40,50 @@ impl<A: ApiServer> ClaimStore<A> {
             Ok(_) => Err("the API server answered another question".to_owned()),
             Err(e) if e.class == Class::NotFound => Ok(None),
             Err(e) => Err(e.message),
+        }
+    }
+
+    /// What is said of a volume and this node.
+    pub(super) async fn attachment(&self, name: String) -> Result<VolumeAttachment, String> {
+        match ask(&self.caller, &self.tasks, ApiCall::GetAttachment { name }).await? {
+            ApiReply::Attachment(found) => Ok(*found),
+            _ => Err("the API server answered another question".to_owned()),
+        }
+    }
+
+    /// A claim and the volume that it is bound to, as they are now.
+    pub(super) async fn claimed(&self, of: ObjectName) -> Result<Claimed, String> {
+        let other = || "the API server answered another question".to_owned();
+        let claim = match ask(&self.caller, &self.tasks, ApiCall::GetClaim(of)).await? {
+            ApiReply::Claim(found) => *found,
+            _ => return Err(other()),
+        };
+        let name = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).unwrap_or_default();
+        match ask(&self.caller, &self.tasks, ApiCall::GetVolume { name }).await? {
+            ApiReply::Volume(found) => Ok((claim, *found)),
+            _ => Err(other()),
+        }
+    }
+
+    /// Changes what a claim's status says.
+    pub(super) async fn patch_claim(
+        &self,
+        claim: ObjectName,
+        patch: Value,
+    ) -> Result<PersistentVolumeClaim, String> {
+        match ask(&self.caller, &self.tasks, ApiCall::PatchClaimStatus { claim, patch }).await? {
+            ApiReply::Claim(found) => Ok(*found),
+            _ => Err("the API server answered another question".to_owned()),
+        }
+    }
+
+    /// What a Secret of a PersistentVolume holds.
+    pub(super) async fn secret(&self, secret: SecretRef) -> Result<BTreeMap<String, Vec<u8>>, String> {
+        let named =
+            ObjectName { namespace: secret.namespace.as_str().into(), name: secret.name.as_str().into() };
+        match ask(&self.caller, &self.tasks, ApiCall::GetSecret(named)).await? {
+            ApiReply::Secret(found) => Ok(found.data.into_iter().flatten().map(|(k, v)| (k, v.0)).collect()),
+            _ => Err("the API server answered another question".to_owned()),
         }
     }
 

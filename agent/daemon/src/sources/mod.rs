@@ -12,11 +12,11 @@ mod objects;
 mod tokens;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::api::{ApiCall, ApiReply, ApiServer};
+use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName};
+use agent_core::csi::volume::SecretRef;
 use agent_core::pod_worker::runtime_class;
 use agent_core::time::Wall;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef};
@@ -24,17 +24,18 @@ use agent_core::volume::token::TokenRef;
 use agent_core::volume::watched::ObjectNews;
 use agent_core::volume::{Fetched, ObjectData, ObjectRef};
 use futures_util::future::BoxFuture;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
-use k8s_openapi::api::storage::v1::CSIDriver;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::kubelet::enums::ChangeDetectionStrategy;
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 use crate::cluster::{ApiDrivers, ClusterPlan};
-use crate::csi::Registered;
+use crate::csi::Csi;
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
 use agent_core::pod_manager::ManagerEvent;
@@ -93,6 +94,9 @@ pub struct FoundAccount {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// A claim and what it is bound to.
+pub type Claimed = (PersistentVolumeClaim, PersistentVolume);
+
 /// Where pods get values from.
 pub trait Sources: Send + Sync + 'static {
     /// What an object holds now.
@@ -110,8 +114,24 @@ pub trait Sources: Send + Sync + 'static {
     /// What the API server says of a CSI driver; `None`: nothing.
     fn csi_driver(&self, name: String) -> BoxFuture<'_, Result<Option<CSIDriver>, String>>;
 
-    /// The socket of a CSI driver that is registered.
-    fn csi_endpoint(&self, name: &str) -> Option<PathBuf>;
+    /// What the API server says of a volume and this node.
+    fn attachment(&self, name: String) -> BoxFuture<'_, Result<VolumeAttachment, String>>;
+
+    /// A claim and the volume that it is bound to, as they are now.
+    fn claimed(&self, claim: ObjectName) -> BoxFuture<'_, Result<Claimed, String>>;
+
+    /// Changes what a claim's status says; the answer is the claim.
+    fn patch_claim(
+        &self,
+        claim: ObjectName,
+        patch: Value,
+    ) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>>;
+
+    /// The data of a Secret that a PersistentVolume refers to, as it is now.
+    fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>>;
+
+    /// The node's CSI drivers.
+    fn csi(&self) -> Csi;
 
     /// After how long objects must be fetched again because nobody tells of changes; `None` if somebody does.
     fn reread_after(&self) -> Option<Duration>;
@@ -202,7 +222,7 @@ pub fn of_cluster<A: ApiServer>(
     Arc::new(ClusterSources {
         objects: ObjectStore::new(caller.clone(), api.objects.clone(), plan.objects, tasks),
         claims: ClaimStore::new(caller.clone(), tasks.clone(), plan.lease.node_name.clone()),
-        registered: api.csi.clone(),
+        csi: api.csi.clone(),
         tokens: TokenStore::new(caller, tasks.clone()),
     })
 }
@@ -219,7 +239,7 @@ pub async fn follow(
 struct ClusterSources<A> {
     objects: ObjectStore<A>,
     claims: ClaimStore<A>,
-    registered: Registered,
+    csi: Csi,
     tokens: TokenStore<A>,
 }
 
@@ -244,8 +264,28 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
         Box::pin(self.claims.csi_driver(name))
     }
 
-    fn csi_endpoint(&self, name: &str) -> Option<PathBuf> {
-        self.registered.endpoint(name)
+    fn attachment(&self, name: String) -> BoxFuture<'_, Result<VolumeAttachment, String>> {
+        Box::pin(self.claims.attachment(name))
+    }
+
+    fn claimed(&self, claim: ObjectName) -> BoxFuture<'_, Result<Claimed, String>> {
+        Box::pin(self.claims.claimed(claim))
+    }
+
+    fn patch_claim(
+        &self,
+        claim: ObjectName,
+        patch: Value,
+    ) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>> {
+        Box::pin(self.claims.patch_claim(claim, patch))
+    }
+
+    fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>> {
+        Box::pin(self.claims.secret(secret))
+    }
+
+    fn csi(&self) -> Csi {
+        self.csi.clone()
     }
 
     fn reread_after(&self) -> Option<Duration> {
@@ -288,8 +328,24 @@ impl Sources for NoSources {
         Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
     }
 
-    fn csi_endpoint(&self, _: &str) -> Option<PathBuf> {
-        None
+    fn attachment(&self, _: String) -> BoxFuture<'_, Result<VolumeAttachment, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn claimed(&self, _: ObjectName) -> BoxFuture<'_, Result<Claimed, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn patch_claim(&self, _: ObjectName, _: Value) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn secret(&self, _: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>> {
+        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+    }
+
+    fn csi(&self) -> Csi {
+        Csi::default()
     }
 
     fn reread_after(&self) -> Option<Duration> {

@@ -1,14 +1,16 @@
-//! What the node itself keeps of a CSI driver's volume: the directory above its target, and the file that says whose it is.
+//! What the node itself keeps of a CSI driver's volume: the directory above its target, the one where it is staged for all
+//! pods, and the file in each that says whose it is.
 //!
-//! In: a target below a pod's directory. Out: directories, `vol_data.json`, groups. Invariants: the file is there before the
-//! driver is asked for anything, and goes after the driver has let go; what is in a target is never removed.
-//! Upstream: pkg/volume/csi/csi_mounter.go, csi_util.go.
+//! In: a target below a pod's directory, a volume. Out: directories, `vol_data.json`, groups. Invariants: the file is there
+//! before the driver is asked for anything, and goes after the driver has let go; what is in a target or where a volume is
+//! staged is never removed. Upstream: pkg/volume/csi/csi_mounter.go, csi_attacher.go, csi_util.go.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use agent_core::csi::inline::{DATA_FILE, TARGET, VolumeData};
+use agent_core::csi::staging::VolumeKey;
+use agent_core::csi::volume::{DATA_FILE, TARGET, VolumeData};
 use agent_core::volume::Plugin;
 use agent_core::volume::sub_path::SUB_PATHS;
 
@@ -19,22 +21,120 @@ use crate::files::{self, Durability, FilesError};
 const DATA_BYTES_MAX: u64 = 64 * 1024;
 /// Mode of the file.
 const DATA_MODE: u32 = 0o644;
+/// Where volumes are staged, below the kubelet's root.
+const STAGING: [&str; 3] = ["plugins", "kubernetes.io", "csi"];
+/// Beside the drivers' directories: block devices.
+const DEVICES: &str = "volumeDevices";
+/// Where a volume is staged, in its directory.
+const STAGED: &str = "globalmount";
 
-/// Makes what is above the target, and writes whose it is.
+/// Makes what is above the target, and writes whose it is. True if that was not written there before.
 ///
 /// # Errors
 /// The step that failed.
-pub fn prepare(pod_dir: &Path, target: &Path, data: &VolumeData) -> Result<(), VolumeError> {
+pub fn prepare(pod_dir: &Path, target: &Path, data: &VolumeData) -> Result<bool, VolumeError> {
     let Some(own) = target.parent() else { return Err(refused("a target without a directory".to_owned())) };
     for directory in
         [Some(pod_dir), Some(&pod_dir.join(VOLUMES)), own.parent(), Some(own)].into_iter().flatten()
     {
         files::make_dir(directory, DIR_MODE)?;
     }
-    let text = data.to_json().map_err(|e| invalid("write", &own.join(DATA_FILE), e))?;
-    // A driver that was asked must be asked to let go, also after a power cut.
-    files::write_atomic(&own.join(DATA_FILE), &text, DATA_MODE, Durability::Synced)?;
-    Ok(())
+    record(own, data)
+}
+
+/// Makes the place where a volume is staged, and writes whose it is. The answer is that place, and whether that was not
+/// written there before.
+///
+/// # Errors
+/// The step that failed.
+pub fn prepare_stage(
+    root: &Path,
+    key: &VolumeKey,
+    data: &VolumeData,
+) -> Result<(PathBuf, bool), VolumeError> {
+    let own = stage_directory(root, key);
+    let way = own.ancestors().take_while(|path| *path != root).collect::<Vec<_>>();
+    for directory in way.into_iter().rev() {
+        files::make_dir(directory, DIR_MODE)?;
+    }
+    let new = record(&own, data)?;
+    files::make_dir(&own.join(STAGED), DIR_MODE)?;
+    Ok((own.join(STAGED), new))
+}
+
+/// The directory of a volume that all pods of the node share.
+fn stage_directory(root: &Path, key: &VolumeKey) -> PathBuf {
+    let all = STAGING.iter().fold(root.to_owned(), |path, part| path.join(part));
+    all.join(key.directory())
+}
+
+/// Where a volume is staged, if it is.
+#[must_use]
+pub fn stage_of(root: &Path, key: &VolumeKey) -> PathBuf {
+    stage_directory(root, key).join(STAGED)
+}
+
+/// Writes whose a directory is; true if it did not say so before. A driver that was asked must be asked to let go, also after
+/// a power cut.
+fn record(own: &Path, data: &VolumeData) -> Result<bool, VolumeError> {
+    let path = own.join(DATA_FILE);
+    let new = match fs::symlink_metadata(&path) {
+        Ok(_) => false,
+        Err(e) if e.kind() == ErrorKind::NotFound => true,
+        Err(e) => return Err(FilesError::at("stat", &path)(e).into()),
+    };
+    let text = data.to_json().map_err(|e| invalid("write", &path, e))?;
+    files::write_atomic(&path, &text, DATA_MODE, Durability::Synced)?;
+    Ok(new)
+}
+
+/// The volumes that are written down as staged.
+///
+/// # Errors
+/// A directory that cannot be read, or a file that cannot be understood.
+pub fn staged(root: &Path) -> Result<Vec<VolumeData>, FilesError> {
+    let all = STAGING.iter().fold(root.to_owned(), |path, part| path.join(part));
+    let mut found = Vec::new();
+    for driver in entries(&all)? {
+        if driver.file_name().is_some_and(|name| name == DEVICES) {
+            continue;
+        }
+        for own in entries(&driver)? {
+            found.extend(read(&own)?);
+        }
+    }
+    Ok(found)
+}
+
+/// What is in a directory; nothing, if it is not there or is none.
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, FilesError> {
+    let at = FilesError::at("readdir", directory);
+    match fs::read_dir(directory) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),
+        Err(e) => Err(at(e)),
+        Ok(all) => all.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>().map_err(at),
+    }
+}
+
+/// Whose a directory is, if it says so.
+fn read(own: &Path) -> Result<Option<VolumeData>, FilesError> {
+    let path = own.join(DATA_FILE);
+    let text = match files::read_capped(&path, DATA_BYTES_MAX) {
+        // The agent died before it wrote it, or after it removed it: the driver holds nothing.
+        Err(e) if matches!(e.source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        text => text?,
+    };
+    VolumeData::from_json(&text).map(Some).map_err(|e| invalid("parse", &path, e))
+}
+
+/// The driver has let go of a volume on this node: what the node kept of it goes, too.
+///
+/// # Errors
+/// Something is still mounted there or lies in it.
+pub fn unstaged(root: &Path, key: &VolumeKey) -> Result<(), FilesError> {
+    released(&stage_of(root, key))
 }
 
 /// Gives what is at the target to a group.
@@ -54,23 +154,21 @@ pub fn give(target: &Path, group: u32, by_root: bool) -> Result<(), VolumeError>
 /// A mount that is in use, or a directory that cannot be read. A file that cannot be understood is an error too: what it
 /// names would stay with its driver.
 pub fn recorded(pod_dir: &Path) -> Result<Vec<(PathBuf, VolumeData)>, FilesError> {
-    let all = pod_dir.join(VOLUMES).join(Plugin::Csi.directory());
-    let entries = match fs::read_dir(&all) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(FilesError::at("readdir", &all))?,
-    };
-    unmount_below(&pod_dir.join(SUB_PATHS))?;
+    let found = written(pod_dir)?;
+    if !found.is_empty() {
+        unmount_below(&pod_dir.join(SUB_PATHS))?;
+    }
+    Ok(found)
+}
+
+/// The same, and nothing is unmounted.
+///
+/// # Errors
+/// A directory that cannot be read, or a file that cannot be understood.
+pub fn written(pod_dir: &Path) -> Result<Vec<(PathBuf, VolumeData)>, FilesError> {
     let mut found = Vec::new();
-    for entry in entries {
-        let own = entry.map_err(FilesError::at("readdir", &all))?.path();
-        let path = own.join(DATA_FILE);
-        let text = match files::read_capped(&path, DATA_BYTES_MAX) {
-            // The agent died before it wrote it, or after it removed it: the driver holds nothing.
-            Err(e) if e.source.kind() == ErrorKind::NotFound => continue,
-            text => text?,
-        };
-        let data = VolumeData::from_json(&text).map_err(|e| invalid("parse", &path, e))?;
-        found.push((own.join(TARGET), data));
+    for own in entries(&pod_dir.join(VOLUMES).join(Plugin::Csi.directory()))? {
+        found.extend(read(&own)?.map(|data| (own.join(TARGET), data)));
     }
     Ok(found)
 }
@@ -98,6 +196,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn where_a_volume_is_staged_says_whose_it_is_until_its_driver_has_let_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let key = VolumeKey { driver: "d".to_owned(), handle: "h/..".to_owned() };
+        let data = VolumeData { driver: "d".to_owned(), handle: "h/..".to_owned(), rest: BTreeMap::new() };
+        assert!(staged(root).unwrap().is_empty());
+        unstaged(root, &key).unwrap();
+        for new in [true, false] {
+            assert_eq!(prepare_stage(root, &key, &data).unwrap(), (stage_of(root, &key), new));
+        }
+        assert!(stage_of(root, &key).starts_with(root.join("plugins/kubernetes.io/csi/d")));
+        // What is not of this kind is nobody's.
+        fs::create_dir_all(root.join("plugins/kubernetes.io/csi/volumeDevices/staging/pv")).unwrap();
+        fs::create_dir_all(root.join("plugins/kubernetes.io/csi/d/begun")).unwrap();
+        fs::write(root.join("plugins/kubernetes.io/csi/d/file"), "x").unwrap();
+        assert_eq!(staged(root).unwrap(), std::slice::from_ref(&data));
+        fs::write(stage_of(root, &key).join("precious"), "x").unwrap();
+        unstaged(root, &key).unwrap_err();
+        assert_eq!(staged(root).unwrap(), [data], "it is not forgotten");
+        fs::remove_file(stage_of(root, &key).join("precious")).unwrap();
+        unstaged(root, &key).unwrap();
+        assert!(staged(root).unwrap().is_empty());
+        prepare_stage(
+            root,
+            &key,
+            &VolumeData { rest: BTreeMap::new(), driver: "d".to_owned(), handle: "h".to_owned() },
+        )
+        .unwrap();
+        fs::write(stage_of(root, &key).with_file_name(DATA_FILE), "{").unwrap();
+        assert!(staged(root).unwrap_err().to_string().contains(DATA_FILE));
+    }
+
+    #[test]
     fn whose_a_target_is_is_known_until_its_driver_has_let_go() {
         let dir = tempfile::tempdir().unwrap();
         let pod = dir.path().join("pods/u");
@@ -105,8 +236,8 @@ mod tests {
         let target = pod.join("volumes/kubernetes.io~csi/v/mount");
         let rest = BTreeMap::from([("specVolID".to_owned(), "v".to_owned())]);
         let data = VolumeData { driver: "d".to_owned(), handle: "h".to_owned(), rest };
-        for _ in 0..2 {
-            prepare(&pod, &target, &data).unwrap();
+        for new in [true, false] {
+            assert_eq!(prepare(&pod, &target, &data).unwrap(), new);
             assert_eq!(recorded(&pod).unwrap(), [(target.clone(), data.clone())]);
         }
         fs::create_dir(&target).unwrap();

@@ -150,6 +150,8 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
         | ApiCall::GetClaim(_)
         | ApiCall::GetVolume { .. }
         | ApiCall::GetCsiDriver { .. }
+        | ApiCall::GetAttachment { .. }
+        | ApiCall::PatchClaimStatus { .. }
         | ApiCall::GetCsiNode { .. }
         | ApiCall::CreateCsiNode(_)
         | ApiCall::ReplaceCsiNode(_)

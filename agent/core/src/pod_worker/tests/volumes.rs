@@ -9,6 +9,7 @@ use crate::drivers::Class;
 use crate::machine::{EffectId, Machine};
 use crate::pod_worker::{KillReason, PodEvent};
 use crate::runtime::effect::{Effect, EffectError, EffectOk};
+use crate::volume::Resize;
 use crate::volume::claim::{Bound, Source};
 
 fn volumes(n: usize) -> Value {
@@ -36,7 +37,7 @@ fn settle_others(w: &mut World) {
 }
 
 fn done() -> crate::runtime::effect::EffectResult {
-    Ok(EffectOk::Volume { renew_after: None, warning: None })
+    Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None })
 }
 
 #[test]
@@ -223,10 +224,78 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
     w.step(PodEvent::Tick);
     answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound)))));
     let warning = Some("shared".to_owned());
-    answer(&mut w, "set_up_volume", Ok(EffectOk::Volume { renew_after: None, warning }));
+    answer(&mut w, "set_up_volume", Ok(EffectOk::Volume { renew_after: None, warning, resize: None }));
     w.settle();
     assert_eq!(
         (w.phase(), w.told("AlreadyMountedVolume").as_slice()),
         ("Running", ["shared".to_owned()].as_slice())
     );
+    for (resize, reason, words) in [
+        (
+            Resize::Failed("no room".to_owned()),
+            "VolumeResizeFailed",
+            "NodeExpandVolume.NodeExpandVolume failed for volume \"pv\" : no room",
+        ),
+        (
+            Resize::Done { node: "n".to_owned() },
+            "FileSystemResizeSuccessful",
+            "MountVolume.NodeExpandVolume succeeded for volume \"pv\" n",
+        ),
+    ] {
+        w.step(PodEvent::SourcesChanged);
+        let volume = EffectOk::Volume { renew_after: None, warning: None, resize: Some(resize) };
+        answer(&mut w, "set_up_volume", Ok(volume));
+        w.settle();
+        assert_eq!((w.told(reason).as_slice(), w.phase()), ([words.to_owned()].as_slice(), "Running"));
+    }
+}
+
+#[test]
+fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait_is_long() {
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+    let container = json!({"name": "c", "image": "i:1", "imagePullPolicy": "IfNotPresent"});
+    let mut w = World::with(&make_pod(json!({"volumes": volumes, "containers": [container]})));
+    let bound = Bound {
+        volume: "pv".to_owned(),
+        source: Source::Local { path: "/mnt/x".to_owned() },
+        read_only: false,
+        options: Vec::new(),
+        one_pod: false,
+    };
+    let answer = |w: &mut World, verb: &str, result| {
+        let call = w.pending.iter().find(|(_, call)| call.effect.verb() == verb);
+        let id = *call.unwrap_or_else(|| panic!("no {verb}")).0;
+        w.answer(id, result);
+    };
+    w.now = w.worker.deadline().unwrap();
+    w.step(PodEvent::Tick);
+    let told = w.told("FailedMount").len();
+    answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound)))));
+    answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached));
+    assert_eq!((w.told("FailedMount").len(), w.waiting_reason("c").as_str()), (told, "ContainerCreating"));
+    // News of it: it is looked at again at once, and the claim is not asked for again.
+    let asked = w.count("resolve_claim");
+    w.step(PodEvent::SourcesChanged);
+    answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached));
+    for _ in 0..40 {
+        if w.told("FailedMount").len() > told {
+            break;
+        }
+        w.now = w.worker.deadline().unwrap();
+        w.step(PodEvent::Tick);
+        if w.pending.iter().any(|(_, call)| call.effect.verb() == "set_up_volume") {
+            answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached));
+        }
+    }
+    assert_eq!(w.count("resolve_claim"), asked);
+    let words = "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[data], failed to process \
+                 volumes=[]: context deadline exceeded";
+    assert_eq!(w.told("FailedMount").last().map(String::as_str), Some(words));
+    if !w.pending.iter().any(|(_, call)| call.effect.verb() == "set_up_volume") {
+        w.step(PodEvent::SourcesChanged);
+    }
+    let failed = "MountVolume.MountDevice failed for volume \"pv\" : no".to_owned();
+    let error = EffectError { class: Class::Retryable { after_ms: 0 }, message: failed.clone() };
+    answer(&mut w, "set_up_volume", Err(error));
+    assert_eq!(w.told("FailedMount").pop(), Some(failed), "whoever took the step says which it was");
 }

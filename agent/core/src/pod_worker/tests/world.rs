@@ -261,7 +261,9 @@ impl Runtime {
                 Ok(EffectOk::Users(IdMapping { host_id: 131_072, container_id: 0, length: 65_536 }))
             }
             Effect::ReadEnvFiles { .. } => Ok(EffectOk::EnvFiles(Default::default())),
-            Effect::SetUpVolume { .. } => Ok(EffectOk::Volume { renew_after: None, warning: None }),
+            Effect::SetUpVolume { .. } => {
+                Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None })
+            }
             Effect::ResolveClaim { claim } => Ok(EffectOk::Claim(Err(claim.unprocessed("PVC is not bound")))),
             Effect::TearDownVolumes
             | Effect::EnsureCgroup { .. }

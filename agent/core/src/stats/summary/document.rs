@@ -185,6 +185,15 @@ pub(super) struct VolumeStats {
     #[serde(flatten)]
     pub(super) fs: FsStats,
     pub(super) name: String,
+    #[serde(rename = "pvcRef", skip_serializing_if = "Option::is_none")]
+    pub(super) pvc_ref: Option<PvcRef>,
+}
+
+/// `PVCReference`.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PvcRef {
+    pub(super) name: String,
+    pub(super) namespace: String,
 }
 
 /// `NetworkStats`.

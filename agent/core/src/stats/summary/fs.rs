@@ -1,8 +1,8 @@
 //! File systems in the document: whose use on which of them. Upstream: pkg/kubelet/stats/helper.go.
 
-use super::document::{ContainerStats, FsStats, RuntimeStats, VolumeStats};
-use crate::stats::Shown;
+use super::document::{ContainerStats, FsStats, PvcRef, RuntimeStats, VolumeStats};
 use crate::stats::disk::{Filesystem, Layer, Measured, Taken};
+use crate::stats::{Shown, ShownVolume};
 use crate::time::Wall;
 use crate::types::time;
 
@@ -58,9 +58,14 @@ pub(super) fn volumes(shown: &Shown, measured: &Measured) -> Vec<VolumeStats> {
             (None, Some(fs)) => size(fs.at, Some(fs)),
             (None, None) => return None,
         };
-        Some(VolumeStats { fs, name: name.clone() })
+        Some((fs, name.clone()))
     };
-    shown.volumes.iter().filter_map(|v| volume(&v.name)).collect()
+    let claim = |name: &String| PvcRef { name: name.clone(), namespace: shown.namespace.clone() };
+    let told = |v: &ShownVolume| {
+        let (fs, name) = volume(&v.name)?;
+        Some(VolumeStats { fs, name, pvc_ref: v.claim.as_ref().map(claim) })
+    };
+    shown.volumes.iter().filter_map(told).collect()
 }
 
 /// All that a pod takes of the node's own disk: writable layers, logs, ephemeral volumes, its hosts file.

@@ -153,3 +153,26 @@ fn a_volume_of_another_node_is_refused() {
         "MountVolume.NodeAffinity check failed for volume \"pv\" : no matching NodeSelectorTerms"
     );
 }
+
+#[test]
+fn a_volume_of_a_driver_is_taken_as_it_says() {
+    let spec = json!({"spec": {"accessModes": ["ReadWriteOncePod"], "mountOptions": ["noatime"], "csi": {"driver": "d",
+        "volumeHandle": "h", "fsType": "ext4", "volumeAttributes": {"a": "1"},
+        "nodeStageSecretRef": {"namespace": "kube-system", "name": "s"}}}});
+    let bound = claimed().bound(&claim(json!({})), &volume(spec)).unwrap();
+    let secret = SecretRef { namespace: "kube-system".to_owned(), name: "s".to_owned() };
+    let source = CsiSource {
+        driver: "d".to_owned(),
+        handle: "h".to_owned(),
+        fs_type: "ext4".to_owned(),
+        attributes: [("a".to_owned(), "1".to_owned())].into(),
+        stage_secret: Some(secret),
+        publish_secret: None,
+        expand_secret: None,
+        access_modes: vec!["ReadWriteOncePod".to_owned()],
+        claim: claimed().name,
+    };
+    assert_eq!(bound.plugin(), Plugin::Csi);
+    assert_eq!(bound.source, Source::Csi(Box::new(source)));
+    assert!(bound.one_pod && bound.options == ["noatime"]);
+}

@@ -1,7 +1,7 @@
 //! What is in pods' volumes: walked when somebody asks and the last walk is older than `volumeStatsAggPeriod`, one walk at a
-//! time, and no question waits longer than its asker's patience for it.
+//! time, and no question waits longer than its asker's patience for it. Drivers are asked of theirs.
 //!
-//! In: directories. Out: amounts, each with the time at which it was measured. Invariants: at most one walk is under way;
+//! In: directories, drivers' volumes. Out: amounts, each with the time at which it was measured. Invariants: at most one walk is under way;
 //! what nobody asks about is forgotten.
 
 use std::collections::BTreeMap;
@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_core::stats::disk::VolumeUse;
-use agent_core::time::Mono;
+use agent_core::time::{Mono, Now};
 use agent_linux::disk_use;
+use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::actor::Tasks;
@@ -19,6 +20,22 @@ use crate::pod_dirs::chain;
 
 /// UID and name.
 type Key = (String, String);
+
+/// How a volume is measured.
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    /// This directory is walked.
+    Walk(PathBuf),
+    /// Its driver is asked.
+    Ask {
+        /// The driver's socket.
+        endpoint: PathBuf,
+        /// What the driver knows the volume by.
+        handle: String,
+        /// Where it is published.
+        target: PathBuf,
+    },
+}
 
 /// How long a question of the API waits for a walk; then it is answered with what is known.
 pub(crate) const WAIT: Duration = Duration::from_secs(2);
@@ -53,10 +70,10 @@ impl VolumeUses {
     }
 
     /// Of these, what is known after a walk, or when patience ends.
-    pub(super) async fn of(&self, wanted: BTreeMap<Key, PathBuf>) -> BTreeMap<Key, VolumeUse> {
+    pub(super) async fn of(&self, wanted: BTreeMap<Key, Way>) -> BTreeMap<Key, VolumeUse> {
         let Some(period) = self.period else { return BTreeMap::new() };
         let now = self.tasks.now().mono;
-        let due: Vec<(Key, PathBuf)> = {
+        let due: Vec<(Key, Way)> = {
             let mut uses = self.known.uses();
             uses.retain(|key, _| wanted.contains_key(key));
             let fresh = |key: &Key| uses.get(key).is_some_and(|(at, _)| now.since(*at) < period);
@@ -75,9 +92,17 @@ impl VolumeUses {
     }
 }
 
-async fn walk(known: Arc<Known>, due: Vec<(Key, PathBuf)>, tasks: Tasks) {
-    for (key, path) in due {
+async fn walk(known: Arc<Known>, due: Vec<(Key, Way)>, tasks: Tasks) {
+    let mut asked = Vec::new();
+    for (key, way) in due {
         let at = tasks.now();
+        let path = match way {
+            Way::Walk(path) => path,
+            Way::Ask { endpoint, handle, target } => {
+                asked.push(ask(&known, key, (endpoint, handle, target), at));
+                continue;
+            }
+        };
         let found = tasks.blocking(move || (disk_use::volume(&path, at.wall), path)).await;
         let Some((found, path)) = found else { break };
         let found = found.map_err(|error| {
@@ -86,7 +111,17 @@ async fn walk(known: Arc<Known>, due: Vec<(Key, PathBuf)>, tasks: Tasks) {
         });
         known.uses().insert(key, (at.mono, found.ok()));
     }
+    // Each has its own limit: one that hangs keeps back the next look, and no other one's answer.
+    join_all(asked).await;
     known.walking.send_replace(false);
+}
+
+async fn ask(known: &Known, key: Key, (endpoint, handle, target): (PathBuf, String, PathBuf), at: Now) {
+    let told = agent_plugins::usage(&endpoint, &handle, &target).await;
+    let told =
+        told.map_err(|error| tracing::debug!(volume = handle, %error, "a driver says nothing of a volume"));
+    let found = told.ok().flatten().map(|usage| VolumeUse::told(&usage, at.wall));
+    known.uses().insert(key, (at.mono, found));
 }
 
 #[cfg(test)]
@@ -117,7 +152,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
         let uses = VolumeUses::new(orlop_config::Duration::from_secs(60), WAIT, tasks.clone());
-        let wanted = || [(key("v"), dir.path().to_owned()), (key("none"), dir.path().join("none"))].into();
+        let wanted = || {
+            [("v", ""), ("none", "none")].map(|(k, below)| (key(k), Way::Walk(dir.path().join(below)))).into()
+        };
         fill(dir.path(), "one");
         let first = uses.of(wanted()).await;
         let (at, taken) = bytes(&first, "v").unwrap();

@@ -34,15 +34,19 @@ pub struct Unclean {
     pub cut_short: bool,
     /// What the kernel said when it died, if it did and could.
     pub panic: Option<String>,
+    /// The agent had been stopped in order, as it is when units stop: nobody waited for the pods.
+    #[serde(default)]
+    pub agent_stopped: bool,
 }
 
 impl LastEnd {
-    /// Of the boot `boot_id`; `last` is the newest receipt, `panic` what the kernel kept of its last words.
+    /// Of the boot `boot_id`; `last` is the newest receipt, `panic` what the kernel kept of its last words,
+    /// `agent_stopped` whether its agent had ended in order.
     #[must_use]
-    pub fn of(boot_id: &str, last: Option<&Receipt>, panic: Option<String>) -> LastEnd {
+    pub fn of(boot_id: &str, last: Option<&Receipt>, panic: Option<String>, agent_stopped: bool) -> LastEnd {
         let clean = last.is_some_and(|receipt| receipt.is_of(boot_id));
         let cut_short = last.is_some_and(|receipt| receipt.boot_id == boot_id);
-        let unclean = (!clean).then_some(Unclean { cut_short, panic });
+        let unclean = (!clean).then_some(Unclean { cut_short, panic, agent_stopped });
         LastEnd { boot_id: boot_id.to_owned(), unclean }
     }
 
@@ -52,6 +56,7 @@ impl LastEnd {
         match &self.unclean {
             None => "ShutdownInOrder",
             Some(Unclean { panic: Some(_), .. }) => "KernelPanic",
+            Some(Unclean { agent_stopped: true, .. }) => "ShutdownNotAwaited",
             Some(Unclean { cut_short: true, .. }) => "ShutdownCutShort",
             Some(_) => "PowerLossOrReset",
         }
@@ -67,6 +72,10 @@ impl LastEnd {
         let when = if unclean.cut_short { " in the middle of its shutdown" } else { " without a shutdown" };
         let why = match &unclean.panic {
             Some(words) => format!("its kernel died ({words})"),
+            None if unclean.agent_stopped => {
+                "its agent was stopped, and nobody waited for its pods (no delay lock, or one that ran out)"
+                    .to_owned()
+            }
             None => "power was cut, it was reset, or its kernel died without a word".to_owned(),
         };
         format!("The last boot ({boot}) ended{when}: {why}; its pods were not ended in order")
@@ -99,13 +108,21 @@ mod tests {
             (Some(&called_off), "PowerLossOrReset", "without a shutdown: power was cut"),
             (None, "PowerLossOrReset", "were not ended in order"),
         ] {
-            let end = LastEnd::of("b1", last, None);
+            let end = LastEnd::of("b1", last, None, false);
             assert_eq!(end.reason(), reason);
             assert!(end.message().contains(words), "{}", end.message());
         }
-        let other = LastEnd::of("b2", Some(&ended), Some("Kernel panic - not syncing: x".to_owned()));
+        let other = LastEnd::of("b2", Some(&ended), Some("Kernel panic - not syncing: x".to_owned()), true);
         assert_eq!(other.reason(), "KernelPanic");
         assert!(other.message().contains("its kernel died (Kernel panic - not syncing: x)"));
+        for last in [None, Some(&begun)] {
+            let end = LastEnd::of("b1", last, None, true);
+            assert_eq!(end.reason(), "ShutdownNotAwaited");
+            assert!(end.message().contains("nobody waited for its pods"), "{}", end.message());
+        }
+        assert_eq!(LastEnd::of("b1", Some(&ended), None, true).reason(), "ShutdownInOrder");
+        let older = r#"{"bootId":"b1","unclean":{"cutShort":true,"panic":null}}"#;
+        assert_eq!(serde_json::from_str::<LastEnd>(older).unwrap().reason(), "ShutdownCutShort");
     }
 
     #[test]

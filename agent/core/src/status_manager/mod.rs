@@ -345,14 +345,13 @@ impl StatusManager {
         }
         let under_way = self.flights.values().map(|flight| &flight.pod);
         // What a new agent may not contradict it does not tell: the API server hears of such an end when the object goes.
-        let unended = self.pods.iter().filter(|(_, entry)| {
-            !entry.may_run()
-                && !entry.deleted
-                && self
-                    .api
-                    .of(&entry.key)
-                    .is_some_and(|(p, _)| p.status.as_ref().and_then(Phase::end).is_none())
-        });
+        // While the API's pods are not known, none of them was told.
+        let shows_end = |entry: &Entry| match self.api.of(&entry.key) {
+            Some((p, _)) => p.status.as_ref().and_then(Phase::end).is_some(),
+            None => self.api.is_listed(),
+        };
+        let unended =
+            self.pods.iter().filter(|(_, entry)| !entry.may_run() && !entry.deleted && !shows_end(entry));
         let unended = unended.map(|(uid, _)| uid);
         let untold: BTreeSet<PodUid> = self.dirty.iter().chain(under_way).chain(unended).cloned().collect();
         if asked || self.untold.as_ref() != Some(&untold) {

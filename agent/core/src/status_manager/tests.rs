@@ -61,17 +61,21 @@ struct Node {
 }
 
 impl Node {
-    fn new(pods: &[Pod]) -> Node {
-        let machine = StatusManager::new("n");
-        let mut n = Node {
-            machine,
+    /// It has heard of no pods yet.
+    fn unheard() -> Node {
+        Node {
+            machine: StatusManager::new("n"),
             now: SECOND,
             calls: Vec::new(),
             outdated: Vec::new(),
             told: Vec::new(),
             untold: Vec::new(),
             failed: 0,
-        };
+        }
+    }
+
+    fn new(pods: &[Pod]) -> Node {
+        let mut n = Node::unheard();
         n.step(StatusEvent::Watch(WatchEvent::Listed(pods.iter().cloned().map(Arc::new).collect())));
         n
     }
@@ -218,6 +222,18 @@ fn an_end_that_nobody_may_tell_is_not_told() {
     let (id, call) = n.call();
     assert!(matches!(call, ApiCall::DeletePod { .. }), "{call:?}");
     n.answer(id, Ok(ApiReply::Done));
+    assert_eq!(n.untold.last(), Some(&Vec::new()));
+}
+
+/// A new agent carries on with an end before it has heard of the API's pods: nobody was told by it.
+#[test]
+fn what_is_not_known_yet_was_not_told() {
+    let mut n = Node::unheard();
+    n.step(StatusEvent::Terminated(key("u")));
+    n.step(StatusEvent::AskUntold);
+    assert_eq!(n.untold.last(), Some(&vec!["u".to_owned()]));
+    // It is gone from the API.
+    n.step(StatusEvent::Watch(WatchEvent::Listed(Vec::new())));
     assert_eq!(n.untold.last(), Some(&Vec::new()));
 }
 

@@ -267,7 +267,10 @@ impl Shell for ShutdownShell {
         let order = |order| ManagerEvent::Shutdown(order);
         let wish = |hold| self.wish.send_modify(|wish| *wish = Wish { hold, count: wish.count + 1 });
         match action {
-            ShutdownAction::Close => drop(self.manager.send(order(ShutdownOrder::Close))),
+            ShutdownAction::Close => {
+                self.outlets.machine_stays(false);
+                self.manager.send(order(ShutdownOrder::Close));
+            }
             ShutdownAction::Open => drop(self.manager.send(order(ShutdownOrder::Open))),
             ShutdownAction::End { uid, grace_s } => {
                 self.manager.send(order(ShutdownOrder::End(uid, grace_s)));
@@ -284,7 +287,10 @@ impl Shell for ShutdownShell {
                     tracing::error!("what became of the pods is not written down: the disk does not answer");
                 }
             }
-            ShutdownAction::Hold => wish(true),
+            ShutdownAction::Hold => {
+                self.outlets.machine_stays(true);
+                wish(true);
+            }
             ShutdownAction::Release => {
                 tracing::info!("the machine may stop");
                 wish(false);

@@ -30,11 +30,11 @@ fn seconds(span: &str) -> u64 {
         "min" => 60,
         other => panic!("{other:?} in {span:?}"),
     };
-    digits.parse::<u64>().unwrap() * unit
+    digits.parse::<u64>().expect(span) * unit
 }
 
 fn setting(file: &str, key: &str) -> u64 {
-    let text = fs::read_to_string(systemd().join(file)).unwrap();
+    let text = fs::read_to_string(systemd().join(file)).expect(file);
     let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     seconds(found.unwrap_or_else(|| panic!("{file} has no {key}")))
 }

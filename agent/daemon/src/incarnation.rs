@@ -51,7 +51,7 @@ pub struct Incarnation {
 
 impl Incarnation {
     /// Reads what the last run left and writes that this one is running. On the first run of a boot `judge` says how the
-    /// one with this id ended; later runs find it written down.
+    /// one with this id ended, told whether its last run ended in order; later runs find it written down.
     ///
     /// # Errors
     /// The state cannot be written. A damaged file is taken for a crash.
@@ -59,7 +59,7 @@ impl Incarnation {
         root_dir: &Path,
         boot_id: &str,
         now: Mono,
-        judge: impl FnOnce(&str) -> Option<LastEnd>,
+        judge: impl FnOnce(&str, bool) -> Option<LastEnd>,
     ) -> Result<Incarnation, FilesError> {
         let path = root_dir.join(NAME);
         let last = match files::read_capped(&path, BYTES_MAX) {
@@ -69,7 +69,7 @@ impl Incarnation {
         };
         let (last_end, is_news) = match &last {
             Ok(Some(state)) if state.boot_id == boot_id => (state.last_end.clone(), false),
-            Ok(Some(state)) => (judge(&state.boot_id), true),
+            Ok(Some(state)) => (judge(&state.boot_id, state.clean), true),
             Ok(None) | Err(_) => (None, false),
         };
         let (fence_until, first_of_boot) = match last {
@@ -155,7 +155,7 @@ mod tests {
     fn the_fence_depends_on_how_the_last_run_ended() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("kubelet");
-        let begin = |boot: &str, at: u64| Incarnation::begin(&root, boot, Mono(at), |_| None).unwrap();
+        let begin = |boot: &str, at: u64| Incarnation::begin(&root, boot, Mono(at), |_, _| None).unwrap();
         let fenced = |at: u64| Mono(at).after(CANCELLED_CALL_MAX);
 
         let first = begin("boot-1", 5);
@@ -183,7 +183,7 @@ mod tests {
     fn how_the_last_boot_ended_is_judged_once() {
         let dir = tempfile::tempdir().unwrap();
         let begin = |boot: &str| {
-            let judge = |last: &str| Some(LastEnd::of(last, None, None));
+            let judge = |last: &str, stopped| Some(LastEnd::of(last, None, None, stopped));
             let this = Incarnation::begin(dir.path(), boot, Mono(1), judge).unwrap();
             this.last_end().map(|(end, is_news)| (end.boot_id.clone(), is_news))
         };
@@ -191,6 +191,15 @@ mod tests {
         assert_eq!(begin("b2"), Some(("b1".to_owned(), true)));
         assert_eq!(begin("b2"), Some(("b1".to_owned(), false)));
         assert_eq!(begin("b3"), Some(("b2".to_owned(), true)));
+        let reason = |boot: &str| {
+            let judge = |last: &str, stopped| Some(LastEnd::of(last, None, None, stopped));
+            let this = Incarnation::begin(dir.path(), boot, Mono(1), judge).unwrap();
+            let reason = this.last_end().map(|(end, _)| end.reason());
+            this.end_clean().unwrap();
+            reason
+        };
+        assert_eq!(reason("b4"), Some("PowerLossOrReset"));
+        assert_eq!(reason("b5"), Some("ShutdownNotAwaited"), "the run before was stopped");
         let upgraded = serde_json::from_str::<State>(r#"{"boot_id":"b3","clean":false}"#).unwrap();
         assert_eq!(upgraded.last_end, None);
     }

@@ -86,6 +86,13 @@ impl Outlets {
         }
     }
 
+    /// Whether nobody is about to stop the machine: then what earlier shutdowns left at the API server is taken away.
+    pub fn machine_stays(&self, stays: bool) {
+        if let Some(api) = &self.api {
+            api.status.send(StatusEvent::MachineStays(stays));
+        }
+    }
+
     /// The pods that have something to end.
     pub fn leaving(&self, pods: Vec<LeavingPod>) {
         if let Some(shutdown) = &self.shutdown {

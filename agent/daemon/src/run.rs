@@ -210,7 +210,9 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     adjust_process(&kubelet);
     let groups = shutdown_groups(&settings);
     let waits = !groups.is_empty();
-    let judge = |last: &str| waits.then(|| shutdown::judge(&root_dir, Path::new(serving::LOGS), last));
+    let judge = |last: &str, stopped| {
+        waits.then(|| shutdown::judge(&root_dir, Path::new(serving::LOGS), last, stopped))
+    };
     let cgroups = container_manager::plan::settle(early, &kubelet, &root_dir, facts.cgroup_driver(), &tasks)?;
     let incarnation = Incarnation::begin(&root_dir, &process::boot_id()?, tasks.now().mono, judge)?;
     let plan = node_plan(&settings, &facts, &incarnation, groups)?;

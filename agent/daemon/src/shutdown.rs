@@ -74,17 +74,17 @@ fn read_receipt(root_dir: &Path) -> Option<Receipt> {
         .ok()
 }
 
-/// How the boot `last` ended: by its receipt, and by what its kernel kept of its last words, which go to `logs` of the
-/// node.
+/// How the boot `last` ended: by its receipt, by whether its agent had been `stopped` in order, and by what its kernel
+/// kept of its last words, which go to `logs` of the node.
 #[must_use]
-pub fn judge(root_dir: &Path, logs: &Path, last: &str) -> LastEnd {
+pub fn judge(root_dir: &Path, logs: &Path, last: &str, stopped: bool) -> LastEnd {
     let store = Path::new(pstore::STORE);
     let told = |error: &FilesError| {
         tracing::warn!(error = chain(error), "what the kernel kept of its log is not read");
     };
     let log = pstore::read(store).inspect_err(told).unwrap_or_default();
     let _ = pstore::archive(store, &logs.join("pstore").join(last)).inspect_err(told);
-    LastEnd::of(last, read_receipt(root_dir).as_ref(), died_of(&log))
+    LastEnd::of(last, read_receipt(root_dir).as_ref(), died_of(&log), stopped)
 }
 
 /// Whether there is to be a delay lock. Each wish counts: a new one asks for a new lock.
@@ -267,7 +267,10 @@ impl Shell for ShutdownShell {
         let order = |order| ManagerEvent::Shutdown(order);
         let wish = |hold| self.wish.send_modify(|wish| *wish = Wish { hold, count: wish.count + 1 });
         match action {
-            ShutdownAction::Close => drop(self.manager.send(order(ShutdownOrder::Close))),
+            ShutdownAction::Close => {
+                self.outlets.machine_stays(false);
+                self.manager.send(order(ShutdownOrder::Close));
+            }
             ShutdownAction::Open => drop(self.manager.send(order(ShutdownOrder::Open))),
             ShutdownAction::End { uid, grace_s } => {
                 self.manager.send(order(ShutdownOrder::End(uid, grace_s)));
@@ -284,7 +287,10 @@ impl Shell for ShutdownShell {
                     tracing::error!("what became of the pods is not written down: the disk does not answer");
                 }
             }
-            ShutdownAction::Hold => wish(true),
+            ShutdownAction::Hold => {
+                self.outlets.machine_stays(true);
+                wish(true);
+            }
             ShutdownAction::Release => {
                 tracing::info!("the machine may stop");
                 wish(false);

@@ -205,7 +205,8 @@ fn an_image_that_was_pulled_with_a_secret_is_nobody_elses() {
 #[test]
 fn how_the_last_boot_ended_is_known_to_the_first_agent_that_can_say_so() {
     let begin = |root: &Path, boot: &str| {
-        Incarnation::begin(root, boot, Mono(1), |last| Some(LastEnd::of(last, None, None))).map(drop)
+        Incarnation::begin(root, boot, Mono(1), |last, stopped| Some(LastEnd::of(last, None, None, stopped)))
+            .map(drop)
     };
     survives(&Deed {
         prepare: &|root| begin(root, "first").unwrap(),

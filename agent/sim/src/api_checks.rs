@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::cluster::NODE;
 use crate::fake_api::resource::text;
 use crate::fake_api::{FakeApi, Resource, Selector, WatchLine};
+use crate::stopping::is_left_over;
 
 /// What was shown last.
 #[derive(Default)]
@@ -132,6 +133,10 @@ impl ApiChecks {
         let deleting = !text(object, "/metadata/deletionTimestamp").is_empty();
         if deleting && by.is_none() && self.asked.insert(pod.clone()) {
             events.push(TraceEvent::ApiDeletionAsked { pod: pod.clone() });
+        }
+        // What a shutdown ended and its controller replaced is the node's to take away.
+        if is_left_over(object) {
+            events.push(TraceEvent::ApiLeftOver { pod: pod.clone() });
         }
         if by.is_none() && self.shown.contains_key(&pod) {
             return; // What others write is not the agent's to answer for.

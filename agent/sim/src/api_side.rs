@@ -335,15 +335,16 @@ impl World {
         }
     }
 
-    /// The garbage collector: mirror pods of a Node that is no more go with it.
+    /// The garbage collector: mirror pods of a Node that is no more go with it. Other owners are not in this world.
     fn collect_garbage(&mut self) {
         let Some(api) = &self.api else { return };
         let node = api.server.object(&Key::new(Resource::Nodes, "", NODE));
         let uid = node.map_or("", |node| text(node, "/metadata/uid")).to_owned();
         let orphan = |pod: &Value| {
             let owner = text(pod, "/metadata/ownerReferences/0/uid");
+            let of_node = text(pod, "/metadata/ownerReferences/0/kind") == "Node";
             let deleting = !text(pod, "/metadata/deletionTimestamp").is_empty();
-            !owner.is_empty() && owner != uid && !deleting
+            of_node && owner != uid && !deleting
         };
         let pods = api.server.list(Resource::Pods, &Selector::default()).0;
         let orphans: Vec<Key> = pods.iter().filter(|pod| orphan(pod)).map(|pod| key_of(pod)).collect();

@@ -165,6 +165,11 @@ impl Cluster {
         self.status(now, StatusEvent::AskUntold, out);
     }
 
+    /// Whether nobody is about to stop the machine.
+    pub fn machine_stays(&mut self, now: Now, stays: bool, out: &mut Out) {
+        self.status(now, StatusEvent::MachineStays(stays), out);
+    }
+
     /// A call was answered.
     pub fn answered(&mut self, now: Now, (owner, id): (Owner, EffectId), result: ApiResult, out: &mut Out) {
         match owner {

@@ -82,6 +82,8 @@ pub enum Defect {
     LetsIn,
     /// Says of all pods that they have ended (RECEIPT-TRUE).
     SignsBlindly,
+    /// Does not take away what shutdowns left (LEFT-OVER).
+    LeavesTheEnded,
 }
 
 impl Defect {
@@ -102,6 +104,7 @@ impl Defect {
                 | Defect::KeepsMirrors
                 | Defect::NeverReports
                 | Defect::RepeatsItself
+                | Defect::LeavesTheEnded
         )
     }
 }

@@ -31,6 +31,15 @@ const MARGIN: Duration = Duration::from_secs(5);
 const KINDS: [&str; 5] = ["poweroff", "reboot", "halt", "kexec", ""];
 /// Priorities of pods, and of critical ones.
 const PRIORITIES: [i32; 5] = [-100, 0, 0, 1_000, 2_000_000_000];
+/// Controllers of pods.
+const OWNERS: [&str; 3] = ["", "ReplicaSet", "StatefulSet"];
+
+/// A pod of a ReplicaSet that failed for a shutdown: nobody but its node takes it away. Told by what is stored.
+pub(crate) fn is_left_over(pod: &Value) -> bool {
+    text(pod, "/metadata/ownerReferences/0/kind") == "ReplicaSet"
+        && text(pod, "/status/phase") == "Failed"
+        && matches!(text(pod, "/status/reason"), "Terminated" | "NodeShutdown")
+}
 
 /// What happens between logind, the disk and the agent.
 #[derive(Clone, Debug)]
@@ -108,6 +117,15 @@ impl World {
         let Some(stopping) = &mut self.stopping else { return };
         let priority = stopping.rng.pick(&PRIORITIES).copied();
         pod["spec"]["priority"] = json!(priority);
+    }
+
+    /// Makes a pod of the API one of a ReplicaSet's or a StatefulSet's, if this run is about that.
+    pub(crate) fn give_owner(&mut self, pod: &mut Value) {
+        let Some(stopping) = &mut self.stopping else { return };
+        let Some(kind) = stopping.rng.pick(&OWNERS).copied().filter(|kind| !kind.is_empty()) else { return };
+        pod["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "apps/v1", "kind": kind, "name": "owner", "uid": "owner", "controller": true,
+        }]);
     }
 
     /// Somebody may press the power button, call it off later, or restart the bus.
@@ -391,6 +409,7 @@ impl Node {
             self.out.push(NodeRequest::Shutdown(action.clone()));
             match action {
                 ShutdownAction::Close => {
+                    self.tell_cluster(now, |cluster, out| cluster.machine_stays(now, false, out));
                     self.manage(now, ManagerEvent::Shutdown(ShutdownOrder::Close));
                     if self.defect == Some(Defect::LetsIn) {
                         self.manage(now, ManagerEvent::Shutdown(ShutdownOrder::Open));
@@ -413,7 +432,11 @@ impl Node {
                     self.tell_cluster(now, |cluster, out| cluster.ask_untold(now, out));
                 }
                 ShutdownAction::AskTold => self.shut_down(now, ShutdownEvent::Untold(BTreeSet::new())),
-                ShutdownAction::Write(_) | ShutdownAction::Hold | ShutdownAction::Release => {}
+                ShutdownAction::Hold if self.defect == Some(Defect::LeavesTheEnded) => {}
+                ShutdownAction::Hold => {
+                    self.tell_cluster(now, |cluster, out| cluster.machine_stays(now, true, out));
+                }
+                ShutdownAction::Write(_) | ShutdownAction::Release => {}
             }
         }
     }

@@ -23,6 +23,7 @@ use crate::fake_api::{Key, Resource, Selector, Verb, Who};
 use crate::faults::Faults;
 use crate::rng::Rng;
 use crate::scenario::Story;
+use crate::stopping::is_left_over;
 use crate::world::{Event, World};
 
 /// Annotation of pods that need not be runnable.
@@ -76,6 +77,7 @@ impl Story {
         let mut pod = self.pod(world);
         let name = format!("api{}", self.rng.below(NAMES));
         pod["metadata"] = json!({ "name": name, "namespace": "default" });
+        world.give_owner(&mut pod);
         if self.rng.chance(150) {
             pod["metadata"]["finalizers"] = json!(["example.org/hold"]);
         }
@@ -300,6 +302,9 @@ impl World {
             if let Err(problem) = at_rest::shows(shown, &live, over) {
                 wrong.push(("STATUS-TRUTH", problem));
             }
+        }
+        for left in objects.iter().filter(|object| is_left_over(object)) {
+            wrong.push(("LEFT-OVER", format!("{} is for nobody to see", text(left, "/metadata/name"))));
         }
         wrong.extend(self.node_untruths().into_iter().map(|problem| ("NODE-READY", problem)));
         wrong

@@ -1,5 +1,5 @@
 //! Seeds with a machine that is told to stop: each runs twice and must leave the same trace; SHUTDOWN-ORDER,
-//! SHUTDOWN-BUDGET, SHUTDOWN-CLOSED and RECEIPT-TRUE can fail.
+//! SHUTDOWN-BUDGET, SHUTDOWN-CLOSED, RECEIPT-TRUE and LEFT-OVER can fail.
 
 mod common;
 
@@ -33,6 +33,11 @@ fn shutdown_closed_can_fail() {
 #[test]
 fn receipt_true_can_fail() {
     caught(Defect::SignsBlindly, "RECEIPT-TRUE");
+}
+
+#[test]
+fn left_over_can_fail() {
+    caught(Defect::LeavesTheEnded, "LEFT-OVER");
 }
 
 #[test]

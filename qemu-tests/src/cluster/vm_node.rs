@@ -82,6 +82,13 @@ impl VmNode {
         self.kubelet[key] = value.into();
     }
 
+    /// Takes a key away from its kubelet's configuration, from the next boot on.
+    pub fn unset(&mut self, key: &str) {
+        if let Some(keys) = self.kubelet.as_object_mut() {
+            keys.remove(key);
+        }
+    }
+
     /// Images of `host` come from this endpoint, from the next boot on.
     pub fn mirror(&mut self, host: &str, endpoint: &str) {
         self.mirrors[host] = json!({"endpoints": [endpoint], "skipFallback": true});

@@ -122,7 +122,7 @@ impl Rejection {
     /// The machine is about to stop.
     #[must_use]
     pub fn shutdown() -> Rejection {
-        Rejection::new("NodeShutdown", "Pod was rejected as the node is shutting down.")
+        Rejection::new(crate::node_shutdown::REFUSED_REASON, "Pod was rejected as the node is shutting down.")
     }
 
     /// `status.message`.

@@ -118,16 +118,24 @@ impl Invariant for StatusTruth {
 }
 
 /// DELETE-LAST: the agent deletes a pod only if that was asked for, after its terminal phase was told, and after
-/// everything of it is gone from the node. Mirror pods are pictures and may go at any time.
+/// everything of it is gone from the node; or, if a shutdown left it, after its terminal phase was told and nothing of it
+/// runs. Mirror pods are pictures and may go at any time.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteLast {
     holdings: Holdings,
     phases: BTreeMap<PodUid, String>,
     asked: BTreeSet<PodUid>,
+    left_over: BTreeSet<PodUid>,
 }
 
 impl DeleteLast {
     fn judge(&self, pod: &PodUid) -> Result<(), String> {
+        if self.left_over.contains(pod) && !self.asked.contains(pod) {
+            return match self.holdings.live_of(pod) {
+                Some(id) => Err(format!("{pod} was taken away while {id} runs")),
+                None => Ok(()),
+            };
+        }
         if !self.asked.contains(pod) {
             return Err(format!("{pod} was deleted and nobody had asked for it"));
         }
@@ -159,10 +167,14 @@ impl Invariant for DeleteLast {
             TraceEvent::ApiDeletionAsked { pod } => {
                 self.asked.insert(pod.clone());
             }
+            TraceEvent::ApiLeftOver { pod } => {
+                self.left_over.insert(pod.clone());
+            }
             TraceEvent::ApiDeletedByAgent { pod, mirror: false } => return self.judge(pod),
             TraceEvent::ApiGone { pod } => {
                 self.phases.remove(pod);
                 self.asked.remove(pod);
+                self.left_over.remove(pod);
             }
             _ => {}
         }

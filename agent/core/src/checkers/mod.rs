@@ -183,6 +183,11 @@ pub enum TraceEvent {
         /// Which pod.
         pod: PodUid,
     },
+    /// The pod ended for a shutdown that is over, and nobody but its node takes it away.
+    ApiLeftOver {
+        /// Which pod.
+        pod: PodUid,
+    },
     /// The API server applied a DELETE of the agent.
     ApiDeletedByAgent {
         /// Which pod.

@@ -160,6 +160,16 @@ fn every_checker_can_fail() {
         ("DELETE-LAST", vec![created("c1", 0), shown("Failed", &[], false), asked(), deleted(false)]),
         (
             "DELETE-LAST",
+            vec![
+                created("c1", 0),
+                shown("Failed", &[], false),
+                TraceEvent::ApiLeftOver { pod: pod() },
+                started("c1"),
+                deleted(false),
+            ],
+        ),
+        (
+            "DELETE-LAST",
             vec![ready("s1", 0), stopped("s1"), shown("Failed", &[], false), asked(), deleted(false)],
         ),
         ("ORDER", vec![planned(), ready("s1", 0), of("a", "a"), started("a")]),

@@ -1,13 +1,36 @@
-//! What the next boot makes of how the last one ended: which terminations are carried on, and what is said of an end that
-//! nobody was told of.
+//! What the next boot makes of how the last one ended: which terminations are carried on, which pods are taken away, and
+//! what is said of an end that nobody was told of.
 //!
-//! In: the receipt, records of terminations, what the kernel kept of its last words. Out: what to carry on, what to say.
-//! Invariant: a receipt with an end of the last boot, and only that, makes its end a clean one.
+//! In: the receipt, records of terminations, the API's pods, what the kernel kept of its last words. Out: what to carry on,
+//! what to take away, what to say. Invariant: a receipt with an end of the last boot, and only that, makes its end a clean
+//! one.
 
+use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
-use super::Receipt;
+use super::{POD_MESSAGE, POD_REASON, REFUSED_REASON, Receipt};
 use crate::pod_worker::{KillReason, TerminatingRecord};
+use crate::types::pod;
+
+/// The pod failed for a shutdown (it was ended, or not let in), and its controller has made another one without ever
+/// taking this one away: a ReplicaSet or a ReplicationController. Others delete theirs (StatefulSet, DaemonSet), count
+/// them (Job), or are not known; a pod without a controller is all that tells its owner what became of it.
+#[must_use]
+pub fn is_left_over(p: &Pod) -> bool {
+    let owners = p.metadata.owner_references.iter().flatten();
+    let replaced = owners.filter(|owner| owner.controller == Some(true)).any(|owner| {
+        let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+        matches!((group, owner.kind.as_str()), ("apps", "ReplicaSet") | ("", "ReplicationController"))
+    });
+    let Some(status) = p.status.as_ref().filter(|_| replaced && !pod::is_static(p)) else { return false };
+    if status.phase.as_deref() != Some("Failed") {
+        return false;
+    }
+    match status.reason.as_deref() {
+        Some(POD_REASON) => status.message.as_deref() == Some(POD_MESSAGE),
+        reason => reason == Some(REFUSED_REASON),
+    }
+}
 
 /// The record is of a static pod that was ended for a shutdown which is over: it begins anew, for nobody else would make
 /// it again. `resumed`: an earlier agent was in the middle of that shutdown ([`super::NodeShutdown::is_resumed`]).
@@ -34,15 +57,19 @@ pub struct Unclean {
     pub cut_short: bool,
     /// What the kernel said when it died, if it did and could.
     pub panic: Option<String>,
+    /// The agent had been stopped in order, as it is when units stop: nobody waited for the pods.
+    #[serde(default)]
+    pub agent_stopped: bool,
 }
 
 impl LastEnd {
-    /// Of the boot `boot_id`; `last` is the newest receipt, `panic` what the kernel kept of its last words.
+    /// Of the boot `boot_id`; `last` is the newest receipt, `panic` what the kernel kept of its last words,
+    /// `agent_stopped` whether its agent had ended in order.
     #[must_use]
-    pub fn of(boot_id: &str, last: Option<&Receipt>, panic: Option<String>) -> LastEnd {
+    pub fn of(boot_id: &str, last: Option<&Receipt>, panic: Option<String>, agent_stopped: bool) -> LastEnd {
         let clean = last.is_some_and(|receipt| receipt.is_of(boot_id));
         let cut_short = last.is_some_and(|receipt| receipt.boot_id == boot_id);
-        let unclean = (!clean).then_some(Unclean { cut_short, panic });
+        let unclean = (!clean).then_some(Unclean { cut_short, panic, agent_stopped });
         LastEnd { boot_id: boot_id.to_owned(), unclean }
     }
 
@@ -52,6 +79,7 @@ impl LastEnd {
         match &self.unclean {
             None => "ShutdownInOrder",
             Some(Unclean { panic: Some(_), .. }) => "KernelPanic",
+            Some(Unclean { agent_stopped: true, .. }) => "ShutdownNotAwaited",
             Some(Unclean { cut_short: true, .. }) => "ShutdownCutShort",
             Some(_) => "PowerLossOrReset",
         }
@@ -67,6 +95,10 @@ impl LastEnd {
         let when = if unclean.cut_short { " in the middle of its shutdown" } else { " without a shutdown" };
         let why = match &unclean.panic {
             Some(words) => format!("its kernel died ({words})"),
+            None if unclean.agent_stopped => {
+                "its agent was stopped, and nobody waited for its pods (no delay lock, or one that ran out)"
+                    .to_owned()
+            }
             None => "power was cut, it was reset, or its kernel died without a word".to_owned(),
         };
         format!("The last boot ({boot}) ended{when}: {why}; its pods were not ended in order")
@@ -85,8 +117,44 @@ pub fn died_of(log: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::time::Wall;
+
+    #[test]
+    fn what_nobody_else_takes_away() {
+        let owner = |api: &str, kind: &str, controller: bool| json!([{"apiVersion": api, "kind": kind, "name": "o", "uid": "o", "controller": controller}]);
+        let set = owner("apps/v1", "ReplicaSet", true);
+        let ended = json!({"phase": "Failed", "reason": POD_REASON, "message": POD_MESSAGE});
+        let refused = json!({"phase": "Failed", "reason": "NodeShutdown", "message": "Pod was rejected: x"});
+        for (owners, status, left_over) in [
+            (&set, &ended, true),
+            (&set, &refused, true),
+            (&owner("v1", "ReplicationController", true), &ended, true),
+            // Somebody's, but nobody's to replace.
+            (&owner("apps/v1", "ReplicaSet", false), &ended, false),
+            (&owner("example.org/v1", "ReplicaSet", true), &ended, false),
+            (&owner("v1", "ReplicaSet", true), &ended, false),
+            // They see to it themselves.
+            (&owner("apps/v1", "StatefulSet", true), &ended, false),
+            (&owner("apps/v1", "DaemonSet", true), &ended, false),
+            (&owner("batch/v1", "Job", true), &ended, false),
+            (&owner("v1", "Node", true), &ended, false),
+            (&json!([]), &ended, false),
+            // Not for a shutdown.
+            (&set, &json!({"phase": "Running", "reason": POD_REASON, "message": POD_MESSAGE}), false),
+            (&set, &json!({"phase": "Succeeded", "reason": POD_REASON, "message": POD_MESSAGE}), false),
+            (&set, &json!({"phase": "Failed", "reason": "Evicted", "message": POD_MESSAGE}), false),
+            (&set, &json!({"phase": "Failed", "reason": POD_REASON, "message": "of somebody else"}), false),
+            (&set, &json!({"phase": "Failed"}), false),
+        ] {
+            let pod = json!({"metadata": {"name": "p", "ownerReferences": owners}, "status": status});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            assert_eq!(is_left_over(&pod), left_over, "{pod:?}");
+        }
+        assert_eq!(crate::admission::Rejection::shutdown().reason, REFUSED_REASON);
+    }
 
     #[test]
     fn only_a_receipt_with_an_end_is_a_clean_end() {
@@ -99,13 +167,21 @@ mod tests {
             (Some(&called_off), "PowerLossOrReset", "without a shutdown: power was cut"),
             (None, "PowerLossOrReset", "were not ended in order"),
         ] {
-            let end = LastEnd::of("b1", last, None);
+            let end = LastEnd::of("b1", last, None, false);
             assert_eq!(end.reason(), reason);
             assert!(end.message().contains(words), "{}", end.message());
         }
-        let other = LastEnd::of("b2", Some(&ended), Some("Kernel panic - not syncing: x".to_owned()));
+        let other = LastEnd::of("b2", Some(&ended), Some("Kernel panic - not syncing: x".to_owned()), true);
         assert_eq!(other.reason(), "KernelPanic");
         assert!(other.message().contains("its kernel died (Kernel panic - not syncing: x)"));
+        for last in [None, Some(&begun)] {
+            let end = LastEnd::of("b1", last, None, true);
+            assert_eq!(end.reason(), "ShutdownNotAwaited");
+            assert!(end.message().contains("nobody waited for its pods"), "{}", end.message());
+        }
+        assert_eq!(LastEnd::of("b1", Some(&ended), None, true).reason(), "ShutdownInOrder");
+        let older = r#"{"bootId":"b1","unclean":{"cutShort":true,"panic":null}}"#;
+        assert_eq!(serde_json::from_str::<LastEnd>(older).unwrap().reason(), "ShutdownCutShort");
     }
 
     #[test]

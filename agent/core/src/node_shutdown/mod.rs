@@ -26,7 +26,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-pub use aftermath::{LastEnd, Unclean, begins_anew, died_of};
+pub use aftermath::{LastEnd, Unclean, begins_anew, died_of, is_left_over};
 pub use plan::{Group, Stage, budget, groups, stages};
 pub use receipt::{FILE, PodReceipt, Receipt};
 
@@ -43,6 +43,8 @@ pub const UNCLEAN_SHUTDOWN: &str = "UncleanShutdown";
 pub const NODE_MESSAGE: &str = "node is shutting down";
 /// `status.reason` of pods that end.
 pub const POD_REASON: &str = "Terminated";
+/// `status.reason` of pods that are not let in meanwhile.
+pub const REFUSED_REASON: &str = "NodeShutdown";
 /// `status.message` of pods that end.
 pub const POD_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 /// How long the API server is waited for when the pods have used up the budget.
@@ -85,7 +87,8 @@ pub enum ShutdownEvent {
 /// What the machine asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ShutdownAction {
-    /// Refuse new pods and answer [`ShutdownEvent::Leaving`].
+    /// Refuse new pods and answer [`ShutdownEvent::Leaving`]; take nobody away from the API any more that ended for a
+    /// shutdown ([`StatusEvent::MachineStays`](crate::status_manager::StatusEvent::MachineStays)).
     Close,
     /// Let pods in again.
     Open,
@@ -104,7 +107,8 @@ pub enum ShutdownAction {
     AskTold,
     /// Write this durably, after all earlier ones; answer [`ShutdownEvent::Written`] if it has an end.
     Write(Receipt),
-    /// Take the delay lock (anew).
+    /// Nobody stops the machine: take the delay lock (anew), and take away what earlier shutdowns left
+    /// ([`StatusEvent::MachineStays`](crate::status_manager::StatusEvent::MachineStays)).
     Hold,
     /// Give the delay lock back.
     Release,

@@ -142,6 +142,7 @@ fn slim(pod: &Pod) -> Pod {
         uid: meta.uid.clone(),
         resource_version: meta.resource_version.clone(),
         deletion_timestamp: meta.deletion_timestamp.clone(),
+        owner_references: meta.owner_references.clone(),
         annotations: mirror,
         ..ObjectMeta::default()
     };

@@ -10,6 +10,7 @@ use super::patch::{Guard, status_patch};
 use super::terminate::terminated_status;
 use super::{name_of, patch, transition};
 use crate::api::{ApiCall, ObjectName};
+use crate::node_shutdown::is_left_over;
 use crate::status::Phase;
 use crate::time::{Mono, Now};
 use crate::types::pod;
@@ -34,7 +35,8 @@ pub(super) struct Wanted {
     pub(super) not_before: Option<Mono>,
 }
 
-pub(super) fn decide(entry: &Entry, api: &ApiPods, now: Now) -> Option<Wanted> {
+/// `stays`: nobody is about to stop the machine.
+pub(super) fn decide(entry: &Entry, api: &ApiPods, stays: bool, now: Now) -> Option<Wanted> {
     let (shown, via) = api.of(&entry.key)?;
     if entry.deleted {
         return None;
@@ -42,10 +44,13 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, now: Now) -> Option<Wanted> {
     let uid = pod::uid(shown).to_owned();
     let wanted = |need, call, not_before| Some(Wanted { need, call, api_uid: uid.clone(), not_before });
     let before = shown.status.clone().unwrap_or_default();
-    let asked = shown.metadata.deletion_timestamp.is_some() && via == Via::Itself;
+    let asked = shown.metadata.deletion_timestamp.is_some() && entry.is_over();
+    // Nothing of it runs; what is left on the node goes with the object, as when somebody else deletes an ended pod.
+    let left_over = stays && !entry.may_run() && is_left_over(shown);
     let told = Phase::end(&before).is_some();
     // A pod with the annotation of a mirror pod is never ours to delete here, whatever its UID.
-    let to_delete = asked && told && entry.is_over() && super::book::mirror_hash(shown).is_none();
+    let ours = via == Via::Itself && super::book::mirror_hash(shown).is_none();
+    let to_delete = (asked || left_over) && told && ours;
     let find = || ApiCall::FindPod { pod: name_of(shown), node: api.node_name().into() };
     // Only what was seen to be over: a server that was put back may show the pod before its end again.
     let delete = || {

@@ -21,7 +21,8 @@
 //! call in flight for each pod, the newest status wins; nothing is sent that the API shows already; a terminal phase
 //! is sent only once nothing of the pod can run, and never taken back (STATUS-MONO); what other owners wrote is kept;
 //! DELETE (grace 0, UID precondition) goes out exactly if deletion was asked for, the API shows a terminal phase and
-//! the worker has finished (DELETE-LAST), never for a mirror pod; a server that does not answer is probed with one
+//! the worker has finished (DELETE-LAST), never for a mirror pod, and for what a shutdown that is over has left
+//! ([`is_left_over`](crate::node_shutdown::is_left_over)) once nothing of it runs; a server that does not answer is probed with one
 //! call at a time; what others change in a status is put right at most once in [`RECONCILE`].
 //! Upstream: pkg/kubelet/status/status_manager.go.
 
@@ -86,6 +87,8 @@ pub enum StatusEvent {
         /// What came back.
         result: ApiResult,
     },
+    /// Nobody is about to stop the machine, or somebody is; unless it is said, nothing is concluded.
+    MachineStays(bool),
     /// Answer [`StatusAction::Untold`], and again after each change, for good.
     AskUntold,
     /// The deadline came.
@@ -154,6 +157,8 @@ pub struct StatusManager {
     gate: Retry,
     next_id: u64,
     wake: Option<Mono>,
+    /// Nobody stops the machine: what shutdowns left is taken away.
+    stays: bool,
     /// Somebody wants to know what is untold; as it was said last.
     untold: Option<BTreeSet<PodUid>>,
 }
@@ -170,6 +175,7 @@ impl StatusManager {
             gate: Retry::default(),
             next_id: 0,
             wake: None,
+            stays: false,
             untold: None,
         }
     }
@@ -223,6 +229,14 @@ impl StatusManager {
         let uid = key.uid.clone();
         self.pods.entry(uid.clone()).or_insert_with(|| Entry::new(key)).terminated();
         self.dirty.insert(uid);
+    }
+
+    fn machine_stays(&mut self, stays: bool) {
+        if stays && !self.stays {
+            self.dirty
+                .extend(self.pods.iter().filter(|(_, entry)| !entry.may_run()).map(|(uid, _)| uid.clone()));
+        }
+        self.stays = stays;
     }
 
     fn watched(&mut self, event: WatchEvent<Pod>) {
@@ -310,7 +324,7 @@ impl StatusManager {
                 self.wake_at(held);
                 break;
             }
-            match decide::decide(entry, &self.api, now) {
+            match decide::decide(entry, &self.api, self.stays, now) {
                 None => {
                     self.dirty.remove(&uid);
                     self.settle(&uid);
@@ -345,14 +359,13 @@ impl StatusManager {
         }
         let under_way = self.flights.values().map(|flight| &flight.pod);
         // What a new agent may not contradict it does not tell: the API server hears of such an end when the object goes.
-        let unended = self.pods.iter().filter(|(_, entry)| {
-            !entry.may_run()
-                && !entry.deleted
-                && self
-                    .api
-                    .of(&entry.key)
-                    .is_some_and(|(p, _)| p.status.as_ref().and_then(Phase::end).is_none())
-        });
+        // While the API's pods are not known, none of them was told.
+        let shows_end = |entry: &Entry| match self.api.of(&entry.key) {
+            Some((p, _)) => p.status.as_ref().and_then(Phase::end).is_some(),
+            None => self.api.is_listed(),
+        };
+        let unended =
+            self.pods.iter().filter(|(_, entry)| !entry.may_run() && !entry.deleted && !shows_end(entry));
         let unended = unended.map(|(uid, _)| uid);
         let untold: BTreeSet<PodUid> = self.dirty.iter().chain(under_way).chain(unended).cloned().collect();
         if asked || self.untold.as_ref() != Some(&untold) {
@@ -411,6 +424,7 @@ impl Machine for StatusManager {
             StatusEvent::Terminated(key) => self.terminated(key),
             StatusEvent::Finished(key) => self.finished(key),
             StatusEvent::Answer { id, result } => self.answered(id, result, now, out),
+            StatusEvent::MachineStays(stays) => self.machine_stays(stays),
             StatusEvent::AskUntold => {}
             StatusEvent::Tick => {}
         }

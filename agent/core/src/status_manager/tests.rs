@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::node_shutdown::{POD_MESSAGE, POD_REASON};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -61,17 +62,21 @@ struct Node {
 }
 
 impl Node {
-    fn new(pods: &[Pod]) -> Node {
-        let machine = StatusManager::new("n");
-        let mut n = Node {
-            machine,
+    /// It has heard of no pods yet.
+    fn unheard() -> Node {
+        Node {
+            machine: StatusManager::new("n"),
             now: SECOND,
             calls: Vec::new(),
             outdated: Vec::new(),
             told: Vec::new(),
             untold: Vec::new(),
             failed: 0,
-        };
+        }
+    }
+
+    fn new(pods: &[Pod]) -> Node {
+        let mut n = Node::unheard();
         n.step(StatusEvent::Watch(WatchEvent::Listed(pods.iter().cloned().map(Arc::new).collect())));
         n
     }
@@ -218,6 +223,18 @@ fn an_end_that_nobody_may_tell_is_not_told() {
     let (id, call) = n.call();
     assert!(matches!(call, ApiCall::DeletePod { .. }), "{call:?}");
     n.answer(id, Ok(ApiReply::Done));
+    assert_eq!(n.untold.last(), Some(&Vec::new()));
+}
+
+/// A new agent carries on with an end before it has heard of the API's pods: nobody was told by it.
+#[test]
+fn what_is_not_known_yet_was_not_told() {
+    let mut n = Node::unheard();
+    n.step(StatusEvent::Terminated(key("u")));
+    n.step(StatusEvent::AskUntold);
+    assert_eq!(n.untold.last(), Some(&vec!["u".to_owned()]));
+    // It is gone from the API.
+    n.step(StatusEvent::Watch(WatchEvent::Listed(Vec::new())));
     assert_eq!(n.untold.last(), Some(&Vec::new()));
 }
 
@@ -520,6 +537,54 @@ fn a_pod_is_deleted_only_as_it_was_seen() {
     let (id, call) = n.call();
     assert!(matches!(call, ApiCall::FindPod { .. }), "{call:?}");
     n.answer(id, reply(&api_pod("other", 7, json!({}))));
+    assert_eq!(n.calls, []);
+}
+
+/// What a shutdown ended, and a ReplicaSet has replaced, goes once the machine stays.
+#[test]
+fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
+    let owner =
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "o", "controller": true}]);
+    let owned = json!({"metadata": {"ownerReferences": owner}, "status": {"phase": "Running"}});
+    let ended = json!({"phase": "Failed", "reason": POD_REASON, "message": POD_MESSAGE});
+    let mut told = owned.clone();
+    merge_json(&mut told, json!({"status": ended}));
+
+    // The shutdown itself: told, and not taken away.
+    let mut n = Node::new(&[api_pod("u", 5, owned)]);
+    n.step(StatusEvent::MachineStays(true));
+    n.step(StatusEvent::MachineStays(false));
+    n.step(said("u", ended.clone()));
+    n.step(StatusEvent::Terminated(key("u")));
+    let (id, _) = n.patch();
+    n.answer(id, reply(&api_pod("u", 6, told.clone())));
+    assert_eq!(n.calls, [], "the machine is about to stop");
+    // Called off.
+    n.step(StatusEvent::MachineStays(true));
+    assert!(matches!(n.call().1, ApiCall::DeletePod { grace_s: 0, .. }));
+
+    // The next boot: once it is clear that nobody stops it, and that nothing of the pod runs.
+    for stays_first in [true, false] {
+        let mut n = Node::new(&[api_pod("u", 6, told.clone())]);
+        n.step(said("u", ended.clone()));
+        let (stays, over) = (StatusEvent::MachineStays(true), StatusEvent::Terminated(key("u")));
+        let (first, second) = if stays_first { (stays, over) } else { (over, stays) };
+        n.step(first);
+        assert_eq!(n.calls, [], "{stays_first}");
+        n.step(second);
+        let (id, call) = n.call();
+        let ApiCall::DeletePod { uid, resource_version, .. } = call else { panic!("{call:?}") };
+        assert_eq!((uid.as_str(), resource_version.as_deref()), ("u", Some("6")));
+        n.answer(id, Ok(ApiReply::Done));
+        n.step(StatusEvent::MachineStays(true));
+        assert_eq!(n.calls, [], "once");
+    }
+
+    // Nobody replaces this one: it stays to be looked at.
+    let mut n = Node::new(&[api_pod("u", 6, json!({"status": ended}))]);
+    n.step(StatusEvent::MachineStays(true));
+    n.step(said("u", ended));
+    n.step(StatusEvent::Terminated(key("u")));
     assert_eq!(n.calls, []);
 }
 

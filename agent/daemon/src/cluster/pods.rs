@@ -204,7 +204,8 @@ impl Coalesce for StatusEvent {
     fn relation(&self, newer: &Self) -> Relation {
         match (self, newer) {
             (StatusEvent::Watch(a), StatusEvent::Watch(b)) => watch_relation(a, b),
-            (StatusEvent::Tick, StatusEvent::Tick) => Relation::Supersedes,
+            (StatusEvent::Tick, StatusEvent::Tick)
+            | (StatusEvent::MachineStays(_), StatusEvent::MachineStays(_)) => Relation::Supersedes,
             (StatusEvent::Published { pod: a, .. }, StatusEvent::Published { pod: b, .. })
                 if a.uid == b.uid =>
             {
@@ -235,9 +236,11 @@ fn uid(event: &StatusEvent) -> Option<&agent_core::runtime::PodUid> {
         StatusEvent::Published { pod, .. } | StatusEvent::Terminated(pod) | StatusEvent::Finished(pod) => {
             Some(&pod.uid)
         }
-        StatusEvent::Watch(_) | StatusEvent::Answer { .. } | StatusEvent::AskUntold | StatusEvent::Tick => {
-            None
-        }
+        StatusEvent::Watch(_)
+        | StatusEvent::Answer { .. }
+        | StatusEvent::MachineStays(_)
+        | StatusEvent::AskUntold
+        | StatusEvent::Tick => None,
     }
 }
 

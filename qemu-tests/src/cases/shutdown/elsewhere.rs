@@ -94,7 +94,7 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
 
     // Told to stop: the pods end first, and are made where there is room.
     let before = boot_id(&cluster)?;
-    vm.vm()?.press_power_button()?;
+    vm.vm()?.shell()?.tell("systemctl poweroff")?;
     vm.await_off(OFF_LIMIT_S)?;
     await_on(&cluster, NATIVE, 60)?;
     let client = cluster.client();
@@ -106,6 +106,9 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     left.iter().try_for_each(|pod| ensure_terminated(pod).map(drop))?;
     vm.boot(None)?;
     await_boot(&cluster, &mut vm, &before)?;
+    client.wait::<Pod, _>(&client.of("default"), 60, "the ended replicas to be taken away", |all| {
+        all.values().all(|pod| node_of(pod) != Some(VM)).then_some(())
+    })?;
     ensure!(runs(&mut vm)? == idle, "something of them runs again");
 
     // Not told: somebody says that the node is out of service, and its pods are given up.

@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::{
     BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, VM, await_boot, await_lock, boot_id,
-    ensure_no_unclean_shutdown, ensure_terminated, fixture, is_unclean, pod, receipt, run_pods, terminated,
+    ensure_no_unclean_shutdown, ensure_terminated, fixture, is_unclean, kept, pod, receipt, run_pods,
+    terminated,
 };
 use crate::case::CaseContext;
 use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready};
@@ -109,8 +110,15 @@ pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     run_pods(cluster, vec![pod("leaves", None, 5, 30)])?;
     // One that is planned for later and called off before: nobody is told to stop.
     let shell = vm.vm()?.shell()?;
-    shell.must(&format!("{LOGIND} ScheduleShutdown st reboot $(( ($(date +%s) + 3600) * 1000000 ))"))?;
-    shell.must(&format!("{LOGIND} CancelScheduledShutdown | grep -q true"))?;
+    shell.must("shutdown -r +60 && test -e /run/systemd/shutdown/scheduled")?;
+    shell.must("shutdown -c && test ! -e /run/systemd/shutdown/scheduled")?;
+    // logind restarts: the lock is taken anew.
+    shell.must("systemctl restart systemd-logind")?;
+    await_lock(vm)?;
+    let client = cluster.client();
+    let leaves = client.get::<Pod>(&client.of("default"), "leaves")?.context("the pod is gone")?;
+    ensure!(ready::pod(&leaves), "it was ended: {:?}", leaves.status);
+    let shell = vm.vm()?.shell()?;
     // One that is under way when it turns out that it cannot be: logind says so when its locks are given back.
     shell.must(&format!("{LOGIND} Reboot b false && systemctl mask --runtime reboot.target"))?;
     await_terminated(cluster, "leaves", 60)?;
@@ -129,7 +137,8 @@ pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     // What the API's pods were told stays true.
     terminated(cluster, "leaves")?;
     delete(cluster, &["leaves", "next"])?;
-    remove_static(cluster, vm)
+    remove_static(cluster, vm)?;
+    kept::await_settled(cluster)
 }
 
 pub(super) fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
@@ -151,6 +160,7 @@ pub(super) fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
     terminated(cluster, "over")?;
     delete(cluster, &["over", "next"])?;
     remove_static(cluster, vm)?;
+    kept::await_settled(cluster)?;
     cluster.ensure_nothing_forbidden()
 }
 
@@ -170,6 +180,28 @@ fn ensure_told_unclean(cluster: &Cluster, boot: &str) -> Result<()> {
     ensure_last_end(cluster, "True", "ShutdownCutShort")
 }
 
+/// Has the kernel die; answers the id of the boot that ended so.
+fn panic(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
+    let boot = boot_id(cluster)?;
+    let machine = vm.vm()?;
+    machine.shell()?.must("sysctl -qw kernel.panic=1 || echo 1 > /proc/sys/kernel/panic")?;
+    machine.restarts("echo c > /proc/sysrq-trigger", OFF_LIMIT_S)?;
+    await_boot(cluster, vm, &boot)?;
+    Ok(boot)
+}
+
+/// It died in the middle of its shutdown, its words are told, and its log is kept.
+fn ensure_told_panic(cluster: &Cluster, vm: &mut VmNode, boot: &str) -> Result<()> {
+    let said = unclean(cluster, boot)?;
+    let words = "its kernel died (Kernel panic - not syncing: sysrq triggered crash)";
+    ensure!(said.contains(words) && said.contains("in the middle of its shutdown"), "{said}");
+    ensure_last_end(cluster, "True", "KernelPanic")?;
+    // The log is the node's to show, and the firmware has its place back.
+    let logs = cluster.client().raw(&format!("/api/v1/nodes/{VM}/proxy/logs/pstore/{boot}/"))?;
+    ensure!(logs.contains("dmesg-"), "{logs}");
+    vm.vm()?.shell()?.must("test -z \"$(ls /sys/fs/pstore)\"").map(drop)
+}
+
 pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm } = fixture(cx)?;
     let class = Some("system-node-critical");
@@ -181,12 +213,13 @@ pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     // While `slow` ends: what had its end coming ends, what had not goes on.
     vm.vm()?.shell()?.tell("systemctl reboot")?;
     await_terminated(cluster, "quick", 60)?;
-    let boot = cut(cluster, vm)?;
-    ensure_told_unclean(cluster, &boot)?;
+    let boot = panic(cluster, vm)?;
+    ensure_told_panic(cluster, vm, &boot)?;
     await_terminated(cluster, "slow", 60)?;
     terminated(cluster, "quick")?;
     await_started_anew(cluster, "critical")?;
     delete(cluster, &["quick", "slow"])?;
+    kept::await_settled(cluster)?;
 
     // While `critical` ends.
     run_pods(cluster, vec![pod("quick", None, 0, 30)])?;
@@ -199,39 +232,48 @@ pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     await_terminated(cluster, "critical", 60)?;
     terminated(cluster, "quick")?;
     delete(cluster, &["quick", "critical"])?;
+    kept::await_settled(cluster)?;
 
-    // When all is written, and units stop: that was an end in order.
+    cut_while_telling(cluster, vm)?;
+    cut_when_written(cluster, vm)?;
+    cluster.ensure_nothing_forbidden()
+}
+
+/// All pods have ended, and the API server, which is away, is waited for.
+fn cut_while_telling(cluster: &mut Cluster, vm: &mut VmNode) -> Result<()> {
     run_pods(cluster, vec![pod("quick", None, 0, 30)])?;
+    let boot = boot_id(cluster)?;
+    cluster.kill_apiserver()?;
     let shell = vm.vm()?.shell()?;
     shell.tell("systemctl reboot")?;
+    let ended = "until ! ctr -n k8s.io tasks ls | grep -q RUNNING; do sleep 0.2; done; \
+                 grep -v endTime /var/lib/kubelet/graceful_node_shutdown_state";
+    let begun = shell.must(ended)?;
+    ensure!(begun.contains(&boot), "no shutdown is under way: {begun}");
+    vm.cut_power();
+    cluster.restart_apiserver()?;
+    vm.boot(None)?;
+    await_boot(cluster, vm, &boot)?;
+    ensure_told_unclean(cluster, &boot)?;
+    await_terminated(cluster, "quick", 60)?;
+    delete(cluster, &["quick"])?;
+    kept::await_settled(cluster)
+}
+
+/// All is written, and units stop: that was an end in order.
+fn cut_when_written(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
+    run_pods(cluster, vec![pod("quick", None, 0, 30)])?;
+    let shell = vm.vm()?.shell()?;
+    shell.tell("systemctl halt")?;
     await_terminated(cluster, "quick", 60)?;
     // The shell is stopped about then, too: no answer is one.
     let written = "until grep -q endTime /var/lib/kubelet/graceful_node_shutdown_state; do :; done";
     let _ = vm.vm()?.shell()?.run(written, Duration::from_secs(1));
     let boot = cut(cluster, vm)?;
-    receipt(vm, &boot, "reboot")?;
+    receipt(vm, &boot, "halt")?;
     ensure_no_unclean_shutdown(cluster, &boot)?;
     ensure_last_end(cluster, "False", "ShutdownInOrder")?;
     terminated(cluster, "quick")?;
     delete(cluster, &["quick"])?;
-    cluster.ensure_nothing_forbidden()
-}
-
-pub(super) fn kernel_panic(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm } = fixture(cx)?;
-    run_pods(cluster, vec![pod("survives", None, 0, 2)])?;
-    let boot = boot_id(cluster)?;
-    let machine = vm.vm()?;
-    machine.shell()?.must("sysctl -qw kernel.panic=1 || echo 1 > /proc/sys/kernel/panic")?;
-    machine.restarts("echo c > /proc/sysrq-trigger", OFF_LIMIT_S)?;
-    await_boot(cluster, vm, &boot)?;
-    let said = unclean(cluster, &boot)?;
-    ensure!(said.contains("its kernel died (Kernel panic - not syncing: sysrq triggered crash)"), "{said}");
-    ensure_last_end(cluster, "True", "KernelPanic")?;
-    // The log is the node's to show, and the firmware has its place back.
-    let logs = cluster.client().raw(&format!("/api/v1/nodes/{VM}/proxy/logs/pstore/{boot}/"))?;
-    ensure!(logs.contains("dmesg-"), "{logs}");
-    vm.vm()?.shell()?.must("test -z \"$(ls /sys/fs/pstore)\"")?;
-    await_started_anew(cluster, "survives")?;
-    delete(cluster, &["survives"])
+    kept::await_settled(cluster)
 }

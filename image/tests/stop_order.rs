@@ -1,0 +1,111 @@
+//! In which order the image's units stop, and for how long they may: agent, containerd, network (docs/shutdown.md).
+//! What the unit files say, with systemd's rule that units stop in the reverse of the order in which they start.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn systemd() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("rootfs/common/usr/lib/systemd")
+}
+
+/// All values of a key, of the unit's file and of its drop-in.
+fn values(unit: &str, key: &str) -> Vec<String> {
+    let files = [format!("system/{unit}"), format!("system/{unit}.d/10-orlop.conf")];
+    let texts = files.iter().filter_map(|file| fs::read_to_string(systemd().join(file)).ok());
+    let text = texts.collect::<Vec<_>>().join("\n");
+    assert!(!text.is_empty(), "{unit} is not in image/rootfs");
+    let found = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    found.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+fn says(unit: &str, key: &str, value: &str) -> bool {
+    values(unit, key).iter().any(|have| have == value)
+}
+
+/// A time span of systemd with one unit, seconds; a number alone is seconds.
+fn seconds(span: &str) -> u64 {
+    let digits = span.trim_end_matches(char::is_alphabetic);
+    let unit = match &span[digits.len()..] {
+        "" | "s" => 1,
+        "min" => 60,
+        other => panic!("{other:?} in {span:?}"),
+    };
+    digits.parse::<u64>().expect(span) * unit
+}
+
+fn setting(file: &str, key: &str) -> u64 {
+    let text = fs::read_to_string(systemd().join(file)).expect(file);
+    let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    seconds(found.unwrap_or_else(|| panic!("{file} has no {key}")))
+}
+
+/// The later one stops first.
+const CHAIN: [(&str, &str); 3] = [
+    ("orlop-agent.service", "containerd.service"),
+    ("containerd.service", "orlop-network.target"),
+    ("orlop-network.target", "systemd-networkd.service"),
+];
+
+#[test]
+fn the_agent_stops_before_containerd_and_that_before_the_network() {
+    for (later, earlier) in CHAIN {
+        assert!(says(later, "After", earlier), "{later} does not stop before {earlier}");
+    }
+    // An order counts between units that stop: these two have to say so themselves, a target does of its own accord.
+    for unit in ["orlop-agent.service", "containerd.service"] {
+        assert!(says(unit, "DefaultDependencies", "no"), "{unit}");
+        assert!(
+            says(unit, "Conflicts", "shutdown.target") && says(unit, "Before", "shutdown.target"),
+            "{unit}"
+        );
+        // Containers are the agent's to end; one that is left is killed by its own scope's time-out.
+        assert!(says(unit, "KillMode", "process"), "{unit}");
+    }
+    assert_eq!(values("orlop-network.target", "DefaultDependencies"), Vec::<String>::new());
+}
+
+/// What keeps the network until containerd has stopped must not keep containerd until the network has started.
+#[test]
+fn nothing_waits_for_the_network_at_a_start() {
+    for unit in ["orlop-agent.service", "containerd.service", "orlop-bringup.service", "orlop.target"] {
+        for key in ["Requires", "Wants", "Upholds", "BindsTo"] {
+            assert!(!says(unit, key, "orlop-network.target"), "{unit}: {key}");
+        }
+        assert!(!says(unit, "After", "systemd-networkd.service"), "{unit}");
+    }
+    let started = values("systemd-networkd.service", "ExecStartPost").join(" ");
+    assert_eq!(started, "+/usr/bin/systemctl --no-block start orlop-network.target");
+}
+
+#[test]
+fn a_stop_that_hangs_is_cut_off() {
+    let stop = setting("system.conf.d/10-orlop.conf", "DefaultTimeoutStopSec");
+    for target in ["reboot", "poweroff", "halt", "kexec", "soft-reboot"] {
+        let limits = values(&format!("{target}.target"), "JobTimeoutSec");
+        let limit = limits.last().map(|limit| seconds(limit)).expect(target);
+        // Each of the chain may be asked, and then killed, for as long; the target's stock action follows.
+        assert!((2 * 3 * stop..=300).contains(&limit), "{target}: {limit} s");
+    }
+    let watchdog = setting("system.conf.d/10-orlop.conf", "RebootWatchdogSec");
+    assert!(watchdog >= stop, "the watchdog is fed once: {watchdog} s");
+}
+
+/// What logind waits of its own accord covers the appliance's periods and the agent's five seconds beyond them.
+#[test]
+fn logind_waits_for_the_periods_that_the_appliance_has() {
+    let limit = setting("logind.conf.d/10-orlop.conf", "InhibitDelayMaxSec");
+    let config = "apiVersion: orlop/v1alpha1\nkind: NodeConfig\n";
+    let source = orlop_config::node::Source {
+        name: "c".to_owned(),
+        origin: "test".to_owned(),
+        text: config.to_owned(),
+    };
+    let effective = orlop_config::node::load(&[source], &[]);
+    let periods = effective.kubelet.shutdown_grace_period.to_std().as_secs();
+    assert!(periods > 0 && limit >= periods + 5, "{limit} s for {periods} s");
+    // Nothing of the agent's own is cut off by systemd sooner than its pods.
+    assert!(
+        values("orlop-agent.service", "TimeoutStopSec").is_empty(),
+        "units stop after the pods have ended"
+    );
+}

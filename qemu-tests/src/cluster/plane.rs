@@ -270,13 +270,19 @@ impl Cluster {
         plane.await_exit(APISERVER).map(|_| ())
     }
 
-    /// Starts the API server again, and what ended for lack of it.
+    /// Starts the API server again, what ended for lack of it, and a new scheduler: one that asks before the API server knows
+    /// its role goes on with what it knew, and ends by itself when a pod's name has another pod by then ("Scheduler cache is
+    /// corrupted"). A cluster's scheduler is started again by whoever started it; here nobody does.
     ///
     /// # Errors
     /// If it does not come up.
     pub fn restart_apiserver(&mut self) -> Result<()> {
         let before = self.audit()?.len();
         let plane = self.plane.as_mut().context("the cluster is being stopped")?;
+        if plane.is_running(SCHEDULER) {
+            plane.signal(SCHEDULER, nix::libc::SIGKILL)?;
+            plane.await_exit(SCHEDULER)?;
+        }
         start_programs(plane, &self.programs, &self.dir, &self.logs, &self.pki, self.settings)?;
         self.early.push(before..self.audit()?.len());
         self.approver.look_again();

@@ -207,7 +207,7 @@ pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     let class = Some("system-node-critical");
     run_pods(
         cluster,
-        vec![pod("quick", None, 0, 30), pod("slow", None, 600, 600), pod("critical", class, 600, 600)],
+        vec![pod("quick", None, 0, 30), pod("slow", None, 600, 600), pod("vital", class, 600, 600)],
     )?;
 
     // While `slow` ends: what had its end coming ends, what had not goes on.
@@ -217,21 +217,21 @@ pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure_told_panic(cluster, vm, &boot)?;
     await_terminated(cluster, "slow", 60)?;
     terminated(cluster, "quick")?;
-    await_started_anew(cluster, "critical")?;
+    await_started_anew(cluster, "vital")?;
     delete(cluster, &["quick", "slow"])?;
     kept::await_settled(cluster)?;
 
-    // While `critical` ends.
+    // While `vital` ends.
     run_pods(cluster, vec![pod("quick", None, 0, 30)])?;
     vm.vm()?.shell()?.tell("systemctl reboot")?;
     await_terminated(cluster, "quick", 60)?;
     // Its group is next when nothing of the others is left, volumes included.
-    await_event(cluster, "Killing", "critical", 60)?;
+    await_event(cluster, "Killing", "vital", 60)?;
     let boot = cut(cluster, vm)?;
     ensure_told_unclean(cluster, &boot)?;
-    await_terminated(cluster, "critical", 60)?;
+    await_terminated(cluster, "vital", 60)?;
     terminated(cluster, "quick")?;
-    delete(cluster, &["quick", "critical"])?;
+    delete(cluster, &["quick", "vital"])?;
     kept::await_settled(cluster)?;
 
     cut_while_telling(cluster, vm)?;

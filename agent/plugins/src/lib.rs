@@ -161,7 +161,13 @@ pub async fn node_info(endpoint: &Path) -> Result<NodeInfo, PluginError> {
 /// # Errors
 /// It does not answer, or with an error.
 pub async fn capabilities(endpoint: &Path) -> Result<Capabilities, PluginError> {
-    let mut client = NodeClient::new(dial(endpoint).await?);
+    ask_capabilities(&mut NodeClient::new(dial(endpoint).await?), endpoint).await
+}
+
+async fn ask_capabilities(
+    client: &mut NodeClient<Channel>,
+    endpoint: &Path,
+) -> Result<Capabilities, PluginError> {
     let asked = client.node_get_capabilities(NodeGetCapabilitiesRequest {});
     let all = within("NodeGetCapabilities", endpoint, CSI_MAX, asked).await?.capabilities;
     let mut found = Capabilities::default();
@@ -251,10 +257,10 @@ pub async fn expand(endpoint: &Path, volume: &Expand) -> Result<(), PluginError>
 /// # Errors
 /// It does not answer, or with an error.
 pub async fn usage(endpoint: &Path, handle: &str, path: &Path) -> Result<Option<Usage>, PluginError> {
-    if !capabilities(endpoint).await?.measures {
+    let mut client = NodeClient::new(dial(endpoint).await?);
+    if !ask_capabilities(&mut client, endpoint).await?.measures {
         return Ok(None);
     }
-    let mut client = NodeClient::new(dial(endpoint).await?);
     let asked = client.node_get_volume_stats(NodeGetVolumeStatsRequest {
         volume_id: handle.to_owned(),
         volume_path: path.display().to_string(),

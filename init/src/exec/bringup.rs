@@ -6,6 +6,7 @@
 use super::clock::boottime_ms;
 use super::error::{InitError, chain};
 use super::report::Report;
+use super::steps::read;
 use super::{
     DEGRADED, coldplug, notify, pod_network, reserve, runtime, seed, settings, swap, systemd_started,
 };
@@ -124,8 +125,4 @@ impl Bringup {
         }
         reserve::make(Path::new("/var"))
     }
-}
-
-fn read(path: &str) -> Result<String, InitError> {
-    fs::read_to_string(path).map_err(|source| InitError::File { action: "read", path: path.into(), source })
 }

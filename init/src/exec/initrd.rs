@@ -7,7 +7,7 @@ use super::devices::{Uevents, scan};
 use super::drivers::Drivers;
 use super::error::{InitError, chain};
 use super::report::Report;
-use super::steps::apply_all;
+use super::steps::{apply_all, read};
 use super::{DEGRADED, configuration, handover, machine_id, prefetch, seed, state, stop, verity};
 use crate::plan::cmdline::{self, BootArgs};
 use crate::plan::disk;
@@ -157,13 +157,7 @@ fn kernel_version() -> String {
 
 fn api_filesystems(_: &mut Boot) -> Result<(BootArgs, String), InitError> {
     apply_all(&mounts::api_filesystems())?;
-    let path = "/proc/cmdline";
-    let text = fs::read_to_string(path).map_err(|source| InitError::File {
-        action: "read",
-        path: path.into(),
-        source,
-    })?;
-    Ok((cmdline::parse(&text)?, String::new()))
+    Ok((cmdline::parse(&read("/proc/cmdline")?)?, String::new()))
 }
 
 fn cgroup() -> Result<String, InitError> {

@@ -31,9 +31,7 @@ pub fn make(var: &Path) -> Result<String, InitError> {
     if let Ok(there) = fs::metadata(&path) {
         return Ok(format!("{} MiB kept", there.len() >> 20));
     }
-    let stat = statvfs(var).map_err(|e| failed(e.into()))?;
-    let total = stat.blocks().saturating_mul(stat.fragment_size());
-    let available = stat.blocks_available().saturating_mul(stat.fragment_size());
+    let (total, available) = space(var).map_err(failed)?;
     if !has_room(available, total) {
         return Ok(format!("none: only {} MiB are free", available >> 20));
     }
@@ -44,6 +42,13 @@ pub fn make(var: &Path) -> Result<String, InitError> {
         failed(e)
     })?;
     Ok(format!("{} MiB made", size >> 20))
+}
+
+/// Size of a file system, and what is free on it, bytes.
+pub(super) fn space(at: &Path) -> io::Result<(u64, u64)> {
+    let stat = statvfs(at)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+    Ok((bytes(stat.blocks()), bytes(stat.blocks_available())))
 }
 
 fn allocate(path: &Path, size: u64) -> io::Result<()> {

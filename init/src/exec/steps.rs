@@ -9,6 +9,7 @@ use nix::mount::{MsFlags, mount};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
 
 /// `MODULE_INIT_COMPRESSED_FILE` of linux/module.h, not yet in nix.
 const MODULE_INIT_COMPRESSED_FILE: u32 = 4;
@@ -38,16 +39,26 @@ pub fn apply(step: &Step) -> io::Result<()> {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other,
         },
-        Step::RemoveFile(path) => match fs::remove_file(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other,
-        },
+        Step::RemoveFile(path) => remove_file(Path::new(path)),
         Step::WriteFile { path, mode, content } => write_file(path, *mode, content),
         Step::Mount(m) => mount_one(m),
         Step::Bind { from, to } => flags_mount(from, to, MsFlags::MS_BIND),
         Step::Move { from, to } => flags_mount(from, to, MsFlags::MS_MOVE),
         Step::LoadModule { path, compressed } => load_module(path, *compressed),
     }
+}
+
+/// Removes a file; one that is absent is fine.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// The text of a file that has to be there.
+pub(super) fn read(path: &str) -> Result<String, InitError> {
+    fs::read_to_string(path).map_err(|source| InitError::File { action: "read", path: path.into(), source })
 }
 
 fn flags_mount(from: &str, to: &str, flags: MsFlags) -> io::Result<()> {
@@ -65,10 +76,7 @@ fn write_file(path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
     fs::create_dir_all(if dir.is_empty() { "/" } else { dir })?;
     // A leading dot: directories of drop-ins and manifests pass over what a power cut leaves behind.
     let temporary = format!("{dir}/.{name}.new");
-    match fs::remove_file(&temporary) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
+    remove_file(Path::new(&temporary))?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
     file.write_all(content)?;
     file.sync_all()?;

@@ -2,10 +2,11 @@
 //! much swap the machine has, and again at each boot, whatever cut the last one off.
 
 use super::error::InitError;
+use super::reserve::space;
+use super::steps::{read, remove_file};
 use crate::plan::swap::{FILE, Plan, Room, UNFINISHED, header, is_on, plan, wanted};
 use crate::sys::swap;
 use nix::fcntl::{FallocateFlags, fallocate};
-use nix::sys::statvfs::statvfs;
 use nix::unistd::{SysconfVar, sysconf};
 use orlop_config::node::derive;
 use std::fs::{self, File, OpenOptions};
@@ -34,7 +35,7 @@ pub fn turn_on(var: &Path, text: &str) -> Result<String, InitError> {
         return Ok("in use already".into());
     }
     // What a boot left that was cut off.
-    remove(&var.join(UNFINISHED)).map_err(failed(var))?;
+    remove_file(&var.join(UNFINISHED)).map_err(failed(var))?;
     let made = provide(var, wanted, page, room(var)?)?;
     swap::on(&path).map_err(|e| InitError::File {
         action: "swap to",
@@ -45,12 +46,8 @@ pub fn turn_on(var: &Path, text: &str) -> Result<String, InitError> {
 }
 
 fn room(var: &Path) -> Result<Room, InitError> {
-    let stat = statvfs(var).map_err(|e| failed(var)(e.into()))?;
-    Ok(Room {
-        total: stat.blocks().saturating_mul(stat.fragment_size()),
-        available: stat.blocks_available().saturating_mul(stat.fragment_size()),
-        there: fs::metadata(var.join(FILE)).ok().map(|of| of.len()),
-    })
+    let (total, available) = space(var).map_err(failed(var))?;
+    Ok(Room { total, available, there: fs::metadata(var.join(FILE)).ok().map(|of| of.len()) })
 }
 
 fn failed(var: &Path) -> impl Fn(io::Error) -> InitError {
@@ -63,7 +60,7 @@ fn provide(var: &Path, wanted: u64, page: u64, room: Room) -> Result<bool, InitE
     let (path, unfinished) = (var.join(FILE), var.join(UNFINISHED));
     match plan(wanted, room).map_err(|no| InitError::Refused(no.to_string()))? {
         Plan::Keep => return Ok(false),
-        Plan::Make(_) => remove(&path).map_err(failed(var))?,
+        Plan::Make(_) => remove_file(&path).map_err(failed(var))?,
     }
     let made = write(&unfinished, wanted, page).and_then(|()| fs::rename(&unfinished, &path));
     made.map_err(|e| {
@@ -87,21 +84,10 @@ fn write(path: &Path, bytes: u64, page: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
-}
-
 fn page_size() -> Result<u64, InitError> {
     let size =
         sysconf(SysconfVar::PAGE_SIZE).map_err(|e| InitError::Kernel("ask for the size of a page", e))?;
     Ok(size.and_then(|size| u64::try_from(size).ok()).unwrap_or(4096))
-}
-
-fn read(path: &str) -> Result<String, InitError> {
-    fs::read_to_string(path).map_err(|source| InitError::File { action: "read", path: path.into(), source })
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
-use crate::sources::{Claimed, FoundAccount, HeldToken};
+use crate::sources::{Claimed, FoundAccount, HeldToken, no_cluster};
 use crate::testing::VirtualClock;
 
 const IMAGE: &str = "r.example/team/app";
@@ -58,19 +58,19 @@ impl Sources for Accounts {
     }
 
     fn attachment(&self, _: String) -> BoxFuture<'_, Result<VolumeAttachment, String>> {
-        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+        no_cluster()
     }
 
     fn claimed(&self, _: ObjectName) -> BoxFuture<'_, Result<Claimed, String>> {
-        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+        no_cluster()
     }
 
     fn patch_claim(&self, _: ObjectName, _: Value) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>> {
-        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+        no_cluster()
     }
 
     fn secret(&self, _: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>> {
-        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+        no_cluster()
     }
 
     fn csi(&self) -> Csi {

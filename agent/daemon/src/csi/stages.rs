@@ -32,23 +32,22 @@ pub async fn follow(dirs: Arc<PodDirs>, csi: Csi, to: Sender<NodeStatusEvent>, t
         let at = dirs.clone();
         let Some(read) = tasks.blocking(move || at.csi_on_disk()).await else { return };
         let now = tasks.now().mono;
-        let mut in_use = None;
-        match read {
+        let in_use = match read {
             Ok(disk) => {
                 let (all, due) = csi.volumes.look(&disk, now);
-                in_use = Some(all);
                 last = Some(disk);
                 for key in due {
                     let (dirs, csi, own) = (dirs.clone(), csi.clone(), tasks.clone());
                     tasks.start(async move { unstage(&dirs, &csi, &key, &own).await });
                 }
+                Some(all)
             }
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "volumes of CSI drivers are not known; none is given back");
                 // What was here is taken to be here still.
-                in_use = last.as_ref().map(|disk| csi.volumes.in_use(disk)).or(in_use);
+                last.as_ref().map(|disk| csi.volumes.in_use(disk))
             }
-        }
+        };
         if in_use.is_some() && told != in_use {
             told.clone_from(&in_use);
             to.send(NodeStatusEvent::Input(NodeInput::VolumesInUse(in_use)));

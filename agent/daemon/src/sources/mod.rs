@@ -301,6 +301,11 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
     }
 }
 
+/// What a node without an API server answers.
+pub(crate) fn no_cluster<T: Send + 'static>() -> BoxFuture<'static, Result<T, String>> {
+    Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+}
+
 /// A node without an API server; its static pods may not refer to such objects anyway.
 struct NoSources;
 
@@ -316,7 +321,7 @@ impl Sources for NoSources {
     }
 
     fn account(&self, _: String, _: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
-        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+        no_cluster()
     }
 
     fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>> {
@@ -325,23 +330,23 @@ impl Sources for NoSources {
     }
 
     fn csi_driver(&self, _: String) -> BoxFuture<'_, Result<Option<CSIDriver>, String>> {
-        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+        no_cluster()
     }
 
     fn attachment(&self, _: String) -> BoxFuture<'_, Result<VolumeAttachment, String>> {
-        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+        no_cluster()
     }
 
     fn claimed(&self, _: ObjectName) -> BoxFuture<'_, Result<Claimed, String>> {
-        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+        no_cluster()
     }
 
     fn patch_claim(&self, _: ObjectName, _: Value) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>> {
-        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+        no_cluster()
     }
 
     fn secret(&self, _: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>> {
-        Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+        no_cluster()
     }
 
     fn csi(&self) -> Csi {

@@ -343,7 +343,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let made = self.runtime.run_sandbox(&config).await;
                 let took = self.tasks.now().mono.since(began);
                 let own_users = config.security.users.is_some();
-                self.metrics.sandbox(&config.runtime_handler, own_users, took, made.is_ok());
+                self.metrics.sandbox(&key.uid, &config.runtime_handler, own_users, took, made.is_ok());
                 made.map(EffectOk::Sandbox).map_err(said)
             }
             Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),

@@ -61,6 +61,8 @@ struct State {
     /// What the runtime was last seen to hold of each pod.
     held: BTreeMap<PodUid, runtime::Held>,
     relisted: Option<Mono>,
+    /// Pods with a new user namespace in which nothing has run or failed yet.
+    new_users: BTreeSet<PodUid>,
     /// Volumes that were set up, by name.
     volumes: BTreeMap<PodUid, BTreeMap<String, Plugin>>,
     certificates: certificates::Ends,
@@ -119,6 +121,7 @@ impl Metrics {
             mirrors: BTreeSet::new(),
             held: BTreeMap::new(),
             relisted: None,
+            new_users: BTreeSet::new(),
             volumes: BTreeMap::new(),
             certificates: certificates::Ends::default(),
         };

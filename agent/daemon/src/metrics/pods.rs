@@ -221,12 +221,16 @@ impl Metrics {
                     }
                     Change::Failed { kind, code } => {
                         state.main.count(&families::STARTED_CONTAINERS_ERRORS, [kind, code]);
+                        state.user_namespace_tried(&key.uid, true);
                     }
                     Change::Ended { kind, exit_code, reason } => {
                         let code = exit_code.to_string();
                         state.main.count(&families::TERMINATED_CONTAINERS, [kind, &code, reason]);
                     }
                 }
+            }
+            if one_runs(new) {
+                state.user_namespace_tried(&key.uid, false);
             }
         });
     }
@@ -295,6 +299,13 @@ impl Metrics {
             state.probes.forget(families::PROBE_DURATION.name, &of);
         });
     }
+}
+
+/// Whether a container runs.
+fn one_runs(status: &PodStatus) -> bool {
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let mut states = lists.into_iter().flatten().flatten().filter_map(|c| c.state.as_ref());
+    states.any(|state| state.running.is_some())
 }
 
 fn is_mirror(pod: &Pod) -> bool {

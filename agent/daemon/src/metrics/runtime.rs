@@ -77,6 +77,7 @@ impl Metrics {
         self.with(|state| {
             if pod.sandboxes.is_empty() && pod.containers.is_empty() {
                 state.held.remove(&pod.pod.uid);
+                state.new_users.remove(&pod.pod.uid);
             } else {
                 state.held.insert(pod.pod.uid.clone(), Held::seen(pod));
             }
@@ -85,11 +86,19 @@ impl Metrics {
     }
 
     /// A sandbox was asked for, `own_users`: with a user namespace of its own.
-    pub fn sandbox(&self, handler: &str, own_users: bool, took: Duration, made: bool) {
+    ///
+    /// What such a namespace breaks is seen when something is to run in it: the first container that fails before any has run
+    /// makes this attempt a failed one ([`State::user_namespace_tried`]).
+    pub fn sandbox(&self, pod: &PodUid, handler: &str, own_users: bool, took: Duration, made: bool) {
         self.with(|state| {
             state.main.count(&families::STARTED_PODS, []);
             if own_users {
                 state.main.count(&families::STARTED_USER_NAMESPACED_PODS, []);
+            }
+            if own_users && made {
+                state.new_users.insert(pod.clone());
+            } else {
+                state.new_users.remove(pod);
             }
             state.main.observe(&families::RUN_PODSANDBOX, [handler], took.as_secs_f64());
             if !made {
@@ -122,6 +131,13 @@ impl Metrics {
 }
 
 impl State {
+    /// A container of the pod failed to start (`failed`), or one has run.
+    pub(super) fn user_namespace_tried(&mut self, pod: &PodUid, failed: bool) {
+        if self.new_users.remove(pod) && failed {
+            self.main.count(&families::STARTED_USER_NAMESPACED_PODS_ERRORS, []);
+        }
+    }
+
     fn heard(&mut self, wall_ns: i64) {
         self.main.set(&families::PLEG_LAST_SEEN, [], seconds(wall_ns).floor());
     }

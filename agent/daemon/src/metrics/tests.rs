@@ -253,8 +253,8 @@ async fn what_the_runtime_holds() {
     };
     metrics.inspected(&gone);
     check(held([1, 0, 0, 0], 0));
-    metrics.sandbox("kata", true, SECOND, true);
-    metrics.sandbox("", false, SECOND, false);
+    metrics.sandbox(&"u".into(), "kata", true, SECOND, true);
+    metrics.sandbox(&"v".into(), "", false, SECOND, false);
     says(
         &text(&metrics),
         &[
@@ -266,6 +266,52 @@ async fn what_the_runtime_holds() {
             "kubelet_run_podsandbox_duration_seconds_count{runtime_handler=\"kata\"} 1",
         ],
     );
+}
+
+/// The first container that fails in a new user namespace counts, once; what fails after one has run does not, nor without a
+/// namespace of its own.
+#[tokio::test(start_paused = true)]
+async fn what_fails_in_a_user_namespace() {
+    let metrics = metrics();
+    let of = |uid: &str| PodKey { namespace: "default".into(), name: uid.into(), uid: uid.into() };
+    let status = |state: Value| -> PodStatus {
+        let container = json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": state});
+        serde_json::from_value(json!({"containerStatuses": [container]})).unwrap()
+    };
+    let failed = status(json!({"waiting": {"reason": "CreateContainerError"}}));
+    let runs = status(json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}}));
+    let waits = status(json!({"waiting": {"reason": "ContainerCreating"}}));
+    let errors = || {
+        let text = text(&metrics);
+        let line = text.lines().find(|l| l.starts_with("kubelet_started_user_namespaced_pods_errors_total "));
+        line.and_then(|l| l.rsplit_once(' ')).map(|(_, n)| n.to_owned()).unwrap()
+    };
+    for (uid, own_users, made, first, errors_then) in [
+        ("fails", true, true, &failed, "1"),
+        ("runs", true, true, &runs, "1"),
+        ("shares", false, true, &failed, "1"),
+        ("no-sandbox", true, false, &failed, "2"),
+    ] {
+        let pod = of(uid);
+        metrics.sandbox(&pod.uid, "", own_users, SECOND, made);
+        metrics.published(&pod, Some(&waits), first);
+        assert_eq!(errors(), errors_then, "{uid}");
+        metrics.published(&pod, Some(first), &waits);
+        metrics.published(&pod, Some(&waits), &failed);
+        assert_eq!(errors(), errors_then, "{uid}, again");
+    }
+    let gone = of("gone");
+    metrics.sandbox(&gone.uid, "", true, SECOND, true);
+    metrics.inspected(&PodSnapshot {
+        pod: gone.clone(),
+        as_of: Mono(1),
+        sandboxes: Vec::new(),
+        containers: Vec::new(),
+        actuated: None,
+    });
+    metrics.published(&gone, Some(&waits), &failed);
+    assert_eq!(errors(), "2", "of a pod that has gone");
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,6 +37,7 @@ pub mod proxy;
 pub mod ready;
 pub mod strangers;
 pub mod swaps;
+pub mod terminal;
 pub mod truth;
 pub mod vm_node;
 pub mod wires;

@@ -28,6 +28,7 @@ pub const BOOT: &[(&str, &str)] = &[
 pub const TEST: &[(&str, &str)] = &[
     ("/sbin/ip", "iproute2"),
     ("/usr/bin/nsenter", "util-linux"),
+    ("/usr/bin/script", "bsdutils"),
     ("/bin/busybox", "busybox-static"),
     ("/sbin/sfdisk", "fdisk"),
     ("/sbin/mkfs.ext4", "e2fsprogs"),

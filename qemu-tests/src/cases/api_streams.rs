@@ -17,6 +17,7 @@ use serde_json::json;
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
 use crate::cluster::node_api::NodeApi;
+use crate::cluster::terminal;
 use crate::process::Guarded;
 use crate::run::Run;
 use crate::say;
@@ -26,7 +27,7 @@ pub const CASES: &[Case] = &[Case {
     name: "api/streams",
     level: Level::L4n,
     expected_s: 40,
-    about: "kubectl exec with input and exit code, cp, attach, port-forward; over WebSocket and over SPDY, as counters say",
+    about: "kubectl exec with input and exit code and at a terminal, cp, attach, port-forward; over WebSocket and over SPDY, as counters say",
     group: GROUP,
     run: streams,
 }];
@@ -103,7 +104,7 @@ fn streams(cx: &mut CaseContext<'_>) -> Result<()> {
         let [exec, attach, ports] = [0, 1, 2].map(|n| after[n] - before[n]);
         if variables.is_empty() {
             // Copies are execs, too: one there, one back, and one that looks what is there.
-            ensure!(exec >= 4 && attach == 1 && ports == 1, "over {way}: {exec}, {attach}, {ports}");
+            ensure!(exec >= 5 && attach == 1 && ports == 1, "over {way}: {exec}, {attach}, {ports}");
         } else {
             ensure!([exec, attach, ports] == [0; 3], "over {way}: {exec}, {attach}, {ports} over WebSocket");
         }
@@ -133,6 +134,7 @@ fn all_streams(at: &Place<'_>) -> Result<()> {
     ensure!(said.code != Some(0), "exec into a container that is not there");
     let said = ask(&["exec", "streams", "--", "/no/such/program"], b"")?;
     ensure!(said.code != Some(0), "exec of what is not there");
+    at_a_terminal(at)?;
     let (there, back) = (at.dir.join("there"), at.dir.join("back"));
     fs::write(&there, &sent)?;
     for (from, to) in [
@@ -144,6 +146,17 @@ fn all_streams(at: &Place<'_>) -> Result<()> {
     ensure!(fs::read(&back)? == sent, "kubectl cp there and back");
     port_forward(at)?;
     attach(at)
+}
+
+/// `kubectl exec -it`: the container's terminal has the size of kubectl's, and ends with the shell's exit code.
+fn at_a_terminal(at: &Place<'_>) -> Result<()> {
+    let mut command = at.joined.cluster.kubectl_command(&["exec", "-it", "streams", "--", "sh"]);
+    command.envs(at.variables.iter().copied());
+    let typed = "stty size; tty; exit 5\n";
+    let (code, shown) = terminal::run(at.run, at.dir, &command, typed, Duration::from_secs(60))?;
+    ensure!(shown.contains(&format!("{}\r\n", terminal::SIZE)), "exec -it, stty size: {shown:?}");
+    ensure!(shown.contains("/dev/pts/") && code == Some(5), "exec -it: {code:?}, {shown:?}");
+    Ok(())
 }
 
 fn port_forward(at: &Place<'_>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! kubectl against a pod in the VM: exec, cp, a followed log, port-forward, debug, top.
+//! kubectl against a pod in the VM: exec, also at a terminal, cp, a followed log, port-forward, attach, debug, top.
 //!
 //! ```text
 //! host's static busybox ─► second disk ─► /var/lib/e2e in the VM ─► hostPath ─► /bin of the pod
@@ -20,6 +20,7 @@ use super::VM;
 use crate::case::CaseContext;
 use crate::cluster::fixture::{await_pod_gone, await_pod_ready};
 use crate::cluster::plane::Cluster;
+use crate::cluster::terminal;
 use crate::cluster::vm_node::VmNode;
 use crate::native::images::host_busybox;
 use crate::process::Guarded;
@@ -29,7 +30,7 @@ const POD: &str = "tools";
 /// Where busybox is in the VM.
 pub(crate) const PROGRAMS: &str = "/var/lib/e2e";
 /// What kubectl and the cases call by its name.
-const NAMES: [&str; 8] = ["sh", "cat", "echo", "httpd", "mkdir", "sleep", "tar", "touch"];
+const NAMES: [&str; 9] = ["sh", "cat", "echo", "httpd", "mkdir", "sleep", "stty", "tar", "touch"];
 /// Disks have whole blocks.
 const BLOCK: u64 = 1024 * 1024;
 /// How long one step may take under TCG.
@@ -72,10 +73,12 @@ pub(super) fn ensure_usable(cx: &CaseContext<'_>, cluster: &Cluster, vm: &mut Vm
     await_pod_ready(cluster, POD, 120)?;
     let tools = Tools { cx, cluster };
     tools.exec()?;
+    tools.exec_at_a_terminal()?;
     tools.copy()?;
     tools.follow()?;
     tools.forward()?;
     tools.debug()?;
+    tools.attach()?;
     tools.top()?;
     cluster.kubectl(&["delete", "pod", POD, "--grace-period=1"])?;
     await_pod_gone(cluster, POD, 60)
@@ -85,6 +88,7 @@ fn pod() -> serde_json::Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD}, "spec": {
         "nodeName": VM,
         "terminationGracePeriodSeconds": 1,
+        "restartPolicy": "Never",
         "automountServiceAccountToken": false,
         "volumes": [{"name": "bin", "hostPath": {"path": PROGRAMS}}],
         "containers": [{
@@ -93,6 +97,10 @@ fn pod() -> serde_json::Value {
             "volumeMounts": [{"name": "bin", "mountPath": "/bin"}],
             // The page is there once the log says `one`.
             "readinessProbe": {"exec": {"command": ["/bin/cat", "/www/index.html"]}, "periodSeconds": 1},
+        }, {
+            "name": "listens", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never", "stdin": true,
+            "stdinOnce": true, "command": ["/bin/sh", "-c", "while read line; do echo got $line; done"],
+            "volumeMounts": [{"name": "bin", "mountPath": "/bin"}],
         }],
     }})
 }
@@ -137,6 +145,30 @@ impl Tools<'_> {
         let Some(status) = kubectl.wait(LIMIT)? else { bail!("kubectl exec does not end") };
         let said = fs::read_to_string(said)?;
         ensure!(said == "out\n" && status.code() == Some(3), "exec: {said:?}, {status}");
+        Ok(())
+    }
+
+    fn exec_at_a_terminal(&self) -> Result<()> {
+        let command = self.cluster.kubectl_command(&["exec", "-it", POD, "--", "sh"]);
+        let (dir, typed) = (self.cx.artefacts.join("terminal"), "stty size; exit 5\n");
+        let (code, shown) = terminal::run(&self.cx.run, &dir, &command, typed, LIMIT)?;
+        let size = format!("{}\r\n", terminal::SIZE);
+        ensure!(shown.contains(&size) && code == Some(5), "exec -it: {code:?}, {shown:?}");
+        Ok(())
+    }
+
+    /// The container ends with its input, and attach with the container.
+    fn attach(&self) -> Result<()> {
+        let (input, said) = (self.cx.artefacts.join("attach.stdin"), self.cx.artefacts.join("attach"));
+        fs::write(&input, "one\ntwo\n")?;
+        let mut command = self.cluster.kubectl_command(&["attach", "-i", POD, "-c", "listens"]);
+        command.stdin(File::open(&input)?).stdout(File::create(&said)?);
+        command.stderr(File::create(self.cx.artefacts.join("attach.stderr"))?);
+        let Some(status) = Guarded::spawn(&self.cx.run, &mut command)?.wait(LIMIT)? else {
+            bail!("kubectl attach does not end")
+        };
+        let said = fs::read_to_string(said)?;
+        ensure!(status.success() && said.contains("got one\ngot two\n"), "attach: {said:?}, {status}");
         Ok(())
     }
 

@@ -11,6 +11,7 @@
 //! that end with their supervisor. See docs/testing.md, "The control plane".
 
 pub mod approver;
+pub mod asking;
 pub mod audit;
 pub mod bootstrap;
 pub mod build;

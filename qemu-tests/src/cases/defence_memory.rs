@@ -15,6 +15,7 @@ use serde_json::json;
 use self::filling::{Crossing, cross, empty, fill, holder, left, scripted};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cases::join_vm::tools::{disk, unpack};
+use crate::cluster::asking;
 use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, event};
 use crate::cluster::flags::Settings;
 use crate::cluster::plane::Cluster;
@@ -35,7 +36,7 @@ pub const CASES: &[Case] = &[
     HERE.case(
         "defence/oom",
         90,
-        "a container beyond its limit is OOMKilled and nobody else; a kill of the machine's is an event SystemOOM",
+        "a container beyond its limit, of either class that has one, is OOMKilled and nobody else; a kill of the machine's is an event SystemOOM",
         oom,
     ),
     HERE.case(
@@ -114,7 +115,16 @@ fn memory_hog(cx: &mut CaseContext<'_>) -> Result<()> {
     let before = left(shell)?;
     ensure!(before > THRESHOLD + 60, "only {before} MiB are left before it begins");
     fill(shell, "a", before - THRESHOLD - 30)?;
-    let Crossing { crossed, filled, ended } = cross(shell, "over", 30, BEYOND)?;
+    // Its API answers meanwhile, what needs no memory and what does.
+    let paths = ["healthz", "pods", "stats/summary"].map(|path| format!("/api/v1/nodes/{VM}/proxy/{path}"));
+    let (Crossing { crossed, filled, ended }, answers) =
+        asking::during(client, &paths, || cross(shell, "over", 30, BEYOND))?;
+    let answers = answers.all()?;
+    say::line(format!(
+        "  asked {} times meanwhile: the slowest answer took {:.2} s",
+        answers.count,
+        answers.slowest.as_secs_f64()
+    ));
     say::line(format!(
         "  from crossing the threshold to the victim's end: {:.2} s, {:.2} s of them until all was written",
         ended - crossed,
@@ -176,11 +186,23 @@ fn oom(cx: &mut CaseContext<'_>) -> Result<()> {
     empty(vm.vm()?.shell()?)?;
     let client = cluster.client();
     let pods = client.of::<Pod>("default");
-    client.create::<Pod>(&pods, holder("beyond", 60, &json!({"limits": {"memory": "32Mi"}})))?;
-    let ended = await_killed(cluster, "beyond")?;
-    ensure!((ended.reason.as_deref(), ended.exit_code) == (Some("OOMKilled"), 137), "{ended:?}");
-    client.delete::<Pod>(&pods, "beyond", Some(1))?;
-    await_pod_gone(cluster, "beyond", 60)?;
+    // What a Guaranteed pod takes beyond its limit is its own loss, as a Burstable one's is.
+    for (class, resources) in [
+        ("Guaranteed", json!({"limits": {"memory": "32Mi", "cpu": "500m"}})),
+        ("Burstable", json!({"requests": {"memory": "16Mi"}, "limits": {"memory": "32Mi"}})),
+    ] {
+        client.create::<Pod>(&pods, holder("beyond", 60, &resources))?;
+        let ended = await_killed(cluster, "beyond")?;
+        ensure!(
+            (ended.reason.as_deref(), ended.exit_code) == (Some("OOMKilled"), 137),
+            "{class}: {ended:?}"
+        );
+        let pod = client.get::<Pod>(&pods, "beyond")?.context("pod beyond")?;
+        let is = pod.status.and_then(|s| s.qos_class);
+        ensure!(is.as_deref() == Some(class), "{is:?} in place of {class}");
+        client.delete::<Pod>(&pods, "beyond", Some(1))?;
+        await_pod_gone(cluster, "beyond", 60)?;
+    }
     ensure!(event(cluster, "SystemOOM")?.is_none(), "a container's own limit is not the machine's");
     client.create::<Pod>(&pods, holder("unlucky", 60, &json!({})))?;
     await_pod_ready(cluster, "unlucky", 120)?;

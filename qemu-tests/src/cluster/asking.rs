@@ -1,0 +1,74 @@
+//! Whether a node answers while something happens to it.
+//!
+//! What comes in: paths, as the API server takes them (`/api/v1/nodes/<name>/proxy/healthz`), and the work meanwhile. What
+//! goes out: how many answers there were, how long the slowest took, and every failure.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::client::ClusterClient;
+
+/// From an answer to the next question.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What came of the questions.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// Questions that were answered with success.
+    pub count: usize,
+    /// The time of the slowest of them.
+    pub slowest: Duration,
+    /// What the others were answered.
+    pub failures: Vec<String>,
+}
+
+impl Answers {
+    /// The answers, or the failures as an error.
+    ///
+    /// # Errors
+    /// A question failed, or there was no time for three.
+    pub fn all(self) -> Result<Answers> {
+        ensure!(self.failures.is_empty(), "while it was asked: {:?}", self.failures);
+        ensure!(self.count >= 3, "only {} answers", self.count);
+        Ok(self)
+    }
+}
+
+/// Asks for `paths` in turn, over and over, while `work` is done; the last question is answered after its end.
+///
+/// # Errors
+/// Those of the work.
+pub fn during<T>(
+    client: &ClusterClient,
+    paths: &[String],
+    work: impl FnOnce() -> Result<T>,
+) -> Result<(T, Answers)> {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut answers = Answers::default();
+            for path in paths.iter().cycle() {
+                let asked = Instant::now();
+                match client.raw(path) {
+                    Ok(_) => {
+                        answers.count += 1;
+                        answers.slowest = answers.slowest.max(asked.elapsed());
+                    }
+                    Err(error) => answers.failures.push(format!("{error:#}")),
+                }
+                if done.load(Ordering::Acquire) {
+                    break;
+                }
+                std::thread::park_timeout(PAUSE);
+            }
+            answers
+        });
+        let result = work();
+        done.store(true, Ordering::Release);
+        asking.thread().unpark();
+        let answers = asking.join().map_err(|_| anyhow::anyhow!("the thread that asks panicked"))?;
+        Ok((result?, answers))
+    })
+}

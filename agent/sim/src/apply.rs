@@ -14,7 +14,7 @@ use agent_core::runtime::{ContainerId, PodKey, PodUid};
 
 use crate::calls::{Answer, Ask, Call, answered_effect};
 use crate::defects::Defect;
-use crate::fake_runtime::{FakeContainer, key};
+use crate::fake_runtime::key;
 use crate::world::{Event, World};
 
 impl World {
@@ -88,13 +88,11 @@ impl World {
             Effect::FetchObjects { objects } => {
                 return (Ok(EffectOk::Objects(self.fetch_objects(key, objects))), Duration::ZERO);
             }
-            Effect::EnsureCgroup { actuates, .. } => {
+            Effect::EnsureCgroup { cgroup, actuates } => {
                 if let Some(own) = actuates.as_deref().filter(|_| call.incarnation == self.incarnation) {
                     self.actuate(key, None, own);
                 }
-                if self.defect != Some(Defect::ForgetsCgroups) {
-                    self.disk.cgroups.insert(key.uid.clone());
-                }
+                self.set_cgroup(key, cgroup);
                 return (Ok(EffectOk::Done), Duration::ZERO);
             }
             Effect::RemoveCgroup => {
@@ -123,11 +121,7 @@ impl World {
             Effect::RunHook { call, .. } => return self.run_hook(call),
             _ => {}
         }
-        if matches!(effect, Effect::RunSandbox { .. } | Effect::CreateContainer { .. })
-            && !self.disk.cgroups.contains(&key.uid)
-        {
-            self.checks.report("CGROUP-MATCH", format!("{} of {key} without a cgroup", effect.verb()));
-        }
+        self.wants_cgroup(key, effect);
         if let Effect::CreateContainer { config, actuates, .. } = effect
             && call.incarnation == self.incarnation
         {
@@ -141,16 +135,6 @@ impl World {
             self.after_effect(effect, &result, &key.uid);
         }
         (result, Duration::ZERO)
-    }
-
-    /// Whatever runs in it would be killed.
-    fn remove_cgroup(&mut self, key: &PodKey) {
-        let runs = |c: &&FakeContainer| c.pod.uid == key.uid && c.observed.state == ContainerState::Running;
-        if let Some(c) = self.runtime.containers.values().find(runs) {
-            let text = format!("the cgroup of {key} is removed while {} runs", c.observed.id);
-            self.checks.report("CGROUP-MATCH", text);
-        }
-        self.disk.cgroups.remove(&key.uid);
     }
 
     fn after_effect(&mut self, effect: &Effect, result: &EffectResult, uid: &PodUid) {

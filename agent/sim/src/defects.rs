@@ -58,6 +58,8 @@ pub enum Defect {
     HidesResizes,
     /// Makes no cgroups for pods (CGROUP-MATCH).
     ForgetsCgroups,
+    /// Leaves a pod's cgroup as it was first made (CGROUP-MATCH, at rest).
+    KeepsOldWeights,
     /// Writes `Running` after a terminal phase (STATUS-MONO).
     TakesBackTheEnd,
     /// Writes `Failed` while containers run (STATUS-TRUTH).
@@ -96,6 +98,7 @@ impl Defect {
                 | Defect::ActsBeforeItIsWritten
                 | Defect::GivesTooMuch
                 | Defect::HidesResizes
+                | Defect::KeepsOldWeights
                 | Defect::TakesBackTheEnd
                 | Defect::ReportsEarly
                 | Defect::SaysNothing

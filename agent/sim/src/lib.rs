@@ -11,6 +11,7 @@ pub mod api_side;
 pub mod api_watch;
 mod apply;
 mod calls;
+mod cgroups;
 pub mod checks;
 pub mod cluster;
 pub mod defects;

@@ -170,6 +170,9 @@ impl World {
             if call.incarnation != self.incarnation {
                 break;
             }
+            if let Step::PodCgroup(cgroup) = step {
+                self.set_cgroup(key, cgroup);
+            }
             if let Step::PodLevel { record } = step {
                 self.was_written(key, None, record);
                 self.actuate(key, None, record);

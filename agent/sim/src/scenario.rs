@@ -343,6 +343,9 @@ fn live(world: &mut World) -> Result<(), Violation> {
     for wrong in world.unresized() {
         world.checks.report("LIVENESS", wrong);
     }
+    for wrong in world.underweight() {
+        world.checks.report("CGROUP-MATCH", wrong);
+    }
     for missing in world.undebugged() {
         world.checks.report("LIVENESS", format!("ephemeral container {missing}"));
     }

@@ -15,6 +15,7 @@ use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_manager::Leftovers;
 use agent_core::pod_worker::{TerminatingRecord, WorkerContext, longest_call};
+use agent_core::resources::cgroups::CgroupValues;
 use agent_core::runtime::effect::{Effect, EffectError};
 use agent_core::runtime::observed::{ContainerState, RuntimeHint};
 use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
@@ -79,7 +80,7 @@ pub struct Disk {
     /// The newest attempt of each container that left a log; only in runs with changes in place.
     pub logs: BTreeMap<(PodUid, String), u32>,
     /// Pods' cgroups; a reboot takes them away.
-    pub cgroups: BTreeSet<PodUid>,
+    pub cgroups: BTreeMap<PodUid, CgroupValues>,
     /// What pods were given.
     pub allocated: Allocations,
     /// What their containers have, as the agent remembers it.
@@ -462,14 +463,6 @@ impl World {
     }
 
     /// The faults that strike on their own.
-    /// What the container manager does now and then: once every source was read, cgroups of pods without a worker go. An
-    /// agent that died before it had made the pod's directory leaves one of which nobody else knows.
-    fn sweep_cgroups(&mut self) {
-        if let Some(node) = self.node.as_ref().filter(|node| node.is_synced()) {
-            self.disk.cgroups.retain(|uid| node.workers().contains_key(uid));
-        }
-    }
-
     fn second(&mut self) {
         self.queue.after(Duration::from_secs(1), Event::Second);
         self.api_second();

@@ -1,5 +1,5 @@
 //! Seeds with pods that are given other amounts while they live: each runs twice and must leave the same trace; ALLOC-CAP,
-//! ALLOC-DURABLE and RESIZE-TOLD can fail.
+//! ALLOC-DURABLE and RESIZE-TOLD and CGROUP-MATCH can fail.
 
 mod common;
 
@@ -24,4 +24,9 @@ fn alloc_durable_can_fail() {
 #[test]
 fn resize_told_can_fail() {
     common::caught(run_resizing, Defect::HidesResizes, "RESIZE-TOLD");
+}
+
+#[test]
+fn cgroup_match_can_fail() {
+    common::caught(run_resizing, Defect::KeepsOldWeights, "CGROUP-MATCH");
 }

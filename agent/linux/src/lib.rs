@@ -18,6 +18,8 @@ pub mod eviction_signals;
 pub mod files;
 pub mod heap;
 pub mod host_channel;
+#[cfg(test)]
+mod kernel_cgroup;
 pub mod kernel_log;
 pub mod log_follow;
 pub mod log_rotation;

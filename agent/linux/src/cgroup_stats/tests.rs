@@ -1,10 +1,12 @@
-//! A hierarchy made of files.
+//! A hierarchy made of files, and one of the kernel's.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use agent_core::stats::usage::Memory;
 
 use super::*;
+use crate::kernel_cgroup::KernelCgroup;
 
 fn write(dir: &Path, files: &[(&str, &str)]) {
     fs::create_dir_all(dir).unwrap();
@@ -98,4 +100,42 @@ fn this_machine() {
     let (usage, network) = node(Wall(1));
     assert!(usage.cpu.total_ns.unwrap() > 0 && usage.memory.working_set.unwrap() > 0);
     assert!(usage.tasks.threads.unwrap() > 1 && network.is_some() && boot_time().unwrap() > Wall(0));
+}
+
+/// Cgroups of pods come and go all the time while they are read: whatever a reader meets, a pod that stays is told whole, and
+/// one that goes is told or is not.
+#[test]
+fn cgroups_that_vanish_while_they_are_read() {
+    let Some(kernel) = KernelCgroup::make("vanishing") else { return };
+    let (root, id) = (kernel.root(), "cd".repeat(32));
+    let pod = |n: usize| root.join(format!("kubepods.slice/kubepods-pod{n}.slice"));
+    let scope = |n: usize| pod(n).join(format!("cri-containerd-{id}.scope"));
+    let mut child = kernel.run_in(&scope(1));
+    let done = AtomicBool::new(false);
+    let (mut met, mut others) = (0, 0);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            for n in (2..10).cycle() {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                fs::create_dir_all(scope(n)).unwrap();
+                fs::remove_dir(scope(n)).unwrap();
+                fs::remove_dir(pod(n)).unwrap();
+            }
+        });
+        for _ in 0..2000 {
+            let found = snapshot_of(root, Path::new(PROC), &question(Extent::Summary)).unwrap();
+            let stays = found.pods.iter().find(|pod| pod.pod == "1");
+            let [(container, usage)] = &stays.unwrap().containers[..] else { panic!("{stays:?}") };
+            assert_eq!((container, usage.tasks.first), (&id, Some(child.id())), "{stays:?}");
+            let rest: Vec<_> = found.pods.iter().filter(|pod| pod.pod != "1").collect();
+            others += rest.len();
+            met += rest.iter().filter(|pod| pod.containers.is_empty()).count();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(others > 0 && met > 0, "none was met while it went: {met} of {others}");
 }

@@ -1,4 +1,4 @@
-//! Against directories that look like a hierarchy.
+//! Against directories that look like a hierarchy, and cgroups of the kernel.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::path::Path;
 use agent_core::resources::cgroups::CpuMax;
 
 use super::*;
+use crate::kernel_cgroup::KernelCgroup;
 
 fn hierarchy(root: &Path, driver: CgroupDriver) -> LinuxCgroups {
     std::fs::write(root.join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
@@ -71,4 +72,26 @@ async fn removal_takes_what_is_below() {
     std::fs::write(root.path().join("kubepods.slice/kubepods-pod2.slice/file"), "").unwrap();
     let error = cgroups.remove(&pods.child("pod2")).await.unwrap_err();
     assert!(error.to_string().contains("kubepods-pod2.slice"), "{error}");
+}
+
+/// The kernel refuses to remove what somebody is in (EBUSY): that is told and can be tried again, nothing is lost, and whoever
+/// removes the cgroup as a whole ends them first.
+#[test]
+fn a_busy_cgroup_is_told_and_goes_with_what_is_in_it() {
+    let Some(kernel) = KernelCgroup::make("busy") else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let directories = Arc::new(Directories::at(kernel.root().to_owned(), CgroupDriver::Cgroupfs));
+    let cgroups = LinuxCgroups { directories, systemd: None };
+    let name = CgroupName::default().child("kubepods").child("pod1-a");
+    let dir = kernel.root().join("kubepods/pod1-a");
+    let mut child = kernel.run_in(&dir.join("container"));
+
+    let error = directories::remove(&dir).unwrap_err();
+    assert_eq!(error.class, Class::Conflict, "look again: {error}");
+    assert!(error.object.ends_with("pod1-a/container") && error.message.contains("busy"), "{error}");
+    assert_eq!(child.try_wait().unwrap(), None, "it runs on");
+
+    assert!(runtime.block_on(cgroups.remove(&name)).unwrap());
+    assert!(!child.wait().unwrap().success(), "it was ended");
+    assert!(!dir.exists() && !runtime.block_on(cgroups.remove(&name)).unwrap());
 }

@@ -63,6 +63,8 @@ pub struct PressureReport {
     pub kernel_kills: u32,
     /// How often the agent died.
     pub crashes: u32,
+    /// How often nothing could be read, of the machine or of its pods.
+    pub failures: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -251,8 +253,14 @@ impl Pressing {
             self.left = memory.available >> 20;
             let least = if self.was_short { HARD + RECLAIM } else { HARD };
             self.was_short = self.left < least;
+        } else if let EvictionEvent::Observed(_) = &event {
+            // Nothing could be read: nobody can be told to go before the next look.
+            self.owed = self.owed.map(|_| self.queue.now());
         }
         if let EvictionEvent::Measured(uses) = &event {
+            if uses.is_empty() && !self.pods.is_empty() {
+                self.report.failures += 1;
+            }
             self.measured.clone_from(uses);
         }
         let mut out = Outbox::new();
@@ -277,7 +285,9 @@ impl Pressing {
                     capacity: MEMORY << 20,
                 };
                 let pods = self.pods.values().map(|eater| eater.pod.clone()).collect();
-                let signals = [(Signal::MemoryAvailable, observation)].into();
+                let failed = self.rng.chance(20);
+                self.report.failures += u32::from(failed);
+                let signals = (!failed).then_some((Signal::MemoryAvailable, observation)).into_iter().collect();
                 let seen = Observed { signals, layout: Some(Layout::default()), pods };
                 self.answer(EvictionEvent::Observed(Box::new(seen)));
                 if self.defect == Some(PressureDefect::TakesForNothing) && !self.was_short {
@@ -286,7 +296,9 @@ impl Pressing {
             }
             EvictionAction::Measure(_) => {
                 let mut uses = Uses::new();
-                for (uid, eater) in &self.pods {
+                // A runtime that does not answer tells nothing of anybody.
+                let failed = self.rng.chance(20);
+                for (uid, eater) in self.pods.iter().filter(|_| !failed) {
                     // Of a pod that is being started nothing is known.
                     if !self.rng.chance(50) {
                         let memory = u64::try_from(eater.used << 20).ok();

@@ -19,8 +19,10 @@ fn every_seed_is_fair_and_replays() {
         all.evicted.extend(report.evicted);
         all.crashes += report.crashes;
         all.kernel_kills += report.kernel_kills;
+        all.failures += report.failures;
     }
-    assert!(all.evicted.len() > 100 && all.crashes > 100, "nothing was tried: {all:?}");
+    let counts = [all.crashes, all.failures, all.kernel_kills];
+    assert!(all.evicted.len() > 100 && counts.iter().all(|n| *n > 100), "nothing was tried: {all:?}");
 }
 
 fn caught(defect: PressureDefect, invariant: &str) {

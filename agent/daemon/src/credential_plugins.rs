@@ -26,6 +26,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 use crate::actor::Tasks;
+use crate::metrics::Metrics;
 use crate::sources::Sources;
 
 /// Most bytes of a program's complaint that are told.
@@ -87,6 +88,7 @@ pub struct Plugins {
     bin_dir: PathBuf,
     plugins: Vec<Plugin>,
     sources: Arc<dyn Sources>,
+    metrics: Metrics,
     tasks: Tasks,
 }
 
@@ -104,7 +106,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Plugins {
     /// `sources` has the pods' service accounts and their tokens.
     #[must_use]
-    pub fn new(bin_dir: &Path, providers: Vec<Provider>, sources: Arc<dyn Sources>, tasks: Tasks) -> Plugins {
+    pub fn new(
+        (bin_dir, providers): (&Path, Vec<Provider>),
+        sources: Arc<dyn Sources>,
+        metrics: Metrics,
+        tasks: Tasks,
+    ) -> Plugins {
         let plugin = |provider| Plugin {
             provider: Arc::new(provider),
             answers: Mutex::default(),
@@ -114,6 +121,7 @@ impl Plugins {
             bin_dir: bin_dir.to_owned(),
             plugins: providers.into_iter().map(plugin).collect(),
             sources,
+            metrics,
             tasks,
         }
     }
@@ -233,7 +241,7 @@ impl Plugins {
     }
 
     fn start(&self, plugin: &Plugin, image: String, held: Option<(Account, String)>) -> Shared<Asked> {
-        let (provider, tasks) = (plugin.provider.clone(), self.tasks.clone());
+        let (provider, tasks, metrics) = (plugin.provider.clone(), self.tasks.clone(), self.metrics.clone());
         let program = self.bin_dir.join(&provider.name);
         let asking = async move {
             let whom = held.as_ref().map(|(account, token)| (account, token.as_str()));
@@ -241,7 +249,10 @@ impl Plugins {
             let mut command = Command::new(program);
             command.args(&provider.args);
             command.envs(provider.env.iter().map(|variable| (&variable.name, &variable.value)));
-            let ran = run(command, input, &tasks).await.map_err(|why| {
+            let began = tasks.now().mono;
+            let ran = run(command, input, &tasks).await;
+            metrics.plugin_ran(&provider.name, tasks.now().mono.since(began), ran.is_err());
+            let ran = ran.map_err(|why| {
                 format!("error execing credential provider plugin {} for image {image}: {why}", provider.name)
             })?;
             answer(&provider, &ran, held.as_ref().map(|(_, token)| token.as_str())).map_err(|e| e.to_string())

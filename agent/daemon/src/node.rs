@@ -182,8 +182,14 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let sources = sources::of_cluster(drivers.cluster.as_ref(), &tasks);
         let pulls = Arc::new(PullRecords::new(&plan.root_dir, plan.pull_policy.clone()));
         pull_records::settle(&*images, &pulls, &tasks).await;
-        tasks.start(pull_records::follow_images(images.clone(), pulls.clone(), tasks.clone()));
-        let plugins = Plugins::new(&plan.plugins_dir, plan.plugins.clone(), sources.clone(), tasks.clone());
+        tasks.start(pull_records::follow_images(
+            images.clone(),
+            pulls.clone(),
+            drivers.metrics.clone(),
+            tasks.clone(),
+        ));
+        let programs = (plan.plugins_dir.as_path(), plan.plugins.clone());
+        let plugins = Plugins::new(programs, sources.clone(), drivers.metrics.clone(), tasks.clone());
         let plugins = Arc::new(plugins);
         let container_manager =
             drivers.cgroups.map(|plan| ContainerManager::new(plan, &drivers.metrics, &tasks));

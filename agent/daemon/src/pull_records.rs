@@ -21,6 +21,7 @@ use agent_core::time::Wall;
 use agent_linux::files::{self, Durability, FilesError};
 
 use crate::actor::Tasks;
+use crate::metrics::Metrics;
 use crate::pod_dirs::chain;
 
 const DIR_MODE: u32 = 0o700;
@@ -29,6 +30,35 @@ const FILE_MODE: u32 = 0o600;
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Upstream collects images this often.
 const PRUNE_EVERY: Duration = Duration::from_secs(5 * 60);
+
+/// Whether a pod may use an image that is there, in upstream's words ([`Check::label`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// Nobody has to show anything for it.
+    PolicyAllowed,
+    /// It was pulled with what the pod has.
+    RecordFound,
+    /// Only if it can be pulled with what the pod has.
+    MustAuthenticate,
+}
+
+impl Check {
+    /// It may.
+    #[must_use]
+    pub fn may_use(self) -> bool {
+        self != Check::MustAuthenticate
+    }
+
+    /// `result` of `kubelet_imagemanager_image_mustpull_checks_total`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Check::PolicyAllowed => "credentialPolicyAllowed",
+            Check::RecordFound => "credentialRecordFound",
+            Check::MustAuthenticate => "mustAuthenticate",
+        }
+    }
+}
 
 /// The records of a node.
 #[derive(Debug)]
@@ -106,13 +136,14 @@ impl PullRecords {
 
     /// Whether a pod that spells the image like this and has these credentials for it may use `image_ref`, which is on the
     /// node.
-    pub fn may_use(&self, image: &str, image_ref: &str, credentials: &[Credential], now: Wall) -> bool {
+    pub fn check(&self, image: &str, image_ref: &str, credentials: &[Credential], now: Wall) -> Check {
         let under_way = self.lock();
         let pulls = under_way.get(image).copied().unwrap_or(0);
         let known = self.known(image_ref, image, pulls);
         match access(&self.policy, image, &known, credentials) {
-            Access::Granted => true,
-            Access::MustPull => false,
+            Access::Allowed => Check::PolicyAllowed,
+            Access::Granted => Check::RecordFound,
+            Access::MustPull => Check::MustAuthenticate,
             Access::GrantedBy(origin) => {
                 if let Known::Pulled(record) = &known
                     && let Some(record) = record.with(image, Some(&Source::Secret(origin)), now)
@@ -120,9 +151,16 @@ impl PullRecords {
                 {
                     tracing::warn!(image, error = %chain(&error), "who may use the image is not remembered");
                 }
-                true
+                Check::RecordFound
             }
         }
+    }
+
+    /// How many there are: of pulls that were begun, of images that were pulled.
+    #[must_use]
+    pub fn sizes(&self) -> (usize, usize) {
+        let count = |at: &PathBuf| files::visible_names(at).map_or(0, |names| names.len());
+        (count(&self.pulling), count(&self.pulled))
     }
 
     /// Whether it depends on the pod's service account who may use `image_ref`.
@@ -270,7 +308,12 @@ pub async fn settle<I: ImageService>(images: &I, records: &Arc<PullRecords>, tas
 }
 
 /// Removes the records of images that are gone, as often as upstream collects images.
-pub async fn follow_images<I: ImageService>(images: Arc<I>, records: Arc<PullRecords>, tasks: Tasks) {
+pub async fn follow_images<I: ImageService>(
+    images: Arc<I>,
+    records: Arc<PullRecords>,
+    metrics: Metrics,
+    tasks: Tasks,
+) {
     while !records.is_off() {
         let asked = tasks.now();
         if !records.are_empty() {
@@ -278,6 +321,10 @@ pub async fn follow_images<I: ImageService>(images: Arc<I>, records: Arc<PullRec
                 Ok(list) => forget(&records, list, asked.wall, &tasks).await,
                 Err(error) => tracing::debug!(%error, "images not listed; records of pulled images stay"),
             }
+        }
+        let counted = records.clone();
+        if let Some(sizes) = tasks.blocking(move || counted.sizes()).await {
+            metrics.pull_records(sizes);
         }
         tasks.wait_until(asked.mono.after(PRUNE_EVERY)).await;
     }

@@ -85,7 +85,8 @@ fn given_milli(p: &Pod, given: &PodAllocation) -> i64 {
     if let Some(own) = &given.pod {
         return milli(own);
     }
-    let of: BTreeMap<&str, i64> = given.containers.iter().map(|(name, r)| (name.as_str(), milli(r))).collect();
+    let of: BTreeMap<&str, i64> =
+        given.containers.iter().map(|(name, r)| (name.as_str(), milli(r))).collect();
     let of = |name: &str| of.get(name).copied().unwrap_or_default();
     let (mut sidecars, mut most) = (0, 0);
     for init in pod::init_containers(p) {

@@ -287,7 +287,8 @@ impl Pressing {
                 let pods = self.pods.values().map(|eater| eater.pod.clone()).collect();
                 let failed = self.rng.chance(20);
                 self.report.failures += u32::from(failed);
-                let signals = (!failed).then_some((Signal::MemoryAvailable, observation)).into_iter().collect();
+                let signals =
+                    (!failed).then_some((Signal::MemoryAvailable, observation)).into_iter().collect();
                 let seen = Observed { signals, layout: Some(Layout::default()), pods };
                 self.answer(EvictionEvent::Observed(Box::new(seen)));
                 if self.defect == Some(PressureDefect::TakesForNothing) && !self.was_short {

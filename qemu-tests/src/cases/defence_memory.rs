@@ -193,10 +193,7 @@ fn oom(cx: &mut CaseContext<'_>) -> Result<()> {
     ] {
         client.create::<Pod>(&pods, holder("beyond", 60, &resources))?;
         let ended = await_killed(cluster, "beyond")?;
-        ensure!(
-            (ended.reason.as_deref(), ended.exit_code) == (Some("OOMKilled"), 137),
-            "{class}: {ended:?}"
-        );
+        ensure!((ended.reason.as_deref(), ended.exit_code) == (Some("OOMKilled"), 137), "{class}: {ended:?}");
         let pod = client.get::<Pod>(&pods, "beyond")?.context("pod beyond")?;
         let is = pod.status.and_then(|s| s.qos_class);
         ensure!(is.as_deref() == Some(class), "{is:?} in place of {class}");

@@ -47,7 +47,10 @@ pub fn run(
         };
     }
     command.env("SHELL", "/bin/sh").env("TERM", "dumb");
-    command.stdin(File::open(&stdin)?).stdout(File::create(&stdout)?).stderr(File::create(dir.join("stderr"))?);
+    command
+        .stdin(File::open(&stdin)?)
+        .stdout(File::create(&stdout)?)
+        .stderr(File::create(dir.join("stderr"))?);
     let mut guarded = Guarded::spawn(run, &mut command)?;
     let ended = guarded.wait(limit)?;
     let shown = String::from_utf8_lossy(&fs::read(&stdout)?).into_owned();

@@ -237,7 +237,9 @@ pub enum Known {
 /// Whether a pod may use an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// As it is.
+    /// As it is: the policy does not ask who it is.
+    Allowed,
+    /// As it is: it is recorded.
     Granted,
     /// As it is; its Secret is to be remembered.
     GrantedBy(Origin),
@@ -282,7 +284,7 @@ impl Policy {
 #[must_use]
 pub fn access(policy: &Policy, image: &str, known: &Known, credentials: &[Credential]) -> Access {
     if !policy.verifies(image, known) {
-        return Access::Granted;
+        return Access::Allowed;
     }
     let Known::Pulled(record) = known else { return Access::MustPull };
     let Some(of) = record.credential_mapping.get(reference::name(image)) else { return Access::MustPull };

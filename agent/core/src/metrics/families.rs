@@ -267,6 +267,32 @@ pub static IMAGE_PULL: Histogram<1> = histogram(
     PULL,
     "Seconds that a pull took which succeeded, by size of the image.",
 );
+/// Answers to whether a pod may use an image that is there: `credentialPolicyAllowed`, `credentialRecordFound`,
+/// `mustAuthenticate`.
+pub static MUST_PULL_CHECKS: Counter<1> = counter(
+    "kubelet_imagemanager_image_mustpull_checks_total",
+    ["result"],
+    "Times that it was looked up whether a pod may use an image that is there, by what came of it.",
+);
+/// Pulls that were begun, on disk.
+pub static PULL_INTENTS: Gauge<0> =
+    gauge("kubelet_imagemanager_ondisk_pullintents", [], "Records on disk of pulls that were begun.");
+/// Images that were pulled, on disk.
+pub static PULLED_RECORDS: Gauge<0> =
+    gauge("kubelet_imagemanager_ondisk_pulledrecords", [], "Records on disk of images that were pulled.");
+/// Runs of credential-provider plugins.
+pub static PLUGIN_DURATION: Histogram<1> = histogram(
+    "kubelet_credential_provider_plugin_duration",
+    ["plugin_name"],
+    COMMON,
+    "Seconds that a credential-provider plugin took to answer.",
+);
+/// Those that failed.
+pub static PLUGIN_ERRORS: Counter<1> = counter(
+    "kubelet_credential_provider_plugin_errors_total",
+    ["plugin_name"],
+    "Failures of credential-provider plugins.",
+);
 /// Refusals.
 pub static ADMISSION_REJECTIONS: Counter<1> =
     counter("kubelet_admission_rejections_total", ["reason"], "Pods that the node refused.");

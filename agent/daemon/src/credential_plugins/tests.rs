@@ -12,6 +12,7 @@ use agent_core::volume::{Fetched, ObjectRef};
 use agent_linux::clock::LinuxClock;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use orlop_config::kubelet::FeatureGates;
 use serde_json::Value;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -20,7 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
+use crate::metrics::Scrape;
 use crate::sources::{Claimed, FoundAccount, HeldToken, no_cluster};
+use crate::status::PodViews;
 use crate::testing::VirtualClock;
 
 const IMAGE: &str = "r.example/team/app";
@@ -93,6 +96,7 @@ impl Sources for Accounts {
 struct World {
     dir: TempDir,
     plugins: Plugins,
+    metrics: Metrics,
 }
 
 impl World {
@@ -110,8 +114,9 @@ impl World {
         std::fs::write(&config, config_text("p", more)).unwrap();
         let providers = load(&config, dir.path(), true).unwrap();
         let tasks = Tasks::new(Arc::new(LinuxClock), CancellationToken::new());
-        let plugins = Plugins::new(dir.path(), providers, Arc::new(Accounts), tasks);
-        World { dir, plugins }
+        let metrics = Metrics::new(Arc::new(LinuxClock));
+        let plugins = Plugins::new((dir.path(), providers), Arc::new(Accounts), metrics.clone(), tasks);
+        World { dir, plugins, metrics }
     }
 
     async fn ask(&self, pod: &str, account: &str) -> Vec<Credential> {
@@ -196,11 +201,30 @@ async fn tokens_are_given_and_answers_are_their_accounts() {
 
 #[tokio::test]
 async fn what_fails_gives_nothing_and_is_asked_again() {
-    for script in ["echo geheim; exit 3", "echo geheim", "echo why >&2; kill -9 $$", "echo '{}'"] {
+    // Whether the program itself failed, as upstream counts it.
+    for (script, errors) in [
+        ("echo geheim; exit 3", Some(2)),
+        ("echo geheim", None),
+        ("echo why >&2; kill -9 $$", Some(2)),
+        ("echo '{}'", None),
+    ] {
         let w = World::new(script, "");
         assert!(w.ask("a", "").await.is_empty(), "{script}");
         assert!(w.ask("a", "").await.is_empty(), "{script}");
         assert_eq!(w.calls(), 2, "{script}");
+        let text = w.metrics.text(&Scrape {
+            node_name: "n",
+            version: "v",
+            cgroup_version: 2,
+            gates: &FeatureGates::default(),
+            desired: &DesiredPods::new(),
+            statuses: &PodViews::new(),
+        });
+        let of = |series: &str| {
+            let start = format!("kubelet_credential_provider_plugin_{series}{{plugin_name=\"p\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&start)?.parse::<u32>().ok())
+        };
+        assert_eq!((of("duration_count"), of("errors_total")), (Some(2), errors), "{script}");
     }
     let tasks = Tasks::new(Arc::new(LinuxClock), CancellationToken::new());
     let shell = |script: &str| {

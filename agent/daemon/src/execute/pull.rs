@@ -16,7 +16,7 @@ use agent_core::time::Wall;
 use tracing::warn;
 
 use super::{Executor, error, said};
-use crate::pull_records::PullRecords;
+use crate::pull_records::{Check, PullRecords};
 
 /// Largest file of credentials that is read, bytes (upstream's limit for what it fetches).
 const FILE_MAX: u64 = 10 << 20;
@@ -37,18 +37,19 @@ pub(super) async fn look<R: Runtime, I: ImageService>(
     let (written, own) = (user.written.clone(), user.credentials.clone());
     let now = executor.tasks.now().wall;
     let judged = executor.tasks.blocking(move || {
-        let granted = records.may_use(&written, id.as_str(), &own, now);
-        (granted, !granted && records.has_accounts(&written, id.as_str()))
+        let check = records.check(&written, id.as_str(), &own, now);
+        (check, !check.may_use() && records.has_accounts(&written, id.as_str()))
     });
-    let (mut may_use, by_account) = judged.await.unwrap_or((false, false));
+    let (mut check, by_account) = judged.await.unwrap_or((Check::MustAuthenticate, false));
     if by_account {
         let repository = images::repository(image);
         user.credentials.extend(executor.plugins.credentials(&repository, key, &user.account).await);
         let (records, id, now) = (executor.records.clone(), info.id.clone(), executor.tasks.now().wall);
-        let judged = move || records.may_use(&user.written, id.as_str(), &user.credentials, now);
-        may_use = executor.tasks.blocking(judged).await.unwrap_or(false);
+        let judged = move || records.check(&user.written, id.as_str(), &user.credentials, now);
+        check = executor.tasks.blocking(judged).await.unwrap_or(Check::MustAuthenticate);
     }
-    Ok(EffectOk::Image(may_use.then_some(info)))
+    executor.metrics.must_pull_checked(check.label());
+    Ok(EffectOk::Image(check.may_use().then_some(info)))
 }
 
 pub(super) async fn pull<R: Runtime, I: ImageService>(
@@ -69,9 +70,11 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
         return attempt_all(executor, image, credentials).await.map(|(info, _)| EffectOk::Image(Some(info)));
     }
     let (records, begun) = (executor.records.clone(), written.clone());
-    let Some(begun) = executor.tasks.blocking(move || records.begin(&begun)).await else {
+    let begin = move || (records.begin(&begun), records.sizes());
+    let Some((begun, sizes)) = executor.tasks.blocking(begin).await else {
         return Err(super::gave_up("the agent stops"));
     };
+    executor.metrics.pull_records(sizes);
     begun.map_err(|e| error(e.into()))?;
     // Dropped before its end, the intent stays on disk: the runtime may go on pulling.
     let under_way = UnderWay { records: executor.records.clone(), image: Some(written) };
@@ -81,7 +84,14 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
         Ok((info, source)) => (Ok((info.id.clone(), source)), Ok(EffectOk::Image(Some(info)))),
         Err(e) => (Err(()), Err(e)),
     };
-    executor.tasks.blocking(move || under_way.end(outcome, now)).await;
+    let records = executor.records.clone();
+    let ended = executor.tasks.blocking(move || {
+        under_way.end(outcome, now);
+        records.sizes()
+    });
+    if let Some(sizes) = ended.await {
+        executor.metrics.pull_records(sizes);
+    }
     told
 }
 

@@ -184,13 +184,14 @@ fn rig(pulls: usize) -> Rig {
     let records = PullRecords::new(dir.path(), off);
     let handlers = Arc::new(Hanging);
     let sources = crate::sources::of_cluster::<NoServer>(None, &tasks);
-    let plugins = Plugins::new(dir.path(), Vec::new(), sources.clone(), tasks.clone());
+    let metrics = Metrics::new(Arc::new(VirtualClock::new()));
+    let plugins = Plugins::new((dir.path(), Vec::new()), sources.clone(), metrics.clone(), tasks.clone());
     let executor = Executor::new(
         (driver.clone(), driver.clone(), handlers, driver.clone()),
         (dirs, sources, None),
         (Arc::new(records), Arc::new(plugins)),
         pulls,
-        (tasks.clone(), Metrics::new(Arc::new(VirtualClock::new()))),
+        (tasks.clone(), metrics),
         to_pleg,
     );
     let (to, answers) = tasks.mailbox();

@@ -130,6 +130,33 @@ impl Metrics {
     }
 }
 
+impl Metrics {
+    /// It was looked up whether a pod may use an image that is there.
+    pub fn must_pull_checked(&self, result: &'static str) {
+        self.with(|state| state.main.count(&families::MUST_PULL_CHECKS, [result]));
+    }
+
+    /// So many pulls that were begun and images that were pulled are on record.
+    pub fn pull_records(&self, (intents, pulled): (usize, usize)) {
+        // A disk does not hold more files than are exact.
+        #[allow(clippy::cast_precision_loss)]
+        self.with(|state| {
+            state.main.set(&families::PULL_INTENTS, [], intents as f64);
+            state.main.set(&families::PULLED_RECORDS, [], pulled as f64);
+        });
+    }
+
+    /// A credential-provider plugin has answered, or failed to.
+    pub fn plugin_ran(&self, name: &str, took: Duration, failed: bool) {
+        self.with(|state| {
+            state.main.observe(&families::PLUGIN_DURATION, [name], took.as_secs_f64());
+            if failed {
+                state.main.count(&families::PLUGIN_ERRORS, [name]);
+            }
+        });
+    }
+}
+
 impl State {
     /// A container of the pod failed to start (`failed`), or one has run.
     pub(super) fn user_namespace_tried(&mut self, pod: &PodUid, failed: bool) {

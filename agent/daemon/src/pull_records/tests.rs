@@ -45,22 +45,24 @@ fn a_pull_is_its_pullers_also_for_the_next_agent() {
     let root = tempfile::tempdir().unwrap();
     let r = records(root.path());
     r.settle(&[], Wall(0)).unwrap();
-    assert!(r.may_use("a:1", ID, &[], Wall(0)), "it was there before");
+    assert_eq!(r.check("a:1", ID, &[], Wall(0)), Check::PolicyAllowed, "it was there before");
     r.begin("a:1").unwrap();
-    assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(0)), "it is being pulled");
+    let being_pulled = r.check("a:1", ID, &with(origin("s")), Wall(0));
+    assert_eq!((being_pulled, r.sizes()), (Check::MustAuthenticate, (1, 0)));
     r.pulled("a:1", ID, Some(&Source::Secret(origin("s"))), Wall(1));
-    assert_eq!(count(&r.pulling), 0);
+    assert_eq!((count(&r.pulling), r.sizes()), (0, (0, 1)));
+    assert_eq!(r.check("a:1", ID, &with(origin("s")), Wall(1)), Check::RecordFound);
     for agent in [r, records(root.path())] {
         agent.settle(&[image(ID, "a:1")], Wall(2)).unwrap();
-        assert!(agent.may_use("a:1", ID, &with(origin("s")), Wall(2)));
-        assert!(!agent.may_use("a:1", ID, &with(origin("t")), Wall(2)));
-        assert!(!agent.may_use("a:1", ID, &[], Wall(2)));
+        assert!(agent.check("a:1", ID, &with(origin("s")), Wall(2)).may_use());
+        assert!(!agent.check("a:1", ID, &with(origin("t")), Wall(2)).may_use());
+        assert!(!agent.check("a:1", ID, &[], Wall(2)).may_use());
     }
     // The same password under another name is remembered by that name, too.
     let alias = Origin { name: "alias".to_owned(), ..origin("s") };
-    assert!(records(root.path()).may_use("a:1", ID, &with(alias.clone()), Wall(3)));
+    assert!(records(root.path()).check("a:1", ID, &with(alias.clone()), Wall(3)).may_use());
     let renewed = Origin { credential_hash: "new".to_owned(), ..alias };
-    assert!(records(root.path()).may_use("a:1", ID, &with(renewed), Wall(4)));
+    assert!(records(root.path()).check("a:1", ID, &with(renewed), Wall(4)).may_use());
     let agent = records(root.path());
     let second = 1_000_000_000;
     agent.prune(&[image(ID, "a:1")], Wall(5 * second)).unwrap();
@@ -77,14 +79,14 @@ fn a_pull_that_outlived_the_agent_is_nobodys_until_it_is_pulled_again() {
     r.begin("a:1").unwrap();
     drop(r);
     let r = records(root.path());
-    assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(0)));
+    assert!(!r.check("a:1", ID, &with(origin("s")), Wall(0)).may_use());
     r.settle(&[image("sha256:bb", "b:1"), image(ID, "a:1")], Wall(1)).unwrap();
     assert_eq!((count(&r.pulling), count(&r.pulled)), (0, 1));
-    assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(1)));
+    assert!(!r.check("a:1", ID, &with(origin("s")), Wall(1)).may_use());
     r.begin("a:1").unwrap();
     r.pulled("a:1", ID, Some(&Source::Secret(origin("s"))), Wall(2));
-    assert!(r.may_use("a:1", ID, &with(origin("s")), Wall(2)));
-    assert!(r.may_use("b:1", "sha256:bb", &[], Wall(2)), "that one was there before");
+    assert!(r.check("a:1", ID, &with(origin("s")), Wall(2)).may_use());
+    assert!(r.check("b:1", "sha256:bb", &[], Wall(2)).may_use(), "that one was there before");
 }
 
 #[test]
@@ -97,14 +99,14 @@ fn two_pulls_at_once_and_one_that_failed() {
     assert_eq!(count(&r.pulling), 1, "the other one goes on");
     r.pulled("a:1", ID, None, Wall(1));
     assert_eq!((count(&r.pulling), count(&r.pulled)), (0, 1));
-    assert!(r.may_use("a:1", ID, &[], Wall(1)), "it wants no credential");
+    assert!(r.check("a:1", ID, &[], Wall(1)).may_use(), "it wants no credential");
     r.begin("b:1").unwrap();
     r.abandoned("b:1");
-    assert!(!r.may_use("b:1", "sha256:bb", &[], Wall(1)), "the runtime may have pulled it");
+    assert!(!r.check("b:1", "sha256:bb", &[], Wall(1)).may_use(), "the runtime may have pulled it");
     r.begin("b:1").unwrap();
     r.failed("b:1");
     assert_eq!(count(&r.pulling), 0);
-    assert!(r.may_use("b:1", "sha256:bb", &[], Wall(1)));
+    assert!(r.check("b:1", "sha256:bb", &[], Wall(1)).may_use());
 }
 
 #[test]
@@ -115,13 +117,13 @@ fn what_cannot_be_read_opens_nothing() {
     for (directory, image) in [(&r.pulled, ID), (&r.pulling, "b:1")] {
         std::fs::write(directory.join(file_name(image)), "{").unwrap();
     }
-    assert!(!r.may_use("a:1", ID, &with(origin("s")), Wall(0)));
-    assert!(!r.may_use("b:1", "sha256:bb", &with(origin("s")), Wall(0)));
+    assert!(!r.check("a:1", ID, &with(origin("s")), Wall(0)).may_use());
+    assert!(!r.check("b:1", "sha256:bb", &with(origin("s")), Wall(0)).may_use());
     r.begin("a:1").unwrap();
     r.pulled("a:1", ID, Some(&Source::Secret(origin("s"))), Wall(1));
-    assert!(r.may_use("a:1", ID, &with(origin("s")), Wall(1)), "it was mended");
+    assert!(r.check("a:1", ID, &with(origin("s")), Wall(1)).may_use(), "it was mended");
     std::fs::write(r.pulled.join("other"), "{").unwrap();
     r.settle(&[image(ID, "a:1")], Wall(2)).unwrap();
     let off = PullRecords::new(root.path(), Policy { verification: None, allowlist: Vec::new() });
-    assert!(off.is_off() && off.may_use("b:1", "sha256:bb", &[], Wall(0)));
+    assert!(off.is_off() && off.check("b:1", "sha256:bb", &[], Wall(0)).may_use());
 }

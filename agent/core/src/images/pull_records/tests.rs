@@ -104,7 +104,7 @@ fn who_may_use_what_was_pulled() {
         (pulled(&by_secret), vec![], Access::MustPull),
         (pulled(&open), vec![], Access::Granted),
         (pulled(&Record::new(ID, at(0))), vec![credential("s", "h")], Access::MustPull),
-        (Known::Preloaded, vec![], Access::Granted),
+        (Known::Preloaded, vec![], Access::Allowed),
         (Known::Pulling, vec![credential("s", "h")], Access::MustPull),
         (Known::Unreadable, vec![credential("s", "h")], Access::MustPull),
     ];

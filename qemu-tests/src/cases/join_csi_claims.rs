@@ -166,6 +166,24 @@ fn is_measured(joined: &Joined, name: &str) -> Result<()> {
     let figures = ["capacityBytes", "usedBytes", "inodes", "inodesUsed"].map(|key| found[key].as_i64());
     let expected = [CAPACITY, CAPACITY / 10, CAPACITY, CAPACITY / 10].map(Some);
     ensure!(figures == expected, "{figures:?} and not {expected:?}");
+    let metrics = joined.cluster.client().raw("/api/v1/nodes/first/proxy/metrics")?;
+    let claim = "{namespace=\"default\",persistentvolumeclaim=\"csi\"}";
+    for (series, value) in [
+        (format!("kubelet_volume_stats_capacity_bytes{claim}"), CAPACITY),
+        (format!("kubelet_volume_stats_available_bytes{claim}"), CAPACITY / 10 * 9),
+        (format!("kubelet_volume_stats_used_bytes{claim}"), CAPACITY / 10),
+        (format!("kubelet_volume_stats_inodes{claim}"), CAPACITY),
+        (format!("kubelet_volume_stats_inodes_free{claim}"), CAPACITY / 10 * 9),
+        (format!("kubelet_volume_stats_inodes_used{claim}"), CAPACITY / 10),
+    ] {
+        let line = format!("{series} {value}");
+        ensure!(metrics.lines().any(|l| l == line), "/metrics has no line {line:?}");
+    }
+    for state in ["desired", "actual"] {
+        let of = format!("{{plugin_name=\"kubernetes.io/csi\",state=\"{state}_state_of_world\"}} 2");
+        let line = format!("volume_manager_total_volumes{of}");
+        ensure!(metrics.lines().any(|l| l == line), "/metrics has no line {line:?}");
+    }
     Ok(())
 }
 

@@ -30,6 +30,7 @@ pub mod join_claims;
 pub mod join_clock;
 pub mod join_cloud;
 pub mod join_csi;
+pub mod join_csi_block;
 pub mod join_csi_claims;
 pub mod join_env_files;
 pub mod join_images;
@@ -94,6 +95,7 @@ pub fn all() -> Vec<Case> {
         join_volumes::CASES,
         join_claims::CASES,
         join_csi::CASES,
+        join_csi_block::CASES,
         join_csi_claims::CASES,
         join_clock::CASES,
         api::CASES,

@@ -18,6 +18,7 @@ pub mod build;
 pub mod churn;
 pub mod client;
 pub mod crowd;
+pub mod csi_block;
 pub mod csi_driver;
 pub mod debs;
 pub mod fixture;

@@ -6,6 +6,7 @@
 //! the runtime is let finish when the node stops, for a moment, so that the next incarnation starts clean.
 
 mod csi;
+mod csi_devices;
 mod csi_expand;
 mod pull;
 mod resize;

@@ -25,6 +25,7 @@ use agent_linux::volumes::{self, VolumeError, sub_path};
 
 mod actuated;
 mod csi;
+mod devices;
 pub mod log_links;
 mod logs;
 mod users;
@@ -131,8 +132,8 @@ impl PodDirs {
         }
         let _one = self.lock(uid);
         let name = Path::new(&volume.path).file_name().unwrap_or_default();
-        let _alone =
-            matches!(volume.work, Work::Bind(_)).then(|| one_of(&self.shared, name.as_encoded_bytes()));
+        let _alone = matches!(volume.work, Work::Bind(_) | Work::Device(_))
+            .then(|| one_of(&self.shared, name.as_encoded_bytes()));
         volumes::set_up(&own, volume, files, now)
     }
 

@@ -24,6 +24,7 @@ pub mod kernel_log;
 pub mod log_follow;
 pub mod log_rotation;
 pub mod logind;
+pub mod loop_device;
 pub mod machine;
 pub mod network;
 pub mod network_changes;

@@ -7,6 +7,8 @@
 mod atomic_writer;
 mod bind;
 pub mod csi;
+pub mod csi_block;
+pub mod device;
 pub mod env_file;
 mod host_path;
 mod ownership;
@@ -16,6 +18,7 @@ use std::io;
 use std::path::Path;
 
 use agent_core::time::Wall;
+use agent_core::volume::device::DEVICES;
 use agent_core::volume::mount_table::{self, MountPoint};
 use agent_core::volume::payload::Payload;
 use agent_core::volume::{Medium, SetUp, Work};
@@ -61,6 +64,7 @@ pub fn set_up(
         Work::HostPath(kind) => host_path::check(path, *kind)?,
         // Its driver's.
         Work::Csi(_) => {}
+        Work::Device(work) => device::set_up(pod_dir, volume, work)?,
         Work::Bind(work) => return bind::mount_at(pod_dir, volume, work),
         Work::EmptyDir { medium, marker } => {
             let made = make(pod_dir, path, *medium, Path::new(marker))?;
@@ -138,13 +142,15 @@ fn make_below(root: &Path, path: &Path) -> Result<(), FilesError> {
     way.into_iter().filter(|p| !p.is_dir()).try_for_each(|p| files::make_dir(p, NESTED_MODE))
 }
 
-/// Unmounts everything below a pod's directory and removes its volumes. What is not there is a success.
+/// Unmounts everything below a pod's directory and removes its volumes; its devices, too. What is not there is a success.
 ///
 /// # Errors
 /// A mount that is in use, or a directory that cannot be removed.
 pub fn tear_down(pod_dir: &Path) -> Result<(), FilesError> {
     unmount_below(pod_dir)?;
     sub_path::remove(pod_dir)?;
+    device::tear_down(pod_dir)?;
+    remove_tree(&pod_dir.join(DEVICES))?;
     remove_tree(&pod_dir.join(VOLUMES))?;
     remove_tree(&pod_dir.join("plugins"))
 }

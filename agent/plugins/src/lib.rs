@@ -16,7 +16,7 @@ use agent_core::csi::{NodeInfo, PluginInfo};
 use hyper_util::rt::TokioIo;
 use orlop_proto::csi::v1::node_client::NodeClient;
 use orlop_proto::csi::v1::volume_capability::access_mode::Mode;
-use orlop_proto::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
+use orlop_proto::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use orlop_proto::csi::v1::{
     CapacityRange, NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest,
     NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
@@ -191,6 +191,7 @@ fn capability(of: &Capability) -> VolumeCapability {
         mount_flags: of.flags.clone(),
         volume_mount_group: of.group.map(|group| group.to_string()).unwrap_or_default(),
     };
+    let kind = if of.block { AccessType::Block(BlockVolume {}) } else { AccessType::Mount(mount) };
     let mode = match of.access {
         Access::Unknown => Mode::Unknown,
         Access::SingleNodeWriter => Mode::SingleNodeWriter,
@@ -199,10 +200,7 @@ fn capability(of: &Capability) -> VolumeCapability {
         Access::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
         Access::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
     };
-    VolumeCapability {
-        access_type: Some(AccessType::Mount(mount)),
-        access_mode: Some(AccessMode { mode: mode.into() }),
-    }
+    VolumeCapability { access_type: Some(kind), access_mode: Some(AccessMode { mode: mode.into() }) }
 }
 
 /// Has a volume made ready on the node.

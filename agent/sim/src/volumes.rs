@@ -262,6 +262,7 @@ impl World {
             read_only: claim.read_only,
             options: Vec::new(),
             one_pod: false,
+            block: false,
         };
         Ok(EffectOk::Claim(Ok(Box::new(bound))))
     }

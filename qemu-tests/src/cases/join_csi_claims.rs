@@ -41,22 +41,22 @@ fn in_use(node: &Node) -> BTreeSet<String> {
 }
 
 /// Waits until the node `first` says that the volume is in use, or is not.
-fn await_in_use(joined: &Joined, is: bool) -> Result<()> {
+pub(super) fn await_in_use(joined: &Joined, unique: &str, is: bool) -> Result<()> {
     let client = joined.cluster.client();
-    client.wait::<Node, _>(&client.all(), 30, &format!("{UNIQUE} in use: {is}"), |all| {
-        (in_use(all.get("first")?).contains(UNIQUE) == is).then_some(())
+    client.wait::<Node, _>(&client.all(), 30, &format!("{unique} in use: {is}"), |all| {
+        (in_use(all.get("first")?).contains(unique) == is).then_some(())
     })
 }
 
-fn await_attachment(joined: &Joined) -> Result<String> {
+pub(super) fn await_attachment(joined: &Joined, driver: &str) -> Result<String> {
     let client = joined.cluster.client();
     client.wait::<VolumeAttachment, _>(&client.all(), 30, "an attachment", |all| {
-        all.iter().find(|(_, a)| a.spec.attacher == DRIVER).map(|(name, _)| name.clone())
+        all.iter().find(|(_, a)| a.spec.attacher == driver).map(|(name, _)| name.clone())
     })
 }
 
 /// What the driver's controller does in a cluster: it says that the volume is attached.
-fn attach(joined: &Joined, name: &str) -> Result<()> {
+pub(super) fn attach(joined: &Joined, name: &str) -> Result<()> {
     let client = joined.cluster.client();
     let status = json!({"status": {"attached": true, "attachmentMetadata": {"lun": "7"}}});
     let api = client.all::<VolumeAttachment>();
@@ -166,6 +166,24 @@ fn is_measured(joined: &Joined, name: &str) -> Result<()> {
     let figures = ["capacityBytes", "usedBytes", "inodes", "inodesUsed"].map(|key| found[key].as_i64());
     let expected = [CAPACITY, CAPACITY / 10, CAPACITY, CAPACITY / 10].map(Some);
     ensure!(figures == expected, "{figures:?} and not {expected:?}");
+    let metrics = joined.cluster.client().raw("/api/v1/nodes/first/proxy/metrics")?;
+    let claim = "{namespace=\"default\",persistentvolumeclaim=\"csi\"}";
+    for (series, value) in [
+        (format!("kubelet_volume_stats_capacity_bytes{claim}"), CAPACITY),
+        (format!("kubelet_volume_stats_available_bytes{claim}"), CAPACITY / 10 * 9),
+        (format!("kubelet_volume_stats_used_bytes{claim}"), CAPACITY / 10),
+        (format!("kubelet_volume_stats_inodes{claim}"), CAPACITY),
+        (format!("kubelet_volume_stats_inodes_free{claim}"), CAPACITY / 10 * 9),
+        (format!("kubelet_volume_stats_inodes_used{claim}"), CAPACITY / 10),
+    ] {
+        let line = format!("{series} {value}");
+        ensure!(metrics.lines().any(|l| l == line), "/metrics has no line {line:?}");
+    }
+    for state in ["desired", "actual"] {
+        let of = format!("{{plugin_name=\"kubernetes.io/csi\",state=\"{state}_state_of_world\"}} 2");
+        let line = format!("volume_manager_total_volumes{of}");
+        ensure!(metrics.lines().any(|l| l == line), "/metrics has no line {line:?}");
+    }
     Ok(())
 }
 
@@ -197,8 +215,8 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
         json!({"exec": {"command": ["test", "-w", "/d/f"]}, "periodSeconds": 1});
     create(joined, one)?;
     // It waits for the cluster to attach it, also under another agent.
-    let attachment = await_attachment(joined)?;
-    await_in_use(joined, true)?;
+    let attachment = await_attachment(joined, DRIVER)?;
+    await_in_use(joined, UNIQUE, true)?;
     joined.nodes[0].kill_agent()?;
     restart(joined)?;
     ensure!(driver.staged().times == 0, "staged before it is attached");
@@ -264,19 +282,19 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     let left: Vec<String> = driver.published().into_keys().collect();
     ensure!(left == [target(&uid(&two)?, "csi")], "published at {left:?}");
     ensure!(driver.staged().now.len() == 1, "no longer staged under a pod");
-    await_in_use(joined, true)?;
+    await_in_use(joined, UNIQUE, true)?;
 
     // A driver that does not let go keeps no pod back, and the volume in use until it does, also under another agent.
     driver.say(Says { refuses_unstage: Some("still busy".to_owned()), ..alone.clone() });
     delete_pod(joined, "csi-two")?;
     await_pod_gone(&joined.cluster, "csi-two", 60)?;
     ensure!(driver.published().is_empty(), "published at {:?}", driver.published().keys());
-    await_in_use(joined, true)?;
+    await_in_use(joined, UNIQUE, true)?;
     joined.nodes[0].kill_agent()?;
     driver.say(alone);
     restart(joined)?;
     driver.await_staged(30, |all| all.now.is_empty())?;
-    await_in_use(joined, false)?;
+    await_in_use(joined, UNIQUE, false)?;
     let client = joined.cluster.client();
     client.wait::<VolumeAttachment, _>(&client.all(), 60, "the attachment to go", |all| {
         (!all.contains_key(&attachment)).then_some(())

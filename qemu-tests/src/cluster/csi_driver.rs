@@ -14,13 +14,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures_util::stream;
 use orlop_proto::csi::v1::node_server::{Node, NodeServer};
+use orlop_proto::csi::v1::volume_capability::AccessType;
 use orlop_proto::csi::v1::volume_usage::Unit;
 use orlop_proto::csi::v1::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
     NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
     NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
     NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeUsage, node_service_capability,
+    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeCapability, VolumeUsage,
+    node_service_capability,
 };
 use orlop_proto::plugin_registration::registration_server::{Registration, RegistrationServer};
 use orlop_proto::plugin_registration::{
@@ -33,8 +35,13 @@ use tokio::task::JoinHandle;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
+use super::csi_block::Devices;
+
 /// Where sockets are registered, below a node's root.
 const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
+
+/// Where the driver has its disks, in the node.
+const DISKS: &str = "/var/lib/e2e-csi";
 
 /// How large each volume is, as drivers measure it, in bytes and in inodes.
 pub const CAPACITY: i64 = 12_345_000;
@@ -74,6 +81,7 @@ struct Service {
     root: PathBuf,
     published: watch::Sender<Published>,
     staged: watch::Sender<Staged>,
+    devices: Arc<Devices>,
 }
 
 /// What is published, by its target in the node.
@@ -97,10 +105,19 @@ impl Service {
         self.says.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Where something is, as the host reaches it.
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
     fn wrong(&self, what: String) -> Status {
         self.staged.send_modify(|all| all.wrong.push(what.clone()));
         Status::failed_precondition(what)
     }
+}
+
+fn is_block(capability: Option<&VolumeCapability>) -> bool {
+    capability.is_some_and(|c| matches!(c.access_type, Some(AccessType::Block(_))))
 }
 
 #[tonic::async_trait]
@@ -154,9 +171,17 @@ impl Node for Service {
         if self.says().stages && !self.staged.borrow().now.contains_key(staging) {
             return Err(self.wrong(format!("{} is published and not staged at {staging:?}", asked.volume_id)));
         }
-        let target = self.root.join(asked.target_path.trim_start_matches('/'));
-        let made = fs::create_dir_all(&target).and_then(|()| fs::write(target.join("f"), &asked.volume_id));
-        made.map_err(|e| Status::internal(e.to_string()))?;
+        let target = self.at(&asked.target_path);
+        if is_block(asked.volume_capability.as_ref()) {
+            // One that does not stage makes it here.
+            let made = self.devices.make(&self.at(DISKS), &asked.volume_id);
+            let made = made.and_then(|()| self.devices.publish(&asked.volume_id, &target));
+            made.map_err(|e| Status::internal(format!("{e:#}")))?;
+        } else {
+            let made =
+                fs::create_dir_all(&target).and_then(|()| fs::write(target.join("f"), &asked.volume_id));
+            made.map_err(|e| Status::internal(e.to_string()))?;
+        }
         self.published.send_modify(|all| {
             all.insert(asked.target_path.clone(), asked);
         });
@@ -168,10 +193,14 @@ impl Node for Service {
         asked: Request<NodeUnpublishVolumeRequest>,
     ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
         let asked = asked.into_inner();
-        let target = self.root.join(asked.target_path.trim_start_matches('/'));
-        match fs::remove_dir_all(&target) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(Status::internal(e.to_string())),
-            _ => {}
+        let target = self.at(&asked.target_path);
+        if target.is_dir() {
+            fs::remove_dir_all(&target).map_err(|e| Status::internal(e.to_string()))?;
+        } else {
+            Devices::unpublish(&target).map_err(|e| Status::internal(format!("{e:#}")))?;
+        }
+        if !self.says().stages {
+            self.devices.remove(&asked.volume_id);
         }
         self.published.send_modify(|all| {
             all.remove(&asked.target_path);
@@ -233,6 +262,10 @@ impl Node for Service {
             return Err(Status::internal(why));
         }
         let capacity_bytes = asked.capacity_range.map(|r| r.required_bytes).unwrap_or_default();
+        if is_block(asked.volume_capability.as_ref()) {
+            let grown = self.devices.grow(&asked.volume_id, capacity_bytes.unsigned_abs());
+            grown.map_err(|e| Status::internal(format!("{e:#}")))?;
+        }
         self.staged.send_modify(|all| all.grown.push(asked));
         Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes }))
     }
@@ -246,7 +279,11 @@ impl Node for Service {
             return Err(Status::internal(why));
         }
         let asked = asked.into_inner();
-        let path = self.root.join(asked.staging_target_path.trim_start_matches('/'));
+        let path = self.at(&asked.staging_target_path);
+        if is_block(asked.volume_capability.as_ref()) {
+            let made = self.devices.make(&self.at(DISKS), &asked.volume_id);
+            made.map_err(|e| Status::internal(format!("{e:#}")))?;
+        }
         fs::write(path.join("staged"), &asked.volume_id).map_err(|e| Status::internal(e.to_string()))?;
         self.staged.send_modify(|all| {
             all.times += 1;
@@ -270,7 +307,8 @@ impl Node for Service {
         if let Some(why) = self.says().refuses_unstage {
             return Err(Status::internal(why));
         }
-        let path = self.root.join(asked.staging_target_path.trim_start_matches('/'));
+        self.devices.remove(&asked.volume_id);
+        let path = self.at(&asked.staging_target_path);
         match fs::remove_file(path.join("staged")) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(Status::internal(e.to_string())),
             _ => {}
@@ -310,6 +348,7 @@ impl CsiDriver {
             root: root.to_owned(),
             published: to_published,
             staged: to_staged,
+            devices: Arc::default(),
         };
         let listener = {
             let _inside = handle.enter();

@@ -94,9 +94,9 @@ fn rejections_and_their_words() {
             "Cannot enforce AppArmor: AppArmor is not enabled on the host",
         ),
         (
-            json!({"containers": [{"name": "c", "volumeDevices": [{"name": "d", "devicePath": "/dev/x"}]}], "resourceClaims": [{"name": "x"}]}),
+            json!({"containers": [{"name": "c", "resources": {"claims": [{"name": "x"}]}}], "resourceClaims": [{"name": "x"}]}),
             "PodFeatureUnsupported",
-            "Pod requires node features that are not available: spec.resourceClaims, spec.containers[0].volumeDevices",
+            "Pod requires node features that are not available: spec.resourceClaims, spec.containers[0].resources.claims",
         ),
         (
             container(json!({"cpu": "1001m"}), json!([])),

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::SpecError;
 use super::context::NodeContext;
+use super::devices::devices;
 use super::env::{EnvSources, environment};
 use super::env_files::EnvFiles;
 use super::hash::container_hash;
@@ -88,6 +89,7 @@ pub fn container_config(
         working_dir: spec.working_dir.clone().unwrap_or_default(),
         envs: environment.into_vars(),
         mounts: mounts(pod, container, attempt, (pod_ips, claims), node)?,
+        devices: devices(pod, spec, claims, node)?,
         labels: container_labels,
         annotations: annotations(pod, spec, attempt),
         log_path: format!("{}/{attempt}.log", spec.name),

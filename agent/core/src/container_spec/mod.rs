@@ -9,6 +9,7 @@
 pub mod cgroup;
 pub mod container;
 pub mod context;
+pub mod devices;
 pub mod dirs;
 pub mod dns;
 pub mod downward;

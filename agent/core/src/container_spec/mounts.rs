@@ -135,6 +135,7 @@ mod tests {
             read_only,
             options: Vec::new(),
             one_pod: false,
+            block: false,
         };
         let local = Source::Local { path: "/mnt/disk".to_owned() };
         let host = Source::HostPath { path: "/srv/r".to_owned(), kind: HostPathType::Unset };

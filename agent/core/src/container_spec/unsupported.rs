@@ -86,7 +86,6 @@ fn source_name(volume: &Volume) -> String {
 
 fn container_level(path: &str, container: &Container, list: &mut List) {
     let mut add = |asked: bool, field: &str| list.add(asked, format!("{path}.{field}"));
-    add(some(container.volume_devices.as_ref()), "volumeDevices");
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         mount_level(&format!("volumeMounts[{index}]"), mount, &mut add);
     }
@@ -136,7 +135,7 @@ mod tests {
                 {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}}]}},
                 {"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always"}],
-            "containers": [{"name": "c", "livenessProbe": {}, "readinessProbe": {}, "startupProbe": {},
+            "containers": [{"name": "c", "volumeDevices": [{"name": "c", "devicePath": "/dev/x"}], "livenessProbe": {}, "readinessProbe": {}, "startupProbe": {},
                 "lifecycle": {"preStop": {}, "postStart": {}, "stopSignal": "SIGUSR1"},
                 "securityContext": {"procMount": "Unmasked"},
                 "terminationMessagePath": "/dev/termination-log",
@@ -176,7 +175,6 @@ mod tests {
     #[test]
     fn container_level_fields() {
         let table = [
-            (json!({"volumeDevices": [{"name": "d", "devicePath": "/dev/x"}]}), "volumeDevices"),
             (
                 json!({"volumeMounts": [{"name": "v", "mountPath": "/x", "recursiveReadOnly": "Enabled"}]}),
                 "volumeMounts[0].recursiveReadOnly=Enabled",

@@ -63,6 +63,8 @@ pub struct Capability {
     pub flags: Vec<String>,
     /// The driver gives it this group.
     pub group: Option<u32>,
+    /// As a block device: then there is neither file system, nor flags, nor group.
+    pub block: bool,
     /// Who may use it at once.
     pub access: Access,
 }

@@ -55,6 +55,8 @@ pub struct Held {
     pub pods: BTreeSet<PodUid>,
     /// It is written down that it is staged.
     pub staged: bool,
+    /// The PersistentVolumes as which the node keeps it as a block device.
+    pub blocks: BTreeSet<String>,
     /// It is one of those that are attached to nodes.
     pub attached: bool,
 }
@@ -150,7 +152,8 @@ impl Staging {
 
     /// Volumes whose drivers are to be asked now to let go of them; the answer to each is [`Self::unstaged`].
     pub fn unstage(&mut self, disk: &OnDisk, now: Mono) -> Vec<VolumeKey> {
-        let staged = disk.iter().filter(|(_, held)| held.staged).map(|(key, _)| key);
+        let here = |held: &Held| held.staged || !held.blocks.is_empty();
+        let staged = disk.iter().filter(|(_, held)| here(held)).map(|(key, _)| key);
         let idle: BTreeSet<VolumeKey> = staged.filter(|key| self.is_idle(key, disk)).cloned().collect();
         self.retries.retain(|key, retry| retry.busy || idle.contains(key));
         let mut due = Vec::new();
@@ -191,7 +194,8 @@ mod tests {
     }
 
     fn held(pods: &[&str], staged: bool) -> Held {
-        Held { pods: pods.iter().map(|p| PodUid::from(*p)).collect(), staged, attached: true }
+        let pods = pods.iter().map(|p| PodUid::from(*p)).collect();
+        Held { pods, staged, attached: true, blocks: BTreeSet::new() }
     }
 
     fn names(all: &[&str]) -> BTreeSet<String> {
@@ -254,6 +258,9 @@ mod tests {
         assert_eq!(all.unstage(&free, half), [key("h")]);
         all.unstaged(&key("h"), false, half);
         assert_eq!(all.deadline(), Some(half.after(BACK_OFF * 2)));
+        let device = Held { blocks: ["pv".to_owned()].into(), ..held(&[], false) };
+        let other = Staging::default().unstage(&OnDisk::from([(key("b"), device)]), half);
+        assert_eq!(other, [key("b")], "a device is given back too");
         // A pod has it again: the trouble is forgotten.
         assert!(all.unstage(&used, half).is_empty() && all.deadline().is_none());
         assert_eq!(all.unstage(&free, half), [key("h")]);

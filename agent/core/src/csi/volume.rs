@@ -121,6 +121,9 @@ pub struct CsiVolume {
     pub by_root: bool,
     /// It is a PersistentVolume's; `None`: an inline volume.
     pub persistent: Option<Persistent>,
+    /// It is a block device, which the node keeps for its pods in this directory; `None`: a file system.
+    #[serde(default)]
+    pub block: Option<String>,
 }
 
 /// What the CSIDriver object says.
@@ -248,6 +251,7 @@ fn of_pod(p: &Pod, node: &str) -> CsiVolume {
         account: spec.service_account_name.clone().unwrap_or_default(),
         by_root: policy == Some("OnRootMismatch"),
         persistent: None,
+        block: None,
     }
 }
 
@@ -298,7 +302,8 @@ impl CsiVolume {
             pod: name.clone(),
             uid: uid.clone(),
         };
-        let wanted = spec.token_requests.iter().flatten();
+        // As upstream: who has a device gets no tokens with it.
+        let wanted = spec.token_requests.iter().flatten().filter(|_| self.block.is_none());
         Ok(Terms {
             attach: spec.attach_required != Some(false),
             pod_info: spec.pod_info_on_mount == Some(true),
@@ -343,6 +348,7 @@ impl CsiVolume {
             fs_type: self.fs_type.clone(),
             flags: self.persistent.as_ref().map(|p| p.flags.clone()).unwrap_or_default(),
             group: group.filter(|_| driver.gives_groups),
+            block: self.block.is_some(),
             access: Access::of(modes.first().map(String::as_str), driver.tells_writers),
         }
     }
@@ -434,7 +440,8 @@ impl CsiVolume {
         let once = |p: &Persistent| p.access_modes.iter().any(|m| m.starts_with("ReadWriteOnce"));
         let one_writer = self.persistent.as_ref().is_none_or(once);
         let policy = terms.group_policy.as_str();
-        !self.read_only && (policy == "File" || (policy != "None" && !self.fs_type.is_empty() && one_writer))
+        let files = self.block.is_none() && !self.read_only;
+        files && (policy == "File" || (policy != "None" && !self.fs_type.is_empty() && one_writer))
     }
 
     /// What is written beside the target.

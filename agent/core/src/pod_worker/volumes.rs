@@ -54,6 +54,9 @@ pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodActio
         match b.ctx.specs.volume(p, &name, b.volumes.claims()) {
             Ok(volume) => {
                 b.volumes.began(&name);
+                if let Some(global) = volume.work.global() {
+                    b.volumes.maps(&name, [global.to_owned(), volume.path.clone()]);
+                }
                 let (target, purpose) = (Target::Volume(name.clone()), Purpose::SetUpVolume(name));
                 b.issue(now, target, purpose, Effect::SetUpVolume { volume: Box::new(volume) }, out);
             }
@@ -115,6 +118,7 @@ pub(super) fn answered(
                     tell_resize(b, name, resize, out);
                 }
             }
+            tell_mapped(b, name, out);
             b.volumes.succeeded(name, renew);
         }
         (Purpose::SetUpVolume(name), Err(e)) => {
@@ -134,9 +138,24 @@ fn unresolved(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<Po
 
 /// A claim's volume is called as its PersistentVolume is.
 fn tell_failure(b: &Base, name: &str, why: &str, out: &mut Outbox<PodAction>) {
-    let name = b.volumes.claims().get(name).map_or(name, |bound| bound.volume.as_str());
-    let text = volume::step_failed(volume::SET_UP, name, why);
-    b.event(EventKind::Warning, "FailedMount", text, None, out);
+    let bound = b.volumes.claims().get(name);
+    let block = bound.is_some_and(|bound| bound.block);
+    let name = bound.map_or(name, |bound| bound.volume.as_str());
+    let (step, reason) =
+        if block { (volume::SET_UP_DEVICE, "FailedMapVolume") } else { (volume::SET_UP, "FailedMount") };
+    let text = volume::step_failed(step, name, why);
+    b.event(EventKind::Warning, reason, text, None, out);
+}
+
+/// A block device is there: upstream says where the node and the pod have it.
+fn tell_mapped(b: &mut Base, name: &str, out: &mut Outbox<PodAction>) {
+    let Some([global, pod]) = b.volumes.mapped(name) else { return };
+    let of = b.volumes.claims().get(name).map_or(name, |bound| bound.volume.as_str());
+    let said = [("globalMapPath", global), ("volumeMapPath", pod)]
+        .map(|(what, at)| format!("MapVolume.MapPodDevice succeeded for volume {of:?} {what} {at:?}"));
+    for text in said {
+        b.event(EventKind::Normal, "SuccessfulMountVolume", text, None, out);
+    }
 }
 
 fn tell_resize(b: &mut Base, name: &str, resize: &Resize, out: &mut Outbox<PodAction>) {

@@ -224,6 +224,9 @@ pub struct ContainerConfig {
     pub envs: Vec<(String, String)>,
     /// Bind mounts.
     pub mounts: Vec<Mount>,
+    /// Devices of the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Device>,
     /// Labels (`labels::*`).
     pub labels: BTreeMap<String, String>,
     /// Annotations (`labels::*`).
@@ -272,6 +275,17 @@ pub struct Mount {
     pub selinux_relabel: bool,
     /// Propagation of later mounts.
     pub propagation: MountPropagation,
+}
+
+/// CRI `Device`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Where in the container.
+    pub container_path: String,
+    /// What on the node; it may be a link.
+    pub host_path: String,
+    /// Of `r` (read), `w` (write) and `m` (mknod).
+    pub permissions: String,
 }
 
 /// CRI `LinuxContainerSecurityContext`.

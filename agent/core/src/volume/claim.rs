@@ -20,6 +20,8 @@ use crate::types::pod;
 
 /// While a claim has it, pods that use the claim may go on, also while it is being deleted.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
+/// `volumeMode` of a block device.
+const BLOCK: &str = "Block";
 /// Alone among a volume's access modes: one pod at a time.
 const ONE_POD: &str = "ReadWriteOncePod";
 
@@ -38,6 +40,9 @@ pub struct ClaimRef {
     pub owner: Option<(String, String)>,
     /// A container mounts it.
     pub mounted: bool,
+    /// A container has it as a block device.
+    #[serde(default)]
+    pub mapped: bool,
 }
 
 /// A claim's volume, and what it takes to have it here.
@@ -53,12 +58,15 @@ pub struct Bound {
     pub options: Vec<String>,
     /// No other pod may have it at the same time.
     pub one_pod: bool,
+    /// `volumeMode: Block`: containers have the device, not a file system.
+    #[serde(default)]
+    pub block: bool,
 }
 
 /// What a PersistentVolume is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
-    /// `local`: a directory of this node.
+    /// `local`: a directory of this node, or a block device.
     Local {
         /// Where.
         path: String,
@@ -120,7 +128,8 @@ pub fn of_volume(p: &Pod, volume: &Volume) -> Option<ClaimRef> {
     let namespace = pod::namespace(p).to_owned();
     let all = || pod::init_containers(p).iter().chain(pod::containers(p));
     let mounted = all().flat_map(|c| c.volume_mounts.iter().flatten()).any(|m| m.name == volume.name);
-    Some(ClaimRef { namespace, name, volume: volume.name.clone(), read_only, owner, mounted })
+    let mapped = all().flat_map(|c| c.volume_devices.iter().flatten()).any(|d| d.name == volume.name);
+    Some(ClaimRef { namespace, name, volume: volume.name.clone(), read_only, owner, mounted, mapped })
 }
 
 /// The same by the volume's name.
@@ -188,9 +197,12 @@ impl ClaimRef {
             )));
         }
         let mode = spec.volume_mode.as_deref().unwrap_or("Filesystem");
-        if self.mounted && mode != "Filesystem" {
+        let block = mode != "Filesystem";
+        let misused =
+            [(self.mounted && block, "volumeMounts"), (self.mapped && mode != BLOCK, "volumeDevices")];
+        if let Some((_, field)) = misused.iter().find(|(is, _)| *is) {
             return Err(ClaimError::Unprocessed(format!(
-                "volume {} has volumeMode {mode}, but is specified in volumeMounts",
+                "volume {} has volumeMode {mode}, but is specified in {field}",
                 self.volume
             )));
         }
@@ -199,12 +211,12 @@ impl ClaimRef {
                 "failed to get Plugin from volumeSpec for volume {name:?} err={why}"
             ))
         };
-        if mode != "Filesystem" {
-            return Err(no_plugin("this node cannot provide block devices yet"));
-        }
         let source = if let Some(local) = spec.local {
             Source::Local { path: local.path }
         } else if let Some(host_path) = spec.host_path {
+            if block {
+                return Err(no_plugin("a hostPath volume is no block device"));
+            }
             let kind =
                 host_path_type(host_path.type_.as_deref().unwrap_or("")).map_err(|why| no_plugin(&why))?;
             Source::HostPath { path: host_path.path, kind }
@@ -226,7 +238,7 @@ impl ClaimRef {
             });
         }
         let one_pod = spec.access_modes.as_deref() == Some(&[ONE_POD.to_owned()]);
-        Ok(Bound { volume: name, source, read_only: self.read_only, options, one_pod })
+        Ok(Bound { volume: name, source, read_only: self.read_only, options, one_pod, block })
     }
 }
 

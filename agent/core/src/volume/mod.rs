@@ -16,6 +16,7 @@
 //! Upstream: pkg/kubelet/volumemanager, pkg/volume.
 
 pub mod claim;
+pub mod device;
 pub mod downward;
 pub mod mount_table;
 pub mod paths;
@@ -106,11 +107,18 @@ pub const WAIT_FOR_ATTACH: &str = "MountVolume.WaitForAttach";
 /// The step that makes it ready for all pods of the node.
 pub const MOUNT_DEVICE: &str = "MountVolume.MountDevice";
 
+/// The step that has a driver publish a block device.
+pub const MAP_POD_DEVICE: &str = "MapVolume.MapPodDevice";
+/// The step that makes a block device ready for all pods of the node.
+pub const SET_UP_DEVICE: &str = "MapVolume.SetUpDevice";
+/// The step that keeps a block device for a pod.
+pub const MAP_BLOCK_VOLUME: &str = "MapVolume.MapBlockVolume";
+
 /// The words about a step that failed for a volume. Words that are such already stay as they are: several steps lead to a
 /// volume, and whoever takes one knows which.
 #[must_use]
 pub fn step_failed(step: &str, volume: &str, why: &str) -> String {
-    if why.starts_with("MountVolume.") {
+    if why.starts_with("MountVolume.") || why.starts_with("MapVolume.") {
         return why.to_owned();
     }
     format!("{step} failed for volume {volume:?} : {why}")
@@ -159,6 +167,8 @@ pub enum Work {
     HostPath(HostPathType),
     /// A directory of this node, mounted at the volume's path.
     Bind(Bind),
+    /// A block device of this node, which containers have as such.
+    Device(Device),
     /// What a CSI driver makes for this pod.
     Csi(Box<CsiVolume>),
     /// Files written by the agent.
@@ -187,6 +197,29 @@ pub struct Bind {
     pub one_pod: bool,
     /// `fsGroupChangePolicy: OnRootMismatch`: what is in it is left alone if its root is right.
     pub by_root: bool,
+}
+
+/// A block device of this node that containers of a pod have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Absolute path of the device.
+    pub source: String,
+    /// Directory in which the node keeps it for its pods ([`device::global`]).
+    pub global: String,
+    /// No other pod may have it.
+    pub one_pod: bool,
+}
+
+impl Work {
+    /// Where the node keeps the volume for its pods, if it is a block device.
+    #[must_use]
+    pub fn global(&self) -> Option<&str> {
+        match self {
+            Work::Device(device) => Some(&device.global),
+            Work::Csi(volume) => volume.block.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 /// Where a volume's files live.

@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::{KeyToPath, Pod, Volume, VolumeProjection};
 use super::claim::{Bound, Claims, Source};
 use super::token::{DEFAULT_LIFE_S, TokenRef};
 use super::{
-    Bind, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work, downward,
+    Bind, Device, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work, device,
+    downward,
 };
 use crate::container_spec::NodeContext;
 use crate::container_spec::dirs::pod_dir;
@@ -68,7 +69,12 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
         let path = match &bound.source {
             Source::HostPath { path, .. } => path.clone(),
             Source::Local { .. } | Source::Csi(_) => {
-                format!("{}/{}", pod_dir(p, node), below(plugin, &bound.volume))
+                let below = if bound.block {
+                    device::below(plugin, &bound.volume)
+                } else {
+                    below(plugin, &bound.volume)
+                };
+                format!("{}/{below}", pod_dir(p, node))
             }
         };
         return Some(Location { path, plugin, read_only: bound.read_only });
@@ -117,9 +123,18 @@ pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Resul
 fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Work {
     let security = pod::spec(p).security_context.as_ref();
     let policy = security.and_then(|s| s.fs_group_change_policy.as_deref());
+    let global = || bound.block.then(|| device::global(&node.root_dir, Plugin::Csi, &bound.volume));
     match &bound.source {
         Source::HostPath { kind, .. } => Work::HostPath(*kind),
-        Source::Csi(source) => Work::Csi(Box::new(csi::of_bound(p, bound, source, &node.node_name))),
+        Source::Csi(source) => {
+            let volume = csi::of_bound(p, bound, source, &node.node_name);
+            Work::Csi(Box::new(csi::CsiVolume { block: global(), ..volume }))
+        }
+        Source::Local { path } if bound.block => Work::Device(Device {
+            source: path.clone(),
+            global: device::global(&node.root_dir, Plugin::Local, &bound.volume),
+            one_pod: bound.one_pod,
+        }),
         Source::Local { path } => Work::Bind(Bind {
             source: path.clone(),
             read_only: bound.read_only,

@@ -32,6 +32,8 @@ struct Slot {
     stale: bool,
     /// What is being set up is old already.
     overtaken: bool,
+    /// Of a block device: where the node and the pod have it once it is there.
+    maps: Option<[String; 2]>,
     failures: u32,
     not_before: Mono,
     /// A token in it is renewed then.
@@ -84,6 +86,18 @@ impl PodVolumes {
             (slot.busy, slot.overtaken) = (true, false);
             slot.unattached = false;
         }
+    }
+
+    /// It is a block device, which the node and the pod will have there.
+    pub fn maps(&mut self, name: &str, places: [String; 2]) {
+        if let Some(slot) = self.slots.get_mut(name).filter(|slot| !slot.mounted) {
+            slot.maps = Some(places);
+        }
+    }
+
+    /// Of a block device that is there now and was not before: where.
+    pub fn mapped(&mut self, name: &str) -> Option<[String; 2]> {
+        self.slots.get_mut(name)?.maps.take()
     }
 
     /// It is mounted and up to date; `renew` is when to look through it again by itself.

@@ -1,6 +1,8 @@
 //! `ContainerConfig` to CRI `ContainerConfig`.
 
-use agent_core::runtime::config::{ContainerConfig, ContainerSecurity, IdMapping, Mount, MountPropagation};
+use agent_core::runtime::config::{
+    ContainerConfig, ContainerSecurity, Device, IdMapping, Mount, MountPropagation,
+};
 use orlop_proto::cri::v1;
 
 use super::{linux, signal};
@@ -24,7 +26,7 @@ pub fn config(c: &ContainerConfig) -> v1::ContainerConfig {
         working_dir: c.working_dir.clone(),
         envs: c.envs.iter().map(env).collect(),
         mounts: c.mounts.iter().map(|m| mount(m, c.security.users)).collect(),
-        devices: Vec::new(),
+        devices: c.devices.iter().map(device).collect(),
         labels: linux::map(&c.labels),
         annotations: linux::map(&c.annotations),
         log_path: c.log_path.clone(),
@@ -38,6 +40,14 @@ pub fn config(c: &ContainerConfig) -> v1::ContainerConfig {
         windows: None,
         cdi_devices: Vec::new(),
         stop_signal: signal::number(c.stop_signal.as_deref()),
+    }
+}
+
+fn device(device: &Device) -> v1::Device {
+    v1::Device {
+        container_path: device.container_path.clone(),
+        host_path: device.host_path.clone(),
+        permissions: device.permissions.clone(),
     }
 }
 

@@ -104,6 +104,11 @@ fn full_container() -> ContainerConfig {
             mount(MountPropagation::HostToContainer, false),
             mount(MountPropagation::Bidirectional, false),
         ],
+        devices: vec![Device {
+            container_path: "/dev/x".into(),
+            host_path: "/h".into(),
+            permissions: "mrw".into(),
+        }],
         labels: map(&[("l", "1")]),
         annotations: map(&[("a", "1")]),
         log_path: "main/4.log".into(),
@@ -282,6 +287,7 @@ fn back_container(c: v1::ContainerConfig) -> ContainerConfig {
         working_dir: c.working_dir,
         envs: c.envs.into_iter().map(|e| (e.key, String::from_utf8(e.value).unwrap())).collect(),
         mounts: c.mounts.into_iter().map(mount).collect(),
+        devices: c.devices.into_iter().map(back_device).collect(),
         labels: c.labels.into_iter().collect(),
         annotations: c.annotations.into_iter().collect(),
         log_path: c.log_path,
@@ -292,6 +298,10 @@ fn back_container(c: v1::ContainerConfig) -> ContainerConfig {
         resources: back_resources(linux.resources.unwrap()),
         security: back_security(linux.security_context.unwrap()),
     }
+}
+
+fn back_device(d: v1::Device) -> Device {
+    Device { container_path: d.container_path, host_path: d.host_path, permissions: d.permissions }
 }
 
 fn back_security(s: v1::LinuxContainerSecurityContext) -> ContainerSecurity {

@@ -101,6 +101,7 @@ pub fn container_config(
         working_dir: String::new(),
         envs: vec![("KEY".to_owned(), "value".to_owned())],
         mounts: Vec::new(),
+        devices: Vec::new(),
         labels: all_labels,
         annotations: annotations.into(),
         log_path: format!("{name}/{attempt}.log"),

@@ -87,13 +87,30 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
     if !csi.volumes.is_idle(key, &disk) {
         return Ok(false);
     }
-    let endpoint = csi.registered.endpoint(&key.driver);
-    let endpoint = endpoint.ok_or_else(|| unregistered("attacher.UnmountDevice", &key.driver))?;
+    let endpoint = || {
+        let endpoint = csi.registered.endpoint(&key.driver);
+        endpoint.ok_or_else(|| unregistered("attacher.UnmountDevice", &key.driver))
+    };
     // Also if it fails it may no longer be what it was.
     csi.volumes.set_staged(key, false);
-    agent_plugins::unstage(&endpoint, &key.handle, &dirs.stage_of(key)).await.map_err(|e| e.to_string())?;
-    let (at, of) = (dirs.clone(), key.clone());
-    tasks.blocking(move || at.unstaged(&of)).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
+    let held = disk.get(key).cloned().unwrap_or_default();
+    if held.staged {
+        let staged = agent_plugins::unstage(&endpoint()?, &key.handle, &dirs.stage_of(key)).await;
+        staged.map_err(|e| e.to_string())?;
+        let (at, of) = (dirs.clone(), key.clone());
+        tasks.blocking(move || at.unstaged(&of)).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
+    }
+    for volume in held.blocks {
+        let at = dirs.device_stage(&volume);
+        let stage = at.clone();
+        // Nothing of a driver that does not stage is there.
+        if tasks.blocking(move || stage.exists()).await.ok_or(STOPS)? {
+            let staged = agent_plugins::unstage(&endpoint()?, &key.handle, &at).await;
+            staged.map_err(|e| e.to_string())?;
+        }
+        let at = dirs.clone();
+        tasks.blocking(move || at.forget_device(&volume)).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
+    }
     tracing::info!(driver = key.driver, volume = key.handle, "volume is given back to its CSI driver");
     Ok(true)
 }

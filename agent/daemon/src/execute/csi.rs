@@ -20,7 +20,7 @@ use agent_core::volume::{self, ObjectRef, Objects, Resize, SetUp, look_up};
 use futures_util::future::join_all;
 
 use super::volumes::{RENEW_MIN, answer};
-use super::{Executor, error, gave_up};
+use super::{Executor, csi_devices, error, gave_up};
 use crate::csi::volumes::Published;
 
 /// How often a driver that wants to be asked again is, and a claim is looked at (upstream: between 60 and 90 s).
@@ -34,6 +34,8 @@ pub(super) struct Job<'a, R, I> {
     key: &'a PodKey,
     pub(super) set_up: &'a SetUp,
     pub(super) csi: &'a CsiVolume,
+    /// Where its driver publishes it.
+    pub(super) target: String,
     terms: Terms,
 }
 
@@ -44,13 +46,17 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     set_up: &SetUp,
     csi: &CsiVolume,
 ) -> EffectResult {
-    if executor.sources.csi().volumes.is_settled(&set_up.path) {
+    let target = match csi.block {
+        Some(_) => executor.dirs.device_target(&key.uid, &csi.volume).display().to_string(),
+        None => set_up.path.clone(),
+    };
+    if executor.sources.csi().volumes.is_settled(&target) {
         // What is mounted stays so, whatever can be reached now.
-        return Ok(Job { executor, key, set_up, csi, terms: Terms::default() }.look_again().await);
+        return Ok(Job { executor, key, set_up, csi, target, terms: Terms::default() }.look_again().await);
     }
     let object = executor.sources.csi_driver(csi.driver.clone()).await.map_err(refusal)?;
     let terms = csi.terms(object.as_ref()).map_err(refusal)?;
-    let job = Job { executor, key, set_up, csi, terms };
+    let job = Job { executor, key, set_up, csi, target, terms };
     match &csi.persistent {
         None => job.inline().await,
         Some(persistent) => job.persistent(persistent).await,
@@ -71,6 +77,11 @@ struct Ready {
 impl<R: Runtime, I: ImageService> Job<'_, R, I> {
     /// The words of a step.
     fn failed(&self, step: &str, why: &str) -> EffectError {
+        let step = match step {
+            volume::WAIT_FOR_ATTACH if self.csi.block.is_some() => "MapVolume.WaitForAttach",
+            volume::MOUNT_DEVICE | volume::SET_UP if self.csi.block.is_some() => volume::SET_UP_DEVICE,
+            step => step,
+        };
         refusal(volume::step_failed(step, &self.csi.volume, why))
     }
 
@@ -159,12 +170,17 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let (executor, key) = (self.executor, self.csi.key());
         let node = executor.sources.csi();
         if node.volumes.is_staged(&key) {
-            return Ok(executor.dirs.stage_of(&key).display().to_string());
+            return Ok(self.staging());
         }
         let secrets = self.secret(Some("NodeStageSecretRef"), persistent.stage_secret.as_ref()).await;
         let secrets = secrets.map_err(|why| (why, true))?;
         let (at, of, data) = (executor.dirs.clone(), key.clone(), self.csi.staged_data(&self.terms));
-        let prepared = executor.tasks.blocking(move || at.prepare_stage(&of, &data)).await;
+        let device = self.device();
+        let prepared = executor.tasks.blocking(move || match device {
+            Some(volume) => at.prepare_device_stage(&volume),
+            None => at.prepare_stage(&of, &data),
+        });
+        let prepared = prepared.await;
         let (path, new) = answer(prepared).map_err(|e| (e.message, false))?;
         let path = path.display().to_string();
         let request = self.csi.stage(&path, (driver, self.set_up.fs_group), attached.clone(), secrets);
@@ -178,27 +194,64 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
                 if new && e.is_final() {
                     let (at, of) = (executor.dirs.clone(), key.clone());
                     // If it cannot be removed the driver is asked to let go.
-                    let _ = executor.tasks.blocking(move || at.unstaged(&of)).await;
+                    let device = self.device();
+                    let unstaged = executor.tasks.blocking(move || match device {
+                        Some(volume) => at.device_unstaged(&volume),
+                        None => at.unstaged(&of),
+                    });
+                    let _ = unstaged.await;
                 }
                 Err((e.words(), e.is_final()))
             }
         }
     }
 
+    /// Name of its PersistentVolume, if it is a block device.
+    fn device(&self) -> Option<String> {
+        self.csi.block.as_ref().map(|_| self.csi.volume.clone())
+    }
+
+    /// Where it is staged, if it is.
+    pub(super) fn staging(&self) -> String {
+        let dirs = &self.executor.dirs;
+        let path = match self.device() {
+            Some(volume) => dirs.device_stage(&volume),
+            None => dirs.stage_of(&self.csi.key()),
+        };
+        path.display().to_string()
+    }
+
     /// It is written down that the pod has the volume; true if that was not so.
     async fn prepare(&self) -> Result<bool, EffectError> {
         let executor = self.executor;
-        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.set_up.path.clone());
-        let data = self.csi.data(&self.terms);
-        answer(executor.tasks.blocking(move || at.prepare_target(&uid, &target, &data)).await)
+        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.target.clone());
+        let (data, device) = (self.csi.data(&self.terms), self.device());
+        let prepared = executor.tasks.blocking(move || match device {
+            Some(volume) => at.prepare_device(&uid, &volume, &data),
+            None => at.prepare_target(&uid, &target, &data),
+        });
+        answer(prepared.await)
+    }
+
+    /// What is published stays what it is for as long as the pod has it.
+    async fn keep(&self) -> Result<(), EffectError> {
+        let Some(volume) = self.device() else { return Ok(()) };
+        let (at, uid) = (self.executor.dirs.clone(), self.key.uid.clone());
+        let kept = answer(self.executor.tasks.blocking(move || at.keep_device(&uid, &volume)).await);
+        kept.map_err(|e| self.failed(volume::MAP_BLOCK_VOLUME, &e.message))
     }
 
     /// The driver holds nothing of it for the pod.
     async fn release(&self) {
         let executor = self.executor;
-        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.set_up.path.clone());
+        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.target.clone());
+        let device = self.device();
         // If it cannot be removed the driver is asked to let go when the pod's volumes are taken away.
-        let _ = executor.tasks.blocking(move || at.release_target(&uid, Path::new(&target))).await;
+        let released = executor.tasks.blocking(move || match device {
+            Some(volume) => at.release_device(&uid, &volume),
+            None => at.release_target(&uid, Path::new(&target)),
+        });
+        let _ = released.await;
     }
 
     async fn publish(
@@ -208,7 +261,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         ready: Ready,
         secrets: BTreeMap<String, String>,
     ) -> EffectResult {
-        let (executor, target, group) = (self.executor, &self.set_up.path, self.set_up.fs_group);
+        let (executor, target, group) = (self.executor, &self.target, self.set_up.fs_group);
         let volumes = executor.sources.csi().volumes;
         let now = executor.tasks.now().wall;
         let (tokens, renew) = tokens(executor, &self.terms).await.map_err(refusal)?;
@@ -223,8 +276,13 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
                 if new && e.is_final() {
                     self.release().await;
                 }
-                return Err(refusal(e.words()));
+                let why = e.words();
+                return Err(match self.csi.block {
+                    Some(_) => self.failed(volume::MAP_POD_DEVICE, &why),
+                    None => refusal(why),
+                });
             }
+            self.keep().await?;
             if let Some(group) =
                 group.filter(|_| !driver.gives_groups && self.csi.node_gives_group(&self.terms))
             {
@@ -240,7 +298,10 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
             // Containers have it: they may go on as they are.
             Err(why) if in_use => Some(Resize::Failed(why)),
             Err(why) => {
-                let step = "MountVolume.Setup failed while expanding volume";
+                let step = match self.csi.block {
+                    Some(_) => "MapVolume.MarkVolumeAsMounted failed while expanding volume",
+                    None => "MountVolume.Setup failed while expanding volume",
+                };
                 return Err(refusal(format!("{step} for volume {:?} : {why}", self.csi.volume)));
             }
         };
@@ -314,6 +375,7 @@ pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     let all = targets.map_err(error)?;
     let released = join_all(all.iter().map(|(target, data)| let_go(executor, uid, target, data))).await;
     released.into_iter().collect::<Result<(), EffectError>>()?;
+    csi_devices::tear_down(executor, uid).await?;
     executor.sources.csi().volumes.forget(uid);
     Ok(())
 }
@@ -341,6 +403,6 @@ async fn let_go<R: Runtime, I: ImageService>(
     done.map_err(error)
 }
 
-fn refusal(message: String) -> EffectError {
+pub(super) fn refusal(message: String) -> EffectError {
     EffectError { class: Class::Retryable { after_ms: 0 }, message }
 }

@@ -46,7 +46,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         };
         let key = self.csi.key();
         let _alone = node.volumes.alone(&key).await;
-        let staging = driver.stages.then(|| self.executor.dirs.stage_of(&key).display().to_string());
+        let staging = driver.stages.then(|| self.staging());
         later(match self.expand(&endpoint, driver, staging.as_deref(), true).await {
             Ok(grown) => grown.then(|| Resize::Done { node: self.csi.node.clone() }),
             // Containers have it: they may go on as they are.
@@ -82,7 +82,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
             let patched = sources.patch_claim(named.clone(), expand::began(&claim)).await;
             claim = patched.map_err(|why| failed("failed to mark node expansion in progress", &why))?;
         }
-        let request = self.csi.expand((&self.set_up.path, staging), growth.bytes, driver, secrets);
+        let request = self.csi.expand((&self.target, staging), growth.bytes, driver, secrets);
         if let Err(e) = agent_plugins::expand(endpoint, &request).await {
             let (driver, volume) = (&self.csi.driver, &self.csi.handle);
             tracing::warn!(driver, volume, error = %e, "volume is not made larger");

@@ -34,7 +34,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let (files, renew) = match &volume.work {
         Work::Csi(inline) => return csi::set_up(executor, key, &volume, inline).await,
         Work::Files { sources, projected, .. } => collect(executor, sources, *projected).await?,
-        Work::EmptyDir { .. } | Work::HostPath(_) | Work::Bind(_) => (Payload::new(), None),
+        Work::EmptyDir { .. } | Work::HostPath(_) | Work::Bind(_) | Work::Device(_) => (Payload::new(), None),
     };
     let (at, uid) = (executor.dirs.clone(), key.uid.clone());
     let reread = matches!(volume.work, Work::Files { .. }).then(|| executor.sources.reread_after()).flatten();

@@ -12,7 +12,7 @@ use agent_core::probe::{Kind, Outcome, ProbeCall};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::types::pod::{self, CONFIG_MIRROR};
 use agent_core::volume::plan::plugin_of;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 
 use super::{Metrics, State};
 use crate::manager::DesiredPods;
@@ -330,8 +330,12 @@ impl State {
     pub(super) fn tell_volumes(&mut self, desired: &DesiredPods, statuses: &PodViews) {
         self.main.clear(families::TOTAL_VOLUMES.name);
         let mut wanted = BTreeMap::<&str, usize>::new();
-        for pod in desired.iter().filter(|(uid, pod)| !is_over(uid, pod, statuses)).map(|(_, pod)| pod) {
-            for plugin in pod::spec(pod).volumes.iter().flatten().filter_map(plugin_of) {
+        for (uid, pod) in desired.iter().filter(|(uid, pod)| !is_over(uid, pod, statuses)) {
+            // What a claim's volume is, is known from when it is there.
+            let there = self.volumes.get(uid);
+            let plugin =
+                |v: &Volume| plugin_of(v).or_else(|| there.and_then(|there| there.get(&v.name).copied()));
+            for plugin in pod::spec(pod).volumes.iter().flatten().filter_map(plugin) {
                 *wanted.entry(plugin.name()).or_default() += 1;
             }
         }

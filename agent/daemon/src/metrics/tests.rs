@@ -137,7 +137,9 @@ async fn calls_requests_and_checks() {
         ],
     );
     let wanted = json!({"spec": {"containers": [], "volumes": [{"name": "t", "secret": {}},
-        {"name": "e", "emptyDir": {}}]}});
+        {"name": "e", "emptyDir": {}}, {"name": "c", "persistentVolumeClaim": {"claimName": "x"}},
+        {"name": "late", "persistentVolumeClaim": {"claimName": "y"}}]}});
+    metrics.volume_set_up(&uid, ("c", Plugin::Csi), SECOND, true);
     let desired: DesiredPods = [(uid.clone(), pod("v", wanted))].into();
     let volumes = |plugin: &str, state: &str| {
         format!(
@@ -147,7 +149,13 @@ async fn calls_requests_and_checks() {
     let told = text_with(&metrics, &desired, &PodViews::new());
     says(
         &told,
-        &[&volumes("secret", "desired"), &volumes("secret", "actual"), &volumes("empty-dir", "desired")],
+        &[
+            &volumes("secret", "desired"),
+            &volumes("secret", "actual"),
+            &volumes("empty-dir", "desired"),
+            &volumes("csi", "desired"),
+            &volumes("csi", "actual"),
+        ],
     );
     metrics.volumes_gone(&uid);
     assert!(!text(&metrics).contains("volume_manager_total_volumes"));

@@ -3,14 +3,16 @@
 //! In: targets, volumes. Out: see [`agent_linux::volumes::csi`]. Invariant: nothing outside of the pod's own directory, or of
 //! the driver's.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use agent_core::csi::staging::{OnDisk, VolumeKey};
 use agent_core::csi::volume::VolumeData;
 use agent_core::drivers::{Class, DriverError};
 use agent_core::runtime::PodUid;
+use agent_core::volume::Plugin;
 use agent_linux::files;
-use agent_linux::volumes::{VolumeError, csi};
+use agent_linux::volumes::{VolumeError, csi, csi_block, device};
 
 use super::PodDirs;
 
@@ -98,11 +100,23 @@ impl PodDirs {
             held.staged = true;
             held.attached |= data.is_attached();
         }
+        let devices = csi_block::written(self.root())?;
+        for (volume, data) in &devices {
+            let held = all.entry(data.key()).or_default();
+            held.blocks.insert(volume.clone());
+            held.attached |= data.is_attached();
+        }
+        let devices: BTreeMap<String, VolumeData> = devices.into_iter().collect();
         let pods = match files::visible_names(&self.pods) {
             Err(e) if e.class() == Class::NotFound => Vec::new(),
             names => names?,
         };
         for name in pods {
+            for volume in device::linked(&self.pods.join(&name), Plugin::Csi)? {
+                if let Some(data) = devices.get(&volume) {
+                    all.entry(data.key()).or_default().pods.insert(PodUid::from(name.as_str()));
+                }
+            }
             let written = csi::written(&self.pods.join(&name))?;
             for (_, data) in written.into_iter().filter(|(_, data)| data.is_persistent()) {
                 let held = all.entry(data.key()).or_default();
@@ -128,8 +142,6 @@ impl PodDirs {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     #[test]

@@ -8,6 +8,7 @@
 //! In: pods as they are shown. Out: documents. Invariants: nothing is read between two questions, but for a walk of volumes
 //! that a question began and did not wait for; what cannot be read is left out and said in the log.
 
+mod claims;
 mod layers;
 mod volumes;
 
@@ -165,6 +166,11 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             Some((pod.uid.as_str().into(), PodUse::of(pod, &seen.snapshot, measured.as_ref())?))
         };
         Ok(shown.iter().filter_map(of).collect())
+    }
+
+    /// What `/metrics` tells of claims' volumes: drivers are asked as for the summary, as rarely, and nothing is walked.
+    pub(super) async fn claim_metrics(&self, shown: &[Shown]) -> String {
+        claims::text(shown, &self.told.of(self.of_drivers(shown)).await)
     }
 
     /// `/metrics/cadvisor`.

@@ -177,7 +177,7 @@ impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
             })
         });
         // Nobody asks any more when the node is being stopped.
-        text.await.unwrap_or_default()
+        text.await.unwrap_or_default() + &self.statistics.claim_metrics(&self.shown()).await
     }
 
     fn checked(&self, check: &str, healthy: bool) {

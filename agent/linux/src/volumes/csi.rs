@@ -76,7 +76,7 @@ pub fn stage_of(root: &Path, key: &VolumeKey) -> PathBuf {
 
 /// Writes whose a directory is; true if it did not say so before. A driver that was asked must be asked to let go, also after
 /// a power cut.
-fn record(own: &Path, data: &VolumeData) -> Result<bool, VolumeError> {
+pub(super) fn record(own: &Path, data: &VolumeData) -> Result<bool, VolumeError> {
     let path = own.join(DATA_FILE);
     let new = match fs::symlink_metadata(&path) {
         Ok(_) => false,
@@ -117,7 +117,7 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, FilesError> {
 }
 
 /// Whose a directory is, if it says so.
-fn read(own: &Path) -> Result<Option<VolumeData>, FilesError> {
+pub(super) fn read(own: &Path) -> Result<Option<VolumeData>, FilesError> {
     let path = own.join(DATA_FILE);
     let text = match files::read_capped(&path, DATA_BYTES_MAX) {
         // The agent died before it wrote it, or after it removed it: the driver holds nothing.

@@ -147,6 +147,7 @@ fn a_persistent_volume_is_staged_and_published_as_it_says() {
     let secrets = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
     let staged = of.stage("/g", (ALL, Some(7)), attached.clone(), secrets.clone());
     let capability = Capability {
+        block: false,
         fs_type: "ext4".to_owned(),
         flags: vec!["noatime".to_owned()],
         group: Some(7),

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
     Container, EnvVar, FileKeySelector, PodSpec, ResourceFieldSelector, ResourceRequirements,
 };
 
-use super::names::{dns_label, env_name, ip, local_path, port_name, qualified_name};
+use super::names::{dns_label, env_name, ip, local_path, no_backsteps, port_name, qualified_name};
 use super::pod::Unique;
 use super::security;
 use crate::container_spec::downward::is_env_field;
@@ -105,6 +105,7 @@ fn check(path: &str, container: &Container, pod: &mut Pod<'_>, errors: &mut Erro
     }
     stop_signal(&at("lifecycle.stopSignal"), container, pod.os, errors);
     mounts(path, container, pod, errors);
+    devices(path, container, pod, errors);
     if let Some(context) = &container.security_context {
         security::container(&at("securityContext"), context, pod.own_users, errors);
     }
@@ -303,6 +304,36 @@ pub(super) fn resources(path: &str, requirements: &ResourceRequirements, errors:
                 errors.required(format!("{path}.limits[{name}]"), "must be set for this resource")
             }
             _ => {}
+        }
+    }
+}
+
+fn devices(path: &str, container: &Container, pod: &Pod<'_>, errors: &mut Errors) {
+    let (mut paths, mut names) = (Unique::new(), Unique::new());
+    for (index, device) in container.volume_devices.iter().flatten().enumerate() {
+        let at = |field: &str| format!("{path}.volumeDevices[{index}].{field}");
+        let mut mounts = container.volume_mounts.iter().flatten();
+        match device.name.as_str() {
+            "" => errors.required(at("name"), ""),
+            name if names.seen(name) => errors.invalid(at("name"), name, "must be unique"),
+            name if !pod.volumes.contains(name) => errors.not_found(at("name"), name),
+            name if mounts.any(|m| m.name == name) => {
+                errors.invalid(at("name"), name, "must not already exist in volumeMounts");
+            }
+            _ => {}
+        }
+        let mut mounts = container.volume_mounts.iter().flatten();
+        match device.device_path.as_str() {
+            "" => errors.required(at("devicePath"), ""),
+            target if paths.seen(target) => errors.invalid(at("devicePath"), target, "must be unique"),
+            target if mounts.any(|m| m.mount_path == target) => {
+                errors.invalid(at("devicePath"), target, "must not already exist as a path in volumeMounts");
+            }
+            target => {
+                if let Some(detail) = no_backsteps(target) {
+                    errors.invalid(at("devicePath"), target, detail);
+                }
+            }
         }
     }
 }

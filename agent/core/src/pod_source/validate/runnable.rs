@@ -78,6 +78,12 @@ fn one(path: &str, container: &Container, volumes: &BTreeSet<&str>, errors: &mut
             errors.invalid(format!("{path}.volumeMounts[{index}].name"), shortened(&mount.name), detail);
         }
     }
+    for (index, device) in container.volume_devices.iter().flatten().enumerate() {
+        if !volumes.contains(device.name.as_str()) {
+            let detail = "must be the name of a volume";
+            errors.invalid(format!("{path}.volumeDevices[{index}].name"), shortened(&device.name), detail);
+        }
+    }
     amounts(path, container.resources.as_ref(), errors);
 }
 

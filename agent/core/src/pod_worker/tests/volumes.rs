@@ -207,6 +207,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
         read_only: false,
         options: Vec::new(),
         one_pod: false,
+        block: false,
     };
     let answer = |w: &mut World, verb: &str, result| {
         let call = w.pending.iter().find(|(_, call)| call.effect.verb() == verb);
@@ -261,6 +262,7 @@ fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait
         read_only: false,
         options: Vec::new(),
         one_pod: false,
+        block: false,
     };
     let answer = |w: &mut World, verb: &str, result| {
         let call = w.pending.iter().find(|(_, call)| call.effect.verb() == verb);

@@ -94,6 +94,7 @@ impl PodSpecs for TinySpecs {
             working_dir: String::new(),
             envs: Vec::new(),
             mounts: Vec::new(),
+            devices: Vec::new(),
             labels: BTreeMap::new(),
             annotations,
             log_path: String::new(),

@@ -48,6 +48,7 @@ fn a_pods_claims() {
         read_only: true,
         owner: None,
         mounted: true,
+        mapped: false,
     };
     assert_eq!(claimed(), expected);
     let own =
@@ -106,6 +107,7 @@ fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
         read_only: true,
         options: vec!["noatime".to_owned()],
         one_pod: true,
+        block: false,
     };
     assert_eq!((local.plugin(), local), (Plugin::Local, expected));
     let host = bound(json!({"spec": {"hostPath": {"path": "/h", "type": "Directory"},
@@ -133,9 +135,22 @@ fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
         let error = bound(patch).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
-    let unused = ClaimRef { mounted: false, ..of.clone() };
-    let block = volume(json!({"spec": {"volumeMode": "Block", "local": {"path": "/x"}}}));
-    assert!(unused.bound(&claim(json!({})), &block).unwrap_err().to_string().contains("block devices"));
+    let mapped = ClaimRef { mounted: false, mapped: true, ..of.clone() };
+    let as_block = |source: Value| {
+        let mut spec = json!({"volumeMode": "Block"});
+        spec.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+        mapped.bound(&claim(json!({})), &volume(json!({ "spec": spec })))
+    };
+    let device = as_block(json!({"local": {"path": "/dev/x"}})).unwrap();
+    assert!(device.block && device.source == Source::Local { path: "/dev/x".to_owned() });
+    let words = as_block(json!({"hostPath": {"path": "/dev/x"}})).unwrap_err().to_string();
+    assert!(words.contains("no block device"), "{words}");
+    let directory = volume(json!({"spec": {"local": {"path": "/x"}}}));
+    let words = mapped.bound(&claim(json!({})), &directory).unwrap_err().to_string();
+    assert!(
+        words.ends_with("volume data has volumeMode Filesystem, but is specified in volumeDevices"),
+        "{words}"
+    );
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! `kubelet_volume_stats_*`: how full the volumes of claims are (contract 10.7).
+//!
+//! In: pods with their claims, what is measured of volumes. Out: the text for `/metrics`. Invariants: one series for a claim,
+//! however many pods have it; what is not measured is not told. Upstream: pkg/kubelet/metrics/collectors/volume_stats.go.
+
+use std::collections::BTreeMap;
+
+use agent_core::stats::Shown;
+use agent_core::stats::disk::VolumeUse;
+use agent_core::stats::exposition::{Exposition, Kind};
+
+type Amount = fn(&VolumeUse) -> Option<u64>;
+
+const FAMILIES: [(&str, &str, Amount); 6] = [
+    ("available_bytes", "Bytes that may still be taken of the claim's volume.", |v| {
+        Some(v.filesystem?.available_bytes)
+    }),
+    ("capacity_bytes", "Size of the claim's volume, bytes.", |v| Some(v.filesystem?.capacity_bytes)),
+    ("inodes", "Inodes of the claim's volume.", |v| v.filesystem?.inodes),
+    ("inodes_free", "Inodes that may still be taken of the claim's volume.", |v| v.filesystem?.inodes_free),
+    ("inodes_used", "Inodes that are taken of the claim's volume.", |v| Some(v.taken?.inodes)),
+    ("used_bytes", "Bytes that are taken of the claim's volume.", |v| Some(v.taken?.bytes)),
+];
+
+/// The text; `uses` are by the pod's UID and the volume's name.
+pub(super) fn text(shown: &[Shown], uses: &BTreeMap<(String, String), VolumeUse>) -> String {
+    let mut claims = BTreeMap::<(&str, &str), &VolumeUse>::new();
+    for pod in shown {
+        for volume in &pod.volumes {
+            let Some(claim) = &volume.claim else { continue };
+            if let Some(found) = uses.get(&(pod.uid.clone(), volume.name.clone())) {
+                claims.entry((&pod.namespace, claim)).or_insert(found);
+            }
+        }
+    }
+    let mut out = Exposition::default();
+    for (name, help, amount) in FAMILIES {
+        let samples = claims.iter().filter_map(|((namespace, claim), found)| {
+            let labels = vec![("namespace", *namespace), ("persistentvolumeclaim", *claim)];
+            Some((labels, amount(found)? as f64))
+        });
+        out.family((&format!("kubelet_volume_stats_{name}"), Kind::Gauge, help), samples, None);
+    }
+    out.into_text()
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_core::csi::request::{Amounts, Usage};
+    use agent_core::stats::ShownVolume;
+    use agent_core::time::Wall;
+
+    use super::*;
+
+    fn pod(uid: &str, claims: &[(&str, Option<&str>)]) -> Shown {
+        let volume = |(name, claim): &(&str, Option<&str>)| ShownVolume {
+            name: (*name).to_owned(),
+            below: None,
+            claim: claim.map(str::to_owned),
+            ephemeral: false,
+        };
+        Shown {
+            namespace: "ns".to_owned(),
+            name: uid.to_owned(),
+            uid: uid.to_owned(),
+            started: None,
+            containers: Vec::new(),
+            volumes: claims.iter().map(volume).collect(),
+        }
+    }
+
+    #[test]
+    fn a_claim_is_told_once_and_only_what_is_measured() {
+        let pods = [
+            pod("u1", &[("a", Some("c")), ("e", None), ("n", Some("none"))]),
+            pod("u2", &[("b", Some("c"))]),
+        ];
+        let usage = Usage {
+            bytes: Amounts { available: 6, total: 10, used: 4 },
+            inodes: Amounts { available: 2, total: 5, used: 3 },
+        };
+        let found = VolumeUse::told(&usage, Wall(0));
+        let key = |uid: &str, name: &str| (uid.to_owned(), name.to_owned());
+        let uses = [(key("u1", "a"), found), (key("u2", "b"), found), (key("u1", "e"), found)].into();
+        let told = text(&pods, &uses);
+        let samples: Vec<&str> = told.lines().filter(|line| !line.starts_with('#')).collect();
+        let of = "{namespace=\"ns\",persistentvolumeclaim=\"c\"}";
+        let expected = [
+            ("available_bytes", 6),
+            ("capacity_bytes", 10),
+            ("inodes", 5),
+            ("inodes_free", 2),
+            ("inodes_used", 3),
+            ("used_bytes", 4),
+        ];
+        assert_eq!(samples, expected.map(|(name, n)| format!("kubelet_volume_stats_{name}{of} {n}")));
+        let bytes_alone = VolumeUse { filesystem: None, ..found };
+        let told = text(&pods, &[(key("u1", "a"), bytes_alone)].into());
+        assert!(told.contains("_used_bytes{") && !told.contains("capacity"), "{told}");
+        assert!(text(&pods, &BTreeMap::new()).is_empty());
+    }
+}

@@ -1,0 +1,92 @@
+//! Block devices of the CSI driver of cases: loop devices over files of the node.
+//!
+//! In: a volume's handle. Out: a device, its node in the file system. Invariant: no loop device outlives its value.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::stat::{Mode, SFlag, mknod};
+
+/// How large a device is at first, bytes.
+pub const DEVICE_BYTES: u64 = 1 << 20;
+
+/// The devices, by the handles of their volumes.
+#[derive(Debug, Default)]
+pub(crate) struct Devices(Mutex<BTreeMap<String, Device>>);
+
+#[derive(Debug)]
+struct Device {
+    file: PathBuf,
+    /// The node of it in the host's `/dev`.
+    node: PathBuf,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // It may lie under something that holds it: then it goes when that does.
+        let _ = losetup(&["-d".as_ref(), self.node.as_ref()]);
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+fn losetup(arguments: &[&std::ffi::OsStr]) -> Result<String> {
+    let done = Command::new("losetup").args(arguments).output().context("run losetup")?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "losetup {arguments:?}: {said}");
+    Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+}
+
+impl Devices {
+    /// There is a device of this volume, over a file in `directory`.
+    pub(crate) fn make(&self, directory: &Path, handle: &str) -> Result<()> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.contains_key(handle) {
+            return Ok(());
+        }
+        let file = directory.join(format!("disk-of-{handle}"));
+        fs::create_dir_all(directory)?;
+        File::create(&file).and_then(|f| f.set_len(DEVICE_BYTES)).context("make the disk")?;
+        let node = losetup(&["-f".as_ref(), "--show".as_ref(), file.as_os_str()])?;
+        all.insert(handle.to_owned(), Device { file, node: node.into() });
+        Ok(())
+    }
+
+    /// The device is at `target`, too.
+    pub(crate) fn publish(&self, handle: &str, target: &Path) -> Result<()> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = all.get(handle).context("there is no device")?;
+        if fs::symlink_metadata(target).is_ok_and(|found| found.file_type().is_block_device()) {
+            return Ok(());
+        }
+        let number = fs::metadata(&device.node)?.rdev();
+        let made = mknod(target, SFlag::S_IFBLK, Mode::S_IRUSR | Mode::S_IWUSR, number);
+        made.with_context(|| format!("make {}", target.display()))
+    }
+
+    /// It is no longer there.
+    pub(crate) fn unpublish(target: &Path) -> Result<()> {
+        match fs::remove_file(target) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The device is as large as this at least.
+    pub(crate) fn grow(&self, handle: &str, bytes: u64) -> Result<()> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = all.get(handle).context("there is no device")?;
+        File::options().write(true).open(&device.file)?.set_len(bytes)?;
+        losetup(&["-c".as_ref(), device.node.as_ref()]).map(drop)
+    }
+
+    /// There is no device of this volume.
+    pub(crate) fn remove(&self, handle: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(handle);
+    }
+}

@@ -304,6 +304,13 @@ fn log(receipt: &Receipt) {
         tracing::info!(kind = receipt.kind, "the machine is about to stop: pods end");
         return;
     }
+    if receipt.boot_went_on {
+        tracing::info!(
+            kind = receipt.kind,
+            "the boot goes on after its shutdown: its receipt says nothing of how it ends"
+        );
+        return;
+    }
     for pod in receipt.pods.iter().filter(|pod| !pod.ended || !pod.told) {
         let (namespace, ended, told) = (&pod.namespace, pod.ended, pod.told);
         tracing::warn!(pod = pod.name, namespace, uid = pod.uid, ended, told, "the next boot sees to it");

@@ -191,7 +191,7 @@ fn an_image_that_was_pulled_with_a_secret_is_nobody_elses() {
         look: &|root| {
             let next = records(root);
             if pulled.load(Ordering::Acquire) {
-                assert!(!next.may_use("a:1", id, &[], Wall(2)), "it is everybody's");
+                assert!(!next.check("a:1", id, &[], Wall(2)).may_use(), "it is everybody's");
             }
         },
     });
@@ -199,7 +199,7 @@ fn an_image_that_was_pulled_with_a_secret_is_nobody_elses() {
     let agent = records(root.path());
     agent.begin("a:1").unwrap();
     agent.pulled("a:1", id, Some(&source), Wall(1));
-    assert!(agent.may_use("a:1", id, &[own], Wall(2)));
+    assert!(agent.check("a:1", id, &[own], Wall(2)).may_use());
 }
 
 #[test]

@@ -84,6 +84,8 @@ pub enum Defect {
     LetsIn,
     /// Says of all pods that they have ended (RECEIPT-TRUE).
     SignsBlindly,
+    /// Does not take its receipt back when the boot goes on (RECEIPT-TRUE).
+    KeepsItsReceipt,
     /// Does not take away what shutdowns left (LEFT-OVER).
     LeavesTheEnded,
 }

@@ -10,14 +10,14 @@ use std::time::Duration;
 use agent_core::checkers::TraceEvent;
 use agent_core::machine::{Machine, Outbox};
 use agent_core::node_shutdown::{
-    EVENT, Group, NodeShutdown, Receipt, ShutdownAction, ShutdownEvent, begins_anew, budget,
+    EVENT, Group, Kind, NodeShutdown, Receipt, ShutdownAction, ShutdownEvent, begins_anew, budget,
 };
 use agent_core::node_status::NodeInput;
 use agent_core::pod_manager::{ManagerEvent, ShutdownOrder};
 use agent_core::pod_worker::{EventKind, TerminatingRecord};
 use agent_core::runtime::PodUid;
 use agent_core::runtime::observed::ContainerState;
-use agent_core::time::Now;
+use agent_core::time::{Mono, Now};
 use serde_json::{Value, json};
 
 use crate::defects::Defect;
@@ -28,7 +28,9 @@ use crate::world::{Event, World};
 
 /// What logind waits beyond the pods' periods.
 const MARGIN: Duration = Duration::from_secs(5);
-const KINDS: [&str; 5] = ["poweroff", "reboot", "halt", "kexec", ""];
+const KINDS: [&str; 6] = ["poweroff", "reboot", "halt", "kexec", "soft-reboot", ""];
+/// A receipt that says that this boot ended is taken back in this time.
+const TAKEN_BACK: Duration = Duration::from_secs(1);
 /// Priorities of pods, and of critical ones.
 const PRIORITIES: [i32; 5] = [-100, 0, 0, 1_000, 2_000_000_000];
 /// Controllers of pods.
@@ -68,6 +70,8 @@ pub(crate) struct Stopping {
     receipt: Option<Receipt>,
     /// Who holds the delay lock.
     lock: Option<u32>,
+    /// Since when.
+    held: Mono,
     /// logind is about to stop the machine.
     stop: Option<String>,
     /// Counts stops, also those that are over.
@@ -93,6 +97,7 @@ impl Stopping {
             boot: 0,
             receipt: None,
             lock: None,
+            held: Mono(0),
             stop: None,
             stops: 0,
             told: false,
@@ -157,6 +162,7 @@ impl World {
     }
 
     fn stop_machine(&mut self, kind: String, most: Duration) -> Option<u32> {
+        self.ensure_taken_back();
         let incarnation = self.incarnation;
         let stopping = self.stopping.as_mut()?;
         if stopping.stop.is_some() {
@@ -275,8 +281,11 @@ impl World {
 
     /// Static pods that were ended begin anew now; those that still have a worker go first, and stay in mind.
     fn forget_ended(&mut self) {
-        let has_worker =
-            |pod: &PodUid| self.node.as_ref().is_some_and(|node| node.workers().contains_key(pod));
+        let has_worker = |pod: &PodUid| {
+            let here = self.node.as_ref().is_some_and(|node| node.workers().contains_key(pod));
+            // One that resumes has its workers once the runtime was listed.
+            here || self.disk.records.contains_key(pod)
+        };
         let Some(stopping) = &mut self.stopping else { return };
         let (going, over) = std::mem::take(&mut stopping.ended).into_iter().partition(has_worker);
         stopping.ended = going;
@@ -291,7 +300,9 @@ impl World {
         let (incarnation, now) = (self.incarnation, self.queue.now());
         let Some(stopping) = &mut self.stopping else { return };
         match action {
-            ShutdownAction::Hold if stopping.stop.is_none() => stopping.lock = Some(incarnation),
+            ShutdownAction::Hold if stopping.stop.is_none() => {
+                (stopping.lock, stopping.held) = (Some(incarnation), now);
+            }
             // logind gives no lock while it stops: the session fails, and the next one says what is the case.
             ShutdownAction::Hold => self.bus_restarts(),
             ShutdownAction::Release => {
@@ -354,10 +365,25 @@ impl World {
         }
     }
 
-    /// The machine starts again.
+    /// RECEIPT-TRUE: no receipt says that this boot ended while an agent waits for its next stop. A power cut would pass for
+    /// an end in order.
+    pub(crate) fn ensure_taken_back(&mut self) {
+        let now = self.queue.now();
+        let Some(stopping) = self.stopping.as_ref().filter(|s| s.stop.is_none() && s.lock.is_some()) else {
+            return;
+        };
+        let wrong = stopping.receipt.as_ref().filter(|r| r.is_of(&stopping.boot_id()));
+        if let Some(receipt) = wrong.filter(|_| now.since(stopping.held) > TAKEN_BACK) {
+            let detail = format!("the receipt of a {:?} is valid, and the boot goes on", receipt.kind);
+            self.checks.report("RECEIPT-TRUE", detail);
+        }
+    }
+
+    /// The machine starts again; after a soft-reboot on the same kernel.
     pub(crate) fn logind_boots(&mut self) {
         let Some(stopping) = &mut self.stopping else { return };
-        stopping.boot += 1;
+        let same_kernel = stopping.stop.as_deref().map(Kind::of) == Some(Kind::SoftReboot);
+        stopping.boot += u32::from(!same_kernel);
         (stopping.stop, stopping.lock, stopping.told) = (None, None, false);
         stopping.stops += 1;
     }
@@ -450,6 +476,9 @@ impl Node {
                 for uid in self.priorities.keys().cloned() {
                     self.out.push(NodeRequest::Shutdown(ShutdownAction::End { uid, grace_s }));
                 }
+            }
+            (Some(Defect::KeepsItsReceipt), ShutdownAction::Write(receipt)) if receipt.boot_went_on => {
+                return None;
             }
             (Some(Defect::SignsBlindly), ShutdownAction::Write(receipt)) => {
                 receipt.end_time = Some(receipt.start_time.clone());

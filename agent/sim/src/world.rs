@@ -417,6 +417,7 @@ impl World {
 
     /// The machine loses power and comes back: nothing runs, no call is in flight, the disk is kept.
     pub fn reboot(&mut self) {
+        self.ensure_taken_back();
         self.crash();
         self.disturb();
         self.fence_until = Mono(0);

@@ -8,7 +8,7 @@ use agent_sim::scenario::run_stopping;
 
 #[test]
 fn every_seed_with_stops_keeps_every_promise_and_replays() {
-    common::every_seed(run_stopping, common::seeds(60));
+    common::every_seed(run_stopping, common::seeds(100));
 }
 
 fn caught(defect: Defect, invariant: &str) {
@@ -33,6 +33,11 @@ fn shutdown_closed_can_fail() {
 #[test]
 fn receipt_true_can_fail() {
     caught(Defect::SignsBlindly, "RECEIPT-TRUE");
+}
+
+#[test]
+fn receipt_true_can_fail_when_the_boot_goes_on() {
+    caught(Defect::KeepsItsReceipt, "RECEIPT-TRUE");
 }
 
 #[test]

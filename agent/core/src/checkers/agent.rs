@@ -85,10 +85,13 @@ impl GoingOn {
 }
 
 /// STATUS-MONO: a terminal phase never reverts, a pod that ran is never pending again without a new sandbox. What an
-/// incarnation said to itself and the API server does not show may be lost with it: nobody has seen it.
+/// incarnation said to itself and the API server does not show may be lost with it: nobody has seen it. So may what an
+/// earlier one said and the server, put back to a backup, does not show any more before this one speaks of the pod.
 #[derive(Clone, Debug, Default)]
 pub struct StatusMono {
     terminal: BTreeMap<PodUid, String>,
+    /// Those of which this incarnation said it.
+    own: BTreeSet<PodUid>,
     going_on: GoingOn,
 }
 
@@ -102,14 +105,20 @@ impl Invariant for StatusMono {
         match event {
             TraceEvent::StatusPublished { pod, phase } => match self.terminal.get(pod) {
                 Some(was) if was != phase => Err(format!("{pod} was {was} and is {phase}")),
-                None if matches!(phase.as_str(), "Succeeded" | "Failed") => {
+                _ if matches!(phase.as_str(), "Succeeded" | "Failed") => {
                     self.terminal.insert(pod.clone(), phase.clone());
+                    self.own.insert(pod.clone());
                     Ok(())
                 }
                 _ => Ok(()),
             },
             TraceEvent::AgentStarted { .. } => {
                 self.terminal.retain(|pod, _| !self.going_on.contains(pod));
+                self.own.clear();
+                Ok(())
+            }
+            TraceEvent::ApiStatus { pod, .. } if self.going_on.contains(pod) && !self.own.contains(pod) => {
+                self.terminal.remove(pod);
                 Ok(())
             }
             // Nothing of the pod is left that the phase could be told from.

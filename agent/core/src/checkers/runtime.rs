@@ -136,6 +136,8 @@ pub struct NoOutlive {
     live: BTreeSet<ContainerId>,
     sandboxes: BTreeMap<SandboxId, PodUid>,
     over: BTreeSet<PodUid>,
+    /// Those of which this incarnation said it.
+    own: BTreeSet<PodUid>,
     finished: BTreeSet<PodUid>,
 }
 
@@ -180,9 +182,17 @@ impl Invariant for NoOutlive {
                 if matches!(phase.as_str(), "Succeeded" | "Failed") =>
             {
                 self.over.insert(pod.clone());
+                self.own.insert(pod.clone());
                 self.none_live(pod)?;
             }
-            TraceEvent::AgentStarted { .. } => self.over.retain(|pod| !self.going_on.contains(pod)),
+            TraceEvent::AgentStarted { .. } => {
+                self.over.retain(|pod| !self.going_on.contains(pod));
+                self.own.clear();
+            }
+            // The server was put back before this incarnation spoke of the pod: what an earlier one said is not known.
+            TraceEvent::ApiStatus { pod, .. } if self.going_on.contains(pod) && !self.own.contains(pod) => {
+                self.over.remove(pod);
+            }
             TraceEvent::ApiListedFirst { pod } => {
                 self.over.remove(pod);
             }

@@ -239,11 +239,26 @@ fn a_new_incarnation_knows_what_it_is_shown() {
     let old = [
         shown("Failed", &[], false),
         phase("Failed"),
-        started_anew,
+        started_anew.clone(),
         TraceEvent::ApiListedFirst { pod: pod() },
     ];
-    for before in [&restored[..], &old] {
+    // It is put back before the new incarnation has spoken of the pod (simulation, stopping, seed 65).
+    let restored_later = [
+        shown("Failed", &[], false),
+        phase("Failed"),
+        started_anew.clone(),
+        TraceEvent::ApiGone { pod: pod() },
+        shown("Pending", &[], false),
+    ];
+    for before in [&restored[..], &old, &restored_later] {
         assert_eq!(verdict(&[before, &anew].concat()), None, "{before:?}");
+    }
+    // Once it has, it is held to it, whatever the server shows.
+    let own = [shown("Failed", &[], false), phase("Failed"), started_anew, phase("Failed")];
+    let put_back = [TraceEvent::ApiGone { pod: pod() }, shown("Pending", &[], false)];
+    for (next, broken) in [(phase("Running"), "STATUS-MONO"), (started("c1"), "NO-OUTLIVE")] {
+        let trace = [&own[..], &put_back, &[created("c1", 0), next]].concat();
+        assert_eq!(verdict(&trace), Some(broken), "{trace:?}");
     }
 }
 

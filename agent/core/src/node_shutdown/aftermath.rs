@@ -8,7 +8,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
-use super::{POD_MESSAGE, POD_REASON, REFUSED_REASON, Receipt};
+use super::{Kind, POD_MESSAGE, POD_REASON, REFUSED_REASON, Receipt};
 use crate::pod_worker::{KillReason, TerminatingRecord};
 use crate::types::pod;
 
@@ -47,6 +47,9 @@ pub struct LastEnd {
     pub boot_id: String,
     /// What was wrong with it; nothing if its pods were ended in order.
     pub unclean: Option<Unclean>,
+    /// The kind of the shutdown that it ended with, or in the middle of; empty if there was none, or it is not known.
+    #[serde(default)]
+    pub kind: String,
 }
 
 /// An end without order.
@@ -68,9 +71,11 @@ impl LastEnd {
     #[must_use]
     pub fn of(boot_id: &str, last: Option<&Receipt>, panic: Option<String>, agent_stopped: bool) -> LastEnd {
         let clean = last.is_some_and(|receipt| receipt.is_of(boot_id));
-        let cut_short = last.is_some_and(|receipt| receipt.boot_id == boot_id);
+        let cut_short = last.is_some_and(|receipt| receipt.boot_id == boot_id && receipt.end_time.is_none());
+        let kind =
+            last.filter(|_| clean || cut_short).map(|receipt| receipt.kind.clone()).unwrap_or_default();
         let unclean = (!clean).then_some(Unclean { cut_short, panic, agent_stopped });
-        LastEnd { boot_id: boot_id.to_owned(), unclean }
+        LastEnd { boot_id: boot_id.to_owned(), unclean, kind }
     }
 
     /// `reason` of the condition.
@@ -89,10 +94,20 @@ impl LastEnd {
     #[must_use]
     pub fn message(&self) -> String {
         let boot = &self.boot_id;
+        let kind = if self.kind.is_empty() { String::new() } else { format!(" ({})", self.kind) };
         let Some(unclean) = &self.unclean else {
-            return format!("The last boot ({boot}) ended its pods in order");
+            // Its receipt would not be valid any more if its userspace had come back.
+            let instead = match Kind::of(&self.kind) {
+                Kind::SoftReboot => ", and the machine was started anew instead",
+                _ => "",
+            };
+            return format!("The last boot ({boot}) ended its pods in order{kind}{instead}");
         };
-        let when = if unclean.cut_short { " in the middle of its shutdown" } else { " without a shutdown" };
+        let when = if unclean.cut_short {
+            format!(" in the middle of its shutdown{kind}")
+        } else {
+            " without a shutdown".to_owned()
+        };
         let why = match &unclean.panic {
             Some(words) => format!("its kernel died ({words})"),
             None if unclean.agent_stopped => {
@@ -161,10 +176,19 @@ mod tests {
         let begun = Receipt::begin("b1", "reboot", Wall(0));
         let ended = Receipt { end_time: Some(begun.start_time.clone()), ..begun.clone() };
         let called_off = Receipt { boot_id: String::new(), ..ended.clone() };
+        let soft = Receipt { kind: "soft-reboot".to_owned(), ..ended.clone() };
+        let went_on = Receipt { boot_went_on: true, ..soft.clone() };
         for (last, reason, words) in [
-            (Some(&ended), "ShutdownInOrder", "ended its pods in order"),
-            (Some(&begun), "ShutdownCutShort", "in the middle of its shutdown: power was cut"),
+            (Some(&ended), "ShutdownInOrder", "ended its pods in order (reboot)"),
+            (
+                Some(&soft),
+                "ShutdownInOrder",
+                "in order (soft-reboot), and the machine was started anew instead",
+            ),
+            (Some(&begun), "ShutdownCutShort", "in the middle of its shutdown (reboot): power was cut"),
             (Some(&called_off), "PowerLossOrReset", "without a shutdown: power was cut"),
+            // After its soft-reboot the power was cut: that receipt is no excuse.
+            (Some(&went_on), "PowerLossOrReset", "without a shutdown: power was cut"),
             (None, "PowerLossOrReset", "were not ended in order"),
         ] {
             let end = LastEnd::of("b1", last, None, false);

@@ -13,10 +13,12 @@
 //!  └────────────────────────────────── told not to stop ◄──────────────────────────────────────┘  (from anywhere)
 //! ```
 //! Invariants: one stage at a time, the lowest priority first; a stage takes no longer than its period, all of them and
-//! the telling no longer than the budget and [`TELL_MIN`]; the receipt's end is written before the lock is given back.
+//! the telling no longer than the budget and [`TELL_MIN`]; the receipt's end is written before the lock is given back, and
+//! taken back if the boot goes on after it (a soft-reboot). What differs by kind of stop: [`Kind`].
 //! Upstream: pkg/kubelet/nodeshutdown (contract 15). Differences: docs/shutdown.md.
 
 mod aftermath;
+mod kind;
 mod plan;
 mod receipt;
 
@@ -27,6 +29,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 pub use aftermath::{LastEnd, Unclean, begins_anew, died_of, is_left_over};
+pub use kind::Kind;
 pub use plan::{Group, Stage, budget, groups, stages};
 pub use receipt::{FILE, PodReceipt, Receipt};
 
@@ -120,6 +123,8 @@ pub struct NodeShutdown {
     groups: Vec<Group>,
     boot_id: String,
     phase: Phase,
+    /// A receipt that says that this boot ended, and the boot goes on.
+    spent: Option<Box<Receipt>>,
 }
 
 #[derive(Clone, Debug)]
@@ -157,9 +162,10 @@ impl NodeShutdown {
     /// caller lets no pod in.
     #[must_use]
     pub fn new(groups: Vec<Group>, boot_id: &str, last: Option<Receipt>, now: Now) -> NodeShutdown {
+        let spent = last.clone().filter(|receipt| receipt.is_of(boot_id)).map(Box::new);
         let under_way = last.filter(|receipt| receipt.is_under_way(boot_id, budget(&groups), now));
         let phase = under_way.map_or(Phase::Up, |receipt| Phase::Resumed { receipt: Box::new(receipt) });
-        NodeShutdown { groups, boot_id: boot_id.to_owned(), phase }
+        NodeShutdown { groups, boot_id: boot_id.to_owned(), phase, spent }
     }
 
     /// An earlier agent was in the middle of it.
@@ -169,20 +175,32 @@ impl NodeShutdown {
     }
 
     fn told(&mut self, stopping: bool, kind: &str, now: Now, out: &mut Outbox<ShutdownAction>) {
-        match (&self.phase, stopping) {
-            (Phase::Up, false) => out.push(ShutdownAction::Hold),
+        match (&mut self.phase, stopping) {
+            (Phase::Up, false) => {
+                out.push(ShutdownAction::Hold);
+                // A soft-reboot, or a stop that came to nothing while no agent listened: how the boot ends is open again.
+                if let Some(spent) = self.spent.take() {
+                    out.push(ShutdownAction::Write(Receipt { boot_went_on: true, ..*spent }));
+                }
+            }
             (_, false) => self.cancelled(now, out),
             (Phase::Up, true) => self.begin(Receipt::begin(&self.boot_id, kind, now.wall), now, out),
             (Phase::Resumed { receipt }, true) => {
-                let receipt = Receipt { pods: Vec::new(), ..(**receipt).clone() };
+                let mut receipt = Receipt { pods: Vec::new(), ..(**receipt).clone() };
+                receipt.learn_kind(kind);
                 self.begin(receipt, now, out);
             }
-            // Both signals of one shutdown, or a bus that came back.
-            (_, true) => {}
+            // Both signals of one shutdown, in any order.
+            (Phase::Closing(course) | Phase::Ending(course) | Phase::Telling(course), true) => {
+                course.receipt.learn_kind(kind);
+            }
+            // A bus that came back.
+            (Phase::Writing { .. } | Phase::Over, true) => {}
         }
     }
 
     fn begin(&mut self, receipt: Receipt, now: Now, out: &mut Outbox<ShutdownAction>) {
+        self.spent = None;
         out.push(ShutdownAction::Event("Shutdown manager detected shutdown event"));
         out.push(ShutdownAction::Node(Err(NODE_MESSAGE.to_owned())));
         out.push(ShutdownAction::Write(receipt.clone()));
@@ -228,7 +246,9 @@ impl NodeShutdown {
         let Phase::Ending(course) = &mut self.phase else { return };
         while course.waiting.is_empty() || course.stage_ends <= now.mono {
             let Some(stage) = course.stages.pop_front() else {
-                course.ends = course.ends.max(now.mono.after(TELL_MIN));
+                let kind = Kind::of(&course.receipt.kind);
+                let patience = kind.tell_max().map_or(course.ends, |most| now.mono.after(most));
+                course.ends = course.ends.min(patience).max(now.mono.after(TELL_MIN));
                 out.push(ShutdownAction::AskTold);
                 if let Phase::Ending(course) = std::mem::replace(&mut self.phase, Phase::Over) {
                     self.phase = Phase::Telling(course);

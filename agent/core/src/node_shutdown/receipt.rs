@@ -32,6 +32,9 @@ pub struct Receipt {
     /// `reboot`, `poweroff`, `halt`, `kexec`, `soft-reboot`, …, as logind says it; empty if it does not.
     #[serde(default)]
     pub kind: String,
+    /// The boot of [`Receipt::boot_id`] went on after it (soft-reboot): of that boot's end it says nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub boot_went_on: bool,
     /// What became of the pods.
     #[serde(default)]
     pub pods: Vec<PodReceipt>,
@@ -58,7 +61,15 @@ impl Receipt {
     #[must_use]
     pub fn begin(boot_id: &str, kind: &str, now: Wall) -> Receipt {
         let (boot_id, kind) = (boot_id.to_owned(), kind.to_owned());
-        Receipt { start_time: time::api_time(now), end_time: None, boot_id, kind, pods: Vec::new() }
+        let start_time = time::api_time(now);
+        Receipt { start_time, end_time: None, boot_id, kind, boot_went_on: false, pods: Vec::new() }
+    }
+
+    /// A signal says the kind, after one that did not.
+    pub(super) fn learn_kind(&mut self, kind: &str) {
+        if self.kind.is_empty() {
+            kind.clone_into(&mut self.kind);
+        }
     }
 
     /// A shutdown began in this boot and has neither ended nor taken longer than it can: another agent was in the middle
@@ -72,7 +83,7 @@ impl Receipt {
     /// The boot ended as this receipt says: its pods first.
     #[must_use]
     pub fn is_of(&self, boot_id: &str) -> bool {
-        self.end_time.is_some() && self.boot_id == boot_id
+        self.end_time.is_some() && self.boot_id == boot_id && !self.boot_went_on
     }
 }
 

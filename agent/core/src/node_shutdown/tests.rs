@@ -57,7 +57,11 @@ impl World {
     }
 
     fn told(&mut self, stopping: bool) -> String {
-        self.step(ShutdownEvent::Told { stopping, kind: "reboot".to_owned() })
+        self.told_of(stopping, "reboot")
+    }
+
+    fn told_of(&mut self, stopping: bool, kind: &str) -> String {
+        self.step(ShutdownEvent::Told { stopping, kind: kind.to_owned() })
     }
 
     fn leaving(&mut self, pods: &[LeavingPod]) -> String {
@@ -219,11 +223,103 @@ fn an_agent_that_was_killed_meanwhile() {
     let of_another_boot = Receipt { boot_id: "before".to_owned(), ..begun.clone() };
     let long_ago = Receipt::begin("boot", "", Wall(at(0).wall.0 - 81_000_000_000));
     let ended = Receipt { end_time: Some(begun.start_time.clone()), ..begun };
-    for over in [of_another_boot, long_ago, ended] {
+    for (over, hears) in [(of_another_boot, "hold"), (long_ago, "hold"), (ended, "hold written")] {
         let mut w = resumed(&over);
         assert!(!w.machine.is_resumed(), "{over:?}");
-        assert_eq!(w.told(false), "hold");
+        assert_eq!(w.told(false), hears);
     }
+}
+
+#[test]
+fn a_plan_for_each_kind() {
+    let all = [group(0, 300)];
+    for (kind, comes_back, waits_s) in [
+        ("reboot", true, 15),
+        ("kexec", true, 15),
+        ("soft-reboot", true, 15),
+        ("poweroff", false, 296),
+        ("halt", false, 296),
+        ("factory-reset", false, 296),
+        ("", false, 296),
+    ] {
+        assert_eq!(Kind::of(kind).comes_back(), comes_back, "{kind}");
+        let mut w = World::new(&all);
+        assert_eq!(w.told_of(true, kind), BEGIN, "{kind}: upstream makes no difference");
+        assert_eq!(w.leaving(&[pod("a", 0)]), "a<300");
+        w.now = 4 * SECOND;
+        assert_eq!(w.released("a"), "asktold");
+        assert_eq!(w.untold(&["a"]), "");
+        assert_eq!(w.wait(), "written");
+        assert_eq!(w.now, (4 + waits_s) * SECOND, "{kind}: how long the API server is waited for");
+        assert_eq!((w.receipts[1].kind.as_str(), w.last_receipt().as_str()), (kind, "a+"));
+        assert_eq!(w.step(ShutdownEvent::Written), "release");
+    }
+    // No kind has less than the least, or more than the budget.
+    for kind in ["reboot", "poweroff"] {
+        for (used_s, ends_s) in [(295, 300), (300, 301)] {
+            let mut w = World::new(&all);
+            w.told_of(true, kind);
+            w.leaving(&[pod("a", 0)]);
+            w.now = used_s * SECOND;
+            w.released("a");
+            assert_eq!(w.wait(), "written");
+            assert_eq!(w.now, ends_s * SECOND, "{kind} after {used_s} s");
+        }
+    }
+}
+
+#[test]
+fn the_kind_is_learnt_from_whichever_signal_says_it() {
+    for (first, second) in [("kexec", ""), ("", "kexec")] {
+        let mut w = World::new(&[group(0, 300)]);
+        w.told_of(true, first);
+        assert_eq!(w.told_of(true, second), "");
+        assert_eq!(w.leaving(&[]), "asktold");
+        assert_eq!(w.wait(), "written");
+        assert_eq!((w.now, w.receipts[1].kind.as_str()), (15 * SECOND, "kexec"));
+    }
+    // logind tells an agent that comes later only that it is stopping: the receipt knows.
+    let mut w = World::with(&[group(0, 20)], Some(Receipt::begin("boot", "halt", at(0).wall)));
+    w.told_of(true, "");
+    assert_eq!(w.receipts[0].kind, "halt");
+}
+
+#[test]
+fn a_boot_that_goes_on_takes_its_receipt_back() {
+    let ended = |boot: &str, kind: &str| {
+        let begun = Receipt::begin(boot, kind, at(0).wall);
+        Receipt {
+            end_time: Some(begun.start_time.clone()),
+            pods: vec![PodReceipt::of(&pod("a", 0).key)],
+            ..begun
+        }
+    };
+    // The userspace of a soft-reboot, or of a stop that came to nothing while no agent listened.
+    for kind in ["soft-reboot", "reboot", "poweroff", "halt", "kexec"] {
+        let mut w = World::with(&[group(0, 20)], Some(ended("boot", kind)));
+        assert!(!w.machine.is_resumed());
+        assert_eq!(w.told(false), "hold written", "{kind}");
+        let receipt = &w.receipts[0];
+        assert!(!receipt.is_of("boot") && receipt.boot_went_on, "how the boot ends is open again");
+        assert_eq!(
+            (receipt.kind.as_str(), receipt.pods.len()),
+            (kind, 1),
+            "and what became of the pods stays known"
+        );
+        assert_eq!(w.step(ShutdownEvent::Written), "");
+        assert_eq!(w.told(false), "hold", "once");
+    }
+    // The machine is still about to stop, and only the agent was started again: it writes a receipt of its own.
+    let mut w = World::with(&[group(0, 20)], Some(ended("boot", "reboot")));
+    assert_eq!(w.told(true), BEGIN);
+    assert_eq!(w.told(false), "event cancellation node+ written hold open");
+    // A boot of its own, as after a reboot, a power-off or a kexec: the receipt speaks of the one before.
+    let mut w = World::with(&[group(0, 20)], Some(ended("before", "kexec")));
+    assert_eq!(w.told(false), "hold");
+    // It is not taken back twice.
+    let mut w =
+        World::with(&[group(0, 20)], Some(Receipt { boot_went_on: true, ..ended("boot", "soft-reboot") }));
+    assert_eq!(w.told(false), "hold");
 }
 
 #[test]

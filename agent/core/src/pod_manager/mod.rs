@@ -14,7 +14,8 @@
 //! - other unknown pods are orphans only once **every** expected source was read;
 //! - a pod that one source wants does not wait for another source: static pods start without the API;
 //! - a pod of the API is judged by the labels and taints that its Node has there (`node_view`);
-//! - a pod whose deletion was asked for is not started again after its worker finished;
+//! - a pod of the API is not started again after its worker finished, also if nobody asks for its deletion any more (a
+//!   server that was put back): the status manager tells that it is over; a static pod begins anew;
 //! - a critical pod that lacks room waits until the pods that make room for it have ended (`preemption`);
 //! - while the machine is about to stop nothing begins (`shutdown`);
 //! - what the node runs short of keeps newcomers away, never what runs already (`evictions`).
@@ -189,7 +190,7 @@ pub struct PodManager {
     names: Names,
     /// In the runtime, and nobody said anything about them yet.
     unknown: BTreeMap<PodUid, PodKey>,
-    /// Deleted pods whose worker finished, until their source forgets them.
+    /// Pods that are over: deleted, or of the API, and their worker finished; until their source forgets them.
     done: BTreeSet<PodUid>,
     network: Result<(), String>,
     admission: Arc<AdmissionContext>,
@@ -292,6 +293,7 @@ impl PodManager {
         }
         for record in std::mem::take(&mut self.leftovers.records) {
             let key = record.pod.clone();
+            let begins_anew = record.reason == KillReason::Shutdown { again: true };
             self.start(key.clone(), Beginning::Resume(Box::new(record)), out);
             self.occupy_unknown(&key.uid);
             if let Some(pod) = self.desired.get(&key.uid).map(Arc::clone) {
@@ -302,6 +304,9 @@ impl PodManager {
                 self.occupy(&key.uid);
                 self.tell_desired(&key.uid, &pod, out);
                 self.waiting.retain(|w| *w != key.uid);
+            }
+            if begins_anew {
+                self.resumed_end(&key.uid, out);
             }
         }
         // Whatever runs already has its room: it is judged before newcomers.
@@ -437,7 +442,7 @@ impl PodManager {
         self.room_came("pods_removed");
         self.leftovers.directories.remove(&uid);
         if let Some(pod) = self.desired.get(&uid) {
-            if pod.metadata.deletion_timestamp.is_some() {
+            if pod.metadata.deletion_timestamp.is_some() || !pod::is_static(pod) {
                 self.done.insert(uid.clone());
             } else {
                 self.waiting.push(uid.clone());

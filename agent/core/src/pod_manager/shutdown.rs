@@ -48,6 +48,16 @@ impl Shutdown {
 }
 
 impl PodManager {
+    /// An earlier agent ended this static pod for a shutdown: it begins anew when that is called off, or at once if it was
+    /// before the runtime was listed (simulation, stopping, seed 61).
+    pub(super) fn resumed_end(&mut self, uid: &PodUid, out: &mut Outbox<ManagerAction>) {
+        if self.shutdown.closed {
+            self.shutdown.ended.insert(uid.clone());
+        } else {
+            tell(uid, PodEvent::Kill { reason: KillReason::Removed, grace_s: None }, out);
+        }
+    }
+
     pub(super) fn ordered(&mut self, order: ShutdownOrder, out: &mut Outbox<ManagerAction>) {
         match order {
             ShutdownOrder::Close => {

@@ -287,6 +287,31 @@ fn a_deleted_pod_is_brought_to_its_end_once() {
 }
 
 #[test]
+fn a_pod_of_the_api_that_was_taken_down_is_over_also_if_it_is_wanted_again() {
+    let a = pod("a", "a", "api");
+    let begun = || {
+        let mut m = manager(&[Source::Api], Leftovers::default());
+        step(&mut m, listed(&[]));
+        step(&mut m, ManagerEvent::Node(None));
+        step(&mut m, update(PodOp::Add, Source::Api, &[&a]));
+        m
+    };
+    // A server that was put back shows it as it was before anybody asked for its deletion, or again after it was gone.
+    for gone in
+        [update(PodOp::Delete, Source::Api, &[&deleted(&a)]), update(PodOp::Remove, Source::Api, &[&a])]
+    {
+        let mut m = begun();
+        step(&mut m, gone);
+        assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&a])), "a:desired");
+        assert_eq!(step(&mut m, finished("a")), "-a", "its end is told meanwhile");
+        assert_eq!(step(&mut m, update(PodOp::Reconcile, Source::Api, &[&a])), "");
+        // Once nobody shows it any more, nothing of it is remembered.
+        assert_eq!(step(&mut m, update(PodOp::Remove, Source::Api, &[&a])), "");
+        assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&a])), "+a@0 a:desired");
+    }
+}
+
+#[test]
 fn admission_counts_who_needs_room() {
     // Room for two of 400 m.
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|n| pod(n, n, "file"));
@@ -353,6 +378,33 @@ fn a_resumed_pod_that_nobody_wants_is_removed_once_everything_was_read() {
     assert_eq!(step(&mut m, file(PodOp::Add, &[])), "");
     assert_eq!(step(&mut m, update(PodOp::Add, Source::Api, &[&b])), "b:desired a:Removed synced");
     assert_eq!(step(&mut m, update(PodOp::Update, Source::Api, &[&b])), "b:desired");
+}
+
+#[test]
+fn a_static_pod_that_an_earlier_agent_ended_begins_anew_when_the_shutdown_is_called_off() {
+    let s = pod("s", "s", "file");
+    let record = TerminatingRecord {
+        pod: pod::key(&s),
+        reason: KillReason::Shutdown { again: true },
+        grace_s: 3,
+        since: Wall(1),
+        remove: false,
+    };
+    for called_off_first in [true, false] {
+        let leftovers = Leftovers { records: vec![record.clone()], ..Leftovers::default() };
+        let mut m = manager(&[Source::File], leftovers);
+        step(&mut m, ManagerEvent::Shutdown(ShutdownOrder::Close));
+        step(&mut m, file(PodOp::Add, &[&s]));
+        let open = ManagerEvent::Shutdown(ShutdownOrder::Open);
+        if called_off_first {
+            assert_eq!(step(&mut m, open), "");
+            assert_eq!(step(&mut m, listed(&[&s])), "~s@0 s:desired s:Removed synced");
+        } else {
+            assert_eq!(step(&mut m, listed(&[&s])), "~s@0 s:desired synced");
+            assert_eq!(step(&mut m, open), "s:Removed");
+        }
+        assert_eq!(step(&mut m, finished("s")), "-s +s@0 s:desired");
+    }
 }
 
 #[test]

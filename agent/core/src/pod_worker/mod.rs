@@ -211,6 +211,10 @@ impl PodWorker {
                     self.base.event(EventKind::Warning, reason, text, None, out);
                 }
                 s.pod = pod;
+                // Said by somebody else, or late by an agent before this one: what the API shows as over is over.
+                if over.is_some() && !deleted {
+                    self.kill(KillReason::Ended, None, now);
+                }
             }
             State::Terminating(t) => {
                 t.desired_again |= t.remove && !deleted;

@@ -45,8 +45,10 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, stays: bool, now: Now) -> Opt
     let wanted = |need, call, not_before| Some(Wanted { need, call, api_uid: uid.clone(), not_before });
     let before = shown.status.clone().unwrap_or_default();
     let asked = shown.metadata.deletion_timestamp.is_some() && entry.is_over();
-    // Nothing of it runs; what is left on the node goes with the object, as when somebody else deletes an ended pod.
-    let left_over = stays && !entry.may_run() && is_left_over(shown);
+    // Nothing of it runs; what is left on the node goes with the object, as when somebody else deletes an ended pod. Who
+    // asked for its deletion waits for what is left as well.
+    let left_over =
+        stays && shown.metadata.deletion_timestamp.is_none() && !entry.may_run() && is_left_over(shown);
     let told = Phase::end(&before).is_some();
     // A pod with the annotation of a mirror pod is never ours to delete here, whatever its UID.
     let ours = via == Via::Itself && super::book::mirror_hash(shown).is_none();

@@ -580,6 +580,17 @@ fn what_a_shutdown_left_is_taken_away_when_it_is_over() {
         assert_eq!(n.calls, [], "once");
     }
 
+    // Somebody asked for its deletion: nothing of it may be left then.
+    let mut asked = told.clone();
+    merge_json(&mut asked, json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+    let mut n = Node::new(&[api_pod("u", 6, asked)]);
+    n.step(StatusEvent::MachineStays(true));
+    n.step(said("u", ended.clone()));
+    n.step(StatusEvent::Terminated(key("u")));
+    assert_eq!(n.calls, [], "its sandbox is there");
+    n.step(StatusEvent::Finished(key("u")));
+    assert!(matches!(n.call().1, ApiCall::DeletePod { grace_s: 0, .. }));
+
     // Nobody replaces this one: it stays to be looked at.
     let mut n = Node::new(&[api_pod("u", 6, json!({"status": ended}))]);
     n.step(StatusEvent::MachineStays(true));

@@ -67,6 +67,21 @@ fn what_the_runtime_lost_of_a_pod_that_runs_once_does_not_run_twice() {
     }
 }
 
+#[test]
+fn a_pod_that_the_api_shows_as_over_ends() {
+    // An agent before this one told it, and its call arrived late; or somebody else wrote it.
+    for (phase, running) in [("Failed", 0), ("Succeeded", 0), ("Running", 1)] {
+        let mut pod = (*one("Always")).clone();
+        let mut w = World::with(&Arc::new(pod.clone()));
+        assert_eq!(w.runtime.running("a").len(), 1);
+        pod.status = Some(PodStatus { phase: Some(phase.to_owned()), ..PodStatus::default() });
+        w.desire(&Arc::new(pod));
+        w.wait(secs(60));
+        assert_eq!(w.runtime.running("a").len(), running, "{phase}");
+        assert_eq!(w.count("start_container"), 1, "{phase}: and never begins again");
+    }
+}
+
 /// A pod whose StartContainer call got no answer; with what is still on its way.
 fn start_lost() -> (World, super::world::Call) {
     let mut w = World::new();

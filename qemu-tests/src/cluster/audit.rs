@@ -141,8 +141,9 @@ pub fn was_early(all: &[Request], at: usize) -> bool {
     one.next().is_some_and(|times| near(&times[0], &times[times.len() - 1]))
 }
 
-/// True if the node was refused only because it wrote the status of a pod a moment after another node had got the next
-/// pod of that name, as a StatefulSet's pods follow each other. Upstream's kubelet meets the same refusals.
+/// True if the node was refused only because it wrote the status of a pod a moment after somebody else had deleted it, or
+/// after another node had got the next pod of that name, as a StatefulSet's pods follow each other: the next one is not its
+/// own. Upstream's kubelet meets the same refusals.
 #[must_use]
 pub fn was_late(all: &[Request], at: usize) -> bool {
     let when = |r: &Request| r.at.parse::<Timestamp>().unwrap_or_default();
@@ -152,13 +153,15 @@ pub fn was_late(all: &[Request], at: usize) -> bool {
     let path = |r: &Request| {
         r.uri.split('?').next().unwrap_or_default().rsplit_once('/').map(|(pod, _)| pod.to_owned())
     };
+    let pod = |r: &Request| r.uri.split('?').next().map(str::to_owned);
     let given = |r: &Request| {
         let since = when(refused).duration_since(when(r));
-        r.resource == "pods/binding"
-            && r.code == 201
-            && path(r) == path(refused)
-            && !since.is_negative()
-            && since.unsigned_abs() <= EARLY
+        let bound = r.resource == "pods/binding" && r.code == 201 && path(r) == path(refused);
+        let deleted = r.resource == "pods"
+            && (r.verb.as_str(), r.code) == ("delete", 200)
+            && r.user != refused.user
+            && pod(r) == path(refused);
+        (bound || deleted) && !since.is_negative() && since.unsigned_abs() <= EARLY
     };
     let again = |r: &Request| {
         r.user == refused.user
@@ -241,5 +244,15 @@ mod tests {
         assert!(!was_late(&[of("scheduler", "a-1", "binding", 201, 1), refused.clone()], 1), "another pod");
         assert!(!was_late(&[of("scheduler", "a-0", "binding", 409, 1), refused.clone()], 1), "not bound");
         assert!(!was_late(&[bound, of("system:node:a", "a-0", "status", 403, 20)], 1), "long after");
+        // Its controller deleted it, and the next one has no node yet.
+        let deleted = |user: &str, pod: &str| Request {
+            resource: "pods".to_owned(),
+            verb: "delete".to_owned(),
+            uri: format!("/api/v1/namespaces/default/pods/{pod}"),
+            ..of(user, pod, "", 200, 1)
+        };
+        assert!(was_late(&[deleted("controller", "a-0"), refused.clone()], 1));
+        assert!(!was_late(&[deleted("controller", "a-1"), refused.clone()], 1), "another pod");
+        assert!(!was_late(&[deleted("system:node:a", "a-0"), refused], 1), "by itself");
     }
 }

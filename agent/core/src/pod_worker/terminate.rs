@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use super::api::{EventKind, PodAction, TerminatingRecord};
+use super::api::{EventKind, KillReason, PodAction, TerminatingRecord};
 use super::base::{Base, Stage};
 use super::cgroups;
 use super::hooks;
@@ -53,6 +53,9 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
         return false;
     };
     let live = snapshot.containers.iter().any(|c| pod_actions::is_live(c.state));
+    if !live && had_ended(t, b, now) {
+        t.reason = KillReason::Ended;
+    }
     // What is half removed and then wanted again must be removed to the end first, or its remains would pass
     // for an earlier run of the new pod.
     let remains = t.remove && !(snapshot.containers.is_empty() && snapshot.sandboxes.is_empty());
@@ -71,6 +74,15 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
         return false;
     }
     b.may_conclude_absence(b.ledger.all_absent_after(), now)
+}
+
+/// A shutdown ends nothing of a pod that had ended by itself before: it keeps the end that it had, as upstream, which ends
+/// active pods only. An agent that has just begun learns of it here (simulation, stopping, seed 116). Once there is a record,
+/// somebody was told to stop.
+fn had_ended(t: &Terminating, b: &mut Base, now: Now) -> bool {
+    let by_itself = matches!(t.reason, KillReason::Shutdown { .. }) && t.record == Record::Needed;
+    let p = t.pod.as_ref().filter(|_| by_itself);
+    p.is_some_and(|p| Phase::end(&b.status(p, &t.waiting, Stage::default(), now)).is_some())
 }
 
 /// Pulls are cancelled and not waited for: they change nothing of the pod. Stops that were given more time

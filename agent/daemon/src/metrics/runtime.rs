@@ -88,7 +88,7 @@ impl Metrics {
     /// A sandbox was asked for, `own_users`: with a user namespace of its own.
     ///
     /// What such a namespace breaks is seen when something is to run in it: the first container that fails before any has run
-    /// makes this attempt a failed one ([`State::user_namespace_tried`]).
+    /// makes this attempt a failed one (`State::user_namespace_tried`).
     pub fn sandbox(&self, pod: &PodUid, handler: &str, own_users: bool, took: Duration, made: bool) {
         self.with(|state| {
             state.main.count(&families::STARTED_PODS, []);

@@ -82,6 +82,37 @@ fn a_pod_that_the_api_shows_as_over_ends() {
     }
 }
 
+/// Before a new agent has looked at the pod the machine is told to stop (simulation, stopping, seed 116).
+#[test]
+fn a_pod_that_had_ended_by_itself_keeps_its_end_when_the_machine_stops() {
+    let shutdown = || KillReason::Shutdown { again: false };
+    for (policy, code, phase, reason) in [
+        ("Never", 0, "Succeeded", None),
+        ("OnFailure", 0, "Succeeded", None),
+        ("Never", 1, "Failed", None),
+        // It would have begun again.
+        ("OnFailure", 1, "Failed", Some("Terminated")),
+        ("Always", 0, "Failed", Some("Terminated")),
+    ] {
+        let p = one(policy);
+        let mut w = World::with(&p);
+        let id = w.runtime.running("a")[0].clone();
+        let wall = w.wall();
+        w.runtime.exit(wall, &id, code);
+        w.restart_agent();
+        w.desire(&p);
+        w.kill(shutdown(), Some(5));
+        w.settle();
+        let said = w.statuses.last().and_then(|s| s.reason.clone());
+        assert_eq!((w.phase(), said.as_deref()), (phase, reason), "{policy}, {code}");
+    }
+    // One that ran until then and exits with 0 when it is told to has not succeeded.
+    let mut w = World::with(&one("Never"));
+    w.kill(shutdown(), Some(5));
+    w.settle();
+    assert_eq!(w.phase(), "Failed");
+}
+
 /// A pod whose StartContainer call got no answer; with what is still on its way.
 fn start_lost() -> (World, super::world::Call) {
     let mut w = World::new();

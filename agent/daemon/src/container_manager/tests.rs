@@ -5,14 +5,11 @@ use std::sync::Mutex;
 use agent_core::drivers::CgroupDriver;
 use agent_core::resources::cgroups::name::KUBEPODS;
 use agent_core::resources::cgroups::tiers::{Classes, MemoryReserve};
-use orlop_config::kubelet::FeatureGates;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::manager::DesiredPods;
-use crate::metrics::Scrape;
-use crate::status::{PodViews, StatusStore};
+use crate::status::StatusStore;
 use crate::testing::VirtualClock;
 
 /// Paths and what they were given last.
@@ -130,14 +127,7 @@ async fn pods_wait_for_what_is_above_and_only_orphans_are_swept() {
     pods.remove(&PodUid::from("new-1")).await.unwrap();
     pods.remove(&PodUid::from("new-1")).await.unwrap();
     assert_eq!(fake.until("remove kubepods-podnew_1.slice").await, ["remove kubepods-podnew_1.slice"]);
-    let text = metrics.text(&Scrape {
-        node_name: "n",
-        version: "v",
-        cgroup_version: 2,
-        gates: &FeatureGates::default(),
-        desired: &DesiredPods::new(),
-        statuses: &PodViews::new(),
-    });
+    let text = metrics.text_without_pods();
     let counted = |operation: &str| {
         let name = "kubelet_cgroup_manager_duration_seconds_count{operation_type=";
         text.lines().find_map(|l| l.strip_prefix(&format!("{name}\"{operation}\"}} ")).map(str::to_owned))

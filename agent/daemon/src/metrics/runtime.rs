@@ -128,9 +128,7 @@ impl Metrics {
             }
         });
     }
-}
 
-impl Metrics {
     /// It was looked up whether a pod may use an image that is there.
     pub fn must_pull_checked(&self, result: &'static str) {
         self.with(|state| state.main.count(&families::MUST_PULL_CHECKS, [result]));

@@ -30,6 +30,19 @@ pub struct Scrape<'a> {
 }
 
 impl Metrics {
+    /// `/metrics` of a node without pods.
+    #[cfg(test)]
+    pub(crate) fn text_without_pods(&self) -> String {
+        self.text(&Scrape {
+            node_name: "n1",
+            version: "v1",
+            cgroup_version: 2,
+            gates: &FeatureGates::default(),
+            desired: &DesiredPods::new(),
+            statuses: &PodViews::new(),
+        })
+    }
+
     /// `/metrics`. Reads /proc: small reads that may block.
     #[must_use]
     pub fn text(&self, of: &Scrape<'_>) -> String {

@@ -48,6 +48,7 @@ use crate::pod_source::{PodOp, PodUpdate, Source};
 use crate::pod_worker::{KillReason, PodEvent, TerminatingRecord, WorkerContext};
 use crate::runtime::observed::PodSnapshot;
 use crate::runtime::{PodKey, PodUid};
+use crate::status::Phase;
 use crate::time::{Mono, Now};
 use crate::types::pod::{self, CONFIG_MIRROR};
 
@@ -324,13 +325,15 @@ impl PodManager {
             if pod::is_static(&pod) {
                 self.take_down_predecessors(&key, out);
             }
+            let over = pod.status.as_ref().and_then(Phase::end).is_some();
             let held =
                 self.names.is_taken(&key) || self.preemption.holds_up(&uid) || self.shutdown.holds_up(&pod);
             if held || self.node.must_be_heard_for(&pod) {
                 self.waiting.push(uid);
                 continue;
             }
-            let verdict = self.judge(&uid, &pod, out);
+            // What an agent before this one brought to its end runs no more: it needs no room.
+            let verdict = if over { Ok(()) } else { self.judge(&uid, &pod, out) };
             let doubtful =
                 |rejection: &Rejection| !answered.contains(&uid) && self.node.doubts(&uid, &pod, rejection);
             if self.preemption.holds_up(&uid) || verdict.as_ref().is_err_and(doubtful) {
@@ -339,11 +342,11 @@ impl PodManager {
             }
             self.preemption.settled(&uid);
             self.start(key.clone(), Beginning::Fresh, out);
-            if verdict.is_ok() && pod.metadata.deletion_timestamp.is_none() {
+            if verdict.is_ok() && !over && pod.metadata.deletion_timestamp.is_none() {
                 self.allocate(&uid, &wanted);
             }
             if let Some(worker) = self.workers.get_mut(&uid) {
-                worker.ended = verdict.is_err();
+                worker.ended = over || verdict.is_err();
                 worker.pod = Some(pod);
             }
             self.occupy(&uid);

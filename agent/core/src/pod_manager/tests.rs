@@ -323,6 +323,26 @@ fn admission_counts_who_needs_room() {
 }
 
 #[test]
+fn what_is_over_in_the_api_needs_no_room_of_a_new_agent() {
+    // Room for two of 400 m; what is over came first, and its containers are still there.
+    for phase in ["Succeeded", "Failed"] {
+        let [a, b, c] = ["a", "b", "c"].map(|n| pod(n, n, "api"));
+        let mut over = (*a).clone();
+        over.status = Some(serde_json::from_value(json!({"phase": phase})).unwrap());
+        let over = Arc::new(over);
+        let mut m = manager(&[Source::Api], Leftovers::default());
+        step(&mut m, ManagerEvent::Node(None));
+        step(&mut m, listed(&[&over, &b, &c]));
+        let after = step(&mut m, update(PodOp::Add, Source::Api, &[&over, &b, &c]));
+        assert_eq!(after, "+a@0 a:desired +b@0 b:desired +c@0 c:desired synced");
+        // Who is over is not judged either: the room is taken by now.
+        let late = Arc::new(Pod { metadata: pod("d", "d", "api").metadata.clone(), ..(*over).clone() });
+        let after = step(&mut m, update(PodOp::Add, Source::Api, &[&late]));
+        assert_eq!(after, "+d@0 d:desired");
+    }
+}
+
+#[test]
 fn whoever_runs_already_is_judged_first() {
     let [a, b, c] = ["a", "b", "c"].map(|n| pod(n, n, "file"));
     let mut m = manager(&[Source::File], Leftovers::default());

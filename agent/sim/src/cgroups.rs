@@ -1,5 +1,6 @@
 //! Pods' cgroups, and CGROUP-MATCH: no sandbox and no container is made without the pod's cgroup, none is removed under a live
-//! container, and at rest each has the weight of what its pod was given.
+//! container, no container is limited to more memory than its pod, and at rest each has the weight and the limit of memory of what
+//! its pod was given.
 //!
 //! In: what the agent asks of cgroups. Out: violations. The weight is computed here from the amounts on disk and the order of
 //! containers, not by the agent's own sums. A cgroup may be larger than need be (an agent that died between two steps of a
@@ -29,7 +30,11 @@ impl World {
             Some(Defect::KeepsOldWeights) if known => return,
             _ => {}
         }
-        self.disk.cgroups.insert(key.uid.clone(), cgroup.values.clone());
+        let mut values = cgroup.values.clone();
+        if let (Some(Defect::KeepsOldLimits), Some(old)) = (self.defect, self.disk.cgroups.get(&key.uid)) {
+            values.memory_max = old.memory_max;
+        }
+        self.disk.cgroups.insert(key.uid.clone(), values);
     }
 
     /// Whatever runs in it would be killed.
@@ -58,8 +63,9 @@ impl World {
         }
     }
 
-    /// Long after everything healed: the cgroups of pods that run whose weight is less than that of what they were given.
-    pub(crate) fn underweight(&self) -> Vec<String> {
+    /// Long after everything healed: the cgroups of pods that run whose weight is less than that of what they were given, or
+    /// whose limit of memory is not that of what they were given.
+    pub(crate) fn too_small(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         for p in self.runnable_api_pods() {
             let key = pod::key(&p);
@@ -67,11 +73,22 @@ impl World {
                 |c: &FakeContainer| c.pod.uid == key.uid && c.observed.state == ContainerState::Running;
             let Some(given) = self.disk.allocated.get(&key.uid) else { continue };
             let Some(values) = self.disk.cgroups.get(&key.uid) else { continue };
-            let (milli, has) = (given_milli(&p, given), values.cpu_weight.unwrap_or_default());
-            if self.runtime.containers.values().any(runs) && has < weight_of(milli) {
+            if !self.runtime.containers.values().any(runs) {
+                continue;
+            }
+            let milli = most_of(&p, given, |a| a.cpu_request_milli);
+            let (has, wants) = (values.cpu_weight.unwrap_or_default(), weight_of(milli));
+            if has < wants {
                 wrong.push(format!(
-                    "the cgroup of {key} has the weight {has} and was given {milli}m: {}",
-                    weight_of(milli)
+                    "the cgroup of {key} has the weight {has} and was given {milli}m: {wants}"
+                ));
+            }
+            let limit = most_of(&p, given, |a| a.memory_limit);
+            let is_less = |max: u64| i64::try_from(max).is_ok_and(|max| max < limit);
+            if values.memory_max.is_some_and(is_less) {
+                wrong.push(format!(
+                    "the cgroup of {key} has {:?} and was given {limit} bytes",
+                    values.memory_max
                 ));
             }
         }
@@ -79,14 +96,14 @@ impl World {
     }
 }
 
-/// Thousandths of a core that a pod was given: its own, or the most that its containers have at one time.
-fn given_milli(p: &Pod, given: &PodAllocation) -> i64 {
-    let milli = |resources: &ResourceRequirements| Amounts::of(Some(resources)).cpu_request_milli;
-    if let Some(own) = &given.pod {
-        return milli(own);
+/// So much of one amount a pod was given: its own, or the most that its containers have at one time.
+fn most_of(p: &Pod, given: &PodAllocation, amount: impl Fn(Amounts) -> i64) -> i64 {
+    let amount = |resources: &ResourceRequirements| amount(Amounts::of(Some(resources)));
+    if let Some(own) = given.pod.as_ref().map(&amount).filter(|own| *own > 0) {
+        return own;
     }
     let of: BTreeMap<&str, i64> =
-        given.containers.iter().map(|(name, r)| (name.as_str(), milli(r))).collect();
+        given.containers.iter().map(|(name, r)| (name.as_str(), amount(r))).collect();
     let of = |name: &str| of.get(name).copied().unwrap_or_default();
     let (mut sidecars, mut most) = (0, 0);
     for init in pod::init_containers(p) {

@@ -60,6 +60,8 @@ pub enum Defect {
     ForgetsCgroups,
     /// Leaves a pod's cgroup as it was first made (CGROUP-MATCH, at rest).
     KeepsOldWeights,
+    /// Leaves the limit of memory of a pod's cgroup as it was first made (CGROUP-MATCH).
+    KeepsOldLimits,
     /// Writes `Running` after a terminal phase (STATUS-MONO).
     TakesBackTheEnd,
     /// Writes `Failed` while containers run (STATUS-TRUTH).
@@ -101,6 +103,7 @@ impl Defect {
                 | Defect::GivesTooMuch
                 | Defect::HidesResizes
                 | Defect::KeepsOldWeights
+                | Defect::KeepsOldLimits
                 | Defect::TakesBackTheEnd
                 | Defect::ReportsEarly
                 | Defect::SaysNothing

@@ -5,7 +5,7 @@
 //! their status says of it. Pods that come fit always: what is left beside the large steps is more than they all ask for.
 //! Upstream: the subresource `resize`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use agent_core::allocation::actuate::Step;
 use agent_core::allocation::{Allocations, Amounts};
@@ -35,16 +35,40 @@ const CAPACITY: i64 = 15 * UNIT - 100;
 #[derive(Clone, Debug)]
 pub(crate) struct Resizing {
     rng: Rng,
-    /// What each instance has, thousandths of a core.
-    has: BTreeMap<ContainerId, i64>,
+    /// What each instance has.
+    has: BTreeMap<ContainerId, Amounts>,
     /// What each pod has that asks for something itself.
     pod_has: BTreeMap<PodUid, i64>,
     /// What was ever on disk of a container, or of the pod itself.
-    written: BTreeMap<(PodUid, Option<String>), BTreeSet<i64>>,
+    written: BTreeMap<(PodUid, Option<String>), Vec<Amounts>>,
+}
+
+fn amounts(resources: &ResourceRequirements) -> Amounts {
+    Amounts::of(Some(resources))
 }
 
 fn milli(resources: &ResourceRequirements) -> i64 {
-    Amounts::of(Some(resources)).cpu_request_milli
+    amounts(resources).cpu_request_milli
+}
+
+/// Requests of processor time and, where a container has a limit of memory, another one of that.
+fn resources(rng: &mut Rng, cpu: &str, memory: bool) -> Value {
+    let mut wanted = json!({"requests": {"cpu": cpu}});
+    if memory {
+        let memory = format!("{}Mi", rng.between(10, 60));
+        wanted["requests"]["memory"] = memory.clone().into();
+        wanted["limits"] = json!({ "memory": memory });
+    }
+    wanted
+}
+
+impl Resizing {
+    fn write(&mut self, uid: &PodUid, name: Option<&str>, amounts: Amounts) {
+        let written = self.written.entry((uid.clone(), name.map(str::to_owned))).or_default();
+        if !written.contains(&amounts) {
+            written.push(amounts);
+        }
+    }
 }
 
 impl World {
@@ -65,10 +89,11 @@ impl World {
     pub(crate) fn give_amounts(&mut self, pod: &mut Value) {
         let Some(resizing) = &mut self.resizing else { return };
         let never = text(pod, "/spec/restartPolicy") == "Never";
+        let memory = resizing.rng.chance(500);
         for list in ["/spec/containers", "/spec/initContainers"] {
             for container in pod.pointer_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
                 let cpu = format!("{}m", resizing.rng.between(3, 30));
-                container["resources"] = json!({"requests": {"cpu": cpu}});
+                container["resources"] = resources(&mut resizing.rng, &cpu, memory);
                 if !never && list == "/spec/containers" && resizing.rng.chance(300) {
                     container["resizePolicy"] =
                         json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
@@ -101,10 +126,12 @@ impl World {
                 self.patch(&shown, patch);
                 return;
             }
-            let containers: Vec<Value> = pod::containers(one)
-                .iter()
-                .map(|c| json!({"name": c.name, "resources": {"requests": {"cpu": cpu(rng)}}}))
-                .collect();
+            let mut containers = Vec::new();
+            for c in pod::containers(one) {
+                let limited = c.resources.as_ref().is_some_and(|r| amounts(r).memory_limit > 0);
+                let (cpu, memory) = (cpu(rng), limited && rng.chance(700));
+                containers.push(json!({"name": c.name, "resources": resources(rng, &cpu, memory)}));
+            }
             let Ok(shown) = serde_json::to_value(one) else { continue };
             let patch = json!({ "spec": { "containers": containers } });
             self.disturb();
@@ -142,7 +169,7 @@ impl World {
     /// A container was made with these amounts.
     pub(crate) fn made_with(&mut self, result: &EffectResult, resources: &ResourceRequirements) {
         if let (Some(resizing), Ok(EffectOk::Container(id))) = (&mut self.resizing, result) {
-            resizing.has.entry(id.clone()).or_insert_with(|| milli(resources));
+            resizing.has.entry(id.clone()).or_insert_with(|| amounts(resources));
         }
     }
 
@@ -152,14 +179,10 @@ impl World {
         let Some(resizing) = &mut self.resizing else { return };
         for (uid, pod) in all {
             for (name, resources) in &pod.containers {
-                resizing
-                    .written
-                    .entry((uid.clone(), Some(name.clone())))
-                    .or_default()
-                    .insert(milli(resources));
+                resizing.write(uid, Some(name), amounts(resources));
             }
             if let Some(own) = &pod.pod {
-                resizing.written.entry((uid.clone(), None)).or_default().insert(milli(own));
+                resizing.write(uid, None, amounts(own));
             }
         }
     }
@@ -169,6 +192,13 @@ impl World {
         for step in steps {
             if call.incarnation != self.incarnation {
                 break;
+            }
+            if let (Step::CheckMemory { .. }, Some(resizing)) = (step, &mut self.resizing)
+                && self.faults.error_before_apply > 0
+                && resizing.rng.chance(300)
+            {
+                let message = "cannot decrease memory limits: they are in use".to_owned();
+                return Err(EffectError { class: Class::Conflict, message });
             }
             if let Step::PodCgroup(cgroup) = step {
                 self.set_cgroup(key, cgroup);
@@ -185,7 +215,7 @@ impl World {
             }
             self.was_written(key, Some(name), record);
             let Some(resizing) = &mut self.resizing else { continue };
-            resizing.has.insert(id.clone(), milli(record));
+            resizing.has.insert(id.clone(), amounts(record));
             if self.rng.chance(self.faults.crash_before_ack) {
                 self.crash();
                 break;
@@ -198,16 +228,21 @@ impl World {
     /// ALLOC-DURABLE: what is given was on disk before.
     fn was_written(&mut self, key: &PodKey, name: Option<&str>, record: &ResourceRequirements) {
         let Some(resizing) = &self.resizing else { return };
-        let now = milli(record);
-        let written = resizing.written.get(&(key.uid.clone(), name.map(str::to_owned)));
-        if !written.is_some_and(|written| written.contains(&now)) {
+        let now = amounts(record);
+        let all = resizing.written.get(&(key.uid.clone(), name.map(str::to_owned)));
+        let was = |is_it: &dyn Fn(&Amounts) -> bool| all.is_some_and(|all| all.iter().any(is_it));
+        // Memory goes before processor time: a container may have what was written last of the one, and not yet of the other.
+        let memory =
+            |a: &Amounts| (a.memory_request, a.memory_limit) == (now.memory_request, now.memory_limit);
+        if !was(&|a| a.cpu_request_milli == now.cpu_request_milli) || !was(&memory) {
             let whose = name.unwrap_or("the whole");
-            let text = format!("{whose} of {key} is given {now}m, which was never on disk");
+            let text = format!("{whose} of {key} is given {now:?}, which was never on disk");
             self.checks.report("ALLOC-DURABLE", text);
         }
     }
 
-    /// ALLOC-CAP: what runs has no more than there is.
+    /// ALLOC-CAP: what runs has no more than there is. CGROUP-MATCH: no container that runs has a higher limit of memory than
+    /// its pod's cgroup.
     pub(crate) fn look_at_amounts(&mut self) {
         let Some(resizing) = &self.resizing else { return };
         let runs = |id: &ContainerId| {
@@ -215,15 +250,25 @@ impl World {
             c.is_some_and(|c| c.observed.state == ContainerState::Running)
         };
         let mut pods: BTreeMap<&PodUid, i64> = BTreeMap::new();
-        for (id, milli) in resizing.has.iter().filter(|(id, _)| runs(id)) {
-            if let Some(c) = self.runtime.containers.get(id) {
-                *pods.entry(&c.pod.uid).or_default() += milli;
+        let mut above = None;
+        for (id, has) in resizing.has.iter().filter(|(id, _)| runs(id)) {
+            let Some(c) = self.runtime.containers.get(id) else { continue };
+            *pods.entry(&c.pod.uid).or_default() += has.cpu_request_milli;
+            let limit = self.disk.cgroups.get(&c.pod.uid).and_then(|values| values.memory_max);
+            if limit.is_some_and(|limit| i64::try_from(limit).is_ok_and(|limit| limit < has.memory_limit)) {
+                above = Some(format!(
+                    "{id} of {} is limited to {} bytes, its pod to {limit:?}",
+                    c.pod, has.memory_limit
+                ));
             }
         }
         // What a pod asks for itself goes before the sum.
         let sum: i64 = pods.iter().map(|(uid, sum)| resizing.pod_has.get(*uid).unwrap_or(sum)).sum();
         if sum > CAPACITY {
             self.checks.report("ALLOC-CAP", format!("{sum}m are given of {CAPACITY}m"));
+        }
+        if let Some(text) = above {
+            self.checks.report("CGROUP-MATCH", text);
         }
     }
 
@@ -252,10 +297,10 @@ impl World {
         for (id, c) in self.runtime.containers.iter().filter(|(_, c)| c.pod.uid == uid) {
             let mut all = pod::containers(&shown).iter().chain(pod::init_containers(&shown));
             let spec = all.find(|spec| spec.name == c.observed.name);
-            let wanted = spec.and_then(|spec| spec.resources.as_ref()).map(milli);
+            let wanted = spec.and_then(|spec| spec.resources.as_ref()).map(amounts);
             let has = resizing.has.get(id).copied();
             if c.observed.state == ContainerState::Running && wanted != has {
-                wrong.push(format!("{} has {has:?}m and is to have {wanted:?}m", c.observed.name));
+                wrong.push(format!("{} has {has:?} and is to have {wanted:?}", c.observed.name));
             }
         }
         if !wrong.is_empty() {
@@ -271,9 +316,9 @@ impl World {
         let mut wrong = Vec::new();
         for (id, c) in &self.runtime.containers {
             let given = self.disk.allocated.get(&c.pod.uid).and_then(|p| p.containers.get(&c.observed.name));
-            let (Some(given), Some(has)) = (given.map(milli), resizing.has.get(id)) else { continue };
+            let (Some(given), Some(has)) = (given.map(amounts), resizing.has.get(id)) else { continue };
             if c.observed.state == ContainerState::Running && given != *has {
-                wrong.push(format!("{} of {} has {has}m and was given {given}m", c.observed.name, c.pod));
+                wrong.push(format!("{} of {} has {has:?} and was given {given:?}", c.observed.name, c.pod));
             }
             let own = self.disk.allocated.get(&c.pod.uid).and_then(|p| p.pod.as_ref()).map(milli);
             let has = resizing.pod_has.get(&c.pod.uid).copied();

@@ -343,7 +343,7 @@ fn live(world: &mut World) -> Result<(), Violation> {
     for wrong in world.unresized() {
         world.checks.report("LIVENESS", wrong);
     }
-    for wrong in world.underweight() {
+    for wrong in world.too_small() {
         world.checks.report("CGROUP-MATCH", wrong);
     }
     for missing in world.undebugged() {

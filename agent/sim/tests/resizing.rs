@@ -29,4 +29,5 @@ fn resize_told_can_fail() {
 #[test]
 fn cgroup_match_can_fail() {
     common::caught(run_resizing, Defect::KeepsOldWeights, "CGROUP-MATCH");
+    common::caught(run_resizing, Defect::KeepsOldLimits, "CGROUP-MATCH");
 }

@@ -37,6 +37,7 @@ pub mod play;
 pub mod programs;
 pub mod proxy;
 pub mod ready;
+pub mod second_disk;
 pub mod strangers;
 pub mod swaps;
 pub mod terminal;

@@ -10,12 +10,13 @@
 
 pub mod images;
 pub mod lines;
+pub mod node;
 pub mod report;
 pub mod skips;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,6 +55,9 @@ pub struct Options {
     /// A booted VM in the native node's place: with cgroup v2 and systemd, whatever the host has.
     #[arg(long, conflicts_with = "upstream")]
     pub vm: bool,
+    /// The suite of the node itself (e2e_node), which runs on a booted VM, one test after the other.
+    #[arg(long, conflicts_with_all = ["upstream", "vm", "procs"])]
+    pub node: bool,
     /// Tests at once.
     #[arg(long, default_value_t = 4)]
     pub procs: u8,
@@ -70,10 +74,12 @@ const MEMORY_MIB: u32 = 4096;
 /// # Errors
 /// What did not come up, or a suite that did not report.
 pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
-    let listed = if options.no_skip_list { Vec::new() } else { skips::listed()? };
+    let listed = if options.no_skip_list { Vec::new() } else { skips::listed(options.node)? };
+    if options.node {
+        return node::run(run, options, &listed);
+    }
     let suite = programs::suite(run)?;
-    let artefacts = run.dir().join("conformance");
-    fs::create_dir_all(&artefacts).with_context(|| format!("make {}", artefacts.display()))?;
+    let artefacts = artefacts(run)?;
     let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
     let (mut vm, mut native) = (None, None);
@@ -90,9 +96,7 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
     await_serving(&cluster, NODE, 60)?;
     let kubelet = if options.upstream { "upstream kubelet" } else { "agent" };
     say::line(format!("{kubelet}, tests that match {}, {} at once", options.focus, options.procs));
-    for skip in &listed {
-        say::line(format!("not {}: {}", skip.skip, skip.reason));
-    }
+    skips::say(&listed);
     let start = Instant::now();
     let skipped: Vec<&str> = listed.iter().map(|s| s.skip.as_str()).collect();
     let mut command = command(&suite, &cluster, &artefacts, options, &skipped)?;
@@ -100,13 +104,25 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
     let report = fs::read(artefacts.join("report.json")).with_context(|| {
         format!("the suite left no report ({ended}): see {}/e2e.log", artefacts.display())
     })?;
-    let results = report::results(&report)?;
+    let counts = told(&artefacts, &report)?;
+    say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
+    drop((vm, native));
+    Ok(counts)
+}
+
+fn artefacts(run: &Arc<Run>) -> Result<PathBuf> {
+    let artefacts = run.dir().join("conformance");
+    fs::create_dir_all(&artefacts).with_context(|| format!("make {}", artefacts.display()))?;
+    Ok(artefacts)
+}
+
+/// Writes the report's results, and says what failed and why.
+fn told(artefacts: &Path, report: &[u8]) -> Result<Counts> {
+    let results = report::results(report)?;
     fs::write(artefacts.join("results.txt"), report::table(&results)).context("write the results")?;
     for failure in results.iter().filter(|r| r.verdict == report::Verdict::Failed) {
         say::line(format!("\nFAILED {}\n{}", failure.name, report::indented(&failure.message)));
     }
-    say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
-    drop((vm, native));
     Ok(report::counts(&results))
 }
 

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use super::peer::forget_ready;
-use super::peer_vm::{FORGET_IDENTITY, PROGRAM, SecondDisk, UNIT, start_command};
+use super::peer_vm::{FORGET_IDENTITY, PROGRAM, UNIT, disk_of_kubelets, start_command};
 use crate::built;
 use crate::cases::defence_memory::filling::{cross, empty, fill, holder, left, left_of_upstream, start};
 use crate::cases::join_vm::tools::{PROGRAMS, link};
@@ -51,11 +51,11 @@ pub fn run(run: &Arc<Run>, rounds: u32) -> Result<()> {
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
     let (busybox, to) = (host_busybox()?, format!("{PROGRAMS}/busybox"));
     let programs = [(agent.as_path(), AGENT), (kubelet.as_path(), PROGRAM), (busybox.as_path(), to.as_str())];
-    let disk = SecondDisk::make(&artefacts, &cluster, &programs)?;
+    let disk = disk_of_kubelets(&artefacts, &cluster, &programs)?;
     let mut node = VmNode::plug(&mut cluster, &artefacts, NODE)?;
     node.configure("evictionHard", json!({"memory.available": format!("{THRESHOLD}Mi")}));
     node.configure("evictionPressureTransitionPeriod", "1s");
-    node.add_disk(disk.file.clone());
+    node.add_disk(disk.file());
     node.boot(Some(cluster.token()))?;
     node.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
     node.give_range(&cluster)?;

@@ -4,12 +4,11 @@
 //! The kubelet comes on a second disk, and so does the agent that `ORLOP_E2E_AGENT` names. Both are started in the same way, with the configuration of the appliance.
 
 use std::fs;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::native::{Usage, parse_usage, report};
 use super::peer::{STARTS, Starts, forget_ready};
@@ -18,6 +17,7 @@ use crate::cluster::fixture::await_ready;
 use crate::cluster::flags::Settings;
 use crate::cluster::plane::Cluster;
 use crate::cluster::programs;
+use crate::cluster::second_disk::SecondDisk;
 use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
 use crate::run::Run;
 use crate::say;
@@ -29,9 +29,6 @@ const NODE: &str = "peer";
 const SETTLE: Duration = Duration::from_secs(30);
 /// How long CPU time is counted.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Disks have whole blocks.
-const BLOCK: u64 = 1024 * 1024;
-
 /// Where the second disk's files go.
 pub(super) const PROGRAM: &str = "/var/lib/kubelet/upstream";
 const OTHER_AGENT: &str = "/var/lib/kubelet/agent";
@@ -57,9 +54,9 @@ pub fn run(run: &Arc<Run>) -> Result<()> {
     let other = std::env::var_os(built::AGENT_VARIABLE).map(PathBuf::from);
     programs.extend(other.as_deref().map(|other| (other, OTHER_AGENT)));
     let agent = programs.get(1).map_or("/usr/bin/orlop-agent", |(_, to)| *to);
-    let disk = SecondDisk::make(&artefacts, &cluster, &programs)?;
+    let disk = disk_of_kubelets(&artefacts, &cluster, &programs)?;
     let mut node = VmNode::plug(&mut cluster, &artefacts, NODE)?;
-    node.add_disk(disk.file.clone());
+    node.add_disk(disk.file());
     node.boot(Some(cluster.token()))?;
     node.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
     node.give_range(&cluster)?;
@@ -103,47 +100,14 @@ pub(super) fn start_command(shell: &mut Shell, program: &str) -> Result<String> 
     ))
 }
 
-/// Kubelets, and a way into the cluster, as a disk without a file system.
-pub(super) struct SecondDisk {
-    pub(super) file: PathBuf,
-    /// Where each goes, its first block and its length, bytes.
-    parts: Vec<(String, u64, u64)>,
-}
-
-impl SecondDisk {
-    pub(super) fn make(
-        artefacts: &Path,
-        cluster: &Cluster,
-        programs: &[(&Path, &str)],
-    ) -> Result<SecondDisk> {
-        let file = artefacts.join("kubelets.raw");
-        let disk = fs::File::create(&file).with_context(|| format!("make {}", file.display()))?;
-        let (mut parts, mut next) = (Vec::new(), 0);
-        let mut add = |to: &str, content: &[u8]| -> Result<()> {
-            disk.write_all_at(content, next * BLOCK)?;
-            let length = u64::try_from(content.len())?;
-            parts.push((to.to_owned(), next, length));
-            next += length.div_ceil(BLOCK);
-            Ok(disk.set_len(next * BLOCK)?)
-        };
-        for (program, to) in programs {
-            add(to, &fs::read(program).with_context(|| format!("read {}", program.display()))?)?;
-        }
-        add(BOOTSTRAP, cluster.bootstrap_kubeconfig(cluster.token()).as_bytes())?;
-        Ok(SecondDisk { file, parts })
-    }
-
-    pub(super) fn unpack(&self, shell: &mut Shell) -> Result<()> {
-        for (to, first, length) in &self.parts {
-            let blocks = length.div_ceil(BLOCK);
-            let command = format!(
-                "dd if=/dev/vdb of={to} bs={BLOCK} skip={first} count={blocks} && truncate -s {length} {to} && chmod 755 {to}"
-            );
-            let copied = shell.run(&command, Duration::from_secs(300))?;
-            ensure!(copied.status == 0, "the second disk cannot be copied: {}", copied.text);
-        }
-        Ok(())
-    }
+/// Kubelets, and a way into the cluster, on a second disk.
+pub(super) fn disk_of_kubelets(
+    artefacts: &Path,
+    cluster: &Cluster,
+    programs: &[(&Path, &str)],
+) -> Result<SecondDisk> {
+    let bootstrap = cluster.bootstrap_kubeconfig(cluster.token());
+    SecondDisk::make(artefacts, programs, &[(&bootstrap, BOOTSTRAP)])
 }
 
 fn idle(shell: &mut Shell, name: &str) -> Result<()> {

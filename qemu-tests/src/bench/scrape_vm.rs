@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::native::Usage;
 use super::peer::forget_ready;
-use super::peer_vm::{FORGET_IDENTITY, PROGRAM, SecondDisk, UNIT, start_command, usage};
+use super::peer_vm::{FORGET_IDENTITY, PROGRAM, UNIT, disk_of_kubelets, start_command, usage};
 use super::scrape::{Kubelet, Measured, Options, measure};
 use crate::built;
 use crate::cluster::client::ClusterClient;
@@ -34,9 +34,9 @@ const TICKS_PER_S: f64 = 100.0;
 pub(super) fn run(run: &Arc<Run>, artefacts: &Path, options: &Options) -> Result<()> {
     let (agent, kubelet) = (built::agent(run, true)?, programs::kubelet(run)?);
     let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
-    let disk = SecondDisk::make(artefacts, &cluster, &[(&agent, AGENT), (&kubelet, PROGRAM)])?;
+    let disk = disk_of_kubelets(artefacts, &cluster, &[(&agent, AGENT), (&kubelet, PROGRAM)])?;
     let mut node = VmNode::plug(&mut cluster, artefacts, NODE)?;
-    node.add_disk(disk.file.clone());
+    node.add_disk(disk.file());
     node.boot(Some(cluster.token()))?;
     node.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
     node.give_range(&cluster)?;

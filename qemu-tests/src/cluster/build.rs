@@ -59,6 +59,7 @@ const SUITE: Module = Module {
     inputs: &[
         SUITE_GO_MOD,
         include_str!("../../conformance/go.sum"),
+        include_str!("../../conformance/cmd/curl/main.go"),
         include_str!("../../conformance/cmd/pause/main.go"),
     ],
 };
@@ -74,10 +75,14 @@ pub enum Target {
     MetricsServer,
     /// The upstream end-to-end suite.
     EndToEnd,
+    /// The upstream suite of the node itself, which runs on the node.
+    NodeEndToEnd,
     /// What runs the suite in several processes.
     Ginkgo,
     /// The program of most of the suite's images.
     Agnhost,
+    /// What the suite's pods get pages with.
+    Curl,
     /// Says its effective user.
     NoNewPrivs,
     /// Stays until it is told to end.
@@ -93,8 +98,10 @@ impl Target {
             Target::Kubelet => "kubelet",
             Target::MetricsServer => "metrics-server",
             Target::EndToEnd => "e2e.test",
+            Target::NodeEndToEnd => "e2e_node.test",
             Target::Ginkgo => "ginkgo",
             Target::Agnhost => "agnhost",
+            Target::Curl => "curl",
             Target::NoNewPrivs => "nonewprivs",
             Target::Pause => "pause",
         }
@@ -106,8 +113,10 @@ impl Target {
             Target::Kubelet => "./cmd/kubelet",
             Target::MetricsServer => "./cmd/metrics-server",
             Target::EndToEnd => "k8s.io/kubernetes/test/e2e",
+            Target::NodeEndToEnd => "k8s.io/kubernetes/test/e2e_node",
             Target::Ginkgo => "github.com/onsi/ginkgo/v2/ginkgo",
             Target::Agnhost => "k8s.io/kubernetes/test/images/agnhost",
+            Target::Curl => "./cmd/curl",
             Target::NoNewPrivs => "k8s.io/kubernetes/test/images/nonewprivs",
             Target::Pause => "./cmd/pause",
         }
@@ -121,10 +130,10 @@ impl Target {
         }
     }
 
-    /// How `go` makes it: the suite is a test program.
+    /// How `go` makes it: the suites are test programs.
     fn verb(self) -> &'static [&'static str] {
         match self {
-            Target::EndToEnd => &["test", "-c", "-vet=off"],
+            Target::EndToEnd | Target::NodeEndToEnd => &["test", "-c", "-vet=off"],
             _ => &["build"],
         }
     }
@@ -250,7 +259,7 @@ fn linker_flags(version: &str) -> String {
 
 fn compile(run: &Arc<Run>, cache: &Path, go: &Go, target: Target, out: &Path) -> Result<()> {
     let (name, version) = (target.program(), version()?);
-    let long = if target == Target::EndToEnd { ", ten or more without a word" } else { "" };
+    let long = if target.verb() != ["build"] { ", ten or more without a word" } else { "" };
     say::line(format!("  compiling Kubernetes {version} ({name}) with {}: minutes, once{long}", go.version));
     let start = Instant::now();
     let mut command = Command::new(&go.program);

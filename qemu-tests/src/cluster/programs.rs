@@ -15,7 +15,7 @@ use super::debs;
 use crate::run::{Run, cache_dir};
 
 /// Names a directory with kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and perhaps etcd,
-/// kubelet, e2e.test and ginkgo, to be used as they are.
+/// kubelet, e2e.test, ginkgo and e2e_node.test, to be used as they are.
 pub const BIN_DIR_VARIABLE: &str = "KUBERNETES_BIN_DIR";
 
 const NAMES: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
@@ -125,7 +125,7 @@ pub struct Suite {
 /// The build's.
 pub fn suite(run: &Arc<Run>) -> Result<Suite> {
     let runs = [Target::EndToEnd, Target::Ginkgo];
-    let images = [Target::Agnhost, Target::NoNewPrivs, Target::Pause];
+    let images = [Target::Agnhost, Target::Curl, Target::NoNewPrivs, Target::Pause];
     let own = own_dir().filter(|d| runs.iter().all(|t| d.join(t.program()).is_file()));
     let wanted: Vec<Target> = images.into_iter().chain(runs.into_iter().filter(|_| own.is_none())).collect();
     let built = build::programs(run, &cache(), &wanted)?;
@@ -135,6 +135,20 @@ pub fn suite(run: &Arc<Run>) -> Result<Suite> {
         ginkgo: dir.join(Target::Ginkgo.program()),
         images: built,
     })
+}
+
+/// The suite of the node itself (e2e_node), built when first asked for.
+///
+/// # Errors
+/// The build's.
+pub fn node_suite(run: &Arc<Run>) -> Result<PathBuf> {
+    let name = Target::NodeEndToEnd.program();
+    if let Some(own) = own_dir().map(|d| d.join(name)).filter(|p| p.is_file()) {
+        return Ok(own);
+    }
+    // The other suite is wanted too: they consist of the same packages.
+    let targets = [Target::EndToEnd, Target::NodeEndToEnd];
+    Ok(build::programs(run, &cache(), &targets)?.join(name))
 }
 
 fn etcd_of_debian() -> Result<PathBuf> {

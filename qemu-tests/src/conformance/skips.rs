@@ -1,9 +1,13 @@
-//! The default list of tests that are left out, each with its reason: `qemu-tests/conformance/skip.json`.
+//! The default lists of tests that are left out, each with its reason: `qemu-tests/conformance/skip.json`, and on top
+//! of it `skip-node.json` for the suite of the node.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use crate::say;
+
 const LIST: &str = include_str!("../../conformance/skip.json");
+const NODE_LIST: &str = include_str!("../../conformance/skip-node.json");
 
 /// One entry.
 #[derive(Clone, Debug, Deserialize)]
@@ -15,12 +19,26 @@ pub struct Skip {
     pub reason: String,
 }
 
-/// The list.
+/// The list, for the suite of the node with what only that one has.
 ///
 /// # Errors
-/// If the file is no such list.
-pub fn listed() -> Result<Vec<Skip>> {
-    serde_json::from_str(LIST).context("read qemu-tests/conformance/skip.json")
+/// If a file is no such list.
+pub fn listed(node: bool) -> Result<Vec<Skip>> {
+    let mut listed: Vec<Skip> =
+        serde_json::from_str(LIST).context("read qemu-tests/conformance/skip.json")?;
+    if node {
+        let more: Vec<Skip> =
+            serde_json::from_str(NODE_LIST).context("read qemu-tests/conformance/skip-node.json")?;
+        listed.extend(more);
+    }
+    Ok(listed)
+}
+
+/// Says what is left out.
+pub fn say(listed: &[Skip]) {
+    for skip in listed {
+        say::line(format!("not {}: {}", skip.skip, skip.reason));
+    }
 }
 
 #[cfg(test)]
@@ -29,7 +47,7 @@ mod tests {
 
     #[test]
     fn every_entry_has_a_reason() {
-        let listed = listed().unwrap();
+        let listed = listed(true).unwrap();
         assert!(!listed.is_empty());
         for entry in listed {
             assert!(!entry.skip.is_empty() && entry.reason.len() > 10, "{entry:?}");

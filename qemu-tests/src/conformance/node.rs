@@ -1,0 +1,187 @@
+//! `cargo e2e conformance --node`: the upstream suite of the node itself (e2e_node) on a booted VM that has joined.
+//!
+//! ```text
+//! host:  harness ── second disk ─► VM: suite.service: e2e_node.test ─► kubelet's ports, CRI socket, cgroups, files
+//!                ◄─ log, report ──                        └─► API server in the plane's network
+//! ```
+//! What comes in: which tests. What goes out: as in [`super`]. The suite is told to start nothing itself
+//! (`--start-services=false`): it tests the agent that the image starts, with its configuration but for the read-only
+//! port, which the suite asks. Tests that restart a kubelet or write its configuration look for a unit of the suite's own, so they fail
+//! or are left out (`skip-node.json`).
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::skips::{self, Skip};
+use super::{MEMORY_MIB, NODE, Options, PORT, artefacts, images, lines, told};
+use crate::case::human;
+use crate::cluster::fixture::{await_ready, await_serving};
+use crate::cluster::flags::{ADDRESS, Settings};
+use crate::cluster::plane::{Cluster, server_url};
+use crate::cluster::programs;
+use crate::cluster::second_disk::SecondDisk;
+use crate::cluster::vm_node::{READY_LIMIT_S, VmNode};
+use crate::counts::Counts;
+use crate::native::registry;
+use crate::process::must;
+use crate::run::Run;
+use crate::say;
+use crate::vm::shell::Shell;
+
+/// Where the suite is in the VM, and writes.
+const DIR: &str = "/var/lib/suite";
+/// Its unit.
+const UNIT: &str = "suite.service";
+/// What the suite demands of the machine before it begins: nothing, the tests say it.
+const SPEC: &str = "os: Linux\n";
+/// Port of the kubelet that the suite asks without an identity.
+const READ_ONLY_PORT: u16 = 10255;
+/// How often its output is looked at.
+const LOOK: Duration = Duration::from_secs(3);
+/// At most so much of its output at once, bytes: the shell is a serial port.
+const PIECE: u64 = 128 * 1024;
+
+/// Runs the tests; answers the counts of those that were begun.
+///
+/// # Errors
+/// What did not come up, or a suite that did not report.
+pub(super) fn run(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<Counts> {
+    let (program, suite) = (programs::node_suite(run)?, programs::suite(run)?);
+    let artefacts = artefacts(run)?;
+    let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
+    let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
+    let dir = artefacts.join("images");
+    images::make(run, &dir, &suite, &wanted)?;
+    registry::serve_in(cluster.pid()?, PORT, &dir)?;
+    let (to, spec) = (format!("{DIR}/e2e_node.test"), format!("{DIR}/spec.yaml"));
+    let disk = SecondDisk::make(&artefacts, &[(&program, &to)], &[(SPEC, &spec)])?;
+    let mut vm = VmNode::plug(&mut cluster, &artefacts, NODE)?;
+    vm.give_memory(MEMORY_MIB);
+    vm.mirror(images::REGISTRY, &format!("http://{ADDRESS}:{PORT}"));
+    vm.configure("readOnlyPort", READ_ONLY_PORT);
+    vm.add_disk(disk.file());
+    vm.boot(Some(cluster.token()))?;
+    vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
+    vm.give_range(&cluster)?;
+    await_ready(&cluster, NODE, READY_LIMIT_S)?;
+    await_serving(&cluster, NODE, 60)?;
+    let token = administrator(&cluster)?;
+    let shell = vm.vm()?.shell()?;
+    shell.must(&format!("mkdir -p {DIR}"))?;
+    disk.unpack(shell)?;
+    say::line(format!("agent, tests of the node that match {}", options.focus));
+    skips::say(listed);
+    let start = Instant::now();
+    shell.must(&command(&token, options, listed))?;
+    watch(shell, &artefacts.join("e2e.log"))?;
+    let report = disk
+        .fetch(shell, &format!("{DIR}/report.json"))
+        .with_context(|| format!("the suite left no report: see {}/e2e.log", artefacts.display()))?;
+    fs::write(artefacts.join("report.json"), &report).context("write the report")?;
+    let counts = told(&artefacts, &report)?;
+    say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
+    drop(vm);
+    Ok(counts)
+}
+
+/// A token that may do everything: the suite has no other way to say who it is.
+fn administrator(cluster: &Cluster) -> Result<String> {
+    let (account, subject) = ("suite", "--serviceaccount=kube-system:suite");
+    cluster.kubectl(&["create", "serviceaccount", account, "-n", "kube-system"])?;
+    cluster.kubectl(&["create", "clusterrolebinding", account, "--clusterrole=cluster-admin", subject])?;
+    let token = cluster.kubectl(&["create", "token", account, "-n", "kube-system", "--duration=12h"])?;
+    Ok(token.trim().to_owned())
+}
+
+/// What starts the suite as a unit of the VM. Pure.
+fn command(token: &str, options: &Options, listed: &[Skip]) -> String {
+    let skips = listed.iter().map(|s| s.skip.as_str()).chain(options.skip.iter().map(String::as_str));
+    let mut args: Vec<String> = [
+        "--start-services=false",
+        "--prepull-images=false",
+        "--dump-logs-on-failure=false",
+        "--ginkgo.v",
+        "--ginkgo.no-color",
+        "--ginkgo.timeout=6h",
+        "--test.timeout=0",
+        "--ginkgo.json-report=report.json",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    args.push(format!("--node-name={NODE}"));
+    args.push(format!("--host={}", server_url()));
+    args.push(format!("--bearer-token={token}"));
+    args.push(format!("--system-spec-file={DIR}/spec.yaml"));
+    args.push(format!("--ginkgo.focus={}", options.focus));
+    args.extend(skips.map(|skip| format!("--ginkgo.skip={skip}")));
+    let args: Vec<String> = args.iter().map(|arg| quoted(arg)).collect();
+    format!(
+        "systemd-run --quiet --unit={UNIT} --working-directory={DIR} --setenv=HOME={DIR} \
+         --property=StandardOutput=append:{DIR}/e2e.log --property=StandardError=append:{DIR}/e2e.log \
+         {DIR}/e2e_node.test {}",
+        args.join(" ")
+    )
+}
+
+/// One word of a shell, of which systemd takes no variable. Pure.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''").replace('$', "$$"))
+}
+
+/// Keeps what it says, and says a line for every test that ends, until it has ended.
+fn watch(shell: &mut Shell, log: &Path) -> Result<()> {
+    let mut log = BufWriter::new(File::create(log).with_context(|| format!("make {}", log.display()))?);
+    let (mut lines, mut seen) = (lines::Lines::default(), 0);
+    loop {
+        let is_over = !is_active(shell)?;
+        loop {
+            let piece = whole_lines(shell, seen)?;
+            if piece.is_empty() {
+                break;
+            }
+            seen += piece.len();
+            for line in piece {
+                // A disk that is full shows in the missing report.
+                let _ = writeln!(log, "{line}");
+                if let Some(ended) = lines.next(&line) {
+                    say::line(ended);
+                }
+            }
+        }
+        if is_over {
+            return log.flush().context("write the suite's output");
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn is_active(shell: &mut Shell) -> Result<bool> {
+    let state = shell.run(&format!("systemctl is-active {UNIT}"), Duration::from_secs(120))?;
+    Ok(matches!(state.text.trim(), "active" | "activating"))
+}
+
+/// Lines that nobody has seen yet, of a piece of the output; none of one that is still being written.
+fn whole_lines(shell: &mut Shell, seen: usize) -> Result<Vec<String>> {
+    let (log, next) = (format!("{DIR}/e2e.log"), seen + 1);
+    let command = format!("tail -n +{next} {log} 2>/dev/null | head -c {PIECE}; echo");
+    let text = shell.run(&command, Duration::from_secs(120))?.text;
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.pop();
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stay_whole_for_the_shell_and_for_systemd() {
+        assert_eq!(quoted(r"\[Slow\] it's$"), r"'\[Slow\] it'\''s$$'");
+    }
+}

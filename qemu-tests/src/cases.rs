@@ -33,6 +33,7 @@ pub mod join_csi;
 pub mod join_csi_block;
 pub mod join_csi_claims;
 pub mod join_env_files;
+pub mod join_image_volumes;
 pub mod join_images;
 pub mod join_network;
 pub mod join_node;
@@ -93,6 +94,7 @@ pub fn all() -> Vec<Case> {
         join_resize::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
+        join_image_volumes::CASES,
         join_claims::CASES,
         join_csi::CASES,
         join_csi_block::CASES,

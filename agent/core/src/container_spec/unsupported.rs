@@ -130,7 +130,7 @@ mod tests {
             "securityContext": {"fsGroup": 1, "sysctls": [{"name": "a", "value": "b"}]},
             "volumes": [{"name": "h", "hostPath": {"path": "/x", "type": "Socket"}}, {"name": "s", "secret": {}},
                 {"name": "c", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "g", "ephemeral": {}},
-                {"name": "i", "csi": {"driver": "x"}},
+                {"name": "i", "csi": {"driver": "x"}}, {"name": "o", "image": {"reference": "x"}},
                 {"name": "m", "configMap": {"name": "x"}}, {"name": "d", "downwardAPI": {}},
                 {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}}]}},
                 {"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
@@ -164,7 +164,6 @@ mod tests {
                 "spec.volumes[0].projected.sources[0].podCertificate",
             ),
             (json!({"volumes": [{"name": "v", "nfs": {"server": "x", "path": "/"}}]}), "spec.volumes[0].nfs"),
-            (json!({"volumes": [{"name": "v", "image": {}}]}), "spec.volumes[0].image"),
         ];
         for (mut spec, field) in table {
             spec["containers"] = json!([{"name": "c"}]);

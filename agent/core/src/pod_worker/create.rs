@@ -78,7 +78,7 @@ fn given<'a>(
     image: &'a ImageInfo,
     (pod_ips, claims): (&'a [String], &'a Claims),
 ) -> Given<'a> {
-    Given { image, pod_ips, objects: &chain.objects, files: &chain.files, claims }
+    Given { image, pod_ips, objects: &chain.objects, files: &chain.files, claims, images: &chain.images }
 }
 
 /// What the pod asks for cannot be resolved.

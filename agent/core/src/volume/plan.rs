@@ -25,10 +25,14 @@ const TOKEN_MODE: u32 = 0o600;
 /// The volume is of a kind that this node has.
 #[must_use]
 pub fn is_known(volume: &Volume) -> bool {
-    plugin_of(volume).is_some() || volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+    plugin_of(volume).is_some()
+        || volume.persistent_volume_claim.is_some()
+        || volume.ephemeral.is_some()
+        || volume.image.is_some()
 }
 
-/// The plugin of a volume that says itself what it is; `None` for claims and for those that this node does not have.
+/// The plugin of a volume that says itself what it is; `None` for claims, for images (the runtime mounts them) and for those
+/// that this node does not have.
 #[must_use]
 pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
     if volume.empty_dir.is_some() {

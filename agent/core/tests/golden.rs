@@ -51,6 +51,7 @@ fn built(manifest: &str, place: &str) -> Value {
         files: &EnvFiles::new(),
         claims: &Claims::new(),
         images: &ImageVolumes::new(),
+        recursive_read_only: true,
     };
     let init = pod::init_containers(&pod).iter().map(|c| ContainerRef::Init(&c.name));
     let regular = pod::containers(&pod).iter().map(|c| ContainerRef::Regular(&c.name));

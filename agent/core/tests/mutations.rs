@@ -105,6 +105,7 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
         files: &EnvFiles::new(),
         claims: &Claims::new(),
         images: &ImageVolumes::new(),
+        recursive_read_only: true,
     };
     for container in init.chain(pod::containers(pod).iter().map(|c| ContainerRef::Regular(&c.name))) {
         check_effect(&container_spec::container_files(pod, container, 0, &ips, node), &roots)?;

@@ -8,6 +8,7 @@
 mod csi;
 mod csi_devices;
 mod csi_expand;
+mod nfs;
 mod pull;
 mod resize;
 mod volumes;

@@ -42,6 +42,8 @@ pub struct Given<'a> {
     pub claims: &'a Claims,
     /// The images of its image volumes, by the volumes' names.
     pub images: &'a ImageVolumes,
+    /// Read-only mounts can be so all the way down.
+    pub recursive_read_only: bool,
 }
 
 /// Images that are there for image volumes, by the volumes' names.
@@ -198,6 +200,7 @@ mod tests {
             files: &EnvFiles::new(),
             claims: &Claims::new(),
             images: &ImageVolumes::new(),
+            recursive_read_only: false,
         };
         let told = |name: &str, node: &NodeContext| {
             container_config(&pod, ContainerRef::Regular(name), 0, given, node).unwrap().stop_signal

@@ -31,17 +31,19 @@ pub fn mounts(
     node: &NodeContext,
 ) -> Result<Vec<Mount>, SpecError> {
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
-    let Given { pod_ips, claims, images, .. } = given;
+    let Given { pod_ips, claims, images, recursive_read_only, .. } = given;
     let mut mounts = Vec::new();
     for (index, mount) in spec.volume_mounts.iter().flatten().enumerate() {
-        if let Some(image) = image_of(pod, &mount.name) {
-            mounts.push(image_mount(pod, mount, image, (images, environment))?);
-            continue;
-        }
-        let mut made = volume_mount(pod, &spec, mount, (claims, node))?;
-        if sub_path::is_asked(mount) {
+        let mut made = match image_of(pod, &mount.name) {
+            Some(image) => image_mount(pod, mount, image, (images, environment))?,
+            None => volume_mount(pod, &spec, mount, (claims, node))?,
+        };
+        if made.image.is_none() && sub_path::is_asked(mount) {
             made.host_path = sub_path::target(pod, &spec.name, mount, index, node);
         }
+        made.recursive_read_only = recursively(mount, recursive_read_only).map_err(|why| {
+            SpecError::container(format!("failed to resolve recursive read-only mode: {why}"))
+        })?;
         mounts.push(made);
     }
     let own_hosts = mounts.iter().any(|m| m.container_path == ETC_HOSTS);
@@ -114,6 +116,29 @@ fn image_mount(
     })
 }
 
+/// What is mounted inside of the mount is to be read only, too; `can` says whether the runtime can do that.
+///
+/// # Errors
+/// It has to be and cannot be.
+pub(crate) fn recursively(mount: &VolumeMount, can: bool) -> Result<bool, String> {
+    let Some(mode) = mount.recursive_read_only.as_deref().filter(|mode| *mode != "Disabled") else {
+        return Ok(false);
+    };
+    let asked = format!("volume {:?} requested recursive read-only mode, but it is not", mount.name);
+    if mount.read_only != Some(true) {
+        return Err(format!("{asked} read-only"));
+    }
+    if let Some(propagation) = mount.mount_propagation.as_deref().filter(|p| *p != "None") {
+        return Err(format!("{asked} compatible with propagation {propagation:?}"));
+    }
+    match mode {
+        "IfPossible" => Ok(can),
+        "Enabled" if can => Ok(true),
+        "Enabled" => Err(format!("{asked} supported by the runtime")),
+        other => Err(format!("unknown recursive read-only mode {other:?}")),
+    }
+}
+
 fn container_path(mount: &VolumeMount) -> String {
     let path = &mount.mount_path;
     if path.starts_with('/') { path.clone() } else { format!("/{path}") }
@@ -162,7 +187,7 @@ mod tests {
         serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"volumes": [{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/srv"}},
-                                 {"name": "s", "secret": {"secretName": "x"}}, {"name": "n", "nfs": {"server": "x", "path": "/"}},
+                                 {"name": "s", "secret": {"secretName": "x"}}, {"name": "n", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}},
                                  {"name": "p", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "r", "persistentVolumeClaim": {"claimName": "y"}},
                                  {"name": "u", "persistentVolumeClaim": {"claimName": "z"}},
                                  {"name": "i", "image": {"reference": "r.example/m:1"}}, {"name": "j", "image": {"reference": "x"}}],
@@ -210,6 +235,7 @@ mod tests {
             files: &EnvFiles::new(),
             claims: &claims(),
             images: &images,
+            recursive_read_only: node.read_only_handlers.contains(""),
         };
         let mut environment = Environment::default();
         environment.set("PART", "models".to_owned());
@@ -279,6 +305,42 @@ mod tests {
         let built = built(&pod, &NodeContext::new("n")).unwrap();
         let local = mount("/p", "/var/lib/kubelet/pods/u/volumes/kubernetes.io~local-volume/pv-p");
         assert_eq!(built[..2], [local, Mount { readonly: true, ..mount("/r", "/srv/r") }]);
+    }
+
+    #[test]
+    fn read_only_all_the_way_down() {
+        let of = |mode: &str, read_only: bool, propagation: Option<&str>, can: bool| {
+            let mut mount =
+                json!({"name": "e", "mountPath": "/x", "readOnly": read_only, "recursiveReadOnly": mode});
+            if let Some(propagation) = propagation {
+                mount["mountPropagation"] = json!(propagation);
+            }
+            let mut node = NodeContext::new("n");
+            if can {
+                node.read_only_handlers.insert(String::new());
+            }
+            built(&pod(json!([mount]), ""), &node)
+                .map(|all| all[0].recursive_read_only)
+                .map_err(|e| e.message)
+        };
+        let refused = |why: &str| {
+            let asked =
+                "failed to resolve recursive read-only mode: volume \"e\" requested recursive read-only mode";
+            Err(format!("{asked}, but it is not {why}"))
+        };
+        for (mode, can, expected) in [
+            ("Disabled", true, Ok(false)),
+            ("IfPossible", true, Ok(true)),
+            ("IfPossible", false, Ok(false)),
+            ("Enabled", true, Ok(true)),
+            ("Enabled", false, refused("supported by the runtime")),
+        ] {
+            assert_eq!(of(mode, true, None, can), expected, "{mode} {can}");
+            assert_eq!(of(mode, true, Some("None"), can), expected, "{mode} {can}");
+        }
+        assert_eq!(of("Enabled", false, None, true), refused("read-only"));
+        let propagation = of("IfPossible", true, Some("HostToContainer"), true);
+        assert_eq!(propagation, refused("compatible with propagation \"HostToContainer\""));
     }
 
     #[test]

@@ -409,6 +409,7 @@ fn sandbox_statuses_arrive() {
         created: Wall(77),
         ips: strings(&["10.0.0.1", "fd00::1"]),
         host_network: true,
+        runtime_handler: String::new(),
     };
     assert_eq!(observed::sandbox(status), seen);
     let empty = observed::sandbox(v1::PodSandboxStatus { state: 99, ..Default::default() });

@@ -33,12 +33,15 @@ pub mod join_csi;
 pub mod join_csi_block;
 pub mod join_csi_claims;
 pub mod join_env_files;
+pub mod join_image_volumes;
 pub mod join_images;
 pub mod join_network;
+pub mod join_nfs;
 pub mod join_node;
 pub mod join_outage;
 pub mod join_plugins;
 pub mod join_pods;
+pub mod join_read_only;
 pub mod join_refused;
 pub mod join_resize;
 pub mod join_runtime_class;
@@ -93,6 +96,9 @@ pub fn all() -> Vec<Case> {
         join_resize::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
+        join_image_volumes::CASES,
+        join_read_only::CASES,
+        join_nfs::CASES,
         join_claims::CASES,
         join_csi::CASES,
         join_csi_block::CASES,

@@ -30,6 +30,7 @@ pub mod kubeconfig;
 pub mod load;
 pub mod metrics_server;
 pub mod names;
+pub mod nfs_server;
 pub mod node_api;
 pub mod pki;
 pub mod plane;

@@ -4,7 +4,7 @@
 //! if the change is meant, put it into the file and say why in the commit.
 
 use agent_core::container_spec::env_files::EnvFiles;
-use agent_core::container_spec::{self, Given, NodeContext, context::ResolvConf};
+use agent_core::container_spec::{self, Given, ImageVolumes, NodeContext, context::ResolvConf};
 use agent_core::pod_source::{Source, decode::decode, file::static_pod};
 use agent_core::runtime::effect::ImageInfo;
 use agent_core::types::{ContainerRef, pod};
@@ -50,6 +50,8 @@ fn built(manifest: &str, place: &str) -> Value {
         objects: &Objects::new(),
         files: &EnvFiles::new(),
         claims: &Claims::new(),
+        images: &ImageVolumes::new(),
+        recursive_read_only: true,
     };
     let init = pod::init_containers(&pod).iter().map(|c| ContainerRef::Init(&c.name));
     let regular = pod::containers(&pod).iter().map(|c| ContainerRef::Regular(&c.name));

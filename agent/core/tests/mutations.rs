@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use agent_core::admission::{AdmissionContext, admit};
 use agent_core::container_spec::env_files::EnvFiles;
-use agent_core::container_spec::{self, Given, NodeContext};
+use agent_core::container_spec::{self, Given, ImageVolumes, NodeContext};
 use agent_core::pod_source::{Source, decode::decode, file::static_pod};
 use agent_core::runtime::effect::{Effect, ImageInfo};
 use agent_core::types::{ContainerRef, pod};
@@ -104,6 +104,8 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
         objects: &Objects::new(),
         files: &EnvFiles::new(),
         claims: &Claims::new(),
+        images: &ImageVolumes::new(),
+        recursive_read_only: true,
     };
     for container in init.chain(pod::containers(pod).iter().map(|c| ContainerRef::Regular(&c.name))) {
         check_effect(&container_spec::container_files(pod, container, 0, &ips, node), &roots)?;

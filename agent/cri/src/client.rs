@@ -3,6 +3,7 @@
 //! In: requests as CRI messages from the trait implementations beside this file. Out: responses, or a
 //! [`CallError`] that has been logged. Invariant: no call without a deadline except where `None` is passed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,8 +66,13 @@ pub struct CriClient {
     endpoint: Arc<str>,
     // Held for a moment only, never across an await.
     log: Arc<Mutex<ErrorLog>>,
+    // The same.
+    pub(crate) mounted: Arc<Mutex<MountedImages>>,
     observer: Option<Arc<dyn CallObserver>>,
 }
+
+/// Images that containers mount, by the containers' ids. What a container mounts never changes, so it is asked once.
+pub(crate) type MountedImages = BTreeMap<String, Vec<String>>;
 
 impl fmt::Debug for CriClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,6 +110,7 @@ impl CriClient {
             request_timeout,
             endpoint: Arc::from(endpoint),
             log: Arc::default(),
+            mounted: Arc::default(),
             observer: None,
         };
         let version = client.await_version().await?;

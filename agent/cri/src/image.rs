@@ -1,7 +1,8 @@
-//! [`ImageService`] over CRI ImageService, [`ImagesInUse`] over `ListContainers`. Pulling has no deadline: dropping the future
+//! [`ImageService`] over CRI ImageService, [`ImagesInUse`] over `ListContainers` and, for what they mount, `ContainerStatus`. Pulling has no deadline: dropping the future
 //! cancels it.
 
 use std::collections::BTreeSet;
+use std::sync::PoisonError;
 
 use agent_core::drivers::{Class, DriverError, ImageService, ImagesInUse};
 use agent_core::images::keyring::Credential;
@@ -10,7 +11,7 @@ use orlop_proto::cri::v1;
 use tonic::Code;
 
 use crate::CriClient;
-use crate::client::Call;
+use crate::client::{Call, MountedImages};
 use crate::convert::observed;
 use crate::error::CallError;
 
@@ -67,10 +68,37 @@ impl ImageService for CriClient {
 impl ImagesInUse for CriClient {
     async fn images_in_use(&self) -> Result<BTreeSet<String>, DriverError> {
         let containers = self.list_containers(None).await?;
-        let names = containers.into_iter().flat_map(|c| {
+        let mut names = BTreeSet::new();
+        let mut mounted = MountedImages::new();
+        for c in containers {
+            let images = self.mounted_by(&c.id).await?;
             let spec = c.image.unwrap_or_default();
-            [c.image_id, c.image_ref, spec.image, spec.user_specified_image]
-        });
-        Ok(names.filter(|name| !name.is_empty()).collect())
+            names.extend([c.image_id, c.image_ref, spec.image, spec.user_specified_image]);
+            names.extend(images.iter().cloned());
+            mounted.insert(c.id, images);
+        }
+        names.remove("");
+        *self.mounted.lock().unwrap_or_else(PoisonError::into_inner) = mounted;
+        Ok(names)
+    }
+}
+
+impl CriClient {
+    /// The images that a container mounts: lists do not say it. One that is gone meanwhile mounts none.
+    async fn mounted_by(&self, container: &str) -> Result<Vec<String>, DriverError> {
+        let known = self.mounted.lock().unwrap_or_else(PoisonError::into_inner).get(container).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let request = v1::ContainerStatusRequest { container_id: container.to_owned(), verbose: false };
+        let call = self.ordinary("ContainerStatus", container);
+        match self.runtime(call, request, |mut c, r| async move { c.container_status(r).await }).await {
+            Ok(answer) => {
+                let mounts = answer.status.unwrap_or_default().mounts;
+                Ok(mounts.into_iter().filter_map(|m| m.image).map(|image| image.image).collect())
+            }
+            Err(error) if error.code == Code::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 }

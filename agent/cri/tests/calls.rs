@@ -3,9 +3,13 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent_core::drivers::{Class, DriverError, Exec as _, ImageService as _, PodNetwork as _, Runtime as _};
+use agent_core::drivers::{
+    Class, DriverError, Exec as _, ImageService as _, ImagesInUse as _, PodNetwork as _, Runtime as _,
+};
+use agent_core::runtime::config::{ImageMount, Mount};
 use agent_core::runtime::{ContainerId, PodUid, SandboxId};
 use agent_cri::testing::{FakeCri, Fault, container_config, sandbox_config};
 use agent_cri::{CriClient, convert};
@@ -80,6 +84,32 @@ async fn pulls_and_endless_commands_have_no_deadline() {
     for verb in ["PullImage", "ExecSync"] {
         assert!(fake.seen(verb).iter().all(|s| s.deadline.is_none() && s.answered), "{verb}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_that_containers_mount_are_in_use() {
+    let (fake, client) = pair().await;
+    let (sandbox, mut container) = pod("web");
+    let image = ImageMount {
+        id: "sha256:model".into(),
+        written: "model:1".into(),
+        annotations: [].into(),
+        sub_path: String::new(),
+    };
+    container.mounts.push(Mount { readonly: true, image: Some(image), ..Mount::default() });
+    let home = client.run_sandbox(&sandbox).await.unwrap();
+    let made = client.create_container(&home, &container, &sandbox).await.unwrap();
+    let uses = |all: &BTreeSet<String>| ["sha256:model", "sha256:fake"].map(|id| all.contains(id));
+    let asked = |fake: &FakeCri| fake.seen("ContainerStatus").len();
+    let before = asked(&fake);
+    for _ in 0..3 {
+        assert_eq!(uses(&client.images_in_use().await.unwrap()), [true, true]);
+    }
+    assert_eq!(asked(&fake) - before, 1, "what a container mounts does not change");
+    fake.inject("ListContainers", Fault::Refuse(Code::Unavailable, "away".to_owned()));
+    client.images_in_use().await.expect_err("nobody knows what is in use");
+    client.remove_container(&made).await.unwrap();
+    assert_eq!(uses(&client.images_in_use().await.unwrap()), [false, false]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@
 mod csi;
 mod csi_devices;
 mod csi_expand;
+mod nfs;
 mod pull;
 mod resize;
 mod volumes;
@@ -351,8 +352,13 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::RemoveSandbox { sandbox } => done_or_error(self.runtime.remove_sandbox(&sandbox).await),
             Effect::CreateContainer { sandbox, config, sandbox_config, actuates } => {
                 resize::remember(self, key, Whose::Container(config.name.clone()), *actuates).await?;
-                self.wants_image(config.image.as_str()).await;
+                let mounted: Vec<_> = config.mounts.iter().filter_map(|m| m.image.as_ref()).collect();
+                for image in mounted.iter().map(|mount| &mount.id).chain([&config.image]) {
+                    self.wants_image(image.as_str()).await;
+                }
                 let made = self.runtime.create_container(&sandbox, &config, &sandbox_config).await;
+                let failure = made.as_ref().err().map(|e| e.message.as_str());
+                self.metrics.images_mounted(&mounted, failure);
                 made.map(EffectOk::Container).map_err(said)
             }
             Effect::StartContainer { container } => {

@@ -4,7 +4,7 @@
 //! In: [`Settings`], /proc, /sys, resolver and hosts files. Out: plain values; read again now and then,
 //! because addresses and resolvers come late and change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use agent_core::container_spec::context::{
 };
 use agent_core::container_spec::{self, NodeContext, dns};
 use agent_core::declared_features::POD_LEVEL_RESIZE;
-use agent_core::drivers::{CgroupDriver, RuntimeVersion};
+use agent_core::drivers::{CgroupDriver, RuntimeHandler, RuntimeVersion};
 use agent_core::events::Fact;
 use agent_core::node_status::{Pressures, addresses};
 use agent_core::pod_worker::{EventKind, WorkerContext};
@@ -93,12 +93,18 @@ impl NodeFacts {
     }
 
     /// What pod workers share, as of now. `shown` are the node's addresses as its cluster shows them: what pods are told
-    /// is what `kubectl get nodes` says.
+    /// is what `kubectl get nodes` says. `handlers` are the runtime's.
     ///
     /// # Errors
     /// Memory or CPUs of the machine cannot be read.
-    pub fn worker_context(&self, shown: &[NodeAddress]) -> anyhow::Result<WorkerContext> {
+    pub fn worker_context(
+        &self,
+        shown: &[NodeAddress],
+        handlers: &[RuntimeHandler],
+    ) -> anyhow::Result<WorkerContext> {
         let mut node = self.node_context()?;
+        let read_only = handlers.iter().filter(|h| h.recursive_read_only_mounts);
+        node.read_only_handlers = read_only.map(|h| h.name.clone()).collect();
         let host_ips = addresses::host_ips(shown);
         if !host_ips.is_empty() {
             node.node_ips = host_ips;
@@ -172,6 +178,7 @@ impl NodeFacts {
             host_etc_hosts: std::fs::read_to_string("/etc/hosts").unwrap_or_default(),
             in_cluster: self.settings.cluster.is_some(),
             features: self.features(),
+            read_only_handlers: BTreeSet::new(),
             security: SecurityContext {
                 seccomp_default: kubelet.seccomp_default,
                 apparmor_enabled: machine::has_apparmor(),
@@ -425,7 +432,7 @@ mod tests {
         );
         assert!(admission.supplemental_groups_policy);
         assert!(!knows_supplemental_groups_policy(&runtime("1.7.28")));
-        let context = || format!("{:?}", facts.worker_context(&[]).unwrap());
+        let context = || format!("{:?}", facts.worker_context(&[], &[]).unwrap());
         assert_eq!(context(), context());
     }
 

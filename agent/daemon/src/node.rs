@@ -166,7 +166,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         tasks: Tasks,
     ) -> anyhow::Result<Node<R, I>> {
         let state = drivers.state;
-        let context = Arc::new(drivers.facts.worker_context(&[])?);
+        let context = Arc::new(drivers.facts.worker_context(&[], &state.handlers)?);
         let (context_view, context) = watch::channel(context);
         let (to_manager, manager_inbox) = tasks.mailbox::<ManagerEvent>();
         let (to_pleg, pleg_inbox) = tasks.mailbox::<PlegEvent>();

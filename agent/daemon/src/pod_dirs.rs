@@ -16,6 +16,7 @@ use agent_core::pod_worker::TerminatingRecord;
 use agent_core::runtime::effect::{FileWrite, PodFile};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::Wall;
+use agent_core::volume::nfs::Nfs;
 use agent_core::volume::payload::Payload;
 use agent_core::volume::sub_path::SubPath;
 use agent_core::volume::{Plugin, SetUp, Work};
@@ -137,12 +138,31 @@ impl PodDirs {
         volumes::set_up(&own, volume, files, now)
     }
 
+    /// Makes the directory of an NFS volume: see [`volumes::nfs::prepare`].
+    ///
+    /// # Errors
+    /// A path outside of the pod's directory, or why it cannot be mounted.
+    pub fn prepare_nfs(
+        &self,
+        uid: &PodUid,
+        volume: &SetUp,
+        work: &Nfs,
+    ) -> Result<Vec<Vec<String>>, VolumeError> {
+        let outside = |e: DriverError| VolumeError::Refused(e.to_string());
+        let own = self.pod_dir(uid).map_err(outside)?;
+        self.checked("set up volume", Path::new(&volume.path), &own).map_err(outside)?;
+        // Without a lock: a resolver may take its time.
+        volumes::nfs::prepare(&own, volume, work)
+    }
+
     /// Unmounts and removes all volumes of a pod. Missing ones are a success.
     ///
     /// # Errors
     /// A mount that is in use, or the kernel's refusal.
     pub fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), DriverError> {
         let own = self.pod_dir(uid)?;
+        // Before the lock, which other pods want, too: a server may be away.
+        volumes::nfs::end_below(&own, volumes::nfs::UNMOUNT_LIMIT)?;
         let _one = self.lock(uid);
         Ok(volumes::tear_down(&own)?)
     }
@@ -167,6 +187,7 @@ impl PodDirs {
     /// A mount that is in use, with its path, or the kernel's refusal.
     pub fn remove(&self, key: &PodKey) -> Result<(), DriverError> {
         let own = self.pod_dir(&key.uid)?;
+        volumes::nfs::end_below(&own, volumes::nfs::UNMOUNT_LIMIT)?;
         let _one = self.lock(&key.uid);
         volumes::unmount_below(&own)?;
         for logs in self.log_dirs(&key.uid)? {

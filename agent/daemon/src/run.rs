@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_apiserver::{ApiClient, Observer, Protocol};
-use agent_core::drivers::{ImageService, Runtime};
+use agent_core::drivers::{ImageService, Runtime, RuntimeHandler};
 use agent_core::events::Fact;
 use agent_core::eviction::EvictionConfig;
 use agent_core::images::providers::config::Provider;
@@ -91,8 +91,12 @@ impl Environment {
 }
 
 impl ContextSource for NodeFacts {
-    fn worker_context(&self, shown: &[NodeAddress]) -> anyhow::Result<agent_core::pod_worker::WorkerContext> {
-        NodeFacts::worker_context(self, shown)
+    fn worker_context(
+        &self,
+        shown: &[NodeAddress],
+        handlers: &[RuntimeHandler],
+    ) -> anyhow::Result<agent_core::pod_worker::WorkerContext> {
+        NodeFacts::worker_context(self, shown, handlers)
     }
 }
 

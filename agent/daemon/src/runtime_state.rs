@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::drivers::Runtime;
+use agent_core::drivers::{Runtime, RuntimeHandler};
 use agent_core::pod_worker::WorkerContext;
 use k8s_openapi::api::core::v1::NodeAddress;
 use tokio::sync::watch;
@@ -26,17 +26,24 @@ pub struct RuntimeState {
     pub runtime: Result<(), String>,
     /// `NetworkReady`, or why not.
     pub network: Result<(), String>,
+    /// Its handlers, as far as it says which it has.
+    pub handlers: Vec<RuntimeHandler>,
 }
 
 impl RuntimeState {
     /// Asks the runtime once.
     pub async fn ask<R: Runtime>(runtime: &R) -> RuntimeState {
         match runtime.status().await {
-            Ok(status) => RuntimeState { runtime: status.runtime_ready, network: status.network_ready },
+            Ok(status) => RuntimeState {
+                runtime: status.runtime_ready,
+                network: status.network_ready,
+                handlers: status.handlers,
+            },
             Err(e) => RuntimeState {
                 runtime: Err(format!("container runtime is down: {e}")),
                 // Not the network's fault; pods that wait for the runtime find out by themselves.
                 network: Ok(()),
+                handlers: Vec::new(),
             },
         }
     }
@@ -49,11 +56,15 @@ impl RuntimeState {
 /// Something that makes the workers' context anew from the machine as it is now.
 pub trait ContextSource: Send + Sync + 'static {
     /// The context as of now. `shown` are the node's addresses as its cluster shows them, empty before it does and on
-    /// a standalone node. May block for small reads of /proc and /sys.
+    /// a standalone node; `handlers` are the runtime's. May block for small reads of /proc and /sys.
     ///
     /// # Errors
     /// Why the machine cannot be read; the old context stays.
-    fn worker_context(&self, shown: &[NodeAddress]) -> anyhow::Result<WorkerContext>;
+    fn worker_context(
+        &self,
+        shown: &[NodeAddress],
+        handlers: &[RuntimeHandler],
+    ) -> anyhow::Result<WorkerContext>;
 }
 
 /// What is observed besides the runtime.
@@ -80,7 +91,12 @@ pub async fn observe<R: Runtime>(
             () = tasks.wait_until(tasks.now().mono.after(every)) => {}
             () = changed(from.addresses.as_mut()) => {}
         }
-        let state = RuntimeState::ask(&*runtime).await;
+        let mut state = RuntimeState::ask(&*runtime).await;
+        if state.runtime.is_err() {
+            // One that is away has not lost what it can do.
+            state.handlers.clone_from(&view.borrow().handlers);
+        }
+        let handlers = state.handlers.clone();
         let before = view.send_replace(state.clone());
         if before != state {
             tracing::info!(runtime = ?state.runtime, network = ?state.network, "runtime state");
@@ -88,7 +104,7 @@ pub async fn observe<R: Runtime>(
         }
         let source = from.facts.clone();
         let shown = from.addresses.as_mut().map(|a| a.borrow_and_update().clone()).unwrap_or_default();
-        match tasks.blocking(move || source.worker_context(&shown)).await {
+        match tasks.blocking(move || source.worker_context(&shown, &handlers)).await {
             Some(Ok(new)) => {
                 // The whole context is plain data; its text is its identity.
                 let old = context.borrow().clone();

@@ -11,6 +11,7 @@ pub mod csi_block;
 pub mod device;
 pub mod env_file;
 mod host_path;
+pub mod nfs;
 mod ownership;
 pub mod sub_path;
 
@@ -36,7 +37,7 @@ const NESTED_MODE: u32 = 0o755;
 /// Says that a volume's directory was made and is its group's.
 const READY: &str = "ready";
 /// Below a pod's directory.
-const VOLUMES: &str = "volumes";
+const VOLUMES: &str = agent_core::volume::VOLUMES_DIR;
 
 /// Why a volume cannot be set up: in words that people know, or a step on the disk.
 #[derive(Debug, thiserror::Error)]
@@ -62,8 +63,8 @@ pub fn set_up(
     let path = Path::new(&volume.path);
     match &volume.work {
         Work::HostPath(kind) => host_path::check(path, *kind)?,
-        // Its driver's.
-        Work::Csi(_) => {}
+        // Its driver's, or the server's.
+        Work::Csi(_) | Work::Nfs(_) => {}
         Work::Device(work) => device::set_up(pod_dir, volume, work)?,
         Work::Bind(work) => return bind::mount_at(pod_dir, volume, work),
         Work::EmptyDir { medium, marker } => {
@@ -98,16 +99,30 @@ fn make(pod_dir: &Path, path: &Path, medium: Medium, marker: &Path) -> Result<bo
         Medium::Memory(_) if mount_table::kind_at(&mounts()?, &path.to_string_lossy()) == Some("tmpfs") => {
             return Ok(!is_ready);
         }
-        Medium::Memory(_) => {}
+        Medium::HugePages(_)
+            if mount_table::kind_at(&mounts()?, &path.to_string_lossy()) == Some("hugetlbfs") =>
+        {
+            return Ok(!is_ready);
+        }
+        Medium::Memory(_) | Medium::HugePages(_) => {}
     }
     for directory in [Some(pod_dir), Some(&pod_dir.join(VOLUMES)), path.parent()].into_iter().flatten() {
         files::make_dir(directory, DIR_MODE)?;
     }
     files::make_dir(path, VOLUME_MODE)?;
-    if let Medium::Memory(bytes) = medium {
-        mount_tmpfs(path, bytes)?;
+    match medium {
+        Medium::Disk => {}
+        Medium::Memory(bytes) => mount_tmpfs(path, bytes)?,
+        Medium::HugePages(bytes) => mount_huge_pages(path, bytes)?,
     }
     Ok(true)
+}
+
+/// As upstream, its root is root's: others need an `fsGroup`.
+fn mount_huge_pages(path: &Path, page_bytes: u64) -> Result<(), FilesError> {
+    let options = format!("pagesize={page_bytes}");
+    mount(Some("nodev"), path, Some("hugetlbfs"), MsFlags::empty(), Some(options.as_str()))
+        .map_err(|e| FilesError::at("mount huge pages", path)(e.into()))
 }
 
 /// `noswap` where the kernel knows it (6.4): what is secret stays in memory.

@@ -153,6 +153,7 @@ impl FakeRuntime {
             created: now.wall,
             ips,
             host_network,
+            runtime_handler: config.runtime_handler.clone(),
         };
         self.sandboxes.insert(
             id.clone(),

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use orlop_proto::cri::v1 as cri;
 
-use super::lifecycle::run_pod;
 use crate::built;
 use crate::case::{Case, CaseContext, Level, Place};
-use crate::native::images::{SPARES, busybox, spare};
+use crate::native::images::{SPARES, busybox, model, spare};
 use crate::native::node::NativeNode;
 use crate::native::pods::Pod;
 use crate::say;
@@ -34,7 +33,12 @@ fn restarted(cx: &mut CaseContext<'_>) -> Result<()> {
     configure(&node, "1%")?;
     node.start_agent_ready()?;
     let keeper = Pod::staying("keeper");
-    let container = run_pod(&node, &keeper)?;
+    // It runs one image and mounts another.
+    let volume = format!("spec:\n  volumes: [{{name: m, image: {{reference: {:?}}}}}]\n", model());
+    let manifest =
+        keeper.manifest().replace("spec:\n", &volume) + "    volumeMounts: [{name: m, mountPath: /m}]\n";
+    node.write_manifest(&keeper.file(), &manifest)?;
+    let container = node.wait(30, "the pod to run", |v| v.one_running(&keeper.full_name()))?;
     pull_spares(&node)?;
     node.kill_agent()?;
     // More than there can be left, so that all goes that may.
@@ -53,7 +57,9 @@ fn restarted(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(left > 0, "it was killed too late for this test");
     node.start_agent_ready()?;
     node.wait(60, "all images to be gone that nobody needs", |_| (spares(&node).ok()? == 0).then_some(()))?;
-    ensure!(images(&node)?.contains(&busybox()), "the image of a running container is gone");
+    for (image, used) in [(busybox(), "runs"), (model(), "mounts")] {
+        ensure!(images(&node)?.contains(&image), "the image is gone that a container {used}");
+    }
     let name = keeper.full_name();
     node.wait(10, "the pod to run on as it did", |v| (v.one_running(&name)? == container).then_some(()))?;
     node.kill_agent()?;

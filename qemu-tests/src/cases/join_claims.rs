@@ -213,12 +213,14 @@ fn refused(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut elsewhere = local("alone");
     elsewhere["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"][0]["values"] =
         json!(["second"]);
-    let nfs = json!({"nfs": {"server": "nfs.example", "path": "/"}});
+    let rbd = json!({"rbd": {"monitors": ["192.0.2.1"], "image": "x"}});
+    let nfs = json!({"nfs": {"server": "server with blanks", "path": "/"}});
     let volumes = [
         ("alone", local("alone"), "ReadWriteOncePod"),
         ("elsewhere", elsewhere, "ReadWriteOnce"),
         ("absent", local("absent"), "ReadWriteOnce"),
-        ("far", nfs, "ReadWriteOnce"),
+        ("far", rbd, "ReadWriteOnce"),
+        ("unknown", nfs, "ReadWriteMany"),
     ];
     for (name, source, mode) in &volumes {
         put_volume(joined, name, source, mode)?;
@@ -236,6 +238,7 @@ fn refused(cx: &mut CaseContext<'_>) -> Result<()> {
         ),
         ("absent", "absent", absent.as_str()),
         ("far", "far", "no volume plugin matched"),
+        ("unknown", "unknown", "MountVolume.SetUp failed for volume \"pv-unknown\" : "),
         (
             "missing",
             "missing",

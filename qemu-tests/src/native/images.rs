@@ -33,6 +33,12 @@ pub fn private_busybox() -> String {
     format!("{HOST}/{PRIVATE}busybox:1")
 }
 
+/// An image of files alone: `README` and `models/a/weights`.
+#[must_use]
+pub fn model() -> String {
+    format!("{HOST}/e2e/model:1")
+}
+
 /// The sandbox image of a root that brings none (a developer's tree instead of the image).
 #[must_use]
 pub fn stand_in_pause() -> String {
@@ -64,6 +70,12 @@ pub fn make_registry(run: &Arc<Run>, dir: &Path) -> Result<()> {
     let blobs = Blobs::at(dir)?;
     let layer = blobs.layer(run, &tree)?;
     fs::remove_dir_all(&tree)?;
+    fs::create_dir_all(tree.join("models/a"))?;
+    fs::write(tree.join("README"), "read me\n")?;
+    fs::write(tree.join("models/a/weights"), "heavy\n")?;
+    let files = blobs.layer(run, &tree)?;
+    fs::remove_dir_all(&tree)?;
+    blobs.image("e2e/model", "1", &json!({}), std::slice::from_ref(&files))?;
     let private = format!("{PRIVATE}busybox");
     for (name, command) in [
         ("e2e/busybox", vec!["/bin/sh"]),

@@ -21,7 +21,7 @@ use super::sandbox::identity_labels;
 use super::security::container_security;
 use crate::runtime::config::ContainerConfig;
 use crate::runtime::effect::ImageInfo;
-use crate::runtime::labels;
+use crate::runtime::{ImageId, labels};
 use crate::types::{ContainerRef, pod};
 use crate::volume::Objects;
 use crate::volume::claim::Claims;
@@ -40,7 +40,14 @@ pub struct Given<'a> {
     pub files: &'a EnvFiles,
     /// The volumes of the pod's claims.
     pub claims: &'a Claims,
+    /// The images of its image volumes, by the volumes' names.
+    pub images: &'a ImageVolumes,
+    /// Read-only mounts can be so all the way down.
+    pub recursive_read_only: bool,
 }
+
+/// Images that are there for image volumes, by the volumes' names.
+pub type ImageVolumes = BTreeMap<String, ImageId>;
 
 /// The parts of volumes that must be mounted before the container is made.
 ///
@@ -75,10 +82,11 @@ pub fn container_config(
     let spec = &*container.find(pod).ok_or_else(|| {
         SpecError::container(format!("pod {} has no container {:?}", pod::key(pod), container.name()))
     })?;
-    let Given { image, pod_ips, objects, files, claims } = given;
+    let Given { image, pod_ips, objects, files, claims, .. } = given;
     let environment = environment(spec, EnvSources { pod, container, pod_ips, objects, files, node })?;
     let mut container_labels = identity_labels(pod);
     container_labels.insert(labels::CONTAINER_NAME.to_owned(), spec.name.clone());
+    let mounts = mounts(pod, container, attempt, (given, &environment), node)?;
     Ok(ContainerConfig {
         name: spec.name.clone(),
         attempt,
@@ -88,7 +96,7 @@ pub fn container_config(
         args: environment.expand_all(spec.args.as_ref()),
         working_dir: spec.working_dir.clone().unwrap_or_default(),
         envs: environment.into_vars(),
-        mounts: mounts(pod, container, attempt, (pod_ips, claims), node)?,
+        mounts,
         devices: devices(pod, spec, claims, node)?,
         labels: container_labels,
         annotations: annotations(pod, spec, attempt),
@@ -191,6 +199,8 @@ mod tests {
             objects: &Objects::new(),
             files: &EnvFiles::new(),
             claims: &Claims::new(),
+            images: &ImageVolumes::new(),
+            recursive_read_only: false,
         };
         let told = |name: &str, node: &NodeContext| {
             container_config(&pod, ContainerRef::Regular(name), 0, given, node).unwrap().stop_signal

@@ -4,6 +4,8 @@
 //! In: KubeletConfiguration and facts about the machine. Out: plain data. Invariant: no decision in core asks
 //! the machine anything, it is all here.
 
+use std::collections::BTreeSet;
+
 use crate::drivers::CgroupDriver;
 use crate::resources::cgroups::tiers::MemoryQos;
 
@@ -32,6 +34,8 @@ pub struct NodeContext {
     pub in_cluster: bool,
     /// What pods may ask for.
     pub features: Features,
+    /// Handlers of the runtime that make a mount read-only all the way down (KEP-3857); the default one is the empty name.
+    pub read_only_handlers: BTreeSet<String>,
 }
 
 /// Feature gates that decide what pods are given; the default is upstream's.
@@ -161,6 +165,7 @@ impl NodeContext {
             security: SecurityContext::default(),
             in_cluster: false,
             features: Features::default(),
+            read_only_handlers: BTreeSet::new(),
         }
     }
 }

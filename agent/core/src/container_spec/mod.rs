@@ -27,7 +27,7 @@ pub mod services;
 pub mod unsupported;
 
 pub use cgroup::{cgroup_parent, kubepods};
-pub use container::{Given, container_config, sub_paths};
+pub use container::{Given, ImageVolumes, container_config, sub_paths};
 pub use context::NodeContext;
 pub use dirs::{container_files, pod_dir, pod_dirs};
 pub use hash::container_hash;

@@ -3,13 +3,14 @@
 //! In: `volumeMounts`, the pod's volumes, the node. Out: [`Mount`]s in order: volumes as listed, then the managed
 //! hosts file, then the termination message. Invariant: only volume kinds that `unsupported` lets through.
 
-use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod, VolumeMount};
 
-use super::SpecError;
+use super::container::{Given, ImageVolumes};
 use super::context::NodeContext;
 use super::dirs::{hosts_path, termination_log};
-use super::hosts;
-use crate::runtime::config::{Mount, MountPropagation};
+use super::env::Environment;
+use super::{SpecError, hosts};
+use crate::runtime::config::{ImageMount, Mount, MountPropagation};
 use crate::types::{ContainerRef, pod};
 use crate::volume::Plugin;
 use crate::volume::claim::Claims;
@@ -26,16 +27,23 @@ pub fn mounts(
     pod: &Pod,
     container: ContainerRef<'_>,
     attempt: u32,
-    (pod_ips, claims): (&[String], &Claims),
+    (given, environment): (Given<'_>, &Environment),
     node: &NodeContext,
 ) -> Result<Vec<Mount>, SpecError> {
     let Some(spec) = container.find(pod) else { return Ok(Vec::new()) };
+    let Given { pod_ips, claims, images, recursive_read_only, .. } = given;
     let mut mounts = Vec::new();
     for (index, mount) in spec.volume_mounts.iter().flatten().enumerate() {
-        let mut made = volume_mount(pod, &spec, mount, (claims, node))?;
-        if sub_path::is_asked(mount) {
+        let mut made = match image_of(pod, &mount.name) {
+            Some(image) => image_mount(pod, mount, image, (images, environment))?,
+            None => volume_mount(pod, &spec, mount, (claims, node))?,
+        };
+        if made.image.is_none() && sub_path::is_asked(mount) {
             made.host_path = sub_path::target(pod, &spec.name, mount, index, node);
         }
+        made.recursive_read_only = recursively(mount, recursive_read_only).map_err(|why| {
+            SpecError::container(format!("failed to resolve recursive read-only mode: {why}"))
+        })?;
         mounts.push(made);
     }
     let own_hosts = mounts.iter().any(|m| m.container_path == ETC_HOSTS);
@@ -80,6 +88,70 @@ pub(crate) fn mounted_volume(
     })
 }
 
+fn image_of<'p>(pod: &'p Pod, volume: &str) -> Option<&'p ImageVolumeSource> {
+    pod::spec(pod).volumes.iter().flatten().find(|v| v.name == volume)?.image.as_ref()
+}
+
+/// The runtime mounts the image by itself: always to be read only.
+fn image_mount(
+    pod: &Pod,
+    mount: &VolumeMount,
+    image: &ImageVolumeSource,
+    (images, environment): (&ImageVolumes, &Environment),
+) -> Result<Mount, SpecError> {
+    let id = images.get(&mount.name).ok_or_else(|| {
+        SpecError::container(format!("the image of volume {:?} was not looked up", mount.name))
+    })?;
+    Ok(Mount {
+        container_path: container_path(mount),
+        readonly: true,
+        propagation: propagation(mount),
+        image: Some(ImageMount {
+            id: id.clone(),
+            written: image.reference.clone().unwrap_or_default(),
+            annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+            sub_path: sub_path::path(mount, environment).map_err(SpecError::container)?,
+        }),
+        ..Mount::default()
+    })
+}
+
+/// What is mounted inside of the mount is to be read only, too; `can` says whether the runtime can do that.
+///
+/// # Errors
+/// It has to be and cannot be.
+pub(crate) fn recursively(mount: &VolumeMount, can: bool) -> Result<bool, String> {
+    let Some(mode) = mount.recursive_read_only.as_deref().filter(|mode| *mode != "Disabled") else {
+        return Ok(false);
+    };
+    let asked = format!("volume {:?} requested recursive read-only mode, but it is not", mount.name);
+    if mount.read_only != Some(true) {
+        return Err(format!("{asked} read-only"));
+    }
+    if let Some(propagation) = mount.mount_propagation.as_deref().filter(|p| *p != "None") {
+        return Err(format!("{asked} compatible with propagation {propagation:?}"));
+    }
+    match mode {
+        "IfPossible" => Ok(can),
+        "Enabled" if can => Ok(true),
+        "Enabled" => Err(format!("{asked} supported by the runtime")),
+        other => Err(format!("unknown recursive read-only mode {other:?}")),
+    }
+}
+
+fn container_path(mount: &VolumeMount) -> String {
+    let path = &mount.mount_path;
+    if path.starts_with('/') { path.clone() } else { format!("/{path}") }
+}
+
+fn propagation(mount: &VolumeMount) -> MountPropagation {
+    match mount.mount_propagation.as_deref() {
+        Some("HostToContainer") => MountPropagation::HostToContainer,
+        Some("Bidirectional") => MountPropagation::Bidirectional,
+        _ => MountPropagation::Private,
+    }
+}
+
 fn volume_mount(
     pod: &Pod,
     container: &Container,
@@ -88,19 +160,15 @@ fn volume_mount(
 ) -> Result<Mount, SpecError> {
     let Location { path: host_path, plugin, read_only } =
         mounted_volume(pod, container, mount, (claims, node))?;
-    let path = &mount.mount_path;
     Ok(Mount {
-        container_path: if path.starts_with('/') { path.clone() } else { format!("/{path}") },
+        container_path: container_path(mount),
         host_path,
         readonly: mount.read_only == Some(true) || read_only,
         recursive_read_only: false,
         // Only what the node made for this pod may be relabelled.
         selinux_relabel: plugin != Plugin::HostPath && node.security.selinux_enabled,
-        propagation: match mount.mount_propagation.as_deref() {
-            Some("HostToContainer") => MountPropagation::HostToContainer,
-            Some("Bidirectional") => MountPropagation::Bidirectional,
-            _ => MountPropagation::Private,
-        },
+        propagation: propagation(mount),
+        image: None,
     })
 }
 
@@ -109,16 +177,20 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::volume::HostPathType;
+    use crate::container_spec::env_files::EnvFiles;
+    use crate::runtime::effect::ImageInfo;
+    use crate::volume::claim::Claims;
     use crate::volume::claim::{Bound, Source};
+    use crate::volume::{HostPathType, Objects};
 
     fn pod(mounts: Value, message_path: &str) -> Pod {
         serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"volumes": [{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/srv"}},
-                                 {"name": "s", "secret": {"secretName": "x"}}, {"name": "n", "nfs": {"server": "x", "path": "/"}},
+                                 {"name": "s", "secret": {"secretName": "x"}}, {"name": "n", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}},
                                  {"name": "p", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "r", "persistentVolumeClaim": {"claimName": "y"}},
-                                 {"name": "u", "persistentVolumeClaim": {"claimName": "z"}}],
+                                 {"name": "u", "persistentVolumeClaim": {"claimName": "z"}},
+                                 {"name": "i", "image": {"reference": "r.example/m:1"}}, {"name": "j", "image": {"reference": "x"}}],
                 "containers": [{"name": "c", "volumeMounts": mounts, "terminationMessagePath": message_path}]}}))
         .unwrap()
     }
@@ -146,7 +218,60 @@ mod tests {
     }
 
     fn built(pod: &Pod, node: &NodeContext) -> Result<Vec<Mount>, SpecError> {
-        mounts(pod, ContainerRef::Regular("c"), 2, (&["10.0.0.2".to_owned()], &claims()), node)
+        let image = ImageInfo {
+            id: "sha256:1".into(),
+            uid: None,
+            username: String::new(),
+            size_bytes: 1,
+            repo_tags: Vec::new(),
+            repo_digests: Vec::new(),
+            pinned: false,
+        };
+        let images = ImageVolumes::from([("i".to_owned(), "sha256:2".into())]);
+        let given = Given {
+            image: &image,
+            pod_ips: &["10.0.0.2".to_owned()],
+            objects: &Objects::new(),
+            files: &EnvFiles::new(),
+            claims: &claims(),
+            images: &images,
+            recursive_read_only: node.read_only_handlers.contains(""),
+        };
+        let mut environment = Environment::default();
+        environment.set("PART", "models".to_owned());
+        mounts(pod, ContainerRef::Regular("c"), 2, (given, &environment), node)
+    }
+
+    #[test]
+    fn an_image_is_mounted_by_the_runtime() {
+        let mut pod = pod(
+            json!([{"name": "i", "mountPath": "all"}, {"name": "i", "mountPath": "/part", "subPathExpr": "$(PART)/a"}]),
+            "",
+        );
+        pod.metadata.annotations = Some([("k".to_owned(), "v".to_owned())].into());
+        let image = |sub_path: &str| ImageMount {
+            id: "sha256:2".into(),
+            written: "r.example/m:1".to_owned(),
+            annotations: [("k".to_owned(), "v".to_owned())].into(),
+            sub_path: sub_path.to_owned(),
+        };
+        let expected = [("/all", ""), ("/part", "models/a")].map(|(at, sub_path)| Mount {
+            readonly: true,
+            image: Some(image(sub_path)),
+            ..mount(at, "")
+        });
+        let mut node = NodeContext::new("n");
+        node.security.selinux_enabled = true;
+        assert_eq!(built(&pod, &node).unwrap()[..2], expected);
+        for (mount, words) in [
+            (json!({"name": "i", "mountPath": "/x", "subPath": "../a"}), "must not contain '..'"),
+            (json!({"name": "i", "mountPath": "/x", "subPathExpr": "$(NONE)"}), "missing value for NONE"),
+            (json!({"name": "j", "mountPath": "/x"}), "volume \"j\""),
+        ] {
+            let pod = super::tests::pod(json!([mount]), "");
+            let error = built(&pod, &node).unwrap_err();
+            assert!(error.message.contains(words), "{error}");
+        }
     }
 
     #[test]
@@ -180,6 +305,42 @@ mod tests {
         let built = built(&pod, &NodeContext::new("n")).unwrap();
         let local = mount("/p", "/var/lib/kubelet/pods/u/volumes/kubernetes.io~local-volume/pv-p");
         assert_eq!(built[..2], [local, Mount { readonly: true, ..mount("/r", "/srv/r") }]);
+    }
+
+    #[test]
+    fn read_only_all_the_way_down() {
+        let of = |mode: &str, read_only: bool, propagation: Option<&str>, can: bool| {
+            let mut mount =
+                json!({"name": "e", "mountPath": "/x", "readOnly": read_only, "recursiveReadOnly": mode});
+            if let Some(propagation) = propagation {
+                mount["mountPropagation"] = json!(propagation);
+            }
+            let mut node = NodeContext::new("n");
+            if can {
+                node.read_only_handlers.insert(String::new());
+            }
+            built(&pod(json!([mount]), ""), &node)
+                .map(|all| all[0].recursive_read_only)
+                .map_err(|e| e.message)
+        };
+        let refused = |why: &str| {
+            let asked =
+                "failed to resolve recursive read-only mode: volume \"e\" requested recursive read-only mode";
+            Err(format!("{asked}, but it is not {why}"))
+        };
+        for (mode, can, expected) in [
+            ("Disabled", true, Ok(false)),
+            ("IfPossible", true, Ok(true)),
+            ("IfPossible", false, Ok(false)),
+            ("Enabled", true, Ok(true)),
+            ("Enabled", false, refused("supported by the runtime")),
+        ] {
+            assert_eq!(of(mode, true, None, can), expected, "{mode} {can}");
+            assert_eq!(of(mode, true, Some("None"), can), expected, "{mode} {can}");
+        }
+        assert_eq!(of("Enabled", false, None, true), refused("read-only"));
+        let propagation = of("IfPossible", true, Some("HostToContainer"), true);
+        assert_eq!(propagation, refused("compatible with propagation \"HostToContainer\""));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
 
 use crate::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
 use crate::types::pod;
@@ -63,10 +63,6 @@ fn pod_level(spec: &PodSpec, list: &mut List) {
 }
 
 fn volume_level(path: &str, volume: &Volume, list: &mut List) {
-    if let Some(empty_dir) = &volume.empty_dir {
-        let medium = empty_dir.medium.as_deref().filter(|m| m.starts_with("HugePages"));
-        list.add(medium.is_some(), format!("{path}.emptyDir.medium={}", medium.unwrap_or("")));
-    }
     for (index, part) in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()).enumerate() {
         let at = format!("{path}.projected.sources[{index}]");
         list.add(part.cluster_trust_bundle.is_some(), format!("{at}.clusterTrustBundle"));
@@ -86,20 +82,12 @@ fn source_name(volume: &Volume) -> String {
 
 fn container_level(path: &str, container: &Container, list: &mut List) {
     let mut add = |asked: bool, field: &str| list.add(asked, format!("{path}.{field}"));
-    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        mount_level(&format!("volumeMounts[{index}]"), mount, &mut add);
-    }
     if let Some(resources) = &container.resources {
         add(some(resources.claims.as_ref()), "resources.claims");
         let names = resources.limits.iter().chain(&resources.requests).flat_map(|list| list.keys());
         let device = names.into_iter().find(|name| !is_native(name));
         add(device.is_some(), &format!("resources.limits[{}]", device.map_or("", String::as_str)));
     }
-}
-
-fn mount_level(path: &str, mount: &VolumeMount, add: &mut impl FnMut(bool, &str)) {
-    let recursive = mount.recursive_read_only.as_deref() == Some("Enabled");
-    add(recursive, &format!("{path}.recursiveReadOnly=Enabled"));
 }
 
 fn is_native(resource: &str) -> bool {
@@ -130,7 +118,8 @@ mod tests {
             "securityContext": {"fsGroup": 1, "sysctls": [{"name": "a", "value": "b"}]},
             "volumes": [{"name": "h", "hostPath": {"path": "/x", "type": "Socket"}}, {"name": "s", "secret": {}},
                 {"name": "c", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "g", "ephemeral": {}},
-                {"name": "i", "csi": {"driver": "x"}},
+                {"name": "i", "csi": {"driver": "x"}}, {"name": "o", "image": {"reference": "x"}},
+                {"name": "n", "nfs": {"server": "x", "path": "/"}}, {"name": "u", "emptyDir": {"medium": "HugePages-2Mi"}},
                 {"name": "m", "configMap": {"name": "x"}}, {"name": "d", "downwardAPI": {}},
                 {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}}]}},
                 {"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
@@ -142,7 +131,7 @@ mod tests {
                 "terminationMessagePolicy": "File", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}},
                     {"name": "B", "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "e"}}}],
                 "resources": {"limits": {"cpu": "1", "memory": "1", "ephemeral-storage": "1", "hugepages-2Mi": "2Mi"}},
-                "volumeMounts": [{"name": "h", "mountPath": "/x", "subPath": "", "recursiveReadOnly": "IfPossible"}]}]});
+                "volumeMounts": [{"name": "h", "mountPath": "/x", "subPath": "", "recursiveReadOnly": "Enabled"}]}]});
         assert_eq!(fields(spec), Vec::<String>::new());
     }
 
@@ -150,10 +139,6 @@ mod tests {
     fn pod_level_fields() {
         let table = [
             (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
-            (
-                json!({"volumes": [{"name": "e", "emptyDir": {"medium": "HugePages-2Mi"}}]}),
-                "spec.volumes[0].emptyDir.medium=HugePages-2Mi",
-            ),
             (
                 json!({"volumes": [{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "x"}}]}}]}),
                 "spec.volumes[0].projected.sources[0].clusterTrustBundle",
@@ -163,8 +148,10 @@ mod tests {
                     {"signerName": "x", "keyType": "ED25519"}}]}}]}),
                 "spec.volumes[0].projected.sources[0].podCertificate",
             ),
-            (json!({"volumes": [{"name": "v", "nfs": {"server": "x", "path": "/"}}]}), "spec.volumes[0].nfs"),
-            (json!({"volumes": [{"name": "v", "image": {}}]}), "spec.volumes[0].image"),
+            (
+                json!({"volumes": [{"name": "v", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}}]}),
+                "spec.volumes[0].iscsi",
+            ),
         ];
         for (mut spec, field) in table {
             spec["containers"] = json!([{"name": "c"}]);
@@ -175,10 +162,6 @@ mod tests {
     #[test]
     fn container_level_fields() {
         let table = [
-            (
-                json!({"volumeMounts": [{"name": "v", "mountPath": "/x", "recursiveReadOnly": "Enabled"}]}),
-                "volumeMounts[0].recursiveReadOnly=Enabled",
-            ),
             (json!({"resources": {"claims": [{"name": "x"}]}}), "resources.claims"),
             (json!({"resources": {"limits": {"x.io/gpu": "1"}}}), "resources.limits[x.io/gpu]"),
         ];

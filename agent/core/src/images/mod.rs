@@ -39,11 +39,17 @@ pub fn pull_decision(policy: PullPolicy, present: bool) -> PullDecision {
 /// implied) and `IfNotPresent` for everything else.
 #[must_use]
 pub fn pull_policy(container: &Container) -> PullPolicy {
-    match container.image_pull_policy.as_deref() {
+    policy_of(container.image_pull_policy.as_deref(), container.image.as_deref().unwrap_or(""))
+}
+
+/// The policy that is written down for `image`, else the one that the API server would fill in.
+#[must_use]
+pub fn policy_of(written: Option<&str>, image: &str) -> PullPolicy {
+    match written {
         Some("Always") => PullPolicy::Always,
         Some("IfNotPresent") => PullPolicy::IfNotPresent,
         Some("Never") => PullPolicy::Never,
-        _ => default_pull_policy(container.image.as_deref().unwrap_or("")),
+        _ => default_pull_policy(image),
     }
 }
 

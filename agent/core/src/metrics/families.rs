@@ -248,6 +248,24 @@ pub static STARTED_CONTAINERS: Counter<1> = counter(
     ["container_type"],
     "Attempts to start a container, pulling its image included.",
 );
+/// Images that containers were to mount.
+pub static IMAGE_VOLUMES: Counter<0> = counter(
+    "kubelet_image_volume_requested_total",
+    [],
+    "Images that containers were to have as volumes, once for each time that one was to be made.",
+);
+/// Mounts of them that came about.
+pub static IMAGE_VOLUMES_MOUNTED: Counter<0> = counter(
+    "kubelet_image_volume_mounted_succeed_total",
+    [],
+    "Mounts of images that the container runtime made.",
+);
+/// Mounts of them that did not.
+pub static IMAGE_VOLUMES_FAILED: Counter<0> = counter(
+    "kubelet_image_volume_mounted_errors_total",
+    [],
+    "Mounts of images that the container runtime could not make.",
+);
 /// Those that failed.
 pub static STARTED_CONTAINERS_ERRORS: Counter<2> = counter(
     "kubelet_started_containers_errors_total",

@@ -32,6 +32,7 @@ fn snapshot(uid: &str, as_of: Mono, ready: Option<bool>) -> PlegEvent {
         created: Wall(0),
         ips: Vec::new(),
         host_network: true,
+        runtime_handler: String::new(),
     });
     let sandboxes = sandboxes.into_iter().collect();
     PlegEvent::Inspected(Arc::new(PodSnapshot {

@@ -40,6 +40,7 @@ fn sandbox(attempt: u32, state: SandboxState) -> SandboxObserved {
         created: Wall(i64::from(attempt)),
         ips: vec!["10.0.0.1".to_owned()],
         host_network: false,
+        runtime_handler: String::new(),
     }
 }
 

@@ -464,6 +464,7 @@ fn snapshots_go_to_the_worker_or_make_an_orphan() {
         created: Wall(0),
         ips: vec![],
         host_network: false,
+        runtime_handler: String::new(),
     };
     let full = PodSnapshot { sandboxes: vec![sandbox], ..snapshot(&stray) };
     assert_eq!(step(&mut m, ManagerEvent::Changed(Arc::new(full))), "+s@0 s:Orphan");

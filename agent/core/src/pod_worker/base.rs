@@ -293,11 +293,18 @@ impl Base {
                 whole,
             },
             stop_signals: features.stop_signals,
+            recursive_read_only: self.makes_read_only(),
             host_ips: &self.ctx.host_ips,
             runtime_name: &self.ctx.runtime_name,
             start_time,
             now: now.wall,
         })
+    }
+
+    /// Read-only mounts in the pod's newest sandbox can be read-only all the way down.
+    pub(super) fn makes_read_only(&self) -> bool {
+        let newest = self.snapshot.as_ref().and_then(|s| s.sandboxes.iter().max_by_key(|s| s.attempt));
+        newest.is_some_and(|s| self.ctx.specs.makes_read_only(&s.runtime_handler))
     }
 
     /// Publishes a status if it differs from the last one.

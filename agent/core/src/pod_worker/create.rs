@@ -20,7 +20,6 @@ use crate::runtime::config::{ContainerConfig, NamespaceMode};
 use crate::runtime::effect::{Effect, ImageInfo};
 use crate::time::Now;
 use crate::volume::Objects;
-use crate::volume::claim::Claims;
 
 /// The files are there: has the environment's objects fetched, if there are any.
 pub(super) fn fetch(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
@@ -62,7 +61,7 @@ pub(super) fn read(s: &mut Syncing, b: &mut Base, files: EnvFiles, now: Now, out
     let slot = &chain.start.slot;
     let Some(image) = &chain.found else { return };
     let ips = b.pod_ips();
-    let given = given(&chain, image, (&ips, b.volumes.claims()));
+    let given = given(b, &chain, image, &ips);
     match b.ctx.specs.sub_paths(&s.pod, slot.container_ref(), given) {
         Ok(parts) if parts.is_empty() => create(s, b, &chain, now, out),
         Ok(parts) => {
@@ -73,12 +72,16 @@ pub(super) fn read(s: &mut Syncing, b: &mut Base, files: EnvFiles, now: Now, out
     }
 }
 
-fn given<'a>(
-    chain: &'a Chain,
-    image: &'a ImageInfo,
-    (pod_ips, claims): (&'a [String], &'a Claims),
-) -> Given<'a> {
-    Given { image, pod_ips, objects: &chain.objects, files: &chain.files, claims }
+fn given<'a>(b: &'a Base, chain: &'a Chain, image: &'a ImageInfo, pod_ips: &'a [String]) -> Given<'a> {
+    Given {
+        image,
+        pod_ips,
+        objects: &chain.objects,
+        files: &chain.files,
+        claims: b.volumes.claims(),
+        images: &chain.images,
+        recursive_read_only: b.makes_read_only(),
+    }
 }
 
 /// What the pod asks for cannot be resolved.
@@ -93,7 +96,7 @@ pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out
     let Some(image) = &chain.found else { return };
     let specs = b.ctx.specs.clone();
     let ips = b.pod_ips();
-    let given = given(chain, image, (&ips, b.volumes.claims()));
+    let given = given(b, chain, image, &ips);
     let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|mut sandbox| {
         let mut c = specs.container(&s.pod, slot.container_ref(), attempt, given)?;
         users::of_sandbox(s, &mut sandbox);

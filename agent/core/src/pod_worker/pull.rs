@@ -1,19 +1,22 @@
-//! A container's image with what its pod may use.
+//! A container's image, and those that it mounts, with what its pod may use.
 //!
 //! In: a chain. Out: the effect that fetches the pod's pull secrets, if it names any, then the look whether the image is
 //! there for this pod, and the pull, both with the credentials that fit the image. Invariant: a Secret that is missing or
 //! broken is told and does not keep the image from being pulled with the others, or anonymously. Upstream:
 //! getPullSecretsForPod, image manager (contract 7.4).
 
+use k8s_openapi::api::core::v1::{Container, Pod};
+
 use super::api::{EventKind, PodAction};
 use super::base::Base;
 use super::ledger::{Purpose, Target};
 use super::start::step;
-use super::state::{Chain, Syncing};
-use crate::images::{self, keyring::Keyring};
+use super::state::{Chain, Syncing, Wanted};
+use crate::images::{self, ReferenceError, keyring::Keyring};
 use crate::machine::Outbox;
-use crate::runtime::effect::Effect;
+use crate::runtime::effect::{Effect, ImageUser};
 use crate::time::Now;
+use crate::types::pod;
 use crate::volume::{Objects, look_up, references};
 
 /// The chain begins: what of the image is there is to be found out.
@@ -52,16 +55,52 @@ pub(super) fn secrets_known(
         b.event(EventKind::Warning, "FailedToRetrieveImagePullSecret", text, None, out);
     }
     if let Some(chain) = &mut s.chain {
-        chain.user.credentials = keyring.lookup(&images::repository(&chain.image));
+        for wanted in chain.mounted.iter_mut().chain([&mut chain.own]) {
+            wanted.user.credentials = keyring.lookup(&images::repository(&wanted.image));
+        }
     }
     step(s, b, Purpose::InspectImage, now, out);
 }
 
 /// The image is to be pulled.
 pub(super) fn begin(b: &mut Base, chain: &Chain, now: Now, out: &mut Outbox<PodAction>) {
-    let name = &chain.start.slot.name;
-    let text = format!("Pulling image \"{}\"", chain.image);
-    b.event(EventKind::Normal, "Pulling", text, Some(name), out);
-    let effect = Effect::PullImage { image: chain.image.clone(), user: chain.user.clone() };
-    b.issue(now, Target::Container(name.clone()), Purpose::PullImage, effect, out);
+    let wanted = chain.wanted();
+    let text = format!("Pulling image \"{}\"", wanted.image);
+    b.event(EventKind::Normal, "Pulling", text, about(chain), out);
+    let effect = Effect::PullImage { image: wanted.image.clone(), user: wanted.user.clone() };
+    b.issue(now, Target::Container(chain.start.slot.name.clone()), Purpose::PullImage, effect, out);
+}
+
+/// What is told of the image that is wanted is told of the container that runs it, or of the pod that mounts it.
+pub(super) fn about(chain: &Chain) -> Option<&str> {
+    chain.wanted().volume.is_none().then_some(chain.start.slot.name.as_str())
+}
+
+/// The container's own image, and those that it mounts.
+///
+/// # Errors
+/// The image whose name cannot be understood: as it is written, whether the container runs it, and why.
+pub(super) fn wanted(
+    pod: &Pod,
+    container: &Container,
+) -> Result<(Wanted, Vec<Wanted>), (String, bool, ReferenceError)> {
+    let account = pod::spec(pod).service_account_name.clone().unwrap_or_default();
+    let want = |volume: Option<&str>, policy: Option<&str>, written: &str| {
+        let image = images::normalize(written).map_err(|e| (written.to_owned(), volume.is_none(), e))?;
+        Ok(Wanted {
+            volume: volume.map(str::to_owned),
+            policy: images::policy_of(policy, written),
+            user: ImageUser { written: written.to_owned(), account: account.clone(), ..ImageUser::default() },
+            image,
+        })
+    };
+    let mounted = container.volume_mounts.iter().flatten().filter_map(|mount| {
+        let volume = pod::spec(pod).volumes.iter().flatten().find(|v| v.name == mount.name)?;
+        let source = volume.image.as_ref()?;
+        let written = source.reference.as_deref().unwrap_or_default();
+        Some(want(Some(&volume.name), source.pull_policy.as_deref(), written))
+    });
+    let mounted = mounted.collect::<Result<_, _>>()?;
+    let own = want(None, container.image_pull_policy.as_deref(), container.image.as_deref().unwrap_or(""))?;
+    Ok((own, mounted))
 }

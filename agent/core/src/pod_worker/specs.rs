@@ -71,6 +71,11 @@ pub trait PodSpecs: Debug + Send + Sync {
         Features::default()
     }
 
+    /// Read-only mounts of pods that this handler runs can be read-only all the way down.
+    fn makes_read_only(&self, _handler: &str) -> bool {
+        false
+    }
+
     /// The pod's own cgroup; `None` where pods have none.
     fn cgroup(&self, _pod: &Pod) -> Option<PodCgroup> {
         None
@@ -157,6 +162,10 @@ impl PodSpecs for NodeContext {
 
     fn features(&self) -> Features {
         self.features
+    }
+
+    fn makes_read_only(&self, handler: &str) -> bool {
+        self.read_only_handlers.contains(handler)
     }
 
     fn cgroup(&self, pod: &Pod) -> Option<PodCgroup> {

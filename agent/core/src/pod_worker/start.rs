@@ -12,13 +12,13 @@ use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
 use super::pull;
 use super::state::{Chain, Syncing};
-use crate::container_spec::CREATE_CONTAINER_CONFIG_ERROR;
 use crate::container_spec::env_files::EnvFiles;
+use crate::container_spec::{CREATE_CONTAINER_CONFIG_ERROR, ImageVolumes};
 use crate::images::{self, PullDecision};
 use crate::machine::Outbox;
 use crate::pod_actions::{self, PodActions, Start};
 use crate::restart;
-use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo, ImageUser};
+use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
 use crate::runtime::observed::PodSnapshot;
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::WaitingReason;
@@ -65,13 +65,12 @@ fn begin(
     out: &mut Outbox<PodAction>,
 ) {
     let Some(spec) = start.slot.spec(&s.pod) else { return };
-    let written = spec.image.clone().unwrap_or_default();
-    let account = s.pod.spec.as_ref().and_then(|p| p.service_account_name.clone()).unwrap_or_default();
-    let image = match images::normalize(&written) {
-        Ok(image) => image,
-        Err(e) => {
+    let (own, mounted) = match pull::wanted(&s.pod, &spec) {
+        Ok(wanted) => wanted,
+        Err((written, is_own, e)) => {
             let text = format!("Failed to apply default image tag \"{written}\": {e}");
-            b.event(EventKind::Warning, "InspectFailed", text.clone(), Some(&start.slot.name), out);
+            let about = is_own.then_some(start.slot.name.as_str());
+            b.event(EventKind::Warning, "InspectFailed", text.clone(), about, out);
             told_error(b, &start.slot.name, "InvalidImageName", out);
             fail(s, b, &start.slot.name, "InvalidImageName", text, now, out);
             return;
@@ -81,9 +80,10 @@ fn begin(
         start: start.clone(),
         sandbox,
         sandbox_attempt,
-        image,
-        user: ImageUser { written, account, ..ImageUser::default() },
+        own,
         found: None,
+        mounted,
+        images: ImageVolumes::new(),
         objects: Objects::new(),
         files: EnvFiles::new(),
         instance: None,
@@ -98,13 +98,15 @@ fn begin(
 /// Issues the chain's next effect that needs nothing but the chain.
 pub(super) fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<PodAction>) {
     let Some(chain) = &s.chain else { return };
-    let image = chain.image.clone();
     let effect = match purpose {
         Purpose::ContainerFiles => {
             let slot = &chain.start.slot;
             b.ctx.specs.container_files(&s.pod, slot.container_ref(), chain.start.attempt, &b.pod_ips())
         }
-        _ => Effect::InspectImage { image, user: chain.user.clone() },
+        _ => {
+            let wanted = chain.wanted();
+            Effect::InspectImage { image: wanted.image.clone(), user: wanted.user.clone() }
+        }
     };
     b.issue(now, Target::Container(chain.start.slot.name.clone()), purpose, effect, out);
 }
@@ -147,10 +149,11 @@ pub(super) fn answered(
             let took = go_duration(now.mono.since(flight.issued));
             let text = format!(
                 "Successfully pulled image \"{}\" in {took} ({took} including waiting). Image size: {} bytes.",
-                chain.image, found.size_bytes
+                chain.wanted().image,
+                found.size_bytes
             );
-            b.event(EventKind::Normal, "Pulled", text, Some(&name), out);
-            s.images.succeeded(&chain.image);
+            b.event(EventKind::Normal, "Pulled", text, pull::about(&chain), out);
+            s.images.succeeded(&chain.wanted().image);
             image_ready(s, b, found, now, out);
         }
         (Purpose::ContainerFiles, Ok(EffectOk::Files { newest_log: Some(newest) }))
@@ -206,7 +209,7 @@ fn is_first(b: &Base, start: &Start) -> bool {
 /// The container's image was changed, or the container removed, while its chain was under way.
 fn given_up(s: &Syncing, chain: &Chain) -> bool {
     let now_wanted = chain.start.slot.spec(&s.pod).and_then(|c| c.image.clone());
-    now_wanted.and_then(|i| images::normalize(&i).ok()).as_deref() != Some(chain.image.as_str())
+    now_wanted.and_then(|i| images::normalize(&i).ok()).as_deref() != Some(chain.own.image.as_str())
 }
 
 fn inspected(
@@ -217,25 +220,24 @@ fn inspected(
     now: Now,
     out: &mut Outbox<PodAction>,
 ) {
-    let name = &chain.start.slot.name;
-    let Some(spec) = chain.start.slot.spec(&s.pod) else { return };
-    match (images::pull_decision(images::pull_policy(&spec), found.is_some()), found) {
+    let (name, wanted) = (&chain.start.slot.name, chain.wanted());
+    match (images::pull_decision(wanted.policy, found.is_some()), found) {
         (PullDecision::UsePresent, Some(info)) => {
             let text = format!(
                 "Container image \"{}\" already present on machine and can be accessed by the pod",
-                chain.image
+                wanted.image
             );
-            b.event(EventKind::Normal, "Pulled", text, Some(name), out);
+            b.event(EventKind::Normal, "Pulled", text, pull::about(chain), out);
             image_ready(s, b, info, now, out);
         }
         (PullDecision::NeverPull, _) => {
             let text =
-                format!("Container image \"{}\" is not present with pull policy of Never", chain.image);
-            b.event(EventKind::Warning, "ErrImageNeverPull", text.clone(), Some(name), out);
+                format!("Container image \"{}\" is not present with pull policy of Never", wanted.image);
+            b.event(EventKind::Warning, "ErrImageNeverPull", text.clone(), pull::about(chain), out);
             told_error(b, name, "ErrImageNeverPull", out);
             fail(s, b, name, "ErrImageNeverPull", text, now, out);
         }
-        _ => match s.images.wait(&chain.image, now.mono) {
+        _ => match s.images.wait(&wanted.image, now.mono) {
             Some(due) => back_off_pull(s, b, chain, due, now, out),
             None => pull::begin(b, chain, now, out),
         },
@@ -251,8 +253,8 @@ fn back_off_pull(
     out: &mut Outbox<PodAction>,
 ) {
     let name = &chain.start.slot.name;
-    let text = format!("Back-off pulling image \"{}\"", chain.image);
-    b.event(EventKind::Normal, "BackOff", text.clone(), Some(name), out);
+    let text = format!("Back-off pulling image \"{}\"", chain.wanted().image);
+    b.event(EventKind::Normal, "BackOff", text.clone(), pull::about(chain), out);
     told_error(b, name, "ImagePullBackOff", out);
     let cause = s.waiting.get(name).filter(|w| !w.message.starts_with("Back-off")).cloned();
     let message = match (cause, s.waiting.get(name)) {
@@ -267,9 +269,12 @@ fn back_off_pull(
 }
 
 fn image_ready(s: &mut Syncing, b: &mut Base, found: ImageInfo, now: Now, out: &mut Outbox<PodAction>) {
-    if let Some(chain) = &mut s.chain {
-        chain.found = Some(found);
+    let Some(chain) = &mut s.chain else { return };
+    if let Some(volume) = chain.wanted().volume.clone() {
+        chain.images.insert(volume, found.id);
+        return step(s, b, Purpose::InspectImage, now, out);
     }
+    chain.found = Some(found);
     step(s, b, Purpose::ContainerFiles, now, out);
 }
 
@@ -285,14 +290,14 @@ fn failed(
     let name = chain.start.slot.name.as_str();
     let (reason, text) = match purpose {
         Purpose::InspectImage => {
-            let text = format!("Failed to inspect image \"{}\": {}", chain.image, e.message);
-            b.event(EventKind::Warning, "InspectFailed", text.clone(), Some(name), out);
+            let text = format!("Failed to inspect image \"{}\": {}", chain.wanted().image, e.message);
+            b.event(EventKind::Warning, "InspectFailed", text.clone(), pull::about(chain), out);
             ("ImageInspectError", text)
         }
         Purpose::PullImage => {
-            let text = format!("Failed to pull image \"{}\": {}", chain.image, e.message);
-            b.event(EventKind::Warning, "Failed", text, Some(name), out);
-            let due = s.images.failed(&chain.image, now.mono);
+            let text = format!("Failed to pull image \"{}\": {}", chain.wanted().image, e.message);
+            b.event(EventKind::Warning, "Failed", text, pull::about(chain), out);
+            let due = s.images.failed(&chain.wanted().image, now.mono);
             // A short while as ErrImagePull, then the status says that it is backing off until when.
             let look = now.mono.after(std::time::Duration::from_secs(2)).min(due);
             b.ledger.release(&Target::Container(name.to_owned()), look);

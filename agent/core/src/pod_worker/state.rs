@@ -12,12 +12,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::api::KillReason;
+use crate::container_spec::ImageVolumes;
 use crate::container_spec::env_files::EnvFiles;
 use crate::node_shutdown;
 use crate::pod_actions::Start;
 use crate::restart::{BackOff, ImageBackOff, Policy};
 use crate::runtime::config::IdMapping;
-use crate::runtime::effect::{ImageInfo, ImageUser};
+use crate::runtime::effect::{ImageInfo, ImageUser, PullPolicy};
 use crate::runtime::{ContainerId, SandboxId};
 use crate::status::{Verdict, WaitingReason};
 use crate::time::{Mono, Wall};
@@ -100,11 +101,14 @@ pub(super) struct Chain {
     pub(super) start: Start,
     pub(super) sandbox: SandboxId,
     pub(super) sandbox_attempt: u32,
-    /// The image as normalised when the chain began.
-    pub(super) image: String,
-    /// The pod as it wanted the image then.
-    pub(super) user: ImageUser,
+    /// The container's image.
+    pub(super) own: Wanted,
+    /// It is there.
     pub(super) found: Option<ImageInfo>,
+    /// Images that the container mounts, in the order of its mounts.
+    pub(super) mounted: Vec<Wanted>,
+    /// Those of them that are there, by their volumes' names.
+    pub(super) images: ImageVolumes,
     /// What is known of the objects that the container's environment refers to.
     pub(super) objects: Objects,
     /// The files that it refers to.
@@ -113,6 +117,26 @@ pub(super) struct Chain {
     pub(super) instance: Option<ContainerId>,
     /// Its postStart hook is running.
     pub(super) hooked: bool,
+}
+
+/// An image that a container cannot be made without.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// The volume that it is mounted as; `None`: the container runs it.
+    pub(super) volume: Option<String>,
+    /// Normalised when the chain began.
+    pub(super) image: String,
+    pub(super) policy: PullPolicy,
+    /// The pod as it wanted the image then.
+    pub(super) user: ImageUser,
+}
+
+impl Chain {
+    /// The image that is to be found next: those that are mounted come first.
+    pub(super) fn wanted(&self) -> &Wanted {
+        let missing = |w: &&Wanted| w.volume.as_ref().is_some_and(|name| !self.images.contains_key(name));
+        self.mounted.iter().find(missing).unwrap_or(&self.own)
+    }
 }
 
 #[derive(Clone, Debug)]

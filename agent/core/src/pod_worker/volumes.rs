@@ -21,7 +21,8 @@ const SET_UPS_MAX: usize = 4;
 
 /// The pod is (now) `p`; `before` is what it was.
 pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod) {
-    let volumes = pod::spec(p).volumes.iter().flatten();
+    // An image is mounted by the runtime, with its containers.
+    let volumes = pod::spec(p).volumes.iter().flatten().filter(|v| v.image.is_none());
     b.volumes.desire(volumes.map(|v| (v.name.as_str(), claim::of_volume(p, v).is_some())));
     let shown = |p: &Pod| (p.metadata.labels.clone(), p.metadata.annotations.clone());
     // A claim may have grown: as upstream, a pod that changes is a reason to look.

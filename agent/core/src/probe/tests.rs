@@ -78,6 +78,7 @@ impl World {
                 created: Wall(0),
                 ips: vec!["10.0.0.7".to_owned()],
                 host_network: false,
+                runtime_handler: String::new(),
             }],
             containers: self.containers.clone(),
             actuated: None,

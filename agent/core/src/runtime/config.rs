@@ -275,6 +275,22 @@ pub struct Mount {
     pub selinux_relabel: bool,
     /// Propagation of later mounts.
     pub propagation: MountPropagation,
+    /// An image's files, in the place of `host_path`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageMount>,
+}
+
+/// CRI `Mount.image` and `Mount.image_sub_path` (KEP-4639).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageMount {
+    /// The image that is there.
+    pub id: ImageId,
+    /// As the pod spells it.
+    pub written: String,
+    /// Annotations of the pod.
+    pub annotations: BTreeMap<String, String>,
+    /// The directory of it that is mounted, relative; empty for all of it.
+    pub sub_path: String,
 }
 
 /// CRI `Device`.

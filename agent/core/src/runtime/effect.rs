@@ -231,6 +231,11 @@ impl Effect {
             Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Csi(_)) => {
                 Some(request_timeout + Duration::from_secs(240))
             }
+            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Nfs(_)) => {
+                Some(request_timeout + volume::NFS_TIME)
+            }
+            // A server that is away is waited for before its mount is forced.
+            Effect::TearDownVolumes | Effect::RemovePodDirs => Some(request_timeout + volume::NFS_TIME),
             _ => Some(request_timeout),
         }
     }

@@ -46,6 +46,9 @@ pub struct SandboxObserved {
     pub ips: Vec<String>,
     /// True if the sandbox uses the node's network namespace.
     pub host_network: bool,
+    /// The handler that it is run by; empty for the default one.
+    #[serde(default)]
+    pub runtime_handler: String,
 }
 
 /// One container instance, from `ListContainers` + `ContainerStatus`.

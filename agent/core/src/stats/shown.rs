@@ -79,7 +79,8 @@ pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
 /// A hostPath is the host's: nothing is told of it, as upstream.
 fn volume(p: &Pod, volume: &Volume) -> Option<ShownVolume> {
     let claim = claim::of_volume(p, volume).map(|claim| claim.name);
-    let plugin = plugin_of(volume).filter(|plugin| *plugin != Plugin::HostPath);
+    // A server may never answer.
+    let plugin = plugin_of(volume).filter(|plugin| ![Plugin::HostPath, Plugin::Nfs].contains(plugin));
     if claim.is_none() && plugin.is_none() {
         return None;
     }

@@ -91,6 +91,7 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
         let known = b.restart_count.saturating_add(i32::from(counted_anew || lost_now));
         status.restart_count = status.restart_count.max(known);
     }
+    status.volume_mounts = instance::volume_mounts(spec, inputs.recursive_read_only);
     instance::fill(spec, found.first().copied(), before, &mut status);
     status.stop_signal.take_if(|_| !inputs.stop_signals);
     waiting_to_restart(inputs, slot, spec, found.first().copied(), &mut status);

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use crate::allocation::Amounts;
+use crate::container_spec::mounts::recursively;
 use crate::resources::requests::{CPU, MEMORY};
 use crate::runtime::observed::{ContainerObserved, ContainerState, ResourcesObserved, UserObserved};
 use crate::types::{Quantity, quantity_text};
@@ -30,7 +31,6 @@ pub(super) fn fill(
     before: Option<&ContainerStatus>,
     status: &mut ContainerStatus,
 ) {
-    status.volume_mounts = volume_mounts(spec);
     let same = before.filter(|b| b.container_id.is_some() && b.container_id == status.container_id);
     let Some(newest) = newest else {
         // The runtime has dropped it; what was known of it stays known.
@@ -60,7 +60,8 @@ pub(super) fn fill(
     status.stop_signal = newest.stop_signal.clone();
 }
 
-fn volume_mounts(spec: &Container) -> Option<Vec<VolumeMountStatus>> {
+/// The mounts of a container; `can` says whether those that are read only can be so all the way down.
+pub(super) fn volume_mounts(spec: &Container, can: bool) -> Option<Vec<VolumeMountStatus>> {
     let mounts = spec.volume_mounts.as_ref().filter(|all| !all.is_empty())?;
     let status = |m: &k8s_openapi::api::core::v1::VolumeMount| {
         let read_only = m.read_only.filter(|is| *is);
@@ -68,8 +69,10 @@ fn volume_mounts(spec: &Container) -> Option<Vec<VolumeMountStatus>> {
             name: m.name.clone(),
             mount_path: m.mount_path.clone(),
             read_only,
-            // Pods that insist on it are refused; where it is only preferred they go without.
-            recursive_read_only: read_only.map(|_| "Disabled".to_owned()),
+            recursive_read_only: read_only.map(|_| {
+                let is = recursively(m, can).unwrap_or(false);
+                if is { "Enabled" } else { "Disabled" }.to_owned()
+            }),
             ..VolumeMountStatus::default()
         }
     };
@@ -245,14 +248,17 @@ mod tests {
         .unwrap();
         let mut running = instance(ContainerState::Running, None);
         running.user = Some(UserObserved { uid: 1000, gid: 0, supplemental_groups: vec![4, 5] });
+        for (can, mode) in [(false, "Disabled"), (true, "Enabled")] {
+            assert_eq!(
+                json!(volume_mounts(&spec, can)),
+                json!([{"name": "v", "mountPath": "/v"},
+                    {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": mode}])
+            );
+        }
         let status = filled(&spec, Some(&running), None);
-        assert_eq!(
-            json!({"volumeMounts": status.volume_mounts, "user": status.user}),
-            json!({"volumeMounts": [{"name": "v", "mountPath": "/v"},
-                {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "Disabled"}],
-                "user": {"linux": {"uid": 1000, "gid": 0, "supplementalGroups": [4, 5]}}})
-        );
+        let linux = json!({"uid": 1000, "gid": 0, "supplementalGroups": [4, 5]});
+        assert_eq!(json!(status.user), json!({"linux": linux}));
         let waiting = filled(&spec, None, None);
-        assert!(waiting.volume_mounts.is_some() && waiting.user.is_none() && waiting.resources.is_none());
+        assert!(waiting.user.is_none() && waiting.resources.is_none());
     }
 }

@@ -98,6 +98,8 @@ pub struct StatusInputs<'a> {
     pub resize: ResizeShown<'a>,
     /// Statuses show by which signal containers end (`ContainerStopSignals`).
     pub stop_signals: bool,
+    /// Read-only mounts can be read-only all the way down.
+    pub recursive_read_only: bool,
     /// The node's addresses, the primary first.
     pub host_ips: &'a [String],
     /// Scheme of container ids, for example `containerd`.

@@ -47,6 +47,7 @@ fn world(containers: Vec<ContainerObserved>) -> PodSnapshot {
         created: NOW,
         ips: vec!["10.0.0.1".to_owned(), "fd00::1".to_owned()],
         host_network: false,
+        runtime_handler: String::new(),
     };
     PodSnapshot {
         pod: pod::key(&two("Always")),
@@ -76,6 +77,7 @@ pub(super) fn shown(
         resetting: false,
         resize: ResizeShown { whole: Some(whole), ..ResizeShown::default() },
         stop_signals: false,
+        recursive_read_only: false,
         host_ips: &[],
         runtime_name: "containerd",
         start_time: NOW,
@@ -130,6 +132,7 @@ impl<'a> Case<'a> {
             resetting: self.resetting,
             resize: ResizeShown::default(),
             stop_signals: self.stop_signals,
+            recursive_read_only: false,
             host_ips: &["192.0.2.1".to_owned()],
             runtime_name: "containerd",
             start_time: NOW,

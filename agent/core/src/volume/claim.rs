@@ -78,6 +78,13 @@ pub enum Source {
         /// What it must be.
         kind: HostPathType,
     },
+    /// `nfs`: a directory of a server.
+    Nfs {
+        /// Its name or address.
+        server: String,
+        /// Where.
+        path: String,
+    },
     /// `csi`: a driver's.
     Csi(Box<CsiSource>),
 }
@@ -90,6 +97,7 @@ impl Bound {
             Source::Local { .. } => Plugin::Local,
             Source::HostPath { .. } => Plugin::HostPath,
             Source::Csi(_) => Plugin::Csi,
+            Source::Nfs { .. } => Plugin::Nfs,
         }
     }
 }
@@ -220,12 +228,17 @@ impl ClaimRef {
             let kind =
                 host_path_type(host_path.type_.as_deref().unwrap_or("")).map_err(|why| no_plugin(&why))?;
             Source::HostPath { path: host_path.path, kind }
+        } else if let Some(nfs) = spec.nfs {
+            if block {
+                return Err(no_plugin("an NFS volume is no block device"));
+            }
+            Source::Nfs { server: nfs.server, path: nfs.path }
         } else if let Some(csi) = spec.csi {
             let modes = spec.access_modes.clone().unwrap_or_default();
             Source::Csi(Box::new(csi_source(csi, modes, &self.name)))
         } else {
             return Err(no_plugin(
-                "no volume plugin matched: this node mounts local and hostPath volumes, and those of CSI drivers",
+                "no volume plugin matched: this node mounts local, hostPath and NFS volumes, and those of CSI drivers",
             ));
         };
         let options = spec.mount_options.unwrap_or_default();

@@ -19,6 +19,7 @@ pub mod claim;
 pub mod device;
 pub mod downward;
 pub mod mount_table;
+pub mod nfs;
 pub mod paths;
 pub mod payload;
 pub mod plan;
@@ -33,6 +34,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
@@ -60,6 +62,8 @@ pub enum Plugin {
     Local,
     /// `kubernetes.io/csi`
     Csi,
+    /// `kubernetes.io/nfs`
+    Nfs,
 }
 
 impl Plugin {
@@ -75,6 +79,7 @@ impl Plugin {
             Plugin::Projected => "kubernetes.io/projected",
             Plugin::Local => "kubernetes.io/local-volume",
             Plugin::Csi => "kubernetes.io/csi",
+            Plugin::Nfs => "kubernetes.io/nfs",
         }
     }
 
@@ -90,15 +95,22 @@ impl Plugin {
             Plugin::Projected => "kubernetes.io~projected",
             Plugin::Local => "kubernetes.io~local-volume",
             Plugin::Csi => "kubernetes.io~csi",
+            Plugin::Nfs => "kubernetes.io~nfs",
         }
     }
 
     /// Containers never write to it, whatever their mount says.
     #[must_use]
     pub fn is_read_only(self) -> bool {
-        !matches!(self, Plugin::EmptyDir | Plugin::HostPath | Plugin::Local | Plugin::Csi)
+        !matches!(self, Plugin::EmptyDir | Plugin::HostPath | Plugin::Local | Plugin::Csi | Plugin::Nfs)
     }
 }
+
+/// Directory of volumes below a pod's.
+pub const VOLUMES_DIR: &str = "volumes";
+
+/// How long a mount of an NFS server may take, with what a failed one leaves.
+pub const NFS_TIME: Duration = Duration::from_secs(200);
 
 /// The step that makes a volume a pod's, in words about what failed.
 pub const SET_UP: &str = "MountVolume.SetUp";
@@ -171,6 +183,8 @@ pub enum Work {
     Device(Device),
     /// What a CSI driver makes for this pod.
     Csi(Box<CsiVolume>),
+    /// A directory of a server.
+    Nfs(nfs::Nfs),
     /// Files written by the agent.
     Files {
         /// Where they live.
@@ -229,6 +243,8 @@ pub enum Medium {
     Disk,
     /// A tmpfs of at most this many bytes; 0 leaves it to the kernel.
     Memory(u64),
+    /// A hugetlbfs whose pages have this many bytes.
+    HugePages(u64),
 }
 
 /// `hostPath.type`.

@@ -3,9 +3,10 @@
 //! In: the pod, the volume's name, the node. Out: path and work. Invariant: pure; the same pod and node give the same
 //! set-up, except for what the downward API reads of the pod.
 
-use k8s_openapi::api::core::v1::{KeyToPath, Pod, Volume, VolumeProjection};
+use k8s_openapi::api::core::v1::{KeyToPath, Pod, ResourceRequirements, Volume, VolumeProjection};
 
 use super::claim::{Bound, Claims, Source};
+use super::nfs::Nfs;
 use super::token::{DEFAULT_LIFE_S, TokenRef};
 use super::{
     Bind, Device, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work, device,
@@ -14,9 +15,11 @@ use super::{
 use crate::container_spec::NodeContext;
 use crate::container_spec::dirs::pod_dir;
 use crate::csi::volume::{self as csi, TARGET};
-use crate::resources::requests::{MEMORY, limit, pod_limit};
+use crate::resources::requests::{HUGEPAGES_PREFIX, MEMORY, limit, pod_limit};
 use crate::types::{Quantity, pod};
 
+/// `emptyDir.medium` of huge pages begins so.
+const HUGE: &str = "HugePages";
 /// `defaultMode` that the API server fills in.
 const FILE_MODE: u32 = 0o644;
 /// Mode of a token whose owner or group is set.
@@ -25,10 +28,14 @@ const TOKEN_MODE: u32 = 0o600;
 /// The volume is of a kind that this node has.
 #[must_use]
 pub fn is_known(volume: &Volume) -> bool {
-    plugin_of(volume).is_some() || volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+    plugin_of(volume).is_some()
+        || volume.persistent_volume_claim.is_some()
+        || volume.ephemeral.is_some()
+        || volume.image.is_some()
 }
 
-/// The plugin of a volume that says itself what it is; `None` for claims and for those that this node does not have.
+/// The plugin of a volume that says itself what it is; `None` for claims, for images (the runtime mounts them) and for those
+/// that this node does not have.
 #[must_use]
 pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
     if volume.empty_dir.is_some() {
@@ -45,6 +52,8 @@ pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
         Some(Plugin::Projected)
     } else if volume.csi.is_some() {
         Some(Plugin::Csi)
+    } else if volume.nfs.is_some() {
+        Some(Plugin::Nfs)
     } else {
         None
     }
@@ -68,7 +77,7 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
         let plugin = bound.plugin();
         let path = match &bound.source {
             Source::HostPath { path, .. } => path.clone(),
-            Source::Local { .. } | Source::Csi(_) => {
+            Source::Local { .. } | Source::Csi(_) | Source::Nfs { .. } => {
                 let below = if bound.block {
                     device::below(plugin, &bound.volume)
                 } else {
@@ -84,7 +93,9 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
         Some(host_path) => host_path.path.clone(),
         None => format!("{}/{}", pod_dir(p, node), below(plugin, &volume.name)),
     };
-    let read_only = plugin.is_read_only() || volume.csi.as_ref().is_some_and(|c| c.read_only == Some(true));
+    let read_only = plugin.is_read_only()
+        || volume.csi.as_ref().is_some_and(|c| c.read_only == Some(true))
+        || volume.nfs.as_ref().is_some_and(|n| n.read_only == Some(true));
     Some(Location { path, plugin, read_only })
 }
 
@@ -130,6 +141,12 @@ fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Work {
             let volume = csi::of_bound(p, bound, source, &node.node_name);
             Work::Csi(Box::new(csi::CsiVolume { block: global(), ..volume }))
         }
+        Source::Nfs { server, path } => Work::Nfs(Nfs {
+            server: server.clone(),
+            path: path.clone(),
+            read_only: bound.read_only,
+            options: bound.options.clone(),
+        }),
         Source::Local { path } if bound.block => Work::Device(Device {
             source: path.clone(),
             global: device::global(&node.root_dir, Plugin::Local, &bound.volume),
@@ -150,6 +167,14 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
     if let Some(inline) = csi::of_volume(p, volume, &node.node_name) {
         return Ok(Work::Csi(Box::new(inline)));
     }
+    if let Some(nfs) = &volume.nfs {
+        return Ok(Work::Nfs(Nfs {
+            server: nfs.server.clone(),
+            path: nfs.path.clone(),
+            read_only: nfs.read_only == Some(true),
+            options: Vec::new(),
+        }));
+    }
     if let Some(host_path) = &volume.host_path {
         return host_path_type(host_path.type_.as_deref().unwrap_or("")).map(Work::HostPath);
     }
@@ -158,6 +183,7 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
         let medium = match empty_dir.medium.as_deref().unwrap_or("") {
             "" => Medium::Disk,
             "Memory" => memory(p, size_limit, node),
+            huge if huge.starts_with(HUGE) => Medium::HugePages(page_size(p, huge)?),
             other => return Err(format!("unknown storage medium {other:?}")),
         };
         return Ok(Work::EmptyDir { medium, marker: marker(&volume.name) });
@@ -180,6 +206,40 @@ pub(super) fn host_path_type(name: &str) -> Result<HostPathType, String> {
         "CharDevice" => HostPathType::CharDevice,
         "BlockDevice" => HostPathType::BlockDevice,
         other => return Err(format!("{other} is an invalid volume type")),
+    })
+}
+
+/// How large the pages of a medium of huge pages are: those that the pod asks for.
+fn page_size(p: &Pod, medium: &str) -> Result<u64, String> {
+    let wanted = match medium.strip_prefix(HUGE).unwrap_or_default() {
+        "" => None,
+        size => {
+            let size = size.strip_prefix('-').and_then(|size| Quantity::parse(size).ok());
+            Some(size.ok_or_else(|| format!("medium: {medium} has no size of a page"))?)
+        }
+    };
+    let amounts = |resources: Option<&ResourceRequirements>| {
+        resources.and_then(|r| r.requests.clone()).unwrap_or_default().into_keys()
+    };
+    let of_pod = amounts(pod::spec(p).resources.as_ref());
+    let all = pod::containers(p).iter().chain(pod::init_containers(p));
+    let names = of_pod.chain(all.flat_map(|c| amounts(c.resources.as_ref())));
+    let mut found: Option<Quantity> = None;
+    for size in names.filter_map(|name| Quantity::parse(name.strip_prefix(HUGEPAGES_PREFIX)?).ok()) {
+        if wanted.is_none() && found.is_some_and(|other| other != size) {
+            return Err(format!(
+                "medium: {medium} can't be used if container requests multiple huge page sizes"
+            ));
+        }
+        if wanted.is_none_or(|wanted| wanted == size) {
+            found = Some(size);
+        }
+    }
+    let size = found.and_then(|size| u64::try_from(size.value()).ok());
+    size.ok_or_else(|| {
+        format!(
+            "medium {medium}: hugePages storage requested, but there is no resource request for huge pages"
+        )
     })
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::container_spec::env::Environment;
 use crate::container_spec::mounts::mounted_volume;
 use crate::container_spec::{NodeContext, SpecError, pod_dir};
-use crate::types::ContainerRef;
+use crate::types::{ContainerRef, pod};
 use crate::volume::claim::Claims;
 
 /// Below a pod's directory.
@@ -56,8 +56,11 @@ pub fn of_container(
 ) -> Result<Vec<SubPath>, SpecError> {
     let Some(spec) = container.find(p) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
+    let is_image =
+        |name: &str| pod::spec(p).volumes.iter().flatten().any(|v| v.name == name && v.image.is_some());
     for (index, mount) in spec.volume_mounts.iter().flatten().enumerate() {
-        if !is_asked(mount) {
+        // The runtime mounts a part of an image itself.
+        if !is_asked(mount) || is_image(&mount.name) {
             continue;
         }
         let path = path(mount, environment).map_err(SpecError::container)?;
@@ -73,7 +76,11 @@ pub fn of_container(
     Ok(found)
 }
 
-fn path(mount: &VolumeMount, environment: &Environment) -> Result<String, String> {
+/// The part of its volume that a mount names; empty if it names none.
+///
+/// # Errors
+/// It leaves the volume, or a variable in it has no value.
+pub(crate) fn path(mount: &VolumeMount, environment: &Environment) -> Result<String, String> {
     let path = match mount.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
         Some(expression) => environment
             .expand_known(expression)

@@ -56,6 +56,47 @@ fn text(files: &Payload, path: &str) -> String {
 }
 
 #[test]
+fn huge_pages_are_those_that_the_pod_asks_for() {
+    let of = |medium: &str, sizes: &[&str]| {
+        let container = |size: &&str| json!({"name": "c", "resources": {"requests": {format!("hugepages-{size}"): "1Gi", "cpu": "1"}}});
+        let containers: Vec<Value> = sizes.iter().map(container).collect();
+        let volume = json!({"name": "v", "emptyDir": {"medium": medium}});
+        planned(json!({"volumes": [volume], "containers": containers})).map(|set_up| match set_up.work {
+            Work::EmptyDir { medium: Medium::HugePages(bytes), .. } => bytes,
+            other => panic!("{other:?}"),
+        })
+    };
+    assert_eq!(of("HugePages", &["2Mi", "2048Ki"]), Ok(2 << 20));
+    assert_eq!(of("HugePages-1Gi", &["2Mi", "1Gi"]), Ok(1 << 30));
+    for (medium, sizes, words) in [
+        ("HugePages", &["2Mi", "1Gi"][..], "can't be used if container requests multiple huge page sizes"),
+        ("HugePages", &[], "there is no resource request for huge pages"),
+        ("HugePages-1Gi", &["2Mi"], "medium HugePages-1Gi: hugePages storage requested, but there is no"),
+        ("HugePages-x", &["2Mi"], "has no size of a page"),
+    ] {
+        let error = of(medium, sizes).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn directories_of_servers() {
+    let of = |read_only: bool| {
+        planned(
+            json!({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/e", "readOnly": read_only}}],
+            "securityContext": {"fsGroup": 1}, "containers": []}),
+        )
+        .unwrap()
+    };
+    assert_eq!(of(false).path, "/var/lib/kubelet/pods/u/volumes/kubernetes.io~nfs/v");
+    for read_only in [false, true] {
+        let expected =
+            nfs::Nfs { server: "s".to_owned(), path: "/e".to_owned(), read_only, options: Vec::new() };
+        assert_eq!(of(read_only).work, Work::Nfs(expected));
+    }
+}
+
+#[test]
 fn empty_dirs() {
     let of =
         |volume: Value, containers: Value| planned(json!({"volumes": [volume], "containers": containers}));

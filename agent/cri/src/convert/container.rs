@@ -1,7 +1,7 @@
 //! `ContainerConfig` to CRI `ContainerConfig`.
 
 use agent_core::runtime::config::{
-    ContainerConfig, ContainerSecurity, Device, IdMapping, Mount, MountPropagation,
+    ContainerConfig, ContainerSecurity, Device, IdMapping, ImageMount, Mount, MountPropagation,
 };
 use orlop_proto::cri::v1;
 
@@ -66,8 +66,18 @@ fn mount(m: &Mount, users: Option<IdMapping>) -> v1::Mount {
         uid_mappings: linux::id_mappings(users),
         gid_mappings: linux::id_mappings(users),
         recursive_read_only: m.recursive_read_only,
-        image: None,
-        image_sub_path: String::new(),
+        image: m.image.as_ref().map(image),
+        image_sub_path: m.image.as_ref().map(|image| image.sub_path.clone()).unwrap_or_default(),
+    }
+}
+
+fn image(image: &ImageMount) -> v1::ImageSpec {
+    v1::ImageSpec {
+        image: image.id.to_string(),
+        annotations: linux::map(&image.annotations),
+        user_specified_image: image.written.clone(),
+        runtime_handler: String::new(),
+        image_ref: String::new(),
     }
 }
 

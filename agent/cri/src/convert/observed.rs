@@ -109,6 +109,7 @@ pub fn sandbox(s: v1::PodSandboxStatus) -> SandboxObserved {
         created: Wall(s.created_at),
         ips: ips.filter(|ip| !ip.is_empty()).collect(),
         host_network: options.is_some_and(|o| o.network == i32::from(v1::NamespaceMode::Node)),
+        runtime_handler: s.runtime_handler,
     }
 }
 

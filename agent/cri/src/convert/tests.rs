@@ -89,6 +89,12 @@ fn full_container() -> ContainerConfig {
         recursive_read_only: readonly,
         selinux_relabel: !readonly,
         propagation,
+        image: readonly.then(|| ImageMount {
+            id: "sha256:2".into(),
+            written: "model:1".into(),
+            annotations: [("k".to_owned(), "v".to_owned())].into(),
+            sub_path: "part".into(),
+        }),
     };
     ContainerConfig {
         name: "main".into(),
@@ -276,6 +282,12 @@ fn back_container(c: v1::ContainerConfig) -> ContainerConfig {
         readonly: m.readonly,
         recursive_read_only: m.recursive_read_only,
         selinux_relabel: m.selinux_relabel,
+        image: m.image.map(|image| ImageMount {
+            id: image.image.into(),
+            written: image.user_specified_image,
+            annotations: image.annotations.into_iter().collect(),
+            sub_path: m.image_sub_path,
+        }),
     };
     ContainerConfig {
         name: metadata.name,
@@ -397,6 +409,7 @@ fn sandbox_statuses_arrive() {
         created: Wall(77),
         ips: strings(&["10.0.0.1", "fd00::1"]),
         host_network: true,
+        runtime_handler: String::new(),
     };
     assert_eq!(observed::sandbox(status), seen);
     let empty = observed::sandbox(v1::PodSandboxStatus { state: 99, ..Default::default() });

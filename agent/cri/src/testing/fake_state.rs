@@ -325,6 +325,7 @@ impl FakeState {
             annotations: config.annotations,
             log_path: format!("{directory}/{}", config.log_path),
             stop_signal: config.stop_signal,
+            mounts: config.mounts,
             ..Default::default()
         })
     }

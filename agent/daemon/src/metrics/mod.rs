@@ -26,6 +26,7 @@ use agent_core::metrics::startup::{NodeStart, NodeStep, PodStarts};
 use agent_core::metrics::{Counter, Registry, families, words};
 use agent_core::node_shutdown::Receipt;
 use agent_core::runtime::PodUid;
+use agent_core::runtime::config::ImageMount;
 use agent_core::time::{Mono, Now};
 use agent_core::volume::Plugin;
 use agent_linux::clock::Clock;
@@ -34,6 +35,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 pub use certificates::Certificate;
 pub use pods::{Lifecycle, Round};
 pub use scrape::Scrape;
+
+/// What runtimes say of an image that they could not mount.
+const IMAGE_MOUNT_FAILED: &str = "ImageVolumeMountFailed";
 
 /// The node's numbers; clones share them.
 #[derive(Clone)]
@@ -86,6 +90,9 @@ impl Metrics {
             &families::STARTED_PODS_ERRORS,
             &families::STARTED_USER_NAMESPACED_PODS,
             &families::STARTED_USER_NAMESPACED_PODS_ERRORS,
+            &families::IMAGE_VOLUMES,
+            &families::IMAGE_VOLUMES_MOUNTED,
+            &families::IMAGE_VOLUMES_FAILED,
             &families::EVENT_STREAMS,
             &families::EVENT_STREAM_ERRORS,
             &families::HTTP_FALLBACKS,
@@ -206,6 +213,17 @@ impl Metrics {
             if done {
                 state.volumes.entry(pod.clone()).or_default().insert(name.to_owned(), plugin);
             }
+        });
+    }
+
+    /// A container that mounts images was made, or could not be made, and why.
+    pub fn images_mounted(&self, mounts: &[&ImageMount], failure: Option<&str>) {
+        let images: BTreeSet<_> = mounts.iter().map(|m| (&m.written, &m.id)).collect();
+        let failed = failure.is_some_and(|why| why.contains(IMAGE_MOUNT_FAILED));
+        let family = if failed { &families::IMAGE_VOLUMES_FAILED } else { &families::IMAGE_VOLUMES_MOUNTED };
+        self.with(|state| {
+            state.main.add(&families::IMAGE_VOLUMES, [], pods::count(images.len()));
+            state.main.add(family, [], pods::count(mounts.len()));
         });
     }
 

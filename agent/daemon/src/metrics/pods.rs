@@ -321,7 +321,7 @@ fn is_over(uid: &PodUid, pod: &Pod, statuses: &PodViews) -> bool {
     }
 }
 
-fn count(n: usize) -> f64 {
+pub(super) fn count(n: usize) -> f64 {
     u32::try_from(n).unwrap_or(u32::MAX).into()
 }
 

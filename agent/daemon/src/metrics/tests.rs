@@ -11,6 +11,7 @@ use agent_core::pod_source::{PodOp, PodUpdate, Source};
 use agent_core::probe::check::Check;
 use agent_core::probe::{Kind, Outcome, ProbeCall};
 use agent_core::runtime::PodKey;
+use agent_core::runtime::config::ImageMount;
 use agent_core::runtime::observed::{ListedPod, PodSnapshot};
 use agent_core::time::{Mono, Wall};
 use agent_core::types::pod;
@@ -385,6 +386,27 @@ async fn a_pods_way() {
     metrics.worker_began(&key);
     metrics.wanted(&new);
     says(&text(&metrics), &["kubelet_restarted_pods_total{static=\"\"} 1"]);
+}
+
+#[tokio::test]
+async fn images_that_containers_mount() {
+    let metrics = metrics();
+    let mount = |image: &str| ImageMount {
+        id: format!("sha256:{image}").as_str().into(),
+        written: image.to_owned(),
+        annotations: BTreeMap::new(),
+        sub_path: String::new(),
+    };
+    let (a, b) = (mount("a"), mount("b"));
+    metrics.images_mounted(&[&a, &b, &a], None);
+    metrics.images_mounted(
+        &[&a],
+        Some("failed to mount image volume: ImageVolumeMountFailed: no such directory"),
+    );
+    metrics.images_mounted(&[], Some("another one's trouble"));
+    let [wanted, mounted, failed] = [("requested", 3), ("mounted_succeed", 3), ("mounted_errors", 1)]
+        .map(|(what, n)| format!("kubelet_image_volume_{what}_total {n}"));
+    says(&text(&metrics), &[&wanted, &mounted, &failed]);
 }
 
 #[tokio::test]

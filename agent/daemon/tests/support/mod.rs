@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use agent_core::admission::AdmissionContext;
 use agent_core::container_spec::NodeContext;
+use agent_core::drivers::RuntimeHandler;
 use agent_core::images::pull_records;
 use agent_core::node_status::{HostNetwork, InterfaceAddress, MachineFacts, addresses};
 use agent_core::pod_worker::WorkerContext;
@@ -60,7 +61,7 @@ impl Signals for NoEvents {
 struct Facts(NodeContext);
 
 impl ContextSource for Facts {
-    fn worker_context(&self, shown: &[NodeAddress]) -> anyhow::Result<WorkerContext> {
+    fn worker_context(&self, shown: &[NodeAddress], _: &[RuntimeHandler]) -> anyhow::Result<WorkerContext> {
         Ok(WorkerContext {
             specs: Arc::new(self.0.clone()),
             request_timeout: Duration::from_secs(120),

@@ -184,6 +184,28 @@ fn what_is_mounted_stays_mounted_until_it_is_torn_down() {
 }
 
 #[test]
+fn huge_pages_are_mounted_once_and_are_their_groups() {
+    let known = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").is_dir();
+    if !Uid::effective().is_root() || !known {
+        return;
+    }
+    let p = Place::new();
+    let medium = Medium::HugePages(2 << 20);
+    let volume = p.volume(Work::EmptyDir { medium, marker: p.marker() }, Some(4711));
+    let path = PathBuf::from(&volume.path);
+    for second in 0..2 {
+        set_up(&p.pod, &volume, &Payload::new(), at(second)).unwrap();
+    }
+    let table = mounts().unwrap();
+    assert_eq!(mount_table::below(&table, &p.pod.display().to_string()), [volume.path.as_str()], "one mount");
+    assert_eq!(mount_table::kind_at(&table, &volume.path), Some("hugetlbfs"));
+    assert_eq!(std::fs::metadata(&path).unwrap().gid(), 4711);
+    assert_eq!(nix::sys::statvfs::statvfs(&path).unwrap().block_size(), 2 << 20);
+    tear_down(&p.pod).unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
 fn a_group_may_read_and_write_its_empty_dir() {
     if !Uid::effective().is_root() {
         return;

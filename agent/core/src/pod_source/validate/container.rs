@@ -363,7 +363,17 @@ fn mounts(path: &str, container: &Container, pod: &Pod<'_>, errors: &mut Errors)
             );
         }
         let modes = &["Disabled", "IfPossible", "Enabled"];
-        errors.one_of(at("recursiveReadOnly"), mount.recursive_read_only.as_deref(), modes);
+        let recursive = mount.recursive_read_only.as_deref();
+        errors.one_of(at("recursiveReadOnly"), recursive, modes);
+        if matches!(recursive, Some("IfPossible" | "Enabled")) {
+            if mount.read_only != Some(true) {
+                errors.forbidden(at("recursiveReadOnly"), "may only be specified when readOnly is true");
+            }
+            if mount.mount_propagation.as_deref().is_some_and(|p| p != "None") {
+                let why = "may only be specified when mountPropagation is None or not specified";
+                errors.forbidden(at("recursiveReadOnly"), why);
+            }
+        }
         if let Some(sub_path) = mount.sub_path.as_deref()
             && let Some(detail) = local_path(sub_path)
         {

@@ -54,6 +54,13 @@ fn source(path: &str, volume: &Volume, errors: &mut Errors) {
         }
         errors.one_of(format!("{path}.hostPath.type"), host_path.type_.as_deref(), HOST_PATH_TYPES);
     }
+    if let Some(image) = &volume.image {
+        if image.reference.as_deref().unwrap_or_default().is_empty() {
+            errors.required(format!("{path}.image.reference"), "");
+        }
+        let policies = &["Always", "IfNotPresent", "Never"];
+        errors.one_of(format!("{path}.image.pullPolicy"), image.pull_policy.as_deref(), policies);
+    }
     if let Some(empty_dir) = &volume.empty_dir {
         let at = format!("{path}.emptyDir.sizeLimit");
         match empty_dir.size_limit.as_ref().map(|q| (q, Quantity::parse(&q.0))) {

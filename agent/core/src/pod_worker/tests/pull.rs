@@ -68,6 +68,82 @@ fn a_pull_has_the_secrets_that_fit_and_says_which_are_unusable() {
 }
 
 #[test]
+fn images_that_a_container_mounts_come_before_its_own() {
+    let p = make_pod(json!({
+        "imagePullSecrets": [{"name": "good"}],
+        "volumes": [{"name": "m", "image": {"reference": "r.example/m:1", "pullPolicy": "Always"}},
+            {"name": "n", "image": {"reference": "r.example/n:1"}}, {"name": "o", "image": {"reference": "r.example/o:1"}}],
+        "containers": [{"name": "a", "image": "img:1", "volumeMounts": [{"name": "n", "mountPath": "/n"},
+            {"name": "m", "mountPath": "/m"}, {"name": "n", "mountPath": "/again", "subPath": "x"}]}]}));
+    let mut w = World::new();
+    w.desire(&p);
+    let mut seen = Vec::new();
+    while let Some((id, call)) = w.pending.iter().next() {
+        let id = *id;
+        match &call.effect {
+            Effect::FetchObjects { objects } => {
+                let config = json!({"auths": {"r.example": {"username": "u", "password": "p"}}}).to_string();
+                let data = [(".dockerconfigjson".to_owned(), config.into_bytes())].into();
+                let found = Fetched::Found(ObjectData { data, ..ObjectData::default() });
+                let answers = objects.iter().map(|of| (of.clone(), found.clone())).collect();
+                w.answer(id, Ok(EffectOk::Objects(answers)));
+                continue;
+            }
+            Effect::InspectImage { image, user } => {
+                seen.push(format!("look {image} {}", user.credentials.len()))
+            }
+            Effect::PullImage { image, user } => {
+                seen.push(format!("pull {image} {}", user.credentials.len()))
+            }
+            Effect::MountSubPaths { parts } => panic!("{parts:?}"),
+            Effect::SetUpVolume { volume } => panic!("{volume:?}"),
+            _ => {}
+        }
+        w.perform(id);
+    }
+    let expected = ["look r.example/n:1 1", "look r.example/m:1 1", "pull r.example/m:1 1", "look img:1 0"];
+    assert_eq!(seen, expected);
+    assert_eq!(w.phase(), "Running");
+    w.settle();
+}
+
+#[test]
+fn an_image_volume_that_cannot_be_had_is_what_its_container_waits_for() {
+    let of = |reference: &str, policy: &str| {
+        make_pod(json!({"volumes": [{"name": "m", "image": {"reference": reference, "pullPolicy": policy}}],
+            "containers": [{"name": "a", "image": "img:1", "volumeMounts": [{"name": "m", "mountPath": "/m"}]},
+                {"name": "b", "image": "img:1"}]}))
+    };
+    let told = |p, prepare: fn(&mut World)| {
+        let mut w = World::new();
+        prepare(&mut w);
+        w.desire(&p);
+        w.settle();
+        assert_eq!(w.waiting_reason("b"), "", "the other one runs");
+        (w.waiting_reason("a"), w.told("Failed"))
+    };
+    let absent = |w: &mut World| w.runtime.absent_images.push("m.example/m:1".to_owned());
+    let error = |reason: &str| (reason.to_owned(), vec![format!("Error: {reason}")]);
+    assert_eq!(told(of("m.example/m:1", "Never"), absent), error("ErrImageNeverPull"));
+    assert_eq!(told(of("M:1", "Always"), |_| {}), error("InvalidImageName"));
+    let broken = |w: &mut World| {
+        absent_and_refused(w);
+    };
+    let (reason, words) = told(of("m.example/m:1", "IfNotPresent"), broken);
+    assert!(["ErrImagePull", "ImagePullBackOff"].contains(&reason.as_str()), "{reason}");
+    assert_eq!(
+        words[..2],
+        ["Failed to pull image \"m.example/m:1\": no such manifest", "Error: ErrImagePull"]
+    );
+}
+
+fn absent_and_refused(w: &mut World) {
+    w.runtime.absent_images.push("m.example/m:1".to_owned());
+    let e = EffectError { class: Class::Invalid, message: "no such manifest".to_owned() };
+    w.runtime.refuse.insert("pull_image", e);
+}
+
+#[test]
 fn an_image_that_cannot_be_had_is_told_with_its_reason() {
     let of = |image: &str, policy: &str| {
         make_pod(json!({"containers": [{"name": "a", "image": image, "imagePullPolicy": policy}]}))

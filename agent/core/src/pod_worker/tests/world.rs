@@ -289,6 +289,7 @@ impl Runtime {
             created: wall,
             ips: vec!["10.0.0.9".to_owned()],
             host_network: false,
+            runtime_handler: String::new(),
         };
         self.sandboxes.insert(id.clone(), s);
         id

@@ -115,6 +115,10 @@ fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
     .unwrap();
     assert_eq!(host.source, Source::HostPath { path: "/h".to_owned(), kind: HostPathType::Directory });
     assert!(!host.one_pod && host.plugin() == Plugin::HostPath);
+    let nfs = bound(json!({"spec": {"nfs": {"server": "s", "path": "/e", "readOnly": true}, "mountOptions": ["nfsvers=4.1"]}}))
+        .unwrap();
+    assert_eq!(nfs.source, Source::Nfs { server: "s".to_owned(), path: "/e".to_owned() });
+    assert_eq!((nfs.plugin(), nfs.options), (Plugin::Nfs, vec!["nfsvers=4.1".to_owned()]));
     for (patch, words) in [
         (json!({"spec": {"claimRef": null, "local": {"path": "/x"}}}), "nil pv.Spec.ClaimRef"),
         (
@@ -125,7 +129,7 @@ fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
             json!({"spec": {"volumeMode": "Block", "local": {"path": "/x"}}}),
             "volume data has volumeMode Block, but is specified in volumeMounts",
         ),
-        (json!({"spec": {"nfs": {"server": "s", "path": "/"}}}), "no volume plugin matched"),
+        (json!({"spec": {"rbd": {"monitors": ["m"], "image": "i"}}}), "no volume plugin matched"),
         (json!({"spec": {"hostPath": {"path": "/h", "type": "Odd"}}}), "invalid volume type"),
         (
             json!({"spec": {"hostPath": {"path": "/h"}, "mountOptions": ["ro"]}}),

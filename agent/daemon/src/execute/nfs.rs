@@ -1,0 +1,79 @@
+//! Mounting a directory of an NFS server.
+//!
+//! In: a [`SetUp`] with its [`Nfs`]. Out: the mount, or what mount(8) said. Invariants: mount(8) runs as a child, which is
+//! killed when its time is over: a server that is away holds nothing but the volume; no lock is held meanwhile; what a failed
+//! attempt left is taken away before it is told. Upstream: pkg/volume/nfs SetUpAt.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use agent_core::drivers::{Class, ImageService, Runtime};
+use agent_core::runtime::PodKey;
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::volume::SetUp;
+use agent_core::volume::nfs::{self, Nfs};
+use tokio::process::Command;
+
+use super::volumes::answer;
+use super::{Executor, gave_up};
+
+/// As long as mount.nfs tries by itself. Its attempts together have an effect's time ([`agent_core::volume::NFS_TIME`]).
+const MOUNT_LIMIT: Duration = Duration::from_secs(120);
+
+/// Mounts it, unless it is there.
+pub(super) async fn set_up<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    volume: &SetUp,
+    work: &Nfs,
+) -> EffectResult {
+    let (at, uid, of, what) = (executor.dirs.clone(), key.uid.clone(), volume.clone(), work.clone());
+    let prepared = executor.tasks.blocking(move || at.prepare_nfs(&uid, &of, &what)).await;
+    let attempts = answer(prepared)?;
+    if attempts.is_empty() {
+        return Ok(done());
+    }
+    let mut failure = String::new();
+    let began = executor.tasks.now().mono;
+    for arguments in &attempts {
+        let left = MOUNT_LIMIT.saturating_sub(executor.tasks.now().mono.since(began));
+        match mount(arguments, left).await {
+            Ok(()) => return Ok(done()),
+            Err((why, words)) => {
+                failure = nfs::failed(&why, arguments, &words);
+                if !nfs::is_other_version(&words) {
+                    break;
+                }
+            }
+        }
+    }
+    let path = PathBuf::from(&volume.path);
+    let abandoned = executor.tasks.blocking(move || agent_linux::volumes::nfs::abandon(&path)).await;
+    match abandoned {
+        None => return Err(gave_up("the agent stops")),
+        Some(Err(error)) => tracing::warn!(%key, %error, "what a failed mount left is not gone"),
+        Some(Ok(())) => {}
+    }
+    Err(EffectError { class: Class::Retryable { after_ms: 0 }, message: failure })
+}
+
+fn done() -> EffectOk {
+    EffectOk::Volume { renew_after: None, warning: None, resize: None }
+}
+
+/// How it ended, and what it said.
+async fn mount(arguments: &[String], limit: Duration) -> Result<(), (String, String)> {
+    let mut command = Command::new("mount");
+    // Its words are looked at.
+    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
+    match tokio::time::timeout(limit, command.output()).await {
+        Ok(Ok(output)) if output.status.success() => Ok(()),
+        Ok(Ok(output)) => {
+            let words = [output.stdout, output.stderr].concat();
+            Err((output.status.to_string(), String::from_utf8_lossy(&words).into_owned()))
+        }
+        Ok(Err(e)) => Err((e.to_string(), String::new())),
+        Err(_) => Err((format!("killed after {} s", limit.as_secs()), String::new())),
+    }
+}

@@ -99,7 +99,7 @@ mod tests {
             let end = async {
                 let asked = inbox.recv().await;
                 assert!(matches!(asked, ShutdownEvent::GoingDown { kind } if kind == "halt"));
-                tokio::time::sleep(Duration::from_secs(ends_after_s)).await;
+                tasks.wait_until(tasks.now().mono.after(Duration::from_secs(ends_after_s))).await;
                 over.send_replace(true);
             };
             let (ended, ()) = tokio::join!(departure.end_pods("halt".to_owned()), end);

@@ -64,6 +64,30 @@ fn the_agent_stops_before_containerd_and_that_before_the_network() {
     assert_eq!(values("orlop-network.target", "DefaultDependencies"), Vec::<String>::new());
 }
 
+/// A stop that nobody delayed: the agent ends the pods in its own, and their containers, the runtime and the bus that it
+/// needs are there until then. Starts do not wait for the bus for it.
+#[test]
+fn what_pods_need_stays_while_the_agent_stops() {
+    let units = systemd().join("system");
+    let scopes = fs::read_to_string(units.join("cri-containerd-.scope.d/10-orlop.conf")).unwrap();
+    assert!(scopes.lines().any(|line| line == "Before=orlop-agent.service"), "{scopes}");
+    assert!(says("orlop-network.target", "After", "dbus-broker.service"));
+    for unit in ["orlop-agent.service", "containerd.service"] {
+        assert!(!says(unit, "After", "dbus-broker.service"), "{unit} waits for the bus");
+    }
+}
+
+/// logind does not notice that its bus went away, and Debian's bus is not started again when it dies.
+#[test]
+fn logind_comes_back_with_its_bus() {
+    assert!(says("systemd-logind.service", "PartOf", "dbus-broker.service"));
+    assert!(says("systemd-logind.service", "After", "dbus-broker.service"));
+    assert!(says("dbus-broker.service", "Restart", "always"));
+    for unit in ["systemd-logind.service", "dbus-broker.service"] {
+        assert!(says(unit, "StartLimitIntervalSec", "0"), "{unit} is given up after some failures");
+    }
+}
+
 /// What keeps the network until containerd has stopped must not keep containerd until the network has started.
 #[test]
 fn nothing_waits_for_the_network_at_a_start() {

@@ -54,7 +54,7 @@ use crate::pod_dirs::log_links::{self, Observed};
 use crate::pod_output;
 use crate::pull_records::{self, PullRecords};
 use crate::runtime_state::{self, ContextSource, RuntimeState};
-use crate::shutdown::{self, Follower, Shutdown, ShutdownPlan};
+use crate::shutdown::{self, Departure, Follower, Shutdown, ShutdownPlan};
 use crate::source::{SourceShell, read_in_order, watch as watch_source};
 use crate::sources;
 use crate::status::StatusStore;
@@ -152,6 +152,7 @@ pub struct Node<R, I> {
     unused: UnusedContainers,
     owners: Vec<Owner>,
     shutdown: Option<Follower>,
+    departure: Option<Departure>,
 }
 
 impl<R: Runtime, I: ImageService> Node<R, I> {
@@ -223,6 +224,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             owners.push(("shutdown", Box::new(shutdown.sender())));
             shutdown.start(to_manager.clone(), outlets.clone(), &tasks)
         });
+        let (shutdown, departure) = shutdown.unzip();
         drivers.facts.warnings().into_iter().for_each(|fact| outlets.of_node(fact));
         let mut expected = BTreeSet::new();
         if let Some(path) = plan.static_pods.clone() {
@@ -322,6 +324,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             unused,
             owners,
             shutdown,
+            departure,
         })
     }
 
@@ -339,6 +342,11 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         if let Some(follower) = self.shutdown.take() {
             self.tasks.start(follower.follow(self.tasks.clone()));
         }
+    }
+
+    /// Ends the pods when the machine goes down and nobody waited for them; `None` if they have no time at all.
+    pub fn take_departure(&mut self) -> Option<Departure> {
+        self.departure.take()
     }
 
     /// Whether the API server shows the node as ready; `None` on a standalone node.

@@ -77,6 +77,13 @@ impl Outlets {
         }
     }
 
+    /// Whether a stop of the machine would wait for the pods, or why not.
+    pub fn shutdown_delay(&self, delay: Result<(), String>) {
+        if let Some(api) = &self.api {
+            api.node.send(NodeStatusEvent::Input(NodeInput::ShutdownDelay(delay)));
+        }
+    }
+
     /// Asks what the API server has not been told; where there is none, there is nothing to tell.
     pub fn ask_untold(&self) {
         match (&self.api, &self.shutdown) {

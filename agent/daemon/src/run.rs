@@ -1,7 +1,7 @@
 //! The agent's life as a process: start-up order, readiness, stop (contract 1.1).
 //!
 //! In: [`Settings`] and the service manager's environment. Out: a node that runs until SIGTERM or SIGINT;
-//! its containers are left running. Every failure before readiness ends the process with its reason.
+//! its containers are left running, unless the machine itself goes down. Every failure before readiness ends the process with its reason.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -297,8 +297,11 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         }
         signal = stop.asked() => signal,
     };
-    tracing::info!(signal, "stopping; containers are left running");
+    tracing::info!(signal, "stopping");
     tell(&notifier, "STOPPING=1");
+    if let Some(departure) = node.take_departure() {
+        departure.leave(&notifier, stop.asked()).await;
+    }
     end(node, &incarnation).await;
     Ok(())
 }

@@ -5,9 +5,13 @@
 //!   ▲ lock   │            ▲  └─► Node object, events, receipt                          │
 //!   └────────┘            └── untold ◄── status manager                  ◄─────────────┘
 //! ```
-//! In: what logind says. Out: pods that end in order, a receipt, the delay lock given back. Decisions are in
-//! [`agent_core::node_shutdown`]. Invariant: without logind nothing is delayed and nothing else changes; it is looked for
-//! again and again. See docs/shutdown.md.
+//! In: what logind says; that units stop. Out: pods that end in order, a receipt, the delay lock given back. Decisions are
+//! in [`agent_core::node_shutdown`]. Invariants: without logind nothing is delayed and nothing else changes; it is looked
+//! for again and again, and after a while the Node says so. Where nobody waited, pods end while the unit stops
+//! ([`Departure`]). See docs/shutdown.md.
+
+mod delay;
+mod departure;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -32,8 +36,9 @@ use crate::mailbox::{Coalesce, Inbox, Relation, Sender};
 use crate::outlets::Outlets;
 use crate::pod_dirs::{PodDirs, chain};
 
-/// Pause before logind is looked for again.
-const RECONNECT: Duration = Duration::from_secs(1);
+use delay::Delay;
+pub use departure::Departure;
+
 /// What logind waits beyond the pods' budget: for telling, for the receipt, and for answers to come.
 const MARGIN: Duration = Duration::from_secs(5);
 /// Where logind's limit is raised until the next boot.
@@ -123,9 +128,15 @@ impl Shutdown {
         self.last.as_ref()
     }
 
-    /// Starts the owner. Pods are ended from now on when it is told to; logind is listened to by what is returned.
+    /// Starts the owner. Pods are ended from now on when it is told to; logind is listened to by the first of what is
+    /// returned, the other one is for a stop that logind did not wait with.
     #[must_use]
-    pub fn start(self, manager: Sender<ManagerEvent>, outlets: Outlets, tasks: &Tasks) -> Follower {
+    pub fn start(
+        self,
+        manager: Sender<ManagerEvent>,
+        outlets: Outlets,
+        tasks: &Tasks,
+    ) -> (Follower, Departure) {
         if let Some((end, is_news)) = self.plan.last_end.clone() {
             if is_news && end.unclean.is_some() {
                 outlets.of_node(Fact::of_node(EventKind::Warning, UNCLEAN_SHUTDOWN, end.message()));
@@ -140,9 +151,13 @@ impl Shutdown {
         let (receipts, to_write) = mpsc::channel(RECEIPTS_MAX);
         let path = self.plan.root_dir.join(FILE);
         tasks.start(write_receipts(path, to_write, own.clone(), tasks.clone()));
-        let shell = ShutdownShell { manager, outlets, wish, receipts };
+        let (over_view, over) = watch::channel(false);
+        let delay = Delay::new(outlets.clone(), tasks.now().mono);
+        let shell = ShutdownShell { manager, outlets, wish, receipts, over: over_view };
         tasks.own(self.machine, shell, inbox);
-        Follower { needed: budget(&self.plan.groups) + MARGIN, wishes, to: own }
+        let needed = budget(&self.plan.groups) + MARGIN;
+        let departure = Departure::new(own.clone(), over, needed);
+        (Follower { needed, wishes, to: own, delay, failures: 0 }, departure)
     }
 }
 
@@ -170,6 +185,9 @@ pub struct Follower {
     needed: Duration,
     wishes: watch::Receiver<Wish>,
     to: Sender<ShutdownEvent>,
+    delay: Delay,
+    /// Since the last lock.
+    failures: u32,
 }
 
 impl Follower {
@@ -179,14 +197,16 @@ impl Follower {
         loop {
             let Err(error) = self.session().await;
             let error = chain(&error);
-            if error != told {
-                tracing::warn!(
-                    error,
-                    "no graceful shutdown meanwhile: systemd-logind is asked again every second"
-                );
-                told = error;
+            // The first one after a lock is news, however often its words were heard before.
+            if self.failures == 0 || error != told {
+                tracing::warn!(error, "nobody waits for this node's pods until systemd-logind answers again");
             }
-            tasks.wait_until(tasks.now().mono.after(RECONNECT)).await;
+            let now = tasks.now().mono;
+            self.delay.missing(now, &error);
+            told = error;
+            let pause = delay::pause(self.failures);
+            self.failures = self.failures.saturating_add(1);
+            tasks.wait_until(now.after(pause)).await;
         }
     }
 
@@ -218,6 +238,8 @@ impl Follower {
                     let before = lock.take();
                     if self.wishes.borrow_and_update().hold {
                         lock = Some(logind.inhibit().await?);
+                        self.failures = 0;
+                        self.delay.held();
                         tracing::info!(limit_s = limit.as_secs(), "shutdown waits for this node's pods");
                     }
                     drop(before);
@@ -254,6 +276,7 @@ struct ShutdownShell {
     outlets: Outlets,
     wish: watch::Sender<Wish>,
     receipts: mpsc::Sender<Receipt>,
+    over: watch::Sender<bool>,
 }
 
 impl Shell for ShutdownShell {
@@ -261,6 +284,11 @@ impl Shell for ShutdownShell {
 
     fn tick(&self) -> ShutdownEvent {
         ShutdownEvent::Tick
+    }
+
+    fn after(&mut self, _now: Now, machine: &NodeShutdown) -> bool {
+        self.over.send_if_modified(|over| std::mem::replace(over, machine.is_over()) != machine.is_over());
+        true
     }
 
     fn perform(&mut self, _now: Now, action: ShutdownAction) {

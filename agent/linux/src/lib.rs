@@ -36,6 +36,7 @@ pub mod pressure;
 pub mod process;
 pub mod pstore;
 pub mod remove_tree;
+pub mod service_manager;
 pub mod shims;
 pub mod task_files;
 pub mod volumes;

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use zbus::connection::Builder;
 use zbus::fdo::DBusProxy;
 use zbus::{Connection, OwnedObjectPath, OwnedVariant, Variant};
 
@@ -24,6 +25,9 @@ const UNIT: &str = "systemd-logind.service";
 const DROP_IN: &str = "99-kubelet.conf";
 /// How long logind may take to read its configuration again.
 const RELOAD_MAX: Duration = Duration::from_secs(5);
+/// How long the bus or logind may take to answer; D-Bus' customary limit. A logind that runs and has lost its name is
+/// asked in vain: the bus waits for it to come up.
+const ANSWER_MAX: Duration = Duration::from_secs(25);
 
 /// What failed, and why.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +131,10 @@ impl Logind {
     /// There is no bus, or nobody answers on it.
     pub async fn connect() -> Result<Logind, LogindError> {
         let failed = |operation| move |source| LogindError::Bus { operation, source };
-        let connection = Connection::system().await.map_err(failed("connection"))?;
+        let built =
+            tokio::time::timeout(ANSWER_MAX, Builder::system().method_timeout(ANSWER_MAX).build()).await;
+        let built = built.unwrap_or_else(|late| Err(std::io::Error::from(late).into()));
+        let connection = built.map_err(failed("connection"))?;
         let bus = DBusProxy::new(&connection).await.map_err(failed("connection"))?;
         let owner = bus.receive_name_owner_changed_with_args(&[(0, NAME)]).await;
         Logind::over(connection, owner.map_err(failed("owner"))?).await

@@ -1,6 +1,7 @@
 //! A booted VM of a cluster is told to stop: its pods end in order, the API server knows, the receipt says so, and the
 //! next boot has nothing left to clean up. Also when it does not come about, and when it is cut short.
 
+mod bus;
 mod elsewhere;
 mod interrupted;
 mod kept;
@@ -45,6 +46,13 @@ pub const CASES: &[Case] = &[
         "shutdown -c, a shutdown that cannot come about, and a logind that restarts: static pods run again, the node \
          takes pods",
         interrupted::called_off,
+    ),
+    HERE.case(
+        "shutdown/bus-restart",
+        85,
+        "the bus is restarted, and killed twice: logind and the lock are back within a bound, and systemctl reboot ends \
+         pods in order",
+        bus::restart,
     ),
     HERE.case(
         "shutdown/cut-short",

@@ -50,6 +50,9 @@ pub struct LastEnd {
     /// The kind of the shutdown that it ended with, or in the middle of; empty if there was none, or it is not known.
     #[serde(default)]
     pub kind: String,
+    /// Pods (`namespace/name`) that had not ended in their time, and what the machine stopped under.
+    #[serde(default)]
+    pub not_ended: Vec<String>,
 }
 
 /// An end without order.
@@ -75,19 +78,37 @@ impl LastEnd {
         let kind =
             last.filter(|_| clean || cut_short).map(|receipt| receipt.kind.clone()).unwrap_or_default();
         let unclean = (!clean).then_some(Unclean { cut_short, panic, agent_stopped });
-        LastEnd { boot_id: boot_id.to_owned(), unclean, kind }
+        let pods = last.filter(|_| clean).into_iter().flat_map(|receipt| &receipt.pods);
+        let not_ended =
+            pods.filter(|pod| !pod.ended).map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
+        LastEnd { boot_id: boot_id.to_owned(), unclean, kind, not_ended }
     }
 
     /// `reason` of the condition.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match &self.unclean {
+            None if !self.not_ended.is_empty() => "PodsNotEnded",
             None => "ShutdownInOrder",
             Some(Unclean { panic: Some(_), .. }) => "KernelPanic",
             Some(Unclean { agent_stopped: true, .. }) => "ShutdownNotAwaited",
             Some(Unclean { cut_short: true, .. }) => "ShutdownCutShort",
             Some(_) => "PowerLossOrReset",
         }
+    }
+
+    /// Who was not in order, for the message: a few by name.
+    fn cut_off(&self) -> String {
+        const NAMES_MAX: usize = 5;
+        let (count, named) = (self.not_ended.len(), self.not_ended.iter().take(NAMES_MAX));
+        if count == 0 {
+            return String::new();
+        }
+        let names = named.map(String::as_str).collect::<Vec<_>>().join(", ");
+        let others = if count > NAMES_MAX { ", …" } else { "" };
+        format!(
+            "; {count} had not ended when their time was over, and were killed with the machine: {names}{others}"
+        )
     }
 
     /// `message` of the condition and of the event.
@@ -101,7 +122,8 @@ impl LastEnd {
                 Kind::SoftReboot => ", and the machine was started anew instead",
                 _ => "",
             };
-            return format!("The last boot ({boot}) ended its pods in order{kind}{instead}");
+            let cut = self.cut_off();
+            return format!("The last boot ({boot}) ended its pods in order{kind}{instead}{cut}");
         };
         let when = if unclean.cut_short {
             format!(" in the middle of its shutdown{kind}")
@@ -135,6 +157,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::node_shutdown::PodReceipt;
+    use crate::runtime::PodKey;
     use crate::time::Wall;
 
     #[test]
@@ -194,6 +218,26 @@ mod tests {
             let end = LastEnd::of("b1", last, None, false);
             assert_eq!(end.reason(), reason);
             assert!(end.message().contains(words), "{}", end.message());
+        }
+        let key = |name: &str| PodKey { namespace: "ns".into(), name: name.into(), uid: name.into() };
+        let pods = |names: &[&str]| names.iter().map(|name| PodReceipt::of(&key(name))).collect::<Vec<_>>();
+        let mut cut_off = pods(&["a", "b", "c", "d", "e", "f", "g"]);
+        cut_off[0].ended = true;
+        for (pods, words) in [
+            (
+                pods(&["a"]),
+                "in order (reboot); 1 had not ended when their time was over, and were killed with the machine: ns/a",
+            ),
+            (
+                cut_off,
+                "6 had not ended when their time was over, and were killed with the machine: ns/b, ns/c, ns/d, ns/e, ns/f, …",
+            ),
+        ] {
+            let end = LastEnd::of("b1", Some(&Receipt { pods: pods.clone(), ..ended.clone() }), None, true);
+            assert_eq!((end.reason(), end.unclean.is_some()), ("PodsNotEnded", false));
+            assert!(end.message().ends_with(words), "{}", end.message());
+            let short = LastEnd::of("b1", Some(&Receipt { pods, ..begun.clone() }), None, false);
+            assert_eq!(short.reason(), "ShutdownCutShort", "its receipt says nothing of the rest");
         }
         let other = LastEnd::of("b2", Some(&ended), Some("Kernel panic - not syncing: x".to_owned()), true);
         assert_eq!(other.reason(), "KernelPanic");

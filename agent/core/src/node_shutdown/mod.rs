@@ -4,8 +4,8 @@
 //! # For the shell
 //! Made only if the configuration gives pods time ([`groups`]). Feed it what logind says ([`ShutdownEvent::Told`]), the
 //! answers to its actions, and [`ShutdownEvent::Tick`] at the deadline. The delay lock is taken with
-//! [`ShutdownAction::Hold`] and given back with [`ShutdownAction::Release`]; without it logind does not wait, but pods end
-//! in the same way as far as they come.
+//! [`ShutdownAction::Hold`] and given back with [`ShutdownAction::Release`]; without it logind does not wait, and pods end in
+//! the same way while the service manager stops the agent ([`ShutdownEvent::GoingDown`]), until [`NodeShutdown::is_over`].
 //!
 //! ```text
 //! Up ──told to stop──► Closing ──pods──► Ending ──all stages──► Telling ──told──► Writing ──► Over
@@ -42,6 +42,8 @@ use crate::types::time;
 pub const EVENT: &str = "Shutdown";
 /// Reason of the Node's event, and type of its condition, about a boot that did not end in order.
 pub const UNCLEAN_SHUTDOWN: &str = "UncleanShutdown";
+/// Reason of the Node's event, and type of its condition, while nobody would wait for the pods.
+pub const NO_DELAY: &str = "ShutdownNotDelayed";
 /// What the Node's condition says meanwhile.
 pub const NODE_MESSAGE: &str = "node is shutting down";
 /// `status.reason` of pods that end.
@@ -72,6 +74,12 @@ pub enum ShutdownEvent {
         /// `PrepareForShutdown`.
         stopping: bool,
         /// `type` of `PrepareForShutdownWithMetadata`; empty if unknown.
+        kind: String,
+    },
+    /// The service manager stops its units, the agent's among them: the machine goes down, whatever logind says or does not
+    /// say of it (no bus, no lock, or a stop that logind was never asked for).
+    GoingDown {
+        /// As in [`ShutdownEvent::Told`].
         kind: String,
     },
     /// The answer to [`ShutdownAction::Close`]: who is there.
@@ -125,6 +133,8 @@ pub struct NodeShutdown {
     phase: Phase,
     /// A receipt that says that this boot ended, and the boot goes on.
     spent: Option<Box<Receipt>>,
+    /// Units stop: nobody can call it off any more.
+    is_certain: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -165,7 +175,7 @@ impl NodeShutdown {
         let spent = last.clone().filter(|receipt| receipt.is_of(boot_id)).map(Box::new);
         let under_way = last.filter(|receipt| receipt.is_under_way(boot_id, budget(&groups), now));
         let phase = under_way.map_or(Phase::Up, |receipt| Phase::Resumed { receipt: Box::new(receipt) });
-        NodeShutdown { groups, boot_id: boot_id.to_owned(), phase, spent }
+        NodeShutdown { groups, boot_id: boot_id.to_owned(), phase, spent, is_certain: false }
     }
 
     /// An earlier agent was in the middle of it.
@@ -174,8 +184,16 @@ impl NodeShutdown {
         matches!(self.phase, Phase::Resumed { .. })
     }
 
+    /// Pods have ended as far as they did in their time, it is written, and the lock was given back.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
     fn told(&mut self, stopping: bool, kind: &str, now: Now, out: &mut Outbox<ShutdownAction>) {
         match (&mut self.phase, stopping) {
+            // A logind that was started again and has forgotten it.
+            (_, false) if self.is_certain => {}
             (Phase::Up, false) => {
                 out.push(ShutdownAction::Hold);
                 // A soft-reboot, or a stop that came to nothing while no agent listened: how the boot ends is open again.
@@ -316,6 +334,10 @@ impl Machine for NodeShutdown {
     fn step(&mut self, now: Now, event: ShutdownEvent, out: &mut Outbox<ShutdownAction>) {
         match event {
             ShutdownEvent::Told { stopping, kind } => self.told(stopping, &kind, now, out),
+            ShutdownEvent::GoingDown { kind } => {
+                self.is_certain = true;
+                self.told(true, &kind, now, out);
+            }
             ShutdownEvent::Leaving(pods) => self.leaving(pods, now, out),
             ShutdownEvent::Released(uid) => self.released(&uid, now, out),
             ShutdownEvent::Untold(untold) => self.untold(&untold, now, out),

@@ -147,6 +147,48 @@ fn all_goes_well() {
     assert_eq!((w.wait_for_nothing(), w.told(true)), (true, String::new()));
 }
 
+/// Nobody waited for the pods: the service manager stops the agent, and logind comes and goes meanwhile.
+#[test]
+fn units_that_stop_are_word_enough() {
+    let down = |kind: &str| ShutdownEvent::GoingDown { kind: kind.to_owned() };
+    let mut w = World::new(&[group(0, 20)]);
+    assert_eq!(w.step(down("reboot")), BEGIN, "logind was never heard");
+    assert_eq!(w.receipts[0].kind, "reboot");
+    assert_eq!(w.told(false), "", "a logind that has forgotten it, or was never asked");
+    assert_eq!(w.leaving(&[pod("a", 0)]), "a<20");
+    assert!(!w.machine.is_over());
+    assert_eq!(w.released("a"), "asktold");
+    assert_eq!(w.untold(&[]), "written");
+    assert_eq!(w.step(ShutdownEvent::Written), "release");
+    assert!(w.machine.is_over() && w.receipts.last().unwrap().is_of("boot"));
+    assert_eq!((w.told(false), w.step(down("reboot"))), (String::new(), String::new()));
+
+    // In the middle of one that logind announced, and whose lock ran out.
+    let mut w = World::new(&[group(0, 20)]);
+    assert_eq!((w.told(false), w.told_of(true, "")), ("hold".to_owned(), BEGIN.to_owned()));
+    assert_eq!(w.leaving(&[pod("a", 0)]), "a<20");
+    assert_eq!(w.step(down("poweroff")), "");
+    assert_eq!(w.told(false), "", "it is not called off any more");
+    assert_eq!((w.wait(), w.untold(&[])), ("asktold".to_owned(), "written".to_owned()));
+    assert_eq!((w.receipts.last().unwrap().kind.as_str(), w.last_receipt().as_str()), ("poweroff", "a"));
+
+    // All was over before: nothing is asked for again.
+    let mut w = World::new(&[group(0, 20)]);
+    w.told(true);
+    w.leaving(&[]);
+    w.untold(&[]);
+    assert_eq!(w.step(ShutdownEvent::Written), "release");
+    assert_eq!(w.step(down("reboot")), "");
+    assert!(w.machine.is_over());
+
+    // An agent that was started again in the middle of it, before it heard logind.
+    let begun = Receipt::begin("boot", "reboot", at(0).wall);
+    let mut w = World::with(&[group(0, 20)], Some(begun));
+    assert!(w.machine.is_resumed());
+    assert_eq!(w.step(down("")), BEGIN);
+    assert_eq!(w.receipts[0].kind, "reboot");
+}
+
 impl World {
     fn wait_for_nothing(&self) -> bool {
         self.machine.deadline().is_none()

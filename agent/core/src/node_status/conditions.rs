@@ -1,9 +1,9 @@
 //! The Node's conditions. Contract chapter 3.5.
 //!
-//! In: pressures, errors of runtime, network, storage and shutdown, the last boot's end, the conditions that the Node has. Out: the
-//! conditions that it should have, and the events of those that change. Invariants: `lastHeartbeatTime` is new in
-//! each report, `lastTransitionTime` only when the status changes; reason and message of a pressure condition are
-//! rewritten on a transition only; Ready comes last in a new list.
+//! In: pressures, errors of runtime, network, storage and shutdown, the last boot's end, whether a stop would be delayed,
+//! the conditions that the Node has. Out: the conditions that it should have, and the events of those that change.
+//! Invariants: `lastHeartbeatTime` is new in each report, `lastTransitionTime` only when the status changes; reason and
+//! message of a pressure condition are rewritten on a transition only; Ready comes last in a new list.
 //! Upstream: pkg/kubelet/nodestatus/setters.go, pkg/kubelet/runtime.go.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use super::inputs::Inputs;
-use crate::node_shutdown::{LastEnd, UNCLEAN_SHUTDOWN};
+use crate::node_shutdown::{LastEnd, NO_DELAY, UNCLEAN_SHUTDOWN};
 use crate::resources::node_allocatable::{EPHEMERAL_STORAGE, PODS};
 use crate::resources::requests::{CPU, MEMORY};
 use crate::time::{Mono, Now};
@@ -72,6 +72,9 @@ pub(super) fn set(node: &mut Node, inputs: &Inputs, isolation: bool, now: Now) -
     if let Some(end) = &inputs.last_end {
         set_last_end(conditions, end, now);
     }
+    if let Some(delay) = &inputs.shutdown_delay {
+        set_delay(conditions, delay, now);
+    }
     events.extend(set_ready(conditions, ready, now));
     events
 }
@@ -109,15 +112,42 @@ fn set_pressure(
 
 /// Whether the last boot ended its pods in order; upstream has no such condition. Its event is the recorder's.
 fn set_last_end(conditions: &mut Vec<NodeCondition>, end: &LastEnd, now: Now) {
+    set_own(conditions, UNCLEAN_SHUTDOWN, end.unclean.is_some(), (end.reason(), end.message()), now);
+}
+
+/// Whether nobody would wait for the pods if the machine was stopped; upstream has no such condition. A node that always
+/// had its lock does not have it either.
+fn set_delay(conditions: &mut Vec<NodeCondition>, delay: &Result<(), String>, now: Now) {
+    match delay {
+        Err(why) => {
+            let message = format!("systemd-logind does not wait for this node's pods: {why}");
+            set_own(conditions, NO_DELAY, true, ("NoDelayLock", message), now);
+        }
+        Ok(()) if conditions.iter().any(|c| c.type_ == NO_DELAY) => {
+            let message = "systemd-logind waits for this node's pods".to_owned();
+            set_own(conditions, NO_DELAY, false, ("DelayLockHeld", message), now);
+        }
+        Ok(()) => {}
+    }
+}
+
+/// A condition that this node has beyond upstream's.
+fn set_own(
+    conditions: &mut Vec<NodeCondition>,
+    kind: &str,
+    is_so: bool,
+    (reason, message): (&str, String),
+    now: Now,
+) {
     let time = api_time(now.wall);
-    let condition = of_type(conditions, UNCLEAN_SHUTDOWN);
-    let status = if end.unclean.is_some() { "True" } else { "False" };
+    let condition = of_type(conditions, kind);
+    let status = if is_so { "True" } else { "False" };
     if condition.status != status {
         condition.last_transition_time = Some(time.clone());
     }
     condition.status = status.to_owned();
-    condition.reason = Some(end.reason().to_owned());
-    condition.message = Some(end.message());
+    condition.reason = Some(reason.to_owned());
+    condition.message = Some(message);
     condition.last_heartbeat_time = Some(time);
 }
 

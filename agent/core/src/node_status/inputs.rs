@@ -108,6 +108,8 @@ pub enum NodeInput {
     Shutdown(Result<(), String>),
     /// How the last boot ended.
     LastEnd(LastEnd),
+    /// Whether a stop of the machine would wait for the pods, or why not.
+    ShutdownDelay(Result<(), String>),
     /// Attachable volumes in use; `None` until the volume reconciler has looked at the disk.
     VolumesInUse(Option<Vec<String>>),
     /// Device plugins.
@@ -129,6 +131,7 @@ pub(super) struct Inputs {
     pub(super) storage: Result<(), String>,
     pub(super) shutdown: Result<(), String>,
     pub(super) last_end: Option<LastEnd>,
+    pub(super) shutdown_delay: Option<Result<(), String>>,
     pub(super) volumes_in_use: Option<Vec<String>>,
     pub(super) devices: DeviceResources,
     pub(super) soft: Option<String>,
@@ -166,6 +169,7 @@ impl Default for Inputs {
             storage: Ok(()),
             shutdown: Ok(()),
             last_end: None,
+            shutdown_delay: None,
             volumes_in_use: None,
             devices: DeviceResources::default(),
             soft: None,
@@ -204,6 +208,7 @@ impl Inputs {
             NodeInput::Storage(storage) => self.storage = storage,
             NodeInput::Shutdown(shutdown) => self.shutdown = shutdown,
             NodeInput::LastEnd(end) => self.last_end = Some(end),
+            NodeInput::ShutdownDelay(delay) => self.shutdown_delay = Some(delay),
             NodeInput::VolumesInUse(volumes) => self.volumes_in_use = volumes,
             NodeInput::Devices(devices) => self.devices = devices,
             NodeInput::SoftRequirements(soft) => self.soft = soft,

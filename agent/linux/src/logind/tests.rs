@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 use std::os::unix::net::UnixStream;
-use zbus::connection::Builder;
 use zbus::object_server::SignalEmitter;
 
 use super::*;

@@ -24,7 +24,7 @@ const MIRROR: &str = "stays-vm";
 const LOGIND: &str =
     "busctl call org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager";
 
-fn await_terminated(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
+pub(super) fn await_terminated(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), limit_s, &format!("{name} to end"), |all| {
         ensure_terminated(all.get(name)?).ok().map(drop)
@@ -41,7 +41,7 @@ fn await_started_anew(cluster: &Cluster, name: &str) -> Result<()> {
     })
 }
 
-fn delete(cluster: &Cluster, names: &[&str]) -> Result<()> {
+pub(super) fn delete(cluster: &Cluster, names: &[&str]) -> Result<()> {
     names.iter().try_for_each(|name| {
         cluster.kubectl(&["delete", "pod", name, "--wait=false"])?;
         await_pod_gone(cluster, name, 60)
@@ -83,8 +83,8 @@ fn await_node_ready(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// The Node's condition about the end of the last boot.
-fn ensure_last_end(cluster: &Cluster, status: &str, reason: &str) -> Result<()> {
+/// The Node's condition about the end of the last boot; answers its message.
+pub(super) fn ensure_last_end(cluster: &Cluster, status: &str, reason: &str) -> Result<String> {
     let client = cluster.client();
     let node = client.get::<Node>(&client.all(), VM)?.context("the Node")?;
     let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
@@ -92,7 +92,7 @@ fn ensure_last_end(cluster: &Cluster, status: &str, reason: &str) -> Result<()> 
     let found = found.context("no condition UncleanShutdown")?;
     let said = (found.status.as_str(), found.reason.as_deref());
     ensure!(said == (status, Some(reason)), "{found:?}");
-    Ok(())
+    Ok(found.message.unwrap_or_default())
 }
 
 /// What the node tells of the end of `boot`, which was not in order.
@@ -177,7 +177,7 @@ fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
 fn ensure_told_unclean(cluster: &Cluster, boot: &str) -> Result<()> {
     let said = unclean(cluster, boot)?;
     ensure!(said.contains("in the middle of its shutdown"), "{said}");
-    ensure_last_end(cluster, "True", "ShutdownCutShort")
+    ensure_last_end(cluster, "True", "ShutdownCutShort").map(drop)
 }
 
 /// Has the kernel die; answers the id of the boot that ended so.

@@ -221,6 +221,25 @@ fn ready_and_addresses_are_reported_at_once_and_pressure_in_the_next_cycle() {
 }
 
 #[test]
+fn a_lost_delay_lock_is_a_condition_and_one_that_was_never_lost_is_none() {
+    let found = |w: &mut World| {
+        w.run(seconds(11), &mut peace());
+        let conditions = w.node()["status"]["conditions"].as_array().unwrap().clone();
+        let ours: Vec<_> = conditions.iter().filter(|c| c["type"] == "ShutdownNotDelayed").collect();
+        ours.iter().map(|c| format!("{} {} {}", c["status"], c["reason"], c["message"])).collect::<Vec<_>>()
+    };
+    let mut w = World::started();
+    w.input(NodeInput::ShutdownDelay(Ok(())), &mut peace());
+    assert_eq!(found(&mut w), [""; 0]);
+    w.input(NodeInput::ShutdownDelay(Err("no bus".into())), &mut peace());
+    let lost = r#""True" "NoDelayLock" "systemd-logind does not wait for this node's pods: no bus""#;
+    assert_eq!(found(&mut w), [lost]);
+    w.input(NodeInput::ShutdownDelay(Ok(())), &mut peace());
+    let held = r#""False" "DelayLockHeld" "systemd-logind waits for this node's pods""#;
+    assert_eq!(found(&mut w), [held]);
+}
+
+#[test]
 fn a_runtime_that_stops_answering_is_down_after_half_a_minute() {
     let mut w = World::started();
     w.silent = true;

@@ -29,8 +29,9 @@ const PROC: &str = "/proc";
 const LEVELS: usize = 3;
 /// The list of a cgroup's processes.
 const PROCESSES: &str = "cgroup.procs";
-/// The interface that leads out of a pod, whichever network plugin made it. Upstream: `defaultNetworkInterfaceName`.
-const POD_INTERFACE: &str = "eth0";
+/// The interface whose figures stand for all of a pod or of the node; one without it tells its interfaces only. Upstream:
+/// `defaultNetworkInterfaceName`.
+const DEFAULT_INTERFACE: &str = "eth0";
 
 /// What to read.
 #[derive(Clone, Debug)]
@@ -81,7 +82,7 @@ fn snapshot_of(root: &Path, proc: &Path, question: &Question) -> Result<Snapshot
     let system = if question.extent == Extent::Resource { &[][..] } else { &question.system };
     let system = system.iter().filter_map(|(name, path)| Some((*name, reader.usage_at(path)?)));
     let system = system.filter(|(_, usage)| usage.cpu.total_ns.is_some()).collect();
-    let network = whole.then(|| network(proc, "self", default_interface(), question.at)).flatten();
+    let network = whole.then(|| network(proc, "self", question.at)).flatten();
     Ok(Snapshot { node, network, system, groups, pods })
 }
 
@@ -89,7 +90,7 @@ fn snapshot_of(root: &Path, proc: &Path, question: &Question) -> Result<Snapshot
 #[must_use]
 pub fn node(at: Wall) -> (Usage, Option<Network>) {
     let proc = Path::new(PROC);
-    (host::usage(at, |name| read(proc, name)), network(proc, "self", default_interface(), at))
+    (host::usage(at, |name| read(proc, name)), network(proc, "self", at))
 }
 
 /// A container's processes, whatever the hierarchies are.
@@ -127,7 +128,7 @@ pub fn processes() -> BTreeMap<String, Processes> {
 /// Counters of the network namespace that a process of a pod is in.
 #[must_use]
 pub fn network_of_process(pid: u32, at: Wall) -> Option<Network> {
-    network(Path::new(PROC), &pid.to_string(), POD_INTERFACE.to_owned(), at)
+    network(Path::new(PROC), &pid.to_string(), at)
 }
 
 /// The cgroup of a process in the unified hierarchy; `self` for this one.
@@ -152,19 +153,16 @@ pub fn boot_time() -> Option<Wall> {
     host::boot_time(&read(Path::new(PROC), "stat")?)
 }
 
-fn default_interface() -> String {
-    crate::network::default_interface().unwrap_or_default()
-}
-
-fn network(proc: &Path, process: &str, default: String, at: Wall) -> Option<Network> {
+fn network(proc: &Path, process: &str, at: Wall) -> Option<Network> {
     let text = read(&proc.join(process), "net/dev")?;
+    let default = DEFAULT_INTERFACE.to_owned();
     Some(Network { at, default, interfaces: host::interfaces(&text) })
 }
 
 /// All of a pod's containers share its network: the first process of any of them will do.
 fn network_of_pod(proc: &Path, pod: &PodUsage, at: Wall) -> Option<Network> {
     let pid = pod.containers.iter().find_map(|(_, usage)| usage.tasks.first)?;
-    network(proc, &pid.to_string(), POD_INTERFACE.to_owned(), at)
+    network(proc, &pid.to_string(), at)
 }
 
 struct Reader<'a> {

@@ -23,14 +23,6 @@ pub fn host_network(resolve: Option<&str>) -> HostNetwork {
     }
 }
 
-/// The interface of the default route, IPv4 first.
-#[must_use]
-pub fn default_interface() -> Option<String> {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let v4 = default_interfaces_v4(&read("/proc/net/route")).into_iter().next();
-    v4.or_else(|| default_interfaces_v6(&read("/proc/net/ipv6_route")).into_iter().next())
-}
-
 /// The node's own addresses, the primary first: those of the default route's interface, of another one if
 /// there is no default route; at most one of each family. Empty before the network is configured.
 #[must_use]

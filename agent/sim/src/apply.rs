@@ -88,8 +88,12 @@ impl World {
             Effect::FetchObjects { objects } => {
                 return (Ok(EffectOk::Objects(self.fetch_objects(key, objects))), Duration::ZERO);
             }
+            // Files, or calls that PID 1 takes in order: one of an agent that died does not overtake its successor's.
+            Effect::EnsureCgroup { .. } if call.incarnation != self.incarnation => {
+                return (Ok(EffectOk::Done), Duration::ZERO);
+            }
             Effect::EnsureCgroup { cgroup, actuates } => {
-                if let Some(own) = actuates.as_deref().filter(|_| call.incarnation == self.incarnation) {
+                if let Some(own) = actuates {
                     self.actuate(key, None, own);
                 }
                 self.set_cgroup(key, cgroup);

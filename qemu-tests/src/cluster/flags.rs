@@ -33,6 +33,8 @@ pub struct Settings {
     pub certificate_lifetime: Duration,
     /// How long a node may be silent before its Ready condition becomes Unknown.
     pub node_monitor_grace: Duration,
+    /// Pods get the token of their service account as a volume without asking for it.
+    pub service_account_tokens: bool,
 }
 
 impl Default for Settings {
@@ -41,6 +43,7 @@ impl Default for Settings {
         Settings {
             certificate_lifetime: Duration::from_secs(365 * 24 * 3600),
             node_monitor_grace: Duration::from_secs(50),
+            service_account_tokens: true,
         }
     }
 }
@@ -91,9 +94,9 @@ pub fn etcd(files: &Files<'_>) -> Vec<String> {
 
 /// kube-apiserver.
 #[must_use]
-pub fn apiserver(files: &Files<'_>) -> Vec<String> {
+pub fn apiserver(files: &Files<'_>, settings: Settings) -> Vec<String> {
     let pki = files.pki;
-    vec![
+    let mut flags = vec![
         flag("advertise-address", ADDRESS),
         flag("secure-port", PORT),
         flag("etcd-servers", "http://127.0.0.1:2379"),
@@ -133,7 +136,11 @@ pub fn apiserver(files: &Files<'_>) -> Vec<String> {
         file("audit-log-path", files.audit_log),
         // Requests of a node are counted and judged from this file as soon as they are answered.
         flag("audit-log-mode", "blocking"),
-    ]
+    ];
+    if !settings.service_account_tokens {
+        flags.push(flag("disable-admission-plugins", "ServiceAccount"));
+    }
+    flags
 }
 
 /// kube-controller-manager with every controller, those of bootstrapping too.
@@ -192,7 +199,12 @@ mod tests {
             controller_manager: Path::new("/c"),
             scheduler: Path::new("/s"),
         };
-        let all = apiserver(&files);
+        let without = Settings { service_account_tokens: false, ..Settings::default() };
+        let said = |settings| {
+            apiserver(&files, settings).contains(&"--disable-admission-plugins=ServiceAccount".to_owned())
+        };
+        assert_eq!([Settings::default(), without].map(said), [false, true]);
+        let all = apiserver(&files, Settings::default());
         for want in ["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"] {
             assert!(all.iter().any(|f| f == want), "{want}");
         }

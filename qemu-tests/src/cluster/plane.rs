@@ -377,7 +377,7 @@ fn start_programs(
     let argv = |program: &Path, args: Vec<String>| [vec![program.display().to_string()], args].concat();
     let all = [
         ("etcd", argv(programs.etcd(), flags::etcd(&files))),
-        (APISERVER, argv(&programs.path(APISERVER), flags::apiserver(&files))),
+        (APISERVER, argv(&programs.path(APISERVER), flags::apiserver(&files, settings))),
         (
             CONTROLLER_MANAGER,
             argv(&programs.path(CONTROLLER_MANAGER), flags::controller_manager(&files, settings)),

@@ -42,8 +42,8 @@ const UNIT: &str = "suite.service";
 const SPEC: &str = "os: Linux\n";
 /// Port of the kubelet that the suite asks without an identity.
 const READ_ONLY_PORT: u16 = 10255;
-/// How often its output is looked at.
-const LOOK: Duration = Duration::from_secs(3);
+/// How often its output is looked at, seconds.
+const LOOK_S: u64 = 3;
 /// At most so much of its output at once, bytes: the shell is a serial port.
 const PIECE: u64 = 128 * 1024;
 
@@ -55,7 +55,9 @@ pub(super) fn run(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<
     let (program, suite) = (programs::node_suite(run)?, programs::suite(run)?);
     let artefacts = artefacts(run)?;
     let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
-    let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
+    // As the suite's own API server: a test wants a pod to have the volumes that it asks for and no others.
+    let settings = Settings { service_account_tokens: false, ..Settings::default() };
+    let mut cluster = Cluster::start(run, &artefacts, settings)?;
     let dir = artefacts.join("images");
     images::make(run, &dir, &suite, &wanted)?;
     registry::serve_in(cluster.pid()?, PORT, &dir)?;
@@ -157,7 +159,7 @@ fn watch(shell: &mut Shell, log: &Path) -> Result<()> {
         if is_over {
             return log.flush().context("write the suite's output");
         }
-        std::thread::sleep(LOOK);
+        shell.run(&format!("sleep {LOOK_S}"), Duration::from_secs(60 + LOOK_S))?;
     }
 }
 

@@ -57,7 +57,7 @@ fn summary(inputs: Inputs<'_>) -> Summary {
     let all = measured.is_some();
     let system = snapshot.system.iter().map(|(name, usage)| ContainerStats {
         name: (*name).to_owned(),
-        start_time: inputs.started.filter(|_| *name == "kubelet").map(time::text),
+        start_time: if *name == "kubelet" { inputs.started } else { usage.created }.map(time::text),
         usage: usage_stats(usage, all),
         rootfs: None,
         logs: None,

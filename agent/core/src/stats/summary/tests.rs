@@ -74,7 +74,10 @@ fn snapshot() -> Snapshot {
     Snapshot {
         node: usage(10),
         network: Some(Network { default: "ens3".to_owned(), ..network() }),
-        system: vec![("kubelet", usage(1)), ("pods", usage(3))],
+        system: vec![
+            ("kubelet", usage(1)),
+            ("pods", Usage { created: Some(Wall(AT.0 - 3_000_000_000)), ..usage(3) }),
+        ],
         pods: vec![pod],
         ..Snapshot::default()
     }

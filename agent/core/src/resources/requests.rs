@@ -23,8 +23,10 @@ pub const HUGEPAGES_PREFIX: &str = "hugepages-";
 
 type List = BTreeMap<String, ApiQuantity>;
 
+/// An amount below zero counts as none: it would make room for others that is not there. The API server refuses it, what
+/// comes around it may not.
 fn get(list: Option<&List>, resource: &str) -> Option<Quantity> {
-    Quantity::parse(&list?.get(resource)?.0).ok()
+    Some(Quantity::parse(&list?.get(resource)?.0).ok()?.max(Quantity::ZERO))
 }
 
 /// `resources.requests[resource]`.
@@ -179,6 +181,18 @@ mod tests {
 
     fn pod(value: serde_json::Value) -> Pod {
         serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn an_amount_below_zero_makes_no_room() {
+        let pod = pod(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {
+        "overhead": {"cpu": "-1e400"},
+        "containers": [
+            {"name": "a", "resources": {"requests": {"cpu": "400m", "memory": "-1Gi"}}},
+            {"name": "b", "resources": {"requests": {"cpu": "-300m", "memory": "1Mi"}}},
+        ]}}));
+        assert_eq!(pod_request(&pod, CPU).milli_value(), 400);
+        assert_eq!(pod_request(&pod, MEMORY).value(), 1 << 20);
     }
 
     #[test]

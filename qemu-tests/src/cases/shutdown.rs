@@ -3,6 +3,7 @@
 
 mod bus;
 mod elsewhere;
+mod hung;
 mod interrupted;
 mod kept;
 
@@ -53,6 +54,19 @@ pub const CASES: &[Case] = &[
         "the bus is restarted, and killed twice: logind and the lock are back within a bound, and systemctl reboot ends \
          pods in order",
         bus::restart,
+    ),
+    HERE.case(
+        "shutdown/bus-away",
+        75,
+        "systemctl reboot without bus and logind: pods end in order while the agent's unit stops, told and written",
+        bus::away,
+    ),
+    HERE.case(
+        "shutdown/hung",
+        90,
+        "a pod whose shim hangs and a unit that never stops: the machine starts again within its time, and the next boot \
+         says who was left",
+        hung::hung,
     ),
     HERE.case(
         "shutdown/cut-short",

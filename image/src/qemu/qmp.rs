@@ -7,6 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+/// How long QEMU may take to answer.
+const ANSWER: Duration = Duration::from_secs(30);
+
 /// A connection past its greeting.
 pub struct Qmp {
     reader: BufReader<UnixStream>,
@@ -31,7 +34,7 @@ impl Qmp {
     /// # Errors
     /// If the peer does not speak QMP.
     pub fn new(stream: UnixStream) -> Result<Qmp> {
-        stream.set_read_timeout(Some(Duration::from_secs(30))).context("set a time limit")?;
+        stream.set_read_timeout(Some(ANSWER)).context("set a time limit")?;
         let mut qmp = Qmp { reader: BufReader::new(stream.try_clone()?), writer: stream, events: Vec::new() };
         let greeting = qmp.read()?;
         anyhow::ensure!(greeting.get("QMP").is_some(), "no QMP greeting: {greeting}");
@@ -51,6 +54,7 @@ impl Qmp {
     /// # Errors
     /// QEMU's error, or silence for 30 s.
     pub fn execute(&mut self, command: &str) -> Result<Value> {
+        self.writer.set_read_timeout(Some(ANSWER)).context("set a time limit")?;
         writeln!(self.writer, "{}", json!({ "execute": command })).context("write to QMP")?;
         loop {
             let answer = self.read()?;
@@ -87,9 +91,14 @@ impl Qmp {
         }
     }
 
-    /// Forgets events so far.
-    pub fn forget_events(&mut self) {
+    /// Forgets events so far, those too that nobody has read yet: they come before the next answer.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`].
+    pub fn forget_events(&mut self) -> Result<()> {
+        self.execute("query-status")?;
         self.events.clear();
+        Ok(())
     }
 }
 
@@ -109,6 +118,7 @@ mod tests {
                 "{\"return\": {}}\n",
                 "{\"event\": \"RESET\"}\n{\"return\": {\"status\": \"running\"}}\n",
                 "{\"error\": {\"desc\": \"no\"}}\n",
+                "{\"event\": \"RESET\"}\n{\"return\": {}}\n{\"event\": \"SHUTDOWN\"}\n",
             ] {
                 line.clear();
                 reader.read_line(&mut line).unwrap();
@@ -119,6 +129,10 @@ mod tests {
         assert_eq!(qmp.execute("query-status").unwrap()["status"], "running");
         assert!(qmp.execute("bogus").unwrap_err().to_string().contains("no"));
         qmp.await_event("RESET", Duration::from_secs(1)).unwrap();
+        // One that came before and was not read yet is an old one all the same.
+        qmp.forget_events().unwrap();
         fake.join().unwrap();
+        qmp.await_event("SHUTDOWN", Duration::from_secs(1)).unwrap();
+        assert!(qmp.await_event("RESET", Duration::from_secs(1)).is_err());
     }
 }

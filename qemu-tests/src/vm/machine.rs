@@ -216,7 +216,7 @@ impl Vm {
     /// # Errors
     /// QEMU's.
     pub fn reset(&mut self) -> Result<()> {
-        self.qmp.forget_events();
+        self.qmp.forget_events()?;
         // Stopped first: nothing of the old boot can come after the mark.
         self.qmp.execute("stop")?;
         self.boot_from = self.host.len();
@@ -247,7 +247,7 @@ impl Vm {
     /// # Errors
     /// If it does not get so far.
     pub fn restarts(&mut self, command: &str, limit_s: u64) -> Result<()> {
-        self.qmp.forget_events();
+        self.qmp.forget_events()?;
         self.shell()?.tell(command)?;
         self.qmp.await_event("RESET", Duration::from_secs(limit_s))?;
         // The next boot needs a second to its first word.

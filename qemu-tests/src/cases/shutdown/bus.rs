@@ -99,8 +99,6 @@ pub(super) fn away(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.vm()?.restarts("systemctl reboot", OFF_LIMIT_S)?;
     say::line(format!("  {VM} started again after {:.1} s without a bus", asked.elapsed().as_secs_f64()));
     await_boot(cluster, vm, &before)?;
-    let words =
-        "journalctl -b -1 -u orlop-agent.service -o cat --no-pager | grep \"nobody waited for the pods\"";
-    vm.vm()?.shell()?.must(words)?;
+    // Nobody but the agent, in its own stop, can have ended them in order.
     ensure_three_ended(cluster, vm, &before)
 }

@@ -268,7 +268,7 @@ mod tests {
             (json!({"name": "i", "mountPath": "/x", "subPathExpr": "$(NONE)"}), "missing value for NONE"),
             (json!({"name": "j", "mountPath": "/x"}), "volume \"j\""),
         ] {
-            let pod = super::tests::pod(json!([mount]), "");
+            let pod = tests::pod(json!([mount]), "");
             let error = built(&pod, &node).unwrap_err();
             assert!(error.message.contains(words), "{error}");
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 
-use super::state::Worker;
+use super::state::{Worker, is_over};
 use super::{ManagerAction, PodManager, tell};
 use crate::allocation::resize::{self, Change, DEFERRED, PendingResize, Refusal, Waiting};
 use crate::allocation::{Allocations, PodAllocation, message};
@@ -205,6 +205,8 @@ impl PodManager {
             self.allocating.trigger = Some("pod_updated");
         }
         if let Some(worker) = self.workers.get_mut(&uid) {
+            // Of a pod that is taken down since before this agent, this is the first that it hears.
+            worker.ended |= worker.pod.is_none() && is_over(new);
             worker.pod = Some(self.allocating.allocated(new));
             self.tell_desired(&uid, new, out);
         }

@@ -48,7 +48,6 @@ use crate::pod_source::{PodOp, PodUpdate, Source};
 use crate::pod_worker::{KillReason, PodEvent, TerminatingRecord, WorkerContext};
 use crate::runtime::observed::PodSnapshot;
 use crate::runtime::{PodKey, PodUid};
-use crate::status::Phase;
 use crate::time::{Mono, Now};
 use crate::types::pod::{self, CONFIG_MIRROR};
 
@@ -59,7 +58,7 @@ use allocating::Allocating;
 use node_view::NodeView;
 use preemption::Preemption;
 use shutdown::Shutdown;
-use state::{Names, Worker};
+use state::{Names, Worker, is_over};
 
 /// What the manager reacts to.
 #[derive(Clone, Debug)]
@@ -299,6 +298,7 @@ impl PodManager {
             self.occupy_unknown(&key.uid);
             if let Some(pod) = self.desired.get(&key.uid).map(Arc::clone) {
                 if let Some(worker) = self.workers.get_mut(&key.uid) {
+                    worker.ended = is_over(&pod);
                     worker.pod = Some(self.allocating.allocated(&pod));
                     worker.leaving = true;
                 }
@@ -325,7 +325,7 @@ impl PodManager {
             if pod::is_static(&pod) {
                 self.take_down_predecessors(&key, out);
             }
-            let over = pod.status.as_ref().and_then(Phase::end).is_some();
+            let over = is_over(&pod);
             let held =
                 self.names.is_taken(&key) || self.preemption.holds_up(&uid) || self.shutdown.holds_up(&pod);
             if held || self.node.must_be_heard_for(&pod) {

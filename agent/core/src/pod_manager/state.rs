@@ -9,6 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::runtime::PodKey;
+use crate::status::Phase;
 
 /// A pod that has a worker.
 #[derive(Clone, Debug)]
@@ -38,6 +39,11 @@ impl Worker {
     pub(super) fn pod(&self) -> Option<&Pod> {
         self.pod.as_deref()
     }
+}
+
+/// An agent brought the pod to its end, and told so: it runs no more and needs no room.
+pub(super) fn is_over(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(Phase::end).is_some()
 }
 
 /// Full names and how many workers hold each.

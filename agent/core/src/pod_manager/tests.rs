@@ -339,6 +339,24 @@ fn what_is_over_in_the_api_needs_no_room_of_a_new_agent() {
         let late = Arc::new(Pod { metadata: pod("d", "d", "api").metadata.clone(), ..(*over).clone() });
         let after = step(&mut m, update(PodOp::Add, Source::Api, &[&late]));
         assert_eq!(after, "+d@0 d:desired");
+        // Nor is one whose taking down was begun before this agent, whether it hears of the pod or of the runtime first.
+        for listed_first in [true, false] {
+            let record = TerminatingRecord {
+                pod: pod::key(&over),
+                reason: KillReason::Ended,
+                grace_s: 5,
+                since: Wall(1),
+                remove: false,
+            };
+            let leftovers = Leftovers { records: vec![record], fence_until: Mono(7), ..Leftovers::default() };
+            let mut m = manager(&[Source::Api], leftovers);
+            step(&mut m, ManagerEvent::Node(None));
+            let pods = update(PodOp::Add, Source::Api, &[&over, &b, &c]);
+            let list = listed(&[&over, &b, &c]);
+            let events = if listed_first { [list, pods] } else { [pods, list] };
+            let said = events.map(|event| step(&mut m, event)).join(" ");
+            assert!(said.contains("+b@0 b:desired +c@0 c:desired"), "{said}");
+        }
     }
 }
 

@@ -120,7 +120,11 @@ fn empty_dirs() {
         assert_eq!(medium, Medium::Memory(bytes), "{source}");
     }
     let huge = of(json!({"name": "v", "emptyDir": {"medium": "HugePages"}}), json!([]));
-    assert_eq!(huge.unwrap_err(), "unknown storage medium \"HugePages\"");
+    let none =
+        "medium HugePages: hugePages storage requested, but there is no resource request for huge pages";
+    assert_eq!(huge.unwrap_err(), none);
+    let odd = of(json!({"name": "v", "emptyDir": {"medium": "Tape"}}), json!([]));
+    assert_eq!(odd.unwrap_err(), "unknown storage medium \"Tape\"");
 }
 
 #[test]
@@ -130,7 +134,7 @@ fn host_paths_and_unknown_types() {
     assert_eq!((set_up.path.as_str(), &set_up.work), ("/srv", &Work::HostPath(HostPathType::Socket)));
     let bad = of(json!({"name": "v", "hostPath": {"path": "/srv", "type": "x"}}));
     assert_eq!(bad.unwrap_err(), "x is an invalid volume type");
-    let none = of(json!({"name": "v", "nfs": {"server": "s", "path": "/"}}));
+    let none = of(json!({"name": "v", "iscsi": {"targetPortal": "t", "iqn": "i", "lun": 0}}));
     assert_eq!(none.unwrap_err(), "no volume plugin matched");
 }
 

@@ -180,6 +180,16 @@ fn ensure_told_unclean(cluster: &Cluster, boot: &str) -> Result<()> {
     ensure_last_end(cluster, "True", "ShutdownCutShort").map(drop)
 }
 
+/// The pod's containers are being stopped: this pod's, not those of one that had its name in a case before.
+fn await_killing(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
+    let client = cluster.client();
+    let pod = client.get::<Pod>(&client.of("default"), name)?.with_context(|| format!("{name} is gone"))?;
+    let is = |e: &Event| e.reason.as_deref() == Some("Killing") && e.involved_object.uid == pod.metadata.uid;
+    client.wait::<Event, _>(&client.of("default"), limit_s, &format!("{name} to be killed"), |all| {
+        all.values().any(is).then_some(())
+    })
+}
+
 /// Has the kernel die; answers the id of the boot that ended so.
 fn panic(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
     let boot = boot_id(cluster)?;
@@ -226,7 +236,7 @@ pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.vm()?.shell()?.tell("systemctl reboot")?;
     await_terminated(cluster, "quick", 60)?;
     // Its group is next when nothing of the others is left, volumes included.
-    await_event(cluster, "Killing", "vital", 60)?;
+    await_killing(cluster, "vital", 60)?;
     let boot = cut(cluster, vm)?;
     ensure_told_unclean(cluster, &boot)?;
     await_terminated(cluster, "vital", 60)?;

@@ -84,7 +84,9 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
     let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
     let (mut vm, mut native) = (None, None);
     if options.vm {
-        vm = Some(booted(&mut cluster, &artefacts, &suite, &wanted)?);
+        let mut plugged = plugged(&mut cluster, &artefacts, &suite, &wanted)?;
+        boot(&mut plugged, &cluster)?;
+        vm = Some(plugged);
     } else {
         let agent = if options.upstream { programs::kubelet(run)? } else { built::agent(run, false)? };
         let mut node = cluster.start_node(&artefacts, NODE, agent)?;
@@ -126,19 +128,24 @@ fn told(artefacts: &Path, report: &[u8]) -> Result<Counts> {
     Ok(report::counts(&results))
 }
 
-/// A VM of the image that is built, whose containerd finds the suite's images in the plane's network.
-fn booted(cluster: &mut Cluster, artefacts: &Path, suite: &Suite, wanted: &str) -> Result<VmNode> {
+/// A VM of the image that is built, whose containerd finds the suite's images in the plane's network; not booted yet.
+fn plugged(cluster: &mut Cluster, artefacts: &Path, suite: &Suite, wanted: &str) -> Result<VmNode> {
     let dir = artefacts.join("images");
     images::make(cluster.run(), &dir, suite, wanted)?;
     registry::serve_in(cluster.pid()?, PORT, &dir)?;
     let mut vm = VmNode::plug(cluster, artefacts, NODE)?;
     vm.give_memory(MEMORY_MIB);
     vm.mirror(images::REGISTRY, &format!("http://{ADDRESS}:{PORT}"));
+    Ok(vm)
+}
+
+/// Boots it until it is Ready.
+fn boot(vm: &mut VmNode, cluster: &Cluster) -> Result<()> {
     vm.boot(Some(cluster.token()))?;
     vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
     vm.give_range(cluster)?;
     await_ready(cluster, NODE, READY_LIMIT_S)?;
-    Ok(vm)
+    Ok(())
 }
 
 /// ginkgo with the suite, in the plane's network namespace: pods and nodes are reached from there.

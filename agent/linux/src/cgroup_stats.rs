@@ -244,7 +244,9 @@ impl Reader<'_> {
     }
 
     fn usage_at(&mut self, path: &str) -> Option<Usage> {
-        Some(self.usage(&CgroupDir::open(self.root, path)?))
+        let dir = CgroupDir::open(self.root, path)?;
+        // The summary tells since when the parts of the node are there, of pods and containers it knows by their statuses.
+        Some(Usage { created: dir.created(), ..self.usage(&dir) })
     }
 
     /// Of cgroups that consist of others, processes are not told: there they are counted.

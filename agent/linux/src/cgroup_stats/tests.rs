@@ -84,6 +84,8 @@ fn pods_of_every_class_are_found_with_their_containers() {
     assert!(inside.path.ends_with(&format!("pod1_2.slice/cri-containerd-{id}.scope")), "{}", inside.path);
     let groups: Vec<&str> = found.groups.iter().map(|group| group.path.as_str()).collect();
     assert_eq!(groups, ["/kubepods.slice", "/kubepods.slice/kubepods-burstable.slice"]);
+    let summary = snapshot_of(root.path(), proc.path(), &question(Extent::Summary)).unwrap();
+    assert!(summary.system.iter().all(|(_, usage)| usage.created.is_some()), "{:?}", summary.system);
     let less = snapshot_of(root.path(), proc.path(), &question(Extent::Resource)).unwrap();
     assert!(less.system.is_empty() && less.pods.iter().all(|pod| pod.network.is_none()));
 }

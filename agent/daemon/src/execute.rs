@@ -287,9 +287,9 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 });
                 made.await.map_or_else(|| Err(gave_up("the agent stops")), |made| made.map_err(error))
             }
-            Effect::RemovePodDirs => {
+            Effect::RemovePodDirs { keep_logs } => {
                 let (at, key) = (self.dirs.clone(), key.clone());
-                self.on_disk(move || at.remove(&key)).await
+                self.on_disk(move || at.remove(&key, keep_logs)).await
             }
             Effect::ResolveClaim { claim } => {
                 Ok(EffectOk::Claim(self.sources.claim(claim).await.map(Box::new)))
@@ -471,7 +471,7 @@ fn changes_runtime(effect: &Effect) -> bool {
         | Effect::RemoveContainer { .. }
         | Effect::Resize { .. } => true,
         Effect::CreatePodDirs { .. }
-        | Effect::RemovePodDirs
+        | Effect::RemovePodDirs { .. }
         | Effect::ResolveClaim { .. }
         | Effect::SetUpVolume { .. }
         | Effect::TearDownVolumes

@@ -181,17 +181,20 @@ impl PodDirs {
         one_of(&self.volumes, uid.as_str().as_bytes())
     }
 
-    /// Removes both directories of a pod, what is mounted there first. Missing ones are a success.
+    /// Removes both directories of a pod (that of its logs only unless `keep_logs`), what is mounted there first. Missing ones
+    /// are a success.
     ///
     /// # Errors
     /// A mount that is in use, with its path, or the kernel's refusal.
-    pub fn remove(&self, key: &PodKey) -> Result<(), DriverError> {
+    pub fn remove(&self, key: &PodKey, keep_logs: bool) -> Result<(), DriverError> {
         let own = self.pod_dir(&key.uid)?;
         volumes::nfs::end_below(&own, volumes::nfs::UNMOUNT_LIMIT)?;
         let _one = self.lock(&key.uid);
         volumes::unmount_below(&own)?;
-        for logs in self.log_dirs(&key.uid)? {
-            remove_tree(&logs)?;
+        if !keep_logs {
+            for logs in self.log_dirs(&key.uid)? {
+                remove_tree(&logs)?;
+            }
         }
         self.links.sync(&key.uid, &BTreeMap::new())?;
         remove_tree(&own)?;
@@ -425,9 +428,12 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&p.own), mode(&p.own.join("volumes")), mode(&p.logs)), (0o750, 0o700, 0o755));
         let nameless = PodKey { namespace: "".into(), name: "".into(), uid: key().uid };
-        p.dirs.remove(&nameless).unwrap();
+        p.dirs.remove(&nameless, true).unwrap();
+        assert!(!p.own.exists() && p.logs.exists(), "its logs are to be counted on from");
+        make("three");
+        p.dirs.remove(&nameless, false).unwrap();
         assert!(!p.own.exists() && !p.logs.exists());
-        p.dirs.remove(&nameless).unwrap();
+        p.dirs.remove(&nameless, false).unwrap();
     }
 
     #[test]
@@ -463,7 +469,7 @@ mod tests {
                 "{uid:?}"
             );
             let key = PodKey { uid: uid.into(), ..key() };
-            assert_eq!(p.dirs.remove(&key).unwrap_err().class, Class::Invalid, "{uid:?}");
+            assert_eq!(p.dirs.remove(&key, false).unwrap_err().class, Class::Invalid, "{uid:?}");
         }
     }
 
@@ -487,7 +493,7 @@ mod tests {
         let (uids, records) = p.dirs.scan().unwrap();
         assert_eq!(uids, ["u-1", "u-2", "u-3"].map(PodUid::from).into());
         assert_eq!(records, [record]);
-        p.dirs.remove(&key()).unwrap();
+        p.dirs.remove(&key(), false).unwrap();
         assert!(p.dirs.scan().unwrap().1.is_empty());
     }
 }

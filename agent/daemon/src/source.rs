@@ -135,9 +135,11 @@ async fn follow(path: &Path, to: &Sender<FileEvent>) -> Result<(), agent_linux::
     let mut watch = PathWatch::new(path)?;
     loop {
         let change = watch.changed().await?;
-        let hints = change.names.into_iter().map(Some).chain(change.everything.then_some(None));
-        for hint in hints {
-            if !to.send(FileEvent::Changed(hint)) {
+        let removed = change.removed.into_iter().map(FileEvent::Removed);
+        let changed = change.names.into_iter().map(Some).chain(change.everything.then_some(None));
+        // What was removed and is there again was removed before.
+        for hint in removed.chain(changed.map(FileEvent::Changed)) {
+            if !to.send(hint) {
                 return Ok(());
             }
         }
@@ -189,6 +191,7 @@ impl Coalesce for FileEvent {
     fn relation(&self, newer: &Self) -> Relation {
         match (self, newer) {
             (FileEvent::Changed(a), FileEvent::Changed(b)) if a == b => Relation::Supersedes,
+            (FileEvent::Removed(a), FileEvent::Removed(b)) if a == b => Relation::Supersedes,
             (FileEvent::Tick, FileEvent::Tick) => Relation::Supersedes,
             // A hint that comes after an answer is about what the answer may not have seen.
             (FileEvent::Listed(_) | FileEvent::Read { .. }, _)

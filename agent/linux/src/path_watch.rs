@@ -35,6 +35,8 @@ pub struct WatchError {
 pub struct Change {
     /// Files of the directory, by name.
     pub names: BTreeSet<String>,
+    /// Those that were removed or moved away, also if there is one of the name again.
+    pub removed: BTreeSet<String>,
     /// Anything: the path itself came or went, or the kernel lost events.
     pub everything: bool,
 }
@@ -127,7 +129,9 @@ impl PathWatch {
         match &armed.role {
             Role::Content if content_counts(&armed.directory, &event) => match &event.name {
                 Some(name) => {
-                    change.names.insert(name.to_string_lossy().into_owned());
+                    let gone = event.mask.intersects(EventMask::DELETE | EventMask::MOVED_FROM);
+                    let names = if gone { &mut change.removed } else { &mut change.names };
+                    names.insert(name.to_string_lossy().into_owned());
                 }
                 None => change.everything = true,
             },
@@ -245,11 +249,15 @@ mod tests {
         std::fs::write(&file, "x").unwrap();
         assert_eq!(soon(&mut watch).await.names.into_iter().collect::<Vec<_>>(), ["a.yaml"]);
         std::fs::rename(&file, dir.path().join("b.yaml")).unwrap();
-        assert_eq!(soon(&mut watch).await.names.into_iter().collect::<Vec<_>>(), ["a.yaml", "b.yaml"]);
+        let named = |name: &str| BTreeSet::from([name.to_owned()]);
+        let moved = Change { names: named("b.yaml"), removed: named("a.yaml"), everything: false };
+        assert_eq!(soon(&mut watch).await, moved);
         std::os::unix::fs::symlink("b.yaml", &file).unwrap();
         soon(&mut watch).await;
         std::fs::remove_file(&file).unwrap();
-        soon(&mut watch).await;
+        std::fs::write(&file, "x").unwrap();
+        let replaced = Change { names: named("a.yaml"), removed: named("a.yaml"), everything: false };
+        assert_eq!(soon(&mut watch).await, replaced, "both are told");
         std::fs::write(dir.path().join(".b.yaml.swp"), "x").unwrap();
         assert!(quiet(&mut watch).await, "dot-files do not count");
     }

@@ -104,7 +104,8 @@ impl<A: ApiServer> Guard<A> {
         let certificate = {
             let authorities = self.authorities.borrow();
             let now = (self.clock)().wall;
-            authorities.as_ref().map_or(CertificateClaim::None, |a| a.judge(chain, now))
+            let uids = self.policy.certificate_uids;
+            authorities.as_ref().map_or(CertificateClaim::None, |a| a.judge(chain, now, uids))
         };
         let header = request.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = header.and_then(bearer_token);

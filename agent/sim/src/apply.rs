@@ -72,12 +72,12 @@ impl World {
                 self.disk.dirs.insert(key.uid.clone());
                 return (Ok(self.files_of(&key.uid, log_of.as_deref())), Duration::ZERO);
             }
-            Effect::RemovePodDirs => {
+            Effect::RemovePodDirs { keep_logs } => {
                 self.tear_down_volumes(&key.uid);
                 self.disk.dirs.remove(&key.uid);
                 self.disk.records.remove(&key.uid);
                 self.disk.actuated.remove(&key.uid);
-                self.disk.logs.retain(|(uid, _), _| *uid != key.uid);
+                self.disk.logs.retain(|(uid, _), _| *keep_logs || *uid != key.uid);
                 // Its history on this node ends here, even if the agent dies before it can say so.
                 self.checks.note(self.queue.now(), &TraceEvent::PodForgotten { pod: key.uid.clone() });
                 return (Ok(EffectOk::Done), Duration::ZERO);

@@ -30,7 +30,7 @@ impl Ask {
             matches!(
                 e,
                 Effect::CreatePodDirs { .. }
-                    | Effect::RemovePodDirs
+                    | Effect::RemovePodDirs { .. }
                     | Effect::ResolveClaim { .. }
                     | Effect::SetUpVolume { .. }
                     | Effect::TearDownVolumes

@@ -135,7 +135,7 @@ impl Node {
                 also(Effect::StartContainer { container: container.clone() });
             }
             (Some(Defect::TearsDownEarly), Effect::StopContainer { .. }) => also(Effect::TearDownVolumes),
-            (Some(Defect::LeavesMounts), Effect::RemovePodDirs) => {
+            (Some(Defect::LeavesMounts), Effect::RemovePodDirs { .. }) => {
                 let medium = Medium::Disk;
                 let volume = Box::new(SetUp {
                     name: "left".to_owned(),

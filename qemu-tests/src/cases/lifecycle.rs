@@ -32,6 +32,12 @@ pub const CASES: &[Case] = &[
     ),
     HERE.case("lifecycle/static-pod-remove", 5, "a manifest goes: nothing of its pod is left", remove),
     HERE.case(
+        "lifecycle/static-pod-back",
+        6,
+        "a manifest goes and is back at once: its pod begins anew, once, and counts on",
+        back,
+    ),
+    HERE.case(
         "lifecycle/static-pod-invalid",
         8,
         "an invalid manifest hurts no other pod, and is taken up once mended",
@@ -156,6 +162,24 @@ fn remove(cx: &mut CaseContext<'_>) -> Result<()> {
     run_pod(&node, &goes)?;
     node.remove_manifest(&goes.file())?;
     await_gone(&node, 60, "goes-native")?;
+    ensure!(node.cri().view()?.one_running("stays-native") == Some(stays), "the other pod was not touched");
+    Ok(())
+}
+
+fn back(cx: &mut CaseContext<'_>) -> Result<()> {
+    let node = ready_node(cx)?;
+    let stays = run_pod(&node, &Pod::staying("stays"))?;
+    let pod = Pod::script("pod", "trap 'exit 0' TERM; echo again; sleep 3600 & wait");
+    let first = run_pod(&node, &pod)?;
+    node.remove_manifest(&pod.file())?;
+    node.write_manifest(&pod.file(), &pod.manifest())?;
+    let id =
+        node.wait(60, "the pod to begin anew", |v| v.one_running("pod-native").filter(|id| *id != first))?;
+    let log = node.cri().status(&id)?.log_path;
+    ensure!(log.ends_with("/c/1.log"), "it counts as restarted once: its log is {log}");
+    node.wait(30, "the old one's remains to go", |v| (v.of("pod-native").len() == 1).then_some(()))?;
+    node.remove_manifest(&pod.file())?;
+    await_gone(&node, 60, "pod-native")?;
     ensure!(node.cri().view()?.one_running("stays-native") == Some(stays), "the other pod was not touched");
     Ok(())
 }

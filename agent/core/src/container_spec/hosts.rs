@@ -16,7 +16,8 @@ const HOSTNAME_MAX: usize = 63;
 /// Longest name the kernel takes, characters.
 const FQDN_MAX: usize = 64;
 
-/// (host name, domain); the domain is empty unless the pod has a subdomain.
+/// (host name, domain); the domain is empty unless the pod has a subdomain. In a cluster without a domain it ends with a dot,
+/// as upstream's does.
 #[must_use]
 pub fn hostname_and_domain(pod: &Pod, node: &NodeContext) -> (String, String) {
     let spec = pod::spec(pod);
@@ -29,7 +30,7 @@ pub fn hostname_and_domain(pod: &Pod, node: &NodeContext) -> (String, String) {
     let domain = match spec.subdomain.as_deref() {
         Some(subdomain) if !subdomain.is_empty() => {
             let cluster = &node.dns.cluster_domain;
-            format!("{subdomain}.{}.svc.{cluster}", pod::namespace(pod)).trim_end_matches('.').to_owned()
+            format!("{subdomain}.{}.svc.{cluster}", pod::namespace(pod))
         }
         _ => String::new(),
     };
@@ -140,6 +141,8 @@ mod tests {
         for (name, spec, hostname, domain) in table {
             assert_eq!(hostname_and_domain(&pod(name, spec), &node()), (hostname.into(), domain.into()));
         }
+        let of_no_cluster = hostname_and_domain(&pod("h", json!({"subdomain": "s"})), &NodeContext::new("n"));
+        assert_eq!(of_no_cluster, ("h".into(), "s.ns.svc.".into()));
     }
 
     #[test]

@@ -73,6 +73,9 @@ pub enum FileEvent {
     },
     /// A file of the directory changed; `None` if it is not known which (watch lost, queue overflow).
     Changed(Option<String>),
+    /// A file of the directory was removed or moved away; there may be one of its name again. Its pod left its source, also if
+    /// the same pod is back by the time somebody looks: upstream's watch begins it anew then.
+    Removed(String),
     /// The deadline came, or the source starts.
     Tick,
 }
@@ -147,6 +150,8 @@ enum Pending {
     No,
     Yes,
     Again,
+    /// Asked for before the file was removed: the answer says nothing.
+    Stale,
 }
 
 /// The machine.
@@ -190,7 +195,7 @@ impl FileSource {
                 self.listing = Pending::Yes;
                 out.push(FileAction::List);
             }
-            Pending::Yes | Pending::Again => self.listing = Pending::Again,
+            Pending::Yes | Pending::Again | Pending::Stale => self.listing = Pending::Again,
         }
     }
 
@@ -200,7 +205,18 @@ impl FileSource {
                 self.reading.insert(name.clone(), Pending::Yes);
                 out.push(FileAction::Read { name });
             }
+            Some(Pending::Stale) => {}
             Some(pending) => *pending = Pending::Again,
+        }
+    }
+
+    fn removed(&mut self, now: Now, name: String, out: &mut Outbox<FileAction>) {
+        if self.manifests.remove(&name).is_some() {
+            self.deliver(now, out);
+        }
+        match self.reading.get_mut(&name) {
+            Some(pending) => *pending = Pending::Stale,
+            None => self.request_read(name, out),
         }
     }
 
@@ -223,9 +239,12 @@ impl FileSource {
         };
         self.list_problem = None;
         self.single = files.contains_key(SINGLE);
-        self.manifests.retain(|name, _| files.contains_key(name));
+        // What is being read was asked for after this list, and its answer is newer.
+        self.manifests.retain(|name, _| files.contains_key(name) || self.reading.contains_key(name));
         for (name, content) in files {
-            self.absorb(now, name, content, out);
+            if !self.reading.contains_key(&name) {
+                self.absorb(now, name, content, out);
+            }
         }
         self.deliver(now, out);
     }
@@ -320,11 +339,12 @@ impl Machine for FileSource {
         match event {
             FileEvent::Listed(listing) => self.listed(now, listing, out),
             FileEvent::Read { name, content } => {
-                if self.reading.remove(&name) == Some(Pending::Again) {
+                let asked = self.reading.remove(&name);
+                if matches!(asked, Some(Pending::Again | Pending::Stale)) {
                     self.request_read(name.clone(), out);
                 }
                 // Before the first listing a single file says nothing about the others.
-                if self.storage.seen() && is_manifest(&name) {
+                if self.storage.seen() && is_manifest(&name) && asked != Some(Pending::Stale) {
                     self.absorb(now, name, content, out);
                     self.deliver(now, out);
                 }
@@ -332,8 +352,11 @@ impl Machine for FileSource {
             FileEvent::Changed(Some(name)) if is_manifest(&name) && self.storage.seen() && !self.single => {
                 self.request_read(name, out);
             }
-            FileEvent::Changed(Some(name)) if name.starts_with('.') => {}
-            FileEvent::Changed(_) => self.request_list(out),
+            FileEvent::Removed(name) if is_manifest(&name) && self.storage.seen() && !self.single => {
+                self.removed(now, name, out);
+            }
+            FileEvent::Changed(Some(name)) | FileEvent::Removed(name) if name.starts_with('.') => {}
+            FileEvent::Changed(_) | FileEvent::Removed(_) => self.request_list(out),
             FileEvent::Tick => {
                 let due = self.deadline().is_none_or(|at| now.mono >= at);
                 if due && self.listing == Pending::No {

@@ -230,7 +230,7 @@ pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<
             empty(b, &snapshot, Logs::All, now, out);
             false
         }
-        Cleanup::Removing => remove_all(b, &snapshot, all_gone, now, out),
+        Cleanup::Removing => remove_all(t, b, &snapshot, all_gone, now, out),
     }
 }
 
@@ -258,6 +258,7 @@ fn empty(b: &mut Base, snapshot: &PodSnapshot, logs: Logs, now: Now, out: &mut O
 }
 
 fn remove_all(
+    t: &Terminated,
     b: &mut Base,
     snapshot: &PodSnapshot,
     all_gone: bool,
@@ -277,7 +278,9 @@ fn remove_all(
         b.wake_at(held, now);
         return false;
     }
-    b.issue(now, Target::Dirs, Purpose::RemoveDirs, Effect::RemovePodDirs, out);
+    // A static pod whose manifest is back has the UID that it had; as upstream it counts as restarted.
+    let keep_logs = t.desired_again && t.pod.as_deref().is_some_and(pod::is_static);
+    b.issue(now, Target::Dirs, Purpose::RemoveDirs, Effect::RemovePodDirs { keep_logs }, out);
     false
 }
 

@@ -91,8 +91,11 @@ pub enum Effect {
         /// A container's log directory: the answer is [`EffectOk::Files`], with the newest attempt that left a log there.
         log_of: Option<String>,
     },
-    /// Remove `<root>/pods/<uid>`, what is mounted below it first; idempotent.
-    RemovePodDirs,
+    /// Remove `<root>/pods/<uid>`, what is mounted below it first, and the pod's logs; idempotent.
+    RemovePodDirs {
+        /// The pod begins anew: its containers count their restarts on from their logs.
+        keep_logs: bool,
+    },
     /// Look up what a claim of the pod is bound to. The answer is [`EffectOk::Claim`]: a claim that cannot be used is no
     /// failure of the effect.
     ResolveClaim {
@@ -235,7 +238,9 @@ impl Effect {
                 Some(request_timeout + volume::NFS_TIME)
             }
             // A server that is away is waited for before its mount is forced.
-            Effect::TearDownVolumes | Effect::RemovePodDirs => Some(request_timeout + volume::NFS_TIME),
+            Effect::TearDownVolumes | Effect::RemovePodDirs { .. } => {
+                Some(request_timeout + volume::NFS_TIME)
+            }
             _ => Some(request_timeout),
         }
     }
@@ -245,7 +250,7 @@ impl Effect {
     pub fn verb(&self) -> &'static str {
         match self {
             Effect::CreatePodDirs { .. } => "create_pod_dirs",
-            Effect::RemovePodDirs => "remove_pod_dirs",
+            Effect::RemovePodDirs { .. } => "remove_pod_dirs",
             Effect::ResolveClaim { .. } => "resolve_claim",
             Effect::SetUpVolume { .. } => "set_up_volume",
             Effect::FetchObjects { .. } => "fetch_objects",

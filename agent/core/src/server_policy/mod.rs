@@ -25,18 +25,20 @@ pub use attributes::{Attributes, Next, attributes};
 pub use authentication::{Begin, CertificateClaim, TokenAnswer, Verdict, bearer_token, begin, conclude};
 pub use cache::ReviewCache;
 pub use reviews::{access_review, is_allowed, review_key, token_review, user_of_review};
-pub use user::User;
+pub use user::{Subject, User};
 
 use std::time::Duration;
 
-use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::kubelet::enums::AuthorizationMode;
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 
 /// `authentication` and `authorization` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessPolicy {
     /// Who makes no claim is `system:anonymous`.
     pub anonymous: bool,
+    /// Certificates tell UIDs (gate `AllowParsingUserUIDFromCertAuth`).
+    pub certificate_uids: bool,
     /// Bearer tokens are reviewed by the API server; otherwise they say nothing.
     pub tokens: bool,
     /// How long a review of a token is believed.
@@ -56,6 +58,9 @@ impl AccessPolicy {
         let (authn, authz) = (&kubelet.authentication, &kubelet.authorization);
         AccessPolicy {
             anonymous: authn.anonymous.enabled,
+            certificate_uids: FeatureGates::resolve(&kubelet.feature_gates)
+                .unwrap_or_default()
+                .enabled("AllowParsingUserUIDFromCertAuth"),
             tokens: authn.webhook.enabled,
             token_ttl: authn.webhook.cache_ttl.to_std(),
             review_access: authz.mode == AuthorizationMode::Webhook,

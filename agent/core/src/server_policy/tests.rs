@@ -27,7 +27,13 @@ fn known() -> Verdict {
 #[test]
 fn the_defaults_are_upstreams() {
     let policy = AccessPolicy::new(&KubeletConfiguration::default());
-    assert!(!policy.anonymous && policy.tokens && policy.review_access && policy.needs_api_server());
+    assert!(
+        policy.certificate_uids
+            && !policy.anonymous
+            && policy.tokens
+            && policy.review_access
+            && policy.needs_api_server()
+    );
     assert_eq!(policy.token_ttl, Duration::from_secs(120));
     assert_eq!(policy.allowed_ttl, Duration::from_secs(300));
     assert_eq!(policy.denied_ttl, Duration::from_secs(30));
@@ -68,6 +74,34 @@ fn the_anonymous_stay_unauthenticated() {
     assert!(user.groups.is_empty());
     let once = alice().authenticated();
     assert_eq!(once.clone().authenticated(), once);
+}
+
+#[test]
+fn subjects_of_certificates() {
+    let (uid, not_text) = (Some("u1".to_owned()), None);
+    // (uids, gate, the user's uid; None: nobody)
+    for (uids, gate, expected) in [
+        (vec![], true, Some("")),
+        (vec![uid.clone()], true, Some("u1")),
+        (vec![uid.clone()], false, Some("")),
+        (vec![uid.clone(), uid.clone()], true, None),
+        (vec![uid.clone(), uid], false, Some("")),
+        (vec![not_text], true, None),
+        (vec![Some(String::new())], true, None),
+    ] {
+        let of = |name: &str| Subject {
+            common_name: name.to_owned(),
+            organizations: vec!["team".to_owned()],
+            uids: uids.clone(),
+            fingerprint: vec![0x0a, 0xff],
+        };
+        assert_eq!(of("").user(gate), None);
+        let id =
+            ("authentication.kubernetes.io/credential-id".to_owned(), vec!["X509SHA256=0aff".to_owned()]);
+        let extra = BTreeMap::from([id]);
+        let user = expected.map(|uid| User { uid: uid.to_owned(), extra, ..alice() });
+        assert_eq!(of("alice").user(gate), user, "{uids:?} {gate}");
+    }
 }
 
 #[test]

@@ -9,6 +9,42 @@ const AUTHENTICATED: &str = "system:authenticated";
 /// Everybody else.
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
+/// What an authenticator calls the credential that it saw (apiserver's `user.CredentialIDKey`).
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
+/// What the subject of a verified client certificate says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// Its common name; of several the last.
+    pub common_name: String,
+    /// Its organizations.
+    pub organizations: Vec<String>,
+    /// Its attributes 1.3.6.1.4.1.57683.2 (KEP-4657); `None` for one that is no text.
+    pub uids: Vec<Option<String>>,
+    /// SHA-256 of the certificate.
+    pub fingerprint: Vec<u8>,
+}
+
+impl Subject {
+    /// Who that is; UIDs count with the gate `AllowParsingUserUIDFromCertAuth`. `None` if it has no name, or an attribute that
+    /// is no UID, or more than one.
+    #[must_use]
+    pub fn user(&self, with_uid: bool) -> Option<User> {
+        let uid = match &self.uids[..] {
+            _ if !with_uid => "",
+            [] => "",
+            [Some(uid)] if !uid.is_empty() => uid,
+            _ => return None,
+        };
+        let id = format!("X509SHA256={}", hex::encode(&self.fingerprint));
+        (!self.common_name.is_empty()).then(|| User {
+            uid: uid.to_owned(),
+            extra: BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![id])]),
+            ..User::of_certificate(&self.common_name, &self.organizations)
+        })
+    }
+}
+
 /// A user as TokenReview and SubjectAccessReview know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
@@ -29,7 +65,7 @@ impl User {
         User { name: ANONYMOUS.to_owned(), groups: vec![UNAUTHENTICATED.to_owned()], ..User::default() }
     }
 
-    /// Of a verified client certificate.
+    /// By the names of a verified client certificate.
     #[must_use]
     pub fn of_certificate(common_name: &str, organizations: &[String]) -> User {
         User { name: common_name.to_owned(), groups: organizations.to_vec(), ..User::default() }

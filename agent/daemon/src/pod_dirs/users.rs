@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&record).unwrap(), text);
         assert_eq!(second.map_users(&"b".into()).unwrap().host_id, 2 * UNIT);
         assert!(second.map_users(&"c".into()).unwrap_err().message.contains("all 2 are taken"));
-        second.remove(&key("a")).unwrap();
+        second.remove(&key("a"), false).unwrap();
         assert_eq!(second.map_users(&"c".into()).unwrap(), given);
     }
 
@@ -150,7 +150,7 @@ mod tests {
             assert!(said.contains("record of pod a"), "{said}");
         }
         let dirs = dirs(at.path());
-        dirs.remove(&key("a")).unwrap();
+        dirs.remove(&key("a"), false).unwrap();
         assert!(dirs.map_users(&"b".into()).is_ok());
         assert!(dirs.map_users(&"../x".into()).is_err());
     }

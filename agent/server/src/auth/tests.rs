@@ -45,9 +45,21 @@ impl Authority {
     }
 
     fn chain(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> Vec<CertificateDer<'static>> {
+        self.chain_of(name, &[], usage)
+    }
+
+    fn chain_of(
+        &self,
+        name: &str,
+        others: &[(DnType, &str)],
+        usage: ExtendedKeyUsagePurpose,
+    ) -> Vec<CertificateDer<'static>> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::OrganizationName, "team");
         params.distinguished_name.push(DnType::CommonName, name);
+        for (kind, value) in others {
+            params.distinguished_name.push(kind.clone(), *value);
+        }
         params.extended_key_usages = vec![usage];
         params.not_before = rcgen::date_time_ymd(2026, 1, 1);
         params.not_after = rcgen::date_time_ymd(2027, 1, 1);
@@ -167,6 +179,23 @@ async fn claims_paths_and_verbs() {
             "Forbidden (user=alice, verb=get, resource=nodes, subresource(s)=[configz proxy])\n".to_owned()
         )
     );
+}
+
+#[tokio::test]
+async fn certificates_tell_uids_and_the_api_server_hears_them() {
+    let uid = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
+    let with = |value| [(uid.clone(), value)];
+    for (gate, value, expected) in [(true, "u1", Some("u1")), (true, "", None), (false, "", Some(""))] {
+        let world = world(|k| {
+            k.feature_gates.insert("AllowParsingUserUIDFromCertAuth".to_owned(), gate);
+        });
+        let chain = world.authority.chain_of("alice", &with(value), ExtendedKeyUsagePurpose::ClientAuth);
+        let (parts, ()) = Request::get("/metrics").body(()).unwrap().into_parts();
+        let user = world.guard.admit(&chain, &parts).await.ok();
+        assert_eq!(user.as_ref().map(|user| user.uid.as_str()), expected, "{gate} {value}: {user:?}");
+        let credential = user.map(|user| user.extra["authentication.kubernetes.io/credential-id"][0].len());
+        assert_eq!(credential, expected.map(|_| "X509SHA256=".len() + 64));
+    }
 }
 
 #[tokio::test]

@@ -7,11 +7,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::server_policy::{CertificateClaim, User};
+use agent_core::server_policy::{CertificateClaim, Subject};
 use agent_core::time::Wall;
+use ring::digest::{SHA256, digest};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
+    CryptoProvider, WebPkiSupportedAlgorithms, ring as rustls_ring, verify_tls12_signature,
+    verify_tls13_signature,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -19,7 +21,13 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use tokio::sync::watch;
+use x509_parser::der_parser::oid;
+use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::x509::AttributeTypeAndValue;
+
+/// The attribute of a subject that holds a user's UID (apimachinery's `asn1.X509UID`).
+const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
 /// Whose signatures on client certificates count; `None`: nobody's, and certificates are not looked at.
 pub type AuthoritiesView = watch::Receiver<Option<ClientAuthorities>>;
@@ -60,33 +68,40 @@ impl ClientAuthorities {
         if roots.is_empty() {
             return Err("holds no certificate".to_owned());
         }
-        let provider = Arc::new(ring::default_provider());
+        let provider = Arc::new(rustls_ring::default_provider());
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map(ClientAuthorities)
             .map_err(|e| e.to_string())
     }
 
-    /// What a chain (leaf first, possibly empty) says about its owner at `now`.
+    /// What a chain (leaf first, possibly empty) says about its owner at `now`; its UID too if `with_uid`.
     #[must_use]
-    pub fn judge(&self, chain: &[CertificateDer<'_>], now: Wall) -> CertificateClaim {
+    pub fn judge(&self, chain: &[CertificateDer<'_>], now: Wall, with_uid: bool) -> CertificateClaim {
         let Some((leaf, intermediates)) = chain.split_first() else { return CertificateClaim::None };
         let since = Duration::from_nanos(u64::try_from(now.0).unwrap_or(0));
         match self.0.verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(since)) {
-            Ok(_) => user(leaf).map_or(CertificateClaim::Refused, CertificateClaim::Verified),
+            Ok(_) => {
+                let user = subject(leaf).and_then(|subject| subject.user(with_uid));
+                user.map_or(CertificateClaim::Refused, CertificateClaim::Verified)
+            }
             Err(_) => CertificateClaim::Refused,
         }
     }
 }
 
-/// Common name and organizations of a certificate; `None` if it has no common name or cannot be parsed.
-fn user(der: &CertificateDer<'_>) -> Option<User> {
+/// What a certificate says of its owner; `None` if it cannot be parsed.
+fn subject(der: &CertificateDer<'_>) -> Option<Subject> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let subject = certificate.subject();
-    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().map(str::to_owned);
-    let name = subject.iter_common_name().next().and_then(|cn| text(cn).ok()).filter(|n| !n.is_empty())?;
-    let groups: Vec<String> = subject.iter_organization().filter_map(|o| text(o).ok()).collect();
-    Some(User::of_certificate(&name, &groups))
+    let names = certificate.subject();
+    let text = |value: &AttributeTypeAndValue<'_>| value.as_str().ok().map(str::to_owned);
+    Some(Subject {
+        // Of several names the last counts, as in Go.
+        common_name: names.iter_common_name().filter_map(text).last().unwrap_or_default(),
+        organizations: names.iter_organization().filter_map(text).collect(),
+        uids: names.iter_by_oid(&UID).map(text).collect(),
+        fingerprint: digest(&SHA256, der).as_ref().to_vec(),
+    })
 }
 
 /// Lets every client in that has the key of what it shows.

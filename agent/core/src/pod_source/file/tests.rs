@@ -1,6 +1,6 @@
 //! Scenarios of the static pod directory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 
@@ -131,6 +131,30 @@ fn a_path_that_cannot_be_listed_is_not_ready_and_changes_nothing() {
     assert_eq!(world.step(FileEvent::Listed(Listing::Directory(files))), ["ADD a-n"]);
     world.later(20).step(FileEvent::Tick);
     assert_eq!(world.step(failed()), ["report list failed"]);
+}
+
+#[test]
+fn a_file_that_was_removed_takes_its_pod_along_even_if_it_is_back() {
+    let a = || manifest("a", "i");
+    let read = |content| FileEvent::Read { name: "a".to_owned(), content };
+    let removed = || FileEvent::Removed("a".to_owned());
+    let mut world = World::listed(vec![file("a", a()), file("b", manifest("b", "i"))]);
+    assert_eq!(world.step(removed()), ["REMOVE a-n", "read a"]);
+    assert_eq!(world.step(read(a())), ["ADD a-n"]);
+    // An answer from before the removal says nothing, however often more is heard meanwhile; neither does a list.
+    assert_eq!(world.step(FileEvent::Changed(Some("a".to_owned()))), ["read a"]);
+    assert_eq!(world.step(FileEvent::Changed(None)), ["list"]);
+    assert_eq!(world.step(removed()), ["REMOVE a-n"]);
+    assert_eq!(world.step(FileEvent::Changed(Some("a".to_owned()))), Vec::<String>::new());
+    assert_eq!(world.step(read(a())), ["read a"]);
+    let files = vec![file("a", a()), file("b", manifest("b", "i"))];
+    assert_eq!(world.step(FileEvent::Listed(Listing::Directory(files))), Vec::<String>::new());
+    assert_eq!(world.step(read(FileContent::Gone)), Vec::<String>::new());
+    // Of nobody's file nothing is told but that it is read; dot-files never count.
+    assert_eq!(world.step(removed()), ["read a"]);
+    assert_eq!(world.step(FileEvent::Removed(".a".to_owned())), Vec::<String>::new());
+    // Before the first listing everything is looked at.
+    assert_eq!(World::new().step(removed()), ["list"]);
 }
 
 #[test]
@@ -275,12 +299,13 @@ fn event() -> impl Strategy<Value = FileEvent> {
         content().prop_map(|c| FileEvent::Listed(Listing::File(c))),
         (names(), content()).prop_map(|(name, content)| FileEvent::Read { name, content }),
         proptest::option::of(names()).prop_map(FileEvent::Changed),
+        names().prop_map(FileEvent::Removed),
     ]
 }
 
 proptest! {
-    /// Whatever arrives, in whatever order: the updates add up to the state, names are unique, and once a good
-    /// listing was absorbed twice a period apart, the source holds what a restarted source would hold.
+    /// Whatever arrives, in whatever order: the updates add up to the state, names are unique, and once what was asked for
+    /// was answered and a good listing was absorbed twice a period apart, the source holds what a restarted source would hold.
     #[test]
     fn updates_add_up_and_a_restart_arrives_at_the_same(
         events in proptest::collection::vec((event(), 0u64..30), 0..40),
@@ -288,9 +313,17 @@ proptest! {
     ) {
         let mut world = World::new();
         let mut told = BTreeMap::new();
-        let listing = FileEvent::Listed(Listing::Directory(last));
-        let settle = [(listing.clone(), 0), (listing.clone(), 21)];
-        for (event, seconds) in events.into_iter().chain(settle) {
+        let listing = FileEvent::Listed(Listing::Directory(last.clone()));
+        let mut settle = vec![(listing.clone(), 21), (listing.clone(), 0)];
+        let mut events: VecDeque<(FileEvent, u64)> = events.into();
+        loop {
+            let asked = world.source.reading.keys().next().filter(|_| events.is_empty());
+            let answer = asked.map(|name| {
+                let found = last.iter().rfind(|(file, _)| file == name);
+                let content = found.map_or(FileContent::Gone, |(_, content)| content.clone());
+                (FileEvent::Read { name: name.clone(), content }, 0)
+            });
+            let Some((event, seconds)) = events.pop_front().or(answer).or_else(|| settle.pop()) else { break };
             world.later(seconds);
             let mut out = Outbox::new();
             world.source.step(world.now, event, &mut out);

@@ -215,6 +215,30 @@ fn termination_survives_a_crash_with_what_is_left_of_the_grace() {
 }
 
 #[test]
+fn a_static_pod_that_is_back_counts_its_restarts_on() {
+    let of = |source: &str| {
+        let mut p = (*one("Always")).clone();
+        let source = ("kubernetes.io/config.source".to_owned(), source.to_owned());
+        p.metadata.annotations.get_or_insert_default().extend([source]);
+        Arc::new(p)
+    };
+    for (source, back, expected) in [
+        ("file", true, "remove_pod_dirs but the logs"),
+        ("file", false, "remove_pod_dirs"),
+        ("api", true, "remove_pod_dirs"),
+    ] {
+        let mut w = World::with(&of(source));
+        w.kill(KillReason::Removed, None);
+        if back {
+            w.desire(&of(source));
+        }
+        w.settle();
+        assert_eq!(w.finished, Some(back), "{source}");
+        assert_eq!(w.applied.iter().rfind(|a| a.starts_with("remove_pod_dirs")).unwrap(), expected);
+    }
+}
+
+#[test]
 fn a_lost_answer_to_run_sandbox_is_looked_at_not_repeated() {
     let mut w = World::new();
     w.desire(&one("Always"));

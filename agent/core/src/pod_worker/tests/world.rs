@@ -271,7 +271,7 @@ impl Runtime {
             | Effect::RemoveCgroup
             | Effect::MountSubPaths { .. }
             | Effect::CreatePodDirs { .. }
-            | Effect::RemovePodDirs
+            | Effect::RemovePodDirs { .. }
             | Effect::Inspect => Ok(EffectOk::Done),
         }
     }
@@ -489,7 +489,7 @@ impl World {
         }
         match effect {
             Effect::CreatePodDirs { .. } => self.dirs = true,
-            Effect::RemovePodDirs => (self.dirs, self.record) = (false, None),
+            Effect::RemovePodDirs { .. } => (self.dirs, self.record) = (false, None),
             _ => {}
         }
         let result = self.runtime.apply(wall, effect);
@@ -631,6 +631,7 @@ fn describe(effect: &Effect) -> String {
             container.to_string()
         }
         Effect::StopContainer { container, grace_s } => format!("{container} {grace_s}"),
+        Effect::RemovePodDirs { keep_logs: true } => "but the logs".to_owned(),
         _ => String::new(),
     };
     format!("{} {object}", effect.verb()).trim_end().to_owned()

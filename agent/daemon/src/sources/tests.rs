@@ -52,6 +52,10 @@ impl ObjectWatches for NoWatches {
     fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews> {
         panic!("{object} is watched");
     }
+
+    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>> {
+        panic!("requests are watched");
+    }
 }
 
 fn server() -> (Arc<Server>, Tasks, Caller<Server>) {
@@ -116,7 +120,7 @@ async fn without_watches_an_answer_is_believed_for_a_while() {
     for (ttl_s, expected) in [(60, ["one", "one", "two"]), (0, ["one", "two", "two"])] {
         let (server, tasks, caller) = server();
         let policy = ObjectPolicy::Fetch { ttl: Duration::from_secs(ttl_s), every };
-        let store = ObjectStore::new(caller, Arc::new(NoWatches), policy, &tasks);
+        let store = ObjectStore::new(caller, Arc::new(NoWatches), (policy, false), &tasks);
         assert_eq!(store.reread_after(), Some(every));
         let mut seen = Vec::new();
         for _ in 0..3 {

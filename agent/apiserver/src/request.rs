@@ -117,7 +117,9 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
                 .create_subresource("token", &segment(&account.name)?, &PostParams::default(), json(request)?)
                 .map_err(|e| e.to_string())
         }
-        ApiCall::CreatePodCertificate(request) => create(Some(namespace(request.as_ref())?), request.as_ref()),
+        ApiCall::CreatePodCertificate(request) => {
+            create(Some(namespace(request.as_ref())?), request.as_ref())
+        }
         ApiCall::ReviewToken(review) => create(None, review.as_ref()),
         ApiCall::ReviewAccess(review) => create(None, review.as_ref()),
     }

@@ -77,7 +77,8 @@ impl PodKey {
     }
 
     fn p521() -> Result<PodKey, String> {
-        let key = p521::ecdsa::SigningKey::try_generate_from_rng(&mut Randomness).map_err(|e| e.to_string())?;
+        let key =
+            p521::ecdsa::SigningKey::try_generate_from_rng(&mut Randomness).map_err(|e| e.to_string())?;
         let public = key.verifying_key().to_public_key_der().map_err(|e| e.to_string())?;
         let der = key.to_pkcs8_der().map_err(|e| e.to_string())?;
         let request = request(public.as_bytes(), ECDSA_SHA512, |info| {
@@ -194,7 +195,9 @@ mod tests {
             assert!(made.key_pem.ends_with("-----END PRIVATE KEY-----\n"), "{key_type}");
             assert!(!format!("{made:?}").contains("BEGIN"));
         }
-        assert!(PodKey::generate("RSA1024").unwrap_err().to_string().contains("unknown key type \"RSA1024\""));
+        assert!(
+            PodKey::generate("RSA1024").unwrap_err().to_string().contains("unknown key type \"RSA1024\"")
+        );
     }
 
     #[test]

@@ -97,9 +97,7 @@ fn from_source(source: &FileSource, known: &Known) -> Result<Payload, String> {
 fn bundles(objects: &Objects) -> Result<&BTreeMap<String, Bundle>, String> {
     match objects.get(&ObjectRef::trust_bundles()) {
         Some(Fetched::Found(data)) => Ok(&data.bundles),
-        Some(Fetched::Unknown(why)) => {
-            Err(format!("ClusterTrustBundle informer has not yet synced: {why}"))
-        }
+        Some(Fetched::Unknown(why)) => Err(format!("ClusterTrustBundle informer has not yet synced: {why}")),
         Some(Fetched::Missing) | None => Err("ClusterTrustBundle informer has not yet synced".to_owned()),
     }
 }

@@ -238,7 +238,8 @@ fn a_token_belongs_to_the_user_or_group_of_its_pod() {
 fn certified(security: Value) -> SetUp {
     let mut node = node();
     (node.features.trust_bundles, node.features.pod_certificates) = (true, true);
-    let p = pod(json!({"containers": [], "securityContext": security, "volumes": [{"name": "v", "projected": {
+    let p =
+        pod(json!({"containers": [], "securityContext": security, "volumes": [{"name": "v", "projected": {
         "defaultMode": 0o444, "sources": [
             {"clusterTrustBundle": {"name": "all", "path": "ca.pem"}},
             {"podCertificate": {"signerName": "s", "keyType": "ED25519", "credentialBundlePath": "both.pem",
@@ -287,7 +288,9 @@ fn without_their_gates_they_are_refused() {
             "podCertificate projection is not supported: the node's feature gate PodCertificateRequest is off",
         ),
     ] {
-        let of = planned(json!({"containers": [], "volumes": [{"name": "v", "projected": {"sources": [source]}}]}));
+        let of = planned(
+            json!({"containers": [], "volumes": [{"name": "v", "projected": {"sources": [source]}}]}),
+        );
         assert_eq!(of.unwrap_err(), words);
     }
 }

@@ -216,7 +216,10 @@ mod tests {
             (json!({"path": "x", "name": "plain"}), &["one", "two"][..]),
             (json!({"path": "x", "name": "s:2"}), &["four", "three"]),
             (json!({"path": "x", "signerName": "s", "labelSelector": {}}), &["four", "three"]),
-            (json!({"path": "x", "signerName": "s", "labelSelector": {"matchLabels": {"a": "1"}}}), &["three"]),
+            (
+                json!({"path": "x", "signerName": "s", "labelSelector": {"matchLabels": {"a": "1"}}}),
+                &["three"],
+            ),
             (
                 json!({"path": "x", "signerName": "s", "labelSelector": {"matchExpressions": [
                     {"key": "a", "operator": "NotIn", "values": ["1"]}, {"key": "b", "operator": "Exists"},

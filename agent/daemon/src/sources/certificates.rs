@@ -52,7 +52,8 @@ impl<A: ApiServer> CertificateStore<A> {
         node_name: Arc<str>,
         seed: Option<u64>,
     ) -> CertificateStore<A> {
-        let maker = Maker { caller, tasks, node_name, made: Arc::default(), one: Arc::new(Semaphore::new(1)) };
+        let maker =
+            Maker { caller, tasks, node_name, made: Arc::default(), one: Arc::new(Semaphore::new(1)) };
         CertificateStore { maker, watches, seed, held: Held::default() }
     }
 
@@ -132,10 +133,8 @@ impl<A: ApiServer> Maker<A> {
     /// Asks for a certificate: the request's name and when it was made.
     async fn make(&self, place: &Place, wanted: &Wanted) -> Result<(String, Wall), String> {
         let other = || "an answer to another question".to_owned();
-        let account = ObjectName {
-            namespace: place.pod.namespace.clone(),
-            name: wanted.account.as_str().into(),
-        };
+        let account =
+            ObjectName { namespace: place.pod.namespace.clone(), name: wanted.account.as_str().into() };
         let account = ask(&self.caller, &self.tasks, ApiCall::GetServiceAccount(account))
             .await
             .map_err(|why| format!("while fetching service account: {why}"))?;

@@ -202,8 +202,7 @@ impl Values for ConfigMap {
     fn news(&self) -> ObjectNews {
         let text = self.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
         let binary = self.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
-        let data =
-            ObjectData { data: text.collect(), binary: binary.collect(), ..ObjectData::default() };
+        let data = ObjectData { data: text.collect(), binary: binary.collect(), ..ObjectData::default() };
         ObjectNews::Found { data, immutable: self.immutable == Some(true) }
     }
 }
@@ -236,7 +235,12 @@ pub fn of_cluster<A: ApiServer>(
     let Some((plan, api)) = cluster else { return Arc::new(NoSources) };
     let caller = Caller::new(tasks.clone(), api.client.clone());
     Arc::new(ClusterSources {
-        objects: ObjectStore::new(caller.clone(), api.objects.clone(), (plan.objects, plan.trust_bundles), tasks),
+        objects: ObjectStore::new(
+            caller.clone(),
+            api.objects.clone(),
+            (plan.objects, plan.trust_bundles),
+            tasks,
+        ),
         certificates: CertificateStore::new(
             (caller.clone(), tasks.clone()),
             api.objects.clone(),

@@ -115,7 +115,9 @@ impl<A: ApiServer> ObjectStore<A> {
         let call = match object.kind {
             ObjectKind::ConfigMap => ApiCall::GetConfigMap(name),
             ObjectKind::Secret => ApiCall::GetSecret(name),
-            ObjectKind::Services | ObjectKind::RuntimeClass | ObjectKind::TrustBundles => return self.known(object).await,
+            ObjectKind::Services | ObjectKind::RuntimeClass | ObjectKind::TrustBundles => {
+                return self.known(object).await;
+            }
         };
         let Some(client) = self.caller.client().await else {
             return Fetched::Unknown("the agent stops".to_owned());

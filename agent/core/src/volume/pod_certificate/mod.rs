@@ -302,14 +302,17 @@ impl PodCertificates {
                     Some(Verdict::Pending) => {}
                     None if now.wall <= *abandon => {}
                     None => {
-                        projection.why =
-                            Some(format!("PodCertificateRequest \"{}/{name}\" appears to have been deleted", place.pod.namespace));
+                        projection.why = Some(format!(
+                            "PodCertificateRequest \"{}/{name}\" appears to have been deleted",
+                            place.pod.namespace
+                        ));
                         projection.back_off(now.mono);
                     }
                     Some(Verdict::Issued { chain, refresh, ends }) => {
                         let refresh = later(refresh, spread(self.seed, place, &name));
                         let (told_overdue, told_expired) = (false, false);
-                        let issued = Issued { request: name, chain, refresh, ends, told_overdue, told_expired };
+                        let issued =
+                            Issued { request: name, chain, refresh, ends, told_overdue, told_expired };
                         (projection.issued, projection.request) = (Some(issued), Request::None);
                         (projection.failures, projection.not_before) = (0, Mono(0));
                         out.push(CertificateAction::Changed(place.pod.uid.clone()));

@@ -177,6 +177,7 @@ fn json(object: &impl Serialize) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use agent_core::api::ObjectName;
+    use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
     use serde_json::json;
 
     use super::*;
@@ -266,10 +267,16 @@ mod tests {
             format!("DELETE {path}/x application/json {{\"preconditions\":{{\"uid\":\"u\"}}}}")
         );
         assert_eq!(shape(&ApiCall::GetConfigMap(name())), "GET /api/v1/namespaces/ns/configmaps/x  ");
+        let mut asked = PodCertificateRequest::default();
+        asked.metadata.namespace = Some("ns".to_owned());
         for (call, begins) in [
             (
                 ApiCall::CreateToken { account: name(), request: Box::default() },
                 "POST /api/v1/namespaces/ns/serviceaccounts/x/token application/json {",
+            ),
+            (
+                ApiCall::CreatePodCertificate(Box::new(asked)),
+                "POST /apis/certificates.k8s.io/v1beta1/namespaces/ns/podcertificaterequests application/json {",
             ),
             (
                 ApiCall::ReviewToken(Box::new(agent_core::server_policy::token_review("t"))),

@@ -55,7 +55,7 @@ fn shared<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Joined> {
     cx.shared_or(|run, artefacts| {
         let agent = built::agent(run, false)?;
         let settings = Settings { pod_certificates: true, ..Settings::default() };
-        let cluster = Cluster::start(run, artefacts, settings)?;
+        let mut cluster = Cluster::start(run, artefacts, settings)?;
         let mut node = cluster.start_node(artefacts, NODE, agent)?;
         start(&mut node)?;
         await_ready(&cluster, NODE, 120)?;
@@ -222,7 +222,8 @@ fn answer(joined: &Joined, name: &str, status: Value) -> Result<()> {
     let client = joined.cluster.client();
     let api = client.of::<PodCertificateRequest>("default");
     let patch = Patch::Merge(json!({"status": status}));
-    let call = api.patch_status(name, &PatchParams::default(), &patch);
+    let params = PatchParams::default();
+    let call = api.patch_status(name, &params, &patch);
     client.block_on(call).with_context(|| format!("answer request {name}"))?;
     Ok(())
 }

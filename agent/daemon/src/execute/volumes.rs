@@ -114,10 +114,9 @@ async fn collect<R: Runtime, I: ImageService>(
             }
             FileSource::Anchors { .. } => {
                 let all = ObjectRef::trust_bundles();
-                if !known.objects.contains_key(&all) {
-                    let fetched = executor.sources.fetch(all.clone()).await;
-                    known.objects.insert(all, fetched);
-                }
+                // What a watch said: asking twice costs nothing.
+                let fetched = executor.sources.fetch(all.clone()).await;
+                known.objects.insert(all, fetched);
             }
             FileSource::Certificate { of, .. } => {
                 known.certificates.insert(of.clone(), executor.sources.certificate(of));

@@ -50,6 +50,7 @@ pub mod join_status;
 pub mod join_users;
 pub mod join_vm;
 pub mod join_volumes;
+pub mod join_volumes_certificates;
 pub mod lifecycle;
 pub mod lifecycle_churn;
 pub mod lifecycle_crash;
@@ -96,6 +97,7 @@ pub fn all() -> Vec<Case> {
         join_resize::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
+        join_volumes_certificates::CASES,
         join_image_volumes::CASES,
         join_read_only::CASES,
         join_nfs::CASES,

@@ -365,6 +365,7 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
         ApiCall::CreateToken { .. } => {
             ApiReply::Token(serde_json::from_slice(body).map_err(|e| e.to_string())?)
         }
+        ApiCall::CreatePodCertificate(_) => ApiReply::PodCertificate(object(body)?),
         ApiCall::ReviewToken(_) => ApiReply::TokenReview(object(body)?),
         ApiCall::ReviewAccess(_) => ApiReply::AccessReview(object(body)?),
     }))

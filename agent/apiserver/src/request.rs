@@ -117,6 +117,9 @@ pub(crate) fn build(call: &ApiCall) -> Result<Request<Vec<u8>>, String> {
                 .create_subresource("token", &segment(&account.name)?, &PostParams::default(), json(request)?)
                 .map_err(|e| e.to_string())
         }
+        ApiCall::CreatePodCertificate(request) => {
+            create(Some(namespace(request.as_ref())?), request.as_ref())
+        }
         ApiCall::ReviewToken(review) => create(None, review.as_ref()),
         ApiCall::ReviewAccess(review) => create(None, review.as_ref()),
     }
@@ -174,6 +177,7 @@ fn json(object: &impl Serialize) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use agent_core::api::ObjectName;
+    use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
     use serde_json::json;
 
     use super::*;
@@ -263,10 +267,16 @@ mod tests {
             format!("DELETE {path}/x application/json {{\"preconditions\":{{\"uid\":\"u\"}}}}")
         );
         assert_eq!(shape(&ApiCall::GetConfigMap(name())), "GET /api/v1/namespaces/ns/configmaps/x  ");
+        let mut asked = PodCertificateRequest::default();
+        asked.metadata.namespace = Some("ns".to_owned());
         for (call, begins) in [
             (
                 ApiCall::CreateToken { account: name(), request: Box::default() },
                 "POST /api/v1/namespaces/ns/serviceaccounts/x/token application/json {",
+            ),
+            (
+                ApiCall::CreatePodCertificate(Box::new(asked)),
+                "POST /apis/certificates.k8s.io/v1beta1/namespaces/ns/podcertificaterequests application/json {",
             ),
             (
                 ApiCall::ReviewToken(Box::new(agent_core::server_policy::token_review("t"))),

@@ -23,6 +23,7 @@ use agent_core::resources::cgroups::tiers::MemoryQos;
 use agent_core::resources::node_allocatable::{self, MachineAmounts, Reservations, Resources};
 use agent_core::restart;
 use agent_core::time::Now;
+use agent_core::volume::{pod_certificate, trust_bundle};
 use agent_linux::{machine, network, node_info, process};
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::NodeAddress;
@@ -194,6 +195,8 @@ impl NodeFacts {
             stop_signals: gates.enabled("ContainerStopSignals"),
             env_files: gates.enabled("EnvFiles"),
             pod_level_resize: gates.enabled(POD_LEVEL_RESIZE),
+            trust_bundles: gates.enabled(trust_bundle::GATE),
+            pod_certificates: gates.enabled(pod_certificate::GATE),
         }
     }
 

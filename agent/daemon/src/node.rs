@@ -252,7 +252,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         if let Some(container_manager) = container_manager {
             owners.push(("container manager", container_manager.start(known, outlets.clone(), &tasks)));
         }
-        tasks.start(sources::follow(sources, desired.clone(), to_manager.clone()));
+        tasks.start(sources::follow(sources, desired.clone(), to_manager.clone(), outlets.clone()));
         if let Some((senses, ends)) = eviction {
             owners.push(("eviction", Box::new(ends.0.clone())));
             let views = (desired.clone(), statuses.clone());

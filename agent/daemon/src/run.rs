@@ -327,7 +327,7 @@ fn join(
         board.clone(),
         (tasks, metrics),
     )?;
-    let objects = Arc::new(watches::Objects::new(client.clone(), tasks));
+    let objects = Arc::new(watches::Objects::new(client.clone(), node_name, tasks));
     let drivers =
         ApiDrivers { client, pods, node, objects, reconnect, board: board.clone(), csi: Csi::default() };
     Ok((plan::plan(settings, node_name)?, drivers))

@@ -93,6 +93,13 @@ impl PluginError {
         matches!(self, PluginError::Refused { status, .. } if status.code() == Code::FailedPrecondition)
     }
 
+    /// What was asked for cannot be, however often (upstream: pkg/volume/csi/expander.go isInfeasibleError).
+    #[must_use]
+    pub fn is_infeasible(&self) -> bool {
+        let PluginError::Refused { status, .. } = self else { return false };
+        matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::NotFound)
+    }
+
     /// The words of an event: the plugin's own, as upstream has them, without the socket.
     #[must_use]
     pub fn words(&self) -> String {

@@ -87,6 +87,7 @@ impl ApiChecks {
             | ApiCall::CreateCsiNode(_)
             | ApiCall::ReplaceCsiNode(_)
             | ApiCall::DeleteCsiNode { .. }
+            | ApiCall::CreatePodCertificate(_)
             | ApiCall::CreateToken { .. } => false,
             ApiCall::PatchEvent { .. }
             | ApiCall::CreateCsr(_)

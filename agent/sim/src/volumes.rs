@@ -14,7 +14,7 @@ use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::types::pod;
 use agent_core::volume::claim::{Bound, ClaimRef, Source};
-use agent_core::volume::payload::{Tokens, payload};
+use agent_core::volume::payload::{Known, payload};
 use agent_core::volume::{Fetched, FileSource, ObjectData, ObjectKind, ObjectRef, Objects, SetUp, Work};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -200,27 +200,27 @@ impl World {
         let Some(volumes) = &self.volumes else {
             return Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None });
         };
-        let (mut objects, mut tokens) = (Objects::new(), Tokens::new());
+        let mut known = Known::default();
         let mut asked = Vec::new();
         let mut renew_after = None;
         if let Work::Files { sources, projected, .. } = &volume.work {
             for source in sources {
                 match source {
-                    FileSource::Known(_) => {}
+                    FileSource::Known(_) | FileSource::Anchors { .. } | FileSource::Certificate { .. } => {}
                     FileSource::Object { object, .. } => {
                         let own = volumes.planned.get(&volume.name).is_some_and(|o| o.contains(object));
                         asked.push(TraceEvent::ApiAsked { what: format!("{object}"), own });
-                        objects.insert(object.clone(), volumes.fetched(object));
+                        known.objects.insert(object.clone(), volumes.fetched(object));
                     }
                     FileSource::Token { token, .. } => {
                         let own = token.uid == key.uid.as_str();
                         asked.push(TraceEvent::ApiAsked { what: format!("token of {}", token.uid), own });
-                        tokens.insert(token.clone(), Ok("token".to_owned()));
+                        known.tokens.insert(token.clone(), Ok("token".to_owned()));
                         renew_after = Some(TOKEN_LIFE);
                     }
                 }
             }
-            let files = payload(sources, *projected, &objects, &tokens);
+            let files = payload(sources, *projected, &known);
             if let Err(message) = files {
                 return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
             }

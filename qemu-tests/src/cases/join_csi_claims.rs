@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 
 use super::join_claims::{create, pod, put_claim, put_volume};
 use super::join_csi::{await_drivers, await_event, await_told, says};
+use tonic::Code;
+
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_driver::{CAPACITY, CsiDriver, Says};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, await_ready};
@@ -121,16 +123,10 @@ fn touch(joined: &Joined, name: &str, times: &str) -> Result<()> {
 
 /// The cluster made the volume larger; so does its driver on the node, once it no longer refuses.
 fn grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
-    driver.say(Says { refuses_growth: Some("no room".to_owned()), ..alone.clone() });
+    driver.say(Says { refuses_growth: Some((Code::Internal, "no room".to_owned())), ..alone.clone() });
     let client = joined.cluster.client();
-    let larger = json!({"spec": {"capacity": {"storage": "2Mi"}}});
-    client.merge::<PersistentVolume>(&client.all(), "pv-csi", &larger)?;
-    let waits = json!({"status": {"allocatedResources": {"storage": "2Mi"},
-        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
-        "conditions": [{"type": "FileSystemResizePending", "status": "True"}]}});
     let api = client.of::<PersistentVolumeClaim>("default");
-    let patched = client.block_on(api.patch_status("csi", &PatchParams::default(), &Patch::Merge(&waits)));
-    patched.context("say that the node is to make the volume larger")?;
+    is_to_grow(joined, "2Mi")?;
     touch(joined, "csi-two", "1")?;
     let why = "failed for volume \"pv-csi\" : Expander.NodeExpand failed to expand the volume : rpc error: code = Internal \
                desc = no room";
@@ -151,6 +147,54 @@ fn grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
     let grown = driver.staged().grown;
     let bytes = grown.iter().filter_map(|g| g.capacity_range.map(|r| r.required_bytes)).collect::<Vec<_>>();
     ensure!(bytes == [2 << 20], "made larger: {bytes:?}");
+    never_grows(joined, driver, alone)
+}
+
+/// The cluster made the volume larger and leaves the rest to the node.
+fn is_to_grow(joined: &Joined, size: &str) -> Result<()> {
+    let client = joined.cluster.client();
+    let larger = json!({"spec": {"capacity": {"storage": size}}});
+    client.merge::<PersistentVolume>(&client.all(), "pv-csi", &larger)?;
+    let waits = json!({"status": {"allocatedResources": {"storage": size},
+        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+        "conditions": [{"type": "FileSystemResizePending", "status": "True"}]}});
+    let api = client.of::<PersistentVolumeClaim>("default");
+    let patched = client.block_on(api.patch_status("csi", &PatchParams::default(), &Patch::Merge(&waits)));
+    patched.context("say that the node is to make the volume larger").map(drop)
+}
+
+/// What the driver calls impossible is the controller's again: the node does not ask a second time.
+fn never_grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
+    let refuses = Some((Code::OutOfRange, "too large".to_owned()));
+    driver.say(Says { refuses_growth: refuses, ..alone.clone() });
+    is_to_grow(joined, "3Mi")?;
+    touch(joined, "csi-two", "3")?;
+    let client = joined.cluster.client();
+    let api = client.of::<PersistentVolumeClaim>("default");
+    let stands = |claim: &PersistentVolumeClaim| {
+        let status = claim.status.clone()?;
+        status.allocated_resource_statuses?.get("storage").cloned()
+    };
+    client.wait::<PersistentVolumeClaim, _>(&api, 30, "the claim to say that it is impossible", |all| {
+        let claim = all.get("csi")?;
+        let told = claim.status.as_ref()?.conditions.iter().flatten().any(|c| c.type_ == "NodeResizeError");
+        (told && stands(claim)? == "NodeResizeInfeasible").then_some(())
+    })?;
+    driver.say(alone.clone());
+    touch(joined, "csi-two", "4")?;
+    let claim = client.get::<PersistentVolumeClaim>(&api, "csi")?.context("no claim")?;
+    ensure!(stands(&claim).as_deref() == Some("NodeResizeInfeasible"), "it is {:?}", stands(&claim));
+    // The controller comes back with another size.
+    is_to_grow(joined, "4Mi")?;
+    touch(joined, "csi-two", "5")?;
+    client.wait::<PersistentVolumeClaim, _>(&api, 30, "the claim to be larger", |all| {
+        let claim = all.get("csi")?;
+        let size = claim.status.as_ref()?.capacity.as_ref()?.get("storage")?.0.clone();
+        (size == "4Mi" && stands(claim).is_none()).then_some(())
+    })?;
+    let grown = driver.staged().grown;
+    let bytes = grown.iter().filter_map(|g| g.capacity_range.map(|r| r.required_bytes)).collect::<Vec<_>>();
+    ensure!(bytes == [2 << 20, 4 << 20], "the driver was asked again: {bytes:?}");
     Ok(())
 }
 

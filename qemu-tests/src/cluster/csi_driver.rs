@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::csi_block::Devices;
 
@@ -64,7 +64,7 @@ pub struct Says {
     /// It stages volumes, makes them larger, measures them, and tells one writer from several.
     pub stages: bool,
     /// It makes nothing larger, and says why.
-    pub refuses_growth: Option<String>,
+    pub refuses_growth: Option<(Code, String)>,
     /// It stages nothing, and says why.
     pub refuses_stage: Option<String>,
     /// It stages, and never says so.
@@ -258,8 +258,8 @@ impl Node for Service {
         if !published.contains_key(&asked.volume_path) || !staged.contains_key(&asked.staging_target_path) {
             return Err(self.wrong(format!("{} grows at {}", asked.volume_id, asked.volume_path)));
         }
-        if let Some(why) = self.says().refuses_growth {
-            return Err(Status::internal(why));
+        if let Some((code, why)) = self.says().refuses_growth {
+            return Err(Status::new(code, why));
         }
         let capacity_bytes = asked.capacity_range.map(|r| r.required_bytes).unwrap_or_default();
         if is_block(asked.volume_capability.as_ref()) {

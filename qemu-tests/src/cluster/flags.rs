@@ -35,7 +35,13 @@ pub struct Settings {
     pub node_monitor_grace: Duration,
     /// Pods get the token of their service account as a volume without asking for it.
     pub service_account_tokens: bool,
+    /// ClusterTrustBundles and PodCertificateRequests are served, and pods may use them.
+    pub pod_certificates: bool,
 }
+
+/// Gates of API server and kubelet for certificates of pods: beta, and off, in this release.
+pub const CERTIFICATE_GATES: &str =
+    "ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true";
 
 impl Default for Settings {
     /// Upstream's own.
@@ -44,6 +50,7 @@ impl Default for Settings {
             certificate_lifetime: Duration::from_secs(365 * 24 * 3600),
             node_monitor_grace: Duration::from_secs(50),
             service_account_tokens: true,
+            pod_certificates: false,
         }
     }
 }
@@ -140,6 +147,10 @@ pub fn apiserver(files: &Files<'_>, settings: Settings) -> Vec<String> {
     if !settings.service_account_tokens {
         flags.push(flag("disable-admission-plugins", "ServiceAccount"));
     }
+    if settings.pod_certificates {
+        flags.push(flag("feature-gates", CERTIFICATE_GATES));
+        flags.push(flag("runtime-config", "certificates.k8s.io/v1beta1=true"));
+    }
     flags
 }
 
@@ -204,6 +215,10 @@ mod tests {
             apiserver(&files, settings).contains(&"--disable-admission-plugins=ServiceAccount".to_owned())
         };
         assert_eq!([Settings::default(), without].map(said), [false, true]);
+        let gated = Settings { pod_certificates: true, ..Settings::default() };
+        let all =
+            [gated, Settings::default()].map(|s| apiserver(&files, s).iter().any(|f| f.contains("v1beta1")));
+        assert_eq!(all, [true, false]);
         let all = apiserver(&files, Settings::default());
         for want in ["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"] {
             assert!(all.iter().any(|f| f == want), "{want}");

@@ -7,6 +7,7 @@
 
 mod facts;
 mod key;
+mod pod_key;
 mod self_signed;
 mod store;
 
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 pub(crate) use facts::facts_of_der;
 pub use facts::{facts_of_pem, is_key_of};
 pub use key::KeyAndCsr;
+pub use pod_key::PodKey;
 pub use self_signed::self_signed;
 pub use store::Store;
 

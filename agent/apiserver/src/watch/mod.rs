@@ -19,6 +19,7 @@ mod session;
 mod store;
 
 use agent_core::api::WatchEvent;
+use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, PodCertificateRequest};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Resource;
@@ -102,14 +103,37 @@ impl ApiClient {
         self.watch(RuntimeClass::url_path(&(), None), "metadata.name", name)
     }
 
+    /// Watches all ClusterTrustBundles.
+    pub fn watch_trust_bundles(
+        &self,
+    ) -> (mpsc::Receiver<WatchEvent<ClusterTrustBundle>>, impl Future<Output = ()> + Send + use<>) {
+        self.select(ClusterTrustBundle::url_path(&(), None), String::new())
+    }
+
+    /// Watches the requests for certificates of pods bound to `node`.
+    pub fn watch_pod_certificates(
+        &self,
+        node: &str,
+    ) -> (mpsc::Receiver<WatchEvent<PodCertificateRequest>>, impl Future<Output = ()> + Send + use<>) {
+        self.watch(PodCertificateRequest::url_path(&(), None), "spec.nodeName", node)
+    }
+
     fn watch<T: Watched>(
         &self,
         path: String,
         field: &str,
         value: &str,
     ) -> (mpsc::Receiver<WatchEvent<T>>, impl Future<Output = ()> + Send + use<T>) {
+        self.select(path, format!("{field}%3D{}", escaped(value)))
+    }
+
+    fn select<T: Watched>(
+        &self,
+        path: String,
+        field: String,
+    ) -> (mpsc::Receiver<WatchEvent<T>>, impl Future<Output = ()> + Send + use<T>) {
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
-        let selection = Selection { path, field: format!("{field}%3D{}", escaped(value)) };
+        let selection = Selection { path, field };
         (receiver, Session::new(self.clone(), selection, events).run())
     }
 }

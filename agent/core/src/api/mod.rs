@@ -13,6 +13,7 @@ use std::sync::Arc;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
@@ -156,6 +157,8 @@ pub enum ApiCall {
         /// For whom, how long, bound to which pod.
         request: Box<TokenRequest>,
     },
+    /// POST a PodCertificateRequest. Answer: [`ApiReply::PodCertificate`].
+    CreatePodCertificate(Box<PodCertificateRequest>),
     /// POST a token review. Answer: [`ApiReply::TokenReview`].
     ReviewToken(Box<TokenReview>),
     /// POST a subject access review. Answer: [`ApiReply::AccessReview`].
@@ -206,6 +209,9 @@ impl ApiCall {
             ApiCall::CreateToken { account, .. } => {
                 format!("create token of service account {}", named(account))
             }
+            ApiCall::CreatePodCertificate(request) => {
+                format!("create podcertificaterequest {}", meta(&request.metadata))
+            }
             // Neither the token nor whose request it is: both may be somebody's secret.
             ApiCall::ReviewToken(_) => "review a token".to_owned(),
             ApiCall::ReviewAccess(_) => "review an access".to_owned(),
@@ -244,6 +250,8 @@ pub enum ApiReply {
     CsiNode(Box<CSINode>),
     /// The request with its token.
     Token(Box<TokenRequest>),
+    /// The request as it is now.
+    PodCertificate(Box<PodCertificateRequest>),
     /// The review with its answer.
     TokenReview(Box<TokenReview>),
     /// The review with its answer.

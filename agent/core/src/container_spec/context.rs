@@ -47,11 +47,21 @@ pub struct Features {
     pub env_files: bool,
     /// `InPlacePodLevelResourcesVerticalScaling`: what pods ask for themselves changes while they run, and statuses show it.
     pub pod_level_resize: bool,
+    /// `ClusterTrustBundleProjection`: volumes have trust anchors of the cluster.
+    pub trust_bundles: bool,
+    /// `PodCertificateRequest`: volumes have certificates for their pod.
+    pub pod_certificates: bool,
 }
 
 impl Default for Features {
     fn default() -> Features {
-        Features { stop_signals: false, env_files: true, pod_level_resize: true }
+        Features {
+            stop_signals: false,
+            env_files: true,
+            pod_level_resize: true,
+            trust_bundles: false,
+            pod_certificates: false,
+        }
     }
 }
 

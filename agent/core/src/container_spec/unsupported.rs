@@ -63,11 +63,6 @@ fn pod_level(spec: &PodSpec, list: &mut List) {
 }
 
 fn volume_level(path: &str, volume: &Volume, list: &mut List) {
-    for (index, part) in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()).enumerate() {
-        let at = format!("{path}.projected.sources[{index}]");
-        list.add(part.cluster_trust_bundle.is_some(), format!("{at}.clusterTrustBundle"));
-        list.add(part.pod_certificate.is_some(), format!("{at}.podCertificate"));
-    }
     list.add(!is_known(volume), format!("{path}.{}", source_name(volume)));
 }
 
@@ -121,7 +116,8 @@ mod tests {
                 {"name": "i", "csi": {"driver": "x"}}, {"name": "o", "image": {"reference": "x"}},
                 {"name": "n", "nfs": {"server": "x", "path": "/"}}, {"name": "u", "emptyDir": {"medium": "HugePages-2Mi"}},
                 {"name": "m", "configMap": {"name": "x"}}, {"name": "d", "downwardAPI": {}},
-                {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}}]}},
+                {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}},
+                    {"clusterTrustBundle": {"path": "y"}}, {"podCertificate": {"signerName": "x", "keyType": "ED25519"}}]}},
                 {"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always"}],
             "containers": [{"name": "c", "volumeDevices": [{"name": "c", "devicePath": "/dev/x"}], "livenessProbe": {}, "readinessProbe": {}, "startupProbe": {},
@@ -139,15 +135,6 @@ mod tests {
     fn pod_level_fields() {
         let table = [
             (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
-            (
-                json!({"volumes": [{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "x"}}]}}]}),
-                "spec.volumes[0].projected.sources[0].clusterTrustBundle",
-            ),
-            (
-                json!({"volumes": [{"name": "v", "projected": {"sources": [{"podCertificate":
-                    {"signerName": "x", "keyType": "ED25519"}}]}}]}),
-                "spec.volumes[0].projected.sources[0].podCertificate",
-            ),
             (
                 json!({"volumes": [{"name": "v", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}}]}),
                 "spec.volumes[0].iscsi",

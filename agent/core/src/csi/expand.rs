@@ -4,6 +4,7 @@
 //! ```text
 //! claim < volume, NodeResizePending ─► NodeResizeInProgress ─► the driver ─► capacity, no conditions of resizing
 //!                                                                 └─ refused: NodeResizeError; FailedPrecondition: later
+//!                                                                    for good, or unwanted by now: NodeResizeInfeasible
 //! ```
 //! In: claim and volume as the API server has them, the driver's answer. Out: how large, patches of the claim's status.
 //! Invariants: a patch holds only for the claim that was looked at (`resourceVersion`), but for words about a failure; it
@@ -22,6 +23,8 @@ const STORAGE: &str = "storage";
 const PENDING: &str = "NodeResizePending";
 /// The node is at it.
 const IN_PROGRESS: &str = "NodeResizeInProgress";
+/// No node will do it: the controller is to think of something else, and nodes do not ask again before it has.
+const INFEASIBLE: &str = "NodeResizeInfeasible";
 /// The condition that says that a node's driver refused.
 const FAILED: &str = "NodeResizeError";
 /// Conditions that go when all is done.
@@ -38,6 +41,8 @@ pub struct Growth {
     pub announced: bool,
     /// The controller keeps books about it: a failure is told there.
     pub recorded: bool,
+    /// A node's driver refused it before, and the user wants another size by now: another refusal is the last.
+    pub unwanted: bool,
 }
 
 /// What the node has to do; `None`: nothing, or not yet.
@@ -53,7 +58,11 @@ pub fn needed(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Optio
     }
     let stands = standing(&status);
     let growth = |text: &str, announced: bool, recorded: bool| {
-        Some(Growth { size: text.to_owned(), bytes: size(text)?.value(), announced, recorded })
+        let bytes = size(text)?;
+        let wanted = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get(STORAGE));
+        let other = wanted.and_then(|q| size(&q.0)).is_some_and(|wanted| wanted != bytes);
+        let unwanted = other && status.conditions.iter().flatten().any(|c| c.type_ == FAILED);
+        Some(Growth { size: text.to_owned(), bytes: bytes.value(), announced, recorded, unwanted })
     };
     match (stands, &status.allocated_resources) {
         (None, None) => growth(&capacity.0, false, false),
@@ -97,12 +106,16 @@ pub fn done(claim: &PersistentVolumeClaim, growth: &Growth) -> Value {
     of_this(claim, &patch)
 }
 
-/// The claim says why it is not done.
+/// The claim says why it is not done; with `infeasible`, that it will not be.
 #[must_use]
-pub fn refused(why: &str, now: Wall) -> Value {
+pub fn refused(why: &str, infeasible: bool, now: Wall) -> Value {
     let condition = json!({"type": FAILED, "status": "True", "lastTransitionTime": time::api_time(now),
         "message": format!("failed to expand pvc with {why}")});
-    json!({"status": {"conditions": [condition]}})
+    let mut status = json!({"conditions": [condition]});
+    if infeasible {
+        status["allocatedResourceStatuses"] = json!({STORAGE: INFEASIBLE});
+    }
+    json!({"status": status})
 }
 
 #[cfg(test)]
@@ -133,7 +146,7 @@ mod tests {
         };
         let growth = |size: &str, announced, recorded| {
             let bytes = Quantity::parse(size).unwrap().value();
-            Some(Growth { size: size.to_owned(), bytes, announced, recorded })
+            Some(Growth { size: size.to_owned(), bytes, announced, recorded, unwanted: false })
         };
         for (status, allocated, expected) in [
             (None, None, growth("2Gi", false, false)),
@@ -156,6 +169,23 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_of_what_nobody_wants_any_more_is_the_last() {
+        for (wanted, conditions, unwanted) in [
+            ("2Gi", json!([{"type": "NodeResizeError", "status": "True"}]), false),
+            ("2048Mi", json!([{"type": "NodeResizeError", "status": "True"}]), false),
+            ("1500Mi", json!([{"type": "Resizing", "status": "True"}]), false),
+            ("1500Mi", json!([{"type": "NodeResizeError", "status": "True"}]), true),
+        ] {
+            let claim: PersistentVolumeClaim = serde_json::from_value(json!({"metadata": {"name": "c"},
+                "spec": {"resources": {"requests": {"storage": wanted}}}, "status": {"capacity": {"storage": "1Gi"},
+                    "allocatedResources": {"storage": "2Gi"}, "conditions": conditions,
+                    "allocatedResourceStatuses": {"storage": "NodeResizeInProgress"}}}))
+            .unwrap();
+            assert_eq!(needed(&claim, &volume("2Gi")).unwrap().unwanted, unwanted, "{wanted} {conditions}");
+        }
+    }
+
+    #[test]
     fn what_the_claim_says() {
         let pending = claim(json!({"capacity": {"storage": "1Gi"}, "allocatedResources": {"storage": "2Gi"},
             "allocatedResourceStatuses": {"storage": "NodeResizePending"},
@@ -170,7 +200,11 @@ mod tests {
         let plain = claim(json!({"capacity": {"storage": "1Gi"}}));
         let all = json!({"capacity": {"storage": "2Gi"}});
         assert_eq!(done(&plain, &growth), json!({"metadata": of, "status": all}));
-        let words = refused("no room", Wall(0));
+        let words = refused("no room", false, Wall(0));
+        assert!(words["status"].get("allocatedResourceStatuses").is_none(), "it is tried again");
+        let last = refused("no room", true, Wall(0));
+        assert_eq!(last["status"]["conditions"], words["status"]["conditions"]);
+        assert_eq!(last["status"]["allocatedResourceStatuses"], json!({"storage": "NodeResizeInfeasible"}));
         let condition = &words["status"]["conditions"][0];
         assert_eq!(
             (&condition["type"], &condition["message"]),

@@ -22,11 +22,14 @@ pub mod mount_table;
 pub mod nfs;
 pub mod paths;
 pub mod payload;
+pub mod pem;
 pub mod plan;
+pub mod pod_certificate;
 pub mod references;
 mod slots;
 pub mod sub_path;
 pub mod token;
+pub mod trust_bundle;
 pub mod watched;
 
 #[cfg(test)]
@@ -295,6 +298,32 @@ pub enum FileSource {
         /// Owner of the file.
         user: Option<u32>,
     },
+    /// Trust anchors of the cluster.
+    Anchors {
+        /// Which.
+        choice: trust_bundle::Choice,
+        /// There may be none.
+        optional: bool,
+        /// UID of the pod, which has an order of its own.
+        uid: String,
+        /// Path in the volume.
+        path: String,
+        /// Mode of the file.
+        mode: u32,
+        /// Owner of the file.
+        user: Option<u32>,
+    },
+    /// A certificate for the pod, and its key.
+    Certificate {
+        /// Which.
+        of: pod_certificate::Place,
+        /// Paths in the volume.
+        paths: pod_certificate::Paths,
+        /// Mode of the files.
+        mode: u32,
+        /// Owner of the files.
+        user: Option<u32>,
+    },
 }
 
 /// One key of an object as a file.
@@ -337,6 +366,8 @@ pub enum ObjectKind {
     Services,
     /// A RuntimeClass: its `handler`. It lies in no namespace.
     RuntimeClass,
+    /// The ClusterTrustBundles, all of them: which ones a volume means is said by their labels. They lie in no namespace.
+    TrustBundles,
 }
 
 /// An object that pods get values from.
@@ -356,6 +387,12 @@ impl ObjectRef {
     pub fn of(p: &Pod, kind: ObjectKind, name: &str) -> ObjectRef {
         ObjectRef { kind, namespace: pod::namespace(p).to_owned(), name: name.to_owned() }
     }
+
+    /// Every ClusterTrustBundle.
+    #[must_use]
+    pub fn trust_bundles() -> ObjectRef {
+        ObjectRef { kind: ObjectKind::TrustBundles, namespace: String::new(), name: String::new() }
+    }
 }
 
 impl fmt::Display for ObjectRef {
@@ -365,6 +402,7 @@ impl fmt::Display for ObjectRef {
             ObjectKind::Secret => "secret",
             ObjectKind::Services => "services",
             ObjectKind::RuntimeClass => "runtimeclass.node.k8s.io",
+            ObjectKind::TrustBundles => "clustertrustbundles.certificates.k8s.io",
         };
         write!(f, "{kind} {:?}", self.name)
     }
@@ -380,6 +418,9 @@ pub struct ObjectData {
     /// UID of a Secret.
     #[serde(default)]
     pub uid: String,
+    /// ClusterTrustBundles by name.
+    #[serde(default)]
+    pub bundles: BTreeMap<String, trust_bundle::Bundle>,
 }
 
 /// It may be a secret: only its keys are shown.

@@ -5,8 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use super::pod_certificate::{Certified, Place};
 use super::token::TokenRef;
-use super::{FileContent, FileSource, Item, ObjectData, ObjectKind, Objects, look_up, paths};
+use super::trust_bundle::{self, Bundle};
+use super::{
+    Fetched, FileContent, FileSource, Item, ObjectData, ObjectKind, ObjectRef, Objects, look_up, paths,
+};
 
 /// Files by their path in the volume.
 pub type Payload = BTreeMap<String, FileContent>;
@@ -14,20 +18,29 @@ pub type Payload = BTreeMap<String, FileContent>;
 /// Tokens, or why there is none.
 pub type Tokens = BTreeMap<TokenRef, Result<String, String>>;
 
+/// Certificates of the pod with their keys, or why there is none.
+pub type Certificates = BTreeMap<Place, Result<Certified, String>>;
+
+/// What is known of a volume's sources.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Objects.
+    pub objects: Objects,
+    /// Tokens.
+    pub tokens: Tokens,
+    /// Certificates.
+    pub certificates: Certificates,
+}
+
 /// The files of a volume.
 ///
 /// # Errors
 /// An object, a key or a token is missing, or a path would leave the volume.
-pub fn payload(
-    sources: &[FileSource],
-    projected: bool,
-    objects: &Objects,
-    tokens: &Tokens,
-) -> Result<Payload, String> {
+pub fn payload(sources: &[FileSource], projected: bool, known: &Known) -> Result<Payload, String> {
     let mut files = Payload::new();
     let mut mistakes = Vec::new();
     for source in sources {
-        match from_source(source, objects, tokens) {
+        match from_source(source, known) {
             Ok(more) => files.extend(more),
             Err(why) => mistakes.push(why),
         }
@@ -41,21 +54,51 @@ pub fn payload(
     files.into_iter().map(|(path, content)| Ok((paths::clean(&path)?, content))).collect()
 }
 
-fn from_source(source: &FileSource, objects: &Objects, tokens: &Tokens) -> Result<Payload, String> {
+fn from_source(source: &FileSource, known: &Known) -> Result<Payload, String> {
     match source {
         FileSource::Known(files) => Ok(files.clone()),
         FileSource::Object { object, items, optional, mode } => {
             let empty = ObjectData::default();
-            let data = look_up(objects, object, *optional)?.unwrap_or(&empty);
+            let data = look_up(&known.objects, object, *optional)?.unwrap_or(&empty);
             from_object(data, object.kind, items, *optional, *mode)
         }
         FileSource::Token { token, path, mode, user } => {
-            let known = tokens.get(token).cloned();
+            let text = known.tokens.get(token).cloned();
             let text =
-                known.unwrap_or_else(|| Err("failed to fetch token: it was not asked for".to_owned()))?;
+                text.unwrap_or_else(|| Err("failed to fetch token: it was not asked for".to_owned()))?;
             let content = FileContent { data: text.into_bytes(), mode: *mode, user: *user };
             Ok(Payload::from([(path.clone(), content)]))
         }
+        FileSource::Anchors { choice, optional, uid, path, mode, user } => {
+            let all = bundles(&known.objects)?;
+            let data = trust_bundle::anchors(all, choice, *optional, uid)?;
+            Ok(Payload::from([(path.clone(), FileContent { data, mode: *mode, user: *user })]))
+        }
+        FileSource::Certificate { of, paths, mode, user } => {
+            let credential = known.certificates.get(of).cloned();
+            let credential = credential.unwrap_or_else(|| Err(format!("no credentials yet for {of}")))?;
+            let file = |data| FileContent { data, mode: *mode, user: *user };
+            let mut files = Payload::new();
+            if let Some(path) = &paths.bundle {
+                files.insert(path.clone(), file([&*credential.key, &*credential.chain].concat()));
+            }
+            if let Some(path) = &paths.key {
+                files.insert(path.clone(), file(credential.key.to_vec()));
+            }
+            if let Some(path) = &paths.chain {
+                files.insert(path.clone(), file(credential.chain.to_vec()));
+            }
+            Ok(files)
+        }
+    }
+}
+
+/// Every ClusterTrustBundle, once the watch has said which there are.
+fn bundles(objects: &Objects) -> Result<&BTreeMap<String, Bundle>, String> {
+    match objects.get(&ObjectRef::trust_bundles()) {
+        Some(Fetched::Found(data)) => Ok(&data.bundles),
+        Some(Fetched::Unknown(why)) => Err(format!("ClusterTrustBundle informer has not yet synced: {why}")),
+        Some(Fetched::Missing) | None => Err("ClusterTrustBundle informer has not yet synced".to_owned()),
     }
 }
 
@@ -94,5 +137,6 @@ fn missing_key(kind: ObjectKind, key: &str) -> String {
         ObjectKind::Secret => format!("references non-existent secret key: {key}"),
         ObjectKind::Services => format!("references a variable of services that is not there: {key}"),
         ObjectKind::RuntimeClass => format!("references a field of a runtimeclass that is not there: {key}"),
+        ObjectKind::TrustBundles => format!("references a trust bundle that is not there: {key}"),
     }
 }

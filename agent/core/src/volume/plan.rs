@@ -7,7 +7,9 @@ use k8s_openapi::api::core::v1::{KeyToPath, Pod, ResourceRequirements, Volume, V
 
 use super::claim::{Bound, Claims, Source};
 use super::nfs::Nfs;
+use super::pod_certificate::{self, Paths, Place};
 use super::token::{DEFAULT_LIFE_S, TokenRef};
+use super::trust_bundle;
 use super::{
     Bind, Device, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work, device,
     downward,
@@ -278,11 +280,16 @@ fn sources(p: &Pod, volume: &Volume, node: &NodeContext) -> Result<Vec<FileSourc
     }
     let Some(projected) = &volume.projected else { return Err("no volume plugin matched".to_owned()) };
     let mode = mode(projected.default_mode);
-    let parts = projected.sources.iter().flatten();
-    parts.map(|part| projection(p, part, mode, node)).collect()
+    let parts = projected.sources.iter().flatten().enumerate();
+    parts.map(|(index, part)| projection(p, (volume, index, part), mode, node)).collect()
 }
 
-fn projection(p: &Pod, part: &VolumeProjection, mode: u32, node: &NodeContext) -> Result<FileSource, String> {
+fn projection(
+    p: &Pod,
+    (volume, index, part): (&Volume, usize, &VolumeProjection),
+    mode: u32,
+    node: &NodeContext,
+) -> Result<FileSource, String> {
     if let Some(source) = &part.config_map {
         let items = source.items.as_deref().unwrap_or(&[]);
         return Ok(object(p, (ObjectKind::ConfigMap, &source.name), items, source.optional, mode));
@@ -296,8 +303,7 @@ fn projection(p: &Pod, part: &VolumeProjection, mode: u32, node: &NodeContext) -
         return downward::files(items, p, mode, node).map(FileSource::Known);
     }
     if let Some(source) = &part.service_account_token {
-        let user = fs_user(p);
-        let fs_group = pod::spec(p).security_context.as_ref().and_then(|s| s.fs_group);
+        let (mode, user) = owned(p, mode);
         return Ok(FileSource::Token {
             token: TokenRef {
                 namespace: pod::namespace(p).to_owned(),
@@ -309,11 +315,44 @@ fn projection(p: &Pod, part: &VolumeProjection, mode: u32, node: &NodeContext) -
                 uid: pod::uid(p).to_owned(),
             },
             path: source.path.clone(),
-            mode: if user.is_some() || fs_group.is_some() { TOKEN_MODE } else { mode },
+            mode,
             user,
         });
     }
+    if let Some(source) = &part.cluster_trust_bundle {
+        if !node.features.trust_bundles {
+            return Err(gate_is_off("ClusterTrustBundle projection is not supported", trust_bundle::GATE));
+        }
+        let (mode, user) = owned(p, mode);
+        return Ok(FileSource::Anchors {
+            choice: trust_bundle::choice(source)?,
+            optional: source.optional == Some(true),
+            uid: pod::uid(p).to_owned(),
+            path: source.path.clone(),
+            mode,
+            user,
+        });
+    }
+    if let Some(source) = &part.pod_certificate {
+        if !node.features.pod_certificates {
+            return Err(gate_is_off("podCertificate projection is not supported", pod_certificate::GATE));
+        }
+        let (mode, user) = owned(p, mode);
+        let of = Place::new(p, &volume.name, index);
+        return Ok(FileSource::Certificate { of, paths: Paths::of(source), mode, user });
+    }
     Err("projection without a source that this node knows".to_owned())
+}
+
+fn gate_is_off(what: &str, gate: &str) -> String {
+    format!("{what}: the node's feature gate {gate} is off")
+}
+
+/// Mode and owner of what is a secret of the pod: its own, if it says whose it is.
+fn owned(p: &Pod, mode: u32) -> (u32, Option<u32>) {
+    let user = fs_user(p);
+    let fs_group = pod::spec(p).security_context.as_ref().and_then(|s| s.fs_group);
+    (if user.is_some() || fs_group.is_some() { TOKEN_MODE } else { mode }, user)
 }
 
 fn object(

@@ -24,6 +24,7 @@ pub fn of_pod(p: &Pod) -> BTreeSet<ObjectRef> {
     let mut found = objects(p, pod::spec(p).volumes.iter().flatten().flat_map(of_volume));
     found.extend(pull_secrets(p));
     found.extend(runtime_class(p));
+    found.extend(trust_bundles(p));
     for container in pod::init_containers(p).iter().chain(pod::containers(p)) {
         found.extend(of_container(p, container));
     }
@@ -64,6 +65,14 @@ pub fn services(p: &Pod) -> BTreeSet<ObjectRef> {
 pub fn runtime_class(p: &Pod) -> Option<ObjectRef> {
     let name = pod::spec(p).runtime_class_name.as_deref().filter(|name| !name.is_empty())?;
     Some(ObjectRef { kind: ObjectKind::RuntimeClass, namespace: String::new(), name: name.to_owned() })
+}
+
+/// All ClusterTrustBundles, if a volume of the pod has any.
+#[must_use]
+pub fn trust_bundles(p: &Pod) -> Option<ObjectRef> {
+    let projected = pod::spec(p).volumes.iter().flatten().filter_map(|v| v.projected.as_ref());
+    let mut parts = projected.flat_map(|p| p.sources.iter().flatten());
+    parts.any(|part| part.cluster_trust_bundle.is_some()).then(ObjectRef::trust_bundles)
 }
 
 /// The Secrets for pulling the pod's images.

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::claim::Claims;
-use super::payload::{Payload, Tokens, payload};
+use super::payload::{Known, Payload, Tokens, payload};
 use super::plan::set_up;
 use super::token::TokenRef;
 use super::*;
@@ -148,7 +148,7 @@ fn keys_of_objects_become_files() {
     let objects = Objects::from([(object(ObjectKind::Secret, "s"), found(json!({"a": "1", "b": "2"})))]);
     let write = |set_up: &SetUp, objects: &Objects| {
         let (sources, projected) = sources(set_up);
-        payload(sources, projected, objects, &Tokens::new())
+        payload(sources, projected, &Known { objects: objects.clone(), ..Known::default() })
     };
     let all = write(&secret(json!({})), &objects).unwrap();
     assert_eq!(all.keys().collect::<Vec<_>>(), ["a", "b", "bin"]);
@@ -206,7 +206,8 @@ fn the_volume_of_every_pod() {
     let objects =
         Objects::from([(object(ObjectKind::ConfigMap, "kube-root-ca.crt"), found(json!({"ca.crt": "CA"})))]);
     let tokens = Tokens::from([(token.clone(), Ok("secret".to_owned()))]);
-    let files = payload(sources_of, projected, &objects, &tokens).unwrap();
+    let known = |objects, tokens| Known { objects, tokens, ..Known::default() };
+    let files = payload(sources_of, projected, &known(objects, tokens)).unwrap();
     assert_eq!(
         (text(&files, "token"), text(&files, "ca.crt"), text(&files, "namespace")),
         ("secret".to_owned(), "CA".to_owned(), "ns".to_owned())
@@ -214,7 +215,7 @@ fn the_volume_of_every_pod() {
     assert_eq!(files["token"].mode, 0o644);
     let failed = Tokens::from([(token, Err("failed to fetch token: no".to_owned()))]);
     let gone = Objects::from([(object(ObjectKind::ConfigMap, "kube-root-ca.crt"), Fetched::Missing)]);
-    let both = payload(sources_of, projected, &gone, &failed).unwrap_err();
+    let both = payload(sources_of, projected, &known(gone, failed)).unwrap_err();
     assert_eq!(both, "[failed to fetch token: no, configmap \"kube-root-ca.crt\" not found]");
 }
 
@@ -231,6 +232,67 @@ fn a_token_belongs_to_the_user_or_group_of_its_pod() {
     assert_eq!(of(json!({"fsGroup": 7}), json!({})), (0o600, None, Some(7)));
     assert_eq!(of(json!({"runAsUser": 5}), json!({})), (0o600, Some(5), None));
     assert_eq!(of(json!({"runAsUser": 5}), json!({"runAsUser": 6})), (0o600, Some(6), None));
+}
+
+/// A volume with trust anchors and a certificate for the pod, on a node where both gates are on.
+fn certified(security: Value) -> SetUp {
+    let mut node = node();
+    (node.features.trust_bundles, node.features.pod_certificates) = (true, true);
+    let p =
+        pod(json!({"containers": [], "securityContext": security, "volumes": [{"name": "v", "projected": {
+        "defaultMode": 0o444, "sources": [
+            {"clusterTrustBundle": {"name": "all", "path": "ca.pem"}},
+            {"podCertificate": {"signerName": "s", "keyType": "ED25519", "credentialBundlePath": "both.pem",
+                "keyPath": "key.pem", "certificateChainPath": "chain.pem"}}]}}]}));
+    set_up(&p, "v", &Claims::new(), &node).unwrap()
+}
+
+#[test]
+fn anchors_and_certificates_become_files() {
+    let bundle = trust_bundle::Bundle { anchors: pem::certificate(b"root"), ..Default::default() };
+    let bundles = ObjectData { bundles: [("all".to_owned(), bundle)].into(), ..ObjectData::default() };
+    let place = pod_certificate::Place::new(&pod(json!({"containers": []})), "v", 1);
+    let held = pod_certificate::Certified { key: b"KEY"[..].into(), chain: b"CHAIN"[..].into() };
+    let known = Known {
+        objects: Objects::from([(ObjectRef::trust_bundles(), Fetched::Found(bundles))]),
+        certificates: [(place.clone(), Ok(held))].into(),
+        ..Known::default()
+    };
+    for (security, mode) in [(json!({}), 0o444), (json!({"fsGroup": 7}), 0o600)] {
+        let set_up = certified(security);
+        let (sources_of, projected) = sources(&set_up);
+        let files = payload(sources_of, projected, &known).unwrap();
+        let texts: Vec<_> = files.keys().map(|path| text(&files, path)).collect();
+        assert_eq!(texts, ["KEYCHAIN", &pem::certificate(b"root"), "CHAIN", "KEY"]);
+        assert!(files.values().all(|file| file.mode == mode));
+        let waits = "ClusterTrustBundle informer has not yet synced";
+        let none = "no credentials yet for source 1 of volume \"v\" of pod p_ns(u)";
+        let nothing = payload(sources_of, projected, &Known::default()).unwrap_err();
+        assert_eq!(nothing, format!("[{waits}, {none}]"));
+        let (objects, certificates) = (known.objects.clone(), [(place.clone(), Err("no".to_owned()))].into());
+        let refused = payload(sources_of, projected, &Known { objects, certificates, ..Known::default() });
+        assert_eq!(refused.unwrap_err(), "no");
+    }
+    assert!(!format!("{known:?}").contains("KEY"), "a key is never shown");
+}
+
+#[test]
+fn without_their_gates_they_are_refused() {
+    for (source, words) in [
+        (
+            json!({"clusterTrustBundle": {"name": "all", "path": "x"}}),
+            "ClusterTrustBundle projection is not supported: the node's feature gate ClusterTrustBundleProjection is off",
+        ),
+        (
+            json!({"podCertificate": {"signerName": "s", "keyType": "ED25519", "keyPath": "x"}}),
+            "podCertificate projection is not supported: the node's feature gate PodCertificateRequest is off",
+        ),
+    ] {
+        let of = planned(
+            json!({"containers": [], "volumes": [{"name": "v", "projected": {"sources": [source]}}]}),
+        );
+        assert_eq!(of.unwrap_err(), words);
+    }
 }
 
 #[test]
@@ -255,6 +317,9 @@ fn objects_of_a_pod() {
     assert_eq!(names(ObjectKind::ConfigMap), ["em", "km", "m", "pm"]);
     assert_eq!(names(ObjectKind::Secret), ["es", "ks", "ps", "s"]);
     assert!(found.iter().all(|o| o.namespace == "ns"));
+    let anchors = json!({"containers": [], "volumes": [{"name": "v", "projected": {"sources": [
+        {"clusterTrustBundle": {"name": "a", "path": "x"}}, {"clusterTrustBundle": {"name": "b", "path": "y"}}]}}]});
+    assert_eq!(references::of_pod(&pod(anchors)), [ObjectRef::trust_bundles()].into(), "one watch of all");
 }
 
 fn at(ms: u64) -> Mono {

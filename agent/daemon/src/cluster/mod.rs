@@ -61,6 +61,10 @@ pub struct ClusterPlan {
     pub events: Rate,
     /// How changes of Secrets and ConfigMaps are noticed.
     pub objects: ObjectPolicy,
+    /// Volumes may have trust anchors of the cluster.
+    pub trust_bundles: bool,
+    /// Volumes may have certificates for their pods; a number that spreads the nodes' requests.
+    pub pod_certificates: Option<u64>,
 }
 
 /// The API server as the node sees it.

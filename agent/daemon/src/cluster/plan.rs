@@ -13,7 +13,8 @@ use agent_core::events::Rate;
 use agent_core::lease::LeaseConfig;
 use agent_core::node_status::{JoinError, NodeStatusConfig};
 use agent_core::time::Wall;
-use orlop_config::kubelet::KubeletConfiguration;
+use agent_core::volume::{pod_certificate, trust_bundle};
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 
 use super::ClusterPlan;
 use crate::cli::Settings;
@@ -31,6 +32,8 @@ const CLOCK_EPOCH: &str = "/usr/lib/clock-epoch";
 /// A flag that cannot be used.
 pub fn plan(settings: &Settings, node_name: &str) -> Result<ClusterPlan, JoinError> {
     let kubelet = &settings.kubelet;
+    // Validated with the rest of the configuration.
+    let gates = FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default();
     Ok(ClusterPlan {
         node: NodeStatusConfig::new(node_name, kubelet, &settings.options, KUBELET_VERSION, seed())?,
         lease: LeaseConfig {
@@ -43,6 +46,8 @@ pub fn plan(settings: &Settings, node_name: &str) -> Result<ClusterPlan, JoinErr
             burst: u32::try_from(kubelet.event_burst).unwrap_or(0),
         },
         objects: ObjectPolicy::new(kubelet),
+        trust_bundles: gates.enabled(trust_bundle::GATE),
+        pod_certificates: gates.enabled(pod_certificate::GATE).then(seed),
     })
 }
 

@@ -11,9 +11,13 @@ use std::time::Duration;
 use agent_apiserver::ApiClient;
 use agent_core::api::WatchEvent;
 use agent_core::container_spec::services;
+use agent_core::volume::trust_bundle::Bundle;
 use agent_core::volume::watched::ObjectNews;
 use agent_core::volume::{ObjectData, ObjectKind, ObjectRef};
+use k8s_openapi::Metadata;
+use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, PodCertificateRequest};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::{mpsc, watch};
 
 use crate::actor::Tasks;
@@ -48,12 +52,20 @@ where
     let all = tasks.clone();
     tasks.start(async move {
         // The view's sender lives as long as the node.
-        let Ok(Some(client)) = client.wait_for(Option::is_some).await.map(|client| client.clone()) else {
-            return;
+        let client = tokio::select! {
+            client = client.wait_for(Option::is_some) => client.map(|client| client.clone()),
+            () = to.closed() => return,
         };
+        let Ok(Some(client)) = client else { return };
         let (mut from, driver) = open(&client);
         all.start(driver);
-        while let Some(event) = from.recv().await {
+        loop {
+            let event = tokio::select! {
+                // Receiving is cancel-safe.
+                event = from.recv() => event,
+                () = to.closed() => return,
+            };
+            let Some(event) = event else { return };
             if to.send(event).await.is_err() {
                 return;
             }
@@ -65,14 +77,15 @@ where
 /// Watches on single objects, by name: no other is granted to a node.
 pub struct Objects {
     client: watch::Receiver<Option<Arc<ApiClient>>>,
+    node_name: Arc<str>,
     tasks: Tasks,
 }
 
 impl Objects {
     /// They begin once there is a client.
     #[must_use]
-    pub fn new(client: watch::Receiver<Option<Arc<ApiClient>>>, tasks: &Tasks) -> Objects {
-        Objects { client, tasks: tasks.clone() }
+    pub fn new(client: watch::Receiver<Option<Arc<ApiClient>>>, node_name: &str, tasks: &Tasks) -> Objects {
+        Objects { client, node_name: node_name.into(), tasks: tasks.clone() }
     }
 }
 
@@ -95,7 +108,12 @@ impl ObjectWatches for Objects {
                     }
                     ObjectKind::Services => {
                         let (from, driver) = client.watch_services(&object.namespace, &object.name);
-                        pass_services(from, driver, &to).await;
+                        pass_all(from, driver, &to, variables).await;
+                        None
+                    }
+                    ObjectKind::TrustBundles => {
+                        let (from, driver) = client.watch_trust_bundles();
+                        pass_all(from, driver, &to, bundles).await;
                         None
                     }
                     ObjectKind::RuntimeClass => {
@@ -113,25 +131,44 @@ impl ObjectWatches for Objects {
         });
         news
     }
+
+    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>> {
+        let name = self.node_name.clone();
+        follow(self.client.clone(), &self.tasks, move |client| client.watch_pod_certificates(&name))
+    }
 }
 
-/// What containers are told of all the Services that are watched, after each change of one, until nobody listens any more.
-async fn pass_services(
-    mut from: mpsc::Receiver<WatchEvent<Service>>,
+/// What containers are told of Services.
+fn variables(services: &BTreeMap<String, Arc<Service>>) -> ObjectData {
+    let vars = services::variables(services.values().map(|s| &**s));
+    let data = vars.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
+    ObjectData { data, ..ObjectData::default() }
+}
+
+/// What volumes are given of ClusterTrustBundles.
+fn bundles(all: &BTreeMap<String, Arc<ClusterTrustBundle>>) -> ObjectData {
+    let bundles = all.iter().map(|(name, object)| (name.clone(), Bundle::from(&**object))).collect();
+    ObjectData { bundles, ..ObjectData::default() }
+}
+
+/// What is made of all the objects that are watched, after each change of one, until nobody listens any more.
+async fn pass_all<T: Metadata<Ty = ObjectMeta>>(
+    mut from: mpsc::Receiver<WatchEvent<T>>,
     driver: impl Future<Output = ()>,
     to: &mpsc::Sender<ObjectNews>,
+    made: impl Fn(&BTreeMap<String, Arc<T>>) -> ObjectData,
 ) {
-    let name = |service: &Service| service.metadata.name.clone().unwrap_or_default();
+    let name = |object: &T| object.metadata().name.clone().unwrap_or_default();
     let pass = async {
-        let mut services: BTreeMap<String, Arc<Service>> = BTreeMap::new();
+        let mut known: BTreeMap<String, Arc<T>> = BTreeMap::new();
         while let Some(event) = from.recv().await {
             match event {
-                WatchEvent::Listed(all) => services = all.into_iter().map(|s| (name(&s), s)).collect(),
-                WatchEvent::Applied(service) => {
-                    services.insert(name(&service), service);
+                WatchEvent::Listed(all) => known = all.into_iter().map(|s| (name(&s), s)).collect(),
+                WatchEvent::Applied(object) => {
+                    known.insert(name(&object), object);
                 }
-                WatchEvent::Deleted(service) => {
-                    services.remove(&name(&service));
+                WatchEvent::Deleted(object) => {
+                    known.remove(&name(&object));
                 }
                 WatchEvent::Lost(why) => {
                     if to.send(ObjectNews::Lost(why)).await.is_err() {
@@ -140,9 +177,7 @@ async fn pass_services(
                     continue;
                 }
             }
-            let vars = services::variables(services.values().map(|s| &**s));
-            let data = vars.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
-            let data = ObjectData { data, ..ObjectData::default() };
+            let data = made(&known);
             if to.send(ObjectNews::Found { data, immutable: false }).await.is_err() {
                 return;
             }

@@ -8,6 +8,7 @@ use crate::csi::Csi;
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::time::Wall;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef};
+use agent_core::volume::pod_certificate::{Certified, Place};
 use agent_core::volume::{Fetched, ObjectRef};
 use agent_linux::clock::LinuxClock;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
+use crate::outlets::Outlets;
 use crate::sources::{Claimed, FoundAccount, HeldToken, no_cluster};
 use crate::testing::VirtualClock;
 
@@ -38,6 +40,10 @@ impl Sources for Accounts {
         assert_eq!((token.audience.as_str(), token.account_uid.as_str()), ("registry", "uid"));
         let text = format!("{}/{}/{}", token.namespace, token.account, token.pod);
         Box::pin(std::future::ready(Ok(HeldToken { text, renew: Wall(i64::MAX), ends: Wall(i64::MAX) })))
+    }
+
+    fn certificate(&self, of: &Place) -> Result<Certified, String> {
+        panic!("{of} is asked for");
     }
 
     fn account(&self, _: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
@@ -85,6 +91,7 @@ impl Sources for Accounts {
         self: Arc<Self>,
         _: watch::Receiver<DesiredPods>,
         _: Sender<ManagerEvent>,
+        _: Outlets,
     ) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -88,7 +88,8 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
             tracing::warn!(driver, volume, error = %e, "volume is not made larger");
             let why = format!("Expander.NodeExpand failed to expand the volume : {}", e.words());
             if growth.recorded && e.is_final() {
-                let words = expand::refused(&why, self.executor.tasks.now().wall);
+                let infeasible = e.is_infeasible() || growth.unwanted;
+                let words = expand::refused(&why, infeasible, self.executor.tasks.now().wall);
                 if let Err(why) = sources.patch_claim(named, words).await {
                     tracing::warn!(
                         claim = persistent.claim,

@@ -12,7 +12,7 @@ use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::PodKey;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::time::Wall;
-use agent_core::volume::payload::{self, Payload, Tokens};
+use agent_core::volume::payload::{self, Known, Payload};
 use agent_core::volume::sub_path::SubPath;
 use agent_core::volume::{FileSource, ObjectRef, Objects, SetUp, Work};
 use agent_linux::volumes::{VolumeError, env_file};
@@ -96,25 +96,34 @@ async fn collect<R: Runtime, I: ImageService>(
     sources: &[FileSource],
     projected: bool,
 ) -> Result<(Payload, Option<Wall>), EffectError> {
-    let (mut objects, mut tokens) = (Objects::new(), Tokens::new());
+    let mut known = Known::default();
     let mut renew: Option<Wall> = None;
     for source in sources {
         match source {
             FileSource::Known(_) => {}
             FileSource::Object { object, .. } => {
                 let fetched = executor.sources.fetch(object.clone()).await;
-                objects.insert(object.clone(), fetched);
+                known.objects.insert(object.clone(), fetched);
             }
             FileSource::Token { token, .. } => {
                 let answer = executor.sources.token(token.clone()).await;
                 if let Ok(held) = &answer {
                     renew = Some(renew.map_or(held.renew, |at| at.min(held.renew)));
                 }
-                tokens.insert(token.clone(), answer.map(|held| held.text));
+                known.tokens.insert(token.clone(), answer.map(|held| held.text));
+            }
+            FileSource::Anchors { .. } => {
+                let all = ObjectRef::trust_bundles();
+                // What a watch said: asking twice costs nothing.
+                let fetched = executor.sources.fetch(all.clone()).await;
+                known.objects.insert(all, fetched);
+            }
+            FileSource::Certificate { of, .. } => {
+                known.certificates.insert(of.clone(), executor.sources.certificate(of));
             }
         }
     }
-    let files = payload::payload(sources, projected, &objects, &tokens);
+    let files = payload::payload(sources, projected, &known);
     let files = files.map_err(|message| EffectError { class: Class::Retryable { after_ms: 0 }, message })?;
     Ok((files, renew))
 }

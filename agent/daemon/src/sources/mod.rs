@@ -7,6 +7,7 @@
 //! In: the pods that the node wants, the API server. Out: [`Sources`]. Invariants: nothing is asked for that no pod of this
 //! node refers to; values are in memory only. Upstream: pkg/kubelet/{configmap,secret,token}.
 
+mod certificates;
 mod claims;
 mod objects;
 mod tokens;
@@ -15,15 +16,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName};
+use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName, WatchEvent};
 use agent_core::csi::volume::SecretRef;
 use agent_core::pod_worker::runtime_class;
 use agent_core::time::Wall;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef};
+use agent_core::volume::pod_certificate::{Certified, Place};
 use agent_core::volume::token::TokenRef;
 use agent_core::volume::watched::ObjectNews;
 use agent_core::volume::{Fetched, ObjectData, ObjectRef};
 use futures_util::future::BoxFuture;
+use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
@@ -38,8 +41,10 @@ use crate::cluster::{ApiDrivers, ClusterPlan};
 use crate::csi::Csi;
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
+use crate::outlets::Outlets;
 use agent_core::pod_manager::ManagerEvent;
 
+use certificates::CertificateStore;
 use claims::ClaimStore;
 use objects::ObjectStore;
 use tokens::TokenStore;
@@ -105,6 +110,12 @@ pub trait Sources: Send + Sync + 'static {
     /// A token that is good for a while.
     fn token(&self, token: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>>;
 
+    /// What was issued for a source of a volume.
+    ///
+    /// # Errors
+    /// Nothing yet, or nothing ever, and why.
+    fn certificate(&self, of: &Place) -> Result<Certified, String>;
+
     /// A service account of the namespace `namespace`, as it is now.
     fn account(&self, namespace: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>>;
 
@@ -141,6 +152,7 @@ pub trait Sources: Send + Sync + 'static {
         self: Arc<Self>,
         desired: watch::Receiver<DesiredPods>,
         to: Sender<ManagerEvent>,
+        outlets: Outlets,
     ) -> BoxFuture<'static, ()>;
 }
 
@@ -148,6 +160,9 @@ pub trait Sources: Send + Sync + 'static {
 pub trait ObjectWatches: Send + Sync + 'static {
     /// News of an object, its present state first. It ends when the receiver is dropped.
     fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews>;
+
+    /// Requests for certificates of this node's pods. It ends when the receiver is dropped.
+    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>>;
 }
 
 /// How changes of objects are noticed.
@@ -187,7 +202,7 @@ impl Values for ConfigMap {
     fn news(&self) -> ObjectNews {
         let text = self.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
         let binary = self.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
-        let data = ObjectData { data: text.collect(), binary: binary.collect(), uid: String::new() };
+        let data = ObjectData { data: text.collect(), binary: binary.collect(), ..ObjectData::default() };
         ObjectNews::Found { data, immutable: self.immutable == Some(true) }
     }
 }
@@ -220,7 +235,18 @@ pub fn of_cluster<A: ApiServer>(
     let Some((plan, api)) = cluster else { return Arc::new(NoSources) };
     let caller = Caller::new(tasks.clone(), api.client.clone());
     Arc::new(ClusterSources {
-        objects: ObjectStore::new(caller.clone(), api.objects.clone(), plan.objects, tasks),
+        objects: ObjectStore::new(
+            caller.clone(),
+            api.objects.clone(),
+            (plan.objects, plan.trust_bundles),
+            tasks,
+        ),
+        certificates: CertificateStore::new(
+            (caller.clone(), tasks.clone()),
+            api.objects.clone(),
+            plan.lease.node_name.clone(),
+            plan.pod_certificates,
+        ),
         claims: ClaimStore::new(caller.clone(), tasks.clone(), plan.lease.node_name.clone()),
         csi: api.csi.clone(),
         tokens: TokenStore::new(caller, tasks.clone()),
@@ -232,12 +258,14 @@ pub async fn follow(
     sources: Arc<dyn Sources>,
     desired: watch::Receiver<DesiredPods>,
     to: Sender<ManagerEvent>,
+    outlets: Outlets,
 ) {
-    sources.follow(desired, to).await;
+    sources.follow(desired, to, outlets).await;
 }
 
 struct ClusterSources<A> {
     objects: ObjectStore<A>,
+    certificates: CertificateStore<A>,
     claims: ClaimStore<A>,
     csi: Csi,
     tokens: TokenStore<A>,
@@ -250,6 +278,10 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
 
     fn token(&self, token: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>> {
         Box::pin(self.tokens.token(token))
+    }
+
+    fn certificate(&self, of: &Place) -> Result<Certified, String> {
+        self.certificates.certificate(of)
     }
 
     fn account(&self, namespace: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
@@ -296,8 +328,13 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
         self: Arc<Self>,
         desired: watch::Receiver<DesiredPods>,
         to: Sender<ManagerEvent>,
+        outlets: Outlets,
     ) -> BoxFuture<'static, ()> {
-        Box::pin(async move { self.objects.follow(desired, to).await })
+        Box::pin(async move {
+            let certificates = self.certificates.follow(desired.clone(), to.clone(), outlets);
+            // Both run until the node stops.
+            tokio::join!(self.objects.follow(desired, to), certificates);
+        })
     }
 }
 
@@ -318,6 +355,10 @@ impl Sources for NoSources {
     fn token(&self, _: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>> {
         let why = "failed to fetch token: the node belongs to no cluster".to_owned();
         Box::pin(std::future::ready(Err(why)))
+    }
+
+    fn certificate(&self, _: &Place) -> Result<Certified, String> {
+        Err("the node belongs to no cluster".to_owned())
     }
 
     fn account(&self, _: String, _: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
@@ -361,6 +402,7 @@ impl Sources for NoSources {
         self: Arc<Self>,
         _: watch::Receiver<DesiredPods>,
         _: Sender<ManagerEvent>,
+        _: Outlets,
     ) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))
     }

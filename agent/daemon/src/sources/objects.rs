@@ -34,6 +34,8 @@ pub(super) struct ObjectStore<A> {
     caller: Caller<A>,
     watches: Arc<dyn ObjectWatches>,
     policy: ObjectPolicy,
+    /// Trust bundles are watched: the feature gate is on.
+    bundles: bool,
     tasks: Tasks,
     state: Arc<Mutex<State>>,
     /// Counts what was learned.
@@ -51,11 +53,11 @@ impl<A: ApiServer> ObjectStore<A> {
     pub(super) fn new(
         caller: Caller<A>,
         watches: Arc<dyn ObjectWatches>,
-        policy: ObjectPolicy,
+        (policy, bundles): (ObjectPolicy, bool),
         tasks: &Tasks,
     ) -> ObjectStore<A> {
         let (learned, _) = watch::channel(0);
-        ObjectStore { caller, watches, policy, tasks: tasks.clone(), state: Arc::default(), learned }
+        ObjectStore { caller, watches, policy, bundles, tasks: tasks.clone(), state: Arc::default(), learned }
     }
 
     pub(super) fn reread_after(&self) -> Option<Duration> {
@@ -96,6 +98,7 @@ impl<A: ApiServer> ObjectStore<A> {
             ObjectKind::ConfigMap => "configmap",
             ObjectKind::Services => "service",
             ObjectKind::RuntimeClass => "runtimeclass",
+            ObjectKind::TrustBundles => "clustertrustbundle",
         };
         Fetched::Unknown(format!("failed to sync {kind} cache: timed out waiting for the condition"))
     }
@@ -112,7 +115,9 @@ impl<A: ApiServer> ObjectStore<A> {
         let call = match object.kind {
             ObjectKind::ConfigMap => ApiCall::GetConfigMap(name),
             ObjectKind::Secret => ApiCall::GetSecret(name),
-            ObjectKind::Services | ObjectKind::RuntimeClass => return self.known(object).await,
+            ObjectKind::Services | ObjectKind::RuntimeClass | ObjectKind::TrustBundles => {
+                return self.known(object).await;
+            }
         };
         let Some(client) = self.caller.client().await else {
             return Fetched::Unknown("the agent stops".to_owned());
@@ -144,6 +149,7 @@ impl<A: ApiServer> ObjectStore<A> {
                 if seen.get(uid).is_none_or(|before| !Arc::ptr_eq(before, pod)) {
                     let mut objects = references::of_pod(pod);
                     objects.extend(references::services(pod));
+                    objects.retain(|object| self.bundles || object.kind != ObjectKind::TrustBundles);
                     self.pod(uid, objects, &to);
                 }
             }
@@ -228,7 +234,7 @@ impl<A: ApiServer> ObjectStore<A> {
 
 /// Whatever the strategy for Secrets and ConfigMaps is.
 fn always_watched(kind: ObjectKind) -> bool {
-    matches!(kind, ObjectKind::Services | ObjectKind::RuntimeClass)
+    matches!(kind, ObjectKind::Services | ObjectKind::RuntimeClass | ObjectKind::TrustBundles)
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {

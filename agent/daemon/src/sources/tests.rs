@@ -8,9 +8,14 @@ use agent_core::drivers::Class;
 use agent_core::types::time::api_time;
 use agent_core::volume::ObjectKind;
 use k8s_openapi::api::authentication::v1::TokenRequestStatus;
+use k8s_openapi::api::certificates::v1beta1::PodCertificateRequestStatus;
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::metrics::Metrics;
+use crate::status::StatusStore;
 use crate::testing::VirtualClock;
 
 /// Grants tokens of ten minutes and has one ConfigMap.
@@ -51,6 +56,10 @@ struct NoWatches;
 impl ObjectWatches for NoWatches {
     fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews> {
         panic!("{object} is watched");
+    }
+
+    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>> {
+        panic!("requests are watched");
     }
 }
 
@@ -116,7 +125,7 @@ async fn without_watches_an_answer_is_believed_for_a_while() {
     for (ttl_s, expected) in [(60, ["one", "one", "two"]), (0, ["one", "two", "two"])] {
         let (server, tasks, caller) = server();
         let policy = ObjectPolicy::Fetch { ttl: Duration::from_secs(ttl_s), every };
-        let store = ObjectStore::new(caller, Arc::new(NoWatches), policy, &tasks);
+        let store = ObjectStore::new(caller, Arc::new(NoWatches), (policy, false), &tasks);
         assert_eq!(store.reread_after(), Some(every));
         let mut seen = Vec::new();
         for _ in 0..3 {
@@ -129,4 +138,116 @@ async fn without_watches_an_answer_is_believed_for_a_while() {
         }
         assert_eq!(seen, expected);
     }
+}
+
+/// Makes requests for certificates under one name after the other; `up` says whether accounts can be read.
+struct Signer {
+    up: AtomicBool,
+    asked: Mutex<Vec<PodCertificateRequest>>,
+}
+
+impl ApiServer for Signer {
+    async fn call(&self, call: &ApiCall) -> ApiResult {
+        match call {
+            ApiCall::GetServiceAccount(_) if !self.up.load(Ordering::Acquire) => {
+                Err(ApiError::without_status(call, Class::Unavailable, "connection refused"))
+            }
+            ApiCall::GetServiceAccount(_) => {
+                let mut account = ServiceAccount::default();
+                account.metadata.uid = Some("account".to_owned());
+                Ok(ApiReply::ServiceAccount(Box::new(account)))
+            }
+            ApiCall::GetNode { .. } => {
+                let mut node = Node::default();
+                node.metadata.uid = Some("node".to_owned());
+                Ok(ApiReply::Node(Box::new(node)))
+            }
+            ApiCall::CreatePodCertificate(request) => {
+                let mut all = self.asked.lock().unwrap();
+                let mut made = request.clone();
+                made.metadata.name = Some(format!("req-{}", all.len()));
+                all.push(*made.clone());
+                Ok(ApiReply::PodCertificate(made))
+            }
+            other => panic!("{}", other.describe()),
+        }
+    }
+}
+
+/// The one watch of requests, whose events the test sends.
+#[derive(Default)]
+struct Requests(Mutex<Option<mpsc::Sender<WatchEvent<PodCertificateRequest>>>>);
+
+impl ObjectWatches for Requests {
+    fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews> {
+        panic!("{object} is watched");
+    }
+
+    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>> {
+        let (to, events) = mpsc::channel(4);
+        assert!(self.0.lock().unwrap().replace(to).is_none(), "one watch");
+        events
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_comes_with_its_key_and_both_go_with_the_pod() {
+    let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+    let server = Arc::new(Signer { up: AtomicBool::new(false), asked: Mutex::default() });
+    let (_, client) = watch::channel(Some(server.clone()));
+    let caller = Caller::new(tasks.clone(), client);
+    let watches = Arc::new(Requests::default());
+    let store =
+        Arc::new(CertificateStore::new((caller, tasks.clone()), watches.clone(), "n".into(), Some(1)));
+    let pod: Pod =
+        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": {
+        "serviceAccountName": "sa", "containers": [], "volumes": [{"name": "v", "projected": {"sources": [
+            {"podCertificate": {"signerName": "s", "keyType": "ECDSAP256", "keyPath": "k"}}]}}]}}))
+        .unwrap();
+    let place = Place::new(&pod, "v", 0);
+    let (desired_view, desired) = watch::channel(DesiredPods::from([("u".into(), Arc::new(pod))]));
+    let (to_manager, mut manager) = tasks.mailbox::<ManagerEvent>();
+    let metrics = Metrics::new(Arc::new(VirtualClock::new()));
+    let outlets = Outlets::new(StatusStore::default(), metrics, None, None, None);
+    let following = store.clone();
+    tasks.start(async move { following.follow(desired, to_manager, outlets).await });
+    let pass = || tasks.wait_until(tasks.now().mono.after(Duration::from_secs(1)));
+    pass().await;
+    let why = store.certificate(&place).unwrap_err();
+    assert!(why.ends_with("while fetching service account: connection refused"), "{why}");
+    server.up.store(true, Ordering::Release);
+    // The key is made by a thread, which virtual time does not wait for.
+    while server.asked.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+        pass().await;
+    }
+    pass().await;
+    assert_eq!(store.certificate(&place).unwrap_err(), "credential bundle is not issued yet");
+    let mut request = server.asked.lock().unwrap()[0].clone();
+    let said = (&*request.spec.node_uid, &*request.spec.service_account_uid, &*request.spec.pod_uid);
+    assert_eq!(said, ("node", "account", "u"));
+    let now = Some(api_time(tasks.now().wall));
+    let later = Some(api_time(Wall(tasks.now().wall.0 + 3_600_000_000_000)));
+    let issued = json!([{"type": "Issued", "status": "True", "reason": "x", "message": "", "lastTransitionTime": now}]);
+    request.status = Some(PodCertificateRequestStatus {
+        conditions: serde_json::from_value(issued).unwrap(),
+        certificate_chain: Some(agent_core::volume::pem::certificate(b"leaf")),
+        begin_refresh_at: later.clone(),
+        not_after: later.clone(),
+        not_before: now,
+    });
+    let to = watches.0.lock().unwrap().clone().expect("requests are watched");
+    to.send(WatchEvent::Applied(Arc::new(request))).await.unwrap();
+    assert!(
+        matches!(manager.recv().await, ManagerEvent::SourcesChanged(pods) if pods == ["u".into()].into())
+    );
+    pass().await;
+    let held = store.certificate(&place).unwrap();
+    assert!(held.key.starts_with(b"-----BEGIN PRIVATE KEY-----"));
+    assert_eq!(held.chain[..], *agent_core::volume::pem::certificate(b"leaf").as_bytes());
+    desired_view.send_replace(DesiredPods::new());
+    pass().await;
+    assert!(store.certificate(&place).unwrap_err().starts_with("no credentials yet for "));
+    assert!(to.is_closed(), "nobody asks for a certificate, nobody watches");
+    assert_eq!(server.asked.lock().unwrap().len(), 1);
 }

@@ -14,6 +14,7 @@ use agent_core::volume::watched::ObjectNews;
 use agent_core::volume::{ObjectData, ObjectKind, ObjectRef};
 use agent_linux::clock::Clock;
 use agent_sim::fake_api::{FakeApi, Key, Resource, Selector, WatchLine, Who};
+use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use orlop_agent::actor::Tasks;
@@ -184,7 +185,7 @@ impl ObjectWatches for TestObjects {
             ObjectKind::ConfigMap => self.news::<ConfigMap>(Resource::ConfigMaps, object),
             ObjectKind::Secret => self.news::<Secret>(Resource::Secrets, object),
             ObjectKind::RuntimeClass => self.news::<RuntimeClass>(Resource::RuntimeClasses, object),
-            ObjectKind::Services => {
+            ObjectKind::Services | ObjectKind::TrustBundles => {
                 // The fake server has none.
                 let (to, news) = mpsc::channel(1);
                 self.tasks.start(async move {
@@ -196,6 +197,10 @@ impl ObjectWatches for TestObjects {
                 news
             }
         }
+    }
+
+    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>> {
+        panic!("the fake server has none");
     }
 }
 
@@ -252,5 +257,7 @@ pub fn plan() -> ClusterPlan {
         lease: LeaseConfig { node_name: "node".into(), duration_s: 40, seed: 2 },
         events: Rate { per_second: 50, burst: 100 },
         objects: ObjectPolicy::Watch,
+        trust_bundles: false,
+        pod_certificates: None,
     }
 }

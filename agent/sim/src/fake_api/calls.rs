@@ -155,7 +155,8 @@ fn request(call: &ApiCall) -> Result<(Key, Verb), Status> {
         | ApiCall::GetCsiNode { .. }
         | ApiCall::CreateCsiNode(_)
         | ApiCall::ReplaceCsiNode(_)
-        | ApiCall::DeleteCsiNode { .. } => {
+        | ApiCall::DeleteCsiNode { .. }
+        | ApiCall::CreatePodCertificate(_) => {
             return Err(Status::bad_request("no objects of this kind are kept here"));
         }
         ApiCall::FindPod { .. }

@@ -56,6 +56,12 @@ pub const CASES: &[Case] = &[
         bus::restart,
     ),
     HERE.case(
+        "shutdown/bus-away",
+        75,
+        "systemctl reboot without bus and logind: pods end in order while the agent's unit stops, told and written",
+        bus::away,
+    ),
+    HERE.case(
         "shutdown/hung",
         90,
         "a pod whose shim hangs and a unit that never stops: the machine starts again within its time, and the next boot \

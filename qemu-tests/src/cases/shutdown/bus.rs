@@ -1,4 +1,4 @@
-//! The system bus goes away: it comes back and logind with it.
+//! The system bus goes away: it comes back and logind with it, or the machine is told to stop without it.
 
 use std::time::Instant;
 
@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{
-    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, await_boot, await_lock, boot_id, ensure_no_unclean_shutdown,
-    fixture, kept, pod, receipt, run_pods, terminated,
+    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, VM, await_boot, await_lock, boot_id,
+    ensure_no_unclean_shutdown, fixture, kept, pod, receipt, run_pods, terminated,
 };
 use crate::case::CaseContext;
 use crate::cluster::fixture::await_pod_gone;
@@ -82,5 +82,29 @@ pub(super) fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
     let before = boot_id(cluster)?;
     vm.vm()?.reboot(OFF_LIMIT_S)?;
     await_boot(cluster, vm, &before)?;
+    ensure_three_ended(cluster, vm, &before)
+}
+
+pub(super) fn away(cx: &mut CaseContext<'_>) -> Result<()> {
+    let Fixture { cluster, vm } = fixture(cx)?;
+    await_lock(vm)?;
+    run_three(cluster)?;
+    let before = boot_id(cluster)?;
+    let shell = vm.vm()?.shell()?;
+    shell.must("mkdir -p /run/systemd/system/orlop-agent.service.d && printf '[Service]\\nStandardError=append:/var/lib/kubelet/debug.log\\nStandardOutput=append:/var/lib/kubelet/debug.log\\n' > /run/systemd/system/orlop-agent.service.d/90.conf && systemctl daemon-reload && systemctl restart orlop-agent")?;
+    await_lock(vm)?;
+    let shell = vm.vm()?.shell()?;
+    // It cannot be started again, by nobody who knocks.
+    shell.must("systemctl mask --runtime dbus-broker.service && systemctl stop dbus-broker.service")?;
+    let deaf = "! busctl status >/dev/null 2>&1 && ! systemctl is-active -q systemd-logind.service";
+    shell.must(&format!("timeout 30 bash -c 'until {deaf}; do sleep 0.5; done'"))?;
+    say::line(shell.run("systemctl list-jobs --no-pager; systemctl is-system-running; systemctl status --no-pager dbus.socket dbus-broker orlop-agent containerd; busctl --address=unix:path=/run/systemd/private get-property org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager SystemState; systemctl show -p TimeoutStopUSec -p KillMode orlop-agent", std::time::Duration::from_secs(60))?.text);
+    shell.tell("dmesg -n 8; (while :; do systemctl list-jobs --no-pager --no-legend; systemctl is-system-running; date; sync; sleep 0.3; done) >/var/lib/kubelet/jobs.log 2>&1 & journalctl -f -o short-precise > /var/lib/kubelet/journal.log 2>&1 & ")?;
+    let asked = Instant::now();
+    vm.vm()?.restarts("systemctl reboot", OFF_LIMIT_S)?;
+    say::line(format!("  {VM} started again after {:.1} s without a bus", asked.elapsed().as_secs_f64()));
+    await_boot(cluster, vm, &before)?;
+    say::line(vm.vm()?.shell()?.run("tail -40 /var/lib/kubelet/debug.log; head -c 8000 /var/lib/kubelet/jobs.log; tail -80 /var/lib/kubelet/journal.log", std::time::Duration::from_secs(60))?.text);
+    // Nobody but the agent, in its own stop, can have ended them in order.
     ensure_three_ended(cluster, vm, &before)
 }

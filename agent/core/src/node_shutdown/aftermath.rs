@@ -137,8 +137,11 @@ impl LastEnd {
                 _ => "",
             };
             let cut = self.cut_off();
-            let hung =
-                if self.watchdog { "; what came after them hung, until a hardware watchdog reset it" } else { "" };
+            let hung = if self.watchdog {
+                "; what came after them hung, until a hardware watchdog reset it"
+            } else {
+                ""
+            };
             return format!("The last boot ({boot}) ended its pods in order{kind}{instead}{cut}{hung}");
         };
         let when = if unclean.cut_short {
@@ -152,7 +155,8 @@ impl LastEnd {
             }
             Some(words) => format!("its kernel died ({words})"),
             None if self.watchdog => {
-                "its kernel or its service manager hung, and a hardware watchdog started the machine again".to_owned()
+                "its kernel or its service manager hung, and a hardware watchdog started the machine again"
+                    .to_owned()
             }
             None if unclean.agent_stopped => {
                 "its agent was stopped, and nobody waited for its pods (no delay lock, or one that ran out)"
@@ -280,12 +284,40 @@ mod tests {
         let ended = Receipt { end_time: Some(begun.start_time.clone()), ..begun.clone() };
         let panic = || Some("Kernel panic - x".to_owned());
         for (last, panic, stopped, watchdogs, reason, words) in [
-            (None, None, false, &[0x20][..], "WatchdogReset", "without a shutdown: its kernel or its service manager hung"),
+            (
+                None,
+                None,
+                false,
+                &[0x20][..],
+                "WatchdogReset",
+                "without a shutdown: its kernel or its service manager hung",
+            ),
             // The second one of two, with other flags (WDIOF_POWERUNDER, WDIOF_OVERHEAT).
             (None, None, true, &[0, 0x31], "WatchdogReset", "a hardware watchdog started the machine again;"),
-            (Some(&begun), None, false, &[0x20], "WatchdogReset", "in the middle of its shutdown (reboot): its kernel or"),
-            (None, panic(), false, &[0x20], "KernelPanic", "(Kernel panic - x), and a hardware watchdog started"),
-            (Some(&ended), None, false, &[0x20], "ShutdownInOrder", "in order (reboot); what came after them hung"),
+            (
+                Some(&begun),
+                None,
+                false,
+                &[0x20],
+                "WatchdogReset",
+                "in the middle of its shutdown (reboot): its kernel or",
+            ),
+            (
+                None,
+                panic(),
+                false,
+                &[0x20],
+                "KernelPanic",
+                "(Kernel panic - x), and a hardware watchdog started",
+            ),
+            (
+                Some(&ended),
+                None,
+                false,
+                &[0x20],
+                "ShutdownInOrder",
+                "in order (reboot); what came after them hung",
+            ),
             // WDIOF_OVERHEAT, WDIOF_EXTERN1, and none that has anything to say.
             (None, None, false, &[0x01, 0x04], "PowerLossOrReset", "power was cut"),
             (None, None, false, &[], "PowerLossOrReset", "power was cut"),
@@ -293,7 +325,11 @@ mod tests {
             let end = LastEnd::of("b1", last, panic, stopped).told_by(watchdogs);
             assert_eq!(end.reason(), reason, "{watchdogs:?}");
             assert!(end.message().contains(words), "{}", end.message());
-            assert_eq!(end.clone().told_by(&[]), LastEnd { watchdog: false, ..end }, "asked again, it may be otherwise");
+            assert_eq!(
+                end.clone().told_by(&[]),
+                LastEnd { watchdog: false, ..end },
+                "asked again, it may be otherwise"
+            );
         }
     }
 

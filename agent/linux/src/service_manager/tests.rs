@@ -76,7 +76,10 @@ fn named_as_systemd(message: &Message) -> Vec<u8> {
 }
 
 /// Lets the caller in with `welcome`, and answers each of its calls with all that `answer` makes of it.
-async fn asked_of(welcome: &str, answer: impl Fn(&Message, &str) -> Vec<Vec<u8>>) -> Result<Option<String>, String> {
+async fn asked_of(
+    welcome: &str,
+    answer: impl Fn(&Message, &str) -> Vec<Vec<u8>>,
+) -> Result<Option<String>, String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("private");
     let listener = Listener::bind(&path).unwrap();
@@ -95,11 +98,13 @@ async fn asked_of(welcome: &str, answer: impl Fn(&Message, &str) -> Vec<Vec<u8>>
         let mut head = [0; 16];
         while stream.read_exact(&mut head).await.is_ok() {
             let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap());
-            let rest = usize::try_from(word(12)).unwrap().next_multiple_of(8) + usize::try_from(word(4)).unwrap();
+            let rest =
+                usize::try_from(word(12)).unwrap().next_multiple_of(8) + usize::try_from(word(4)).unwrap();
             let mut body = vec![0; rest];
             stream.read_exact(&mut body).await.unwrap();
             let text = String::from_utf8_lossy(&body).into_owned();
-            let call = Message::method_call("/x", "X").serial(word(8).try_into().unwrap()).build(&()).unwrap();
+            let call =
+                Message::method_call("/x", "X").serial(word(8).try_into().unwrap()).build(&()).unwrap();
             for bytes in answer(&call, &text) {
                 stream.write_all(&bytes).await.unwrap();
             }
@@ -115,7 +120,8 @@ async fn asked_of(welcome: &str, answer: impl Fn(&Message, &str) -> Vec<Vec<u8>>
 #[tokio::test]
 async fn as_systemd_speaks() {
     let answer = |call: &Message, asked: &str| {
-        let news = Message::signal(OBJECT, MANAGER, "UnitNew").sender(SENDER.1).build(&("a.scope", "x")).unwrap();
+        let news =
+            Message::signal(OBJECT, MANAGER, "UnitNew").sender(SENDER.1).build(&("a.scope", "x")).unwrap();
         let reply = Message::method_return(&call.header()).sender(SENDER.1);
         let reply = if asked.contains("ListJobs") {
             reply.build(&jobs_of(&[("kexec.target", "start"), ("shutdown.target", "start")]))
@@ -153,7 +159,9 @@ async fn what_is_no_answer() {
         assert!(malformed.contains(words), "{malformed}");
     }
     // Fields that are none: an array of a code whose value has no type.
-    let fields = [b"l\x02\0\x01".as_slice(), &[0, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 5, 9, b'u', 0, 0, 0, 0, 0]].concat();
+    let fields =
+        [b"l\x02\0\x01".as_slice(), &[0, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 5, 9, b'u', 0, 0, 0, 0, 0]]
+            .concat();
     let malformed = asked_of("OK 0123\r\n", |_, _| vec![fields.clone()]).await.unwrap_err();
     assert!(malformed.contains("Values"), "{malformed}");
 }

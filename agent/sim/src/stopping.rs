@@ -77,6 +77,8 @@ pub(crate) struct Stopping {
     boot: u32,
     /// What the disk has.
     receipt: Option<Receipt>,
+    /// Until when it is busy with receipts.
+    writing: Mono,
     /// Who holds the delay lock.
     lock: Option<u32>,
     /// Since when.
@@ -109,6 +111,7 @@ impl Stopping {
             groups,
             boot: 0,
             receipt: None,
+            writing: Mono(0),
             lock: None,
             held: Mono(0),
             stop: None,
@@ -342,7 +345,10 @@ impl World {
                 }
             }
             ShutdownAction::Write(receipt) => {
-                let after = Duration::from_millis(stopping.rng.between(1, 300));
+                // One after the other.
+                let due = now.after(Duration::from_millis(stopping.rng.between(1, 300))).max(stopping.writing);
+                stopping.writing = due;
+                let after = due.since(now);
                 let written = LogindEvent::Written { incarnation, receipt: Box::new(receipt) };
                 self.queue.after(after, Event::Logind(written));
             }

@@ -51,6 +51,7 @@ pub enum ServiceManagerError {
     },
 }
 
+const NAME: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 
@@ -75,10 +76,15 @@ async fn asked(socket: &Path) -> Result<Option<String>, ServiceManagerError> {
     let at = |source| ServiceManagerError::Connect { path: socket.display().to_string(), source };
     let failed = |operation| move |source| ServiceManagerError::Call { operation, source };
     let mut peer = Peer::connect(socket).await.map_err(at)?;
-    let get = Method { path: OBJECT, interface: "org.freedesktop.DBus.Properties", member: "Get" };
+    let get = Method {
+        destination: NAME,
+        path: OBJECT,
+        interface: "org.freedesktop.DBus.Properties",
+        member: "Get",
+    };
     let state: OwnedVariant =
         peer.call(&get, &(MANAGER, "SystemState")).await.map_err(failed("SystemState"))?;
-    let list = Method { path: OBJECT, interface: MANAGER, member: "ListJobs" };
+    let list = Method { destination: NAME, path: OBJECT, interface: MANAGER, member: "ListJobs" };
     let jobs: Vec<Job> = peer.call(&list, &()).await.map_err(failed("ListJobs"))?;
     // A value that is no text is no state that stands for a stop.
     Ok(is_stopping(&String::try_from(state).unwrap_or_default(), &jobs).then(|| kind(&jobs)))

@@ -346,7 +346,8 @@ impl World {
             }
             ShutdownAction::Write(receipt) => {
                 // One after the other.
-                let due = now.after(Duration::from_millis(stopping.rng.between(1, 300))).max(stopping.writing);
+                let due =
+                    now.after(Duration::from_millis(stopping.rng.between(1, 300))).max(stopping.writing);
                 stopping.writing = due;
                 let after = due.since(now);
                 let written = LogindEvent::Written { incarnation, receipt: Box::new(receipt) };

@@ -59,6 +59,7 @@ pub(super) struct Peer(UnixStream);
 
 /// An object's method.
 pub(super) struct Method {
+    pub(super) destination: &'static str,
     pub(super) path: &'static str,
     pub(super) interface: &'static str,
     pub(super) member: &'static str,
@@ -115,7 +116,8 @@ impl Peer {
         T: DeserializeOwned + Type,
     {
         let call = Message::method_call(method.path, method.member).interface(method.interface);
-        let call = call.build(body)?;
+        // Without a destination systemd takes it for something said to everybody, and is silent.
+        let call = call.destination(method.destination).build(body)?;
         let serial = call.primary_header().serial_num().get();
         self.0.write_all(call.data().bytes()).await?;
         let answer = loop {

@@ -103,6 +103,7 @@ async fn asked_of(
             let mut body = vec![0; rest];
             stream.read_exact(&mut body).await.unwrap();
             let text = String::from_utf8_lossy(&body).into_owned();
+            assert!(text.contains("\u{6}\u{1}s\0"), "a call without a destination is not answered: {text:?}");
             let call =
                 Message::method_call("/x", "X").serial(word(8).try_into().unwrap()).build(&()).unwrap();
             for bytes in answer(&call, &text) {

@@ -17,8 +17,8 @@ use peer::{Method, Peer};
 /// PID 1's own socket: it answers when there is no bus.
 pub const SOCKET: &str = "/run/systemd/private";
 /// How long PID 1 may take to answer: while it works off the jobs that can run, a process to start for many of them, it
-/// answers nobody. Seen: more than 5 s on a busy machine. Less than the 30 s that the image gives a unit's stop.
-const ANSWER_MAX: Duration = Duration::from_secs(25);
+/// answers nobody. Less than the 30 s that the image gives a unit's stop.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Why PID 1 could not be asked.
 #[derive(Debug, thiserror::Error)]

@@ -12,6 +12,7 @@
 
 mod delay;
 mod departure;
+mod last_end;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ use std::time::Duration;
 use agent_core::drivers::Class;
 use agent_core::events::Fact;
 use agent_core::node_shutdown::{
-    EVENT, FILE, Group, LastEnd, NodeShutdown, Receipt, ShutdownAction, ShutdownEvent, UNCLEAN_SHUTDOWN,
-    begins_anew, budget, died_of,
+    EVENT, FILE, Group, LastEnd, NodeShutdown, Receipt, ShutdownAction, ShutdownEvent, begins_anew, budget,
+    died_of,
 };
 use agent_core::pod_manager::{ManagerEvent, ShutdownOrder};
 use agent_core::pod_worker::{EventKind, TerminatingRecord};
@@ -138,10 +139,7 @@ impl Shutdown {
         tasks: &Tasks,
     ) -> (Follower, Departure) {
         if let Some((end, is_news)) = self.plan.last_end.clone() {
-            if is_news && end.unclean.is_some() {
-                outlets.of_node(Fact::of_node(EventKind::Warning, UNCLEAN_SHUTDOWN, end.message()));
-            }
-            outlets.last_end(end);
+            tasks.start(last_end::tell(end, is_news, outlets.clone(), tasks.clone()));
         }
         if self.machine.is_resumed() {
             manager.send(ManagerEvent::Shutdown(ShutdownOrder::Close));

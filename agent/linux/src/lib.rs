@@ -16,6 +16,7 @@ pub mod directory_hints;
 pub mod disk_use;
 pub mod eviction_signals;
 pub mod files;
+pub mod hardware_watchdog;
 pub mod heap;
 pub mod host_channel;
 #[cfg(test)]

@@ -90,6 +90,8 @@ pub enum Defect {
     KeepsItsReceipt,
     /// Does not take away what shutdowns left (LEFT-OVER).
     LeavesTheEnded,
+    /// Stops with the machine as if it stopped alone (STOP-AWAITED).
+    LeavesItsPods,
 }
 
 impl Defect {

@@ -1,8 +1,11 @@
 //! logind and the end of the machine in the simulated world: it is told to stop, waits for the lock, and boots again.
 //!
 //! In: chance. Out: what logind says, the lock, receipts on disk, reboots; what the checkers SHUTDOWN-ORDER,
-//! SHUTDOWN-BUDGET and SHUTDOWN-CLOSED look at; RECEIPT-TRUE when the power goes. Invariants: the lock dies with the agent
+//! SHUTDOWN-BUDGET and SHUTDOWN-CLOSED look at; RECEIPT-TRUE when the power goes. What follows when nobody waits any more,
+//! or ever did, is in `departing`. Invariants: the lock dies with the agent
 //! and with its connection; logind waits no longer than its limit. A run without draws no number here.
+
+mod departing;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,6 +28,8 @@ use crate::fake_api::resource::text;
 use crate::node::{Node, NodeEvent, NodeRequest};
 use crate::rng::Rng;
 use crate::world::{Event, World};
+
+use departing::Unit;
 
 /// What logind waits beyond the pods' periods.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -54,6 +59,10 @@ pub(crate) enum LogindEvent {
     Written { incarnation: u32, receipt: Box<Receipt> },
     /// logind waits no longer for stop number `stop`.
     Limit { stop: u32 },
+    /// systemd stops the agent's unit.
+    UnitStops { stop: u32 },
+    /// systemd waits no longer for it.
+    UnitKilled { stop: u32 },
     /// The machine stops.
     Off { stop: u32 },
     /// Somebody calls stop number `stop` off.
@@ -68,12 +77,18 @@ pub(crate) struct Stopping {
     boot: u32,
     /// What the disk has.
     receipt: Option<Receipt>,
+    /// Until when it is busy with receipts.
+    writing: Mono,
     /// Who holds the delay lock.
     lock: Option<u32>,
     /// Since when.
     held: Mono,
     /// logind is about to stop the machine.
     stop: Option<String>,
+    /// Nobody asked logind for it (`systemctl start reboot.target`): it delays nothing and says nothing.
+    unasked: bool,
+    /// The agent's unit.
+    unit: Unit,
     /// Counts stops, also those that are over.
     stops: u32,
     /// The agent knows.
@@ -96,9 +111,12 @@ impl Stopping {
             groups,
             boot: 0,
             receipt: None,
+            writing: Mono(0),
             lock: None,
             held: Mono(0),
             stop: None,
+            unasked: false,
+            unit: Unit::Up,
             stops: 0,
             told: false,
             ended: BTreeSet::new(),
@@ -169,10 +187,11 @@ impl World {
             return None;
         }
         stopping.stop = Some(kind.clone());
+        stopping.unasked = stopping.rng.chance(200);
         stopping.stops += 1;
         let (stop, held) = (stopping.stops, stopping.lock == Some(incarnation));
-        if !held {
-            self.machine_goes(stop);
+        if !held || stopping.unasked {
+            self.units_stop(stop);
             return Some(stop);
         }
         self.queue.after(most, Event::Logind(LogindEvent::Limit { stop }));
@@ -190,7 +209,7 @@ impl World {
         );
     }
 
-    /// Nobody is waited for any more: units stop, then the machine.
+    /// The agent's unit has stopped; then the others, and the machine.
     fn machine_goes(&mut self, stop: u32) {
         let Some(stopping) = &mut self.stopping else { return };
         let after = Duration::from_millis(stopping.rng.between(300, 4_000));
@@ -211,7 +230,7 @@ impl World {
         let stop = stopping.stops;
         self.checks.note(self.queue.now(), &TraceEvent::ShutdownPast);
         if held && stops {
-            self.machine_goes(stop);
+            self.units_stop(stop);
         }
     }
 
@@ -221,7 +240,8 @@ impl World {
         };
         match event {
             LogindEvent::Connected { incarnation } if incarnation == self.incarnation => {
-                let stopping = self.stopping.as_ref().is_some_and(|s| s.stop.is_some());
+                let knows = |s: &Stopping| s.stop.is_some() && !s.unasked;
+                let stopping = self.stopping.as_deref().is_some_and(knows);
                 self.hear(stopping, String::new());
             }
             LogindEvent::Told { incarnation, stopping, kind } if incarnation == self.incarnation => {
@@ -240,18 +260,23 @@ impl World {
                 let held = self.stopping.as_mut().and_then(|s| s.lock.take());
                 if held.is_some() {
                     self.checks.note(self.queue.now(), &TraceEvent::StopNotAwaited);
-                    self.machine_goes(stop);
+                    self.units_stop(stop);
                 }
             }
+            LogindEvent::UnitStops { stop } if is_now(self, stop) => self.unit_stops(stop),
+            LogindEvent::UnitKilled { stop } if is_now(self, stop) => self.unit_is_killed(stop),
             LogindEvent::Off { stop } if is_now(self, stop) => {
                 self.ensure_receipt();
+                self.ensure_awaited();
                 self.reboot();
             }
             LogindEvent::CalledOff { stop } if is_now(self, stop) => {
                 self.disturb();
-                if let Some(stopping) = &mut self.stopping {
-                    stopping.stop = None;
+                let Some(stopping) = &mut self.stopping else { return };
+                if stopping.unit != Unit::Up {
+                    return;
                 }
+                stopping.stop = None;
                 self.announce(false, "");
             }
             _ => {}
@@ -260,6 +285,10 @@ impl World {
 
     fn hear(&mut self, stopping: bool, kind: String) {
         let Some(state) = &mut self.stopping else { return };
+        if !stopping && state.unit == Unit::Stopping {
+            // Of a stop that nobody asked it for: the agent knows better.
+            return self.tell(NodeEvent::Shutdown(ShutdownEvent::Told { stopping, kind }));
+        }
         let first = stopping && !state.told && self.node.is_some();
         let event = if first {
             state.told = true;
@@ -300,7 +329,7 @@ impl World {
         let (incarnation, now) = (self.incarnation, self.queue.now());
         let Some(stopping) = &mut self.stopping else { return };
         match action {
-            ShutdownAction::Hold if stopping.stop.is_none() => {
+            ShutdownAction::Hold if stopping.stop.is_none() || stopping.unasked => {
                 (stopping.lock, stopping.held) = (Some(incarnation), now);
             }
             // logind gives no lock while it stops: the session fails, and the next one says what is the case.
@@ -309,12 +338,18 @@ impl World {
                 let stop = stopping.stops;
                 let held = stopping.lock.take_if(|holder| *holder == incarnation).is_some();
                 self.checks.note(now, &TraceEvent::LockGivenBack);
-                if held && self.stopping.as_ref().is_some_and(|s| s.stop.is_some()) {
+                if self.unit_has_stopped() {
                     self.machine_goes(stop);
+                } else if held && self.stopping.as_ref().is_some_and(|s| s.stop.is_some() && !s.unasked) {
+                    self.units_stop(stop);
                 }
             }
             ShutdownAction::Write(receipt) => {
-                let after = Duration::from_millis(stopping.rng.between(1, 300));
+                // One after the other.
+                let due =
+                    now.after(Duration::from_millis(stopping.rng.between(1, 300))).max(stopping.writing);
+                stopping.writing = due;
+                let after = due.since(now);
                 let written = LogindEvent::Written { incarnation, receipt: Box::new(receipt) };
                 self.queue.after(after, Event::Logind(written));
             }
@@ -385,6 +420,7 @@ impl World {
         let same_kernel = stopping.stop.as_deref().map(Kind::of) == Some(Kind::SoftReboot);
         stopping.boot += u32::from(!same_kernel);
         (stopping.stop, stopping.lock, stopping.told) = (None, None, false);
+        (stopping.unasked, stopping.unit) = (false, Unit::Up);
         stopping.stops += 1;
     }
 

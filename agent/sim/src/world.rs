@@ -380,6 +380,7 @@ impl World {
         let longest = longest_call(self.context.request_timeout, Duration::from_secs(60));
         self.fence_until = self.queue.now().after(longest);
         self.lock_is_lost();
+        self.unit_died();
         let (dead, zombies) = (self.incarnation, self.faults.zombie_applies);
         let (mut kept, mut under_way) = (Vec::new(), Vec::new());
         self.queue.retain(|event| match event {

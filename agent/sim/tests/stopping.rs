@@ -1,5 +1,5 @@
 //! Seeds with a machine that is told to stop: each runs twice and must leave the same trace; SHUTDOWN-ORDER,
-//! SHUTDOWN-BUDGET, SHUTDOWN-CLOSED, RECEIPT-TRUE and LEFT-OVER can fail.
+//! SHUTDOWN-BUDGET, SHUTDOWN-CLOSED, STOP-AWAITED, RECEIPT-TRUE and LEFT-OVER can fail.
 
 mod common;
 
@@ -38,6 +38,11 @@ fn receipt_true_can_fail() {
 #[test]
 fn receipt_true_can_fail_when_the_boot_goes_on() {
     caught(Defect::KeepsItsReceipt, "RECEIPT-TRUE");
+}
+
+#[test]
+fn stop_awaited_can_fail() {
+    caught(Defect::LeavesItsPods, "STOP-AWAITED");
 }
 
 #[test]

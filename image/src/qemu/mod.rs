@@ -66,6 +66,8 @@ pub struct Firmware {
     pub oem_strings: Vec<PathBuf>,
     /// File of [`ERST_BYTES`] in which a kernel that dies leaves its log (ACPI ERST); without one there is no such place.
     pub erst: Option<PathBuf>,
+    /// The board has a watchdog (Intel's 6300ESB) that resets the machine.
+    pub watchdog: bool,
 }
 
 /// Size of the place for last words, bytes.
@@ -176,6 +178,10 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
         add("-object", format!("memory-backend-file,id=erst,mem-path={file},size={ERST_BYTES},share=on"));
         add("-device", "acpi-erst,memdev=erst".into());
     }
+    if machine.firmware.watchdog {
+        add("-device", "i6300esb".into());
+        add("-action", "watchdog=reset".into());
+    }
     for (n, disk) in machine.disks.iter().enumerate() {
         let file = escape(&disk.file);
         add("-drive", format!("if=none,id=disk{n},format={},cache=unsafe,file={file}", disk.format));
@@ -242,18 +248,25 @@ mod tests {
     #[test]
     fn a_cable_and_what_the_firmware_says() {
         let mut machine = machine();
-        assert!(!arguments(&machine).iter().any(|a| a == "-smbios" || a == "-uuid" || a == "-rtc"));
+        assert!(
+            !arguments(&machine)
+                .iter()
+                .any(|a| ["-smbios", "-uuid", "-rtc", "-action"].contains(&a.as_str()))
+        );
         machine.network = Network::Tap { device: "tap3".into(), mac: "52:54:00:00:00:03".into() };
         machine.firmware = Firmware {
             uuid: Some("u-1".into()),
             clock: Some("2001-01-01T00:00:00".into()),
             oem_strings: vec!["/a,b".into()],
             erst: Some("/e".into()),
+            watchdog: true,
         };
         let args = arguments(&machine).join(" ");
         for part in [
             "memory-backend-file,id=erst,mem-path=/e,size=65536,share=on",
             "-device acpi-erst,memdev=erst",
+            "-device i6300esb",
+            "-action watchdog=reset",
             "-netdev tap,id=net0,ifname=tap3,script=no,downscript=no",
             "netdev=net0,romfile=,mac=52:54:00:00:00:03",
             "-uuid u-1",

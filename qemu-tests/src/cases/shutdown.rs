@@ -6,6 +6,7 @@ mod elsewhere;
 mod hung;
 mod interrupted;
 mod kept;
+mod watchdog;
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -56,11 +57,23 @@ pub const CASES: &[Case] = &[
         bus::restart,
     ),
     HERE.case(
+        "shutdown/bus-away",
+        75,
+        "systemctl reboot without bus and logind: pods end in order while the agent's unit stops, told and written",
+        bus::away,
+    ),
+    HERE.case(
         "shutdown/hung",
         90,
         "a pod whose shim hangs and a unit that never stops: the machine starts again within its time, and the next boot \
          says who was left",
         hung::hung,
+    ),
+    HERE.case(
+        "shutdown/watchdog",
+        150,
+        "PID 1 hangs: the hardware watchdog starts the machine again in its time, and the next boot says that it did",
+        watchdog::watchdog,
     ),
     HERE.case(
         "shutdown/cut-short",
@@ -127,6 +140,7 @@ fn fixture_with<'a>(cx: &'a mut CaseContext<'_>, first: fn(&mut VmNode)) -> Resu
         let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
         let mut vm = VmNode::plug(&mut cluster, artefacts, VM)?;
         vm.keep_last_words();
+        vm.give_watchdog();
         first(&mut vm);
         vm.boot(Some(cluster.token()))?;
         vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;

@@ -38,6 +38,7 @@ pub struct VmNode {
     memory_mib: Option<u32>,
     disk: Option<PathBuf>,
     keeps_last_words: bool,
+    has_watchdog: bool,
     /// `kubelet` of its NodeConfig.
     kubelet: Value,
     /// `registries.mirrors` of it.
@@ -72,6 +73,7 @@ impl VmNode {
             memory_mib: None,
             disk,
             keeps_last_words,
+            has_watchdog: false,
             kubelet,
             mirrors,
         })
@@ -114,6 +116,11 @@ impl VmNode {
         self.keeps_last_words = true;
     }
 
+    /// Its board has a hardware watchdog, from the next boot on.
+    pub fn give_watchdog(&mut self) {
+        self.has_watchdog = true;
+    }
+
     /// Gives its Node the range of its pods, as a cluster's controller does, once it has registered: only then it can
     /// become Ready.
     ///
@@ -139,7 +146,8 @@ impl VmNode {
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
         let (clock, memory_mib) = (self.clock, self.memory_mib);
-        let board = Board { uuid: &uuid, clock, disk, keeps_last_words, memory_mib };
+        let board =
+            Board { uuid: &uuid, clock, disk, keeps_last_words, watchdog: self.has_watchdog, memory_mib };
         self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config)?);
         Ok(())
     }

@@ -116,6 +116,8 @@ pub struct Board<'a> {
     pub disk: Option<&'a Path>,
     /// Its firmware keeps what a dying kernel says, over boots.
     pub keeps_last_words: bool,
+    /// It has a hardware watchdog.
+    pub watchdog: bool,
     /// Its memory, MiB, if not [`MEMORY_MIB`].
     pub memory_mib: Option<u32>,
 }
@@ -216,6 +218,7 @@ impl Lab {
                     clock: board.clock.map(str::to_owned),
                     oem_strings: vec![oem_string.clone()],
                     erst: erst.clone(),
+                    watchdog: board.watchdog,
                 },
                 network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },
                 memory_mib: board.memory_mib.unwrap_or(machine.memory_mib),

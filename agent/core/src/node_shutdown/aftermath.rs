@@ -53,7 +53,13 @@ pub struct LastEnd {
     /// Pods (`namespace/name`) that had not ended in their time, and what the machine stopped under.
     #[serde(default)]
     pub not_ended: Vec<String>,
+    /// A hardware watchdog started the machine again ([`LastEnd::told_by`]).
+    #[serde(default)]
+    pub watchdog: bool,
 }
+
+/// `WDIOF_CARDRESET` of the kernel's `linux/watchdog.h`, in `bootstatus` of a watchdog: it fired, and reset the machine.
+const CARD_RESET: u32 = 0x20;
 
 /// An end without order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +87,14 @@ impl LastEnd {
         let pods = last.filter(|_| clean).into_iter().flat_map(|receipt| &receipt.pods);
         let not_ended =
             pods.filter(|pod| !pod.ended).map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
-        LastEnd { boot_id: boot_id.to_owned(), unclean, kind, not_ended }
+        LastEnd { boot_id: boot_id.to_owned(), unclean, kind, not_ended, watchdog: false }
+    }
+
+    /// The same end, with what the machine's watchdogs say of it (`bootstatus` of each).
+    #[must_use]
+    pub fn told_by(mut self, watchdogs: &[u32]) -> LastEnd {
+        self.watchdog = watchdogs.iter().any(|status| status & CARD_RESET != 0);
+        self
     }
 
     /// `reason` of the condition.
@@ -91,6 +104,7 @@ impl LastEnd {
             None if !self.not_ended.is_empty() => "PodsNotEnded",
             None => "ShutdownInOrder",
             Some(Unclean { panic: Some(_), .. }) => "KernelPanic",
+            Some(_) if self.watchdog => "WatchdogReset",
             Some(Unclean { agent_stopped: true, .. }) => "ShutdownNotAwaited",
             Some(Unclean { cut_short: true, .. }) => "ShutdownCutShort",
             Some(_) => "PowerLossOrReset",
@@ -123,7 +137,12 @@ impl LastEnd {
                 _ => "",
             };
             let cut = self.cut_off();
-            return format!("The last boot ({boot}) ended its pods in order{kind}{instead}{cut}");
+            let hung = if self.watchdog {
+                "; what came after them hung, until a hardware watchdog reset it"
+            } else {
+                ""
+            };
+            return format!("The last boot ({boot}) ended its pods in order{kind}{instead}{cut}{hung}");
         };
         let when = if unclean.cut_short {
             format!(" in the middle of its shutdown{kind}")
@@ -131,7 +150,14 @@ impl LastEnd {
             " without a shutdown".to_owned()
         };
         let why = match &unclean.panic {
+            Some(words) if self.watchdog => {
+                format!("its kernel died ({words}), and a hardware watchdog started the machine again")
+            }
             Some(words) => format!("its kernel died ({words})"),
+            None if self.watchdog => {
+                "its kernel or its service manager hung, and a hardware watchdog started the machine again"
+                    .to_owned()
+            }
             None if unclean.agent_stopped => {
                 "its agent was stopped, and nobody waited for its pods (no delay lock, or one that ran out)"
                     .to_owned()
@@ -250,6 +276,61 @@ mod tests {
         assert_eq!(LastEnd::of("b1", Some(&ended), None, true).reason(), "ShutdownInOrder");
         let older = r#"{"bootId":"b1","unclean":{"cutShort":true,"panic":null}}"#;
         assert_eq!(serde_json::from_str::<LastEnd>(older).unwrap().reason(), "ShutdownCutShort");
+    }
+
+    #[test]
+    fn what_a_watchdog_says() {
+        let begun = Receipt::begin("b1", "reboot", Wall(0));
+        let ended = Receipt { end_time: Some(begun.start_time.clone()), ..begun.clone() };
+        let panic = || Some("Kernel panic - x".to_owned());
+        for (last, panic, stopped, watchdogs, reason, words) in [
+            (
+                None,
+                None,
+                false,
+                &[0x20][..],
+                "WatchdogReset",
+                "without a shutdown: its kernel or its service manager hung",
+            ),
+            // The second one of two, with other flags (WDIOF_POWERUNDER, WDIOF_OVERHEAT).
+            (None, None, true, &[0, 0x31], "WatchdogReset", "a hardware watchdog started the machine again;"),
+            (
+                Some(&begun),
+                None,
+                false,
+                &[0x20],
+                "WatchdogReset",
+                "in the middle of its shutdown (reboot): its kernel or",
+            ),
+            (
+                None,
+                panic(),
+                false,
+                &[0x20],
+                "KernelPanic",
+                "(Kernel panic - x), and a hardware watchdog started",
+            ),
+            (
+                Some(&ended),
+                None,
+                false,
+                &[0x20],
+                "ShutdownInOrder",
+                "in order (reboot); what came after them hung",
+            ),
+            // WDIOF_OVERHEAT, WDIOF_EXTERN1, and none that has anything to say.
+            (None, None, false, &[0x01, 0x04], "PowerLossOrReset", "power was cut"),
+            (None, None, false, &[], "PowerLossOrReset", "power was cut"),
+        ] {
+            let end = LastEnd::of("b1", last, panic, stopped).told_by(watchdogs);
+            assert_eq!(end.reason(), reason, "{watchdogs:?}");
+            assert!(end.message().contains(words), "{}", end.message());
+            assert_eq!(
+                end.clone().told_by(&[]),
+                LastEnd { watchdog: false, ..end },
+                "asked again, it may be otherwise"
+            );
+        }
     }
 
     #[test]

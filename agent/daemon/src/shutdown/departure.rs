@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_core::node_shutdown::ShutdownEvent;
 use agent_linux::notify::Notifier;
@@ -40,10 +40,13 @@ impl Departure {
     /// If the machine goes down and nobody waited for the pods, they end now: systemd stops their containers and the runtime
     /// only after this unit. In any other stop of the agent they go on. `again`: the agent is asked to stop once more.
     pub async fn leave(self, notifier: &Notifier, again: impl Future<Output = &'static str>) {
-        let kind = match service_manager::going_down(Path::new(service_manager::SOCKET)).await {
+        let asked = Instant::now();
+        let told = service_manager::going_down(Path::new(service_manager::SOCKET)).await;
+        let answered_ms = asked.elapsed().as_millis();
+        let kind = match told {
             Ok(Some(kind)) => kind,
             Ok(None) => {
-                tracing::info!("the machine stays; containers are left running");
+                tracing::info!(answered_ms, "the machine stays; containers are left running");
                 return;
             }
             Err(error) => {
@@ -58,6 +61,7 @@ impl Departure {
         tell(notifier, &format!("EXTEND_TIMEOUT_USEC={}", needed.as_micros()));
         tracing::warn!(
             kind,
+            answered_ms,
             needed_s = needed.as_secs(),
             "nobody waited for the pods: they end while the agent stops"
         );

@@ -1,4 +1,4 @@
-//! The system bus goes away: it comes back and logind with it.
+//! The system bus goes away: it comes back and logind with it, or the machine is told to stop without it.
 
 use std::time::Instant;
 
@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{
-    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, await_boot, await_lock, boot_id, ensure_no_unclean_shutdown,
-    fixture, kept, pod, receipt, run_pods, terminated,
+    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, VM, await_boot, await_lock, boot_id,
+    ensure_no_unclean_shutdown, fixture, kept, pod, receipt, run_pods, terminated,
 };
 use crate::case::CaseContext;
 use crate::cluster::fixture::await_pod_gone;
@@ -83,4 +83,32 @@ pub(super) fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.vm()?.reboot(OFF_LIMIT_S)?;
     await_boot(cluster, vm, &before)?;
     ensure_three_ended(cluster, vm, &before)
+}
+
+/// journald is no witness of a boot's last moments: the agent's lines go to a file beside its receipt, from its next start on.
+const LOG: &str = "/var/lib/kubelet/last-lines";
+const TO_LOG: &str = "mkdir -p /run/systemd/system/orlop-agent.service.d && \
+                      printf '[Service]\\nStandardError=append:/var/lib/kubelet/last-lines\\n' > \
+                      /run/systemd/system/orlop-agent.service.d/90-log.conf && \
+                      systemctl daemon-reload && systemctl restart orlop-agent.service";
+
+pub(super) fn away(cx: &mut CaseContext<'_>) -> Result<()> {
+    let Fixture { cluster, vm } = fixture(cx)?;
+    vm.vm()?.shell()?.must(TO_LOG)?;
+    await_lock(vm)?;
+    run_three(cluster)?;
+    let before = boot_id(cluster)?;
+    let shell = vm.vm()?.shell()?;
+    // It cannot be started again, by nobody who knocks.
+    shell.must("systemctl mask --runtime dbus-broker.service && systemctl stop dbus-broker.service")?;
+    let deaf = "! busctl status >/dev/null 2>&1 && ! systemctl is-active -q systemd-logind.service";
+    shell.must(&format!("timeout 30 bash -c 'until {deaf}; do sleep 0.5; done'"))?;
+    let asked = Instant::now();
+    vm.vm()?.restarts("systemctl reboot", OFF_LIMIT_S)?;
+    say::line(format!("  {VM} started again after {:.1} s without a bus", asked.elapsed().as_secs_f64()));
+    await_boot(cluster, vm, &before)?;
+    // Nobody but the agent, in its own stop, can have ended them in order.
+    let log = vm.vm()?.shell()?.must(&format!("tail -n 40 {LOG} && rm {LOG}"))?;
+    ensure!(log.contains("nobody waited for the pods"), "the agent did not end them in its stop:\n{log}");
+    ensure_three_ended(cluster, vm, &before).with_context(|| format!("its last lines:\n{log}"))
 }

@@ -32,7 +32,7 @@ pub(super) fn await_terminated(cluster: &Cluster, name: &str, limit_s: u64) -> R
 }
 
 /// The machine ended under the pod's containers, and they run again. Until then the API server shows how it was before.
-fn await_started_anew(cluster: &Cluster, name: &str) -> Result<()> {
+pub(super) fn await_started_anew(cluster: &Cluster, name: &str) -> Result<()> {
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), 120, &format!("{name} to have been started anew"), |all| {
         let pod = all.get(name)?;
@@ -96,7 +96,7 @@ pub(super) fn ensure_last_end(cluster: &Cluster, status: &str, reason: &str) -> 
 }
 
 /// What the node tells of the end of `boot`, which was not in order.
-fn unclean(cluster: &Cluster, boot: &str) -> Result<String> {
+pub(super) fn unclean(cluster: &Cluster, boot: &str) -> Result<String> {
     let client = cluster.client();
     let event = client.wait::<Event, _>(&client.of("default"), 30, "the event UncleanShutdown", |all| {
         all.values().find(|event| is_unclean(event, boot)).cloned()

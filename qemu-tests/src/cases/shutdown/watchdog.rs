@@ -1,0 +1,70 @@
+//! PID 1 hangs, and nobody feeds the hardware watchdog any more: it starts the machine again in its time, and the next boot
+//! says why.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+
+use super::interrupted::{await_started_anew, delete, ensure_last_end, unclean};
+use super::{
+    Fixture, OFF_LIMIT_S, VM, await_boot, await_lock, boot_id, ensure_no_unclean_shutdown, fixture, kept,
+    pod, receipt, run_pods,
+};
+use crate::case::CaseContext;
+use crate::cluster::plane::Cluster;
+use crate::say;
+
+/// What the image has PID 1 ask of it, seconds: it is fed twice in that time.
+const PERIOD_S: u32 = 60;
+/// A reset is seen later on a busy machine, seconds.
+const LATE_S: u32 = 15;
+/// PID 1 is alone in its cgroup; whatever else runs goes on.
+const FREEZE: &str = "echo 1 > /sys/fs/cgroup/init.scope/cgroup.freeze";
+
+fn await_told(cluster: &Cluster) -> Result<()> {
+    let client = cluster.client();
+    client.wait::<Node, _>(&client.all(), 30, "the condition to name the watchdog", |all| {
+        let conditions = all.get(VM)?.status.as_ref()?.conditions.as_ref()?;
+        conditions.iter().any(|c| c.reason.as_deref() == Some("WatchdogReset")).then_some(())
+    })
+}
+
+pub(super) fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
+    let Fixture { cluster, vm } = fixture(cx)?;
+    run_pods(cluster, vec![pod("witness", None, 0, 2)])?;
+    let before = boot_id(cluster)?;
+    let shell = vm.vm()?.shell()?;
+    let class = "cd /sys/class/watchdog/watchdog0 && cat identity state timeout bootstatus";
+    let said = shell
+        .must(&format!("timeout 30 sh -c 'until [ -e /dev/watchdog0 ]; do sleep 0.5; done' && {class}"))?;
+    let fed: Vec<&str> = said.lines().map(str::trim).collect();
+    let period = PERIOD_S.to_string();
+    ensure!(fed == ["i6300ESB timer", "active", &period, "0"], "nobody feeds it, or not so: {fed:?}");
+    let frozen = Instant::now();
+    vm.vm()?.restarts(FREEZE, u64::from(PERIOD_S + LATE_S))?;
+    let took = frozen.elapsed().as_secs_f64();
+    say::line(format!("  the watchdog started the machine again {took:.1} s after its PID 1 was frozen"));
+    // It was fed half its time ago at most.
+    ensure!(took >= f64::from(PERIOD_S / 2 - 2), "was it the watchdog? {took:.1} s");
+
+    await_boot(cluster, vm, &before)?;
+    let said = unclean(cluster, &before)?;
+    ensure!(said.contains("without a shutdown") && said.contains("a hardware watchdog"), "{said}");
+    await_told(cluster)?;
+    await_started_anew(cluster, "witness")?;
+
+    // It says so once: the boot after this one is no work of its.
+    await_lock(vm)?;
+    let before = boot_id(cluster)?;
+    vm.vm()?.reboot(OFF_LIMIT_S)?;
+    await_boot(cluster, vm, &before)?;
+    receipt(vm, &before, "reboot")?;
+    ensure_no_unclean_shutdown(cluster, &before)?;
+    let said =
+        ensure_last_end(cluster, "False", "ShutdownInOrder").context("the boot after the watchdog's")?;
+    ensure!(!said.contains("watchdog"), "{said}");
+    delete(cluster, &["witness"])?;
+    kept::await_settled(cluster)?;
+    cluster.ensure_nothing_forbidden()
+}

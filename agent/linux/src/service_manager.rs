@@ -1,106 +1,94 @@
 //! systemd, asked without the bus: is the machine going down, and how?
 //!
-//! In: PID 1's own socket. Out: the kind of stop that is under way. Invariants: nothing is started, stopped or changed here;
-//! where PID 1 is not systemd, or does not answer, no stop is known of. `org.freedesktop.systemd1(5)`: `SystemState` is
-//! `stopping` from when `shutdown.target` is queued.
+//! In: `systemctl list-jobs`, which asks PID 1 over its own socket where it is run by root. Out: the kind of stop that is under
+//! way. Invariants: nothing is started, stopped or changed here; where PID 1 is not systemd, or does not answer, no stop is
+//! known of. Why not zbus on that socket: PID 1 names itself in what it sends there (`sender` is `org.freedesktop.systemd1`),
+//! where a bus would put a unique name, and zbus ends a connection over such a header.
 
-mod peer;
-
+use std::io;
 use std::path::Path;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use zbus::{OwnedObjectPath, OwnedVariant};
+use tokio::process::Command;
 
-pub use peer::PeerError;
-use peer::{Method, Peer};
-
-/// PID 1's own socket: it answers when there is no bus.
-pub const SOCKET: &str = "/run/systemd/private";
-/// How long PID 1 may take to answer: while it works off the jobs that can run, a process to start for many of them, it
-/// answers nobody. Less than the 30 s that the image gives a unit's stop.
+/// Who speaks PID 1's language.
+pub const SYSTEMCTL: &str = "/usr/bin/systemctl";
+/// How long PID 1 may take to answer. Less than the 30 s that the image gives a unit's stop.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Why PID 1 could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceManagerError {
-    /// There is no such socket, or nobody at its other end: another init, or a container.
-    #[error("connect to systemd at {path}")]
-    Connect {
-        /// Where.
-        path: String,
+    /// There is no such program.
+    #[error("run {program} list-jobs")]
+    Run {
+        /// Its path.
+        program: String,
         /// Why not.
         #[source]
-        source: PeerError,
+        source: io::Error,
     },
-    /// A call.
-    #[error("ask systemd for {operation}")]
-    Call {
-        /// What was asked.
-        operation: &'static str,
-        /// The answer.
-        #[source]
-        source: PeerError,
+    /// It could not ask: another init, or a container.
+    #[error("{program} list-jobs: {status}: {said}")]
+    Failed {
+        /// Its path.
+        program: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// What it said.
+        said: String,
     },
-    /// It did not answer in time.
-    #[error("systemd did not answer at {path} within {} s", limit.as_secs())]
+    /// There was no answer in time.
+    #[error("{program} list-jobs did not answer within {} s", limit.as_secs())]
     Silent {
-        /// Where.
-        path: String,
+        /// Its path.
+        program: String,
         /// How long it was waited for.
         limit: Duration,
     },
 }
 
-const NAME: &str = "org.freedesktop.systemd1";
-const OBJECT: &str = "/org/freedesktop/systemd1";
-const MANAGER: &str = "org.freedesktop.systemd1.Manager";
-
-/// Id, unit, type, state, the job's path, the unit's path.
-type Job = (u32, String, String, String, OwnedObjectPath, OwnedObjectPath);
-
 /// The kind of stop that is under way, as logind would say it (`reboot`, `poweroff`, `halt`, `kexec`, `soft-reboot`; empty
-/// if its target is none of these); `None` if the machine is not going down.
+/// if its target is none of these); `None` if the machine is not going down. `systemctl` is [`SYSTEMCTL`].
 ///
 /// # Errors
 /// systemd is not there, or does not answer.
-pub async fn going_down(socket: &Path) -> Result<Option<String>, ServiceManagerError> {
-    asked_within(socket, ANSWER_MAX).await
+pub async fn going_down(systemctl: &Path) -> Result<Option<String>, ServiceManagerError> {
+    asked_within(systemctl, ANSWER_MAX).await
 }
 
-async fn asked_within(socket: &Path, limit: Duration) -> Result<Option<String>, ServiceManagerError> {
-    let silent = || ServiceManagerError::Silent { path: socket.display().to_string(), limit };
-    tokio::time::timeout(limit, asked(socket)).await.unwrap_or_else(|_| Err(silent()))
-}
-
-async fn asked(socket: &Path) -> Result<Option<String>, ServiceManagerError> {
-    let at = |source| ServiceManagerError::Connect { path: socket.display().to_string(), source };
-    let failed = |operation| move |source| ServiceManagerError::Call { operation, source };
-    let mut peer = Peer::connect(socket).await.map_err(at)?;
-    let get = Method {
-        destination: NAME,
-        path: OBJECT,
-        interface: "org.freedesktop.DBus.Properties",
-        member: "Get",
+async fn asked_within(systemctl: &Path, limit: Duration) -> Result<Option<String>, ServiceManagerError> {
+    let program = || systemctl.display().to_string();
+    let mut command = Command::new(systemctl);
+    command.args(["list-jobs", "--no-pager", "--no-legend", "--plain", "--full", "--no-ask-password"]);
+    // Its words are compared.
+    command.env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
+    let Ok(answer) = tokio::time::timeout(limit, command.output()).await else {
+        return Err(ServiceManagerError::Silent { program: program(), limit });
     };
-    let state: OwnedVariant =
-        peer.call(&get, &(MANAGER, "SystemState")).await.map_err(failed("SystemState"))?;
-    let list = Method { destination: NAME, path: OBJECT, interface: MANAGER, member: "ListJobs" };
-    let jobs: Vec<Job> = peer.call(&list, &()).await.map_err(failed("ListJobs"))?;
-    // A value that is no text is no state that stands for a stop.
-    Ok(is_stopping(&String::try_from(state).unwrap_or_default(), &jobs).then(|| kind(&jobs)))
+    let Output { status, stdout, stderr } =
+        answer.map_err(|source| ServiceManagerError::Run { program: program(), source })?;
+    if !status.success() {
+        let said = String::from_utf8_lossy(&stderr).trim().to_owned();
+        return Err(ServiceManagerError::Failed { program: program(), status, said });
+    }
+    Ok(stop_of(&String::from_utf8_lossy(&stdout)))
 }
 
-/// Until every job of the start is done, the state is `starting`, also while the machine goes down.
-fn is_stopping(state: &str, jobs: &[Job]) -> bool {
-    state == "stopping" || jobs.iter().any(|(_, unit, what, ..)| unit == "shutdown.target" && what == "start")
-}
-
-fn kind(jobs: &[Job]) -> String {
+/// A stop is under way while `shutdown.target` is to be reached: that is so before systemd calls its own state `stopping`, for
+/// until every job of the start is done that is `starting`. Lines are a job's number, its unit, what it does, how far it is.
+fn stop_of(jobs: &str) -> Option<String> {
     const KINDS: [&str; 5] = ["reboot", "poweroff", "halt", "kexec", "soft-reboot"];
-    let starts = |kind: &&str| {
-        jobs.iter().any(|(_, unit, what, ..)| what == "start" && unit.strip_suffix(".target") == Some(*kind))
+    let targets = || {
+        jobs.lines().filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [_, unit, "start", ..] = words[..] else { return None };
+            unit.strip_suffix(".target")
+        })
     };
-    KINDS.into_iter().find(starts).unwrap_or_default().to_owned()
+    let kind = || targets().find(|target| KINDS.contains(target)).unwrap_or_default().to_owned();
+    targets().any(|target| target == "shutdown").then(kind)
 }
 
 #[cfg(test)]

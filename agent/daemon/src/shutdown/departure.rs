@@ -41,7 +41,7 @@ impl Departure {
     /// only after this unit. In any other stop of the agent they go on. `again`: the agent is asked to stop once more.
     pub async fn leave(self, notifier: &Notifier, again: impl Future<Output = &'static str>) {
         let asked = Instant::now();
-        let told = service_manager::going_down(Path::new(service_manager::SOCKET)).await;
+        let told = service_manager::going_down(Path::new(service_manager::SYSTEMCTL)).await;
         let answered_ms = asked.elapsed().as_millis();
         let kind = match told {
             Ok(Some(kind)) => kind,

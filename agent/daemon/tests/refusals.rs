@@ -72,7 +72,7 @@ fn directories_and_links_of_a_pod_are_made_and_removed() {
             make(root).unwrap();
             fs::create_dir(root.join("kubelet/pods/other")).unwrap();
         },
-        act: &|root| dirs(root).remove(&key()),
+        act: &|root| dirs(root).remove(&key(), false),
         look: &|root| assert!(root.join("kubelet/pods/other").is_dir()),
     });
 }

@@ -182,8 +182,7 @@ fn a_request_that_is_gone_is_made_again() {
 fn what_cannot_be_made_is_tried_again_later_each_time() {
     let mut w = World::new();
     w.pods(&["u"]);
-    let mut tries = 0;
-    for wait in [1, 1, 2, 4, 8, 16, 32, 64, 122, 122] {
+    for (tries, wait) in [1, 1, 2, 4, 8, 16, 32, 64, 122, 122].into_iter().enumerate() {
         assert_eq!(w.asked(Err("while creating on API: forbidden")), []);
         let words = "credential bundle is not issued yet: while creating initial PodCertificateRequest: while creating \
                      on API: forbidden";
@@ -191,7 +190,6 @@ fn what_cannot_be_made_is_tried_again_later_each_time() {
         let due = w.machine.deadline().unwrap();
         assert!(due > Mono(u64::try_from(w.at * 1_000_000_000).unwrap()), "try {tries}");
         assert_eq!(w.tick(w.at + wait), [ask()], "try {tries}");
-        tries += 1;
     }
     w.asked(Ok("req-1"));
     assert_eq!(w.held().unwrap_err(), "credential bundle is not issued yet");

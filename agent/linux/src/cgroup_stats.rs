@@ -302,12 +302,14 @@ fn name_of_device(major: u32, minor: u32) -> String {
     target.file_name().map(|name| format!("/dev/{}", name.to_string_lossy())).unwrap_or_default()
 }
 
-/// The block device that a path's file system is on; `None` if it is on none.
+/// The block device that a path's file system is on, and what it has done (its file `stat`); `None` if it is on none.
 #[must_use]
-pub fn device_of(path: &Path) -> Option<String> {
+pub fn device_of(path: &Path) -> Option<(String, Option<String>)> {
     let number = std::fs::metadata(path).ok()?.dev();
-    let name = name_of_device(u32::try_from(major(number)).ok()?, u32::try_from(minor(number)).ok()?);
-    (!name.is_empty()).then_some(name)
+    let (major, minor) = (u32::try_from(major(number)).ok()?, u32::try_from(minor(number)).ok()?);
+    let name = name_of_device(major, minor);
+    let stat = || read(Path::new("/sys/dev/block"), &format!("{major}:{minor}/stat"));
+    (!name.is_empty()).then(|| (name, stat()))
 }
 
 fn directories(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> + use<> {

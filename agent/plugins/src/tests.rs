@@ -130,3 +130,30 @@ fn the_wire_is_the_public_contracts() {
     assert_eq!((node.node_id.as_str(), node.max_volumes_per_node), ("n", 5));
     assert_eq!(node.accessible_topology.unwrap().segments["k"], "v");
 }
+
+#[test]
+fn what_an_answer_says_about_asking_again() {
+    let refused = |code| PluginError::Refused {
+        call: "NodeExpandVolume",
+        path: PathBuf::from("/s"),
+        status: Box::new(Status::new(code, "no")),
+    };
+    // (code, the plugin has done with it, only while it is in use, never)
+    for (code, is_final, in_use, infeasible) in [
+        (Code::InvalidArgument, true, false, true),
+        (Code::OutOfRange, true, false, true),
+        (Code::NotFound, true, false, true),
+        (Code::FailedPrecondition, true, true, false),
+        (Code::Internal, true, false, false),
+        (Code::Unimplemented, true, false, false),
+        (Code::Aborted, false, false, false),
+        (Code::DeadlineExceeded, false, false, false),
+        (Code::Unavailable, false, false, false),
+    ] {
+        let error = refused(code);
+        let told = (error.is_final(), error.is_in_use(), error.is_infeasible());
+        assert_eq!(told, (is_final, in_use, infeasible), "{code:?}");
+    }
+    let late = PluginError::Late { call: "x", path: PathBuf::from("/s"), limit: Duration::from_secs(1) };
+    assert!(!late.is_final() && !late.is_in_use() && !late.is_infeasible());
+}

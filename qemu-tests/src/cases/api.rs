@@ -214,10 +214,13 @@ fn refused(cx: &mut CaseContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What was answered before holds, what was not is refused.
+/// What was answered before holds, what was not is refused. A certificate is a question of its own: its fingerprint goes into
+/// the review, as upstream's does.
 fn without_api_server(joined: &mut Joined) -> Result<()> {
     let admin = joined.cluster.pki().node_admin()?;
     let late = joined.cluster.pki().client("late", "late", Some("system:masters"))?.credentials()?;
+    let node = NodeApi::at(&joined.cluster, FIRST)?;
+    ensure!(node.get(Some(&admin), "/healthz")?.0 == 200, "an admin with a new certificate");
     joined.cluster.kill_apiserver()?;
     let asked = || -> Result<_> {
         let node = NodeApi::at(&joined.cluster, FIRST)?;

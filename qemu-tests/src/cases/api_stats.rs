@@ -59,7 +59,7 @@ const NO_SERIES: &[(&str, &str)] = &[
     ("machine_cpu_books", "of mainframes; upstream tells zeros elsewhere"),
     ("machine_cpu_drawers", "the same"),
     ("machine_nvm_", "nobody reads it; upstream tells zeros"),
-    ("/ container_fs_", "the machine's disks are not read, its file system is"),
+    ("/ container_fs_", "of the disk of the kubelet's root directory alone"),
     ("/ container_file_descriptors", "the machine's processes are not counted"),
     ("/ container_processes", "the same"),
     ("/ container_sockets", "the same"),

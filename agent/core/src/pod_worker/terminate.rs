@@ -287,7 +287,9 @@ fn remove_all(
 /// Publishes the status of a pod on its way out, if there is a pod to speak of. A terminal phase is withheld:
 /// a start that was in flight when termination began may still succeed (contract fact 4).
 pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
-    if let Some(p) = t.pod.clone().filter(|p| !t.remove || can_tell(p, b)) {
+    // An incarnation before this one may have begun to remove a pod that is wanted again, and a call of its may still come
+    // through (simulation, stopping, seed 119).
+    if let Some(p) = t.pod.clone().filter(|p| can_tell(p, b)) {
         let mut status = b.status(&p, &t.waiting, Stage::down(verdict(&t.reason).as_ref()), now);
         let over = |s: &PodStatus| Phase::end(s).is_some();
         let known = [b.published.as_deref(), p.status.as_ref()].into_iter().flatten().any(over);
@@ -323,5 +325,6 @@ fn can_tell(p: &Pod, b: &Base) -> bool {
         return true;
     }
     let seen = |name: &str| b.snapshot.as_ref().is_some_and(|s| s.containers.iter().any(|c| c.name == name));
-    b.published.is_some() || pod::containers(p).iter().all(|c| seen(&c.name))
+    let all = || pod::init_containers(p).iter().chain(pod::containers(p));
+    b.published.is_some() || all().all(|c| seen(&c.name))
 }

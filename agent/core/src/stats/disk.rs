@@ -24,6 +24,65 @@ pub struct Filesystem {
     pub inodes_free: Option<u64>,
 }
 
+/// What a block device has done since the machine started (Linux, Documentation/block/stat.rst).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskIo {
+    /// Reads that went into others before they reached the device.
+    pub reads_merged: u64,
+    /// Sectors of 512 bytes read.
+    pub sectors_read: u64,
+    /// What reads waited in all, ms.
+    pub read_ms: u64,
+    /// Writes that went into others before they reached the device.
+    pub writes_merged: u64,
+    /// Sectors of 512 bytes written.
+    pub sectors_written: u64,
+    /// What writes waited in all, ms.
+    pub write_ms: u64,
+    /// Requests under way.
+    pub in_flight: u64,
+    /// How long there were any, ms.
+    pub busy_ms: u64,
+    /// What all requests waited in all, ms.
+    pub waited_ms: u64,
+}
+
+impl DiskIo {
+    /// The text of a device's file `stat` in /sys; `None` if it is none.
+    #[must_use]
+    pub fn of_stat(text: &str) -> Option<DiskIo> {
+        let numbers: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        let [
+            _,
+            reads_merged,
+            sectors_read,
+            read_ms,
+            _,
+            writes_merged,
+            sectors_written,
+            write_ms,
+            in_flight,
+            busy_ms,
+            waited_ms,
+            ..,
+        ] = numbers[..]
+        else {
+            return None;
+        };
+        Some(DiskIo {
+            reads_merged,
+            sectors_read,
+            read_ms,
+            writes_merged,
+            sectors_written,
+            write_ms,
+            in_flight,
+            busy_ms,
+            waited_ms,
+        })
+    }
+}
+
 /// What a tree of files takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {

@@ -27,6 +27,15 @@ fn names_of_cgroups() {
 }
 
 #[test]
+fn what_a_disk_has_done() {
+    let whole = disk::DiskIo::of_stat("1 2 3 4 5 6 7 8 9 10 11\n").unwrap();
+    assert_eq!((whole.reads_merged, whole.in_flight, whole.waited_ms), (2, 9, 11));
+    for text in ["", "\n", "1 2 3 4 5 6 7 8 9 10", "1 2 3 x 5 6 7 8 9 10 11", "-1 2 3 4 5 6 7 8 9 10 11"] {
+        assert_eq!(disk::DiskIo::of_stat(text), None, "{text:?}");
+    }
+}
+
+#[test]
 fn files_of_cgroups() {
     let stat = "usage_usec 12\nuser_usec 5\nsystem_usec 7\n";
     assert_eq!(cgroup::field(stat, "usage_usec"), Some(12));

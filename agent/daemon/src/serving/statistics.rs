@@ -20,7 +20,7 @@ use std::time::Duration;
 use agent_core::drivers::{DriverError, Runtime, Statistics as RuntimeStatistics};
 use agent_core::eviction::{PodUse, Uses};
 use agent_core::stats::cgroup::{self, Extent};
-use agent_core::stats::disk::{Filesystem, Layer, Measured};
+use agent_core::stats::disk::{DiskIo, Filesystem, Layer, Measured};
 use agent_core::stats::rates::Rates;
 use agent_core::stats::{RuntimeUsage, Shown, ShownVolume, Snapshot, Usage, cadvisor, resource, summary};
 use agent_core::time::{Mono, Wall};
@@ -184,7 +184,11 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             machine: machine.as_ref(),
             snapshot: seen.as_ref().map(|seen| &seen.snapshot),
             shown,
-            root: root.as_ref().map(|(device, fs)| (device.as_str(), *fs)),
+            root: root.as_ref().map(|(device, filesystem, disk)| cadvisor::Root {
+                device,
+                filesystem: *filesystem,
+                disk: *disk,
+            }),
             at,
         })
     }
@@ -335,8 +339,9 @@ impl Place {
         })
     }
 
-    fn root_filesystem(&self, at: Wall) -> Option<(String, Filesystem)> {
-        Some((cgroup_stats::device_of(&self.root_dir)?, filesystem(&self.root_dir, at)?))
+    fn root_filesystem(&self, at: Wall) -> Option<(String, Filesystem, Option<DiskIo>)> {
+        let (device, stat) = cgroup_stats::device_of(&self.root_dir)?;
+        Some((device, filesystem(&self.root_dir, at)?, stat.and_then(|text| DiskIo::of_stat(&text))))
     }
 
     fn pod_dir(&self, uid: &str) -> PathBuf {

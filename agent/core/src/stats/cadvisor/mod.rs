@@ -9,7 +9,7 @@ mod series;
 #[cfg(test)]
 mod tests;
 
-use super::disk::Filesystem;
+use super::disk::{DiskIo, Filesystem};
 use super::exposition::{Exposition, Kind, NO_LABELS, Own, Shared, own};
 use super::host::{Interface, Network, Traffic};
 use super::usage::{DeviceIo, Usage};
@@ -47,10 +47,21 @@ pub struct Inputs<'a> {
     pub snapshot: Option<&'a Snapshot>,
     /// Pods.
     pub shown: &'a [Shown],
-    /// The file system of the kubelet's root directory and its device, `/dev/vda3`.
-    pub root: Option<(&'a str, Filesystem)>,
+    /// The file system of the kubelet's root directory.
+    pub root: Option<Root<'a>>,
     /// Now.
     pub at: Wall,
+}
+
+/// A file system and what it is on.
+#[derive(Clone, Copy, Debug)]
+pub struct Root<'a> {
+    /// Its device, `/dev/vda3`.
+    pub device: &'a str,
+    /// How full it is.
+    pub filesystem: Filesystem,
+    /// What the device has done; `None` if it does not tell.
+    pub disk: Option<DiskIo>,
 }
 
 /// One cgroup and who it is.
@@ -205,7 +216,7 @@ fn networks(out: &mut Exposition, groups: &[Group<'_>]) {
 
 /// Of the machine only: the runtime accounts for layers, and `/stats/summary` tells of them.
 fn filesystem(out: &mut Exposition, inputs: &Inputs<'_>) {
-    let Some((device, fs)) = &inputs.root else { return };
+    let Some(Root { device, filesystem: fs, disk }) = &inputs.root else { return };
     let figures = [
         ("container_fs_inodes_free", "Free inodes of the file system.", fs.inodes_free),
         ("container_fs_inodes_total", "Inodes of the file system.", fs.inodes),
@@ -216,6 +227,24 @@ fn filesystem(out: &mut Exposition, inputs: &Inputs<'_>) {
     for (name, help, value) in figures {
         let sample = value.map(|value| (&labels, own(&[("device", device)]), value as f64, Some(fs.at)));
         out.shared((name, Kind::Gauge, help), sample);
+    }
+    let Some(disk) = disk else { return };
+    let seconds = |ms: u64| ms as f64 / 1e3;
+    let done = [
+        ("reads_merged_total", "Reads that went into others.", disk.reads_merged as f64),
+        ("sector_reads_total", "Sectors read.", disk.sectors_read as f64),
+        ("read_seconds_total", "What reads waited.", seconds(disk.read_ms)),
+        ("writes_merged_total", "Writes that went into others.", disk.writes_merged as f64),
+        ("sector_writes_total", "Sectors written.", disk.sectors_written as f64),
+        ("write_seconds_total", "What writes waited.", seconds(disk.write_ms)),
+        ("io_time_seconds_total", "How long requests were under way.", seconds(disk.busy_ms)),
+        ("io_time_weighted_seconds_total", "What all requests waited.", seconds(disk.waited_ms)),
+    ];
+    let counters = done.map(|(name, help, value)| (name, Kind::Counter, help, value));
+    let now = ("io_current", Kind::Gauge, "Requests under way.", disk.in_flight as f64);
+    for (name, kind, help, value) in counters.into_iter().chain([now]) {
+        let name = format!("container_fs_{name}");
+        out.shared((&name, kind, help), [(&labels, own(&[("device", device)]), value, Some(fs.at))]);
     }
 }
 

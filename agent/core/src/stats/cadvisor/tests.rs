@@ -128,7 +128,8 @@ fn told() -> String {
         inodes: None,
         inodes_free: None,
     };
-    let root = Some(("/dev/vda3", root));
+    let disk = DiskIo::of_stat("   10  11  12  13  14  15  16  17  18  19  20  0 0 0 0 5 6\n");
+    let root = Some(Root { device: "/dev/vda3", filesystem: root, disk });
     text(Inputs { machine: Some(&machine), snapshot: Some(&snapshot), shown: &shown, root, at: AT })
 }
 

@@ -263,8 +263,9 @@ fn kill(cx: &mut CaseContext<'_>) -> Result<()> {
     node.until(&gone, "the end of the orphan", |text| text == "gone")?;
     let unit = node.vm.shell()?.run("systemctl is-active e2e-orphan", LIMIT)?;
     ensure!(unit.text.trim() != "active", "the orphan's program runs on");
-    let after = node.must(&state)?;
-    ensure_same("the tree after the agent was killed", &after, &before)
+    // The share of the Burstable class is its least until the new agent knows the pods (docs/status.md).
+    node.until(&state, "the tree as it was before", |text| text == before.trim())?;
+    Ok(())
 }
 
 fn gone(cx: &mut CaseContext<'_>) -> Result<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 
-use super::world::{REQUEST_TIMEOUT, World, make_pod};
+use super::world::{World, make_pod};
 use super::{one, secs};
 use crate::drivers::Class;
 use crate::pod_worker::api::{KillReason, PodEvent};
@@ -111,28 +111,6 @@ fn a_pod_that_had_ended_by_itself_keeps_its_end_when_the_machine_stops() {
     w.kill(shutdown(), Some(5));
     w.settle();
     assert_eq!(w.phase(), "Failed");
-}
-
-/// An agent before this one had begun to remove what was left, and its last call came through late (simulation, stopping,
-/// seed 119). Without the sidecar the pod looks as if it had never begun.
-#[test]
-fn a_pod_that_somebody_half_removed_is_not_told_as_one_that_never_began() {
-    let p = make_pod(json!({"restartPolicy": "Always", "initContainers": [
-        {"name": "side", "image": "img:1", "restartPolicy": "Always"}],
-        "containers": [{"name": "a", "image": "img:1"}]}));
-    let mut w = World::with(&p);
-    assert_eq!(w.phase(), "Running");
-    w.kill(KillReason::Shutdown { again: false }, Some(5));
-    w.end("a", 0);
-    w.end("side", 0);
-    w.crash(w.now.after(REQUEST_TIMEOUT));
-    w.statuses.clear();
-    w.desire(&p);
-    w.runtime.containers.retain(|_, c| c.name != "side");
-    w.observe();
-    w.wait(REQUEST_TIMEOUT * 2);
-    let phases: Vec<_> = w.statuses.iter().filter_map(|s| s.phase.as_deref()).collect();
-    assert!(phases.iter().all(|phase| *phase == "Failed") && w.phase() == "Failed", "{phases:?}");
 }
 
 /// A pod whose StartContainer call got no answer; with what is still on its way.

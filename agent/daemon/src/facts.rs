@@ -189,8 +189,7 @@ impl NodeFacts {
     }
 
     fn features(&self) -> Features {
-        // Validated with the rest of the configuration.
-        let gates = FeatureGates::resolve(&self.settings.kubelet.feature_gates).unwrap_or_default();
+        let gates = FeatureGates::of(&self.settings.kubelet);
         Features {
             stop_signals: gates.enabled("ContainerStopSignals"),
             env_files: gates.enabled("EnvFiles"),
@@ -207,7 +206,7 @@ impl NodeFacts {
     pub fn admission_context(&self) -> anyhow::Result<AdmissionContext> {
         let kubelet = &self.settings.kubelet;
         let (allocatable, _) = amounts(kubelet, Path::new(&self.settings.options.root_dir))?;
-        let gates = FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default();
+        let gates = FeatureGates::of(kubelet);
         Ok(AdmissionContext {
             node_name: self.node_name.clone(),
             node_labels: node_labels(&self.node_name, &self.settings.options.node_labels),

@@ -58,7 +58,7 @@ impl PodResources {
         metrics: Metrics,
         tasks: Tasks,
     ) -> PodResources {
-        let gates = FeatureGates::resolve(&settings.kubelet.feature_gates).unwrap_or_default();
+        let gates = FeatureGates::of(&settings.kubelet);
         let active_only = gates.enabled(ACTIVE_ONLY);
         PodResources { desired, statuses, metrics, active_only, limit: Arc::default(), tasks }
     }

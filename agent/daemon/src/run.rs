@@ -395,7 +395,7 @@ fn eviction(kubelet: &KubeletConfiguration) -> anyhow::Result<EvictionConfig> {
 /// What pods have when the machine stops; nothing if the configuration gives them no time, or the gate is off.
 fn shutdown_groups(settings: &Settings) -> Vec<Group> {
     let kubelet = &settings.kubelet;
-    let gates = FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default();
+    let gates = FeatureGates::of(kubelet);
     if !gates.enabled("GracefulNodeShutdown") {
         return Vec::new();
     }
@@ -422,7 +422,7 @@ fn plugins(settings: &Settings) -> anyhow::Result<Vec<Provider>> {
         (None, None) => Ok(Vec::new()),
         (Some(config), Some(directory)) => {
             let gate = "KubeletServiceAccountTokenForCredentialProviders";
-            let gates = FeatureGates::resolve(&settings.kubelet.feature_gates).unwrap_or_default();
+            let gates = FeatureGates::of(&settings.kubelet);
             let tokens = gates.enabled(gate);
             credential_plugins::load(Path::new(&config), Path::new(&directory), tokens)
         }

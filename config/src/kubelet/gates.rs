@@ -3,6 +3,7 @@
 //! In: the `featureGates` map. Out: [`FeatureGates`], asked by name. Unknown gates, locked gates set otherwise and
 //! gates without what they need are errors. Upstream term: `featuregate.MutableVersionedFeatureGate`.
 
+use super::KubeletConfiguration;
 use super::gate_table::GATES;
 use crate::path;
 use serde_json::Value;
@@ -63,6 +64,12 @@ pub fn gate(name: &str) -> Option<&'static Gate> {
 }
 
 impl FeatureGates {
+    /// Those of a configuration that was validated; of another one, which may have mistakes in them, the defaults.
+    #[must_use]
+    pub fn of(kubelet: &KubeletConfiguration) -> FeatureGates {
+        FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default()
+    }
+
     /// From a configuration's map.
     ///
     /// # Errors

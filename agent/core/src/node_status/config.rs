@@ -113,7 +113,7 @@ impl NodeStatusConfig {
             images_max: kubelet.node_status_max_images,
             port: kubelet.port,
             kubelet_version: kubelet_version.to_owned(),
-            declared_features: declared(&FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default()),
+            declared_features: declared(&FeatureGates::of(kubelet)),
             update_period: kubelet.node_status_update_frequency.to_std(),
             report_period: kubelet.node_status_report_frequency.to_std(),
             seed,

@@ -58,9 +58,7 @@ impl AccessPolicy {
         let (authn, authz) = (&kubelet.authentication, &kubelet.authorization);
         AccessPolicy {
             anonymous: authn.anonymous.enabled,
-            certificate_uids: FeatureGates::resolve(&kubelet.feature_gates)
-                .unwrap_or_default()
-                .enabled("AllowParsingUserUIDFromCertAuth"),
+            certificate_uids: FeatureGates::of(kubelet).enabled("AllowParsingUserUIDFromCertAuth"),
             tokens: authn.webhook.enabled,
             token_ttl: authn.webhook.cache_ttl.to_std(),
             review_access: authz.mode == AuthorizationMode::Webhook,

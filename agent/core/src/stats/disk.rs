@@ -52,33 +52,17 @@ impl DiskIo {
     #[must_use]
     pub fn of_stat(text: &str) -> Option<DiskIo> {
         let numbers: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
-        let [
-            _,
-            reads_merged,
-            sectors_read,
-            read_ms,
-            _,
-            writes_merged,
-            sectors_written,
-            write_ms,
-            in_flight,
-            busy_ms,
-            waited_ms,
-            ..,
-        ] = numbers[..]
-        else {
-            return None;
-        };
+        let at = |place: usize| numbers.get(place).copied();
         Some(DiskIo {
-            reads_merged,
-            sectors_read,
-            read_ms,
-            writes_merged,
-            sectors_written,
-            write_ms,
-            in_flight,
-            busy_ms,
-            waited_ms,
+            reads_merged: at(1)?,
+            sectors_read: at(2)?,
+            read_ms: at(3)?,
+            writes_merged: at(5)?,
+            sectors_written: at(6)?,
+            write_ms: at(7)?,
+            in_flight: at(8)?,
+            busy_ms: at(9)?,
+            waited_ms: at(10)?,
         })
     }
 }

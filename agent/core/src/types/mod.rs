@@ -4,6 +4,7 @@
 //! In: `k8s_openapi` objects, never modified. Out: borrowed views. Invariant: every accessor is total; a pod
 //! without a spec reads as an empty one.
 
+pub mod pem;
 pub mod pod;
 pub mod quantity;
 pub mod quantity_text;

@@ -22,7 +22,6 @@ pub mod mount_table;
 pub mod nfs;
 pub mod paths;
 pub mod payload;
-pub mod pem;
 pub mod plan;
 pub mod pod_certificate;
 pub mod references;

@@ -249,7 +249,8 @@ fn certified(security: Value) -> SetUp {
 
 #[test]
 fn anchors_and_certificates_become_files() {
-    let bundle = trust_bundle::Bundle { anchors: pem::certificate(b"root"), ..Default::default() };
+    let bundle =
+        trust_bundle::Bundle { anchors: crate::types::pem::certificate(b"root"), ..Default::default() };
     let bundles = ObjectData { bundles: [("all".to_owned(), bundle)].into(), ..ObjectData::default() };
     let place = pod_certificate::Place::new(&pod(json!({"containers": []})), "v", 1);
     let held = pod_certificate::Certified { key: b"KEY"[..].into(), chain: b"CHAIN"[..].into() };
@@ -263,7 +264,7 @@ fn anchors_and_certificates_become_files() {
         let (sources_of, projected) = sources(&set_up);
         let files = payload(sources_of, projected, &known).unwrap();
         let texts: Vec<_> = files.keys().map(|path| text(&files, path)).collect();
-        assert_eq!(texts, ["KEYCHAIN", &pem::certificate(b"root"), "CHAIN", "KEY"]);
+        assert_eq!(texts, ["KEYCHAIN", &crate::types::pem::certificate(b"root"), "CHAIN", "KEY"]);
         assert!(files.values().all(|file| file.mode == mode));
         let waits = "ClusterTrustBundle informer has not yet synced";
         let none = "no credentials yet for source 1 of volume \"v\" of pod p_ns(u)";

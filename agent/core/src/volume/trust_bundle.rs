@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::pem;
+use crate::types::pem;
 
 /// The feature gate.
 pub const GATE: &str = "ClusterTrustBundleProjection";

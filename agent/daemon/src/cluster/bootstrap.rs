@@ -13,6 +13,7 @@ use std::path::Path;
 use agent_apiserver::discovery::{Join as Question, discover};
 use agent_apiserver::kubeconfig::Kubeconfig;
 use agent_apiserver::{Access, Credentials, Options, Server, Trust};
+use agent_core::types::pem;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use orlop_config::node::Join;
@@ -116,16 +117,7 @@ fn ca_pem(join: &Join) -> Result<Option<Vec<u8>>, String> {
 /// The certificates as PEM; `None` if none are named.
 fn pem(trust: &Trust) -> Option<Vec<u8>> {
     let Trust::Certificates(list) = trust else { return None };
-    let mut text = String::new();
-    for der in list.iter() {
-        text.push_str("-----BEGIN CERTIFICATE-----\n");
-        // 48 bytes are 64 characters, the line length of PEM.
-        for line in der.chunks(48) {
-            text.push_str(&STANDARD.encode(line));
-            text.push('\n');
-        }
-        text.push_str("-----END CERTIFICATE-----\n");
-    }
+    let text: String = list.iter().map(|der| pem::certificate(der)).collect();
     Some(text.into_bytes())
 }
 

@@ -32,8 +32,7 @@ const CLOCK_EPOCH: &str = "/usr/lib/clock-epoch";
 /// A flag that cannot be used.
 pub fn plan(settings: &Settings, node_name: &str) -> Result<ClusterPlan, JoinError> {
     let kubelet = &settings.kubelet;
-    // Validated with the rest of the configuration.
-    let gates = FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default();
+    let gates = FeatureGates::of(kubelet);
     Ok(ClusterPlan {
         node: NodeStatusConfig::new(node_name, kubelet, &settings.options, KUBELET_VERSION, seed())?,
         lease: LeaseConfig {

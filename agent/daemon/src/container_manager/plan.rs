@@ -21,8 +21,7 @@ use crate::facts::machine_amounts;
 /// Whether memory that pods ask for is kept for them.
 #[must_use]
 pub fn memory_qos(kubelet: &KubeletConfiguration) -> MemoryQos {
-    // Validated with the rest of the configuration.
-    let gates = FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default();
+    let gates = FeatureGates::of(kubelet);
     match kubelet.memory_reservation_policy {
         _ if !gates.enabled("MemoryQoS") => MemoryQos::Off,
         enums::MemoryReservationPolicy::None => MemoryQos::None,

@@ -106,7 +106,7 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
     let about = About {
         node_name: node_name.to_owned(),
         configuration: configuration(kubelet),
-        gates: FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default(),
+        gates: FeatureGates::of(kubelet),
     };
     let metrics = views.metrics.clone();
     let place = Place::new(settings, node_name, views.kubepods.clone(), tasks.now().wall);
@@ -170,7 +170,7 @@ async fn serve_https<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatis
     let guard = Guard::new(AccessPolicy::new(kubelet), node_name, client, authorities, clock(tasks));
     let spawner: Arc<dyn Spawn> = Arc::new(tasks.clone());
     let idle = kubelet.streaming_connection_idle_timeout.to_std();
-    let gates = FeatureGates::resolve(&kubelet.feature_gates).unwrap_or_default();
+    let gates = FeatureGates::of(kubelet);
     let extended = gates.enabled(WEBSOCKETS);
     let streams = Streams { idle, spawner: spawner.clone(), extended };
     let handler = Arc::new(Api::new(view, guard, paths(kubelet, &gates), streams, clock(tasks)));

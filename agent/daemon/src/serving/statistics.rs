@@ -184,11 +184,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             machine: machine.as_ref(),
             snapshot: seen.as_ref().map(|seen| &seen.snapshot),
             shown,
-            root: root.as_ref().map(|(device, filesystem, disk)| cadvisor::Root {
-                device,
-                filesystem: *filesystem,
-                disk: *disk,
-            }),
+            root: root.as_ref(),
             at,
         })
     }
@@ -339,9 +335,10 @@ impl Place {
         })
     }
 
-    fn root_filesystem(&self, at: Wall) -> Option<(String, Filesystem, Option<DiskIo>)> {
+    fn root_filesystem(&self, at: Wall) -> Option<cadvisor::Root> {
         let (device, stat) = cgroup_stats::device_of(&self.root_dir)?;
-        Some((device, filesystem(&self.root_dir, at)?, stat.and_then(|text| DiskIo::of_stat(&text))))
+        let disk = stat.and_then(|text| DiskIo::of_stat(&text));
+        Some(cadvisor::Root { device, filesystem: filesystem(&self.root_dir, at)?, disk })
     }
 
     fn pod_dir(&self, uid: &str) -> PathBuf {

@@ -231,7 +231,7 @@ async fn a_certificate_comes_with_its_key_and_both_go_with_the_pod() {
     let issued = json!([{"type": "Issued", "status": "True", "reason": "x", "message": "", "lastTransitionTime": now}]);
     request.status = Some(PodCertificateRequestStatus {
         conditions: serde_json::from_value(issued).unwrap(),
-        certificate_chain: Some(agent_core::volume::pem::certificate(b"leaf")),
+        certificate_chain: Some(agent_core::types::pem::certificate(b"leaf")),
         begin_refresh_at: later.clone(),
         not_after: later.clone(),
         not_before: now,
@@ -244,7 +244,7 @@ async fn a_certificate_comes_with_its_key_and_both_go_with_the_pod() {
     pass().await;
     let held = store.certificate(&place).unwrap();
     assert!(held.key.starts_with(b"-----BEGIN PRIVATE KEY-----"));
-    assert_eq!(held.chain[..], *agent_core::volume::pem::certificate(b"leaf").as_bytes());
+    assert_eq!(held.chain[..], *agent_core::types::pem::certificate(b"leaf").as_bytes());
     desired_view.send_replace(DesiredPods::new());
     pass().await;
     assert!(store.certificate(&place).unwrap_err().starts_with("no credentials yet for "));

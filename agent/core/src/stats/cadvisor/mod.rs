@@ -48,16 +48,16 @@ pub struct Inputs<'a> {
     /// Pods.
     pub shown: &'a [Shown],
     /// The file system of the kubelet's root directory.
-    pub root: Option<Root<'a>>,
+    pub root: Option<&'a Root>,
     /// Now.
     pub at: Wall,
 }
 
 /// A file system and what it is on.
-#[derive(Clone, Copy, Debug)]
-pub struct Root<'a> {
+#[derive(Clone, Debug)]
+pub struct Root {
     /// Its device, `/dev/vda3`.
-    pub device: &'a str,
+    pub device: String,
     /// How full it is.
     pub filesystem: Filesystem,
     /// What the device has done; `None` if it does not tell.
@@ -216,7 +216,7 @@ fn networks(out: &mut Exposition, groups: &[Group<'_>]) {
 
 /// Of the machine only: the runtime accounts for layers, and `/stats/summary` tells of them.
 fn filesystem(out: &mut Exposition, inputs: &Inputs<'_>) {
-    let Some(Root { device, filesystem: fs, disk }) = &inputs.root else { return };
+    let Some(Root { device, filesystem: fs, disk }) = inputs.root else { return };
     let figures = [
         ("container_fs_inodes_free", "Free inodes of the file system.", fs.inodes_free),
         ("container_fs_inodes_total", "Inodes of the file system.", fs.inodes),

@@ -129,8 +129,14 @@ fn told() -> String {
         inodes_free: None,
     };
     let disk = DiskIo::of_stat("   10  11  12  13  14  15  16  17  18  19  20  0 0 0 0 5 6\n");
-    let root = Some(Root { device: "/dev/vda3", filesystem: root, disk });
-    text(Inputs { machine: Some(&machine), snapshot: Some(&snapshot), shown: &shown, root, at: AT })
+    let root = Root { device: "/dev/vda3".to_owned(), filesystem: root, disk };
+    text(Inputs {
+        machine: Some(&machine),
+        snapshot: Some(&snapshot),
+        shown: &shown,
+        root: Some(&root),
+        at: AT,
+    })
 }
 
 #[test]

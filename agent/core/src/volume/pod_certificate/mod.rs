@@ -64,9 +64,7 @@ impl Place {
     /// The source number `index` of a volume.
     #[must_use]
     pub fn new(p: &Pod, volume: &str, index: usize) -> Place {
-        let uid = PodUid::from(pod::uid(p));
-        let pod = PodKey { namespace: pod::namespace(p).into(), name: pod::name(p).into(), uid };
-        Place { pod, volume: volume.to_owned(), index }
+        Place { pod: pod::key(p), volume: volume.to_owned(), index }
     }
 }
 

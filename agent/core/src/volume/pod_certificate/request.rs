@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Place;
 use crate::time::Wall;
-use crate::types::{pod, time};
-use crate::volume::pem;
+use crate::types::{pem, pod, time};
 
 /// What a source asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

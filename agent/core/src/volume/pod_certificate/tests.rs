@@ -34,7 +34,7 @@ fn chain() -> String {
 }
 
 fn pem_of(what: &str) -> String {
-    crate::volume::pem::certificate(what.as_bytes())
+    crate::types::pem::certificate(what.as_bytes())
 }
 
 impl World {

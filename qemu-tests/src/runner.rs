@@ -100,7 +100,7 @@ fn run_unit(run: &Arc<Run>, unit: &[Case], seed: u64, reports: &Sender<Report>) 
         let start = Instant::now();
         let mut verdict = run_case(run, case, &mut shared, seed);
         if matches!(verdict, Verdict::Failed(_)) && emulator_failed(run, case) {
-            say::line(format!("  {}: {EmulatorFault}: once more, from the beginning", case.name));
+            say::line(format!("  {}: {EmulatorFault}: once more, with processors in turn", case.name));
             shared = None;
             verdict = run_case(run, case, &mut shared, seed);
         }
@@ -121,7 +121,7 @@ fn shared_artefacts(run: &Run, group: &str) -> PathBuf {
 /// True if a guest of the case, or of its group, fell to the emulator; it is asked once.
 fn emulator_failed(run: &Run, case: &Case) -> bool {
     let dirs = [run.dir().join(case.name), shared_artefacts(run, case.group.unwrap_or(case.name))];
-    dirs.iter().filter(|dir| EmulatorFault.forget(dir)).count() > 0
+    dirs.iter().filter(|dir| EmulatorFault.pass(dir)).count() > 0
 }
 
 fn run_case(run: &Arc<Run>, case: &Case, shared: &mut Shared, seed: u64) -> Verdict {

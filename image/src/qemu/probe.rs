@@ -21,6 +21,9 @@ pub enum Accelerator {
     Kvm,
     /// QEMU's translation: works everywhere, about ten times slower.
     Tcg,
+    /// The same with one thread for all processors, which take turns: slower again, but no processor runs what another
+    /// one changes at that moment.
+    TcgInTurn,
 }
 
 impl Accelerator {
@@ -30,6 +33,7 @@ impl Accelerator {
         match self {
             Accelerator::Kvm => "kvm",
             Accelerator::Tcg => "tcg,thread=multi",
+            Accelerator::TcgInTurn => "tcg,thread=single",
         }
     }
 
@@ -39,7 +43,16 @@ impl Accelerator {
     pub fn cpu(self) -> &'static str {
         match self {
             Accelerator::Kvm => "host",
-            Accelerator::Tcg => "max,-erms,-fsrm",
+            Accelerator::Tcg | Accelerator::TcgInTurn => "max,-erms,-fsrm",
+        }
+    }
+
+    /// The same, for a guest that fell when its processors ran at once.
+    #[must_use]
+    pub fn in_turn(self) -> Accelerator {
+        match self {
+            Accelerator::Kvm => Accelerator::Kvm,
+            Accelerator::Tcg | Accelerator::TcgInTurn => Accelerator::TcgInTurn,
         }
     }
 }

@@ -243,7 +243,7 @@ impl Lab {
             let vm = Vm::start(&self.run, &self.artefacts, &spec()?, namespace_of)?;
             let limit = Duration::from_secs(KERNEL_LIMIT_S);
             let (_, end) = vm.console.wait(0, limit, "the kernel to start init", start_of_kernel)?;
-            if end == KernelStart::Init || !EmulatorFault.forget(&self.artefacts) {
+            if end == KernelStart::Init || !EmulatorFault.pass(&self.artefacts) {
                 return Ok(vm);
             }
             say::line(format!("  {EmulatorFault}: booting once more"));
@@ -265,7 +265,7 @@ impl Lab {
             Firmware::Uefi => self.uefi()?,
         };
         Ok(Machine {
-            accelerator: self.accelerator,
+            accelerator: EmulatorFault.mind(&self.artefacts, self.accelerator),
             memory_mib: MEMORY_MIB,
             boot,
             disks: vec![Disk { file: self.disk(), format: "raw" }],

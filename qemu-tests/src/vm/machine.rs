@@ -27,13 +27,15 @@ static VMS: AtomicU32 = AtomicU32::new(0);
 
 /// The guest's kernel fell to a fault of the emulator: emulating two processors, QEMU 7.2 sometimes runs a breakpoint
 /// by which the kernel changes its own code when it is no longer there. It says nothing about what is tested, so the
-/// runner starts such a case once more. What the console says then ends all that is waited for from the guest, and is
-/// noted as a file beside the guest's logs: a case may fail far from the VM, at a node that does not come.
+/// runner starts such a case once more, with processors that take turns. What the console says then ends all that is
+/// waited for from the guest, and is noted as a file beside the guest's logs: a case may fail far from the VM, at a
+/// node that does not come.
 #[derive(Clone, Copy, Debug)]
 pub struct EmulatorFault;
 
 impl EmulatorFault {
     const MARK: &str = "emulator-fault";
+    const PAST: &str = "emulator-fault-before";
 
     fn is_in(line: &str) -> bool {
         line.contains("Oops: int3")
@@ -47,16 +49,22 @@ impl EmulatorFault {
         File::create(logs.join(Self::MARK)).map(drop)
     }
 
-    /// Forgets what was noted anywhere below `artefacts`; true if there was something.
+    /// Takes what was noted anywhere below `artefacts` for past; true if there was something.
     #[must_use]
-    pub fn forget(self, artefacts: &Path) -> bool {
-        let mut found = fs::remove_file(artefacts.join(Self::MARK)).is_ok();
+    pub fn pass(self, artefacts: &Path) -> bool {
+        let mut found = fs::rename(artefacts.join(Self::MARK), artefacts.join(Self::PAST)).is_ok();
         for entry in fs::read_dir(artefacts).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                found |= self.forget(&entry.path());
+                found |= self.pass(&entry.path());
             }
         }
         found
+    }
+
+    /// With what a guest with these logs runs: in turn, if one fell before.
+    #[must_use]
+    pub fn mind(self, logs: &Path, accelerator: Accelerator) -> Accelerator {
+        if logs.join(Self::PAST).exists() { accelerator.in_turn() } else { accelerator }
     }
 }
 
@@ -124,7 +132,7 @@ impl Vm {
         let feed =
             |name: &str, stream: &UnixStream| Feed::read(name, stream.try_clone()?, log(name)?, |_| ());
         let (shell_feed, host) = (feed("shell", &shell)?, feed("host-channel", &host)?);
-        let (emulated, logs) = (spec.accelerator == Accelerator::Tcg, artefacts.to_owned());
+        let (emulated, logs) = (spec.accelerator != Accelerator::Kvm, artefacts.to_owned());
         let others = [shell_feed.clone(), host.clone()];
         let look = move |line: &str| {
             if emulated && EmulatorFault::is_in(line) {

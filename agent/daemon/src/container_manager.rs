@@ -122,7 +122,7 @@ impl ContainerManagerPlan {
         let Config { kubepods, root, classes, .. } = &self.config;
         let mut all = vec![(kubepods.clone(), root.clone())];
         for class in [QosClass::Burstable, QosClass::BestEffort] {
-            let values = tier(class, Sums::default(), classes);
+            let values = tier(class, None, classes);
             all.push((pod::of_class(kubepods, class), values));
         }
         for (name, values) in all {
@@ -258,7 +258,7 @@ impl ContainerManager {
     }
 }
 
-/// Tells what pods ask for, and once when all are known.
+/// Tells what pods ask for as soon as all are known, and once that they are.
 async fn follow(
     mut known: watch::Receiver<KnownPods>,
     to: Sender<ContainerManagerEvent>,
@@ -271,9 +271,11 @@ async fn follow(
             (Sums::of(&known.active), known.synced)
         };
         count(sums);
-        to.send(ContainerManagerEvent::Pods(sums));
-        if now_synced && !std::mem::replace(&mut synced, true) {
-            to.send(ContainerManagerEvent::Synced);
+        if now_synced {
+            to.send(ContainerManagerEvent::Pods(sums));
+            if !std::mem::replace(&mut synced, true) {
+                to.send(ContainerManagerEvent::Synced);
+            }
         }
         if known.changed().await.is_err() {
             return;

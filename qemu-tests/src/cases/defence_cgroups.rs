@@ -257,15 +257,19 @@ fn kill(cx: &mut CaseContext<'_>) -> Result<()> {
     );
     let before = node.must(&state)?;
     let main = node.must("systemctl show -P MainPID orlop-agent")?;
-    node.must("systemctl kill -s KILL orlop-agent")?;
+    // The share of the Burstable class follows from pods that the new agent does not know at first.
+    let steady = format!(
+        "read was < {BURSTABLE}/cpu.weight; read up rest < /proc/uptime; end=$((${{up%.*}} + 8)); systemctl kill -s KILL orlop-agent; while [ ${{up%.*}} -lt $end ]; do read is < {BURSTABLE}/cpu.weight; [ $is = $was ] || {{ echo $is instead of $was; break; }}; read up rest < /proc/uptime; done"
+    );
+    let changed = node.must(&steady)?;
+    ensure!(changed.trim().is_empty(), "the class' share while the new agent began: {changed}");
     node.until("systemctl show -P MainPID orlop-agent", "another agent", |pid| pid != main && pid != "0")?;
     let gone = format!("[ ! -e {BEST_EFFORT}/{orphan} ] && echo gone");
     node.until(&gone, "the end of the orphan", |text| text == "gone")?;
     let unit = node.vm.shell()?.run("systemctl is-active e2e-orphan", LIMIT)?;
     ensure!(unit.text.trim() != "active", "the orphan's program runs on");
-    // The share of the Burstable class is its least until the new agent knows the pods (docs/status.md).
-    node.until(&state, "the tree as it was before", |text| text == before.trim())?;
-    Ok(())
+    let after = node.must(&state)?;
+    ensure_same("the tree after the agent was killed", &after, &before)
 }
 
 fn gone(cx: &mut CaseContext<'_>) -> Result<()> {

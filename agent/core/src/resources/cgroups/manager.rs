@@ -9,7 +9,8 @@
 //! In: what pods ask for, answers. Out: what is to be applied, events of the node. Invariants: a class is made after the
 //! cgroup of all pods, a pod's own after its class; one call for a cgroup at a time; what failed is tried again after 1 s
 //! doubling to a minute, what is done is looked at every minute; nothing is removed before every source was read. Applying
-//! what is there changes nothing, so a restarted agent begins at the beginning. Upstream: pkg/kubelet/cm
+//! what is there changes nothing, so a restarted agent begins at the beginning: shares that follow from what pods ask for
+//! stay as another agent left them until all pods are known (upstream gives the Burstable class its least meanwhile). Upstream: pkg/kubelet/cm
 //! (`setupNode`, `enforceNodeAllocatableCgroups`, `UpdateCgroups`), `cleanupOrphanedPodCgroups`.
 
 use std::collections::BTreeMap;
@@ -54,7 +55,7 @@ pub struct Config {
 /// What the manager reacts to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerManagerEvent {
-    /// What the pods ask for that have not ended.
+    /// What the pods ask for that have not ended, once all are known.
     Pods(Sums),
     /// Every source was read and the runtime listed.
     Synced,
@@ -108,7 +109,7 @@ struct Task {
 #[derive(Clone, Debug)]
 pub struct ContainerManager {
     config: Config,
-    sums: Sums,
+    sums: Option<Sums>,
     tasks: BTreeMap<Target, Task>,
     ready: bool,
     sweep_due: Option<Mono>,
@@ -122,7 +123,7 @@ impl ContainerManager {
         let reserved = (0..config.reserved.len()).map(Target::Reserved);
         let targets = [Target::Pods].into_iter().chain(classes).chain(reserved);
         let tasks = targets.map(|t| (t, Task { due: Some(Mono(0)), ..Task::default() })).collect();
-        ContainerManager { config, sums: Sums::default(), tasks, ready: false, sweep_due: None }
+        ContainerManager { config, sums: None, tasks, ready: false, sweep_due: None }
     }
 
     fn is_done(&self, target: Target) -> bool {
@@ -148,7 +149,7 @@ impl ContainerManager {
     fn pods(&mut self, sums: Sums, now: Now) {
         let targets = [Target::Pods, Target::Class(QosClass::Burstable), Target::Class(QosClass::BestEffort)];
         let before = targets.map(|target| self.cgroup(target));
-        self.sums = sums;
+        self.sums = Some(sums);
         for (target, before) in targets.into_iter().zip(before) {
             let changed = self.cgroup(target) != before;
             let Some(task) = self.tasks.get_mut(&target).filter(|_| changed) else { continue };

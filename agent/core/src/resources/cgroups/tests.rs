@@ -175,7 +175,7 @@ fn values_of_classes_and_of_all_pods() {
     let sums = Sums { burstable_milli: 1000, burstable_memory: 5, guaranteed_memory: 7 };
     let of = |class, memory| {
         let rules = Classes { memory, hugepage_sizes: sizes.to_vec(), ..Classes::default() };
-        tiers::tier(class, sums, &rules)
+        tiers::tier(class, Some(sums), &rules)
     };
     let burstable = of(QosClass::Burstable, MemoryQos::Off);
     assert_eq!((burstable.cpu_weight, burstable.memory_low), (Some(39), None));
@@ -190,7 +190,7 @@ fn values_of_classes_and_of_all_pods() {
 
     let percent_of = |percent, class| {
         let reserve = Some(MemoryReserve { allocatable: 100, percent });
-        tiers::tier(class, sums, &Classes { reserve, ..Classes::default() }).memory_max
+        tiers::tier(class, Some(sums), &Classes { reserve, ..Classes::default() }).memory_max
     };
     for (percent, burstable, best_effort) in [(0, 100, 100), (50, 97, 95), (100, 93, 88)] {
         assert_eq!(percent_of(percent, QosClass::Burstable), Some(burstable), "{percent} %");
@@ -238,6 +238,23 @@ fn values_of_classes_and_of_all_pods() {
         (Some(100 << 20), Some(1000), Some(20))
     );
     assert_eq!((kube.values.memory_max, kube.values.cpu_weight, kube.compressible), (None, Some(20), true));
+}
+
+/// What follows from pods that nobody knows yet stays as another agent left it; all else is given.
+#[test]
+fn values_before_the_pods_are_known() {
+    let reserve = Some(MemoryReserve { allocatable: 100, percent: 100 });
+    let rules = |memory| Classes { memory, reserve, hugepage_sizes: vec!["2MB".to_owned()] };
+    let hugetlb = ("hugetlb.2MB.max".to_owned(), UNBOUNDED.to_string());
+    let of = |class, memory| tiers::tier(class, None, &rules(memory)).files();
+    assert_eq!(of(QosClass::Burstable, MemoryQos::Tiered), std::slice::from_ref(&hugetlb));
+    assert_eq!(
+        of(QosClass::BestEffort, MemoryQos::Tiered),
+        [("cpu.weight".to_owned(), "1".to_owned()), hugetlb]
+    );
+    assert_eq!(of(QosClass::Guaranteed, MemoryQos::Tiered), []);
+    let taken_back = tiers::tier(QosClass::Guaranteed, None, &rules(MemoryQos::None));
+    assert_eq!(taken_back.memory_min, Some(0));
 }
 
 #[derive(Default)]
@@ -292,9 +309,15 @@ fn all_pods_then_classes_then_pods() {
     w.now = 1_000_000_000;
     w.step(&mut machine, Event::Tick);
     assert_eq!(w.asked(), [Target::Pods]);
-    w.step(&mut machine, done(Target::Pods));
+    let actions = w.step(&mut machine, done(Target::Pods));
     assert_eq!(w.told[1..], ["NodeAllocatableEnforced: Updated Node Allocatable limit across pods"]);
     assert_eq!(w.asked(), [burstable, best_effort]);
+    let weight = |action: &Action| match action {
+        Action::Apply { values, .. } => values.cpu_weight,
+        _ => None,
+    };
+    let weights: Vec<u64> = actions.iter().filter_map(weight).collect();
+    assert_eq!(weights, [1], "the Burstable class keeps what it has until the pods are known");
     // Nothing is swept before everything is known and made.
     w.step(&mut machine, Event::Synced);
     w.step(&mut machine, done(best_effort));
@@ -372,7 +395,7 @@ proptest! {
         prop_assert_eq!(sums, Sums { burstable_milli: burstable, burstable_memory: of(1), guaranteed_memory: of(0) });
         pods.reverse();
         prop_assert_eq!(Sums::of(&pods), sums);
-        let weight = tiers::tier(QosClass::Burstable, sums, &Classes::default()).cpu_weight.unwrap();
+        let weight = tiers::tier(QosClass::Burstable, Some(sums), &Classes::default()).cpu_weight.unwrap();
         prop_assert!((1..=10_000).contains(&weight));
         prop_assert!(asks.iter().filter(|(c, _)| *c == 1).all(|(_, milli)| weight_of(*milli) <= weight));
     }

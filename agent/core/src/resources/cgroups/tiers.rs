@@ -105,24 +105,25 @@ pub struct Classes {
     pub hugepage_sizes: Vec<String>,
 }
 
-/// The cgroup of a class; the one of all pods for Guaranteed, without what [`root`] says.
+/// The cgroup of a class; the one of all pods for Guaranteed, without what [`root`] says. While nobody knows what the
+/// pods ask for, what follows from it is left as it is.
 #[must_use]
-pub fn tier(class: QosClass, sums: Sums, rules: &Classes) -> CgroupValues {
-    let kept = |amount: u64| match rules.memory {
+pub fn tier(class: QosClass, sums: Option<Sums>, rules: &Classes) -> CgroupValues {
+    let kept = |amount: fn(Sums) -> u64| match rules.memory {
         MemoryQos::Off => None,
         MemoryQos::None => Some(0),
-        MemoryQos::Tiered => Some(amount),
+        MemoryQos::Tiered => sums.map(amount),
     };
-    let (memory_max, sizes) =
-        (rules.reserve.map(|reserve| reserve.limit(class, sums)), &rules.hugepage_sizes);
+    let memory_max = rules.reserve.zip(sums).map(|(reserve, sums)| reserve.limit(class, sums));
+    let sizes = &rules.hugepage_sizes;
     match class {
         QosClass::Guaranteed => CgroupValues {
-            memory_min: kept(sums.guaranteed_memory.saturating_add(sums.burstable_memory)),
+            memory_min: kept(|sums| sums.guaranteed_memory.saturating_add(sums.burstable_memory)),
             ..CgroupValues::default()
         },
         QosClass::Burstable => CgroupValues {
-            cpu_weight: Some(weight_of(sums.burstable_milli)),
-            memory_low: kept(sums.burstable_memory),
+            cpu_weight: sums.map(|sums| weight_of(sums.burstable_milli)),
+            memory_low: kept(|sums| sums.burstable_memory),
             memory_max,
             hugetlb: unbounded(sizes),
             ..CgroupValues::default()

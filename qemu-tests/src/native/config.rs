@@ -68,8 +68,7 @@ pub fn cni(subnet: &str) -> String {
     )
 }
 
-/// KubeletConfiguration for a machine that may have cgroup v1 only, and a full disk: no eviction for what the test
-/// machine lacks.
+/// KubeletConfiguration for a machine that may have cgroup v1 only.
 #[must_use]
 pub fn kubelet() -> String {
     format!(
@@ -82,8 +81,6 @@ pub fn kubelet() -> String {
          enforceNodeAllocatable: []\n\
          failCgroupV1: false\n\
          failSwapOn: false\n\
-         maxPods: 200\n\
-         evictionHard:\n  memory.available: 50Mi\n  nodefs.available: 1%\n  nodefs.inodesFree: 1%\n  \
-         imagefs.available: 1%\n  imagefs.inodesFree: 1%\n"
+         maxPods: 200\n"
     )
 }

@@ -52,6 +52,10 @@ struct Fleeting {
     came: u32,
 }
 
+fn last_attempt(view: &View, pod: &str) -> u32 {
+    view.of(pod).into_iter().filter_map(|c| c.metadata.as_ref()).map(|m| m.attempt).max().unwrap_or(0)
+}
+
 /// What must never be seen, whatever the agent is doing: two live containers of one pod, or a second attempt. Where a
 /// manifest is back before all of its pod was gone, that pod counts on.
 fn check(view: &View, ids: &BTreeMap<String, String>, fleeting_pods: &[Fleeting]) -> Result<()> {
@@ -62,13 +66,12 @@ fn check(view: &View, ids: &BTreeMap<String, String>, fleeting_pods: &[Fleeting]
             "{pod} was to run on as {id}; instead:\n{}",
             view.describe()
         );
+        ensure!(last_attempt(view, pod) == 0, "{pod} was restarted:\n{}", view.describe());
     }
     for (n, pod) in (0..).zip(fleeting_pods) {
         let name = fleeting(n).full_name();
         ensure!(view.running(&name).len() <= 1, "{name} runs twice:\n{}", view.describe());
-        let attempts = view.of(&name).into_iter().filter_map(|c| c.metadata.as_ref()).map(|m| m.attempt);
-        let last = attempts.max().unwrap_or(0);
-        ensure!(last < pod.came.max(1), "{name} was restarted:\n{}", view.describe());
+        ensure!(last_attempt(view, &name) < pod.came.max(1), "{name} was restarted:\n{}", view.describe());
     }
     Ok(())
 }

@@ -10,8 +10,8 @@
 //! cgroup of all pods, a pod's own after its class; one call for a cgroup at a time; what failed is tried again after 1 s
 //! doubling to a minute, what is done is looked at every minute; nothing is removed before every source was read. Applying
 //! what is there changes nothing, so a restarted agent begins at the beginning: shares that follow from what pods ask for
-//! stay as another agent left them until all pods are known (upstream gives the Burstable class its least meanwhile). Upstream: pkg/kubelet/cm
-//! (`setupNode`, `enforceNodeAllocatableCgroups`, `UpdateCgroups`), `cleanupOrphanedPodCgroups`.
+//! stay as another agent left them until all pods are known (upstream gives the Burstable class its least
+//! meanwhile). Upstream: pkg/kubelet/cm (`setupNode`, `enforceNodeAllocatableCgroups`, `UpdateCgroups`), `cleanupOrphanedPodCgroups`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -33,6 +33,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 pub(super) const PROGRAM: &str = "/var/lib/kubelet/upstream";
 const OTHER_AGENT: &str = "/var/lib/kubelet/agent";
 const BOOTSTRAP: &str = "/var/lib/kubelet/bootstrap.kubeconfig";
+/// `--join` names the authority of those who may ask the agent; both are told it in the same way instead.
+const CLIENT_CA: &str = "/var/lib/kubelet/clients.crt";
 /// The next kubelet has to ask for an identity.
 pub(super) const FORGET_IDENTITY: &str = "rm -rf /var/lib/kubelet/pki /var/lib/kubelet/kubeconfig";
 /// The unit in which both run.
@@ -95,19 +97,20 @@ pub(super) fn start_command(shell: &mut Shell, program: &str) -> Result<String> 
     let flags: Vec<&str> = flags.split_whitespace().filter(|flag| !flag.starts_with("--join")).collect();
     Ok(format!(
         "systemd-run --quiet --no-block --collect --unit={UNIT} /bin/sh -c 'read now rest </proc/uptime; \
-         echo $now >{STARTED}; exec {program} --config /run/orlop/kubelet.yaml --bootstrap-kubeconfig={BOOTSTRAP} {}'",
+         echo $now >{STARTED}; exec {program} --config /run/orlop/kubelet.yaml --bootstrap-kubeconfig={BOOTSTRAP} \
+         --client-ca-file={CLIENT_CA} {}'",
         flags.join(" ")
     ))
 }
 
-/// Kubelets, and a way into the cluster, on a second disk.
+/// Kubelets, a way into the cluster, and whom to answer, on a second disk.
 pub(super) fn disk_of_kubelets(
     artefacts: &Path,
     cluster: &Cluster,
     programs: &[(&Path, &str)],
 ) -> Result<SecondDisk> {
     let bootstrap = cluster.bootstrap_kubeconfig(cluster.token());
-    SecondDisk::make(artefacts, programs, &[(&bootstrap, BOOTSTRAP)])
+    SecondDisk::make(artefacts, programs, &[(&bootstrap, BOOTSTRAP), (&cluster.pki().ca.pem, CLIENT_CA)])
 }
 
 fn idle(shell: &mut Shell, name: &str) -> Result<()> {

@@ -181,14 +181,15 @@ fn selector(uri: &str) -> Option<&str> {
 /// kill -9 between the request for a certificate and its use, and while the pair is being replaced; the next start goes
 /// on with whichever is current.
 fn killed_meanwhile(ids: &mut Identities) -> Result<()> {
+    let user = format!("system:node:{ROTATES}");
     ids.rotates.kill_agent()?;
     for moment in [Moment::Requested, Moment::Written, Moment::Linked] {
-        let known = ids.requests()?;
+        let known = ids.requests(&user)?;
         let already = ids.swaps.seen()?;
         // A certificate most of whose life is over is replaced at once, or within ten seconds.
         start_kubelet(&mut ids.rotates, Way::BootstrapKubeconfig)?;
         match moment {
-            Moment::Requested => ids.await_request(&format!("system:node:{ROTATES}"), &known).map(|_| ())?,
+            Moment::Requested => ids.await_request(&user, &known).map(|_| ())?,
             Moment::Written => ids.swaps.await_name(already, ".pem.new", Duration::from_secs(30))?,
             Moment::Linked => ids.swaps.await_name(already, "-updated.pem", Duration::from_secs(30))?,
         }

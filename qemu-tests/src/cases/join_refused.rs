@@ -107,19 +107,17 @@ fn approval(cx: &mut CaseContext<'_>) -> Result<()> {
         ids.is_told(Way::BootstrapKubeconfig, &["waits for approval", "kubectl certificate approve csr-"])?;
     let agent = ids.asks.agent_pid()?;
     let first = waits.rsplit(' ').next().context("the request's name is the last word")?.to_owned();
-    let mut known = ids.requests()?;
-    ensure!(known.contains(&first), "{waits:?} names no request of {known:?}");
+    // The token is this node's alone.
+    let known = ids.requests(&user)?;
+    ensure!(known == [first.as_str()], "{waits:?}, and the requests are {known:?}");
     ids.cluster.kubectl(&["certificate", "deny", &first])?;
     let denied = ids.asks.await_agent_status(30, &["was denied", &first, "kubectl certificate approve"])?;
     crate::say::line(format!("  {denied}"));
     let second = ids.await_request(&user, &known)?;
     ids.cluster.kubectl(&["certificate", "approve", &second])?;
     ids.is_mended(agent)?;
-    known.push(second);
-    let all = ids.requests()?;
-    let more: Vec<_> = all.iter().filter(|name| !known.contains(name)).collect();
-    // The node that renews its certificate may have asked meanwhile.
-    ensure!(more.len() <= 2, "requests beyond those that were needed: {more:?}");
+    let all = ids.requests(&user)?;
+    ensure!(all.len() == 2 && all.contains(&second), "{first} and {second} were needed: {all:?}");
     Ok(())
 }
 

@@ -6,6 +6,7 @@ mod elsewhere;
 mod hung;
 mod interrupted;
 mod kept;
+mod next_kernel;
 mod watchdog;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready};
 use crate::cluster::flags::Settings;
 use crate::cluster::plane::Cluster;
+use crate::cluster::second_disk::SecondDisk;
 use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
 use crate::say;
 
@@ -88,6 +90,12 @@ pub const CASES: &[Case] = &[
         "systemctl soft-reboot: pods end as for a reboot, and the same kernel is the same node again",
         interrupted::soft_reboot,
     ),
+    HERE.case(
+        "shutdown/kexec",
+        75,
+        "systemctl kexec: pods end as for a reboot, the next kernel starts without the firmware and knows how it was",
+        next_kernel::kexec,
+    ),
     Case {
         name: "shutdown/elsewhere",
         level: Level::L4v,
@@ -121,6 +129,8 @@ const OFF_LIMIT_S: u64 = 120;
 struct Fixture {
     vm: VmNode,
     cluster: Cluster,
+    /// With the kernel that is started without the firmware.
+    disk: SecondDisk,
 }
 
 /// The periods that most cases have.
@@ -141,13 +151,15 @@ fn fixture_with<'a>(cx: &'a mut CaseContext<'_>, first: fn(&mut VmNode)) -> Resu
         let mut vm = VmNode::plug(&mut cluster, artefacts, VM)?;
         vm.keep_last_words();
         vm.give_watchdog();
+        let disk = next_kernel::disk(artefacts)?;
+        vm.add_disk(disk.file());
         first(&mut vm);
         vm.boot(Some(cluster.token()))?;
         vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
         vm.give_range(&cluster)?;
         await_ready(&cluster, VM, READY_LIMIT_S)?;
         kept::create(&cluster)?;
-        Ok(Fixture { vm, cluster })
+        Ok(Fixture { vm, cluster, disk })
     })?;
     // A case that failed may have left it off.
     if !fixture.vm.is_on() {
@@ -335,7 +347,7 @@ fn long_periods(vm: &mut VmNode) {
 
 fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
     const NAMES: [&str; 5] = ["critical", "middle", "one", "six-hundred", "twenty"];
-    let Fixture { cluster, vm } = fixture_with(cx, long_periods)?;
+    let Fixture { cluster, vm, .. } = fixture_with(cx, long_periods)?;
     await_lock(vm)?;
     ensure_limit_raised(vm)?;
     // From the next boot on.
@@ -403,7 +415,7 @@ fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 fn reboot_unreachable(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx)?;
     run_pods(cluster, vec![pod("untold", None, 1, 5), pod("unwanted", None, 600, 600)])?;
     let before = boot_id(cluster)?;
     // Only the node can say that this one is gone.

@@ -201,14 +201,15 @@ impl Identities {
         })
     }
 
-    /// Names of all requests there are.
+    /// Names of all requests of `user` that there are.
     ///
     /// # Errors
     /// If the API server does not answer.
-    pub fn requests(&self) -> Result<Vec<String>> {
+    pub fn requests(&self, user: &str) -> Result<Vec<String>> {
         let client = self.cluster.client();
+        let of_user = |r: &CertificateSigningRequest| r.spec.username.as_deref() == Some(user);
         client.wait::<CertificateSigningRequest, _>(&client.all(), 10, "the requests", |all| {
-            Some(all.keys().cloned().collect())
+            Some(all.iter().filter(|(_, r)| of_user(r)).map(|(name, _)| name.clone()).collect())
         })
     }
 }

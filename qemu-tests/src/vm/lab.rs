@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use orlop_image::qemu::{self, Accelerator, Boot, Disk, FW_CFG_CONFIG, Guest, Machine, Network};
 
 use super::disk::{self, Partition};
-use super::machine::{EmulatorFault, Vm, socket_dir};
+use super::machine::{EmulatorFault, KERNEL_STARTS_INIT, Vm, socket_dir};
 use crate::resource::Resource;
 use crate::run::{Run, cache_dir};
 use crate::say;
@@ -139,7 +139,7 @@ fn directory(run: &str, artefacts: &Path) -> String {
 }
 
 fn start_of_kernel(line: &str) -> Option<KernelStart> {
-    if line.contains("Run /init as init process") {
+    if line.contains(KERNEL_STARTS_INIT) {
         return Some(KernelStart::Init);
     }
     line.contains("Kernel panic - not syncing").then_some(KernelStart::Panic)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use orlop_config::ledger::{Entry, HostMessage};
 use orlop_image::qemu::{Accelerator, Machine, Qmp, SOCKETS, arguments};
@@ -22,6 +22,9 @@ use super::shell::Shell;
 use crate::process::Guarded;
 use crate::run::Run;
 use crate::say;
+
+/// The last thing that a kernel says before it has handed over.
+pub(super) const KERNEL_STARTS_INIT: &str = "Run /init as init process";
 
 static VMS: AtomicU32 = AtomicU32::new(0);
 
@@ -273,6 +276,27 @@ impl Vm {
         self.shell()?.tell("systemctl soft-reboot")?;
         self.boot_from = self.host.len();
         self.shell_is_up = false;
+        Ok(())
+    }
+
+    /// Has the guest start its next kernel, which is loaded already, without the firmware. What comes from now on is the next
+    /// boot's.
+    ///
+    /// # Errors
+    /// If it does not get so far, or the machine was reset.
+    pub fn kexec(&mut self, limit_s: u64) -> Result<()> {
+        self.qmp.forget_events()?;
+        let from = self.console.len();
+        self.shell()?.tell("systemctl kexec")?;
+        let limit = Duration::from_secs(limit_s);
+        self.console.wait(from, limit, "the next kernel to start init", |line| {
+            line.contains(KERNEL_STARTS_INIT).then_some(())
+        })?;
+        // Init needs a moment to its first word.
+        self.boot_from = self.host.len();
+        self.shell_is_up = false;
+        let reset = self.qmp.await_event("RESET", Duration::from_millis(100));
+        ensure!(reset.is_err(), "the machine was reset: its firmware started the kernel");
         Ok(())
     }
 

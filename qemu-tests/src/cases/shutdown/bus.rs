@@ -34,17 +34,17 @@ const BACK_WITHIN_S: u64 = 30;
 const NAMES: [&str; 3] = ["quick", "slow", "vital"];
 
 /// They end in this order, a few seconds apart.
-fn run_three(cluster: &Cluster) -> Result<()> {
+pub(super) fn run_three(cluster: &Cluster) -> Result<()> {
     let class = Some("system-node-critical");
     run_pods(cluster, vec![pod("quick", None, 0, 30), pod("slow", None, 5, 30), pod("vital", class, 1, 30)])
 }
 
-/// The last boot, `before`, ended them in order, told and wrote it; takes them away.
-fn ensure_three_ended(cluster: &Cluster, vm: &mut VmNode, before: &str) -> Result<()> {
+/// The last boot, `before`, ended them in order for a stop of this kind, told and wrote it; takes them away.
+pub(super) fn ensure_three_ended(cluster: &Cluster, vm: &mut VmNode, before: &str, kind: &str) -> Result<()> {
     let ended = |name| terminated(cluster, name);
     let (quick, slow, vital) = (ended("quick")?, ended("slow")?, ended("vital")?);
     ensure!(quick < slow && slow <= vital, "not in order: {quick}, {slow}, {vital}");
-    let (pods, took) = receipt(vm, before, "reboot")?;
+    let (pods, took) = receipt(vm, before, kind)?;
     ensure!(took <= PERIODS_S.0 + BEYOND_S, "the pods' part took {took} s");
     let mut pods: Vec<_> = pods.iter().map(|p| (p.name.as_str(), p.ended, p.told)).collect();
     pods.sort_unstable();
@@ -59,7 +59,7 @@ fn ensure_three_ended(cluster: &Cluster, vm: &mut VmNode, before: &str) -> Resul
 }
 
 pub(super) fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx)?;
     await_lock(vm)?;
     run_three(cluster)?;
     for (what, command) in LOSSES {
@@ -82,7 +82,7 @@ pub(super) fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
     let before = boot_id(cluster)?;
     vm.vm()?.reboot(OFF_LIMIT_S)?;
     await_boot(cluster, vm, &before)?;
-    ensure_three_ended(cluster, vm, &before)
+    ensure_three_ended(cluster, vm, &before, "reboot")
 }
 
 /// journald is no witness of a boot's last moments: the agent's lines go to a file beside its receipt, from its next start on.
@@ -93,7 +93,7 @@ const TO_LOG: &str = "mkdir -p /run/systemd/system/orlop-agent.service.d && \
                       systemctl daemon-reload && systemctl restart orlop-agent.service";
 
 pub(super) fn away(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx)?;
     vm.vm()?.shell()?.must(TO_LOG)?;
     await_lock(vm)?;
     run_three(cluster)?;
@@ -110,5 +110,5 @@ pub(super) fn away(cx: &mut CaseContext<'_>) -> Result<()> {
     // Nobody but the agent, in its own stop, can have ended them in order.
     let log = vm.vm()?.shell()?.must(&format!("tail -n 40 {LOG} && rm {LOG}"))?;
     ensure!(log.contains("nobody waited for the pods"), "the agent did not end them in its stop:\n{log}");
-    ensure_three_ended(cluster, vm, &before).with_context(|| format!("its last lines:\n{log}"))
+    ensure_three_ended(cluster, vm, &before, "reboot").with_context(|| format!("its last lines:\n{log}"))
 }

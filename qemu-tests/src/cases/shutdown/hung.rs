@@ -22,7 +22,7 @@ const UNIT: &str = "systemd-run -q --unit=deaf -p TimeoutStopSec=infinity -p 'Ex
                     /usr/bin/sleep infinity";
 
 pub(super) fn hung(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx)?;
     await_lock(vm)?;
     run_pods(cluster, vec![pod("stuck", None, 0, 2), pod("fine", Some("system-node-critical"), 0, 2)])?;
     let before = boot_id(cluster)?;

@@ -105,7 +105,7 @@ pub(super) fn unclean(cluster: &Cluster, boot: &str) -> Result<String> {
 }
 
 pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx)?;
     let before = run_static(cluster, vm)?;
     run_pods(cluster, vec![pod("leaves", None, 5, 30)])?;
     // One that is planned for later and called off before: nobody is told to stop.
@@ -142,7 +142,7 @@ pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 pub(super) fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx)?;
     let before = run_static(cluster, vm)?;
     run_pods(cluster, vec![pod("over", None, 2, 30)])?;
     let boot = boot_id(cluster)?;
@@ -213,7 +213,7 @@ fn ensure_told_panic(cluster: &Cluster, vm: &mut VmNode, boot: &str) -> Result<(
 }
 
 pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx)?;
     let class = Some("system-node-critical");
     run_pods(
         cluster,

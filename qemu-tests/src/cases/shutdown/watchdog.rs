@@ -31,7 +31,7 @@ fn await_told(cluster: &Cluster) -> Result<()> {
 }
 
 pub(super) fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx)?;
     run_pods(cluster, vec![pod("witness", None, 0, 2)])?;
     let before = boot_id(cluster)?;
     let shell = vm.vm()?.shell()?;

@@ -1,0 +1,46 @@
+//! The next kernel is started by the one that ends (kexec): in order like a reboot, and without the firmware.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use super::bus::{ensure_three_ended, run_three};
+use super::interrupted::ensure_last_end;
+use super::{Fixture, OFF_LIMIT_S, VM, await_boot, await_lock, boot_id, fixture};
+use crate::case::CaseContext;
+use crate::cluster::second_disk::SecondDisk;
+use crate::say;
+use crate::vm::lab::Image;
+
+/// Where the guest finds the next kernel: the image's own, as an update would bring one.
+const KERNEL: &str = "/run/next-vmlinuz";
+const INITRD: &str = "/run/next-initrd";
+
+/// A disk that brings both.
+pub(super) fn disk(artefacts: &Path) -> Result<SecondDisk> {
+    let image = Image::test()?;
+    let (kernel, initrd) = (image.path("vmlinuz"), image.path("initrd"));
+    SecondDisk::make(artefacts, &[(&kernel, KERNEL), (&initrd, INITRD)], &[])
+}
+
+pub(super) fn kexec(cx: &mut CaseContext<'_>) -> Result<()> {
+    let Fixture { cluster, vm, disk } = fixture(cx)?;
+    await_lock(vm)?;
+    run_three(cluster)?;
+    let before = boot_id(cluster)?;
+    let shell = vm.vm()?.shell()?;
+    disk.unpack(shell)?;
+    shell.must(&format!("kexec -s -l {KERNEL} --initrd={INITRD} --reuse-cmdline"))?;
+    let loaded = shell.must("cat /sys/kernel/kexec_loaded")?;
+    ensure!(loaded.trim() == "1", "no kernel is loaded: {loaded}");
+    let asked = Instant::now();
+    vm.vm()?.kexec(OFF_LIMIT_S)?;
+    say::line(format!(
+        "  {VM}'s next kernel ran {:.1} s after it was asked for",
+        asked.elapsed().as_secs_f64()
+    ));
+    await_boot(cluster, vm, &before)?;
+    ensure_three_ended(cluster, vm, &before, "kexec")?;
+    ensure_last_end(cluster, "False", "ShutdownInOrder").context("the boot after the kexec").map(drop)
+}

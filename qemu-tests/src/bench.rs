@@ -7,6 +7,7 @@ pub mod floor;
 pub mod native;
 pub mod peer;
 pub mod peer_vm;
+pub mod projected;
 pub mod scrape;
 mod scrape_vm;
 pub mod size;

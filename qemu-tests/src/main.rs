@@ -117,6 +117,11 @@ enum Bench {
         #[command(flatten)]
         how: bench::scrape::Options,
     },
+    /// Many pods with projected volumes whose objects change: the agent, then the upstream kubelet.
+    Projected {
+        #[command(flatten)]
+        how: bench::projected::Options,
+    },
     /// Sizes of the build output.
     Size,
     /// Many streams at once, beside the upstream kubelet: execs that echo, followers of a log at 10 MB/s, a pod that churns.
@@ -219,6 +224,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 Bench::Peer { vm: true, .. } => bench::peer_vm::run(run)?,
                 Bench::Peer { pods, burst, .. } => bench::peer::run(run, *pods, *burst)?,
                 Bench::Scrape { how } => bench::scrape::run(run, how)?,
+                Bench::Projected { how } => bench::projected::run(run, how)?,
                 Bench::Size => bench::size::run(run)?,
                 Bench::Streams { execs, echo_mb, followers, rounds } => {
                     let echo_bytes = echo_mb * 1_000_000;

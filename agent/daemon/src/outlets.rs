@@ -3,7 +3,7 @@
 //! In: what the manager and the workers did. Out: events in the mailboxes of mirror pods, status manager and event
 //! recorder. Clones share them. Invariant: events of one pod keep their order in every mailbox.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agent_core::admission::Rejection;
@@ -61,6 +61,11 @@ impl Outlets {
         eviction: Option<Sender<EvictionEvent>>,
     ) -> Outlets {
         Outlets { statuses, metrics, api, shutdown, eviction }
+    }
+
+    /// How many certificates for pods stand how.
+    pub fn pod_certificates(&self, states: &BTreeMap<(&str, &'static str), u32>) {
+        self.metrics.pod_certificates(states);
     }
 
     /// Whether the machine is about to stop, for the Node's readiness.
@@ -205,6 +210,9 @@ impl Outlets {
     /// Something to record as a Kubernetes event; it is in the log in any case.
     pub fn event(&self, key: &PodKey, fact: &EventFact) {
         self.record(key, Fact::of_pod(key, fact));
+        if let (Some(fact), Some(api)) = (Fact::of_claim_beside(key, fact), &self.api) {
+            api.recorder.send(RecorderEvent::Record(fact));
+        }
         if let Some(fact) = Fact::of_node_beside(fact) {
             self.of_node(fact);
         }

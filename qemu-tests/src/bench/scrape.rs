@@ -61,10 +61,14 @@ pub enum Kubelet {
 impl Options {
     /// Those that are measured, in order.
     pub(super) fn kubelets(&self) -> impl Iterator<Item = Kubelet> + use<> {
-        let only = self.only;
-        let all = [Kubelet::Agent, Kubelet::Upstream];
-        all.into_iter().filter(move |kubelet| only.is_none_or(|only| only == *kubelet))
+        both(self.only)
     }
+}
+
+/// Both, the agent first, or only this one.
+pub(super) fn both(only: Option<Kubelet>) -> impl Iterator<Item = Kubelet> {
+    let all = [Kubelet::Agent, Kubelet::Upstream];
+    all.into_iter().filter(move |kubelet| only.is_none_or(|only| only == *kubelet))
 }
 
 /// What a start and a hundred pods leave behind is over by then.

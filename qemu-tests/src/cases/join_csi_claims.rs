@@ -143,7 +143,9 @@ fn grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
         (size == "2Mi" && !busy && status.conditions.unwrap_or_default().is_empty()).then_some(())
     })?;
     let words = "MountVolume.NodeExpandVolume succeeded for volume \"pv-csi\" first";
+    // Of the pod, and of its claim.
     await_event(joined, "FileSystemResizeSuccessful", "csi-two", words)?;
+    await_event(joined, "FileSystemResizeSuccessful", "csi", words)?;
     let grown = driver.staged().grown;
     let bytes = grown.iter().filter_map(|g| g.capacity_range.map(|r| r.required_bytes)).collect::<Vec<_>>();
     ensure!(bytes == [2 << 20], "made larger: {bytes:?}");

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::built;
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::fixture::{
-    Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready,
+    Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, await_serving,
 };
 use crate::cluster::flags::{CERTIFICATE_GATES, Settings};
 use crate::cluster::join::{Way, start_kubelet_with};
@@ -262,8 +262,19 @@ fn system_time(at: Timestamp) -> Result<std::time::SystemTime> {
     Ok(std::time::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
+/// So many sources are told to stand so.
+fn ensure_states(joined: &Joined, state: &str, count: u32) -> Result<()> {
+    let metrics = joined.cluster.client().raw(&format!("/api/v1/nodes/{NODE}/proxy/metrics"))?;
+    let family = "kubelet_podcertificate_states{";
+    let told: Vec<&str> = metrics.lines().filter(|line| line.starts_with(family)).collect();
+    let wanted = format!("{family}signer_name=\"{SIGNER}\",state=\"{state}\"}} {count}");
+    ensure!(told.contains(&wanted.as_str()), "not {wanted}: {told:?}");
+    Ok(())
+}
+
 fn pod_certificate(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = shared(cx)?;
+    await_serving(&joined.cluster, NODE, 60)?;
     let (ca, _) = authority("pods")?;
     let source = |key_type: &str, more: Value| {
         let mut source = json!({"signerName": SIGNER, "keyType": key_type, "maxExpirationSeconds": 7200});
@@ -282,6 +293,7 @@ fn pod_certificate(cx: &mut CaseContext<'_>) -> Result<()> {
     let pod = client.create::<Pod>(&client.of("default"), projecting("certified", &sources))?;
     let first = requests(joined, &pod, 3, &BTreeMap::new())?;
     await_mount_error(joined, "certified", "credential bundle is not issued yet")?;
+    ensure_states(joined, "not_yet_issued", 3)?;
     // Nobody else waits.
     joined.run_pod(api_pod("beside", NODE, STAYS, 1))?;
     let annotated = first.values().filter(|r| r.spec.unverified_user_annotations.is_some()).count();
@@ -296,6 +308,7 @@ fn pod_certificate(cx: &mut CaseContext<'_>) -> Result<()> {
         signed.push(sign(joined, &ca, name, request)?);
     }
     let pod = await_pod_ready(&joined.cluster, "certified", 15)?;
+    ensure_states(joined, "fresh", 3)?;
     let both = file(joined, &pod, "both.pem")?;
     let whole = |file: &str, pem: &str| blocks(file) == blocks(pem);
     let rsa = (file(joined, &pod, "rsa/key.pem")?, file(joined, &pod, "rsa/chain.pem")?);
@@ -347,6 +360,7 @@ fn refused(joined: &Joined) -> Result<()> {
         let said = event.message.unwrap_or_default();
         ensure!(said.contains("reason=\"Policy\", message=\"not here\""), "{said}");
         await_mount_error(joined, &name, &format!("PodCertificateRequest was {words}: reason=\"Policy\""))?;
+        ensure_states(joined, &name, 1)?;
         remove(joined, &name)?;
     }
     Ok(())

@@ -18,6 +18,7 @@ mod object;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Event;
@@ -35,6 +36,7 @@ use crate::pod_source::storage::DuplicateName;
 use crate::pod_worker::{EventFact, EventKind};
 use crate::runtime::PodKey;
 use crate::time::{Mono, Now};
+use crate::volume::ClaimRef;
 
 use correlate::{Bucket, Correlator};
 
@@ -56,6 +58,13 @@ pub enum About {
         key: PodKey,
         /// `involvedObject.fieldPath`, for example `spec.containers{web}`.
         field_path: Option<String>,
+    },
+    /// A claim.
+    Claim {
+        /// Its pod's.
+        namespace: Arc<str>,
+        /// Which.
+        claim: ClaimRef,
     },
     /// This node.
     Node,
@@ -95,6 +104,14 @@ impl Fact {
     pub fn of_node_beside(fact: &EventFact) -> Option<Fact> {
         (fact.reason == dns::MISSING_CLUSTER_DNS)
             .then(|| Fact::of_node(fact.kind, fact.reason, dns::MISSING_CLUSTER_DNS_MESSAGE))
+    }
+
+    /// What a worker's fact says of a claim as well.
+    #[must_use]
+    pub fn of_claim_beside(key: &PodKey, fact: &EventFact) -> Option<Fact> {
+        let claim = fact.claim.clone()?;
+        let about = About::Claim { namespace: key.namespace.clone(), claim };
+        Some(Fact { about, ..Fact::of_pod(key, fact) })
     }
 
     /// That a pod was left out because another one has its name.

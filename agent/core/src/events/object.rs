@@ -29,6 +29,14 @@ pub(super) fn event(fact: Fact, node_name: &str, now: Wall, name_ns: i64) -> Eve
             field_path,
             resource_version: None,
         },
+        About::Claim { namespace, claim } => ObjectReference {
+            api_version: text("v1"),
+            kind: text("PersistentVolumeClaim"),
+            namespace: text(&namespace),
+            name: Some(claim.name),
+            uid: Some(claim.uid),
+            ..ObjectReference::default()
+        },
         // The Node's own UID is not used: people look for events under the node's name.
         About::Node => ObjectReference {
             kind: text("Node"),

@@ -17,6 +17,7 @@ fn fact(reason: &'static str, message: &str) -> Fact {
         message: message.to_owned(),
         container: Some("c".to_owned()),
         list: ContainerList::Regular,
+        claim: None,
     };
     Fact::of_pod(&key("web"), &fact)
 }
@@ -203,11 +204,36 @@ fn without_cluster_dns_the_node_is_told_as_well() {
         message: "pod: \"p_ns(u)\". …".to_owned(),
         container: None,
         list: ContainerList::Regular,
+        claim: None,
     };
     assert_eq!(Fact::of_node_beside(&of("DNSConfigForming")), None);
     let fact = Fact::of_node_beside(&of("MissingClusterDNS")).unwrap();
     assert_eq!(fact.about, About::Node);
     assert!(fact.message.starts_with("kubelet does not have ClusterDNS IP configured"), "{}", fact.message);
+}
+
+#[test]
+fn of_a_claim_the_same_is_told_under_its_own_name() {
+    let claim = ClaimRef { name: "data".to_owned(), uid: "claim-1".to_owned() };
+    let mut of_pod = EventFact {
+        kind: EventKind::Normal,
+        reason: "FileSystemResizeSuccessful",
+        message: "larger".to_owned(),
+        container: None,
+        list: ContainerList::Regular,
+        claim: None,
+    };
+    assert_eq!(Fact::of_claim_beside(&key("web"), &of_pod), None);
+    of_pod.claim = Some(claim);
+    let fact = Fact::of_claim_beside(&key("web"), &of_pod).unwrap();
+    let event = object::event(fact, "n", Wall(0), 10);
+    let about = &event.involved_object;
+    let (kind, version) = (about.kind.as_deref(), about.api_version.as_deref());
+    assert_eq!((kind, version), (Some("PersistentVolumeClaim"), Some("v1")));
+    assert_eq!((about.name.as_deref(), about.uid.as_deref()), (Some("data"), Some("claim-1")));
+    let (namespace, name) = (event.metadata.namespace.as_deref(), event.metadata.name.as_deref());
+    assert_eq!((about.namespace.as_deref(), namespace, name), (Some("ns"), Some("ns"), Some("data.a")));
+    assert_eq!((event.reason.as_deref(), event.message.as_deref()), (Some(of_pod.reason), Some("larger")));
 }
 
 #[test]

@@ -478,6 +478,12 @@ pub static SHUTDOWN_END: Gauge<0> = gauge(
 
 // Certificates, the API server, the node's own server.
 
+/// Certificates for pods.
+pub static POD_CERTIFICATES: Gauge<2> = gauge(
+    "kubelet_podcertificate_states",
+    ["signer_name", "state"],
+    "Sources of pods' volumes that ask a signer for a certificate, by what has become of it.",
+);
 /// Remaining life.
 pub static CLIENT_TTL: Gauge<0> = gauge(
     "kubelet_certificate_manager_client_ttl_seconds",

@@ -243,8 +243,8 @@ impl Base {
         out: &mut Outbox<PodAction>,
     ) {
         let list = container.and_then(|name| self.lists.get(name)).copied().unwrap_or_default();
-        let container = container.map(str::to_owned);
-        out.push(PodAction::Event(EventFact { kind, reason, message: message.into(), container, list }));
+        let (container, message) = (container.map(str::to_owned), message.into());
+        out.push(PodAction::Event(EventFact { kind, reason, message, container, list, claim: None }));
     }
 
     /// When the node took the pod up: from the API, else from its oldest sandbox, else now.

@@ -138,6 +138,15 @@ pub fn step_failed(step: &str, volume: &str, why: &str) -> String {
     format!("{step} failed for volume {volume:?} : {why}")
 }
 
+/// A PersistentVolumeClaim of a pod's namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimRef {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+}
+
 /// What came of making a volume's contents as large as the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resize {
@@ -145,6 +154,8 @@ pub enum Resize {
     Done {
         /// Name of the node.
         node: String,
+        /// Whose volume it is.
+        claim: ClaimRef,
     },
     /// They are not, and why; the volume can be used as it is.
     Failed(String),

@@ -12,7 +12,7 @@ use agent_core::csi::request::Capabilities;
 use agent_core::csi::volume::Persistent;
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::runtime::effect::EffectOk;
-use agent_core::volume::Resize;
+use agent_core::volume::{ClaimRef, Resize};
 
 use super::csi::{AGAIN, Job};
 
@@ -48,21 +48,21 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let _alone = node.volumes.alone(&key).await;
         let staging = driver.stages.then(|| self.staging());
         later(match self.expand(&endpoint, driver, staging.as_deref(), true).await {
-            Ok(grown) => grown.then(|| Resize::Done { node: self.csi.node.clone() }),
+            Ok(grown) => grown.map(|claim| Resize::Done { node: self.csi.node.clone(), claim }),
             // Containers have it: they may go on as they are.
             Err(why) => Some(Resize::Failed(why)),
         })
     }
 
-    /// Makes it larger if it has to be; true if that was done now.
+    /// Makes it larger if it has to be; answers whose it is if that was done now.
     pub(super) async fn expand(
         &self,
         endpoint: &Path,
         driver: Capabilities,
         staging: Option<&str>,
         in_use: bool,
-    ) -> Result<bool, String> {
-        let Some(persistent) = self.growing(driver) else { return Ok(false) };
+    ) -> Result<Option<ClaimRef>, String> {
+        let Some(persistent) = self.growing(driver) else { return Ok(None) };
         let sources = &self.executor.sources;
         let (namespace, _, _) = &self.csi.pod;
         let named =
@@ -72,11 +72,11 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
             Ok(found) => found,
             Err(why) if in_use => {
                 tracing::debug!(claim = persistent.claim, why, "it is not known whether a claim has grown");
-                return Ok(false);
+                return Ok(None);
             }
             Err(why) => return Err(failed("get PVC failed", &why)),
         };
-        let Some(growth) = expand::needed(&claim, &volume) else { return Ok(false) };
+        let Some(growth) = expand::needed(&claim, &volume) else { return Ok(None) };
         let secrets = self.secret(Some("NodeExpandSecretRef"), persistent.expand_secret.as_ref()).await?;
         if growth.announced {
             let patched = sources.patch_claim(named.clone(), expand::began(&claim)).await;
@@ -98,11 +98,13 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
                     );
                 }
             }
-            return if e.is_in_use() { Ok(false) } else { Err(why) };
+            return if e.is_in_use() { Ok(None) } else { Err(why) };
         }
         let (driver, volume, bytes) = (&self.csi.driver, &self.csi.handle, growth.bytes);
         tracing::info!(driver, volume, bytes, "volume is larger");
+        let of =
+            ClaimRef { name: persistent.claim.clone(), uid: claim.metadata.uid.clone().unwrap_or_default() };
         let patched = sources.patch_claim(named, expand::done(&claim, &growth)).await;
-        patched.map(|_| true).map_err(|why| failed("update pvc status failed", &why))
+        patched.map(|_| Some(of)).map_err(|why| failed("update pvc status failed", &why))
     }
 }

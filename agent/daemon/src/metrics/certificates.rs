@@ -1,6 +1,8 @@
-//! The certificates' remaining lives and renewals.
+//! The certificates' remaining lives and renewals, and how many of pods' certificates stand how.
 //!
 //! Invariant: a certificate that nobody here manages (another one's kubeconfig, files) has no numbers.
+
+use std::collections::BTreeMap;
 
 use agent_core::certs::CertFact;
 use agent_core::metrics::families;
@@ -39,6 +41,16 @@ impl Metrics {
                     state.main.begin_histogram(&families::SERVER_ROTATION);
                 }
             };
+        });
+    }
+
+    /// How many sources of pods' volumes there are, by signer and state.
+    pub fn pod_certificates(&self, states: &BTreeMap<(&str, &'static str), u32>) {
+        self.with(|state| {
+            state.main.clear(families::POD_CERTIFICATES.name);
+            for ((signer, is), n) in states {
+                state.main.set(&families::POD_CERTIFICATES, [*signer, *is], (*n).into());
+            }
         });
     }
 

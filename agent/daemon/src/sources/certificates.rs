@@ -228,9 +228,8 @@ impl<A: ApiServer> Shell for CertificateShell<A> {
                 self.listeners.0.send(ManagerEvent::SourcesChanged([uid].into()));
             }
             CertificateAction::Tell(key, reason, message) => {
-                let kind = EventKind::Warning;
-                let fact =
-                    EventFact { kind, reason, message, container: None, list: ContainerList::default() };
+                let (kind, list) = (EventKind::Warning, ContainerList::default());
+                let fact = EventFact { kind, reason, message, container: None, list, claim: None };
                 self.listeners.1.event(&key, &fact);
             }
             CertificateAction::Watch(true) => {
@@ -246,7 +245,9 @@ impl<A: ApiServer> Shell for CertificateShell<A> {
         }
     }
 
-    fn after(&mut self, _now: Now, machine: &PodCertificates) -> bool {
+    fn after(&mut self, now: Now, machine: &PodCertificates) -> bool {
+        // The machine looks once a minute at least while a certificate may age.
+        self.listeners.1.pod_certificates(&machine.states(now.wall));
         let needed = machine.needed();
         self.keys.retain(|named, _| needed.contains(named));
         let credential = |place: &Place| {

@@ -208,7 +208,13 @@ async fn a_certificate_comes_with_its_key_and_both_go_with_the_pod() {
     let (desired_view, desired) = watch::channel(DesiredPods::from([("u".into(), Arc::new(pod))]));
     let (to_manager, mut manager) = tasks.mailbox::<ManagerEvent>();
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
-    let outlets = Outlets::new(StatusStore::default(), metrics, None, None, None);
+    let outlets = Outlets::new(StatusStore::default(), metrics.clone(), None, None, None);
+    let state = |metrics: &Metrics| {
+        let text = metrics.text_without_pods();
+        text.lines().find(|line| line.starts_with("kubelet_podcertificate_states")).map(str::to_owned)
+    };
+    let stands =
+        |is: &str| Some(format!("kubelet_podcertificate_states{{signer_name=\"s\",state=\"{is}\"}} 1"));
     let following = store.clone();
     tasks.start(async move { following.follow(desired, to_manager, outlets).await });
     let pass = || tasks.wait_until(tasks.now().mono.after(Duration::from_secs(1)));
@@ -223,6 +229,7 @@ async fn a_certificate_comes_with_its_key_and_both_go_with_the_pod() {
     }
     pass().await;
     assert_eq!(store.certificate(&place).unwrap_err(), "credential bundle is not issued yet");
+    assert_eq!(state(&metrics), stands("not_yet_issued"));
     let mut request = server.asked.lock().unwrap()[0].clone();
     let said = (&*request.spec.node_uid, &*request.spec.service_account_uid, &*request.spec.pod_uid);
     assert_eq!(said, ("node", "account", "u"));
@@ -244,10 +251,12 @@ async fn a_certificate_comes_with_its_key_and_both_go_with_the_pod() {
     pass().await;
     let held = store.certificate(&place).unwrap();
     assert!(held.key.starts_with(b"-----BEGIN PRIVATE KEY-----"));
+    assert_eq!(state(&metrics), stands("fresh"));
     assert_eq!(held.chain[..], *agent_core::types::pem::certificate(b"leaf").as_bytes());
     desired_view.send_replace(DesiredPods::new());
     pass().await;
     assert!(store.certificate(&place).unwrap_err().starts_with("no credentials yet for "));
     assert!(to.is_closed(), "nobody asks for a certificate, nobody watches");
+    assert_eq!(state(&metrics), None);
     assert_eq!(server.asked.lock().unwrap().len(), 1);
 }

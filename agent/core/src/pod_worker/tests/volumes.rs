@@ -9,8 +9,8 @@ use crate::drivers::Class;
 use crate::machine::{EffectId, Machine};
 use crate::pod_worker::{KillReason, PodEvent};
 use crate::runtime::effect::{Effect, EffectError, EffectOk};
-use crate::volume::Resize;
 use crate::volume::claim::{Bound, Source};
+use crate::volume::{ClaimRef, Resize};
 
 fn volumes(n: usize) -> Value {
     (0..n).map(|i| json!({"name": format!("v{i}"), "secret": {"secretName": "s"}})).collect()
@@ -231,6 +231,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
         (w.phase(), w.told("AlreadyMountedVolume").as_slice()),
         ("Running", ["shared".to_owned()].as_slice())
     );
+    let claim = ClaimRef { name: "c".to_owned(), uid: "claim-1".to_owned() };
     for (resize, reason, words) in [
         (
             Resize::Failed("no room".to_owned()),
@@ -238,7 +239,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
             "NodeExpandVolume.NodeExpandVolume failed for volume \"pv\" : no room",
         ),
         (
-            Resize::Done { node: "n".to_owned() },
+            Resize::Done { node: "n".to_owned(), claim: claim.clone() },
             "FileSystemResizeSuccessful",
             "MountVolume.NodeExpandVolume succeeded for volume \"pv\" n",
         ),
@@ -249,6 +250,9 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
         w.settle();
         assert_eq!((w.told(reason).as_slice(), w.phase()), ([words.to_owned()].as_slice(), "Running"));
     }
+    // Of the claim, too, and of no other event.
+    let of_claim: Vec<_> = w.events.iter().filter_map(|e| Some((e.reason, e.claim.clone()?))).collect();
+    assert_eq!(of_claim, [("FileSystemResizeSuccessful", claim)]);
 }
 
 #[test]

@@ -32,8 +32,8 @@ use crate::machine::{Machine, Outbox};
 use crate::runtime::{PodKey, PodUid};
 use crate::time::{Mono, Now, Wall};
 use crate::types::pod;
-use request::Verdict;
 pub use request::{Asker, Wanted};
+use request::{Refusal, Verdict};
 
 /// The feature gate.
 pub const GATE: &str = "PodCertificateRequest";
@@ -152,6 +152,16 @@ struct Issued {
     told_expired: bool,
 }
 
+impl Issued {
+    fn is_overdue(&self, now: Wall) -> bool {
+        now > later(self.refresh, OVERDUE)
+    }
+
+    fn has_ended(&self, now: Wall) -> bool {
+        now > self.ends
+    }
+}
+
 /// What became of the last request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Request {
@@ -162,7 +172,7 @@ enum Request {
     /// It waits for its signer.
     Waits { name: String, abandon: Wall },
     /// It was refused, in these words: for good.
-    Refused(String),
+    Refused(Refusal, String),
 }
 
 #[derive(Clone, Debug)]
@@ -202,7 +212,7 @@ impl PodCertificates {
             return Err(format!("no credentials yet for {place}"));
         };
         match (&projection.request, &projection.issued, &projection.why) {
-            (Request::Refused(words), ..) => Err(words.clone()),
+            (Request::Refused(_, words), ..) => Err(words.clone()),
             (_, Some(issued), _) => Ok((&issued.request, &issued.chain)),
             (_, None, Some(why)) => Err(format!("{PENDING}: {why}")),
             (_, None, None) => Err(PENDING.to_owned()),
@@ -212,6 +222,17 @@ impl PodCertificates {
     /// Every place there is.
     pub fn places(&self) -> impl Iterator<Item = &Place> {
         self.places.keys()
+    }
+
+    /// How many places there are by signer and state, in upstream's words (`kubelet_podcertificate_states`).
+    #[must_use]
+    pub fn states(&self, now: Wall) -> BTreeMap<(&str, &'static str), u32> {
+        let mut states = BTreeMap::new();
+        for projection in self.places.values() {
+            let key = (projection.wanted.signer.as_str(), projection.state(now));
+            *states.entry(key).or_default() += 1;
+        }
+        states
     }
 
     /// The requests whose keys are needed.
@@ -315,10 +336,10 @@ impl PodCertificates {
                         (projection.failures, projection.not_before) = (0, Mono(0));
                         out.push(CertificateAction::Changed(place.pod.uid.clone()));
                     }
-                    Some(Verdict::Refused { reason, said, words }) => {
+                    Some(Verdict::Refused { by, said, words }) => {
                         let told = format!("PodCertificateRequest {}/{name} {said}", place.pod.namespace);
-                        (projection.request, projection.issued) = (Request::Refused(words), None);
-                        out.push(CertificateAction::Tell(place.pod.clone(), reason, told));
+                        (projection.request, projection.issued) = (Request::Refused(by, words), None);
+                        out.push(CertificateAction::Tell(place.pod.clone(), by.reason(), told));
                         out.push(CertificateAction::Changed(place.pod.uid.clone()));
                     }
                 }
@@ -340,6 +361,17 @@ impl Projection {
         (self.request, self.not_before) = (Request::None, now.after(wait));
     }
 
+    fn state(&self, now: Wall) -> &'static str {
+        match (&self.request, &self.issued) {
+            (Request::Refused(Refusal::Denied, _), _) => "denied",
+            (Request::Refused(Refusal::Failed, _), _) => "failed",
+            (_, None) => "not_yet_issued",
+            (_, Some(issued)) if issued.has_ended(now) => "expired",
+            (_, Some(issued)) if issued.is_overdue(now) => "overdue_for_refresh",
+            (_, Some(_)) => "fresh",
+        }
+    }
+
     fn is_due(&self, now: Now) -> bool {
         let old = self.issued.as_ref().is_none_or(|issued| now.wall >= issued.refresh);
         self.request == Request::None && old && now.mono >= self.not_before
@@ -351,11 +383,11 @@ impl Projection {
         let mut tell = |reason, words: &str| {
             out.push(CertificateAction::Tell(place.pod.clone(), reason, words.to_owned()));
         };
-        if now > later(issued.refresh, OVERDUE) && !issued.told_overdue {
+        if issued.is_overdue(now) && !issued.told_overdue {
             issued.told_overdue = true;
             tell("CertificateOverdueForRefresh", "PodCertificate refresh overdue");
         }
-        if now > issued.ends && !issued.told_expired {
+        if issued.has_ended(now) && !issued.told_expired {
             issued.told_expired = true;
             tell("CertificateExpired", "PodCertificate expired");
         }
@@ -365,7 +397,7 @@ impl Projection {
     fn next(&self, now: Now) -> Option<Mono> {
         let look = now.mono.after(LOOK);
         match (&self.request, &self.issued) {
-            (Request::Refused(_), _) => None,
+            (Request::Refused(..), _) => None,
             // The answer comes.
             (Request::Making, _) => None,
             (Request::Waits { .. }, _) => Some(look),

@@ -98,6 +98,23 @@ impl Wanted {
     }
 }
 
+/// Who refused a request: somebody who may approve, or the signer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Denied,
+    Failed,
+}
+
+impl Refusal {
+    /// Reason of the event.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Refusal::Denied => "Denied",
+            Refusal::Failed => "Failed",
+        }
+    }
+}
+
 /// What is said of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -114,8 +131,8 @@ pub(super) enum Verdict {
     },
     /// It is refused for good.
     Refused {
-        /// Of the event.
-        reason: &'static str,
+        /// By whom.
+        by: Refusal,
         /// What the event says of the request.
         said: String,
         /// What volumes say.
@@ -132,14 +149,14 @@ pub(super) fn verdict(request: &PodCertificateRequest) -> Verdict {
         match condition.type_.as_str() {
             "Denied" => {
                 return Verdict::Refused {
-                    reason: "Denied",
+                    by: Refusal::Denied,
                     said: format!("was denied, {why}, {message}"),
                     words: format!("PodCertificateRequest was permanently denied: {why} {message}"),
                 };
             }
             "Failed" => {
                 return Verdict::Refused {
-                    reason: "Failed",
+                    by: Refusal::Failed,
                     said: format!("failed, {why}, {message}"),
                     words: format!("PodCertificateRequest was permanently failed: {why} {message}"),
                 };

@@ -81,6 +81,11 @@ impl World {
         self.step(CertificateEvent::Tick)
     }
 
+    fn states(&self) -> Vec<(&str, &str, u32)> {
+        let states = self.machine.states(Wall(self.at * 1_000_000_000));
+        states.into_iter().map(|((signer, state), n)| (signer, state, n)).collect()
+    }
+
     fn held(&self) -> Result<String, String> {
         self.machine.held(&place("u")).map(|(name, chain)| {
             assert_eq!(chain[..], *(pem_of("leaf") + &pem_of("root")).as_bytes(), "nothing is between them");
@@ -117,15 +122,19 @@ fn asked_for_once_and_issued() {
     assert_eq!(w.pods(&["u"]), [CertificateAction::Watch(true), ask()]);
     assert_eq!(w.pods(&["u"]), [], "one request at a time");
     assert_eq!(w.held().unwrap_err(), "credential bundle is not issued yet");
+    assert_eq!(w.states(), [("one", "not_yet_issued", 1)]);
     assert_eq!(w.asked(Ok("req-1")), []);
     assert_eq!(w.shown("req-1", json!({})), []);
     assert_eq!(w.shown("other", json!({"conditions": [condition("Denied", "No", "")]})), []);
     assert_eq!(w.held().unwrap_err(), "credential bundle is not issued yet");
     assert_eq!(w.issued("req-1", 30 * MINUTE, 60 * MINUTE), [changed()]);
     assert_eq!(w.held().unwrap(), "req-1");
-    assert_eq!(w.machine.needed().len(), 1);
+    assert_eq!((w.machine.needed().len(), w.states()), (1, vec![("one", "fresh", 1)]));
+    w.pods(&["u", "v"]);
+    assert_eq!(w.states(), [("one", "fresh", 1), ("one", "not_yet_issued", 1)]);
     assert_eq!(w.pods(&[]), [CertificateAction::Watch(false)]);
     assert!(w.held().is_err() && w.machine.needed().is_empty() && w.machine.deadline().is_none());
+    assert_eq!(w.states(), []);
 }
 
 #[test]
@@ -152,12 +161,15 @@ fn renewed_when_it_is_time_and_kept_until_then() {
     let told = |reason, words: &str| CertificateAction::Tell(place("u").pod, reason, words.to_owned());
     let overdue = told("CertificateOverdueForRefresh", "PodCertificate refresh overdue");
     assert_eq!(w.tick(1000 + 45 * MINUTE + 1), [overdue]);
+    assert_eq!(w.states(), [("one", "overdue_for_refresh", 1)]);
     assert_eq!(w.tick(1000 + 46 * MINUTE), [], "once");
     let expired = told("CertificateExpired", "PodCertificate expired");
     assert_eq!(w.tick(1000 + 60 * MINUTE + 1), [expired]);
+    assert_eq!(w.states(), [("one", "expired", 1)]);
     assert_eq!(w.held().unwrap(), "req-1", "a late one is better than none");
     assert_eq!(w.issued("req-2", 30 * MINUTE, 60 * MINUTE), [changed()]);
     assert_eq!((w.held().unwrap().as_str(), w.machine.needed().len()), ("req-2", 1));
+    assert_eq!(w.states(), [("one", "fresh", 1)]);
 }
 
 #[test]
@@ -213,6 +225,7 @@ fn refusals_are_for_good() {
         assert_eq!(w.held().unwrap_err(), expected);
         assert_eq!((w.tick(1_000_000), w.machine.deadline()), (Vec::new(), None));
         assert!(w.machine.needed().is_empty(), "its key is not needed");
+        assert_eq!(w.states(), [("one", words, 1)]);
         // Another pod of the name is another one.
         assert!(matches!(w.pods(&["v"])[..], [CertificateAction::Ask(..)]));
     }

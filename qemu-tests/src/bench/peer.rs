@@ -19,6 +19,7 @@ use super::native::measure;
 use super::spent::Spent;
 use crate::built;
 use crate::cluster::audit::{self, Request};
+use crate::cluster::client::ClusterClient;
 use crate::cluster::fixture::{STAYS, await_ready, container};
 use crate::cluster::flags::Settings;
 use crate::cluster::join::{Way, start_kubelet};
@@ -148,9 +149,14 @@ pub(super) fn scale(cluster: &Cluster, pods: u32) -> Result<()> {
             "template": {"metadata": {"labels": labels}, "spec": {
                 "terminationGracePeriodSeconds": 1, "containers": [container(STAYS)]}}}}),
     )?;
+    await_available(client, "peer", pods)
+}
+
+/// Waits until so many pods of a Deployment are available.
+pub(super) fn await_available(client: &ClusterClient, deployment: &str, pods: u32) -> Result<()> {
     let wanted = i32::try_from(pods)?;
-    client.wait(&api, 900, "all pods to be available", |all| {
-        (all.get("peer")?.status.as_ref()?.available_replicas == Some(wanted)).then_some(())
+    client.wait::<Deployment, _>(&client.of("default"), 900, "all pods to be available", |all| {
+        (all.get(deployment)?.status.as_ref()?.available_replicas == Some(wanted)).then_some(())
     })
 }
 

@@ -8,7 +8,7 @@
 //! first, the middle and the last pod has the new content.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,14 +18,13 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use serde_json::{Value, json};
 
-use super::scrape::{Kubelet, Measured, both};
-use crate::built;
+use super::peer::await_available;
+use super::scrape::{Kubelet, Measured, SETTLE, minute, natively};
 use crate::cluster::client::ClusterClient;
 use crate::cluster::fixture::{STAYS, await_ready, container};
 use crate::cluster::flags::Settings;
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
-use crate::cluster::programs;
 use crate::native::node::NativeNode;
 use crate::run::Run;
 use crate::say;
@@ -48,9 +47,6 @@ const NODE: &str = "peer";
 const NAME: &str = "projects";
 /// Projected volumes of each pod, each with a ConfigMap, a Secret and the pod's own name.
 const VOLUMES: u32 = 5;
-/// What many starts leave behind is over by then.
-const SETTLE: Duration = Duration::from_secs(30);
-const WINDOW: Duration = Duration::from_secs(60);
 /// Between two looks at the files.
 const LOOK: Duration = Duration::from_millis(100);
 /// The contract's bound: what is watched is told at once, and a pod is synced once a minute, or half of that later.
@@ -62,25 +58,11 @@ const BOUND: Duration = Duration::from_secs(90);
 /// If a node does not become Ready, or its pods do not get what they are to get.
 pub fn run(run: &Arc<Run>, of: &Options) -> Result<()> {
     let artefacts = run.dir().join("bench-projected");
-    for kubelet in both(of.only) {
-        let (name, program) = match kubelet {
-            Kubelet::Agent => ("agent", built::agent(run, true)?),
-            Kubelet::Upstream => ("upstream", programs::kubelet(run)?),
-        };
-        let artefacts = artefacts.join(name);
-        fs::create_dir_all(&artefacts)?;
-        one(run, &artefacts, (name, program), of)
-            .with_context(|| format!("{name} ({})", artefacts.display()))?;
-    }
+    natively(run, &artefacts, of.only, |artefacts, kubelet| one(run, artefacts, kubelet, of))?;
     fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
 }
 
-fn one(
-    run: &Arc<Run>,
-    artefacts: &std::path::Path,
-    (name, program): (&str, PathBuf),
-    of: &Options,
-) -> Result<()> {
+fn one(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of: &Options) -> Result<()> {
     say::line(format!("== {name}, {} pods with {VOLUMES} projected volumes each ==", of.pods));
     let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
     let mut node = cluster.start_node(artefacts, NODE, program)?;
@@ -94,10 +76,7 @@ fn one(
     }
     let (watched, before, start) = (watches(client)?, node.spent()?, Instant::now());
     client.create::<Deployment>(&client.of("default"), deployment(of.pods))?;
-    let wanted = i32::try_from(of.pods)?;
-    client.wait::<Deployment, _>(&client.of("default"), 900, "all pods to be available", |all| {
-        (all.get(NAME)?.status.as_ref()?.available_replicas == Some(wanted)).then_some(())
-    })?;
+    await_available(client, NAME, of.pods)?;
     let took = start.elapsed().as_secs_f64();
     say::line(format!("from create to available {took:.1} s, {}", processor(before, node.spent()?)));
     let [maps, secrets] = watches(client)?;
@@ -108,9 +87,8 @@ fn one(
     ));
 
     node.pass(SETTLE)?;
-    let before = node.spent()?;
-    node.pass(WINDOW)?;
-    say::line(format!("a minute in which nothing changes: {}", processor(before, node.spent()?)));
+    let quiet = minute(&mut node, |node, rest| node.pass(rest))?;
+    say::line(format!("a minute in which nothing changes: {}", processor([0.0; 2], quiet)));
 
     let uids = uids(client)?;
     ensure!(uids.len() == of.pods as usize, "{} pods are there", uids.len());

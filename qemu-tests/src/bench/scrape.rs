@@ -66,13 +66,13 @@ impl Options {
 }
 
 /// Both, the agent first, or only this one.
-pub(super) fn both(only: Option<Kubelet>) -> impl Iterator<Item = Kubelet> {
+fn both(only: Option<Kubelet>) -> impl Iterator<Item = Kubelet> {
     let all = [Kubelet::Agent, Kubelet::Upstream];
     all.into_iter().filter(move |kubelet| only.is_none_or(|only| only == *kubelet))
 }
 
 /// What a start and a hundred pods leave behind is over by then.
-const SETTLE: Duration = Duration::from_secs(30);
+pub(super) const SETTLE: Duration = Duration::from_secs(30);
 /// How long processor time is counted.
 const WINDOW: Duration = Duration::from_secs(60);
 /// How often Prometheus and metrics-server ask in it.
@@ -111,18 +111,30 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<()> {
     if options.vm {
         scrape_vm::run(run, &artefacts, options)?;
     } else {
-        for kubelet in options.kubelets() {
-            let (name, program) = match kubelet {
-                Kubelet::Agent => ("agent", built::agent(run, true)?),
-                Kubelet::Upstream => ("upstream", programs::kubelet(run)?),
-            };
-            let artefacts = artefacts.join(name);
-            fs::create_dir_all(&artefacts)?;
-            native(run, &artefacts, (name, program), options)
-                .with_context(|| format!("{name} ({})", artefacts.display()))?;
-        }
+        natively(run, &artefacts, options.only, |artefacts, kubelet| {
+            native(run, artefacts, kubelet, options)
+        })?;
     }
     fs::remove_dir_all(&artefacts).context("remove the benchmark's logs")
+}
+
+/// Has both measured, or only this one, each with a directory of its own, by its name and its program.
+pub(super) fn natively(
+    run: &Arc<Run>,
+    artefacts: &Path,
+    only: Option<Kubelet>,
+    measure: impl Fn(&Path, (&str, PathBuf)) -> Result<()>,
+) -> Result<()> {
+    for kubelet in both(only) {
+        let (name, program) = match kubelet {
+            Kubelet::Agent => ("agent", built::agent(run, true)?),
+            Kubelet::Upstream => ("upstream", programs::kubelet(run)?),
+        };
+        let artefacts = artefacts.join(name);
+        fs::create_dir_all(&artefacts)?;
+        measure(&artefacts, (name, program)).with_context(|| format!("{name} ({})", artefacts.display()))?;
+    }
+    Ok(())
 }
 
 fn native(run: &Arc<Run>, artefacts: &Path, (name, program): (&str, PathBuf), of: &Options) -> Result<()> {
@@ -171,7 +183,10 @@ pub(super) fn measure(
 }
 
 /// Seconds of processor time in a minute.
-fn minute<N: Measured>(node: &mut N, work: impl FnOnce(&mut N, Duration) -> Result<()>) -> Result<[f64; 2]> {
+pub(super) fn minute<N: Measured>(
+    node: &mut N,
+    work: impl FnOnce(&mut N, Duration) -> Result<()>,
+) -> Result<[f64; 2]> {
     let (before, start) = (node.spent()?, Instant::now());
     work(node, WINDOW)?;
     let (after, took) = (node.spent()?, start.elapsed());

@@ -9,7 +9,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::json;
 
 use super::native::Usage;
-use super::peer::forget_ready;
+use super::peer::{await_available, forget_ready};
 use super::peer_vm::{FORGET_IDENTITY, PROGRAM, UNIT, disk_of_kubelets, start_command, usage};
 use super::scrape::{Kubelet, Measured, Options, measure};
 use crate::built;
@@ -58,7 +58,7 @@ pub(super) fn run(run: &Arc<Run>, artefacts: &Path, options: &Options) -> Result
         shell.must(&start)?;
         await_ready(&cluster, NODE, READY_LIMIT_S)?;
         await_serving(&cluster, NODE, 120)?;
-        await_available(cluster.client(), options.pods)?;
+        await_available(cluster.client(), NODE, options.pods)?;
         measure(&cluster, &mut InVm { shell }, &address, options)?;
         shell.must(&format!("systemctl stop {UNIT}"))?;
     }
@@ -76,13 +76,6 @@ fn deploy(client: &ClusterClient, pods: u32) -> Result<()> {
                 "terminationGracePeriodSeconds": 1, "containers": [container]}}}}),
     )?;
     Ok(())
-}
-
-fn await_available(client: &ClusterClient, pods: u32) -> Result<()> {
-    let wanted = i32::try_from(pods)?;
-    client.wait::<Deployment, _>(&client.of("default"), 900, "all pods to be available", |all| {
-        (all.get(NODE)?.status.as_ref()?.available_replicas == Some(wanted)).then_some(())
-    })
 }
 
 struct InVm<'a> {

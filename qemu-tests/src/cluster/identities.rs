@@ -196,8 +196,7 @@ impl Identities {
         let client = self.cluster.client();
         let what = format!("another request of {user}");
         client.wait::<CertificateSigningRequest, _>(&client.all(), 30, &what, |all| {
-            let of_user = |r: &CertificateSigningRequest| r.spec.username.as_deref() == Some(user);
-            all.iter().find(|(name, r)| of_user(r) && !known.contains(name)).map(|(name, _)| name.clone())
+            all.iter().find(|(name, r)| is_of(r, user) && !known.contains(name)).map(|(name, _)| name.clone())
         })
     }
 
@@ -207,11 +206,14 @@ impl Identities {
     /// If the API server does not answer.
     pub fn requests(&self, user: &str) -> Result<Vec<String>> {
         let client = self.cluster.client();
-        let of_user = |r: &CertificateSigningRequest| r.spec.username.as_deref() == Some(user);
         client.wait::<CertificateSigningRequest, _>(&client.all(), 10, "the requests", |all| {
-            Some(all.iter().filter(|(_, r)| of_user(r)).map(|(name, _)| name.clone()).collect())
+            Some(all.iter().filter(|(_, r)| is_of(r, user)).map(|(name, _)| name.clone()).collect())
         })
     }
+}
+
+fn is_of(request: &CertificateSigningRequest, user: &str) -> bool {
+    request.spec.username.as_deref() == Some(user)
 }
 
 /// Links stay links.

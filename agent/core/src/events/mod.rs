@@ -36,7 +36,7 @@ use crate::pod_source::storage::DuplicateName;
 use crate::pod_worker::{EventFact, EventKind};
 use crate::runtime::PodKey;
 use crate::time::{Mono, Now};
-use crate::volume::ClaimRef;
+use crate::volume::ClaimId;
 
 use correlate::{Bucket, Correlator};
 
@@ -64,7 +64,7 @@ pub enum About {
         /// Its pod's.
         namespace: Arc<str>,
         /// Which.
-        claim: ClaimRef,
+        claim: ClaimId,
     },
     /// This node.
     Node,

@@ -214,7 +214,7 @@ fn without_cluster_dns_the_node_is_told_as_well() {
 
 #[test]
 fn of_a_claim_the_same_is_told_under_its_own_name() {
-    let claim = ClaimRef { name: "data".to_owned(), uid: "claim-1".to_owned() };
+    let claim = ClaimId { name: "data".to_owned(), uid: "claim-1".to_owned() };
     let mut of_pod = EventFact {
         kind: EventKind::Normal,
         reason: "FileSystemResizeSuccessful",

@@ -18,7 +18,7 @@ use crate::runtime::PodKey;
 use crate::runtime::effect::{Effect, EffectResult};
 use crate::runtime::observed::PodSnapshot;
 use crate::time::{Mono, Now, Wall};
-use crate::volume::ClaimRef;
+use crate::volume::ClaimId;
 
 /// Why a pod is taken down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,7 +188,7 @@ pub struct EventFact {
     /// Where the pod's specification has that container.
     pub list: ContainerList,
     /// A claim of the pod's of which the same is told.
-    pub claim: Option<ClaimRef>,
+    pub claim: Option<ClaimId>,
 }
 
 /// A list of containers of a pod's specification.

@@ -242,9 +242,20 @@ impl Base {
         container: Option<&str>,
         out: &mut Outbox<PodAction>,
     ) {
+        out.push(PodAction::Event(self.fact(kind, reason, message, container)));
+    }
+
+    /// What an event of the pod, or of one container of it, says.
+    pub(super) fn fact(
+        &self,
+        kind: EventKind,
+        reason: &'static str,
+        message: impl Into<String>,
+        container: Option<&str>,
+    ) -> EventFact {
         let list = container.and_then(|name| self.lists.get(name)).copied().unwrap_or_default();
         let (container, message) = (container.map(str::to_owned), message.into());
-        out.push(PodAction::Event(EventFact { kind, reason, message, container, list, claim: None }));
+        EventFact { kind, reason, message, container, list, claim: None }
     }
 
     /// When the node took the pod up: from the API, else from its oldest sandbox, else now.

@@ -6,7 +6,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::api::{ContainerList, EventFact, EventKind, PodAction};
+use super::api::{EventFact, EventKind, PodAction};
 use super::base::Base;
 use super::ledger::{Purpose, Target};
 use crate::machine::Outbox;
@@ -162,14 +162,11 @@ fn tell_mapped(b: &mut Base, name: &str, out: &mut Outbox<PodAction>) {
 fn tell_resize(b: &mut Base, name: &str, resize: &Resize, out: &mut Outbox<PodAction>) {
     let of = b.volumes.claims().get(name).map_or(name, |bound| bound.volume.as_str());
     match resize {
-        Resize::Done { node, claim } => out.push(PodAction::Event(EventFact {
-            kind: EventKind::Normal,
-            reason: "FileSystemResizeSuccessful",
-            message: format!("MountVolume.NodeExpandVolume succeeded for volume {of:?} {node}"),
-            container: None,
-            list: ContainerList::default(),
-            claim: Some(claim.clone()),
-        })),
+        Resize::Done { node, claim } => {
+            let text = format!("MountVolume.NodeExpandVolume succeeded for volume {of:?} {node}");
+            let fact = b.fact(EventKind::Normal, "FileSystemResizeSuccessful", text, None);
+            out.push(PodAction::Event(EventFact { claim: Some(claim.clone()), ..fact }));
+        }
         Resize::Failed(why) => {
             let text = volume::step_failed("NodeExpandVolume.NodeExpandVolume", of, why);
             b.event(EventKind::Warning, "VolumeResizeFailed", text, None, out);

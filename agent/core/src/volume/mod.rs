@@ -140,7 +140,7 @@ pub fn step_failed(step: &str, volume: &str, why: &str) -> String {
 
 /// A PersistentVolumeClaim of a pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimRef {
+pub struct ClaimId {
     /// `metadata.name`.
     pub name: String,
     /// `metadata.uid`.
@@ -155,7 +155,7 @@ pub enum Resize {
         /// Name of the node.
         node: String,
         /// Whose volume it is.
-        claim: ClaimRef,
+        claim: ClaimId,
     },
     /// They are not, and why; the volume can be used as it is.
     Failed(String),

@@ -294,7 +294,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
             }
         }
         let resize = match self.expand(endpoint, driver, staging.as_deref(), in_use).await {
-            Ok(grown) => grown.map(|claim| Resize::Done { node: self.csi.node.clone(), claim }),
+            Ok(grown) => grown,
             // Containers have it: they may go on as they are.
             Err(why) if in_use => Some(Resize::Failed(why)),
             Err(why) => {

@@ -12,7 +12,7 @@ use agent_core::csi::request::Capabilities;
 use agent_core::csi::volume::Persistent;
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::runtime::effect::EffectOk;
-use agent_core::volume::{ClaimRef, Resize};
+use agent_core::volume::{ClaimId, Resize};
 
 use super::csi::{AGAIN, Job};
 
@@ -48,20 +48,20 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let _alone = node.volumes.alone(&key).await;
         let staging = driver.stages.then(|| self.staging());
         later(match self.expand(&endpoint, driver, staging.as_deref(), true).await {
-            Ok(grown) => grown.map(|claim| Resize::Done { node: self.csi.node.clone(), claim }),
+            Ok(grown) => grown,
             // Containers have it: they may go on as they are.
             Err(why) => Some(Resize::Failed(why)),
         })
     }
 
-    /// Makes it larger if it has to be; answers whose it is if that was done now.
+    /// Makes it larger if it has to be; `None`: nothing was done now.
     pub(super) async fn expand(
         &self,
         endpoint: &Path,
         driver: Capabilities,
         staging: Option<&str>,
         in_use: bool,
-    ) -> Result<Option<ClaimRef>, String> {
+    ) -> Result<Option<Resize>, String> {
         let Some(persistent) = self.growing(driver) else { return Ok(None) };
         let sources = &self.executor.sources;
         let (namespace, _, _) = &self.csi.pod;
@@ -102,9 +102,10 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         }
         let (driver, volume, bytes) = (&self.csi.driver, &self.csi.handle, growth.bytes);
         tracing::info!(driver, volume, bytes, "volume is larger");
-        let of =
-            ClaimRef { name: persistent.claim.clone(), uid: claim.metadata.uid.clone().unwrap_or_default() };
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
+        let of = ClaimId { name: persistent.claim.clone(), uid };
+        let done = Resize::Done { node: self.csi.node.clone(), claim: of };
         let patched = sources.patch_claim(named, expand::done(&claim, &growth)).await;
-        patched.map(|_| Some(of)).map_err(|why| failed("update pvc status failed", &why))
+        patched.map(|_| Some(done)).map_err(|why| failed("update pvc status failed", &why))
     }
 }

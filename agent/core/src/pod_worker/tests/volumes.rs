@@ -10,7 +10,7 @@ use crate::machine::{EffectId, Machine};
 use crate::pod_worker::{KillReason, PodEvent};
 use crate::runtime::effect::{Effect, EffectError, EffectOk};
 use crate::volume::claim::{Bound, Source};
-use crate::volume::{ClaimRef, Resize};
+use crate::volume::{ClaimId, Resize};
 
 fn volumes(n: usize) -> Value {
     (0..n).map(|i| json!({"name": format!("v{i}"), "secret": {"secretName": "s"}})).collect()
@@ -231,7 +231,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
         (w.phase(), w.told("AlreadyMountedVolume").as_slice()),
         ("Running", ["shared".to_owned()].as_slice())
     );
-    let claim = ClaimRef { name: "c".to_owned(), uid: "claim-1".to_owned() };
+    let claim = ClaimId { name: "c".to_owned(), uid: "claim-1".to_owned() };
     for (resize, reason, words) in [
         (
             Resize::Failed("no room".to_owned()),

@@ -51,6 +51,7 @@ pub mod join_users;
 pub mod join_vm;
 pub mod join_volumes;
 pub mod join_volumes_certificates;
+pub mod join_volumes_steps;
 pub mod lifecycle;
 pub mod lifecycle_churn;
 pub mod lifecycle_crash;
@@ -97,6 +98,7 @@ pub fn all() -> Vec<Case> {
         join_resize::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
+        join_volumes_steps::CASES,
         join_volumes_certificates::CASES,
         join_image_volumes::CASES,
         join_read_only::CASES,

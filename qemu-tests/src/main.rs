@@ -79,6 +79,14 @@ enum Verb {
     /// First process of a native node (used by the harness itself).
     #[command(hide = true)]
     NodeSupervisor,
+    /// Kills a process before its n-th step on a volume (used by the harness itself).
+    #[command(hide = true)]
+    KillBeforeStep {
+        /// The process.
+        pid: i32,
+        /// Which step, from 1.
+        nth: usize,
+    },
     /// Removes what interrupted runs have left.
     Clean,
 }
@@ -265,6 +273,9 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         }),
         Verb::NodeLaunch { cgroups } => native::supervisor::launch(cgroups).map(|()| ExitCode::SUCCESS),
         Verb::NodeSupervisor => native::supervisor::main().map(|()| ExitCode::SUCCESS),
+        Verb::KillBeforeStep { pid, nth } => {
+            native::steps::kill_before(*pid, *nth).map(|()| ExitCode::SUCCESS)
+        }
         Verb::Clean => {
             clean_stale()?.iter().for_each(say::line);
             Ok(ExitCode::SUCCESS)

@@ -20,5 +20,6 @@ pub mod pods;
 pub mod protocol;
 pub mod registry;
 pub mod root;
+pub mod steps;
 pub mod supervised;
 pub mod supervisor;

@@ -49,8 +49,8 @@ use crate::metrics::Metrics;
 use crate::observer::Observer;
 use crate::outlets::Outlets;
 use crate::pleg::{PlegShell, Signals, listen};
-use crate::pod_dirs::PodDirs;
 use crate::pod_dirs::log_links::{self, Observed};
+use crate::pod_dirs::{PodDirs, chain};
 use crate::pod_output;
 use crate::pull_records::{self, PullRecords};
 use crate::runtime_state::{self, ContextSource, RuntimeState};
@@ -172,6 +172,9 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let (to_manager, manager_inbox) = tasks.mailbox::<ManagerEvent>();
         let (to_pleg, pleg_inbox) = tasks.mailbox::<PlegEvent>();
         let dirs = PodDirs::new(&plan.root_dir, &plan.pod_logs_dir, &plan.log_links_dir);
+        if let Err(error) = dirs.sweep_stages() {
+            tracing::warn!(error = %chain(&error), "empty directories of volumes are left");
+        }
         let dirs = Arc::new(dirs.with_users(plan.users.clone())?);
         let (directories, records) = dirs.scan()?;
         let (allocated, actuated) = dirs.restore_allocations()?;

@@ -2,7 +2,9 @@
 //! next boot has nothing left to clean up. Also when it does not come about, and when it is cut short.
 
 mod bus;
+mod cut_short;
 mod elsewhere;
+mod five;
 mod hung;
 mod interrupted;
 mod kept;
@@ -25,16 +27,57 @@ use crate::cluster::plane::Cluster;
 use crate::cluster::second_disk::SecondDisk;
 use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
 use crate::say;
+use kept::await_settled;
 
 const HERE: Place = Place { level: Level::L4v, group: Some("shutdown") };
 
 /// Cases of this file, in the order in which they follow each other in the group.
 pub const CASES: &[Case] = &[
     HERE.case(
+        "shutdown/bus-restart",
+        115,
+        "the bus is restarted, and killed twice: logind and the lock are back within a bound, and systemctl reboot ends \
+         pods of three priorities that need 1, 20 and 600 s in order",
+        bus::restart,
+    ),
+    HERE.case(
+        "shutdown/bus-away",
+        100,
+        "systemctl reboot without bus and logind: the same pods end in order while the agent's unit stops, told and \
+         written",
+        bus::away,
+    ),
+    HERE.case(
+        "shutdown/kexec",
+        100,
+        "systemctl kexec: pods end as for a reboot, the next kernel starts without the firmware and knows how it was",
+        next_kernel::kexec,
+    ),
+    HERE.case(
+        "shutdown/called-off",
+        105,
+        "shutdown -c, a shutdown that cannot come about, and a logind that restarts: static pods run again, the node \
+         takes pods",
+        interrupted::called_off,
+    ),
+    HERE.case(
+        "shutdown/soft-reboot",
+        105,
+        "systemctl soft-reboot: pods end as for a reboot, and the same kernel is the same node again",
+        interrupted::soft_reboot,
+    ),
+    HERE.case(
+        "shutdown/cut-short",
+        400,
+        "a kernel that dies while the first pods end, power cut while those of the second and the third priority end, \
+         while the API server is to be told, and when all is written (halt): the next boot mends it and says why",
+        cut_short::cut_short,
+    ),
+    HERE.case(
         "shutdown/power-button",
         120,
-        "pressed: pods of three priorities that need 1, 20 and 600 s end in order, the API server shows it, logind's \
-         limit was raised for it, the next boot finds the receipt",
+        "pressed: the pods end in order, the API server shows it, logind's limit was raised for it, the next boot finds \
+         the receipt",
         power_button,
     ),
     HERE.case(
@@ -43,26 +86,6 @@ pub const CASES: &[Case] = &[
         "systemctl reboot without an API server: within the budget; what was not told, and what was to be deleted, is \
          told and deleted by the next boot",
         reboot_unreachable,
-    ),
-    HERE.case(
-        "shutdown/called-off",
-        75,
-        "shutdown -c, a shutdown that cannot come about, and a logind that restarts: static pods run again, the node \
-         takes pods",
-        interrupted::called_off,
-    ),
-    HERE.case(
-        "shutdown/bus-restart",
-        85,
-        "the bus is restarted, and killed twice: logind and the lock are back within a bound, and systemctl reboot ends \
-         pods in order",
-        bus::restart,
-    ),
-    HERE.case(
-        "shutdown/bus-away",
-        75,
-        "systemctl reboot without bus and logind: pods end in order while the agent's unit stops, told and written",
-        bus::away,
     ),
     HERE.case(
         "shutdown/hung",
@@ -77,29 +100,10 @@ pub const CASES: &[Case] = &[
         "PID 1 hangs: the hardware watchdog starts the machine again in its time, and the next boot says that it did",
         watchdog::watchdog,
     ),
-    HERE.case(
-        "shutdown/cut-short",
-        240,
-        "a kernel that dies while pods end, power cut while critical ones end, while the API server is to be told, and \
-         when all is written (halt): the next boot mends it and says why",
-        interrupted::cut_short,
-    ),
-    HERE.case(
-        "shutdown/soft-reboot",
-        75,
-        "systemctl soft-reboot: pods end as for a reboot, and the same kernel is the same node again",
-        interrupted::soft_reboot,
-    ),
-    HERE.case(
-        "shutdown/kexec",
-        75,
-        "systemctl kexec: pods end as for a reboot, the next kernel starts without the firmware and knows how it was",
-        next_kernel::kexec,
-    ),
     Case {
         name: "shutdown/elsewhere",
         level: Level::L4v,
-        expected_s: 150,
+        expected_s: 190,
         about: "a Deployment and a StatefulSet go on on another node: after systemctl poweroff, and by the taint \
                 out-of-service after a power cut",
         group: None,
@@ -112,18 +116,40 @@ const POD_MESSAGE: &str = "Pod was terminated in response to imminent node shutd
 const NODE_MESSAGE: &str = "node is shutting down";
 /// Name of the VM's node.
 const VM: &str = "vm";
-/// What this VM gives its pods in all, critical ones, and what may be spent beyond it on telling and writing, seconds. The
-/// critical ones need little of it: the rest is for a busy machine, on which the end of the others takes longer.
+/// What some cases give all pods together, critical ones included, and what may be spent beyond it on telling and writing,
+/// seconds. The critical ones need little of it: the rest is for a busy machine, on which the end of the others takes longer.
 const PERIODS_S: (i64, i64) = (30, 12);
-/// The other way to say it, as the first case does: priority and seconds. The last one needs no more than a moment of what
-/// it may have; it is what logind's limit of 300 s has to be raised for.
+/// The other way to say it: priority and seconds. The last one needs no more than a moment of what it may have; it is what
+/// logind's limit of 300 s has to be raised for.
 const BY_PRIORITY: &str = "shutdownGracePeriodByPodPriority";
 const GROUPS: [(i32, i64); 3] = [(0, 24), (1_000, 6), (2_000_000_000, 300)];
-/// Name of the class of the second one.
-const MIDDLE: &str = "middle";
 const BEYOND_S: i64 = 2;
 /// How long the rest of a stop may take under TCG on a busy machine, seconds.
 const OFF_LIMIT_S: u64 = 120;
+
+/// How long its kubelet gives pods to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Periods {
+    /// [`GROUPS`].
+    ByPriority,
+    /// [`PERIODS_S`].
+    Short,
+}
+
+impl Periods {
+    /// Tells the VM, from its next boot on.
+    fn configure(self, vm: &mut VmNode) {
+        vm.unset(BY_PRIORITY);
+        let (all, critical) = if self == Periods::Short { PERIODS_S } else { (0, 0) };
+        vm.configure("shutdownGracePeriod", format!("{all}s"));
+        vm.configure("shutdownGracePeriodCriticalPods", format!("{critical}s"));
+        if self == Periods::ByPriority {
+            let entry =
+                |(priority, seconds)| json!({"priority": priority, "shutdownGracePeriodSeconds": seconds});
+            vm.configure(BY_PRIORITY, GROUPS.map(entry).to_vec());
+        }
+    }
+}
 
 /// The cluster and its VM. Dropped in this order: QEMU holds the cluster's network namespace.
 struct Fixture {
@@ -131,21 +157,22 @@ struct Fixture {
     cluster: Cluster,
     /// With the kernel that is started without the firmware.
     disk: SecondDisk,
+    periods: Periods,
 }
 
-/// The periods that most cases have.
-fn short_periods(vm: &mut VmNode) {
-    vm.unset(BY_PRIORITY);
-    vm.configure("shutdownGracePeriod", format!("{}s", PERIODS_S.0));
-    vm.configure("shutdownGracePeriodCriticalPods", format!("{}s", PERIODS_S.1));
+impl Fixture {
+    /// Switches it on again, with these periods.
+    fn boot(&mut self, periods: Periods) -> Result<()> {
+        let before = boot_id(&self.cluster)?;
+        periods.configure(&mut self.vm);
+        self.periods = periods;
+        self.vm.boot(None)?;
+        await_boot(&self.cluster, &mut self.vm, &before)
+    }
 }
 
-fn fixture<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Fixture> {
-    fixture_with(cx, short_periods)
-}
-
-/// The group's cluster and VM; `first` is what the VM is told if this case is the first.
-fn fixture_with<'a>(cx: &'a mut CaseContext<'_>, first: fn(&mut VmNode)) -> Result<&'a mut Fixture> {
+/// The group's cluster and VM, which has these periods.
+fn fixture<'a>(cx: &'a mut CaseContext<'_>, periods: Periods) -> Result<&'a mut Fixture> {
     let fixture = cx.shared_or(|run, artefacts| {
         let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
         let mut vm = VmNode::plug(&mut cluster, artefacts, VM)?;
@@ -153,20 +180,25 @@ fn fixture_with<'a>(cx: &'a mut CaseContext<'_>, first: fn(&mut VmNode)) -> Resu
         vm.give_watchdog();
         let disk = next_kernel::disk(artefacts)?;
         vm.add_disk(disk.file());
-        first(&mut vm);
+        periods.configure(&mut vm);
         vm.boot(Some(cluster.token()))?;
         vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
         vm.give_range(&cluster)?;
         await_ready(&cluster, VM, READY_LIMIT_S)?;
+        five::create_class(&cluster)?;
         kept::create(&cluster)?;
-        Ok(Fixture { vm, cluster, disk })
+        Ok(Fixture { vm, cluster, disk, periods })
     })?;
-    // A case that failed may have left it off.
-    if !fixture.vm.is_on() {
-        fixture.vm.boot(None)?;
-        await_ready(&fixture.cluster, VM, READY_LIMIT_S)?;
+    // A case that failed may have left it off, and pods on it.
+    if fixture.vm.is_on() && fixture.periods != periods {
+        fixture.vm.vm()?.shell()?.tell("systemctl poweroff")?;
+        fixture.vm.await_off(OFF_LIMIT_S)?;
     }
-    kept::await_settled(&fixture.cluster)?;
+    if !fixture.vm.is_on() {
+        fixture.boot(periods)?;
+    }
+    five::clear(&fixture.cluster)?;
+    await_settled(&fixture.cluster)?;
     Ok(fixture)
 }
 
@@ -232,8 +264,8 @@ struct PodReceipt {
     told: bool,
 }
 
-/// It says that the boot `before` ended in this way; answers how long the pods took, seconds.
-fn receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<(Vec<PodReceipt>, i64)> {
+/// The receipt says that the boot `before` ended in this way; answers what it says of pods and how long they took, seconds.
+fn whole_receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<(Vec<PodReceipt>, i64)> {
     let text = vm.vm()?.shell()?.must("cat /var/lib/kubelet/graceful_node_shutdown_state")?;
     let of: Receipt =
         serde_json::from_str(text.trim()).with_context(|| format!("the receipt is {text:?}"))?;
@@ -241,7 +273,13 @@ fn receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<(Vec<PodReceipt>
     let end = of.end_time.with_context(|| format!("it has no end: {text}"))?;
     let took = end.0.as_second() - of.start_time.0.as_second();
     say::line(format!("  {kind}: pods ended and all written after {took} s"));
-    let (kept, pods): (Vec<_>, Vec<_>) = of.pods.into_iter().partition(|pod| kept::is(&pod.name));
+    Ok((of.pods, took))
+}
+
+/// The same, of the pods that are not there all the time: those have ended.
+fn receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<(Vec<PodReceipt>, i64)> {
+    let (pods, took) = whole_receipt(vm, before, kind)?;
+    let (kept, pods): (Vec<_>, Vec<_>) = pods.into_iter().partition(|pod| kept::is(&pod.name));
     ensure!(kept.len() == 2 && kept.iter().all(|pod| pod.ended), "the kept ones did not end: {kept:?}");
     Ok((pods, took))
 }
@@ -340,31 +378,13 @@ fn ensure_metrics(cluster: &Cluster, took: i64) -> Result<()> {
     Ok(())
 }
 
-fn long_periods(vm: &mut VmNode) {
-    let entry = |(priority, seconds)| json!({"priority": priority, "shutdownGracePeriodSeconds": seconds});
-    vm.configure(BY_PRIORITY, GROUPS.map(entry).to_vec());
-}
-
 fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
-    const NAMES: [&str; 5] = ["critical", "middle", "one", "six-hundred", "twenty"];
-    let Fixture { cluster, vm, .. } = fixture_with(cx, long_periods)?;
+    let fixture = fixture(cx, Periods::ByPriority)?;
+    let Fixture { cluster, vm, .. } = fixture;
     await_lock(vm)?;
     ensure_limit_raised(vm)?;
-    // From the next boot on.
-    short_periods(vm);
     let before = boot_id(cluster)?;
-    cluster.kubectl(&["create", "priorityclass", MIDDLE, &format!("--value={}", GROUPS[1].0)])?;
-    run_pods(
-        cluster,
-        vec![
-            pod("one", None, 1, 30),
-            pod("twenty", None, 20, 600),
-            // Its grace is cut to what its group has.
-            pod("six-hundred", None, 600, 600),
-            pod("middle", Some(MIDDLE), 1, 30),
-            pod("critical", Some("system-node-critical"), 1, 30),
-        ],
-    )?;
+    five::run(cluster, five::SOON)?;
     let pressed = Instant::now();
     vm.vm()?.press_power_button()?;
     let off = vm.await_off(OFF_LIMIT_S);
@@ -372,15 +392,7 @@ fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
     say::line(format!("  off {:.1} s after the power button was pressed", pressed.elapsed().as_secs_f64()));
 
     // All of this is what the API server was told before the power went.
-    let ended = |name| terminated(cluster, name);
-    let (one, twenty, longest) = (ended("one")?, ended("twenty")?, ended("six-hundred")?);
-    let (middle, critical) = (ended("middle")?, ended("critical")?);
-    let ends = (one, twenty, longest, middle, critical);
-    ensure!(one < twenty && twenty <= longest && longest <= middle && middle <= critical, "{ends:?}");
-    // All are whole seconds, and the end is seen a little later.
-    ensure!((17..=23).contains(&(twenty - one)), "19 s were to be between them: {ends:?}");
-    let (given, took) = (GROUPS[0].1, longest - one + 1);
-    ensure!((given - 1..=given + 4).contains(&took), "group 0 has {given} s, it took {took}");
+    five::ensure_in_order(cluster)?;
     let client = cluster.client();
     let node = client.get::<Node>(&client.all(), VM)?.context("the Node")?;
     let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
@@ -389,33 +401,24 @@ fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(ready.status == "False" && said.contains(NODE_MESSAGE), "{ready:?}");
     await_event(cluster, "Shutdown", VM, 5)?;
 
-    vm.boot(None)?;
-    await_boot(cluster, vm, &before)?;
+    // With what the cases after this one have.
+    fixture.boot(Periods::Short)?;
+    let Fixture { cluster, vm, .. } = fixture;
     let (pods, took) = receipt(vm, &before, "poweroff")?;
-    // The last group has a pod of one second.
-    let most = GROUPS[0].1 + GROUPS[1].1 + GROUPS[1].1 + BEYOND_S;
-    ensure!(took <= most, "{took} s, not {most}");
-    let mut pods: Vec<_> = pods.iter().map(|p| (p.name.as_str(), p.ended, p.told)).collect();
-    pods.sort_unstable();
-    ensure!(pods == NAMES.map(|name| (name, true, true)), "{pods:?}");
+    five::ensure_written((pods, took))?;
     ensure_no_unclean_shutdown(cluster, &before)?;
     ensure_order_of_units(vm)?;
     ensure_metrics(cluster, took)?;
     // What ended stays ended, and can be deleted; new pods run.
-    for name in NAMES {
-        terminated(cluster, name)?;
-        cluster.kubectl(&["delete", "pod", name, "--wait=false"])?;
-    }
+    five::ensure_in_order(cluster)?;
     run_pods(cluster, vec![pod("afterwards", None, 0, 2)])?;
-    for name in NAMES {
-        await_pod_gone(cluster, name, 60)?;
-    }
-    kept::await_settled(cluster)?;
+    five::clear(cluster)?;
+    await_settled(cluster)?;
     cluster.ensure_nothing_forbidden()
 }
 
 fn reboot_unreachable(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm, .. } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx, Periods::Short)?;
     run_pods(cluster, vec![pod("untold", None, 1, 5), pod("unwanted", None, 600, 600)])?;
     let before = boot_id(cluster)?;
     // Only the node can say that this one is gone.
@@ -442,5 +445,5 @@ fn reboot_unreachable(cx: &mut CaseContext<'_>) -> Result<()> {
     await_pod_gone(cluster, "unwanted", 60)?;
     cluster.kubectl(&["delete", "pod", "untold", "--wait=false"])?;
     await_pod_gone(cluster, "untold", 60)?;
-    kept::await_settled(cluster)
+    await_settled(cluster)
 }

@@ -89,6 +89,15 @@ impl PodDirs {
         Ok(csi::unstaged(self.root(), key)?)
     }
 
+    /// Takes away what an agent that died has left of directories of nobody's volume. To be done before any pod is set up.
+    ///
+    /// # Errors
+    /// A directory that cannot be read or removed.
+    pub fn sweep_stages(&self) -> Result<(), DriverError> {
+        csi::sweep(self.root())?;
+        Ok(csi_block::sweep(self.root())?)
+    }
+
     /// What is here of the volumes that outlive their pods.
     ///
     /// # Errors

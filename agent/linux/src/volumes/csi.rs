@@ -93,14 +93,56 @@ pub(super) fn record(own: &Path, data: &VolumeData) -> Result<bool, VolumeError>
 /// # Errors
 /// A directory that cannot be read, or a file that cannot be understood.
 pub fn staged(root: &Path) -> Result<Vec<VolumeData>, FilesError> {
+    let all = stage_directories(root)?.into_iter().filter_map(|own| read(&own).transpose());
+    all.collect()
+}
+
+/// Takes away the empty directories that an agent has left that died after it made them, before it wrote whose they are, or
+/// between the end of what it wrote and theirs: no driver holds anything there, and nobody would come back to them. To be
+/// done before anybody stages.
+///
+/// # Errors
+/// A directory that cannot be read or removed.
+pub fn sweep(root: &Path) -> Result<(), FilesError> {
+    for own in stage_directories(root)? {
+        remove_unwritten(&own.join(DATA_FILE), &[own.join(STAGED), own])?;
+    }
+    Ok(())
+}
+
+/// Removes those of the directories that are empty, unless the file is there.
+pub(super) fn remove_unwritten(data: &Path, directories: &[PathBuf]) -> Result<(), FilesError> {
+    match fs::symlink_metadata(data) {
+        Ok(_) => return Ok(()),
+        // Below a file, which is nobody's.
+        Err(e) if e.kind() == ErrorKind::NotADirectory => return Ok(()),
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(FilesError::at("stat", data)(e)),
+    }
+    for directory in directories {
+        match fs::remove_dir(directory) {
+            Ok(()) => {
+                tracing::info!(path = %directory.display(), "an empty directory of nobody's volume was removed")
+            }
+            // What lies there, or is mounted there, is not the node's to remove.
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy
+                ) => {}
+            Err(e) => return Err(FilesError::at("remove", directory)(e)),
+        }
+    }
+    Ok(())
+}
+
+/// The directories of volumes that all pods of the node share.
+fn stage_directories(root: &Path) -> Result<Vec<PathBuf>, FilesError> {
     let all = STAGING.iter().fold(root.to_owned(), |path, part| path.join(part));
     let mut found = Vec::new();
     for driver in entries(&all)? {
-        if driver.file_name().is_some_and(|name| name == DEVICES) {
-            continue;
-        }
-        for own in entries(&driver)? {
-            found.extend(read(&own)?);
+        if driver.file_name().is_none_or(|name| name != DEVICES) {
+            found.extend(entries(&driver)?);
         }
     }
     Ok(found)
@@ -212,6 +254,16 @@ mod tests {
         fs::create_dir_all(root.join("plugins/kubernetes.io/csi/d/begun")).unwrap();
         fs::write(root.join("plugins/kubernetes.io/csi/d/file"), "x").unwrap();
         assert_eq!(staged(root).unwrap(), std::slice::from_ref(&data));
+        fs::create_dir_all(root.join("plugins/kubernetes.io/csi/d/ended/globalmount")).unwrap();
+        fs::create_dir_all(root.join("plugins/kubernetes.io/csi/d/theirs/globalmount/precious")).unwrap();
+        sweep(root).unwrap();
+        let mut left = entries(&root.join("plugins/kubernetes.io/csi/d")).unwrap();
+        left.sort();
+        let of = |name: &str| root.join("plugins/kubernetes.io/csi/d").join(name);
+        let mut expected = vec![stage_directory(root, &key), of("file"), of("theirs")];
+        expected.sort();
+        assert_eq!(left, expected, "what nobody wrote down and is empty is gone");
+        assert!(stage_of(root, &key).is_dir() && of("theirs/globalmount/precious").is_dir());
         fs::write(stage_of(root, &key).join("precious"), "x").unwrap();
         unstaged(root, &key).unwrap_err();
         assert_eq!(staged(root).unwrap(), [data], "it is not forgotten");

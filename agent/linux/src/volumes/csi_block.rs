@@ -18,7 +18,7 @@ use agent_core::csi::volume::{DATA_FILE, VolumeData};
 use agent_core::volume::Plugin;
 use agent_core::volume::device::{self, DATA, DEV, PUBLISH, STAGING};
 
-use super::csi::{read, record};
+use super::csi::{read, record, remove_unwritten};
 use super::device::{entries, gone, link, linked};
 use super::{DIR_MODE, VolumeError};
 use crate::files::{self, FilesError};
@@ -127,6 +127,19 @@ pub fn written(root: &Path) -> Result<Vec<(String, VolumeData)>, FilesError> {
     Ok(found)
 }
 
+/// Takes away the empty directories of volumes of which nothing is written down; see [`super::csi::sweep`].
+///
+/// # Errors
+/// A directory that cannot be read or removed.
+pub fn sweep(root: &Path) -> Result<(), FilesError> {
+    let all = directory(root);
+    for volume in entries(&all)?.into_iter().filter(|name| name != STAGING && name != PUBLISH) {
+        let (own, data) = (all.join(&volume), all.join(&volume).join(DATA));
+        remove_unwritten(&data.join(DATA_FILE), &[own.join(DEV), data, own])?;
+    }
+    Ok(())
+}
+
 /// The driver has let go of a volume for the node: what the node kept of it goes, too.
 ///
 /// # Errors
@@ -164,6 +177,18 @@ mod tests {
             let staging = root.join("plugins/kubernetes.io/csi/volumeDevices/staging/pv");
             assert_eq!(prepare_stage(root, "pv").unwrap(), (staging, new));
         }
+        for left in ["begun/data", "ended/dev", "theirs/dev/precious"] {
+            fs::create_dir_all(directory(root).join(left)).unwrap();
+        }
+        sweep(root).unwrap();
+        let mut left = entries(&directory(root)).unwrap();
+        left.sort();
+        assert_eq!(
+            left,
+            ["publish", "pv", "staging", "theirs"],
+            "what nobody wrote down and is empty is gone"
+        );
+        fs::remove_dir_all(directory(root).join("theirs")).unwrap();
         assert_eq!(written(root).unwrap(), [("pv".to_owned(), data.clone())]);
         assert_eq!(of_pod(root, &pod).unwrap(), [("pv".to_owned(), Some(data))]);
         fs::write(&published, "").unwrap();

@@ -8,7 +8,7 @@ use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
-use super::{OFF_LIMIT_S, VM, await_boot, boot_id, ensure_terminated};
+use super::{OFF_LIMIT_S, Periods, VM, await_boot, boot_id, ensure_terminated, five, whole_receipt};
 use crate::built;
 use crate::case::CaseContext;
 use crate::cluster::fixture::await_ready;
@@ -79,8 +79,7 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     let agent = built::agent(&cx.run, false)?;
     let mut cluster = Cluster::start(&cx.run, &cx.artefacts, settings)?;
     let mut vm = VmNode::plug(&mut cluster, &cx.artefacts, VM)?;
-    vm.configure("shutdownGracePeriod", "20s");
-    vm.configure("shutdownGracePeriodCriticalPods", "5s");
+    Periods::ByPriority.configure(&mut vm);
     vm.boot(Some(cluster.token()))?;
     let mut native = cluster.start_node(&cx.artefacts, NATIVE, agent)?;
     start_kubelet(&mut native, Way::JoinFile)?;
@@ -92,6 +91,9 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     workloads(&cluster)?;
     await_on(&cluster, VM, 120)?;
 
+    five::create_class(&cluster)?;
+    five::run(&cluster, five::SOON)?;
+
     // Told to stop: the pods end first, and are made where there is room.
     let before = boot_id(&cluster)?;
     vm.vm()?.shell()?.tell("systemctl poweroff")?;
@@ -100,12 +102,21 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     let client = cluster.client();
     let left: Vec<Pod> = {
         let all = client.block_on(client.of::<Pod>("default").list(&kube::api::ListParams::default()))?;
-        all.items.into_iter().filter(|pod| node_of(pod) == Some(VM)).collect()
+        let of_workloads =
+            |pod: &Pod| pod.metadata.owner_references.as_ref().is_some_and(|by| !by.is_empty());
+        all.items.into_iter().filter(|pod| node_of(pod) == Some(VM) && of_workloads(pod)).collect()
     };
     ensure!(left.len() == 2, "the Deployment's ended replicas: {left:?}");
     left.iter().try_for_each(|pod| ensure_terminated(pod).map(drop))?;
     vm.boot(None)?;
     await_boot(&cluster, &mut vm, &before)?;
+    five::ensure_in_order(&cluster)?;
+    let (pods, took) = whole_receipt(&mut vm, &before, "poweroff")?;
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        pods.into_iter().partition(|pod| five::NAMES.contains(&pod.name.as_str()));
+    five::ensure_written((ours, took))?;
+    ensure!(theirs.len() == 3 && theirs.iter().all(|pod| pod.ended && pod.told), "{theirs:?}");
+    five::clear(&cluster)?;
     client.wait::<Pod, _>(&client.of("default"), 60, "the ended replicas to be taken away", |all| {
         all.values().all(|pod| node_of(pod) != Some(VM)).then_some(())
     })?;

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::interrupted::{await_terminated, delete, ensure_last_end};
 use super::{
-    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, await_boot, await_lock, boot_id, fixture, kept, pod, receipt,
-    run_pods, terminated,
+    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, Periods, await_boot, await_lock, await_settled, boot_id,
+    fixture, pod, receipt, run_pods, terminated,
 };
 use crate::case::CaseContext;
 use crate::say;
@@ -22,7 +22,7 @@ const UNIT: &str = "systemd-run -q --unit=deaf -p TimeoutStopSec=infinity -p 'Ex
                     /usr/bin/sleep infinity";
 
 pub(super) fn hung(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm, .. } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx, Periods::Short)?;
     await_lock(vm)?;
     run_pods(cluster, vec![pod("stuck", None, 0, 2), pod("fine", Some("system-node-critical"), 0, 2)])?;
     let before = boot_id(cluster)?;
@@ -58,6 +58,6 @@ pub(super) fn hung(cx: &mut CaseContext<'_>) -> Result<()> {
     terminated(cluster, "fine")?;
     await_terminated(cluster, "stuck", 60)?;
     delete(cluster, &["fine", "stuck"])?;
-    kept::await_settled(cluster)?;
+    await_settled(cluster)?;
     cluster.ensure_nothing_forbidden()
 }

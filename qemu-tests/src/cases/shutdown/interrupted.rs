@@ -1,15 +1,12 @@
 //! Shutdowns that do not come about, that keep the kernel, and that are cut short.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde_json::json;
 
 use super::{
-    BEYOND_S, Fixture, OFF_LIMIT_S, PERIODS_S, VM, await_boot, await_lock, boot_id,
-    ensure_no_unclean_shutdown, ensure_terminated, fixture, is_unclean, kept, pod, receipt, run_pods,
-    terminated,
+    Fixture, Periods, VM, await_lock, await_settled, boot_id, ensure_no_unclean_shutdown, ensure_terminated,
+    five, fixture, is_unclean, pod, receipt, run_pods,
 };
 use crate::case::CaseContext;
 use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready};
@@ -105,9 +102,9 @@ pub(super) fn unclean(cluster: &Cluster, boot: &str) -> Result<String> {
 }
 
 pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm, .. } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     let before = run_static(cluster, vm)?;
-    run_pods(cluster, vec![pod("leaves", None, 5, 30)])?;
+    five::run(cluster, five::SOON)?;
     // One that is planned for later and called off before: nobody is told to stop.
     let shell = vm.vm()?.shell()?;
     shell.must("shutdown -r +60 && test -e /run/systemd/shutdown/scheduled")?;
@@ -115,13 +112,11 @@ pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     // logind restarts: the lock is taken anew.
     shell.must("systemctl restart systemd-logind")?;
     await_lock(vm)?;
-    let client = cluster.client();
-    let leaves = client.get::<Pod>(&client.of("default"), "leaves")?.context("the pod is gone")?;
-    ensure!(ready::pod(&leaves), "it was ended: {:?}", leaves.status);
+    five::ensure_ready(cluster)?;
     let shell = vm.vm()?.shell()?;
     // One that is under way when it turns out that it cannot be: logind says so when its locks are given back.
     shell.must(&format!("{LOGIND} Reboot b false && systemctl mask --runtime reboot.target"))?;
-    await_terminated(cluster, "leaves", 60)?;
+    await_terminated(cluster, "critical", 90)?;
     await_event(cluster, "Shutdown", VM, 30)?;
     await_begun_anew(cluster, &before)?;
     await_node_ready(cluster)?;
@@ -135,155 +130,32 @@ pub(super) fn called_off(cx: &mut CaseContext<'_>) -> Result<()> {
     await_lock(vm)?;
     run_pods(cluster, vec![pod("next", None, 0, 2)])?;
     // What the API's pods were told stays true.
-    terminated(cluster, "leaves")?;
-    delete(cluster, &["leaves", "next"])?;
+    five::ensure_in_order(cluster)?;
+    five::clear(cluster)?;
+    delete(cluster, &["next"])?;
     remove_static(cluster, vm)?;
-    kept::await_settled(cluster)
+    await_settled(cluster)
 }
 
 pub(super) fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm, .. } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;
     let before = run_static(cluster, vm)?;
-    run_pods(cluster, vec![pod("over", None, 2, 30)])?;
+    five::run(cluster, five::SOON)?;
     let boot = boot_id(cluster)?;
     vm.vm()?.soft_reboot()?;
-    await_terminated(cluster, "over", 60)?;
+    await_terminated(cluster, "critical", 90)?;
     await_begun_anew(cluster, &before)?;
     await_node_ready(cluster)?;
     ensure!(boot_id(cluster)? == boot, "another kernel");
-    let (pods, took) = receipt(vm, &boot, "soft-reboot")?;
-    ensure!(took <= PERIODS_S.0 + BEYOND_S, "the pods' part took {took} s");
-    let over = pods.iter().find(|pod| pod.name == "over").context("the receipt has no pod `over`")?;
-    ensure!(over.ended && over.told, "{over:?}");
+    let (mut pods, took) = receipt(vm, &boot, "soft-reboot")?;
+    pods.retain(|pod| pod.name != MIRROR);
+    five::ensure_written((pods, took))?;
     ensure_no_unclean_shutdown(cluster, &boot)?;
     run_pods(cluster, vec![pod("next", None, 0, 2)])?;
-    terminated(cluster, "over")?;
-    delete(cluster, &["over", "next"])?;
+    five::ensure_in_order(cluster)?;
+    five::clear(cluster)?;
+    delete(cluster, &["next"])?;
     remove_static(cluster, vm)?;
-    kept::await_settled(cluster)?;
+    await_settled(cluster)?;
     cluster.ensure_nothing_forbidden()
-}
-
-/// Cuts the power and boots; answers the id of the boot that was cut.
-fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
-    let boot = boot_id(cluster)?;
-    vm.cut_power();
-    vm.boot(None)?;
-    await_boot(cluster, vm, &boot)?;
-    Ok(boot)
-}
-
-/// The node tells that `boot` ended in the middle of its shutdown.
-fn ensure_told_unclean(cluster: &Cluster, boot: &str) -> Result<()> {
-    let said = unclean(cluster, boot)?;
-    ensure!(said.contains("in the middle of its shutdown"), "{said}");
-    ensure_last_end(cluster, "True", "ShutdownCutShort").map(drop)
-}
-
-/// The pod's containers are being stopped: this pod's, not those of one that had its name in a case before.
-fn await_killing(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
-    let client = cluster.client();
-    let pod = client.get::<Pod>(&client.of("default"), name)?.with_context(|| format!("{name} is gone"))?;
-    let is = |e: &Event| e.reason.as_deref() == Some("Killing") && e.involved_object.uid == pod.metadata.uid;
-    client.wait::<Event, _>(&client.of("default"), limit_s, &format!("{name} to be killed"), |all| {
-        all.values().any(is).then_some(())
-    })
-}
-
-/// Has the kernel die; answers the id of the boot that ended so.
-fn panic(cluster: &Cluster, vm: &mut VmNode) -> Result<String> {
-    let boot = boot_id(cluster)?;
-    let machine = vm.vm()?;
-    machine.shell()?.must("sysctl -qw kernel.panic=1 || echo 1 > /proc/sys/kernel/panic")?;
-    machine.restarts("echo c > /proc/sysrq-trigger", OFF_LIMIT_S)?;
-    await_boot(cluster, vm, &boot)?;
-    Ok(boot)
-}
-
-/// It died in the middle of its shutdown, its words are told, and its log is kept.
-fn ensure_told_panic(cluster: &Cluster, vm: &mut VmNode, boot: &str) -> Result<()> {
-    let said = unclean(cluster, boot)?;
-    let words = "its kernel died (Kernel panic - not syncing: sysrq triggered crash)";
-    ensure!(said.contains(words) && said.contains("in the middle of its shutdown"), "{said}");
-    ensure_last_end(cluster, "True", "KernelPanic")?;
-    // The log is the node's to show, and the firmware has its place back.
-    let logs = cluster.client().raw(&format!("/api/v1/nodes/{VM}/proxy/logs/pstore/{boot}/"))?;
-    ensure!(logs.contains("dmesg-"), "{logs}");
-    vm.vm()?.shell()?.must("test -z \"$(ls /sys/fs/pstore)\"").map(drop)
-}
-
-pub(super) fn cut_short(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm, .. } = fixture(cx)?;
-    let class = Some("system-node-critical");
-    run_pods(
-        cluster,
-        vec![pod("quick", None, 0, 30), pod("slow", None, 600, 600), pod("vital", class, 600, 600)],
-    )?;
-
-    // While `slow` ends: what had its end coming ends, what had not goes on.
-    vm.vm()?.shell()?.tell("systemctl reboot")?;
-    await_terminated(cluster, "quick", 60)?;
-    let boot = panic(cluster, vm)?;
-    ensure_told_panic(cluster, vm, &boot)?;
-    await_terminated(cluster, "slow", 60)?;
-    terminated(cluster, "quick")?;
-    await_started_anew(cluster, "vital")?;
-    delete(cluster, &["quick", "slow"])?;
-    kept::await_settled(cluster)?;
-
-    // While `vital` ends.
-    run_pods(cluster, vec![pod("quick", None, 0, 30)])?;
-    vm.vm()?.shell()?.tell("systemctl reboot")?;
-    await_terminated(cluster, "quick", 60)?;
-    // Its group is next when nothing of the others is left, volumes included.
-    await_killing(cluster, "vital", 60)?;
-    let boot = cut(cluster, vm)?;
-    ensure_told_unclean(cluster, &boot)?;
-    await_terminated(cluster, "vital", 60)?;
-    terminated(cluster, "quick")?;
-    delete(cluster, &["quick", "vital"])?;
-    kept::await_settled(cluster)?;
-
-    cut_while_telling(cluster, vm)?;
-    cut_when_written(cluster, vm)?;
-    cluster.ensure_nothing_forbidden()
-}
-
-/// All pods have ended, and the API server, which is away, is waited for.
-fn cut_while_telling(cluster: &mut Cluster, vm: &mut VmNode) -> Result<()> {
-    run_pods(cluster, vec![pod("quick", None, 0, 30)])?;
-    let boot = boot_id(cluster)?;
-    cluster.kill_apiserver()?;
-    let shell = vm.vm()?.shell()?;
-    shell.tell("systemctl reboot")?;
-    let ended = "until ! ctr -n k8s.io tasks ls | grep -q RUNNING; do sleep 0.2; done; \
-                 grep -v endTime /var/lib/kubelet/graceful_node_shutdown_state";
-    let begun = shell.must(ended)?;
-    ensure!(begun.contains(&boot), "no shutdown is under way: {begun}");
-    vm.cut_power();
-    cluster.restart_apiserver()?;
-    vm.boot(None)?;
-    await_boot(cluster, vm, &boot)?;
-    ensure_told_unclean(cluster, &boot)?;
-    await_terminated(cluster, "quick", 60)?;
-    delete(cluster, &["quick"])?;
-    kept::await_settled(cluster)
-}
-
-/// All is written, and units stop: that was an end in order.
-fn cut_when_written(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
-    run_pods(cluster, vec![pod("quick", None, 0, 30)])?;
-    let shell = vm.vm()?.shell()?;
-    shell.tell("systemctl halt")?;
-    await_terminated(cluster, "quick", 60)?;
-    // The shell is stopped about then, too: no answer is one.
-    let written = "until grep -q endTime /var/lib/kubelet/graceful_node_shutdown_state; do :; done";
-    let _ = vm.vm()?.shell()?.run(written, Duration::from_secs(1));
-    let boot = cut(cluster, vm)?;
-    receipt(vm, &boot, "halt")?;
-    ensure_no_unclean_shutdown(cluster, &boot)?;
-    ensure_last_end(cluster, "False", "ShutdownInOrder")?;
-    terminated(cluster, "quick")?;
-    delete(cluster, &["quick"])?;
-    kept::await_settled(cluster)
 }

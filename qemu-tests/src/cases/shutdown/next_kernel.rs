@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::bus::{ensure_three_ended, run_three};
 use super::interrupted::ensure_last_end;
-use super::{Fixture, OFF_LIMIT_S, VM, await_boot, await_lock, boot_id, fixture};
+use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, boot_id, five, fixture};
 use crate::case::CaseContext;
 use crate::cluster::second_disk::SecondDisk;
 use crate::say;
@@ -25,9 +24,9 @@ pub(super) fn disk(artefacts: &Path) -> Result<SecondDisk> {
 }
 
 pub(super) fn kexec(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm, disk } = fixture(cx)?;
+    let Fixture { cluster, vm, disk, .. } = fixture(cx, Periods::ByPriority)?;
     await_lock(vm)?;
-    run_three(cluster)?;
+    five::run(cluster, five::SOON)?;
     let before = boot_id(cluster)?;
     let shell = vm.vm()?.shell()?;
     disk.unpack(shell)?;
@@ -41,6 +40,6 @@ pub(super) fn kexec(cx: &mut CaseContext<'_>) -> Result<()> {
         asked.elapsed().as_secs_f64()
     ));
     await_boot(cluster, vm, &before)?;
-    ensure_three_ended(cluster, vm, &before, "kexec")?;
+    five::ensure_ended(cluster, vm, &before, "kexec")?;
     ensure_last_end(cluster, "False", "ShutdownInOrder").context("the boot after the kexec").map(drop)
 }

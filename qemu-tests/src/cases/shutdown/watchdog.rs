@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::interrupted::{await_started_anew, delete, ensure_last_end, unclean};
 use super::{
-    Fixture, OFF_LIMIT_S, VM, await_boot, await_lock, boot_id, ensure_no_unclean_shutdown, fixture, kept,
-    pod, receipt, run_pods,
+    Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, await_settled, boot_id,
+    ensure_no_unclean_shutdown, fixture, pod, receipt, run_pods,
 };
 use crate::case::CaseContext;
 use crate::cluster::plane::Cluster;
@@ -31,7 +31,7 @@ fn await_told(cluster: &Cluster) -> Result<()> {
 }
 
 pub(super) fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { cluster, vm, .. } = fixture(cx)?;
+    let Fixture { cluster, vm, .. } = fixture(cx, Periods::Short)?;
     run_pods(cluster, vec![pod("witness", None, 0, 2)])?;
     let before = boot_id(cluster)?;
     let shell = vm.vm()?.shell()?;
@@ -65,6 +65,6 @@ pub(super) fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
         ensure_last_end(cluster, "False", "ShutdownInOrder").context("the boot after the watchdog's")?;
     ensure!(!said.contains("watchdog"), "{said}");
     delete(cluster, &["witness"])?;
-    kept::await_settled(cluster)?;
+    await_settled(cluster)?;
     cluster.ensure_nothing_forbidden()
 }

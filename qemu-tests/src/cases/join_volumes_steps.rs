@@ -1,0 +1,204 @@
+//! The agent is killed before each step that it makes on a pod's volumes, on the way in and on the way out: the next one
+//! brings the pod up all the same, and leaves nothing of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::CSIDriver;
+use serde_json::{Value, json};
+
+use super::join_claims::{create, put_claim, put_volume};
+use super::join_csi::{await_drivers, says};
+use super::join_volumes::mounts;
+use crate::case::{Case, CaseContext, Level, Place};
+use crate::cluster::csi_driver::{CsiDriver, Says};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::join::{Way, start_kubelet};
+use crate::cluster::ready;
+use crate::native::steps::StepKiller;
+use crate::rng::Rng;
+use crate::say;
+
+const HERE: Place = Place { level: Level::L4n, group: GROUP };
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[HERE.case(
+    "volumes/killed-steps",
+    90,
+    "an agent that dies before a step of mounting and of unmounting, one step after the other, loses no file and leaves no mount",
+    killed_steps,
+)];
+
+const NAME: &str = "stepwise";
+const DRIVER: &str = "stepwise.e2e.example";
+/// Instead of every so many-th step, all of them.
+const ALL: &str = "ORLOP_E2E_ALL_STEPS";
+/// How far apart steps are, unless all are asked for.
+const STRIDE: u32 = 10;
+const LIMIT: Duration = Duration::from_secs(60);
+/// How often it is looked whether the pod is there, or gone, without a kill.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A pod with volumes of every kind that the agent makes itself or has made.
+fn the_pod() -> Value {
+    let files = "[ \"$(cat /c/a/b)\" = one ] && [ \"$(cat /s/k)\" = two ] && [ \"$(cat /p/name)\" = stepwise ] && \
+                 grep -q . /p/token && [ -d /e ] && grep -q ' /m tmpfs ' /proc/mounts && [ -e /h ] && \
+                 [ \"$(cat /part)\" = one ] && grep -q . /d/f";
+    let mut pod = api_pod(NAME, "first", STAYS, 1);
+    pod["spec"]["nodeName"] = json!("first");
+    pod["spec"]["volumes"] = json!([
+        {"name": "config", "configMap": {"name": NAME, "items": [{"key": "k", "path": "a/b"}]}},
+        {"name": "secret", "secret": {"secretName": NAME}},
+        {"name": "all", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "token", "audience": "e2e.example"}},
+            {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]}},
+        {"name": "disk", "emptyDir": {}},
+        {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "host", "hostPath": {"path": "/var/lib/e2e-steps", "type": "DirectoryOrCreate"}},
+        {"name": "claim", "persistentVolumeClaim": {"claimName": NAME}},
+    ]);
+    let container = &mut pod["spec"]["containers"][0];
+    container["volumeMounts"] = json!([
+        {"name": "config", "mountPath": "/c"}, {"name": "secret", "mountPath": "/s"},
+        {"name": "all", "mountPath": "/p"}, {"name": "disk", "mountPath": "/e"},
+        {"name": "memory", "mountPath": "/m"}, {"name": "host", "mountPath": "/h"},
+        {"name": "config", "mountPath": "/part", "subPath": "a/b"}, {"name": "claim", "mountPath": "/d"},
+    ]);
+    container["readinessProbe"] = json!({"exec": {"command": ["sh", "-c", files]}, "periodSeconds": 1});
+    pod
+}
+
+/// Of what kind a step is: the call, and the path without what differs from pod to pod.
+fn kind(step: &str) -> String {
+    let (call, path) = step.split_once(' ').unwrap_or((step, ""));
+    let part = path.split_once("/kubelet/").map_or(path, |(_, rest)| rest);
+    let plain = |part: &str| part.len() == 36 && part.matches('-').count() == 4;
+    let parts: Vec<&str> = part.split('/').map(|part| if plain(part) { "UID" } else { part }).collect();
+    format!("{call} {}", parts.join("/"))
+}
+
+fn restart(joined: &mut Joined) -> Result<()> {
+    joined.nodes[0].await_agent_exit()?;
+    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
+    await_ready(&joined.cluster, "first", 60).map(drop)
+}
+
+/// Does something to the pod while the agent's `nth` step is its last; answers that step, or none if `done` came without it.
+fn without_step(
+    joined: &mut Joined,
+    nth: usize,
+    something: impl Fn(&Joined) -> Result<()>,
+    done: impl Fn(&Joined) -> Result<bool>,
+) -> Result<Option<String>> {
+    let killer = StepKiller::set(joined.cluster.run(), joined.nodes[0].agent_pid()?, nth)?;
+    something(joined)?;
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(step) = killer.killed(LOOK)? {
+            restart(joined).with_context(|| format!("after the kill before {step}"))?;
+            return Ok(Some(step));
+        }
+        if done(joined)? {
+            return Ok(None);
+        }
+        ensure!(Instant::now() < deadline, "neither step {nth} nor the end came within {LIMIT:?}");
+    }
+}
+
+fn the_pod_now(joined: &Joined) -> Result<Option<Pod>> {
+    let client = joined.cluster.client();
+    client.get::<Pod>(&client.of("default"), NAME)
+}
+
+/// Nothing of the pod is left on the node or with the driver.
+fn ensure_nothing_left(joined: &Joined, driver: &CsiDriver, uid: &str) -> Result<()> {
+    driver.await_staged(30, |all| all.now.is_empty())?;
+    ensure!(driver.published().is_empty(), "published at {:?}", driver.published().keys());
+    let left: Vec<_> = mounts(&joined.nodes[0])?.into_iter().filter(|m| m.contains(uid)).collect();
+    ensure!(left.is_empty(), "mounts are left: {left:?}");
+    let dir = joined.nodes[0].inside(&format!("/var/lib/kubelet/pods/{uid}"));
+    let stage = joined.nodes[0].inside(&format!("/var/lib/kubelet/plugins/kubernetes.io/csi/{DRIVER}"));
+    let is_empty = |dir: &std::path::Path| fs::read_dir(dir).map_or(true, |mut all| all.next().is_none());
+    let gone = || (!dir.exists() && is_empty(&stage)).then_some(());
+    joined.nodes[0].wait(30, "the pod's directory and the driver's stage to go", |_| gone())
+}
+
+/// What was killed before, and how often.
+type Met = BTreeMap<String, u32>;
+
+/// One life of the pod, with a kill before step `nth` of each way; says whether both ways have more steps.
+fn one_life(joined: &mut Joined, driver: &CsiDriver, nth: usize, met: &mut (Met, Met)) -> Result<bool> {
+    let is_there = |joined: &Joined| Ok(the_pod_now(joined)?.is_some_and(|pod| ready::pod(&pod)));
+    let on_the_way_in = without_step(joined, nth, |joined| create(joined, the_pod()), is_there)?;
+    let about =
+        |step: &Option<String>| format!("after the kill before {}", step.as_deref().unwrap_or("nothing"));
+    let pod = await_pod_ready(&joined.cluster, NAME, 60).with_context(|| about(&on_the_way_in))?;
+    let uid = pod.metadata.uid.context("no UID")?;
+    let delete = |joined: &Joined| {
+        let client = joined.cluster.client();
+        client.delete::<Pod>(&client.of("default"), NAME, None)
+    };
+    let is_gone = |joined: &Joined| Ok(the_pod_now(joined)?.is_none());
+    let on_the_way_out = without_step(joined, nth, delete, is_gone)?;
+    await_pod_gone(&joined.cluster, NAME, 60).with_context(|| about(&on_the_way_out))?;
+    ensure_nothing_left(joined, driver, &uid).with_context(|| about(&on_the_way_out))?;
+    let more = on_the_way_in.is_some() || on_the_way_out.is_some();
+    for (step, of) in [(on_the_way_in, &mut met.0), (on_the_way_out, &mut met.1)] {
+        if let Some(step) = step {
+            *of.entry(kind(&step)).or_default() += 1;
+        }
+    }
+    Ok(more)
+}
+
+fn killed_steps(cx: &mut CaseContext<'_>) -> Result<()> {
+    let mut rng = Rng::new(cx.seed);
+    let all = std::env::var_os(ALL).is_some();
+    let joined = Joined::shared(cx)?;
+    let client = joined.cluster.client();
+    let handle = client.handle().clone();
+    client.create::<ConfigMap>(
+        &client.of("default"),
+        json!({"metadata": {"name": NAME}, "data": {"k": "one"}}),
+    )?;
+    client.create::<Secret>(
+        &client.of("default"),
+        json!({"metadata": {"name": NAME}, "stringData": {"k": "two"}}),
+    )?;
+    let spec = json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": false}});
+    client.create::<CSIDriver>(&client.all(), spec)?;
+    let source = json!({"csi": {"driver": DRIVER, "volumeHandle": NAME, "fsType": "ext4"}});
+    put_volume(joined, NAME, &source, "ReadWriteOnce")?;
+    put_claim(joined, NAME, "ReadWriteOnce")?;
+    let mut plain = Says { stages: true, ..says(DRIVER) };
+    plain.topology.clear();
+    let driver = CsiDriver::start(&handle, &joined.nodes[0].inside("/"), plain)?;
+
+    let mut met = (Met::new(), Met::new());
+    let (mut nth, mut lives) = (1, 0);
+    while one_life(joined, &driver, nth, &mut met)? {
+        lives += 1;
+        nth += if all { 1 } else { 1 + rng.below(2 * STRIDE - 1) as usize };
+    }
+    let (way_in, way_out) = (met.0.values().sum::<u32>(), met.1.values().sum::<u32>());
+    say::line(format!(
+        "  {lives} lives, killed before {way_in} steps of mounting and {way_out} of unmounting, of {nth} at most"
+    ));
+    for (way, of) in [("mounting", &met.0), ("unmounting", &met.1)] {
+        ensure!(!of.is_empty(), "no step of {way} was met");
+        of.iter().filter(|_| all).for_each(|(step, times)| say::line(format!("    {way}: {times} × {step}")));
+    }
+    ensure!(driver.staged().wrong.is_empty(), "the node asked for {:?}", driver.staged().wrong);
+    drop(driver);
+    await_drivers(joined, &json!([]))?;
+    let client = joined.cluster.client();
+    client.delete::<PersistentVolumeClaim>(&client.of("default"), NAME, None)?;
+    client.delete::<PersistentVolume>(&client.all(), &format!("pv-{NAME}"), None)?;
+    client.delete::<CSIDriver>(&client.all(), DRIVER, None)?;
+    client.delete::<ConfigMap>(&client.of("default"), NAME, None)?;
+    client.delete::<Secret>(&client.of("default"), NAME, None)?;
+    joined.cluster.ensure_nothing_forbidden()
+}

@@ -1,0 +1,105 @@
+//! The pods that every kind of end is tried with: three priorities, and 1, 20 and 600 s to end.
+//!
+//! What comes in: a VM that gives its groups [`GROUPS`]. What goes out: that they ended in order, and what the receipt has
+//! to say of them.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{
+    BEYOND_S, GROUPS, PodReceipt, await_settled, ensure_no_unclean_shutdown, pod, receipt, run_pods,
+    terminated,
+};
+use crate::cluster::fixture::await_pod_gone;
+use crate::cluster::plane::Cluster;
+use crate::cluster::ready;
+use crate::cluster::vm_node::VmNode;
+
+/// Name of the class of the second group.
+const MIDDLE: &str = "middle";
+/// As a receipt is sorted here.
+pub(super) const NAMES: [&str; 5] = ["critical", "middle", "one", "six-hundred", "twenty"];
+/// Those of the first group.
+pub(super) const FIRST: [&str; 3] = ["one", "twenty", "six-hundred"];
+
+/// Makes the class of the second group.
+pub(super) fn create_class(cluster: &Cluster) -> Result<()> {
+    let value = format!("--value={}", GROUPS[1].0);
+    cluster.kubectl(&["create", "priorityclass", MIDDLE, &value]).map(drop)
+}
+
+/// How long the pods of the second and the third group take to end, seconds.
+#[derive(Clone, Copy)]
+pub(super) struct Later {
+    pub(super) middle: u32,
+    pub(super) critical: u32,
+}
+
+/// As good as at once: what takes long is the first group.
+pub(super) const SOON: Later = Later { middle: 1, critical: 1 };
+
+/// They run on the VM.
+pub(super) fn run(cluster: &Cluster, later: Later) -> Result<()> {
+    run_pods(
+        cluster,
+        vec![
+            pod("one", None, 1, 30),
+            pod("twenty", None, 20, 600),
+            // Its grace is cut to what its group has.
+            pod("six-hundred", None, 600, 600),
+            pod("middle", Some(MIDDLE), later.middle, 600),
+            pod("critical", Some("system-node-critical"), later.critical, 600),
+        ],
+    )
+}
+
+/// Nobody was ended.
+pub(super) fn ensure_ready(cluster: &Cluster) -> Result<()> {
+    let client = cluster.client();
+    NAMES.into_iter().try_for_each(|name| {
+        let pod = client.get::<Pod>(&client.of("default"), name)?.context("the pod is gone")?;
+        ensure!(ready::pod(&pod), "{name}: {:?}", pod.status);
+        Ok(())
+    })
+}
+
+/// The API server was told that they ended [`SOON`], for a shutdown, one group after the other and none beyond its time.
+pub(super) fn ensure_in_order(cluster: &Cluster) -> Result<()> {
+    let ended = |name| terminated(cluster, name);
+    let (one, twenty, longest) = (ended("one")?, ended("twenty")?, ended("six-hundred")?);
+    let (middle, critical) = (ended("middle")?, ended("critical")?);
+    let ends = (one, twenty, longest, middle, critical);
+    ensure!(one < twenty && twenty <= longest && longest <= middle && middle <= critical, "{ends:?}");
+    // All are whole seconds, and the end is seen a little later.
+    ensure!((17..=23).contains(&(twenty - one)), "19 s were to be between them: {ends:?}");
+    let (given, took) = (GROUPS[0].1, longest - one + 1);
+    ensure!((given - 4..=given + 4).contains(&took), "group 0 has {given} s, it took {took}");
+    Ok(())
+}
+
+/// The receipt says that they, and nobody else, ended and were told of [`SOON`], after `took` seconds in all.
+pub(super) fn ensure_written((pods, took): (Vec<PodReceipt>, i64)) -> Result<()> {
+    // The last group has a pod of one second.
+    let most = GROUPS[0].1 + GROUPS[1].1 + GROUPS[1].1 + BEYOND_S;
+    ensure!(took <= most, "{took} s, not {most}");
+    let mut pods: Vec<_> = pods.iter().map(|p| (p.name.as_str(), p.ended, p.told)).collect();
+    pods.sort_unstable();
+    ensure!(pods == NAMES.map(|name| (name, true, true)), "{pods:?}");
+    Ok(())
+}
+
+/// The boot `before` ended them in order for an end of this kind, told and wrote it; takes them away.
+pub(super) fn ensure_ended(cluster: &Cluster, vm: &mut VmNode, before: &str, kind: &str) -> Result<()> {
+    ensure_in_order(cluster)?;
+    ensure_written(receipt(vm, before, kind)?)?;
+    ensure_no_unclean_shutdown(cluster, before)?;
+    clear(cluster)?;
+    await_settled(cluster)?;
+    cluster.ensure_nothing_forbidden()
+}
+
+/// Deletes those that are there, and waits until they are gone.
+pub(super) fn clear(cluster: &Cluster) -> Result<()> {
+    cluster.kubectl(&[&["delete", "pod", "--wait=false", "--ignore-not-found"], &NAMES[..]].concat())?;
+    NAMES.into_iter().try_for_each(|name| await_pod_gone(cluster, name, 60))
+}

@@ -32,6 +32,7 @@ pub mod join_cloud;
 pub mod join_csi;
 pub mod join_csi_block;
 pub mod join_csi_claims;
+pub mod join_csi_power;
 pub mod join_env_files;
 pub mod join_image_volumes;
 pub mod join_images;
@@ -107,6 +108,7 @@ pub fn all() -> Vec<Case> {
         join_csi::CASES,
         join_csi_block::CASES,
         join_csi_claims::CASES,
+        join_csi_power::CASES,
         join_clock::CASES,
         api::CASES,
         api_load::CASES,

@@ -20,6 +20,8 @@ pub mod client;
 pub mod crowd;
 pub mod csi_block;
 pub mod csi_driver;
+pub mod csi_here;
+mod csi_mounts;
 pub mod debs;
 pub mod fixture;
 pub mod flags;

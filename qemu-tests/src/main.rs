@@ -87,6 +87,12 @@ enum Verb {
         /// Which step, from 1.
         nth: usize,
     },
+    /// A CSI driver of the machine that it runs in (used by cases in VMs).
+    #[command(hide = true)]
+    CsiDriver {
+        /// Its name.
+        name: String,
+    },
     /// Removes what interrupted runs have left.
     Clean,
 }
@@ -276,6 +282,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Verb::KillBeforeStep { pid, nth } => {
             native::steps::kill_before(*pid, *nth).map(|()| ExitCode::SUCCESS)
         }
+        Verb::CsiDriver { name } => cluster::csi_here::serve(name).map(|()| ExitCode::SUCCESS),
         Verb::Clean => {
             clean_stale()?.iter().for_each(say::line);
             Ok(ExitCode::SUCCESS)

@@ -15,6 +15,7 @@ use crate::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, last_words,
 };
 use crate::cluster::join::{Way, start_kubelet};
+use crate::cluster::plane::Cluster;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
@@ -51,13 +52,13 @@ fn local(name: &str) -> Value {
 }
 
 /// Makes a volume for the claim `name`.
-pub(super) fn put_volume(joined: &Joined, name: &str, source: &Value, mode: &str) -> Result<()> {
+pub(super) fn put_volume(cluster: &Cluster, name: &str, source: &Value, mode: &str) -> Result<()> {
     let mut spec = json!({"capacity": {"storage": "1Mi"}, "accessModes": [mode], "storageClassName": "",
         "persistentVolumeReclaimPolicy": "Retain", "claimRef": {"namespace": "default", "name": name}});
     for (key, value) in source.as_object().context("no source")? {
         spec[key] = value.clone();
     }
-    let client = joined.cluster.client();
+    let client = cluster.client();
     client.create::<PersistentVolume>(
         &client.all(),
         json!({"metadata": {"name": format!("pv-{name}")}, "spec": spec}),
@@ -70,8 +71,8 @@ fn claim_spec(name: &str, mode: &str) -> Value {
         "resources": {"requests": {"storage": "1Mi"}}})
 }
 
-pub(super) fn put_claim(joined: &Joined, name: &str, mode: &str) -> Result<()> {
-    let client = joined.cluster.client();
+pub(super) fn put_claim(cluster: &Cluster, name: &str, mode: &str) -> Result<()> {
+    let client = cluster.client();
     let claim = json!({"metadata": {"name": name}, "spec": claim_spec(name, mode)});
     client.create::<PersistentVolumeClaim>(&client.of("default"), claim)?;
     Ok(())
@@ -88,8 +89,8 @@ pub(super) fn pod(name: &str, script: &str, claim: &str, read_only: bool) -> Val
     pod
 }
 
-pub(super) fn create(joined: &Joined, pod: Value) -> Result<()> {
-    let client = joined.cluster.client();
+pub(super) fn create(cluster: &Cluster, pod: Value) -> Result<()> {
+    let client = cluster.client();
     client.create::<Pod>(&client.of("default"), pod).map(drop)
 }
 
@@ -134,15 +135,15 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let on_disk = disk(joined, "data")?;
     // The claim is there before its volume: the pod waits.
-    put_claim(joined, "data", "ReadWriteOnce")?;
+    put_claim(&joined.cluster, "data", "ReadWriteOnce")?;
     let mut keeps = pod("keeps", &format!("echo written > /d/f && {STAYS}"), "data", false);
     keeps["spec"]["securityContext"] = json!({"runAsUser": 1000, "runAsGroup": 1001, "fsGroup": 2000});
     keeps["spec"]["containers"][0]["readinessProbe"] =
         json!({"exec": {"command": ["test", "-s", "/d/f"]}, "periodSeconds": 1});
-    create(joined, keeps)?;
+    create(&joined.cluster, keeps)?;
     await_told(joined, "keeps", "Unable to attach or mount volumes: unmounted volumes=[data")?;
     await_told(joined, "keeps", "error processing PVC default/data: PVC is not bound")?;
-    put_volume(joined, "data", &local("data"), "ReadWriteOnce")?;
+    put_volume(&joined.cluster, "data", &local("data"), "ReadWriteOnce")?;
     let before = await_pod_ready(&joined.cluster, "keeps", 60)?;
     let found = fs::metadata(on_disk.join("f")).context("what the pod wrote")?;
     ensure!((found.uid(), found.gid()) == (1000, 2000), "written by {}:{}", found.uid(), found.gid());
@@ -155,7 +156,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
 
     // Nobody holds on to what an agent that is killed has done, and the next one finds it.
     joined.nodes[0].kill_agent()?;
-    create(joined, {
+    create(&joined.cluster, {
         let mut reads = pod(
             "reads",
             "cat /d/f > /dev/termination-log; touch /d/new || echo refused >> /dev/termination-log",
@@ -179,12 +180,12 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     // A claim that is its pod's own, of a directory by its path; it goes with the pod.
     let own = disk(joined, "own")?;
     let path = json!({"hostPath": {"path": format!("{DISKS}/own"), "type": "Directory"}});
-    put_volume(joined, "owner-data", &path, "ReadWriteOnce")?;
+    put_volume(&joined.cluster, "owner-data", &path, "ReadWriteOnce")?;
     let mut owner = pod("owner", "echo mine > /d/f; echo ended > /dev/termination-log", "", false);
     owner["spec"]["restartPolicy"] = json!("Never");
     owner["spec"]["volumes"] = json!([{"name": "data",
         "ephemeral": {"volumeClaimTemplate": {"spec": claim_spec("owner-data", "ReadWriteOnce")}}}]);
-    create(joined, owner)?;
+    create(&joined.cluster, owner)?;
     ensure!(words_of(joined, "owner")? == "ended\n", "the pod with a claim of its own");
     ensure!(fs::read_to_string(own.join("f")).context("what it wrote")? == "mine\n", "not on the disk");
 
@@ -223,10 +224,10 @@ fn refused(cx: &mut CaseContext<'_>) -> Result<()> {
         ("unknown", nfs, "ReadWriteMany"),
     ];
     for (name, source, mode) in &volumes {
-        put_volume(joined, name, source, mode)?;
-        put_claim(joined, name, mode)?;
+        put_volume(&joined.cluster, name, source, mode)?;
+        put_claim(&joined.cluster, name, mode)?;
     }
-    create(joined, pod("alone", STAYS, "alone", false))?;
+    create(&joined.cluster, pod("alone", STAYS, "alone", false))?;
     await_pod_ready(&joined.cluster, "alone", 60)?;
     let absent =
         format!("MountVolume.SetUp failed for volume \"pv-absent\" : path \"{DISKS}/absent\" does not exist");
@@ -251,7 +252,7 @@ fn refused(cx: &mut CaseContext<'_>) -> Result<()> {
         ),
     ];
     for (name, claim, _) in table {
-        create(joined, pod(name, STAYS, claim, false))?;
+        create(&joined.cluster, pod(name, STAYS, claim, false))?;
     }
     for (name, _, words) in table {
         await_told(joined, name, words)?;

@@ -173,9 +173,9 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     let write = format!("echo precious > /dev/d && sync && test -b /dev/d && {STAYS}");
     let mut one = with_device("block-one", &write, "block", false);
     one["spec"]["securityContext"] = json!({"fsGroup": 2000});
-    create(joined, one)?;
+    create(&joined.cluster, one)?;
     await_in_use(joined, UNIQUE, true)?;
-    attach(joined, &await_attachment(joined, DRIVER)?)?;
+    attach(&joined.cluster, &await_attachment(&joined.cluster, DRIVER)?)?;
     let why = "MapVolume.MapPodDevice failed for volume \"pv-block\" : rpc error: code = Internal desc = no device today";
     await_event(joined, "FailedMapVolume", "block-one", why)?;
     // An agent dies in the middle of staging: the next one asks for the same again.
@@ -204,14 +204,14 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     let read = "head -c 8 /dev/d > /dev/termination-log; if echo x > /dev/d; then exit 1; fi; wc -c < /dev/d >> /dev/termination-log";
     let mut two = with_device("block-two", read, "block", true);
     two["spec"]["restartPolicy"] = json!("Never");
-    create(joined, two)?;
+    create(&joined.cluster, two)?;
     let said = words(joined, "block-two")?;
     ensure!(said.trim() == format!("precious{DEVICE_BYTES}"), "the second pod said {said:?}");
     delete_pod(joined, "block-two")?;
     ensure!(driver.published().len() == 1, "published at {:?}", driver.published().keys());
 
     grows(joined, &driver)?;
-    create(joined, {
+    create(&joined.cluster, {
         let size = "wc -c < /dev/d > /dev/termination-log";
         let mut pod = with_device("block-size", size, "block", true);
         pod["spec"]["restartPolicy"] = json!("Never");
@@ -260,7 +260,7 @@ fn node_device(joined: &mut Joined, root: &Path) -> Result<()> {
     let source = |path: &str| json!({"local": {"path": path}, "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}});
     put(joined, "local", &source("/var/lib/e2e-disks/device"))?;
     create(
-        joined,
+        &joined.cluster,
         with_device("block-local", &format!("echo mine > /dev/d && sync && {STAYS}"), "local", false),
     )?;
     let made = await_pod_ready(&joined.cluster, "block-local", 60)?;
@@ -277,11 +277,11 @@ fn node_device(joined: &mut Joined, root: &Path) -> Result<()> {
     fs::remove_file(&at)?;
 
     put(joined, "none", &source("/var/lib/e2e-disks"))?;
-    create(joined, with_device("block-none", STAYS, "none", false))?;
+    create(&joined.cluster, with_device("block-none", STAYS, "none", false))?;
     let why =
         "MapVolume.SetUpDevice failed for volume \"pv-none\" : /var/lib/e2e-disks is not a block device";
     await_event(joined, "FailedMapVolume", "block-none", why)?;
-    create(joined, pod("block-mounted", STAYS, "none", false))?;
+    create(&joined.cluster, pod("block-mounted", STAYS, "none", false))?;
     await_event(
         joined,
         "FailedMount",

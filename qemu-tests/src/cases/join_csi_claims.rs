@@ -23,6 +23,7 @@ use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_driver::{CAPACITY, CsiDriver, Says};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, await_ready};
 use crate::cluster::join::{Way, start_kubelet};
+use crate::cluster::plane::Cluster;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
@@ -50,16 +51,16 @@ pub(super) fn await_in_use(joined: &Joined, unique: &str, is: bool) -> Result<()
     })
 }
 
-pub(super) fn await_attachment(joined: &Joined, driver: &str) -> Result<String> {
-    let client = joined.cluster.client();
+pub(super) fn await_attachment(cluster: &Cluster, driver: &str) -> Result<String> {
+    let client = cluster.client();
     client.wait::<VolumeAttachment, _>(&client.all(), 30, "an attachment", |all| {
         all.iter().find(|(_, a)| a.spec.attacher == driver).map(|(name, _)| name.clone())
     })
 }
 
 /// What the driver's controller does in a cluster: it says that the volume is attached.
-pub(super) fn attach(joined: &Joined, name: &str) -> Result<()> {
-    let client = joined.cluster.client();
+pub(super) fn attach(cluster: &Cluster, name: &str) -> Result<()> {
+    let client = cluster.client();
     let status = json!({"status": {"attached": true, "attachmentMetadata": {"lun": "7"}}});
     let api = client.all::<VolumeAttachment>();
     let patched = client.block_on(api.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)));
@@ -115,8 +116,8 @@ fn is_empty(path: &Path) -> Result<bool> {
 }
 
 /// Something about the pod is different: its volumes are looked at.
-fn touch(joined: &Joined, name: &str, times: &str) -> Result<()> {
-    let client = joined.cluster.client();
+pub(super) fn touch(cluster: &Cluster, name: &str, times: &str) -> Result<()> {
+    let client = cluster.client();
     let patch = json!({"metadata": {"annotations": {"e2e.example/touched": times}}});
     client.merge::<Pod>(&client.of("default"), name, &patch).map(drop)
 }
@@ -126,8 +127,8 @@ fn grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
     driver.say(Says { refuses_growth: Some((Code::Internal, "no room".to_owned())), ..alone.clone() });
     let client = joined.cluster.client();
     let api = client.of::<PersistentVolumeClaim>("default");
-    is_to_grow(joined, "2Mi")?;
-    touch(joined, "csi-two", "1")?;
+    is_to_grow(&joined.cluster, "csi", "2Mi")?;
+    touch(&joined.cluster, "csi-two", "1")?;
     let why = "failed for volume \"pv-csi\" : Expander.NodeExpand failed to expand the volume : rpc error: code = Internal \
                desc = no room";
     await_event(joined, "VolumeResizeFailed", "csi-two", why)?;
@@ -135,7 +136,7 @@ fn grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
     let conditions = claim.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
     ensure!(conditions.iter().any(|c| c.type_ == "NodeResizeError"), "its conditions are {conditions:?}");
     driver.say(alone.clone());
-    touch(joined, "csi-two", "2")?;
+    touch(&joined.cluster, "csi-two", "2")?;
     client.wait::<PersistentVolumeClaim, _>(&api, 30, "the claim to be larger", |all| {
         let status = all.get("csi")?.status.clone()?;
         let size = status.capacity?.get("storage")?.0.clone();
@@ -153,15 +154,15 @@ fn grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
 }
 
 /// The cluster made the volume larger and leaves the rest to the node.
-fn is_to_grow(joined: &Joined, size: &str) -> Result<()> {
-    let client = joined.cluster.client();
+pub(super) fn is_to_grow(cluster: &Cluster, claim: &str, size: &str) -> Result<()> {
+    let client = cluster.client();
     let larger = json!({"spec": {"capacity": {"storage": size}}});
-    client.merge::<PersistentVolume>(&client.all(), "pv-csi", &larger)?;
+    client.merge::<PersistentVolume>(&client.all(), &format!("pv-{claim}"), &larger)?;
     let waits = json!({"status": {"allocatedResources": {"storage": size},
         "allocatedResourceStatuses": {"storage": "NodeResizePending"},
         "conditions": [{"type": "FileSystemResizePending", "status": "True"}]}});
     let api = client.of::<PersistentVolumeClaim>("default");
-    let patched = client.block_on(api.patch_status("csi", &PatchParams::default(), &Patch::Merge(&waits)));
+    let patched = client.block_on(api.patch_status(claim, &PatchParams::default(), &Patch::Merge(&waits)));
     patched.context("say that the node is to make the volume larger").map(drop)
 }
 
@@ -169,8 +170,8 @@ fn is_to_grow(joined: &Joined, size: &str) -> Result<()> {
 fn never_grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
     let refuses = Some((Code::OutOfRange, "too large".to_owned()));
     driver.say(Says { refuses_growth: refuses, ..alone.clone() });
-    is_to_grow(joined, "3Mi")?;
-    touch(joined, "csi-two", "3")?;
+    is_to_grow(&joined.cluster, "csi", "3Mi")?;
+    touch(&joined.cluster, "csi-two", "3")?;
     let client = joined.cluster.client();
     let api = client.of::<PersistentVolumeClaim>("default");
     let stands = |claim: &PersistentVolumeClaim| {
@@ -183,12 +184,12 @@ fn never_grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> 
         (told && stands(claim)? == "NodeResizeInfeasible").then_some(())
     })?;
     driver.say(alone.clone());
-    touch(joined, "csi-two", "4")?;
+    touch(&joined.cluster, "csi-two", "4")?;
     let claim = client.get::<PersistentVolumeClaim>(&api, "csi")?.context("no claim")?;
     ensure!(stands(&claim).as_deref() == Some("NodeResizeInfeasible"), "it is {:?}", stands(&claim));
     // The controller comes back with another size.
-    is_to_grow(joined, "4Mi")?;
-    touch(joined, "csi-two", "5")?;
+    is_to_grow(&joined.cluster, "csi", "4Mi")?;
+    touch(&joined.cluster, "csi-two", "5")?;
     client.wait::<PersistentVolumeClaim, _>(&api, 30, "the claim to be larger", |all| {
         let claim = all.get("csi")?;
         let size = claim.status.as_ref()?.capacity.as_ref()?.get("storage")?.0.clone();
@@ -247,8 +248,8 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     let source = json!({"mountOptions": ["noatime"], "csi": {"driver": DRIVER, "volumeHandle": HANDLE, "fsType": "ext4",
         "volumeAttributes": {"colour": "blue"}, "nodeStageSecretRef": secret("csi-stage"),
         "nodePublishSecretRef": secret("csi-publish")}});
-    put_volume(joined, "csi", &source, "ReadWriteOnce")?;
-    put_claim(joined, "csi", "ReadWriteOnce")?;
+    put_volume(&joined.cluster, "csi", &source, "ReadWriteOnce")?;
+    put_claim(&joined.cluster, "csi", "ReadWriteOnce")?;
     let root = joined.nodes[0].inside("/");
     let mut alone = Says { stages: true, ..says(DRIVER) };
     alone.topology.clear();
@@ -259,14 +260,14 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     one["spec"]["securityContext"] = json!({"runAsUser": 1000, "fsGroup": 2000});
     one["spec"]["containers"][0]["readinessProbe"] =
         json!({"exec": {"command": ["test", "-w", "/d/f"]}, "periodSeconds": 1});
-    create(joined, one)?;
+    create(&joined.cluster, one)?;
     // It waits for the cluster to attach it, also under another agent.
-    let attachment = await_attachment(joined, DRIVER)?;
+    let attachment = await_attachment(&joined.cluster, DRIVER)?;
     await_in_use(joined, UNIQUE, true)?;
     joined.nodes[0].kill_agent()?;
     restart(joined)?;
     ensure!(driver.staged().times == 0, "staged before it is attached");
-    attach(joined, &attachment)?;
+    attach(&joined.cluster, &attachment)?;
     let words = "MountVolume.MountDevice failed for volume \"pv-csi\" : rpc error: code = Internal desc = no stage today";
     await_told(joined, "csi-one", words)?;
     // An agent dies in the middle of staging: the next one asks for the same again.
@@ -310,7 +311,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(group == 2000, "it is group {group}'s");
 
     // A second pod shares what is staged.
-    create(joined, pod("csi-two", STAYS, "csi", false))?;
+    create(&joined.cluster, pod("csi-two", STAYS, "csi", false))?;
     let two = await_pod_ready(&joined.cluster, "csi-two", 60)?;
     ensure!(driver.staged().times == 2, "staged {} times", driver.staged().times);
     ensure!(driver.published().len() == 2, "published at {:?}", driver.published().keys());
@@ -363,13 +364,13 @@ fn unattached(joined: &mut Joined, handle: &tokio::runtime::Handle, root: &Path)
     let spec = json!({"metadata": {"name": PLAIN}, "spec": {"attachRequired": false}});
     client.create::<CSIDriver>(&client.all(), spec)?;
     put_volume(
-        joined,
+        &joined.cluster,
         "plain",
         &json!({"csi": {"driver": PLAIN, "volumeHandle": "vol-2"}}),
         "ReadWriteOncePod",
     )?;
-    put_claim(joined, "plain", "ReadWriteOncePod")?;
-    create(joined, pod("csi-plain", STAYS, "plain", false))?;
+    put_claim(&joined.cluster, "plain", "ReadWriteOncePod")?;
+    create(&joined.cluster, pod("csi-plain", STAYS, "plain", false))?;
     let words =
         "attacher.MountDevice failed to create newCsiDriverClient: driver name plain.e2e.example not found";
     await_told(joined, "csi-plain", words)?;
@@ -380,7 +381,7 @@ fn unattached(joined: &mut Joined, handle: &tokio::runtime::Handle, root: &Path)
     let published = driver.published();
     let asked = published.get(&target(&uid(&made)?, "plain")).context("not published for the pod")?;
     ensure!(asked.staging_target_path.is_empty() && asked.publish_context.is_empty(), "{asked:?}");
-    create(joined, pod("csi-too", STAYS, "plain", false))?;
+    create(&joined.cluster, pod("csi-too", STAYS, "plain", false))?;
     let words = "MountVolume.SetUp failed for volume \"pv-plain\" : volume uses the ReadWriteOncePod access mode and is \
                  already in use by another pod";
     await_told(joined, "csi-too", words)?;

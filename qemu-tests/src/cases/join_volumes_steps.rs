@@ -132,7 +132,7 @@ type Met = BTreeMap<String, u32>;
 /// One life of the pod, with a kill before step `nth` of each way; says whether both ways have more steps.
 fn one_life(joined: &mut Joined, driver: &CsiDriver, nth: usize, met: &mut (Met, Met)) -> Result<bool> {
     let is_there = |joined: &Joined| Ok(the_pod_now(joined)?.is_some_and(|pod| ready::pod(&pod)));
-    let on_the_way_in = without_step(joined, nth, |joined| create(joined, the_pod()), is_there)?;
+    let on_the_way_in = without_step(joined, nth, |joined| create(&joined.cluster, the_pod()), is_there)?;
     let about =
         |step: &Option<String>| format!("after the kill before {}", step.as_deref().unwrap_or("nothing"));
     let pod = await_pod_ready(&joined.cluster, NAME, 60).with_context(|| about(&on_the_way_in))?;
@@ -171,8 +171,8 @@ fn killed_steps(cx: &mut CaseContext<'_>) -> Result<()> {
     let spec = json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": false}});
     client.create::<CSIDriver>(&client.all(), spec)?;
     let source = json!({"csi": {"driver": DRIVER, "volumeHandle": NAME, "fsType": "ext4"}});
-    put_volume(joined, NAME, &source, "ReadWriteOnce")?;
-    put_claim(joined, NAME, "ReadWriteOnce")?;
+    put_volume(&joined.cluster, NAME, &source, "ReadWriteOnce")?;
+    put_claim(&joined.cluster, NAME, "ReadWriteOnce")?;
     let mut plain = Says { stages: true, ..says(DRIVER) };
     plain.topology.clear();
     let driver = CsiDriver::start(&handle, &joined.nodes[0].inside("/"), plain)?;

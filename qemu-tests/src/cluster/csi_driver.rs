@@ -36,12 +36,13 @@ use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 
 use super::csi_block::Devices;
+use super::csi_mounts;
 
 /// Where sockets are registered, below a node's root.
 const REGISTRY: &str = "var/lib/kubelet/plugins_registry";
 
 /// Where the driver has its disks, in the node.
-const DISKS: &str = "/var/lib/e2e-csi";
+pub const DISKS: &str = "/var/lib/e2e-csi";
 
 /// How large each volume is, as drivers measure it, in bytes and in inodes.
 pub const CAPACITY: i64 = 12_345_000;
@@ -71,6 +72,8 @@ pub struct Says {
     pub hangs_after_stage: bool,
     /// It lets go of nothing that is staged, and says why.
     pub refuses_unstage: Option<String>,
+    /// It does what it is asked for and never says so, if this directory has a file of the call's name.
+    pub hangs_in: Option<PathBuf>,
 }
 
 #[derive(Clone)]
@@ -82,6 +85,8 @@ struct Service {
     published: watch::Sender<Published>,
     staged: watch::Sender<Staged>,
     devices: Arc<Devices>,
+    /// What it stages and publishes is mounted: only where the node's root is its own.
+    mounts: bool,
 }
 
 /// What is published, by its target in the node.
@@ -108,6 +113,13 @@ impl Service {
     /// Where something is, as the host reaches it.
     fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// Never comes back, if it is not to say that it did this.
+    async fn said(&self, call: &str) {
+        if self.says().hangs_in.is_some_and(|dir| dir.join(call).exists()) {
+            std::future::pending::<()>().await;
+        }
     }
 
     fn wrong(&self, what: String) -> Status {
@@ -177,6 +189,8 @@ impl Node for Service {
             let made = self.devices.make(&self.at(DISKS), &asked.volume_id);
             let made = made.and_then(|()| self.devices.publish(&asked.volume_id, &target));
             made.map_err(|e| Status::internal(format!("{e:#}")))?;
+        } else if self.mounts {
+            csi_mounts::bind(&self.at(staging), &target).map_err(|e| Status::internal(format!("{e:#}")))?;
         } else {
             let made =
                 fs::create_dir_all(&target).and_then(|()| fs::write(target.join("f"), &asked.volume_id));
@@ -194,7 +208,9 @@ impl Node for Service {
     ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
         let asked = asked.into_inner();
         let target = self.at(&asked.target_path);
-        if target.is_dir() {
+        if self.mounts {
+            csi_mounts::unbind(&target).map_err(|e| Status::internal(format!("{e:#}")))?;
+        } else if target.is_dir() {
             fs::remove_dir_all(&target).map_err(|e| Status::internal(e.to_string()))?;
         } else {
             Devices::unpublish(&target).map_err(|e| Status::internal(format!("{e:#}")))?;
@@ -205,6 +221,7 @@ impl Node for Service {
         self.published.send_modify(|all| {
             all.remove(&asked.target_path);
         });
+        self.said("unpublish").await;
         Ok(Response::new(NodeUnpublishVolumeResponse {}))
     }
 
@@ -267,6 +284,7 @@ impl Node for Service {
             grown.map_err(|e| Status::internal(format!("{e:#}")))?;
         }
         self.staged.send_modify(|all| all.grown.push(asked));
+        self.said("expand").await;
         Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes }))
     }
 
@@ -284,7 +302,13 @@ impl Node for Service {
             let made = self.devices.make(&self.at(DISKS), &asked.volume_id);
             made.map_err(|e| Status::internal(format!("{e:#}")))?;
         }
-        fs::write(path.join("staged"), &asked.volume_id).map_err(|e| Status::internal(e.to_string()))?;
+        if self.mounts {
+            let disk = self.at(DISKS).join(&asked.volume_id);
+            let mounted = csi_mounts::make(&disk).and_then(|()| csi_mounts::bind(&disk, &path));
+            mounted.map_err(|e| Status::internal(format!("{e:#}")))?;
+        } else {
+            fs::write(path.join("staged"), &asked.volume_id).map_err(|e| Status::internal(e.to_string()))?;
+        }
         self.staged.send_modify(|all| {
             all.times += 1;
             all.now.insert(asked.staging_target_path.clone(), asked);
@@ -309,6 +333,9 @@ impl Node for Service {
         }
         self.devices.remove(&asked.volume_id);
         let path = self.at(&asked.staging_target_path);
+        if self.mounts {
+            csi_mounts::unbind(&path).map_err(|e| Status::internal(format!("{e:#}")))?;
+        }
         match fs::remove_file(path.join("staged")) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(Status::internal(e.to_string())),
             _ => {}
@@ -318,6 +345,11 @@ impl Node for Service {
         });
         Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
+}
+
+/// Where the driver of this name listens.
+pub(super) fn socket(root: &Path, name: &str) -> PathBuf {
+    root.join(REGISTRY).join(format!("{name}.sock"))
 }
 
 /// A driver that serves.
@@ -337,7 +369,7 @@ impl CsiDriver {
     /// # Errors
     /// The socket cannot be made.
     pub fn start(handle: &Handle, root: &Path, says: Says) -> Result<CsiDriver> {
-        let socket = root.join(REGISTRY).join(format!("{}.sock", says.name));
+        let socket = socket(root, &says.name);
         let (to_published, published) = watch::channel(Published::new());
         let (to_staged, staged) = watch::channel(Staged::default());
         let (to, told) = watch::channel(Vec::new());
@@ -349,6 +381,7 @@ impl CsiDriver {
             published: to_published,
             staged: to_staged,
             devices: Arc::default(),
+            mounts: root == Path::new("/"),
         };
         let listener = {
             let _inside = handle.enter();
@@ -388,7 +421,33 @@ impl CsiDriver {
     }
 }
 
+/// Waits for something to be different from when it was last asked.
+pub struct Changes {
+    published: watch::Receiver<Published>,
+    staged: watch::Receiver<Staged>,
+}
+
+impl Changes {
+    /// The next change.
+    ///
+    /// # Errors
+    /// If the driver is gone.
+    pub async fn next(&mut self) -> Result<()> {
+        tokio::select! {
+            changed = self.published.changed() => changed,
+            changed = self.staged.changed() => changed,
+        }
+        .context("the driver is gone")
+    }
+}
+
 impl CsiDriver {
+    /// Tells of what is staged and published from now on.
+    #[must_use]
+    pub fn changes(&self) -> Changes {
+        Changes { published: self.published.clone(), staged: self.staged.clone() }
+    }
+
     /// What is published now.
     #[must_use]
     pub fn published(&self) -> Published {

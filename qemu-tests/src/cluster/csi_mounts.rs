@@ -1,0 +1,47 @@
+//! Directories of a CSI driver that runs in the node itself, mounted where it is asked to.
+//!
+//! In: a directory of the driver, a place of the kubelet. Out: a bind mount, or none. Invariant: done twice is done once, as
+//! CSI wants it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+/// Makes a directory of the driver's.
+pub(super) fn make(disk: &Path) -> Result<()> {
+    fs::create_dir_all(disk).with_context(|| format!("make {}", disk.display()))
+}
+
+fn is_mounted(at: &Path) -> Result<bool> {
+    let mounts = fs::read_to_string("/proc/self/mounts").context("read the mount table")?;
+    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == at.to_str()))
+}
+
+/// Mounts a directory, unless something is mounted there.
+pub(super) fn bind(from: &Path, at: &Path) -> Result<()> {
+    make(at)?;
+    if is_mounted(at)? {
+        return Ok(());
+    }
+    let none: Option<&str> = None;
+    mount(Some(from), at, none, MsFlags::MS_BIND, none).with_context(|| format!("mount {}", at.display()))
+}
+
+/// Takes the mount away, and the directory.
+pub(super) fn unbind(at: &Path) -> Result<()> {
+    match umount2(at, MntFlags::empty()) {
+        // It is not mounted, or not there.
+        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+        Err(error) => return Err(error).with_context(|| format!("unmount {}", at.display())),
+    }
+    match fs::remove_dir(at) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("remove {}", at.display()))
+        }
+        _ => Ok(()),
+    }
+}

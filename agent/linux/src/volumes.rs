@@ -15,7 +15,9 @@ pub mod nfs;
 mod ownership;
 pub mod sub_path;
 
-use std::io;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use agent_core::time::Wall;
@@ -24,6 +26,7 @@ use agent_core::volume::mount_table::{self, MountPoint};
 use agent_core::volume::payload::Payload;
 use agent_core::volume::{Medium, SetUp, Work};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
 
 use crate::files::{self, Durability, FilesError};
 use crate::remove_tree::remove_tree;
@@ -96,14 +99,8 @@ fn make(pod_dir: &Path, path: &Path, medium: Medium, marker: &Path) -> Result<bo
     match medium {
         Medium::Disk if is_ready && path.is_dir() => return Ok(false),
         Medium::Disk => {}
-        Medium::Memory(_) if mount_table::kind_at(&mounts()?, &path.to_string_lossy()) == Some("tmpfs") => {
-            return Ok(!is_ready);
-        }
-        Medium::HugePages(_)
-            if mount_table::kind_at(&mounts()?, &path.to_string_lossy()) == Some("hugetlbfs") =>
-        {
-            return Ok(!is_ready);
-        }
+        Medium::Memory(_) if is_mounted_here(path, TMPFS_MAGIC)? => return Ok(!is_ready),
+        Medium::HugePages(_) if is_mounted_here(path, HUGETLBFS_MAGIC)? => return Ok(!is_ready),
         Medium::Memory(_) | Medium::HugePages(_) => {}
     }
     for directory in [Some(pod_dir), Some(&pod_dir.join(VOLUMES)), path.parent()].into_iter().flatten() {
@@ -116,6 +113,23 @@ fn make(pod_dir: &Path, path: &Path, medium: Medium, marker: &Path) -> Result<bo
         Medium::HugePages(bytes) => mount_huge_pages(path, bytes)?,
     }
     Ok(true)
+}
+
+/// The volume's own file system is mounted there: of this kind, and another one than what is above it. The mount table would
+/// say it too, at the price of all mounts of the node for each look at each volume.
+fn is_mounted_here(path: &Path, kind: FsType) -> Result<bool, FilesError> {
+    let device = |of: &Path| match fs::symlink_metadata(of) {
+        Ok(found) => Ok(Some(found.dev())),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(FilesError::at("stat", of)(e)),
+    };
+    let above = path.parent().map(device).transpose()?.flatten();
+    let own = device(path)?;
+    if own.is_none() || above.is_none() || own == above {
+        return Ok(false);
+    }
+    let of = statfs(path).map_err(|e| FilesError::at("statfs", path)(e.into()))?;
+    Ok(of.filesystem_type() == kind)
 }
 
 /// As upstream, its root is root's: others need an `fsGroup`.
@@ -189,7 +203,7 @@ pub fn unmount_below(directory: &Path) -> Result<(), FilesError> {
 /// The mount table of this process.
 fn mounts() -> Result<Vec<MountPoint>, FilesError> {
     let path = Path::new("/proc/self/mountinfo");
-    let text = std::fs::read(path).map_err(FilesError::at("read", path))?;
+    let text = fs::read(path).map_err(FilesError::at("read", path))?;
     Ok(mount_table::parse(&String::from_utf8_lossy(&text)))
 }
 
@@ -198,7 +212,7 @@ fn refused(text: String) -> VolumeError {
 }
 
 fn invalid(operation: &'static str, path: &Path, why: String) -> FilesError {
-    FilesError::at(operation, path)(io::Error::new(io::ErrorKind::InvalidInput, why))
+    FilesError::at(operation, path)(io::Error::new(ErrorKind::InvalidInput, why))
 }
 
 #[cfg(test)]

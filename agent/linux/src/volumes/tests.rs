@@ -55,11 +55,11 @@ fn payload(files: &[(&str, &str, u32)]) -> Payload {
 }
 
 fn mode(path: &Path) -> u32 {
-    std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
 fn names(path: &Path) -> Vec<String> {
-    let all = std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let all = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     let mut all: Vec<_> = all.collect();
     all.sort();
     all
@@ -77,19 +77,15 @@ fn versions_replace_each_other_at_once() {
     let write = |files: &[(&str, &str, u32)], now| set_up(&p.pod, &volume, &payload(files), at(now)).unwrap();
     write(&[("a", "1", 0o640), ("d/x", "2", 0o400), ("d/y", "3", 0o400)], 0);
     assert_eq!(names(&path), ["..1970_01_01_00_00_00.0", "..data", "a", "d"]);
-    assert_eq!(std::fs::read_link(path.join("a")).unwrap(), Path::new("..data/a"));
-    assert_eq!(std::fs::read_to_string(path.join("d/x")).unwrap(), "2");
+    assert_eq!(fs::read_link(path.join("a")).unwrap(), Path::new("..data/a"));
+    assert_eq!(fs::read_to_string(path.join("d/x")).unwrap(), "2");
     assert_eq!((mode(&path.join("a")), mode(&path), mode(&path.join("d"))), (0o640, 0o777, 0o755));
-    let first = std::fs::read_link(path.join("..data")).unwrap();
-    let link = std::fs::symlink_metadata(path.join("..data")).unwrap().ino();
+    let first = fs::read_link(path.join("..data")).unwrap();
+    let link = fs::symlink_metadata(path.join("..data")).unwrap().ino();
 
     write(&[("a", "1", 0o640), ("d/x", "2", 0o400), ("d/y", "3", 0o400)], 1);
-    assert_eq!(
-        std::fs::read_link(path.join("..data")).unwrap(),
-        first,
-        "nothing changed, nothing is written"
-    );
-    assert_eq!(std::fs::symlink_metadata(path.join("..data")).unwrap().ino(), link);
+    assert_eq!(fs::read_link(path.join("..data")).unwrap(), first, "nothing changed, nothing is written");
+    assert_eq!(fs::symlink_metadata(path.join("..data")).unwrap().ino(), link);
 
     write(&[("d/x", "2", 0o400), ("e", "4", 0o400)], 2);
     assert_eq!(names(&path), ["..1970_01_01_00_00_02.0", "..data", "d", "e"]);
@@ -109,8 +105,8 @@ fn what_a_crash_left_is_cleaned_up() {
     let files = payload(&[("a", "1", 0o644)]);
     set_up(&p.pod, &volume, &files, at(0)).unwrap();
     // Killed while a version was written; killed before its link was renamed; a version that is lost.
-    std::fs::create_dir(path.join("..1970_01_01_00_00_05.0")).unwrap();
-    std::fs::write(path.join("..1970_01_01_00_00_05.0/a"), "half").unwrap();
+    fs::create_dir(path.join("..1970_01_01_00_00_05.0")).unwrap();
+    fs::write(path.join("..1970_01_01_00_00_05.0/a"), "half").unwrap();
     std::os::unix::fs::symlink("..1970_01_01_00_00_05.0", path.join("..data_tmp")).unwrap();
     std::os::unix::fs::symlink("..data/gone", path.join("gone")).unwrap();
     set_up(&p.pod, &volume, &files, at(5)).unwrap();
@@ -118,9 +114,9 @@ fn what_a_crash_left_is_cleaned_up() {
     let files = payload(&[("a", "2", 0o644)]);
     set_up(&p.pod, &volume, &files, at(5)).unwrap();
     assert_eq!(names(&path), ["..1970_01_01_00_00_05.0", "..data", "a"]);
-    std::fs::remove_dir_all(path.join("..1970_01_01_00_00_05.0")).unwrap();
+    fs::remove_dir_all(path.join("..1970_01_01_00_00_05.0")).unwrap();
     set_up(&p.pod, &volume, &files, at(6)).unwrap();
-    assert_eq!(std::fs::read_to_string(path.join("a")).unwrap(), "2");
+    assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "2");
 }
 
 #[test]
@@ -133,7 +129,7 @@ fn nothing_is_written_outside() {
     }
     // Somebody made `..data` lead elsewhere: it is neither read nor removed.
     let elsewhere = p.pod.join("elsewhere");
-    std::fs::create_dir_all(&elsewhere).unwrap();
+    fs::create_dir_all(&elsewhere).unwrap();
     let path = PathBuf::from(&volume.path);
     std::os::unix::fs::symlink(&elsewhere, path.join("..data")).unwrap();
     assert!(set_up(&p.pod, &volume, &payload(&[("a", "1", 0o644)]), at(0)).is_err());
@@ -148,8 +144,8 @@ fn an_empty_dir_is_made_once() {
     set_up(&p.pod, &volume, &Payload::new(), at(0)).unwrap();
     assert_eq!((mode(&path), mode(&p.pod), mode(path.parent().unwrap())), (0o777, 0o750, 0o750));
     assert!(Path::new(&p.marker()).join("ready").is_file());
-    std::fs::write(path.join("of the pod"), "x").unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(path.join("of the pod"), "x").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     set_up(&p.pod, &volume, &Payload::new(), at(1)).unwrap();
     assert_eq!((mode(&path), names(&path).len()), (0o700, 1), "a pod may change its own directory");
 }
@@ -165,18 +161,23 @@ fn what_is_mounted_stays_mounted_until_it_is_torn_down() {
     let files = payload(&[("a", "1", 0o400), ("d/x", "2", 0o600)]);
     match set_up(&p.pod, &volume, &files, at(0)) {
         // A machine where root may not mount.
-        Err(VolumeError::Files(e)) if e.source.kind() == io::ErrorKind::PermissionDenied => return,
+        Err(VolumeError::Files(e)) if e.source.kind() == ErrorKind::PermissionDenied => return,
         done => drop(done.unwrap()),
     }
-    let device = std::fs::metadata(&path).unwrap().dev();
-    assert_ne!(device, std::fs::metadata(&p.pod).unwrap().dev());
+    let device = fs::metadata(&path).unwrap().dev();
+    assert_ne!(device, fs::metadata(&p.pod).unwrap().dev());
     for (name, bits) in [("a", 0o440), ("d/x", 0o640), ("d", 0o2755), ("", 0o3777)] {
-        let found = std::fs::metadata(path.join(name)).unwrap();
+        let found = fs::metadata(path.join(name)).unwrap();
         assert_eq!((found.gid(), mode(&path.join(name))), (4711, bits), "{name}");
     }
     set_up(&p.pod, &volume, &files, at(1)).unwrap();
     let here = mount_table::below(&mounts().unwrap(), &p.pod.display().to_string());
     assert_eq!(here, [volume.path.as_str()], "one mount");
+    assert!(is_mounted_here(&path, TMPFS_MAGIC).unwrap());
+    for other in [path.join("d"), path.join("missing"), p.pod.clone()] {
+        assert!(!is_mounted_here(&other, TMPFS_MAGIC).unwrap(), "{}", other.display());
+    }
+    assert!(!is_mounted_here(&path, HUGETLBFS_MAGIC).unwrap());
     assert!(remove_tree(&p.pod).is_err(), "a mount is not entered");
     tear_down(&p.pod).unwrap();
     assert!(mount_table::below(&mounts().unwrap(), &p.pod.display().to_string()).is_empty());
@@ -199,7 +200,7 @@ fn huge_pages_are_mounted_once_and_are_their_groups() {
     let table = mounts().unwrap();
     assert_eq!(mount_table::below(&table, &p.pod.display().to_string()), [volume.path.as_str()], "one mount");
     assert_eq!(mount_table::kind_at(&table, &volume.path), Some("hugetlbfs"));
-    assert_eq!(std::fs::metadata(&path).unwrap().gid(), 4711);
+    assert_eq!(fs::metadata(&path).unwrap().gid(), 4711);
     assert_eq!(nix::sys::statvfs::statvfs(&path).unwrap().block_size(), 2 << 20);
     tear_down(&p.pod).unwrap();
     assert!(!path.exists());
@@ -214,15 +215,15 @@ fn a_group_may_read_and_write_its_empty_dir() {
     let volume = p.volume(Work::EmptyDir { medium: Medium::Disk, marker: p.marker() }, Some(7));
     let path = PathBuf::from(&volume.path);
     set_up(&p.pod, &volume, &Payload::new(), at(0)).unwrap();
-    assert_eq!((mode(&path), std::fs::metadata(&path).unwrap().gid()), (0o2777, 7));
+    assert_eq!((mode(&path), fs::metadata(&path).unwrap().gid()), (0o2777, 7));
 }
 
 #[test]
 fn host_paths_are_what_they_are_said_to_be() {
     let dir = tempfile::tempdir().unwrap();
     let of = |name: &str| dir.path().join(name);
-    std::fs::create_dir(of("dir")).unwrap();
-    std::fs::write(of("file"), "").unwrap();
+    fs::create_dir(of("dir")).unwrap();
+    fs::write(of("file"), "").unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(of("socket")).unwrap();
     let check = |name: &str, kind| host_path::check(&of(name), kind).map_err(|e| e.to_string());
     for (name, kind) in [

@@ -37,7 +37,7 @@ const DRIVER: &str = "stepwise.e2e.example";
 /// Instead of every so many-th step, all of them.
 const ALL: &str = "ORLOP_E2E_ALL_STEPS";
 /// How far apart steps are, unless all are asked for.
-const STRIDE: u32 = 10;
+const STRIDE: u32 = 16;
 const LIMIT: Duration = Duration::from_secs(60);
 /// How often it is looked whether the pod is there, or gone, without a kill.
 const LOOK: Duration = Duration::from_millis(100);
@@ -71,12 +71,20 @@ fn the_pod() -> Value {
     pod
 }
 
-/// Of what kind a step is: the call, and the path without what differs from pod to pod.
+/// Of what kind a step is: the call, and the path without what differs from pod to pod and from time to time. Pure.
 fn kind(step: &str) -> String {
     let (call, path) = step.split_once(' ').unwrap_or((step, ""));
     let part = path.split_once("/kubelet/").map_or(path, |(_, rest)| rest);
-    let plain = |part: &str| part.len() == 36 && part.matches('-').count() == 4;
-    let parts: Vec<&str> = part.split('/').map(|part| if plain(part) { "UID" } else { part }).collect();
+    let plain = |part: &str| -> String {
+        const TOKEN: &str = "kube-api-access-";
+        match part.find(TOKEN) {
+            _ if part.len() == 36 && part.matches('-').count() == 4 => "UID".to_owned(),
+            _ if part.starts_with("..2") => "..VERSION".to_owned(),
+            Some(at) => format!("{}{TOKEN}X", &part[..at]),
+            None => part.to_owned(),
+        }
+    };
+    let parts: Vec<String> = part.split('/').map(plain).collect();
     format!("{call} {}", parts.join("/"))
 }
 
@@ -201,4 +209,30 @@ fn killed_steps(cx: &mut CaseContext<'_>) -> Result<()> {
     client.delete::<ConfigMap>(&client.of("default"), NAME, None)?;
     client.delete::<Secret>(&client.of("default"), NAME, None)?;
     joined.cluster.ensure_nothing_forbidden()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_of_one_kind_are_one() {
+        let of = |path: &str| {
+            kind(&format!("mkdir /n/var/lib/kubelet/pods/4e9c1f2a-1b2c-4d5e-8f90-1a2b3c4d5e6f/{path}"))
+        };
+        for (path, expected) in [
+            ("volumes", "mkdir pods/UID/volumes"),
+            (
+                "volumes/p/kube-api-access-64zkr/..2026_11_25_17_16_45.0",
+                "mkdir pods/UID/volumes/p/kube-api-access-X/..VERSION",
+            ),
+            (
+                "plugins/wrapped_kube-api-access-abcde/ready",
+                "mkdir pods/UID/plugins/wrapped_kube-api-access-X/ready",
+            ),
+            ("volumes/s/..data_tmp", "mkdir pods/UID/volumes/s/..data_tmp"),
+        ] {
+            assert_eq!(of(path), expected);
+        }
+    }
 }

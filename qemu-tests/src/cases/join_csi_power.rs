@@ -13,10 +13,9 @@ use super::join_csi_claims::{attach, await_attachment, is_to_grow, touch};
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::csi_driver::DISKS;
 use crate::cluster::csi_here::{HANGS, STATE, VERB, state};
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::fixture::{await_pod_gone, await_pod_ready, await_ready, await_started_anew};
 use crate::cluster::flags::Settings;
 use crate::cluster::plane::Cluster;
-use crate::cluster::ready;
 use crate::cluster::second_disk::SecondDisk;
 use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
 
@@ -140,11 +139,7 @@ fn power_cut(cx: &mut CaseContext<'_>) -> Result<()> {
         let busy = status.allocated_resource_statuses.is_some_and(|all| !all.is_empty());
         (status.capacity?.get("storage")?.0 == "2Mi" && !busy).then_some(())
     })?;
-    client.wait::<Pod, _>(&client.of("default"), LIMIT_S, "the pod to run again", |all| {
-        let pod = all.get(NAME)?;
-        let mut statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
-        (ready::pod(pod) && statuses.all(|c| c.restart_count > 0)).then_some(())
-    })?;
+    await_started_anew(&cluster, NAME, LIMIT_S)?;
     await_state(&mut vm, 1, 1, 1)?;
     ensure_mounted_once(&mut vm, &uid)?;
     let kept = vm.vm()?.shell()?.must(&format!("cat {data}"))?;

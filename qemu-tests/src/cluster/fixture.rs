@@ -128,6 +128,25 @@ pub fn await_pod_ready(cluster: &Cluster, name: &str, limit_s: u64) -> Result<Po
     })
 }
 
+/// The machine ended under the pod's containers: waits until they run again. Until then the API server shows how it was
+/// before.
+///
+/// # Errors
+/// At the deadline, with what is there instead.
+pub fn await_started_anew(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> {
+    let client = cluster.client();
+    client.wait::<Pod, _>(
+        &client.of("default"),
+        limit_s,
+        &format!("{name} to have been started anew"),
+        |all| {
+            let pod = all.get(name)?;
+            let mut statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+            (ready::pod(pod) && statuses.all(|c| c.restart_count > 0)).then_some(())
+        },
+    )
+}
+
 /// Waits until a pod of namespace `default` is no longer there.
 ///
 /// # Errors

@@ -6,9 +6,10 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod};
 
 use super::five::{self, Later};
-use super::interrupted::{await_started_anew, await_terminated, ensure_last_end, unclean};
+use super::interrupted::{await_terminated, ensure_last_end, unclean};
 use super::{Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_settled, boot_id, fixture};
 use crate::case::CaseContext;
+use crate::cluster::fixture::await_started_anew;
 use crate::cluster::plane::Cluster;
 use crate::cluster::vm_node::VmNode;
 
@@ -80,7 +81,7 @@ fn panic_in_the_first_group(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     ensure_told_panic(cluster, vm, &boot)?;
     await_all_terminated(cluster, &five::FIRST)?;
     for name in ["middle", "critical"] {
-        await_started_anew(cluster, name)?;
+        await_started_anew(cluster, name, 120)?;
     }
     five::clear(cluster)?;
     await_settled(cluster)
@@ -101,7 +102,7 @@ fn cut_in_a_later_group(cluster: &Cluster, vm: &mut VmNode, name: &str) -> Resul
     if name == "critical" {
         await_terminated(cluster, name, 60)?;
     } else {
-        await_started_anew(cluster, "critical")?;
+        await_started_anew(cluster, "critical", 120)?;
     }
     five::clear(cluster)?;
     await_settled(cluster)

@@ -28,16 +28,6 @@ pub(super) fn await_terminated(cluster: &Cluster, name: &str, limit_s: u64) -> R
     })
 }
 
-/// The machine ended under the pod's containers, and they run again. Until then the API server shows how it was before.
-pub(super) fn await_started_anew(cluster: &Cluster, name: &str) -> Result<()> {
-    let client = cluster.client();
-    client.wait::<Pod, _>(&client.of("default"), 120, &format!("{name} to have been started anew"), |all| {
-        let pod = all.get(name)?;
-        let mut statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
-        (ready::pod(pod) && statuses.all(|c| c.restart_count > 0)).then_some(())
-    })
-}
-
 pub(super) fn delete(cluster: &Cluster, names: &[&str]) -> Result<()> {
     names.iter().try_for_each(|name| {
         cluster.kubectl(&["delete", "pod", name, "--wait=false"])?;

@@ -6,12 +6,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 
-use super::interrupted::{await_started_anew, delete, ensure_last_end, unclean};
+use super::interrupted::{delete, ensure_last_end, unclean};
 use super::{
     Fixture, OFF_LIMIT_S, Periods, VM, await_boot, await_lock, await_settled, boot_id,
     ensure_no_unclean_shutdown, fixture, pod, receipt, run_pods,
 };
 use crate::case::CaseContext;
+use crate::cluster::fixture::await_started_anew;
 use crate::cluster::plane::Cluster;
 use crate::say;
 
@@ -52,7 +53,7 @@ pub(super) fn watchdog(cx: &mut CaseContext<'_>) -> Result<()> {
     let said = unclean(cluster, &before)?;
     ensure!(said.contains("without a shutdown") && said.contains("a hardware watchdog"), "{said}");
     await_told(cluster)?;
-    await_started_anew(cluster, "witness")?;
+    await_started_anew(cluster, "witness", 120)?;
 
     // It says so once: the boot after this one is no work of its.
     await_lock(vm)?;

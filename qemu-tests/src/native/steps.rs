@@ -231,6 +231,8 @@ fn text_at(process: Pid, address: u64) -> Result<String> {
     Ok(String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
+// That the tracer kills is what `volumes/killed-steps` shows. A test of this package that runs its program would have cargo
+// make the program anew under the harness that is running.
 #[cfg(test)]
 mod tests {
     use super::*;

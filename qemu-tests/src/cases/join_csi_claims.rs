@@ -137,12 +137,7 @@ fn grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
     ensure!(conditions.iter().any(|c| c.type_ == "NodeResizeError"), "its conditions are {conditions:?}");
     driver.say(alone.clone());
     touch(&joined.cluster, "csi-two", "2")?;
-    client.wait::<PersistentVolumeClaim, _>(&api, 30, "the claim to be larger", |all| {
-        let status = all.get("csi")?.status.clone()?;
-        let size = status.capacity?.get("storage")?.0.clone();
-        let busy = status.allocated_resource_statuses.is_some_and(|all| !all.is_empty());
-        (size == "2Mi" && !busy && status.conditions.unwrap_or_default().is_empty()).then_some(())
-    })?;
+    await_grown(&joined.cluster, "csi", "2Mi", 30)?;
     let words = "MountVolume.NodeExpandVolume succeeded for volume \"pv-csi\" first";
     // Of the pod, and of its claim.
     await_event(joined, "FileSystemResizeSuccessful", "csi-two", words)?;
@@ -151,6 +146,18 @@ fn grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> {
     let bytes = grown.iter().filter_map(|g| g.capacity_range.map(|r| r.required_bytes)).collect::<Vec<_>>();
     ensure!(bytes == [2 << 20], "made larger: {bytes:?}");
     never_grows(joined, driver, alone)
+}
+
+/// The claim says that it is as large as this, and of nothing that is left to do.
+pub(super) fn await_grown(cluster: &Cluster, claim: &str, size: &str, limit_s: u64) -> Result<()> {
+    let client = cluster.client();
+    let api = client.of::<PersistentVolumeClaim>("default");
+    client.wait::<PersistentVolumeClaim, _>(&api, limit_s, "the claim to be larger", |all| {
+        let status = all.get(claim)?.status.clone()?;
+        let has = status.capacity?.get("storage")?.0.clone();
+        let busy = status.allocated_resource_statuses.is_some_and(|all| !all.is_empty());
+        (has == size && !busy && status.conditions.unwrap_or_default().is_empty()).then_some(())
+    })
 }
 
 /// The cluster made the volume larger and leaves the rest to the node.

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::{Value, json};
 
 use super::join_claims::{create, put_claim, put_volume};
-use super::join_csi_claims::{attach, await_attachment, is_to_grow, touch};
+use super::join_csi_claims::{attach, await_attachment, await_grown, is_to_grow, touch};
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::csi_driver::DISKS;
 use crate::cluster::csi_here::{HANGS, STATE, VERB, state};
@@ -133,12 +133,7 @@ fn power_cut(cx: &mut CaseContext<'_>) -> Result<()> {
     touch(&cluster, NAME, "1")?;
     await_state(&mut vm, 1, 1, 1)?;
     cut(&cluster, &mut vm)?;
-    let api = client.of::<PersistentVolumeClaim>("default");
-    client.wait::<PersistentVolumeClaim, _>(&api, LIMIT_S, "the claim to be larger", |all| {
-        let status = all.get(NAME)?.status.clone()?;
-        let busy = status.allocated_resource_statuses.is_some_and(|all| !all.is_empty());
-        (status.capacity?.get("storage")?.0 == "2Mi" && !busy).then_some(())
-    })?;
+    await_grown(&cluster, NAME, "2Mi", LIMIT_S)?;
     await_started_anew(&cluster, NAME, LIMIT_S)?;
     await_state(&mut vm, 1, 1, 1)?;
     ensure_mounted_once(&mut vm, &uid)?;

@@ -264,24 +264,34 @@ struct PodReceipt {
     told: bool,
 }
 
-/// The receipt says that the boot `before` ended in this way; answers what it says of pods and how long they took, seconds.
-fn whole_receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<(Vec<PodReceipt>, i64)> {
+/// What a receipt says of pods.
+struct Written {
+    pods: Vec<PodReceipt>,
+    /// When their end began, seconds of the epoch.
+    began: i64,
+    /// How long they took, seconds.
+    took: i64,
+}
+
+/// The receipt says that the boot `before` ended in this way.
+fn whole_receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<Written> {
     let text = vm.vm()?.shell()?.must("cat /var/lib/kubelet/graceful_node_shutdown_state")?;
     let of: Receipt =
         serde_json::from_str(text.trim()).with_context(|| format!("the receipt is {text:?}"))?;
     ensure!(of.boot_id == before && of.kind == kind, "not of {before}, {kind}: {text}");
     let end = of.end_time.with_context(|| format!("it has no end: {text}"))?;
-    let took = end.0.as_second() - of.start_time.0.as_second();
+    let began = of.start_time.0.as_second();
+    let took = end.0.as_second() - began;
     say::line(format!("  {kind}: pods ended and all written after {took} s"));
-    Ok((of.pods, took))
+    Ok(Written { pods: of.pods, began, took })
 }
 
 /// The same, of the pods that are not there all the time: those have ended.
-fn receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<(Vec<PodReceipt>, i64)> {
-    let (pods, took) = whole_receipt(vm, before, kind)?;
-    let (kept, pods): (Vec<_>, Vec<_>) = pods.into_iter().partition(|pod| kept::is(&pod.name));
+fn receipt(vm: &mut VmNode, before: &str, kind: &str) -> Result<Written> {
+    let written = whole_receipt(vm, before, kind)?;
+    let (kept, pods): (Vec<_>, Vec<_>) = written.pods.into_iter().partition(|pod| kept::is(&pod.name));
     ensure!(kept.len() == 2 && kept.iter().all(|pod| pod.ended), "the kept ones did not end: {kept:?}");
-    Ok((pods, took))
+    Ok(Written { pods, ..written })
 }
 
 /// It tells that this boot ended without order.
@@ -404,11 +414,11 @@ fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
     // With what the cases after this one have.
     fixture.boot(Periods::Short)?;
     let Fixture { cluster, vm, .. } = fixture;
-    let (pods, took) = receipt(vm, &before, "poweroff")?;
-    five::ensure_written((pods, took))?;
+    let written = receipt(vm, &before, "poweroff")?;
+    five::ensure_written(cluster, &written)?;
     ensure_no_unclean_shutdown(cluster, &before)?;
     ensure_order_of_units(vm)?;
-    ensure_metrics(cluster, took)?;
+    ensure_metrics(cluster, written.took)?;
     // What ended stays ended, and can be deleted; new pods run.
     five::ensure_in_order(cluster)?;
     run_pods(cluster, vec![pod("afterwards", None, 0, 2)])?;
@@ -429,7 +439,7 @@ fn reboot_unreachable(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.vm()?.reboot(OFF_LIMIT_S)?;
     let gone = asked.elapsed().as_secs_f64();
     vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
-    let (pods, took) = receipt(vm, &before, "reboot")?;
+    let Written { pods, took, .. } = receipt(vm, &before, "reboot")?;
     let untold = pods.iter().any(|pod| pod.name == "untold" && pod.ended && !pod.told);
     ensure!(untold, "{pods:?}");
     ensure!(pods.iter().any(|pod| pod.name == "unwanted" && pod.ended), "{pods:?}");

@@ -8,7 +8,7 @@ use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
-use super::{OFF_LIMIT_S, Periods, VM, await_boot, boot_id, ensure_terminated, five, whole_receipt};
+use super::{OFF_LIMIT_S, Periods, VM, Written, await_boot, boot_id, ensure_terminated, five, whole_receipt};
 use crate::built;
 use crate::case::CaseContext;
 use crate::cluster::fixture::await_ready;
@@ -111,10 +111,10 @@ pub(super) fn elsewhere(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.boot(None)?;
     await_boot(&cluster, &mut vm, &before)?;
     five::ensure_in_order(&cluster)?;
-    let (pods, took) = whole_receipt(&mut vm, &before, "poweroff")?;
+    let written = whole_receipt(&mut vm, &before, "poweroff")?;
     let (ours, theirs): (Vec<_>, Vec<_>) =
-        pods.into_iter().partition(|pod| five::NAMES.contains(&pod.name.as_str()));
-    five::ensure_written((ours, took))?;
+        written.pods.into_iter().partition(|pod| five::NAMES.contains(&pod.name.as_str()));
+    five::ensure_written(&cluster, &Written { pods: ours, ..written })?;
     ensure!(theirs.len() == 3 && theirs.iter().all(|pod| pod.ended && pod.told), "{theirs:?}");
     five::clear(&cluster)?;
     client.wait::<Pod, _>(&client.of("default"), 60, "the ended replicas to be taken away", |all| {

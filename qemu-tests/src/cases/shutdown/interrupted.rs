@@ -137,9 +137,9 @@ pub(super) fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
     await_begun_anew(cluster, &before)?;
     await_node_ready(cluster)?;
     ensure!(boot_id(cluster)? == boot, "another kernel");
-    let (mut pods, took) = receipt(vm, &boot, "soft-reboot")?;
-    pods.retain(|pod| pod.name != MIRROR);
-    five::ensure_written((pods, took))?;
+    let mut written = receipt(vm, &boot, "soft-reboot")?;
+    written.pods.retain(|pod| pod.name != MIRROR);
+    five::ensure_written(cluster, &written)?;
     ensure_no_unclean_shutdown(cluster, &boot)?;
     run_pods(cluster, vec![pod("next", None, 0, 2)])?;
     five::ensure_in_order(cluster)?;

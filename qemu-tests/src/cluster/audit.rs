@@ -125,8 +125,14 @@ const REPEATED: Duration = Duration::from_secs(20);
 /// cannot be seen.) Upstream's kubelet meets the same refusals.
 #[must_use]
 pub fn was_early(all: &[Request], at: usize) -> bool {
-    let of_pods =
-        ["configmaps", "secrets", "serviceaccounts/token", "persistentvolumeclaims", "persistentvolumes"];
+    let of_pods = [
+        "configmaps",
+        "secrets",
+        "serviceaccounts",
+        "serviceaccounts/token",
+        "persistentvolumeclaims",
+        "persistentvolumes",
+    ];
     let object = |r: &Request| {
         let (path, query) = r.uri.split_once('?').unwrap_or((&r.uri, ""));
         let field = query.split('&').find(|part| part.starts_with("fieldSelector="));
@@ -226,6 +232,7 @@ mod tests {
         assert!(was_early(&[of("secrets", "a", 1), of("secrets", "b", 30), of("secrets", "a", 2)], 0));
         assert!(was_early(&[of("secrets", "a", 1), of("secrets", "a", 30)], 0), "two pods");
         assert!(was_early(&[of("persistentvolumeclaims", "a", 1)], 0));
+        assert!(was_early(&[of("serviceaccounts", "a", 1)], 0), "of a pod that wants a certificate");
         let for_good: Vec<Request> = [1, 2, 4, 8].map(|second| of("secrets", "a", second)).into();
         assert!(!was_early(&for_good, 0), "refused for good");
         assert!(!was_early(&[of("nodes", "a", 1)], 0));

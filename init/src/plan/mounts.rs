@@ -74,7 +74,9 @@ pub fn var_layout() -> Vec<Step> {
 }
 
 /// journald writes to /var/log/journal from its start instead of to /run first, which has to be copied: the flag
-/// that `journalctl --flush` leaves (systemd-journald.service(8)).
+/// that `journalctl --flush` leaves (systemd-journald.service(8)). systemd-journal-flush.service is not in the image: /var
+/// is there before journald and stays until after it, and the end of that service would take the flag away at a
+/// soft-reboot, after which the journal is in /run and lost with the machine.
 #[must_use]
 pub fn journal_is_on_disk() -> Step {
     Step::WriteFile { path: "/run/systemd/journal/flushed".into(), mode: 0o644, content: Vec::new() }

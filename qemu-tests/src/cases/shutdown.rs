@@ -325,8 +325,9 @@ fn boot_id(cluster: &Cluster) -> Result<String> {
     Ok(node.status.and_then(|s| s.node_info).context("no nodeInfo")?.boot_id)
 }
 
-/// The last boot: all was told and written, then the agent stopped, then containerd, then the network.
-fn ensure_order_of_units(vm: &mut VmNode) -> Result<()> {
+/// What journald wrote to the disk of this boot (`-b 0`) or an earlier one: all was told and written, then the agent
+/// stopped, then containerd, then the network.
+fn ensure_order_of_units(vm: &mut VmNode, boot: &str) -> Result<()> {
     const ORDER: [&str; 6] = [
         "the machine may stop",
         "Stopping orlop-agent",
@@ -336,7 +337,7 @@ fn ensure_order_of_units(vm: &mut VmNode) -> Result<()> {
         "Stopping systemd-networkd.service",
     ];
     let wanted = ORDER.join("|");
-    let journal = format!("journalctl -b -1 -o cat --no-pager | grep -E '{wanted}'");
+    let journal = format!("journalctl -D /var/log/journal -b {boot} -o cat --no-pager | grep -E '{wanted}'");
     let journal = vm.vm()?.shell()?.must(&journal)?;
     let at = |what: &str| journal.lines().position(|line| line.contains(what));
     let places: Option<Vec<usize>> = ORDER.into_iter().map(at).collect();
@@ -417,7 +418,7 @@ fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
     let written = receipt(vm, &before, "poweroff")?;
     five::ensure_written(cluster, &written)?;
     ensure_no_unclean_shutdown(cluster, &before)?;
-    ensure_order_of_units(vm)?;
+    ensure_order_of_units(vm, "-1")?;
     ensure_metrics(cluster, written.took)?;
     // What ended stays ended, and can be deleted; new pods run.
     five::ensure_in_order(cluster)?;

@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde_json::json;
 
 use super::{
-    Fixture, Periods, VM, await_lock, await_settled, boot_id, ensure_no_unclean_shutdown, ensure_terminated,
-    five, fixture, is_unclean, pod, receipt, run_pods,
+    Fixture, Periods, VM, await_lock, await_settled, boot_id, ensure_no_unclean_shutdown,
+    ensure_order_of_units, ensure_terminated, five, fixture, is_unclean, pod, receipt, run_pods,
 };
 use crate::case::CaseContext;
 use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready};
@@ -141,6 +141,11 @@ pub(super) fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
     written.pods.retain(|pod| pod.name != MIRROR);
     five::ensure_written(cluster, &written)?;
     ensure_no_unclean_shutdown(cluster, &boot)?;
+    ensure_order_of_units(vm, "0")?;
+    // The journal of the new userspace is on the disk, too, not in memory.
+    vm.vm()?.shell()?.must(
+        "journalctl -D /var/log/journal -q --no-pager _PID=$(systemctl show -P MainPID orlop-agent.service) | grep -q .",
+    )?;
     run_pods(cluster, vec![pod("next", None, 0, 2)])?;
     five::ensure_in_order(cluster)?;
     five::clear(cluster)?;

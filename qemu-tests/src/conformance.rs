@@ -10,6 +10,7 @@
 
 pub mod images;
 pub mod lines;
+pub mod login;
 pub mod node;
 pub mod report;
 pub mod skips;
@@ -22,11 +23,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use serde_json::json;
 
+use self::login::Login;
 use crate::built;
 use crate::case::human;
 use crate::cluster::fixture::{await_ready, await_serving};
-use crate::cluster::flags::{ADDRESS, Settings};
+use crate::cluster::flags::{ADDRESS, LOG_STREAMS_GATE, Settings};
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
 use crate::cluster::programs::{self, Suite};
@@ -58,6 +61,9 @@ pub struct Options {
     /// The suite of the node itself (e2e_node), which runs on a booted VM, one test after the other.
     #[arg(long, conflicts_with_all = ["upstream", "vm", "procs"])]
     pub node: bool,
+    /// Lets tests log in to the node over SSH: a pod there takes the suite's key.
+    #[arg(long, conflicts_with = "node")]
+    pub ssh: bool,
     /// Tests at once.
     #[arg(long, default_value_t = 4)]
     pub procs: u8,
@@ -81,7 +87,7 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
     let suite = programs::suite(run)?;
     let artefacts = artefacts(run)?;
     let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
-    let mut cluster = Cluster::start(run, &artefacts, Settings::default())?;
+    let mut cluster = Cluster::start(run, &artefacts, Settings { log_streams: true, ..Settings::default() })?;
     let (mut vm, mut native) = (None, None);
     if options.vm {
         let mut plugged = plugged(&mut cluster, &artefacts, &suite, &wanted)?;
@@ -96,12 +102,13 @@ pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
         native = Some(node);
     }
     await_serving(&cluster, NODE, 60)?;
+    let login = options.ssh.then(|| Login::offer(&cluster, &artefacts, NODE)).transpose()?;
     let kubelet = if options.upstream { "upstream kubelet" } else { "agent" };
     say::line(format!("{kubelet}, tests that match {}, {} at once", options.focus, options.procs));
     skips::say(&listed);
     let start = Instant::now();
     let skipped: Vec<&str> = listed.iter().map(|s| s.skip.as_str()).collect();
-    let mut command = command(&suite, &cluster, &artefacts, options, &skipped)?;
+    let mut command = command(&suite, &cluster, &artefacts, options, (&skipped, login.as_ref()))?;
     let ended = watch(run, &mut command, &artefacts.join("e2e.log"))?;
     let report = fs::read(artefacts.join("report.json")).with_context(|| {
         format!("the suite left no report ({ended}): see {}/e2e.log", artefacts.display())
@@ -135,6 +142,7 @@ fn plugged(cluster: &mut Cluster, artefacts: &Path, suite: &Suite, wanted: &str)
     registry::serve_in(cluster.pid()?, PORT, &dir)?;
     let mut vm = VmNode::plug(cluster, artefacts, NODE)?;
     vm.give_memory(MEMORY_MIB);
+    vm.configure("featureGates", json!({LOG_STREAMS_GATE: true}));
     vm.mirror(images::REGISTRY, &format!("http://{ADDRESS}:{PORT}"));
     Ok(vm)
 }
@@ -154,10 +162,14 @@ fn command(
     cluster: &Cluster,
     artefacts: &Path,
     options: &Options,
-    listed: &[&str],
+    (listed, login): (&[&str], Option<&Login>),
 ) -> Result<Command> {
     let mut command = Command::new("nsenter");
-    command.arg(format!("--target={}", cluster.pid()?)).args(["--net", "--"]).arg(&suite.ginkgo);
+    command.arg(format!("--target={}", cluster.pid()?)).args(["--net", "--"]);
+    if let Some(login) = login {
+        login.lead(&mut command);
+    }
+    command.arg(&suite.ginkgo);
     command.args([
         "-v",
         "--no-color",

@@ -376,6 +376,12 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         self.desired.clone()
     }
 
+    /// Who is told what happens to pods.
+    #[must_use]
+    pub fn outlets(&self) -> Outlets {
+        self.outlets.clone()
+    }
+
     /// All pods' statuses.
     #[must_use]
     pub fn statuses(&self) -> StatusStore {

@@ -262,6 +262,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         kubepods,
         metrics,
         csi: csi_drivers,
+        outlets: node.outlets(),
         board: board.clone(),
     };
     let resources =

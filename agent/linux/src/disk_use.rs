@@ -52,7 +52,7 @@ pub fn volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
         (true, Some((all, free))) => Taken { at, bytes: fs.used_bytes, inodes: all.saturating_sub(free) },
         _ => tree(path, at, ENTRIES_MAX)?,
     };
-    Ok(VolumeUse { filesystem: Some(fs), taken: Some(taken) })
+    Ok(VolumeUse { filesystem: Some(fs), taken: Some(taken), abnormal: None })
 }
 
 /// A tree with its top.

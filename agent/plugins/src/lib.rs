@@ -11,7 +11,9 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_core::csi::request::{Access, Amounts, Capabilities, Capability, Expand, Publish, Stage, Usage};
+use agent_core::csi::request::{
+    Access, Amounts, Both, Capabilities, Capability, Condition, Expand, Publish, Stage, Usage,
+};
 use agent_core::csi::{NodeInfo, PluginInfo};
 use hyper_util::rt::TokioIo;
 use orlop_proto::csi::v1::node_client::NodeClient;
@@ -186,6 +188,7 @@ async fn ask_capabilities(
             node_service_capability::rpc::Type::SingleNodeMultiWriter => found.tells_writers = true,
             node_service_capability::rpc::Type::ExpandVolume => found.expands = true,
             node_service_capability::rpc::Type::GetVolumeStats => found.measures = true,
+            node_service_capability::rpc::Type::VolumeCondition => found.tells_condition = true,
             _ => {}
         }
     }
@@ -257,13 +260,14 @@ pub async fn expand(endpoint: &Path, volume: &Expand) -> Result<(), PluginError>
     within("NodeExpandVolume", endpoint, CSI_MAX, asked).await.map(drop)
 }
 
-/// Asks a CSI driver how full the volume is that it published at `path`; `None`: it says of no volume.
+/// Asks a CSI driver how full the volume is that it published at `path`, and how it is; `None`: it says of no volume.
 ///
 /// # Errors
 /// It does not answer, or with an error.
 pub async fn usage(endpoint: &Path, handle: &str, path: &Path) -> Result<Option<Usage>, PluginError> {
     let mut client = NodeClient::new(dial(endpoint).await?);
-    if !ask_capabilities(&mut client, endpoint).await?.measures {
+    let can = ask_capabilities(&mut client, endpoint).await?;
+    if !can.measures {
         return Ok(None);
     }
     let asked = client.node_get_volume_stats(NodeGetVolumeStatsRequest {
@@ -271,11 +275,14 @@ pub async fn usage(endpoint: &Path, handle: &str, path: &Path) -> Result<Option<
         volume_path: path.display().to_string(),
         staging_target_path: String::new(),
     });
-    let all = within("NodeGetVolumeStats", endpoint, CSI_MAX, asked).await?.usage;
-    let mut found = Usage::default();
+    let answer = within("NodeGetVolumeStats", endpoint, CSI_MAX, asked).await?;
+    let condition = answer.volume_condition.unwrap_or_default();
+    let condition = Condition { abnormal: condition.abnormal, message: condition.message };
+    let mut found = Both::default();
+    let any = !answer.usage.is_empty();
     // A driver that says less than nothing says nothing.
     let amount = |says: i64| u64::try_from(says).unwrap_or_default();
-    for says in all {
+    for says in answer.usage {
         let amounts =
             Amounts { available: amount(says.available), total: amount(says.total), used: amount(says.used) };
         match says.unit() {
@@ -284,7 +291,7 @@ pub async fn usage(endpoint: &Path, handle: &str, path: &Path) -> Result<Option<
             volume_usage::Unit::Unknown => {}
         }
     }
-    Ok(Some(found))
+    Ok(Some(Usage { amounts: any.then_some(found), condition: can.tells_condition.then_some(condition) }))
 }
 
 /// Has a volume published.

@@ -208,15 +208,32 @@ fn never_grows(joined: &Joined, driver: &CsiDriver, alone: &Says) -> Result<()> 
     Ok(())
 }
 
-/// The summary tells what the driver says of the pod's volume.
-fn is_measured(joined: &Joined, name: &str) -> Result<()> {
+/// What the summary tells of the pod's volume.
+fn summary(joined: &Joined, name: &str) -> Result<Value> {
     let text = joined.cluster.client().raw("/api/v1/nodes/first/proxy/stats/summary")?;
     let all: Value = serde_json::from_str(&text)?;
     let pods = all["pods"].as_array().context("no pods")?;
     let pod = pods.iter().find(|p| p["podRef"]["name"] == name).with_context(|| format!("no {name}"))?;
     let volumes = pod["volume"].as_array().context("no volumes")?;
     let of = json!({"name": "csi", "namespace": "default"});
-    let found = volumes.iter().find(|v| v["pvcRef"] == of).with_context(|| format!("{volumes:?}"))?;
+    volumes.iter().find(|v| v["pvcRef"] == of).cloned().with_context(|| format!("{volumes:?}"))
+}
+
+/// Something is wrong with the pod's volume: the summary, a metric and an event say so.
+fn ensure_ill(joined: &Joined, name: &str) -> Result<()> {
+    let found = summary(joined, name)?;
+    ensure!(found["volumeHealthStats"] == json!({"abnormal": true}), "{found}");
+    let metrics = joined.cluster.client().raw("/api/v1/nodes/first/proxy/metrics")?;
+    let line =
+        "kubelet_volume_stats_health_status_abnormal{namespace=\"default\",persistentvolumeclaim=\"csi\"} 1";
+    ensure!(metrics.lines().any(|l| l == line), "/metrics has no line {line:?}");
+    await_event(joined, "VolumeConditionAbnormal", name, "Volume data: a disk of it is gone")
+}
+
+/// The summary tells what the driver says of the pod's volume.
+fn is_measured(joined: &Joined, name: &str) -> Result<()> {
+    let found = summary(joined, name)?;
+    ensure!(found["volumeHealthStats"] == json!({"abnormal": false}), "{found}");
     let figures = ["capacityBytes", "usedBytes", "inodes", "inodesUsed"].map(|key| found[key].as_i64());
     let expected = [CAPACITY, CAPACITY / 10, CAPACITY, CAPACITY / 10].map(Some);
     ensure!(figures == expected, "{figures:?} and not {expected:?}");
@@ -226,6 +243,7 @@ fn is_measured(joined: &Joined, name: &str) -> Result<()> {
         (format!("kubelet_volume_stats_capacity_bytes{claim}"), CAPACITY),
         (format!("kubelet_volume_stats_available_bytes{claim}"), CAPACITY / 10 * 9),
         (format!("kubelet_volume_stats_used_bytes{claim}"), CAPACITY / 10),
+        (format!("kubelet_volume_stats_health_status_abnormal{claim}"), 0),
         (format!("kubelet_volume_stats_inodes{claim}"), CAPACITY),
         (format!("kubelet_volume_stats_inodes_free{claim}"), CAPACITY / 10 * 9),
         (format!("kubelet_volume_stats_inodes_used{claim}"), CAPACITY / 10),
@@ -337,6 +355,9 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(left == [target(&uid(&two)?, "csi")], "published at {left:?}");
     ensure!(driver.staged().now.len() == 1, "no longer staged under a pod");
     await_in_use(joined, UNIQUE, true)?;
+    // This agent has not asked yet.
+    driver.say(Says { ill: Some("a disk of it is gone".to_owned()), ..alone.clone() });
+    ensure_ill(joined, "csi-two")?;
 
     // A driver that does not let go keeps no pod back, and the volume in use until it does, also under another agent.
     driver.say(Says { refuses_unstage: Some("still busy".to_owned()), ..alone.clone() });

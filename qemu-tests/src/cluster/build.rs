@@ -61,6 +61,7 @@ const SUITE: Module = Module {
         include_str!("../../conformance/go.sum"),
         include_str!("../../conformance/cmd/curl/main.go"),
         include_str!("../../conformance/cmd/pause/main.go"),
+        include_str!("../../conformance/cmd/sshd/main.go"),
     ],
 };
 
@@ -87,6 +88,8 @@ pub enum Target {
     NoNewPrivs,
     /// Stays until it is told to end.
     Pause,
+    /// How the suite logs in to a node.
+    Sshd,
 }
 
 impl Target {
@@ -104,6 +107,7 @@ impl Target {
             Target::Curl => "curl",
             Target::NoNewPrivs => "nonewprivs",
             Target::Pause => "pause",
+            Target::Sshd => "sshd",
         }
     }
 
@@ -119,6 +123,7 @@ impl Target {
             Target::Curl => "./cmd/curl",
             Target::NoNewPrivs => "k8s.io/kubernetes/test/images/nonewprivs",
             Target::Pause => "./cmd/pause",
+            Target::Sshd => "./cmd/sshd",
         }
     }
 

@@ -21,8 +21,8 @@ use orlop_proto::csi::v1::{
     NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
     NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
     NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeCapability, VolumeUsage,
-    node_service_capability,
+    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeCapability, VolumeCondition,
+    VolumeUsage, node_service_capability,
 };
 use orlop_proto::plugin_registration::registration_server::{Registration, RegistrationServer};
 use orlop_proto::plugin_registration::{
@@ -64,6 +64,8 @@ pub struct Says {
     pub refuses: Option<String>,
     /// It stages volumes, makes them larger, measures them, and tells one writer from several.
     pub stages: bool,
+    /// It says that something is wrong with its volumes, and what.
+    pub ill: Option<String>,
     /// It makes nothing larger, and says why.
     pub refuses_growth: Option<(Code, String)>,
     /// It stages nothing, and says why.
@@ -237,6 +239,7 @@ impl Node for Service {
                 Type::SingleNodeMultiWriter,
                 Type::ExpandVolume,
                 Type::GetVolumeStats,
+                Type::VolumeCondition,
             ]
         } else {
             Vec::new()
@@ -263,7 +266,12 @@ impl Node for Service {
             used: CAPACITY / 10,
             unit: unit.into(),
         };
-        Ok(Response::new(NodeGetVolumeStatsResponse { usage: vec![usage(Unit::Bytes), usage(Unit::Inodes)] }))
+        let ill = self.says().ill;
+        let condition = VolumeCondition { abnormal: ill.is_some(), message: ill.unwrap_or_default() };
+        Ok(Response::new(NodeGetVolumeStatsResponse {
+            usage: vec![usage(Unit::Bytes), usage(Unit::Inodes)],
+            volume_condition: Some(condition),
+        }))
     }
 
     async fn node_expand_volume(

@@ -37,7 +37,12 @@ pub struct Settings {
     pub service_account_tokens: bool,
     /// ClusterTrustBundles and PodCertificateRequests are served, and pods may use them.
     pub pod_certificates: bool,
+    /// One stream of a container's log can be asked for: alpha, and off, in this release.
+    pub log_streams: bool,
 }
+
+/// Gate of API server and kubelet for single streams of logs.
+pub const LOG_STREAMS_GATE: &str = "PodLogsQuerySplitStreams";
 
 /// Gates of API server and kubelet for certificates of pods: beta, and off, in this release.
 pub const CERTIFICATE_GATES: &str =
@@ -51,6 +56,7 @@ impl Default for Settings {
             node_monitor_grace: Duration::from_secs(50),
             service_account_tokens: true,
             pod_certificates: false,
+            log_streams: false,
         }
     }
 }
@@ -146,6 +152,9 @@ pub fn apiserver(files: &Files<'_>, settings: Settings) -> Vec<String> {
     ];
     if !settings.service_account_tokens {
         flags.push(flag("disable-admission-plugins", "ServiceAccount"));
+    }
+    if settings.log_streams {
+        flags.push(flag("feature-gates", format_args!("{LOG_STREAMS_GATE}=true")));
     }
     if settings.pod_certificates {
         flags.push(flag("feature-gates", CERTIFICATE_GATES));

@@ -45,7 +45,7 @@ pub fn kubelet_configuration() -> String {
          clientCAFile: /var/lib/kubelet/ca.crt\n\
          authorization:\n  mode: Webhook\n\
          imageGCHighThresholdPercent: 100\n\
-         featureGates:\n  PodLogsQuerySplitStreams: true\n\
+         featureGates:\n  PodLogsQuerySplitStreams: true\n  CSIVolumeHealth: true\n\
          evictionHard:\n  memory.available: 50Mi\n  nodefs.available: 1%\n  nodefs.inodesFree: 1%\n  \
          imagefs.available: 1%\n  imagefs.inodesFree: 1%\n",
         config::kubelet()

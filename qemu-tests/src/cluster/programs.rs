@@ -125,7 +125,7 @@ pub struct Suite {
 /// The build's.
 pub fn suite(run: &Arc<Run>) -> Result<Suite> {
     let runs = [Target::EndToEnd, Target::Ginkgo];
-    let images = [Target::Agnhost, Target::Curl, Target::NoNewPrivs, Target::Pause];
+    let images = [Target::Agnhost, Target::Curl, Target::NoNewPrivs, Target::Pause, Target::Sshd];
     let own = own_dir().filter(|d| runs.iter().all(|t| d.join(t.program()).is_file()));
     let wanted: Vec<Target> = images.into_iter().chain(runs.into_iter().filter(|_| own.is_none())).collect();
     let built = build::programs(run, &cache(), &wanted)?;

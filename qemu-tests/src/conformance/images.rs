@@ -22,6 +22,8 @@ use crate::run::Run;
 
 /// Whose images are served.
 pub const REGISTRY: &str = "registry.k8s.io";
+/// What lets the suite log in to a node, and its tag.
+pub const LOGIN: (&str, &str) = ("orlop/sshd", "1");
 /// The image that the suite's own registry (a pod of agnhost) serves, and its tag there.
 const INNER: (&str, &str) = ("pause", "testing");
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -111,6 +113,13 @@ impl Trees<'_> {
         let nnp =
             self.layer(|tree| self.program(Target::NoNewPrivs, &tree.join("usr/local/bin/nnp"), 0o4755))?;
         let nginx = self.layer(nginx)?;
+        let login = self.layer(|tree| self.program(Target::Sshd, &tree.join("sshd"), 0o755))?;
+        self.blobs.image(
+            LOGIN.0,
+            LOGIN.1,
+            &json!({"Entrypoint": ["/sshd"]}),
+            std::slice::from_ref(&login),
+        )?;
         let mut made = 0;
         for (name, tag) in parse(list) {
             let Some(recipe) = recipe(name) else { continue };
@@ -252,7 +261,7 @@ mod tests {
         let suite = Suite { e2e: dir.join("x"), ginkgo: dir.join("x"), images: dir.join("programs") };
         fs::create_dir_all(&suite.images).unwrap();
         fs::create_dir_all(dir.join("registry")).unwrap();
-        for target in [Target::Agnhost, Target::Curl, Target::NoNewPrivs, Target::Pause] {
+        for target in [Target::Agnhost, Target::Curl, Target::NoNewPrivs, Target::Pause, Target::Sshd] {
             fs::write(suite.images.join(target.program()), "a program").unwrap();
         }
         let (at, tree) = (dir.join("registry"), dir.join("inner"));

@@ -20,6 +20,8 @@ pub struct Capabilities {
     pub expands: bool,
     /// It says how full volumes are (`GET_VOLUME_STATS`).
     pub measures: bool,
+    /// It says whether volumes are well (`VOLUME_CONDITION`).
+    pub tells_condition: bool,
 }
 
 /// Who may use a volume at once, as drivers know it.
@@ -153,13 +155,34 @@ impl fmt::Debug for Expand {
     }
 }
 
-/// What a volume takes, and what it has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Feature gate of what drivers say of their volumes' condition (KEP-1432): alpha, off unless set.
+pub const HEALTH_GATE: &str = "CSIVolumeHealth";
+
+/// What a volume takes, what it has, and how it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// Of its bytes; `None` from a driver that says nothing of either.
+    pub amounts: Option<Both>,
+    /// How it is; `None` from a driver that does not say so.
+    pub condition: Option<Condition>,
+}
+
+/// Amounts of bytes and of inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Both {
     /// Of its bytes.
     pub bytes: Amounts,
     /// Of its inodes.
     pub inodes: Amounts,
+}
+
+/// Whether a volume is well, as its driver sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// It is not.
+    pub abnormal: bool,
+    /// How it is, for people.
+    pub message: String,
 }
 
 /// What there is of something. What a driver does not say is 0, as upstream has it.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::csi::request::Usage;
+use crate::csi::request::{Both, Usage};
 use crate::time::Wall;
 
 /// A whole file system.
@@ -98,13 +98,16 @@ pub struct VolumeUse {
     pub filesystem: Option<Filesystem>,
     /// What is in it.
     pub taken: Option<Taken>,
+    /// Whether its driver says that something is wrong with it.
+    pub abnormal: Option<bool>,
 }
 
 impl VolumeUse {
     /// What a driver says of a volume.
     #[must_use]
     pub fn told(usage: &Usage, at: Wall) -> VolumeUse {
-        let Usage { bytes, inodes } = usage;
+        // A driver that tells of the condition alone says nothing of sizes, which upstream shows as 0.
+        let Both { bytes, inodes } = usage.amounts.unwrap_or_default();
         let filesystem = Filesystem {
             at,
             available_bytes: bytes.available,
@@ -114,7 +117,8 @@ impl VolumeUse {
             inodes_free: Some(inodes.available),
         };
         let taken = Taken { at, bytes: bytes.used, inodes: inodes.used };
-        VolumeUse { filesystem: Some(filesystem), taken: Some(taken) }
+        let abnormal = usage.condition.as_ref().map(|condition| condition.abnormal);
+        VolumeUse { filesystem: Some(filesystem), taken: Some(taken), abnormal }
     }
 }
 

@@ -4,6 +4,7 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 
+use crate::runtime::PodKey;
 use crate::time::Wall;
 use crate::types::{pod, time};
 use crate::volume::plan::plugin_of;
@@ -24,6 +25,15 @@ pub struct Shown {
     pub containers: Vec<ShownContainer>,
     /// Volumes that the node made, and those of claims.
     pub volumes: Vec<ShownVolume>,
+}
+
+impl Shown {
+    /// Which pod it is.
+    #[must_use]
+    pub fn key(&self) -> PodKey {
+        let (namespace, name) = (self.namespace.as_str().into(), self.name.as_str().into());
+        PodKey { namespace, name, uid: self.uid.as_str().into() }
+    }
 }
 
 /// A container that runs.

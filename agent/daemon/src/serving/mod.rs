@@ -21,8 +21,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use agent_apiserver::ApiClient;
+use agent_core::csi::request::HEALTH_GATE;
 use agent_core::declared_features::WEBSOCKETS;
 use agent_core::drivers::{Checkpoints, Exec, Runtime, Statistics as RuntimeStatistics, Streaming};
+use agent_core::pod_worker::{ContainerList, EventFact, EventKind};
+use agent_core::runtime::PodKey;
 use agent_core::server_policy::AccessPolicy;
 use agent_linux::directory_hints::DirectoryHints;
 use agent_server::api::{Api, Paths, Streams};
@@ -45,11 +48,12 @@ use crate::cluster::plan;
 use crate::csi::Csi;
 use crate::manager::DesiredPods;
 use crate::metrics::Metrics;
+use crate::outlets::Outlets;
 use crate::pod_dirs::chain;
 use crate::status::StatusStore;
 
 use files::Authorities;
-use statistics::{Place, Statistics};
+use statistics::{Alarm, Place, Statistics};
 use view::{About, NodeView};
 
 /// The node's views that the API shows.
@@ -68,6 +72,8 @@ pub struct Views {
     pub metrics: Metrics,
     /// CSI drivers, which tell of their volumes.
     pub csi: Csi,
+    /// Who is told of volumes with which something is wrong.
+    pub outlets: Outlets,
     /// Where trouble with the certificate is shown.
     pub board: Board,
 }
@@ -112,7 +118,7 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
     let place = Place::new(settings, node_name, views.kubepods.clone(), tasks.now().wall);
     let patience = (kubelet.volume_stats_agg_period, statistics::WAIT);
     let statistics = Statistics::new(place, patience, (runtime.clone(), images), tasks.clone())
-        .with_drivers(views.csi.clone());
+        .with_drivers(views.csi.clone(), alarm(kubelet, views.outlets.clone()));
     let view = NodeView::new((views, process), runtime, about, hints, statistics, tasks.clone());
     let view = Arc::new(view);
     let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;
@@ -129,6 +135,26 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
         serve_https(settings, node_name, client, view, (address, certificate), tasks).await?;
     }
     Ok(())
+}
+
+/// Makes an event of it when a driver says that something is wrong with a volume, where the feature is on.
+fn alarm(kubelet: &KubeletConfiguration, outlets: Outlets) -> Option<Alarm> {
+    FeatureGates::of(kubelet).enabled(HEALTH_GATE).then(|| {
+        let tell = move |pod: &PodKey, message| {
+            outlets.event(
+                pod,
+                &EventFact {
+                    kind: EventKind::Warning,
+                    reason: "VolumeConditionAbnormal",
+                    message,
+                    container: None,
+                    list: ContainerList::default(),
+                    claim: None,
+                },
+            );
+        };
+        Arc::new(tell) as Alarm
+    })
 }
 
 /// Whether there is to be an HTTPS API.

@@ -35,7 +35,7 @@ use crate::pod_dirs::chain;
 use layers::{Layers, Told};
 use volumes::{VolumeUses, Way};
 
-pub(super) use volumes::WAIT;
+pub(super) use volumes::{Alarm, WAIT};
 
 const STOPPED: &str = "the node is being stopped";
 
@@ -121,9 +121,10 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         }
     }
 
-    /// Asks the node's CSI drivers of their volumes, too.
-    pub(super) fn with_drivers(self, csi: Csi) -> Statistics<R> {
-        Statistics { csi, ..self }
+    /// Asks the node's CSI drivers of their volumes, too, and of how those are if somebody wants to know.
+    pub(super) fn with_drivers(self, csi: Csi, alarm: Option<Alarm>) -> Statistics<R> {
+        let told = self.told.with_alarm(alarm);
+        Statistics { csi, told, ..self }
     }
 
     /// `/metrics/resource`.
@@ -253,14 +254,14 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
 
     /// Volumes of pods whose drivers are registered.
     fn of_drivers(&self, shown: &[Shown]) -> BTreeMap<(String, String), Way> {
-        let is_shown = |pod: &str| shown.iter().any(|s| s.uid == pod && !s.containers.is_empty());
-        let all = self.csi.volumes.all_published().into_iter();
+        let runs = |pod: &str| shown.iter().find(|s| s.uid == pod && !s.containers.is_empty());
         let way = |(target, of): (String, Published)| {
+            let pod = runs(of.pod.as_str())?.key();
             let endpoint = self.csi.registered.endpoint(&of.key.driver)?;
-            let way = Way::Ask { endpoint, handle: of.key.handle, target: PathBuf::from(target) };
+            let way = Way::Ask { endpoint, handle: of.key.handle, target: PathBuf::from(target), pod };
             Some(((of.pod.to_string(), of.name), way))
         };
-        all.filter(|(_, of)| is_shown(of.pod.as_str())).filter_map(way).collect()
+        self.csi.volumes.all_published().into_iter().filter_map(way).collect()
     }
 
     /// Layers are among the runtime's figures of containers, which may have been asked for already.

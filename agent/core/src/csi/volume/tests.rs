@@ -5,8 +5,14 @@ use serde_json::Value;
 use super::*;
 use crate::time::Wall;
 
-const ALL: Capabilities =
-    Capabilities { stages: true, gives_groups: true, tells_writers: false, expands: true, measures: true };
+const ALL: Capabilities = Capabilities {
+    stages: true,
+    gives_groups: true,
+    tells_writers: false,
+    expands: true,
+    measures: true,
+    tells_condition: false,
+};
 
 fn inline(source: Value) -> CsiVolume {
     let p: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},

@@ -187,6 +187,14 @@ pub(super) struct VolumeStats {
     pub(super) name: String,
     #[serde(rename = "pvcRef", skip_serializing_if = "Option::is_none")]
     pub(super) pvc_ref: Option<PvcRef>,
+    #[serde(rename = "volumeHealthStats", skip_serializing_if = "Option::is_none")]
+    pub(super) volume_health_stats: Option<VolumeHealthStats>,
+}
+
+/// `VolumeHealthStats`.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct VolumeHealthStats {
+    pub(super) abnormal: bool,
 }
 
 /// `PVCReference`.

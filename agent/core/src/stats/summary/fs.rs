@@ -1,6 +1,6 @@
 //! File systems in the document: whose use on which of them. Upstream: pkg/kubelet/stats/helper.go.
 
-use super::document::{ContainerStats, FsStats, PvcRef, RuntimeStats, VolumeStats};
+use super::document::{ContainerStats, FsStats, PvcRef, RuntimeStats, VolumeHealthStats, VolumeStats};
 use crate::stats::disk::{Filesystem, Layer, Measured, Taken};
 use crate::stats::{Shown, ShownVolume};
 use crate::time::Wall;
@@ -58,12 +58,13 @@ pub(super) fn volumes(shown: &Shown, measured: &Measured) -> Vec<VolumeStats> {
             (None, Some(fs)) => size(fs.at, Some(fs)),
             (None, None) => return None,
         };
-        Some((fs, name.clone()))
+        let health = found.abnormal.map(|abnormal| VolumeHealthStats { abnormal });
+        Some((fs, name.clone(), health))
     };
     let claim = |name: &String| PvcRef { name: name.clone(), namespace: shown.namespace.clone() };
     let told = |v: &ShownVolume| {
-        let (fs, name) = volume(&v.name)?;
-        Some(VolumeStats { fs, name, pvc_ref: v.claim.as_ref().map(claim) })
+        let (fs, name, volume_health_stats) = volume(&v.name)?;
+        Some(VolumeStats { fs, name, pvc_ref: v.claim.as_ref().map(claim), volume_health_stats })
     };
     shown.volumes.iter().filter_map(told).collect()
 }

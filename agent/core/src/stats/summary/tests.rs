@@ -100,7 +100,11 @@ fn measured() -> Measured {
         used_bytes: Some(used),
         inodes_used: Some(9),
     };
-    let volume = |bytes| VolumeUse { filesystem: Some(fs), taken: Some(taken(bytes)) };
+    let volume = |bytes| VolumeUse {
+        filesystem: Some(fs),
+        taken: Some(taken(bytes)),
+        abnormal: (bytes == 16).then_some(true),
+    };
     Measured {
         root: Some(fs),
         images: Some(layer(77)),

@@ -11,11 +11,16 @@ use agent_core::stats::exposition::{Exposition, Kind};
 
 type Amount = fn(&VolumeUse) -> Option<u64>;
 
-const FAMILIES: [(&str, &str, Amount); 6] = [
+const FAMILIES: [(&str, &str, Amount); 7] = [
     ("available_bytes", "Bytes that may still be taken of the claim's volume.", |v| {
         Some(v.filesystem?.available_bytes)
     }),
     ("capacity_bytes", "Size of the claim's volume, bytes.", |v| Some(v.filesystem?.capacity_bytes)),
+    (
+        "health_status_abnormal",
+        "1 if the driver says that something is wrong with the claim's volume, else 0.",
+        |v| v.abnormal.map(u64::from),
+    ),
     ("inodes", "Inodes of the claim's volume.", |v| v.filesystem?.inodes),
     ("inodes_free", "Inodes that may still be taken of the claim's volume.", |v| v.filesystem?.inodes_free),
     ("inodes_used", "Inodes that are taken of the claim's volume.", |v| Some(v.taken?.inodes)),
@@ -46,7 +51,7 @@ pub(super) fn text(shown: &[Shown], uses: &BTreeMap<(String, String), VolumeUse>
 
 #[cfg(test)]
 mod tests {
-    use agent_core::csi::request::{Amounts, Usage};
+    use agent_core::csi::request::{Amounts, Both, Condition, Usage};
     use agent_core::stats::ShownVolume;
     use agent_core::time::Wall;
 
@@ -75,10 +80,11 @@ mod tests {
             pod("u1", &[("a", Some("c")), ("e", None), ("n", Some("none"))]),
             pod("u2", &[("b", Some("c"))]),
         ];
-        let usage = Usage {
+        let amounts = Both {
             bytes: Amounts { available: 6, total: 10, used: 4 },
             inodes: Amounts { available: 2, total: 5, used: 3 },
         };
+        let usage = Usage { amounts: Some(amounts), condition: Some(Condition::default()) };
         let found = VolumeUse::told(&usage, Wall(0));
         let key = |uid: &str, name: &str| (uid.to_owned(), name.to_owned());
         let uses = [(key("u1", "a"), found), (key("u2", "b"), found), (key("u1", "e"), found)].into();
@@ -88,15 +94,19 @@ mod tests {
         let expected = [
             ("available_bytes", 6),
             ("capacity_bytes", 10),
+            ("health_status_abnormal", 0),
             ("inodes", 5),
             ("inodes_free", 2),
             ("inodes_used", 3),
             ("used_bytes", 4),
         ];
         assert_eq!(samples, expected.map(|(name, n)| format!("kubelet_volume_stats_{name}{of} {n}")));
-        let bytes_alone = VolumeUse { filesystem: None, ..found };
+        let bytes_alone = VolumeUse { filesystem: None, abnormal: None, ..found };
         let told = text(&pods, &[(key("u1", "a"), bytes_alone)].into());
-        assert!(told.contains("_used_bytes{") && !told.contains("capacity"), "{told}");
+        assert!(
+            told.contains("_used_bytes{") && !told.contains("capacity") && !told.contains("health"),
+            "{told}"
+        );
         assert!(text(&pods, &BTreeMap::new()).is_empty());
     }
 }

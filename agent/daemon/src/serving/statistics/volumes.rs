@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use agent_core::csi::request::Usage;
+use agent_core::runtime::PodKey;
 use agent_core::stats::disk::VolumeUse;
 use agent_core::time::{Mono, Now};
 use agent_linux::disk_use;
@@ -34,8 +36,13 @@ pub(super) enum Way {
         handle: String,
         /// Where it is published.
         target: PathBuf,
+        /// Whose it is.
+        pod: PodKey,
     },
 }
+
+/// Hears of volumes with which something is wrong: whose, and what.
+pub(crate) type Alarm = Arc<dyn Fn(&PodKey, String) + Send + Sync>;
 
 /// How long a question of the API waits for a walk; then it is answered with what is known.
 pub(crate) const WAIT: Duration = Duration::from_secs(2);
@@ -46,6 +53,8 @@ pub(super) struct VolumeUses {
     /// `None`: never walked.
     period: Option<Duration>,
     patience: Duration,
+    /// `None`: nobody wants to know how volumes are.
+    alarm: Option<Alarm>,
     tasks: Tasks,
 }
 
@@ -66,7 +75,12 @@ impl VolumeUses {
     pub(super) fn new(period: orlop_config::Duration, patience: Duration, tasks: Tasks) -> VolumeUses {
         let period = (period >= orlop_config::Duration::ZERO).then(|| period.to_std());
         let known = Known { uses: Mutex::default(), walking: watch::channel(false).0 };
-        VolumeUses { known: Arc::new(known), period, patience, tasks }
+        VolumeUses { known: Arc::new(known), period, patience, alarm: None, tasks }
+    }
+
+    /// Tells how volumes are, too.
+    pub(super) fn with_alarm(self, alarm: Option<Alarm>) -> VolumeUses {
+        VolumeUses { alarm, ..self }
     }
 
     /// Of these, what is known after a walk, or when patience ends.
@@ -82,7 +96,7 @@ impl VolumeUses {
         if !due.is_empty() {
             let mut walking = self.known.walking.subscribe();
             if !self.known.walking.send_replace(true) {
-                self.tasks.start(walk(self.known.clone(), due, self.tasks.clone()));
+                self.tasks.start(walk(self.known.clone(), due, self.alarm.clone(), self.tasks.clone()));
             }
             // Either way the answer is what is known then; the sender lives as long as we.
             let _ = tokio::time::timeout(self.patience, walking.wait_for(|walking| !walking)).await;
@@ -92,14 +106,14 @@ impl VolumeUses {
     }
 }
 
-async fn walk(known: Arc<Known>, due: Vec<(Key, Way)>, tasks: Tasks) {
+async fn walk(known: Arc<Known>, due: Vec<(Key, Way)>, alarm: Option<Alarm>, tasks: Tasks) {
     let mut asked = Vec::new();
     for (key, way) in due {
         let at = tasks.now();
         let path = match way {
             Way::Walk(path) => path,
-            Way::Ask { endpoint, handle, target } => {
-                asked.push(ask(&known, key, (endpoint, handle, target), at));
+            Way::Ask { endpoint, handle, target, pod } => {
+                asked.push(ask(&known, (key, pod), (endpoint, handle, target), at, alarm.as_ref()));
                 continue;
             }
         };
@@ -116,18 +130,39 @@ async fn walk(known: Arc<Known>, due: Vec<(Key, Way)>, tasks: Tasks) {
     known.walking.send_replace(false);
 }
 
-async fn ask(known: &Known, key: Key, (endpoint, handle, target): (PathBuf, String, PathBuf), at: Now) {
+async fn ask(
+    known: &Known,
+    (key, pod): (Key, PodKey),
+    (endpoint, handle, target): (PathBuf, String, PathBuf),
+    at: Now,
+    alarm: Option<&Alarm>,
+) {
     let told = agent_plugins::usage(&endpoint, &handle, &target).await;
     let told =
         told.map_err(|error| tracing::debug!(volume = handle, %error, "a driver says nothing of a volume"));
-    let found = told.ok().flatten().map(|usage| VolumeUse::told(&usage, at.wall));
+    let told = told.ok().flatten().and_then(|usage| heard(usage, alarm, (&key.1, &pod)));
+    let found = told.map(|usage| VolumeUse::told(&usage, at.wall));
     known.uses().insert(key, (at.mono, found));
+}
+
+/// What of a driver's answer is told on: without an alarm nothing of the condition, and nothing at all of a driver that
+/// tells of neither, as upstream. A volume with which something is wrong is told of at once.
+fn heard(mut usage: Usage, alarm: Option<&Alarm>, (volume, pod): (&str, &PodKey)) -> Option<Usage> {
+    match (alarm, &usage.condition) {
+        (Some(alarm), Some(condition)) if condition.abnormal => {
+            alarm(pod, format!("Volume {volume}: {}", condition.message));
+        }
+        (Some(_), _) => {}
+        (None, _) => usage.condition = None,
+    }
+    (usage.amounts.is_some() || usage.condition.is_some()).then_some(usage)
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
+    use agent_core::csi::request::{Both, Condition};
     use agent_core::time::Wall;
     use tokio_util::sync::CancellationToken;
 
@@ -168,5 +203,27 @@ mod tests {
         assert!(uses.of(BTreeMap::new()).await.is_empty() && uses.known.uses().is_empty(), "forgotten");
         let off = VolumeUses::new(orlop_config::Duration::from_secs(-1), WAIT, tasks);
         assert!(off.of(wanted()).await.is_empty());
+    }
+
+    #[test]
+    fn a_volume_with_which_something_is_wrong_is_told_of() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let to = told.clone();
+        let alarm: Alarm = Arc::new(move |pod, words| to.lock().unwrap().push((pod.name.to_string(), words)));
+        let pod = PodKey { namespace: "ns".into(), name: "p".into(), uid: "u1".into() };
+        let of = |usage: &Usage, alarm| heard(usage.clone(), alarm, ("v", &pod));
+        let condition = |abnormal| Some(Condition { abnormal, message: "the disk is gone".to_owned() });
+        let (amounts, both) = (Some(Both::default()), Some(&alarm));
+        let ill = Usage { amounts, condition: condition(true) };
+        let only_ill = Usage { amounts: None, condition: condition(true) };
+        assert_eq!(of(&ill, None), Some(Usage { amounts, condition: None }), "nobody wants to know");
+        assert_eq!((of(&only_ill, None), of(&Usage::default(), both)), (None, None));
+        assert!(told.lock().unwrap().is_empty());
+        let well = Usage { amounts, condition: condition(false) };
+        assert_eq!(of(&well, both), Some(well));
+        assert!(told.lock().unwrap().is_empty());
+        assert_eq!((of(&ill, both), of(&only_ill, both)), (Some(ill.clone()), Some(only_ill.clone())));
+        let words = ("p".to_owned(), "Volume v: the disk is gone".to_owned());
+        assert_eq!(*told.lock().unwrap(), [words.clone(), words]);
     }
 }

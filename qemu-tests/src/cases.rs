@@ -33,6 +33,7 @@ pub mod join_csi;
 pub mod join_csi_block;
 pub mod join_csi_claims;
 pub mod join_csi_power;
+pub mod join_disks;
 pub mod join_env_files;
 pub mod join_image_volumes;
 pub mod join_images;
@@ -109,6 +110,7 @@ pub fn all() -> Vec<Case> {
         join_csi_block::CASES,
         join_csi_claims::CASES,
         join_csi_power::CASES,
+        join_disks::CASES,
         join_clock::CASES,
         api::CASES,
         api_load::CASES,

@@ -8,6 +8,7 @@
 mod csi;
 mod csi_devices;
 mod csi_expand;
+mod disks;
 mod nfs;
 mod pull;
 mod resize;
@@ -42,6 +43,7 @@ use crate::container_manager::PodCgroups;
 use crate::credential_plugins::Plugins;
 use crate::handlers::Handlers;
 use crate::image_uses::ImageUses;
+use crate::keyed_locks::KeyedLocks;
 use crate::mailbox::Sender;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
@@ -71,6 +73,8 @@ pub struct Executor<R, I> {
     pleg: Sender<PlegEvent>,
     mutating: Arc<AtomicUsize>,
     abandon: CancellationToken,
+    /// By where the node has a disk mounted.
+    disks: Arc<KeyedLocks<String>>,
 }
 
 impl<R, I> Clone for Executor<R, I> {
@@ -93,6 +97,7 @@ impl<R, I> Clone for Executor<R, I> {
             pleg: self.pleg.clone(),
             mutating: self.mutating.clone(),
             abandon: self.abandon.clone(),
+            disks: self.disks.clone(),
         }
     }
 }
@@ -154,6 +159,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             pleg,
             mutating: Arc::default(),
             abandon: CancellationToken::new(),
+            disks: Arc::default(),
         }
     }
 
@@ -326,6 +332,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let result = self.on_disk(move || at.tear_down_volumes(&uid)).await;
                 if result.is_ok() {
                     self.metrics.volumes_gone(&key.uid);
+                    disks::release(self).await?;
                 }
                 result
             }

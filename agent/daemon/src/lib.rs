@@ -20,6 +20,7 @@ pub mod handlers;
 pub mod host;
 pub mod image_uses;
 pub mod incarnation;
+mod keyed_locks;
 pub mod log_rotation;
 pub mod logging;
 pub mod lost_shims;

@@ -175,6 +175,9 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         if let Err(error) = dirs.sweep_stages() {
             tracing::warn!(error = %chain(&error), "empty directories of volumes are left");
         }
+        if let Err(error) = dirs.sweep_disks() {
+            tracing::warn!(error = %chain(&error), "a disk that no pod has is still mounted");
+        }
         let dirs = Arc::new(dirs.with_users(plan.users.clone())?);
         let (directories, records) = dirs.scan()?;
         let (allocated, actuated) = dirs.restore_allocations()?;

@@ -167,6 +167,17 @@ impl PodDirs {
         Ok(volumes::tear_down(&own)?)
     }
 
+    /// Unmounts disks that no pod has. To be done before any pod is set up.
+    ///
+    /// # Errors
+    /// What cannot be read, or a step that failed.
+    pub fn sweep_disks(&self) -> Result<(), DriverError> {
+        for volume in volumes::disk::all(self.root())? {
+            volumes::disk::release(self.root(), &volume)?;
+        }
+        Ok(())
+    }
+
     /// Mounts parts of a pod's volumes where a container finds them.
     ///
     /// # Errors

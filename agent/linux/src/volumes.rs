@@ -9,6 +9,7 @@ mod bind;
 pub mod csi;
 pub mod csi_block;
 pub mod device;
+pub mod disk;
 pub mod env_file;
 mod host_path;
 pub mod nfs;
@@ -18,7 +19,7 @@ pub mod sub_path;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use agent_core::time::Wall;
 use agent_core::volume::device::DEVICES;
@@ -118,18 +119,22 @@ fn make(pod_dir: &Path, path: &Path, medium: Medium, marker: &Path) -> Result<bo
 /// The volume's own file system is mounted there: of this kind, and another one than what is above it. The mount table would
 /// say it too, at the price of all mounts of the node for each look at each volume.
 fn is_mounted_here(path: &Path, kind: FsType) -> Result<bool, FilesError> {
-    let device = |of: &Path| match fs::symlink_metadata(of) {
-        Ok(found) => Ok(Some(found.dev())),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(FilesError::at("stat", of)(e)),
-    };
-    let above = path.parent().map(device).transpose()?.flatten();
-    let own = device(path)?;
+    let above = path.parent().map(device_of).transpose()?.flatten();
+    let own = device_of(path)?;
     if own.is_none() || above.is_none() || own == above {
         return Ok(false);
     }
     let of = statfs(path).map_err(|e| FilesError::at("statfs", path)(e.into()))?;
     Ok(of.filesystem_type() == kind)
+}
+
+/// The device of the file system that a path is on; `None`: there is nothing.
+fn device_of(path: &Path) -> Result<Option<u64>, FilesError> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => Ok(Some(found.dev())),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(FilesError::at("stat", path)(e)),
+    }
 }
 
 /// As upstream, its root is root's: others need an `fsGroup`.
@@ -205,6 +210,14 @@ fn mounts() -> Result<Vec<MountPoint>, FilesError> {
     let path = Path::new("/proc/self/mountinfo");
     let text = fs::read(path).map_err(FilesError::at("read", path))?;
     Ok(mount_table::parse(&String::from_utf8_lossy(&text)))
+}
+
+/// The path is what it says, not by way of another one's parent.
+fn no_way_up(path: &Path) -> Result<(), VolumeError> {
+    match path.components().any(|c| c == Component::ParentDir) {
+        true => Err(refused(format!("invalid path: {} must not contain '..'", path.display()))),
+        false => Ok(()),
+    }
 }
 
 fn refused(text: String) -> VolumeError {

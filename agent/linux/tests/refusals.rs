@@ -280,7 +280,7 @@ fn with_mounts(root: &Path) -> Vec<Box<dyn Fn() -> Result<(), VolumeError> + '_>
     let bound = move || {
         let source = root.join("disk").display().to_string();
         let options = vec!["nosuid".to_owned()];
-        let work = Work::Bind(Bind { source, read_only: false, options, one_pod: true, by_root: false });
+        let work = Work::Bind(Bind { source, options, one_pod: true, ..Bind::default() });
         let volume = SetUp { fs_group: Some(4711), ..volume(root, work) };
         volumes::set_up(&pod(), &volume, &Payload::new(), Wall(0)).map(drop)
     };

@@ -258,7 +258,7 @@ impl World {
         }
         let bound = Bound {
             volume: format!("pv-{}", claim.name),
-            source: Source::Local { path: "/mnt/disk".to_owned() },
+            source: Source::Local { path: "/mnt/disk".to_owned(), fs_type: String::new() },
             read_only: claim.read_only,
             options: Vec::new(),
             one_pod: false,

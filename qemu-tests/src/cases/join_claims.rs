@@ -36,7 +36,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// Where the volumes of these cases are in the node.
-const DISKS: &str = "/var/lib/e2e-disks";
+pub(super) const DISKS: &str = "/var/lib/e2e-disks";
 
 /// Makes a directory on the node `first`, and answers where the host sees it.
 fn disk(joined: &Joined, name: &str) -> Result<PathBuf> {
@@ -45,7 +45,7 @@ fn disk(joined: &Joined, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn local(name: &str) -> Value {
+pub(super) fn local(name: &str) -> Value {
     let terms = json!([{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["first"]}]}]);
     json!({"local": {"path": format!("{DISKS}/{name}")},
         "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}})
@@ -94,7 +94,7 @@ pub(super) fn create(cluster: &Cluster, pod: Value) -> Result<()> {
     client.create::<Pod>(&client.of("default"), pod).map(drop)
 }
 
-fn await_told(joined: &Joined, about: &str, words: &str) -> Result<()> {
+pub(super) fn await_told(joined: &Joined, about: &str, words: &str) -> Result<()> {
     let client = joined.cluster.client();
     client.wait::<Event, _>(&client.of("default"), 60, &format!("the words {words:?} about {about}"), |all| {
         let said = |e: &&Event| {
@@ -106,14 +106,14 @@ fn await_told(joined: &Joined, about: &str, words: &str) -> Result<()> {
     })
 }
 
-fn words_of(joined: &Joined, name: &str) -> Result<String> {
+pub(super) fn words_of(joined: &Joined, name: &str) -> Result<String> {
     let client = joined.cluster.client();
     client.wait::<Pod, _>(&client.of("default"), 60, &format!("{name} to end"), |all| {
         last_words(all.get(name)?, "c")
     })
 }
 
-fn remove(joined: &Joined, pods: &[&str], claims: &[&str]) -> Result<()> {
+pub(super) fn remove(joined: &Joined, pods: &[&str], claims: &[&str]) -> Result<()> {
     let client = joined.cluster.client();
     for name in pods {
         client.delete::<Pod>(&client.of("default"), name, None)?;

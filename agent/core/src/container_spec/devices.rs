@@ -61,7 +61,7 @@ mod tests {
                 "spec": {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "x"}}],
                     "containers": [{"name": "c", "volumeDevices": [{"name": name, "devicePath": "/dev/x"}]}]}}))
             .unwrap();
-            let source = Source::Local { path: "/dev/sdx".to_owned() };
+            let source = Source::Local { path: "/dev/sdx".to_owned(), fs_type: String::new() };
             let bound = Bound {
                 volume: "pv".to_owned(),
                 source,

@@ -209,7 +209,7 @@ mod tests {
             one_pod: false,
             block: false,
         };
-        let local = Source::Local { path: "/mnt/disk".to_owned() };
+        let local = Source::Local { path: "/mnt/disk".to_owned(), fs_type: String::new() };
         let host = Source::HostPath { path: "/srv/r".to_owned(), kind: HostPathType::Unset };
         Claims::from([
             ("p".to_owned(), bound("pv-p", local, false)),

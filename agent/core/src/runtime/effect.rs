@@ -237,6 +237,9 @@ impl Effect {
             Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Nfs(_)) => {
                 Some(request_timeout + volume::NFS_TIME)
             }
+            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Bind(_)) => {
+                Some(request_timeout + volume::DISK_TIME)
+            }
             // A server that is away is waited for before its mount is forced.
             Effect::TearDownVolumes | Effect::RemovePodDirs { .. } => {
                 Some(request_timeout + volume::NFS_TIME)

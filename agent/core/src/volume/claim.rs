@@ -70,6 +70,8 @@ pub enum Source {
     Local {
         /// Where.
         path: String,
+        /// `fsType`: what is on a block device.
+        fs_type: String,
     },
     /// `hostPath`.
     HostPath {
@@ -220,7 +222,7 @@ impl ClaimRef {
             ))
         };
         let source = if let Some(local) = spec.local {
-            Source::Local { path: local.path }
+            Source::Local { path: local.path, fs_type: local.fs_type.unwrap_or_default() }
         } else if let Some(host_path) = spec.host_path {
             if block {
                 return Err(no_plugin("a hostPath volume is no block device"));

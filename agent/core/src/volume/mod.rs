@@ -17,6 +17,7 @@
 
 pub mod claim;
 pub mod device;
+pub mod disk;
 pub mod downward;
 pub mod mount_table;
 pub mod nfs;
@@ -113,6 +114,9 @@ pub const VOLUMES_DIR: &str = "volumes";
 
 /// How long a mount of an NFS server may take, with what a failed one leaves.
 pub const NFS_TIME: Duration = Duration::from_secs(200);
+
+/// How long a disk may take to be formatted, looked through and mounted.
+pub const DISK_TIME: Duration = Duration::from_secs(900);
 
 /// The step that makes a volume a pod's, in words about what failed.
 pub const SET_UP: &str = "MountVolume.SetUp";
@@ -211,10 +215,10 @@ pub enum Work {
     },
 }
 
-/// A directory of this node that is mounted at a volume's path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A directory of this node that is mounted at a volume's path, or a disk with a file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
-    /// Absolute path of the directory.
+    /// Absolute path of the directory, or of the disk.
     pub source: String,
     /// Nobody writes to it.
     pub read_only: bool,
@@ -224,6 +228,8 @@ pub struct Bind {
     pub one_pod: bool,
     /// `fsGroupChangePolicy: OnRootMismatch`: what is in it is left alone if its root is right.
     pub by_root: bool,
+    /// Where the node has it, if it is a disk.
+    pub disk: disk::Disk,
 }
 
 /// A block device of this node that containers of a pod have.

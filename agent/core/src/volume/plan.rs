@@ -6,6 +6,7 @@
 use k8s_openapi::api::core::v1::{KeyToPath, Pod, ResourceRequirements, Volume, VolumeProjection};
 
 use super::claim::{Bound, Claims, Source};
+use super::disk::{self, Disk};
 use super::nfs::Nfs;
 use super::pod_certificate::{self, Paths, Place};
 use super::token::{DEFAULT_LIFE_S, TokenRef};
@@ -149,17 +150,21 @@ fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Work {
             read_only: bound.read_only,
             options: bound.options.clone(),
         }),
-        Source::Local { path } if bound.block => Work::Device(Device {
+        Source::Local { path, .. } if bound.block => Work::Device(Device {
             source: path.clone(),
             global: device::global(&node.root_dir, Plugin::Local, &bound.volume),
             one_pod: bound.one_pod,
         }),
-        Source::Local { path } => Work::Bind(Bind {
+        Source::Local { path, fs_type } => Work::Bind(Bind {
             source: path.clone(),
             read_only: bound.read_only,
             options: bound.options.clone(),
             one_pod: bound.one_pod,
             by_root: policy == Some("OnRootMismatch"),
+            disk: Disk {
+                global: format!("{}/{}", disk::directory(&node.root_dir), bound.volume),
+                fs_type: fs_type.clone(),
+            },
         }),
     }
 }

@@ -12,7 +12,9 @@ use agent_core::csi::staging::{Attached, OnDisk, Staging, VolumeKey};
 use agent_core::runtime::PodUid;
 use agent_core::time::Mono;
 use k8s_openapi::api::core::v1::Node;
-use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard};
+use tokio::sync::{Notify, OwnedMutexGuard};
+
+use crate::keyed_locks::KeyedLocks;
 
 /// The volumes of drivers; clones share it.
 #[derive(Clone, Default)]
@@ -21,15 +23,15 @@ pub struct CsiVolumes(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
+    /// Whoever stages, publishes or takes back a volume holds its lock while the driver is at it: staging for one pod and
+    /// unstaging after another must not overlap.
+    locks: KeyedLocks<VolumeKey>,
     changed: Notify,
 }
 
 #[derive(Default)]
 struct State {
     staging: Staging,
-    /// Whoever stages, publishes or takes back a volume holds its lock while the driver is at it: staging for one pod and
-    /// unstaging after another must not overlap. Nobody holds two.
-    locks: BTreeMap<VolumeKey, Arc<AsyncMutex<()>>>,
     staged: BTreeSet<VolumeKey>,
     published: BTreeMap<String, Published>,
 }
@@ -55,12 +57,7 @@ impl CsiVolumes {
 
     /// Alone with a volume, until the answer is dropped.
     pub(crate) async fn alone(&self, key: &VolumeKey) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut state = self.lock();
-            state.locks.retain(|_, lock| Arc::strong_count(lock) > 1);
-            state.locks.entry(key.clone()).or_default().clone()
-        };
-        lock.lock_owned().await
+        self.0.locks.alone(key).await
     }
 
     /// A pod wants a volume; `attached` is whether it has to be attached to the node.

@@ -17,7 +17,7 @@ use agent_core::volume::sub_path::SubPath;
 use agent_core::volume::{FileSource, ObjectRef, Objects, SetUp, Work};
 use agent_linux::volumes::{VolumeError, env_file};
 
-use super::{Executor, csi, gave_up, nfs};
+use super::{Executor, csi, disks, gave_up, nfs};
 use crate::pod_dirs::chain;
 
 /// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
@@ -35,7 +35,11 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         Work::Csi(inline) => return csi::set_up(executor, key, &volume, inline).await,
         Work::Nfs(work) => return nfs::set_up(executor, key, &volume, work).await,
         Work::Files { sources, projected, .. } => collect(executor, sources, *projected).await?,
-        Work::EmptyDir { .. } | Work::HostPath(_) | Work::Bind(_) | Work::Device(_) => (Payload::new(), None),
+        Work::Bind(work) => {
+            let work = work.clone();
+            return disks::set_up(executor, key, volume, work).await;
+        }
+        Work::EmptyDir { .. } | Work::HostPath(_) | Work::Device(_) => (Payload::new(), None),
     };
     let (at, uid) = (executor.dirs.clone(), key.uid.clone());
     let reread = matches!(volume.work, Work::Files { .. }).then(|| executor.sources.reread_after()).flatten();

@@ -5,14 +5,14 @@
 //! what the mount table says, also after a restart. Upstream: pkg/volume/local.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Component, Path};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use agent_core::volume::mount_table::{self, MountPoint};
 use agent_core::volume::{Bind, SetUp};
 use nix::mount::{MsFlags, mount};
 
-use super::{DIR_MODE, VOLUMES, VolumeError, mounts, ownership, refused};
+use super::{DIR_MODE, VOLUMES, VolumeError, mounts, no_way_up, ownership, refused};
 use crate::files::{self, FilesError};
 
 /// What of a mount can be set for a bind mount alone (mount(8)). Those without a flag are what holds anyway.
@@ -87,15 +87,9 @@ fn flags(work: &Bind) -> Result<MsFlags, VolumeError> {
 
 /// The path is a directory's, by itself and not by way of another one's parent.
 fn check(source: &Path) -> Result<(), VolumeError> {
-    let shown = source.display();
-    if source.components().any(|c| c == Component::ParentDir) {
-        return Err(refused(format!("invalid path: {shown} must not contain '..'")));
-    }
+    no_way_up(source)?;
     match fs::metadata(source) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(found) if found.file_type().is_block_device() => {
-            Err(refused(format!("{shown} is a block device: this node mounts only directories yet")))
-        }
         Ok(_) => Err(refused("only directory and block device are supported".to_owned())),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             Err(refused(format!("path {:?} does not exist", source.to_string_lossy())))

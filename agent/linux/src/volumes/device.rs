@@ -7,13 +7,13 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
-use std::path::{Component, Path};
+use std::path::Path;
 
 use agent_core::volume::device::{self, DEVICES};
 use agent_core::volume::{Device, Plugin, SetUp};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::{DIR_MODE, VolumeError, refused};
+use super::{DIR_MODE, VolumeError, no_way_up, refused};
 use crate::files::{self, FilesError};
 use crate::loop_device;
 
@@ -23,10 +23,7 @@ const PLUGINS: [Plugin; 2] = [Plugin::Csi, Plugin::Local];
 /// A device of the node becomes a pod's (`local`).
 pub(super) fn set_up(pod_dir: &Path, volume: &SetUp, work: &Device) -> Result<(), VolumeError> {
     let (source, global) = (Path::new(&work.source), Path::new(&work.global));
-    let shown = source.display();
-    if source.components().any(|c| c == Component::ParentDir) {
-        return Err(refused(format!("invalid path: {shown} must not contain '..'")));
-    }
+    no_way_up(source)?;
     let uid = pod_dir.file_name().unwrap_or_default().to_string_lossy();
     if work.one_pod && entries(global)?.iter().any(|name| *name != uid) {
         return Err(refused(

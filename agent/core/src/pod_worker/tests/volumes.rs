@@ -203,7 +203,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
     assert!((8..=11).contains(&asked), "asked {asked} times in 48 s");
     let bound = Bound {
         volume: "pv".to_owned(),
-        source: Source::Local { path: "/mnt/x".to_owned() },
+        source: Source::Local { path: "/mnt/x".to_owned(), fs_type: String::new() },
         read_only: false,
         options: Vec::new(),
         one_pod: false,
@@ -262,7 +262,7 @@ fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait
     let mut w = World::with(&make_pod(json!({"volumes": volumes, "containers": [container]})));
     let bound = Bound {
         volume: "pv".to_owned(),
-        source: Source::Local { path: "/mnt/x".to_owned() },
+        source: Source::Local { path: "/mnt/x".to_owned(), fs_type: String::new() },
         read_only: false,
         options: Vec::new(),
         one_pod: false,

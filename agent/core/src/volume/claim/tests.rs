@@ -100,7 +100,7 @@ fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
     let local = bound(json!({"spec": {"local": {"path": "/mnt/x"}, "mountOptions": ["noatime"],
         "accessModes": ["ReadWriteOncePod"]}}))
     .unwrap();
-    let source = Source::Local { path: "/mnt/x".to_owned() };
+    let source = Source::Local { path: "/mnt/x".to_owned(), fs_type: String::new() };
     let expected = Bound {
         volume: "pv".to_owned(),
         source,
@@ -146,7 +146,9 @@ fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
         mapped.bound(&claim(json!({})), &volume(json!({ "spec": spec })))
     };
     let device = as_block(json!({"local": {"path": "/dev/x"}})).unwrap();
-    assert!(device.block && device.source == Source::Local { path: "/dev/x".to_owned() });
+    assert!(
+        device.block && device.source == Source::Local { path: "/dev/x".to_owned(), fs_type: String::new() }
+    );
     let words = as_block(json!({"hostPath": {"path": "/dev/x"}})).unwrap_err().to_string();
     assert!(words.contains("no block device"), "{words}");
     let directory = volume(json!({"spec": {"local": {"path": "/x"}}}));

@@ -42,13 +42,7 @@ impl Place {
     }
 
     fn work(&self) -> Bind {
-        Bind {
-            source: self.disk().display().to_string(),
-            read_only: false,
-            options: Vec::new(),
-            one_pod: false,
-            by_root: false,
-        }
+        Bind { source: self.disk().display().to_string(), ..Bind::default() }
     }
 
     fn mount(&self, uid: &str, work: &Bind, fs_group: Option<u32>) -> Result<Option<String>, String> {

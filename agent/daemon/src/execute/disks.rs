@@ -1,0 +1,122 @@
+//! Volumes of type `local`: a directory, or a disk that is formatted if it is blank, looked through and mounted first.
+//!
+//! In: a [`SetUp`] with its [`Bind`]. Out: the volume, or why not. Invariants: one at a time is at a disk, so that nobody
+//! unmounts what another one is about to bind; programs run as children with an effect's time, and are killed when that is
+//! over; a disk that no pod has is unmounted. The decisions are `agent_core::volume::disk`'s.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use agent_core::drivers::{Class, ImageService, Runtime};
+use agent_core::runtime::PodKey;
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::volume::disk::{self, Next};
+use agent_core::volume::payload::Payload;
+use agent_core::volume::{Bind, SetUp, Work};
+use agent_linux::volumes::disk as on_disk;
+use tokio::process::Command;
+
+use super::volumes::answer;
+use super::{Executor, gave_up};
+use crate::pod_dirs::chain;
+
+/// Mounts it, unless it is there.
+pub(super) async fn set_up<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    mut volume: SetUp,
+    work: Bind,
+) -> EffectResult {
+    let _alone = executor.disks.alone(&work.disk.global).await;
+    if mount(executor, &work).await? {
+        // Its options are the disk's, and the second mount has them from the first.
+        let source = work.disk.global.clone();
+        volume.work = Work::Bind(Bind { source, options: Vec::new(), ..work });
+    }
+    let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
+    let done = executor.tasks.blocking(move || at.set_up_volume(&uid, &volume, &Payload::new(), now)).await;
+    Ok(EffectOk::Volume { renew_after: None, warning: answer(done)?, resize: None })
+}
+
+/// Brings a disk to where the node has it; false if it is none.
+async fn mount<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    work: &Bind,
+) -> Result<bool, EffectError> {
+    let (root, of) = (executor.dirs.root().to_owned(), work.clone());
+    let on = |step: fn(&std::path::Path, &Bind) -> Result<(), agent_linux::files::FilesError>| {
+        let (root, of) = (root.clone(), of.clone());
+        executor.tasks.blocking(move || step(&root, &of).map_err(Into::into))
+    };
+    let mut checked = false;
+    loop {
+        let (place, which) = (root.clone(), of.clone());
+        let seen = answer(executor.tasks.blocking(move || on_disk::look(&place, &which)).await)?;
+        let Some(seen) = seen else { return Ok(false) };
+        let next = disk::next(&of, seen, checked)
+            .map_err(|message| EffectError { class: Class::Invalid, message })?;
+        let command = match &next {
+            Next::Nothing => return Ok(true),
+            Next::Format(command) => {
+                tracing::info!(disk = of.source, command = command.0, "a blank disk is formatted");
+                answer(on(on_disk::begin).await)?;
+                command
+            }
+            Next::Mount(command) => {
+                answer(on(on_disk::make_place).await)?;
+                command
+            }
+            Next::Check(command) => command,
+        };
+        let failure = run(command).await.err().and_then(|(code, words)| {
+            tracing::warn!(disk = of.source, command = command.0, code, words, "no success");
+            disk::failure(&of, &next, code, &words)
+        });
+        if let Some(message) = failure {
+            return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
+        }
+        if matches!(next, Next::Format(_)) {
+            answer(on(on_disk::finish).await)?;
+        }
+        checked = true;
+    }
+}
+
+/// Its exit code and what it said, if it was no success.
+async fn run((program, arguments): &disk::Command) -> Result<(), (Option<i32>, String)> {
+    let mut command = Command::new(program);
+    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
+    match command.output().await {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let words = [output.stdout, output.stderr].concat();
+            Err((output.status.code(), String::from_utf8_lossy(&words).into_owned()))
+        }
+        Err(e) => Err((None, e.to_string())),
+    }
+}
+
+/// Unmounts disks that no pod has any more; what stays is tried again with the next pod that goes, and at the next start.
+pub(super) async fn release<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+) -> Result<(), EffectError> {
+    let stopped = || gave_up("the agent stops");
+    let root: PathBuf = executor.dirs.root().to_owned();
+    let at = root.clone();
+    let all = executor.tasks.blocking(move || on_disk::all(&at)).await.ok_or_else(stopped)?;
+    let all = all.unwrap_or_else(|error| {
+        tracing::warn!(error = chain(&error), "disks of volumes are not known");
+        Vec::new()
+    });
+    for volume in all {
+        let _alone =
+            executor.disks.alone(&format!("{}/{volume}", disk::directory(&root.to_string_lossy()))).await;
+        let (at, name) = (root.clone(), volume.clone());
+        let released =
+            executor.tasks.blocking(move || on_disk::release(&at, &name)).await.ok_or_else(stopped)?;
+        if let Err(error) = released {
+            tracing::warn!(volume, error = chain(&error), "a disk that no pod has is still mounted");
+        }
+    }
+    Ok(())
+}

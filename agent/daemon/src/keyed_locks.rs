@@ -1,0 +1,52 @@
+//! Locks by name, for work that takes its time: whoever has one waits for nobody else, and nobody holds two.
+//!
+//! In: a key. Out: a guard. Invariant: a lock that nobody holds or waits for takes no memory.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+/// Locks by key.
+#[derive(Debug)]
+pub(crate) struct KeyedLocks<K>(Mutex<BTreeMap<K, Arc<AsyncMutex<()>>>>);
+
+impl<K> Default for KeyedLocks<K> {
+    fn default() -> Self {
+        KeyedLocks(Mutex::default())
+    }
+}
+
+impl<K: Ord + Clone> KeyedLocks<K> {
+    /// Alone with `key`, until the answer is dropped.
+    pub(crate) async fn alone(&self, key: &K) -> OwnedMutexGuard<()> {
+        let lock = {
+            // Every change of it is whole.
+            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            locks.entry(key.clone()).or_default().clone()
+        };
+        lock.lock_owned().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_waits_for_another_of_the_same_key_only() {
+        let locks = KeyedLocks::<u32>::default();
+        let one = locks.alone(&1).await;
+        assert!(locks.alone(&2).now_or_never().is_some());
+        let mut again = Box::pin(locks.alone(&1));
+        assert!((&mut again).now_or_never().is_none());
+        drop(one);
+        assert!((&mut again).now_or_never().is_some());
+        drop(again);
+        let _two = locks.alone(&2).await;
+        assert_eq!(locks.0.lock().unwrap().len(), 1, "nothing is left of the first");
+    }
+}

@@ -44,6 +44,7 @@ use crate::credential_plugins::Plugins;
 use crate::handlers::Handlers;
 use crate::image_uses::ImageUses;
 use crate::keyed_locks::KeyedLocks;
+use crate::local_volumes::LocalVolumes;
 use crate::mailbox::Sender;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
@@ -75,6 +76,7 @@ pub struct Executor<R, I> {
     abandon: CancellationToken,
     /// By where the node has a disk mounted.
     disks: Arc<KeyedLocks<String>>,
+    local_volumes: LocalVolumes,
 }
 
 impl<R, I> Clone for Executor<R, I> {
@@ -98,6 +100,7 @@ impl<R, I> Clone for Executor<R, I> {
             mutating: self.mutating.clone(),
             abandon: self.abandon.clone(),
             disks: self.disks.clone(),
+            local_volumes: self.local_volumes.clone(),
         }
     }
 }
@@ -160,7 +163,14 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             mutating: Arc::default(),
             abandon: CancellationToken::new(),
             disks: Arc::default(),
+            local_volumes: LocalVolumes::default(),
         }
+    }
+
+    /// Where volumes of type `local` are mounted.
+    #[must_use]
+    pub fn local_volumes(&self) -> LocalVolumes {
+        self.local_volumes.clone()
     }
 
     /// Which images effects ask for.
@@ -332,6 +342,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let result = self.on_disk(move || at.tear_down_volumes(&uid)).await;
                 if result.is_ok() {
                     self.metrics.volumes_gone(&key.uid);
+                    self.local_volumes.forget(&key.uid);
                     disks::release(self).await?;
                 }
                 result

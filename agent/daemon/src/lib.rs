@@ -21,6 +21,7 @@ pub mod host;
 pub mod image_uses;
 pub mod incarnation;
 mod keyed_locks;
+pub mod local_volumes;
 pub mod log_rotation;
 pub mod logging;
 pub mod lost_shims;

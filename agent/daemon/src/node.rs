@@ -42,6 +42,7 @@ use crate::execute::{ContainerAmounts, Executor};
 use crate::garbage_collection::{self, Requests, Surroundings, UnusedContainers};
 use crate::handlers::Handlers;
 use crate::host::{self, Host};
+use crate::local_volumes::LocalVolumes;
 use crate::mailbox::{Inbox, Sender};
 use crate::manager::{DesiredPods, ManagerShell, Synced};
 use crate::memory;
@@ -377,6 +378,12 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
     #[must_use]
     pub fn desired(&self) -> watch::Receiver<DesiredPods> {
         self.desired.clone()
+    }
+
+    /// Where volumes of type `local` are.
+    #[must_use]
+    pub fn local_volumes(&self) -> LocalVolumes {
+        self.executor.local_volumes()
     }
 
     /// Who is told what happens to pods.

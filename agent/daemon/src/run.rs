@@ -263,6 +263,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         metrics,
         csi: csi_drivers,
         outlets: node.outlets(),
+        local_volumes: node.local_volumes(),
         board: board.clone(),
     };
     let resources =

@@ -55,6 +55,17 @@ pub fn volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
     Ok(VolumeUse { filesystem: Some(fs), taken: Some(taken), abnormal: None })
 }
 
+/// A volume that is all of the file system that it is on. Upstream: `MetricsStatFS`.
+///
+/// # Errors
+/// The path cannot be asked.
+pub fn whole_volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
+    let fs = filesystem(path, at)?;
+    let inodes = fs.inodes.zip(fs.inodes_free).map_or(0, |(all, free)| all.saturating_sub(free));
+    let taken = Taken { at, bytes: fs.used_bytes, inodes };
+    Ok(VolumeUse { filesystem: Some(fs), taken: Some(taken), abnormal: None })
+}
+
 /// A tree with its top.
 ///
 /// # Errors

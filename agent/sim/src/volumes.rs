@@ -263,6 +263,7 @@ impl World {
             options: Vec::new(),
             one_pod: false,
             block: false,
+            group: None,
         };
         Ok(EffectOk::Claim(Ok(Box::new(bound))))
     }

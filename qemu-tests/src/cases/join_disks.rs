@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use serde_json::{Value, json};
 
 use super::join_claims::{DISKS, await_told, create, local, pod, put_claim, put_volume, remove, words_of};
@@ -27,6 +27,8 @@ pub const CASES: &[Case] = &[HERE.case(
 
 const MOUNTS: &str = "/var/lib/kubelet/plugins/kubernetes.io/local-volume/mounts";
 const DISK_BYTES: u64 = 16 << 20;
+/// The group that the volume names.
+const OWNER: u32 = 4321;
 
 /// How often the node has the volume's disk mounted by itself.
 fn mounted(joined: &Joined, name: &str) -> Result<usize> {
@@ -57,9 +59,10 @@ fn put_disk(joined: &Joined, devices: &Devices, name: &str, fs_type: Option<&str
     put_claim(&joined.cluster, name, "ReadWriteOnce")
 }
 
-/// A pod that says what it finds, and ends.
+/// A pod that says what it finds and whether it is in [`OWNER`], and ends.
 fn reads(name: &str, claim: &str) -> Value {
-    let mut pod = pod(name, "cat /d/f > /dev/termination-log", claim, true);
+    let script = format!("(cat /d/f; id -G | tr ' ' '\\n' | grep -cx {OWNER}) > /dev/termination-log");
+    let mut pod = pod(name, &script, claim, true);
     pod["spec"]["restartPolicy"] = json!("Never");
     pod
 }
@@ -77,6 +80,9 @@ fn disks(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let devices = Devices::default();
     put_disk(joined, &devices, "blank", None)?;
+    let client = joined.cluster.client();
+    let annotation = json!({"metadata": {"annotations": {"pv.beta.kubernetes.io/gid": OWNER.to_string()}}});
+    client.merge::<PersistentVolume>(&client.all(), "pv-blank", &annotation)?;
     let mut writes = pod("disk-writes", &format!("echo written > /d/f && sync && {STAYS}"), "blank", false);
     writes["spec"]["securityContext"] = json!({"runAsUser": 1000, "fsGroup": 2000});
     writes["spec"]["containers"][0]["readinessProbe"] =
@@ -84,12 +90,13 @@ fn disks(cx: &mut CaseContext<'_>) -> Result<()> {
     create(&joined.cluster, writes)?;
     await_pod_ready(&joined.cluster, "disk-writes", 60)?;
     ensure!(mounted(joined, "blank")? == 1, "mounted {} times", mounted(joined, "blank")?);
+    ensure_measured(joined)?;
 
     // The next agent finds it, and a second pod shares it.
     joined.nodes[0].kill_agent()?;
     create(&joined.cluster, reads("disk-reads", "blank"))?;
     restart(joined)?;
-    ensure!(words_of(joined, "disk-reads")? == "written\n", "not what the first pod wrote");
+    ensure!(words_of(joined, "disk-reads")? == "written\n1\n", "not what the first pod wrote");
     ensure!(mounted(joined, "blank")? == 1, "mounted {} times", mounted(joined, "blank")?);
     delete(joined, "disk-reads")?;
     await_pod_gone(&joined.cluster, "disk-reads", 60)?;
@@ -104,7 +111,7 @@ fn disks(cx: &mut CaseContext<'_>) -> Result<()> {
 
     // It is not formatted a second time, and let go of by the agent that mounted it.
     create(&joined.cluster, reads("disk-again", "blank"))?;
-    ensure!(words_of(joined, "disk-again")? == "written\n", "what the first pod wrote is lost");
+    ensure!(words_of(joined, "disk-again")? == "written\n1\n", "what the first pod wrote is lost");
     remove(joined, &["disk-again"], &["blank"])?;
     ensure_let_go(joined, "blank")?;
 
@@ -113,6 +120,24 @@ fn disks(cx: &mut CaseContext<'_>) -> Result<()> {
         fs::remove_file(joined.nodes[0].inside(&format!("{DISKS}/{name}")))?;
         devices.remove(name);
     }
+    Ok(())
+}
+
+/// The claim's figures are those of the disk: its size, less what the file system needs for itself.
+fn ensure_measured(joined: &Joined) -> Result<()> {
+    let metrics = joined.cluster.client().raw("/api/v1/nodes/first/proxy/metrics")?;
+    let of = "{namespace=\"default\",persistentvolumeclaim=\"blank\"} ";
+    let figure = |name: &str| -> Result<f64> {
+        let series = format!("kubelet_volume_stats_{name}{of}");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        line.with_context(|| format!("no {series}"))?.parse().context("a figure")
+    };
+    let [size, free, used, inodes] =
+        ["capacity_bytes", "available_bytes", "used_bytes", "inodes"].map(figure);
+    let (size, free, used, disk) = (size?, free?, used?, DISK_BYTES as f64);
+    ensure!(size > disk / 2.0 && size <= disk, "a disk of {disk} bytes has {size}");
+    ensure!(free + used <= size && used > 0.0 && free > size / 2.0, "{used} used, {free} free of {size}");
+    ensure!(inodes? > 0.0, "no inodes");
     Ok(())
 }
 

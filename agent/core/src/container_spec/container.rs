@@ -4,7 +4,7 @@
 //! Out: [`ContainerConfig`]. Invariant: the same inputs give the same configuration, so a repeated CreateContainer
 //! finds what the first one made. Upstream: kuberuntime_container.go generateContainerConfig.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod};
 use serde::Serialize;
@@ -19,7 +19,7 @@ use super::linux::container_resources;
 use super::mounts::mounts;
 use super::sandbox::identity_labels;
 use super::security::container_security;
-use crate::runtime::config::ContainerConfig;
+use crate::runtime::config::{ContainerConfig, ContainerSecurity};
 use crate::runtime::effect::ImageInfo;
 use crate::runtime::{ImageId, labels};
 use crate::types::{ContainerRef, pod};
@@ -106,8 +106,16 @@ pub fn container_config(
         tty: spec.tty == Some(true),
         stop_signal: stop_signal(spec).filter(|_| node.features.stop_signals),
         resources: container_resources(pod, spec, node),
-        security: container_security(pod, spec, image, node)?,
+        security: in_groups(claims, container_security(pod, spec, image, node)?),
     })
+}
+
+/// In the groups of the claims' volumes, too, each once. Upstream: `GetExtraSupplementalGroupsForPod`.
+fn in_groups(claims: &Claims, mut security: ContainerSecurity) -> ContainerSecurity {
+    let groups: BTreeSet<i64> = claims.values().filter_map(|bound| bound.group).collect();
+    let known = security.supplemental_groups.clone();
+    security.supplemental_groups.extend(groups.into_iter().filter(|group| !known.contains(group)));
+    security
 }
 
 fn stop_signal(container: &Container) -> Option<String> {
@@ -176,14 +184,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::volume::claim::{Bound, Source};
 
-    #[test]
-    fn the_stop_signal_is_told_where_the_node_has_the_feature() {
-        let pod: Pod =
-            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
-            "spec": {"containers": [{"name": "c", "image": "i", "lifecycle": {"stopSignal": "SIGRTMIN+3"}},
-                {"name": "d", "image": "i"}]}}))
-            .unwrap();
+    fn config(pod: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> ContainerConfig {
         let image = ImageInfo {
             id: "sha256:1".into(),
             uid: None,
@@ -198,13 +201,47 @@ mod tests {
             pod_ips: &[],
             objects: &Objects::new(),
             files: &EnvFiles::new(),
-            claims: &Claims::new(),
+            claims,
             images: &ImageVolumes::new(),
             recursive_read_only: false,
         };
-        let told = |name: &str, node: &NodeContext| {
-            container_config(&pod, ContainerRef::Regular(name), 0, given, node).unwrap().stop_signal
+        container_config(pod, ContainerRef::Regular(name), 0, given, node).unwrap()
+    }
+
+    fn pod(spec: &serde_json::Value) -> Pod {
+        serde_json::from_value(
+            json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn groups_of_claims_volumes_are_the_containers() {
+        let pod = pod(&json!({"securityContext": {"fsGroup": 1, "supplementalGroups": [7, 5]},
+            "containers": [{"name": "c", "image": "i"}]}));
+        let bound = |group| Bound {
+            volume: "pv".to_owned(),
+            source: Source::Local { path: "/x".to_owned(), fs_type: String::new() },
+            read_only: false,
+            options: Vec::new(),
+            one_pod: false,
+            block: false,
+            group,
         };
+        let groups = [Some(9), None, Some(5), Some(9), Some(8)];
+        let claims = groups.iter().enumerate().map(|(n, group)| (n.to_string(), bound(*group))).collect();
+        let groups = |claims| config(&pod, "c", &claims, &NodeContext::new("n")).security.supplemental_groups;
+        assert_eq!(groups(claims), [1, 7, 5, 8, 9]);
+        assert_eq!(groups(Claims::new()), [1, 7, 5]);
+    }
+
+    #[test]
+    fn the_stop_signal_is_told_where_the_node_has_the_feature() {
+        let pod = pod(
+            &json!({"containers": [{"name": "c", "image": "i", "lifecycle": {"stopSignal": "SIGRTMIN+3"}},
+                {"name": "d", "image": "i"}]}),
+        );
+        let told = |name: &str, node: &NodeContext| config(&pod, name, &Claims::new(), node).stop_signal;
         let mut node = NodeContext::new("n");
         assert_eq!(told("c", &node), None);
         node.features.stop_signals = true;

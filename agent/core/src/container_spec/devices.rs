@@ -69,6 +69,7 @@ mod tests {
                 options: Vec::new(),
                 one_pod: false,
                 block,
+                group: None,
             };
             let claims = Claims::from([("d".to_owned(), bound)]);
             devices(&pod, &pod::containers(&pod)[0], &claims, &NodeContext::new("n")).map_err(|e| e.message)

@@ -208,6 +208,7 @@ mod tests {
             options: Vec::new(),
             one_pod: false,
             block: false,
+            group: None,
         };
         let local = Source::Local { path: "/mnt/disk".to_owned(), fs_type: String::new() };
         let host = Source::HostPath { path: "/srv/r".to_owned(), kind: HostPathType::Unset };

@@ -22,6 +22,8 @@ use crate::types::pod;
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 /// `volumeMode` of a block device.
 const BLOCK: &str = "Block";
+/// Annotation of a PersistentVolume that belongs to a group. Upstream: `VolumeGidAnnotationKey`.
+const GROUP: &str = "pv.beta.kubernetes.io/gid";
 /// Alone among a volume's access modes: one pod at a time.
 const ONE_POD: &str = "ReadWriteOncePod";
 
@@ -61,6 +63,9 @@ pub struct Bound {
     /// `volumeMode: Block`: containers have the device, not a file system.
     #[serde(default)]
     pub block: bool,
+    /// The group that the volume itself names ([`GROUP`]): the pod's containers are in it.
+    #[serde(default)]
+    pub group: Option<i64>,
 }
 
 /// What a PersistentVolume is.
@@ -193,6 +198,9 @@ impl ClaimRef {
         volume: &PersistentVolume,
     ) -> Result<Bound, ClaimError> {
         let name = volume.metadata.name.clone().unwrap_or_default();
+        let annotation = volume.metadata.annotations.as_ref().and_then(|all| all.get(GROUP));
+        // What is no number names no group, as upstream.
+        let group = annotation.and_then(|text| text.parse().ok());
         let spec = volume.spec.clone().unwrap_or_default();
         let claim_uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let Some(holder) = &spec.claim_ref else {
@@ -253,7 +261,7 @@ impl ClaimRef {
             });
         }
         let one_pod = spec.access_modes.as_deref() == Some(&[ONE_POD.to_owned()]);
-        Ok(Bound { volume: name, source, read_only: self.read_only, options, one_pod, block })
+        Ok(Bound { volume: name, source, read_only: self.read_only, options, one_pod, block, group })
     }
 }
 

@@ -33,9 +33,12 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         let source = work.disk.global.clone();
         volume.work = Work::Bind(Bind { source, options: Vec::new(), ..work });
     }
+    let (name, path) = (volume.name.clone(), PathBuf::from(&volume.path));
     let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
     let done = executor.tasks.blocking(move || at.set_up_volume(&uid, &volume, &Payload::new(), now)).await;
-    Ok(EffectOk::Volume { renew_after: None, warning: answer(done)?, resize: None })
+    let warning = answer(done)?;
+    executor.local_volumes.mounted(&key.uid, &name, path);
+    Ok(EffectOk::Volume { renew_after: None, warning, resize: None })
 }
 
 /// Brings a disk to where the node has it; false if it is none.

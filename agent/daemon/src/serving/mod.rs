@@ -46,6 +46,7 @@ use crate::board::Board;
 use crate::cli::Settings;
 use crate::cluster::plan;
 use crate::csi::Csi;
+use crate::local_volumes::LocalVolumes;
 use crate::manager::DesiredPods;
 use crate::metrics::Metrics;
 use crate::outlets::Outlets;
@@ -72,6 +73,8 @@ pub struct Views {
     pub metrics: Metrics,
     /// CSI drivers, which tell of their volumes.
     pub csi: Csi,
+    /// Where volumes of type `local` are mounted.
+    pub local_volumes: LocalVolumes,
     /// Who is told of volumes with which something is wrong.
     pub outlets: Outlets,
     /// Where trouble with the certificate is shown.
@@ -118,7 +121,8 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
     let place = Place::new(settings, node_name, views.kubepods.clone(), tasks.now().wall);
     let patience = (kubelet.volume_stats_agg_period, statistics::WAIT);
     let statistics = Statistics::new(place, patience, (runtime.clone(), images), tasks.clone())
-        .with_drivers(views.csi.clone(), alarm(kubelet, views.outlets.clone()));
+        .with_drivers(views.csi.clone(), alarm(kubelet, views.outlets.clone()))
+        .with_local(views.local_volumes.clone());
     let view = NodeView::new((views, process), runtime, about, hints, statistics, tasks.clone());
     let view = Arc::new(view);
     let bind: IpAddr = kubelet.address.parse().with_context(|| format!("address {:?}", kubelet.address))?;

@@ -31,6 +31,7 @@ use crate::actor::Tasks;
 use crate::cli::Settings;
 use crate::csi::Csi;
 use crate::csi::volumes::Published;
+use crate::local_volumes::LocalVolumes;
 use crate::pod_dirs::chain;
 use layers::{Layers, Told};
 use volumes::{VolumeUses, Way};
@@ -83,9 +84,10 @@ pub(crate) struct Statistics<R> {
     // Held for a moment only, never across an await.
     rates: Mutex<Rates>,
     volumes: VolumeUses,
-    /// Of volumes that drivers tell of: one that hangs keeps no directory back.
+    /// Of volumes of claims, of which drivers tell: one that hangs keeps no directory back.
     told: VolumeUses,
     csi: Csi,
+    local: LocalVolumes,
     layers: Layers,
     tasks: Tasks,
 }
@@ -116,6 +118,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             volumes,
             told,
             csi: Csi::default(),
+            local: LocalVolumes::default(),
             layers,
             tasks,
         }
@@ -125,6 +128,11 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
     pub(super) fn with_drivers(self, csi: Csi, alarm: Option<Alarm>) -> Statistics<R> {
         let told = self.told.with_alarm(alarm);
         Statistics { csi, told, ..self }
+    }
+
+    /// Tells of volumes of type `local`, too.
+    pub(super) fn with_local(self, local: LocalVolumes) -> Statistics<R> {
+        Statistics { local, ..self }
     }
 
     /// `/metrics/resource`.
@@ -171,7 +179,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
 
     /// What `/metrics` tells of claims' volumes: drivers are asked as for the summary, as rarely, and nothing is walked.
     pub(super) async fn claim_metrics(&self, shown: &[Shown]) -> String {
-        claims::text(shown, &self.told.of(self.of_drivers(shown)).await)
+        claims::text(shown, &self.told.of(self.of_claims(shown)).await)
     }
 
     /// `/metrics/cadvisor`.
@@ -246,14 +254,15 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         let read = self.tasks.blocking(move || place.measure(&pods, layers, images, now.wall)).await;
         let mut measured = read.ok_or(STOPPED)?;
         let (walked, told) =
-            tokio::join!(self.volumes.of(self.place.volumes(shown)), self.told.of(self.of_drivers(shown)));
+            tokio::join!(self.volumes.of(self.place.volumes(shown)), self.told.of(self.of_claims(shown)));
         measured.volumes = walked;
         measured.volumes.extend(told);
         Ok(measured)
     }
 
-    /// Volumes of pods whose drivers are registered.
-    fn of_drivers(&self, shown: &[Shown]) -> BTreeMap<(String, String), Way> {
+    /// Volumes of claims of pods that run, as far as somebody can tell of them: drivers that are registered, and the file
+    /// systems of those of type `local`.
+    fn of_claims(&self, shown: &[Shown]) -> BTreeMap<(String, String), Way> {
         let runs = |pod: &str| shown.iter().find(|s| s.uid == pod && !s.containers.is_empty());
         let way = |(target, of): (String, Published)| {
             let pod = runs(of.pod.as_str())?.key();
@@ -261,7 +270,10 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
             let way = Way::Ask { endpoint, handle: of.key.handle, target: PathBuf::from(target), pod };
             Some(((of.pod.to_string(), of.name), way))
         };
-        self.csi.volumes.all_published().into_iter().filter_map(way).collect()
+        let local = self.local.all().into_iter();
+        let local = local.filter(|((pod, _), _)| runs(pod.as_str()).is_some());
+        let local = local.map(|((pod, name), path)| ((pod.to_string(), name), Way::Look(path)));
+        self.csi.volumes.all_published().into_iter().filter_map(way).chain(local).collect()
     }
 
     /// Layers are among the runtime's figures of containers, which may have been asked for already.

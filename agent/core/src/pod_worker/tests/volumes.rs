@@ -208,6 +208,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
         options: Vec::new(),
         one_pod: false,
         block: false,
+        group: None,
     };
     let answer = |w: &mut World, verb: &str, result| {
         let call = w.pending.iter().find(|(_, call)| call.effect.verb() == verb);
@@ -267,6 +268,7 @@ fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait
         options: Vec::new(),
         one_pod: false,
         block: false,
+        group: None,
     };
     let answer = |w: &mut World, verb: &str, result| {
         let call = w.pending.iter().find(|(_, call)| call.effect.verb() == verb);

@@ -108,8 +108,14 @@ fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
         options: vec!["noatime".to_owned()],
         one_pod: true,
         block: false,
+        group: None,
     };
     assert_eq!((local.plugin(), local), (Plugin::Local, expected));
+    for (text, group) in [("4321", Some(4321)), ("a group", None)] {
+        let annotated = json!({"metadata": {"annotations": {"pv.beta.kubernetes.io/gid": text}},
+            "spec": {"local": {"path": "/mnt/x"}}});
+        assert_eq!(bound(annotated).unwrap().group, group, "{text}");
+    }
     let host = bound(json!({"spec": {"hostPath": {"path": "/h", "type": "Directory"},
         "accessModes": ["ReadWriteOncePod", "ReadOnlyMany"]}}))
     .unwrap();

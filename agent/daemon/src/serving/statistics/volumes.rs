@@ -5,15 +5,16 @@
 //! what nobody asks about is forgotten.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_core::csi::request::Usage;
 use agent_core::runtime::PodKey;
 use agent_core::stats::disk::VolumeUse;
-use agent_core::time::{Mono, Now};
+use agent_core::time::{Mono, Now, Wall};
 use agent_linux::disk_use;
+use agent_linux::files::FilesError;
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
@@ -28,6 +29,8 @@ type Key = (String, String);
 pub(super) enum Way {
     /// This directory is walked.
     Walk(PathBuf),
+    /// The file system that is mounted there is asked, and all of it is the volume's.
+    Look(PathBuf),
     /// Its driver is asked.
     Ask {
         /// The driver's socket.
@@ -110,14 +113,15 @@ async fn walk(known: Arc<Known>, due: Vec<(Key, Way)>, alarm: Option<Alarm>, tas
     let mut asked = Vec::new();
     for (key, way) in due {
         let at = tasks.now();
-        let path = match way {
-            Way::Walk(path) => path,
+        let (path, measure): (_, fn(&Path, Wall) -> Result<VolumeUse, FilesError>) = match way {
+            Way::Walk(path) => (path, disk_use::volume),
+            Way::Look(path) => (path, disk_use::whole_volume),
             Way::Ask { endpoint, handle, target, pod } => {
                 asked.push(ask(&known, (key, pod), (endpoint, handle, target), at, alarm.as_ref()));
                 continue;
             }
         };
-        let found = tasks.blocking(move || (disk_use::volume(&path, at.wall), path)).await;
+        let found = tasks.blocking(move || (measure(&path, at.wall), path)).await;
         let Some((found, path)) = found else { break };
         let found = found.map_err(|error| {
             // A pod's volumes come before its containers and go after them, but questions come when they like.
@@ -160,10 +164,7 @@ fn heard(mut usage: Usage, alarm: Option<&Alarm>, (volume, pod): (&str, &PodKey)
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use agent_core::csi::request::{Both, Condition};
-    use agent_core::time::Wall;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -201,6 +202,10 @@ mod tests {
         let (later, more) = bytes(&uses.of(wanted()).await, "v").unwrap();
         assert!(later > at && more >= taken + (1 << 16));
         assert!(uses.of(BTreeMap::new()).await.is_empty() && uses.known.uses().is_empty(), "forgotten");
+        let whole = [(key("whole"), Way::Look(dir.path().to_owned()))].into();
+        let of_all = *uses.of(whole).await.get(&key("whole")).unwrap();
+        let filesystem = of_all.filesystem.unwrap();
+        assert_eq!(of_all.taken.unwrap().bytes, filesystem.used_bytes, "what others have there, too");
         let off = VolumeUses::new(orlop_config::Duration::from_secs(-1), WAIT, tasks);
         assert!(off.of(wanted()).await.is_empty());
     }

@@ -44,6 +44,9 @@ pub(super) enum Way {
     },
 }
 
+/// Measures what is at a path.
+type Measure = fn(&Path, Wall) -> Result<VolumeUse, FilesError>;
+
 /// Hears of volumes with which something is wrong: whose, and what.
 pub(crate) type Alarm = Arc<dyn Fn(&PodKey, String) + Send + Sync>;
 
@@ -113,7 +116,7 @@ async fn walk(known: Arc<Known>, due: Vec<(Key, Way)>, alarm: Option<Alarm>, tas
     let mut asked = Vec::new();
     for (key, way) in due {
         let at = tasks.now();
-        let (path, measure): (_, fn(&Path, Wall) -> Result<VolumeUse, FilesError>) = match way {
+        let (path, measure): (_, Measure) = match way {
             Way::Walk(path) => (path, disk_use::volume),
             Way::Look(path) => (path, disk_use::whole_volume),
             Way::Ask { endpoint, handle, target, pod } => {

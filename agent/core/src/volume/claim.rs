@@ -63,7 +63,7 @@ pub struct Bound {
     /// `volumeMode: Block`: containers have the device, not a file system.
     #[serde(default)]
     pub block: bool,
-    /// The group that the volume itself names ([`GROUP`]): the pod's containers are in it.
+    /// The group that the volume itself names (annotation `pv.beta.kubernetes.io/gid`): the pod's containers are in it.
     #[serde(default)]
     pub group: Option<i64>,
 }

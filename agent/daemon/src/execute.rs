@@ -10,6 +10,7 @@ mod csi_devices;
 mod csi_expand;
 mod disks;
 mod nfs;
+mod programs;
 mod pull;
 mod resize;
 mod volumes;

@@ -169,7 +169,13 @@ fn ready(marker: &Path) -> Result<(), FilesError> {
     files::write_atomic(&marker.join(READY), b"", 0o644, Durability::Rebuildable)
 }
 
-/// Makes `path` and what is missing between it and `root`.
+/// Makes `path` and all directories between it and `root`, the node's own ones.
+fn make_way(root: &Path, path: &Path) -> Result<(), FilesError> {
+    let way: Vec<&Path> = path.ancestors().take_while(|p| *p != root).collect();
+    way.into_iter().rev().try_for_each(|directory| files::make_dir(directory, DIR_MODE))
+}
+
+/// Makes `path` and what is missing between it and `root`, in a volume.
 fn make_below(root: &Path, path: &Path) -> Result<(), FilesError> {
     let mut way: Vec<&Path> = path.ancestors().take_while(|p| *p != root).collect();
     way.reverse();

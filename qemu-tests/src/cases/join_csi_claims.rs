@@ -73,12 +73,12 @@ fn put_secret(joined: &Joined, name: &str) -> Result<()> {
     client.create::<Secret>(&client.of("default"), secret).map(drop)
 }
 
-fn restart(joined: &mut Joined) -> Result<()> {
+pub(super) fn restart(joined: &mut Joined) -> Result<()> {
     start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
     await_ready(&joined.cluster, "first", 60).map(drop)
 }
 
-fn delete_pod(joined: &Joined, name: &str) -> Result<()> {
+pub(super) fn delete_pod(joined: &Joined, name: &str) -> Result<()> {
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), name, None)
 }

@@ -6,14 +6,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::{Value, json};
 
 use super::join_claims::{DISKS, await_told, create, local, pod, put_claim, put_volume, remove, words_of};
+use super::join_csi_claims::{delete_pod, restart};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_block::Devices;
 use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready};
-use crate::cluster::join::{Way, start_kubelet};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
@@ -67,15 +67,6 @@ fn reads(name: &str, claim: &str) -> Value {
     pod
 }
 
-fn restart(joined: &mut Joined) -> Result<()> {
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)
-}
-
-fn delete(joined: &Joined, name: &str) -> Result<()> {
-    let client = joined.cluster.client();
-    client.delete::<Pod>(&client.of("default"), name, None)
-}
-
 fn disks(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let devices = Devices::default();
@@ -98,13 +89,13 @@ fn disks(cx: &mut CaseContext<'_>) -> Result<()> {
     restart(joined)?;
     ensure!(words_of(joined, "disk-reads")? == "written\n1\n", "not what the first pod wrote");
     ensure!(mounted(joined, "blank")? == 1, "mounted {} times", mounted(joined, "blank")?);
-    delete(joined, "disk-reads")?;
+    delete_pod(joined, "disk-reads")?;
     await_pod_gone(&joined.cluster, "disk-reads", 60)?;
     ensure!(mounted(joined, "blank")? == 1, "a pod has it still");
 
     // The last one goes while nobody looks.
     joined.nodes[0].kill_agent()?;
-    delete(joined, "disk-writes")?;
+    delete_pod(joined, "disk-writes")?;
     restart(joined)?;
     await_pod_gone(&joined.cluster, "disk-writes", 60)?;
     ensure_let_go(joined, "blank")?;

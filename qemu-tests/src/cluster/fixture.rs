@@ -203,8 +203,7 @@ pub fn await_serving(cluster: &Cluster, name: &str, limit_s: u64) -> Result<()> 
     let client = cluster.client();
     let address =
         client.wait::<Node, _>(&client.all(), limit_s, &format!("an address of node {name}"), |all| {
-            let addresses = all.get(name)?.status.as_ref()?.addresses.as_ref()?;
-            addresses.iter().find(|a| a.type_ == "InternalIP").map(|a| a.address.clone())
+            ready::internal_ip(all.get(name)?)
         })?;
     let admin = cluster.pki().node_admin()?;
     NodeApi::at(cluster, &address)?.await_healthy(&admin, limit_s)

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::bootstrap::Token;
+use super::flags::LOG_STREAMS_GATE;
 use super::plane::{Cluster, server_url};
 use crate::native::config;
 use crate::native::node::NativeNode;
@@ -45,7 +46,7 @@ pub fn kubelet_configuration() -> String {
          clientCAFile: /var/lib/kubelet/ca.crt\n\
          authorization:\n  mode: Webhook\n\
          imageGCHighThresholdPercent: 100\n\
-         featureGates:\n  PodLogsQuerySplitStreams: true\n  CSIVolumeHealth: true\n\
+         featureGates:\n  {LOG_STREAMS_GATE}: true\n  CSIVolumeHealth: true\n\
          evictionHard:\n  memory.available: 50Mi\n  nodefs.available: 1%\n  nodefs.inodesFree: 1%\n  \
          imagefs.available: 1%\n  imagefs.inodesFree: 1%\n",
         config::kubelet()

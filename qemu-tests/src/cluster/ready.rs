@@ -29,6 +29,13 @@ pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
 }
 
+/// The address by which a Node is reached in the cluster.
+#[must_use]
+pub fn internal_ip(node: &Node) -> Option<String> {
+    let addresses = node.status.as_ref()?.addresses.as_ref()?;
+    addresses.iter().find(|a| a.type_ == "InternalIP").map(|a| a.address.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

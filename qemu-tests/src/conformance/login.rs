@@ -77,10 +77,8 @@ impl Login {
 fn address(cluster: &Cluster, node: &str) -> Result<IpAddr> {
     let client = cluster.client();
     let node = client.get::<Node>(&client.all(), node)?.context("the Node is gone")?;
-    let addresses = node.status.and_then(|s| s.addresses).unwrap_or_default();
-    let internal =
-        addresses.into_iter().find(|a| a.type_ == "InternalIP").context("the Node has no address")?;
-    internal.address.parse().with_context(|| format!("address {:?}", internal.address))
+    let address = ready::internal_ip(&node).context("the Node has no address")?;
+    address.parse().with_context(|| format!("address {address:?}"))
 }
 
 fn hosts_file(address: IpAddr, node: &str) -> String {

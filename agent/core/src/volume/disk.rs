@@ -37,6 +37,12 @@ pub fn directory(root: &str) -> String {
     format!("{root}/plugins/{}/mounts", Plugin::Local.name())
 }
 
+/// Where the node mounts a volume's disk.
+#[must_use]
+pub fn global(root: &str, volume: &str) -> String {
+    format!("{}/{volume}", directory(root))
+}
+
 /// Directory whose files name volumes that are being formatted.
 #[must_use]
 pub fn begun_directory(root: &str) -> String {

@@ -161,10 +161,7 @@ fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Work {
             options: bound.options.clone(),
             one_pod: bound.one_pod,
             by_root: policy == Some("OnRootMismatch"),
-            disk: Disk {
-                global: format!("{}/{}", disk::directory(&node.root_dir), bound.volume),
-                fs_type: fs_type.clone(),
-            },
+            disk: Disk { global: disk::global(&node.root_dir, &bound.volume), fs_type: fs_type.clone() },
         }),
     }
 }

@@ -5,7 +5,6 @@
 //! over; a disk that no pod has is unmounted. The decisions are `agent_core::volume::disk`'s.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::PodKey;
@@ -14,8 +13,8 @@ use agent_core::volume::disk::{self, Next};
 use agent_core::volume::payload::Payload;
 use agent_core::volume::{Bind, SetUp, Work};
 use agent_linux::volumes::disk as on_disk;
-use tokio::process::Command;
 
+use super::programs::{self, Failed};
 use super::volumes::answer;
 use super::{Executor, gave_up};
 use crate::pod_dirs::chain;
@@ -71,9 +70,11 @@ async fn mount<R: Runtime, I: ImageService>(
             }
             Next::Check(command) => command,
         };
-        let failure = run(command).await.err().and_then(|(code, words)| {
-            tracing::warn!(disk = of.source, command = command.0, code, words, "no success");
-            disk::failure(&of, &next, code, &words)
+        let (program, arguments) = command;
+        let failure = programs::run(program, arguments).await.err().and_then(|failed| {
+            let Failed { code, why, words } = failed;
+            tracing::warn!(disk = of.source, program, why, words, "no success");
+            disk::failure(&of, &next, code, if words.is_empty() { &why } else { &words })
         });
         if let Some(message) = failure {
             return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
@@ -82,20 +83,6 @@ async fn mount<R: Runtime, I: ImageService>(
             answer(on(on_disk::finish).await)?;
         }
         checked = true;
-    }
-}
-
-/// Its exit code and what it said, if it was no success.
-async fn run((program, arguments): &disk::Command) -> Result<(), (Option<i32>, String)> {
-    let mut command = Command::new(program);
-    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
-    match command.output().await {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let words = [output.stdout, output.stderr].concat();
-            Err((output.status.code(), String::from_utf8_lossy(&words).into_owned()))
-        }
-        Err(e) => Err((None, e.to_string())),
     }
 }
 
@@ -112,8 +99,7 @@ pub(super) async fn release<R: Runtime, I: ImageService>(
         Vec::new()
     });
     for volume in all {
-        let _alone =
-            executor.disks.alone(&format!("{}/{volume}", disk::directory(&root.to_string_lossy()))).await;
+        let _alone = executor.disks.alone(&disk::global(&root.to_string_lossy(), &volume)).await;
         let (at, name) = (root.clone(), volume.clone());
         let released =
             executor.tasks.blocking(move || on_disk::release(&at, &name)).await.ok_or_else(stopped)?;

@@ -5,7 +5,6 @@
 //! attempt left is taken away before it is told. Upstream: pkg/volume/nfs SetUpAt.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
 use agent_core::drivers::{Class, ImageService, Runtime};
@@ -13,10 +12,9 @@ use agent_core::runtime::PodKey;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::volume::SetUp;
 use agent_core::volume::nfs::{self, Nfs};
-use tokio::process::Command;
 
 use super::volumes::answer;
-use super::{Executor, gave_up};
+use super::{Executor, gave_up, programs};
 
 /// As long as mount.nfs tries by itself. Its attempts together have an effect's time ([`agent_core::volume::NFS_TIME`]).
 const MOUNT_LIMIT: Duration = Duration::from_secs(120);
@@ -64,16 +62,8 @@ fn done() -> EffectOk {
 
 /// How it ended, and what it said.
 async fn mount(arguments: &[String], limit: Duration) -> Result<(), (String, String)> {
-    let mut command = Command::new("mount");
-    // Its words are looked at.
-    command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).kill_on_drop(true);
-    match tokio::time::timeout(limit, command.output()).await {
-        Ok(Ok(output)) if output.status.success() => Ok(()),
-        Ok(Ok(output)) => {
-            let words = [output.stdout, output.stderr].concat();
-            Err((output.status.to_string(), String::from_utf8_lossy(&words).into_owned()))
-        }
-        Ok(Err(e)) => Err((e.to_string(), String::new())),
+    match tokio::time::timeout(limit, programs::run("mount", arguments)).await {
+        Ok(ended) => ended.map_err(|failed| (failed.why, failed.words)),
         Err(_) => Err((format!("killed after {} s", limit.as_secs()), String::new())),
     }
 }

@@ -14,7 +14,7 @@ use agent_core::csi::volume::{DATA_FILE, TARGET, VolumeData};
 use agent_core::volume::Plugin;
 use agent_core::volume::sub_path::SUB_PATHS;
 
-use super::{DIR_MODE, VOLUMES, VolumeError, invalid, ownership, refused, unmount_below};
+use super::{DIR_MODE, VOLUMES, VolumeError, invalid, make_way, ownership, refused, unmount_below};
 use crate::files::{self, Durability, FilesError};
 
 /// The file is some hundred bytes.
@@ -53,10 +53,7 @@ pub fn prepare_stage(
     data: &VolumeData,
 ) -> Result<(PathBuf, bool), VolumeError> {
     let own = stage_directory(root, key);
-    let way = own.ancestors().take_while(|path| *path != root).collect::<Vec<_>>();
-    for directory in way.into_iter().rev() {
-        files::make_dir(directory, DIR_MODE)?;
-    }
+    make_way(root, &own)?;
     let new = record(&own, data)?;
     files::make_dir(&own.join(STAGED), DIR_MODE)?;
     Ok((own.join(STAGED), new))

@@ -20,8 +20,8 @@ use agent_core::volume::device::{self, DATA, DEV, PUBLISH, STAGING};
 
 use super::csi::{read, record, remove_unwritten};
 use super::device::{entries, gone, link, linked};
-use super::{DIR_MODE, VolumeError};
-use crate::files::{self, FilesError};
+use super::{VolumeError, make_way};
+use crate::files::FilesError;
 
 fn directory(root: &Path) -> PathBuf {
     PathBuf::from(device::directory(&root.to_string_lossy(), Plugin::Csi))
@@ -43,11 +43,6 @@ pub fn staged_at(root: &Path, volume: &str) -> PathBuf {
 #[must_use]
 pub fn global(root: &Path, volume: &str) -> PathBuf {
     directory(root).join(volume).join(DEV)
-}
-
-fn make_way(root: &Path, path: &Path) -> Result<(), FilesError> {
-    let way: Vec<&Path> = path.ancestors().take_while(|p| *p != root).collect();
-    way.into_iter().rev().try_for_each(|directory| files::make_dir(directory, DIR_MODE))
 }
 
 /// Writes whose a volume is, and that the pod has it. True if that was not written there before.

@@ -14,7 +14,7 @@ use agent_core::volume::{Bind, Plugin};
 use nix::mount::{MntFlags, umount2};
 
 use super::device::entries;
-use super::{DIR_MODE, VOLUMES, VolumeError, device_of, mounts};
+use super::{VOLUMES, VolumeError, device_of, make_way, mounts, no_way_up};
 use crate::files::{self, Durability, FilesError};
 
 /// What there is of the disk; `None`: the source is none (it may be a directory, or not there).
@@ -28,7 +28,7 @@ pub fn look(root: &Path, of: &Bind) -> Result<Option<Seen>, VolumeError> {
         // A directory's set-up says what is wrong.
         _ => return Ok(None),
     };
-    super::no_way_up(source)?;
+    no_way_up(source)?;
     let at = FilesError::at("read", source);
     let (head, tail) = File::open(source).and_then(|mut disk| ends(&mut disk)).map_err(at)?;
     let content = disk::content(&head, &tail);
@@ -78,7 +78,7 @@ pub fn begin(root: &Path, of: &Bind) -> Result<(), FilesError> {
     let marker = marker(root, of);
     let source = Path::new(&of.source);
     let number = fs::metadata(source).map_err(FilesError::at("stat", source))?.rdev();
-    marker.parent().map_or(Ok(()), |directory| make(root, directory))?;
+    marker.parent().map_or(Ok(()), |directory| make_way(root, directory))?;
     files::write_atomic(&marker, which(of, number).as_bytes(), 0o600, Durability::Rebuildable)
 }
 
@@ -98,13 +98,7 @@ pub fn finish(root: &Path, of: &Bind) -> Result<(), FilesError> {
 /// # Errors
 /// The step that failed.
 pub fn make_place(root: &Path, of: &Bind) -> Result<(), FilesError> {
-    make(root, Path::new(&of.disk.global))
-}
-
-fn make(root: &Path, directory: &Path) -> Result<(), FilesError> {
-    let mut way: Vec<&Path> = directory.ancestors().take_while(|p| *p != root).collect();
-    way.reverse();
-    way.into_iter().try_for_each(|p| files::make_dir(p, DIR_MODE))
+    make_way(root, Path::new(&of.disk.global))
 }
 
 /// Volumes whose disks the node has mounted, or had: names.
@@ -129,7 +123,7 @@ pub fn release(root: &Path, volume: &str) -> Result<bool, FilesError> {
     if mounts()?.iter().any(|mount| is_pods(&mount.path)) {
         return Ok(false);
     }
-    let global = Path::new(&disk::directory(&root.to_string_lossy())).join(volume);
+    let global = PathBuf::from(disk::global(&root.to_string_lossy(), volume));
     match umount2(&global, MntFlags::UMOUNT_NOFOLLOW) {
         Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => {}
         Err(e) => return Err(FilesError::at("umount", &global)(e.into())),
@@ -147,7 +141,7 @@ mod tests {
     use super::*;
 
     fn of(root: &Path, source: &Path) -> Bind {
-        let global = format!("{}/pv", disk::directory(&root.to_string_lossy()));
+        let global = disk::global(&root.to_string_lossy(), "pv");
         let disk = Disk { global, fs_type: String::new() };
         Bind { source: source.to_string_lossy().into_owned(), disk, ..Bind::default() }
     }

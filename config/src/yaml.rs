@@ -1,8 +1,9 @@
 //! YAML or JSON text to one JSON value, with the line of every key.
 //!
-//! Scalars follow the YAML 1.2 core schema, so `no` and `on` are text. Refused: duplicate keys, more than one
-//! document, keys that are no scalars, tags beyond the core ones, numbers with leading zeros (two readings), and
-//! documents that grow beyond a bound through aliases. Errors name a line and never quote values.
+//! Scalars follow a [`Schema`]: the YAML 1.2 core schema for what is ours, so `no` and `on` are text and numbers with
+//! leading zeros are refused (two readings); YAML 1.1 for what tools of Kubernetes write. Refused: duplicate keys, more
+//! than one document, keys that are no scalars, tags beyond the core ones, and documents that nest too deeply or grow
+//! beyond a bound through aliases. Errors name a line and never quote values.
 
 use crate::field::Lines;
 use crate::path;
@@ -13,6 +14,18 @@ use std::collections::BTreeMap;
 
 /// Most values in a document, aliases expanded.
 const VALUES_MAX: usize = 200_000;
+/// Deepest nesting: readers of the value recurse (`serde_json` to 128).
+const DEPTH_MAX: usize = 64;
+
+/// What plain scalars mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schema {
+    /// YAML 1.2, core schema.
+    #[default]
+    Core,
+    /// YAML 1.1 as Kubernetes' own reader has it: `yes` is true, `0644` is octal.
+    V1_1,
+}
 
 /// A parsed document.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,8 +63,16 @@ impl Lines for Document {
 /// # Errors
 /// [`YamlError`] with the line of the first mistake.
 pub fn parse(text: &str) -> Result<Document, YamlError> {
+    parse_as(text, Schema::Core)
+}
+
+/// Reads one document whose scalars follow `schema`.
+///
+/// # Errors
+/// [`YamlError`] with the line of the first mistake.
+pub fn parse_as(text: &str, schema: Schema) -> Result<Document, YamlError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut builder = Builder::default();
+    let mut builder = Builder { schema, ..Builder::default() };
     for event in Parser::new_from_str(text) {
         match event {
             Ok((event, span)) => builder.event(event, span.start.line())?,
@@ -70,6 +91,7 @@ enum Frame {
 
 #[derive(Debug, Default)]
 struct Builder {
+    schema: Schema,
     stack: Vec<Frame>,
     root: Option<Value>,
     documents: usize,
@@ -94,7 +116,8 @@ impl Builder {
                 if self.wants_key() {
                     return self.key(&text, style, line);
                 }
-                let value = scalar(&text, style, tag.as_deref()).map_err(|reason| at(line, reason))?;
+                let value =
+                    scalar(self.schema, &text, style, tag.as_deref()).map_err(|reason| at(line, reason))?;
                 self.count(1, line)?;
                 self.place(value, anchor, line)?;
             }
@@ -157,6 +180,9 @@ impl Builder {
             return Err(at(line, "an unknown tag: only the core tags of YAML are allowed"));
         }
         self.count(1, line)?;
+        if self.stack.len() >= DEPTH_MAX {
+            return Err(at(line, "the document nests too deeply"));
+        }
         match self.stack.last() {
             Some(Frame::Map { key: None, .. }) => Err(at(line, "a key must be text")),
             Some(Frame::Map { key: Some(key), path, .. }) => Ok(path::child(path, key)),
@@ -239,7 +265,16 @@ fn size(value: &Value) -> usize {
     }
 }
 
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, Cow<'static, str>> {
+fn scalar(
+    schema: Schema,
+    text: &str,
+    style: ScalarStyle,
+    tag: Option<&Tag>,
+) -> Result<Value, Cow<'static, str>> {
+    let plain = |text| match schema {
+        Schema::Core => plain(text),
+        Schema::V1_1 => Ok(v1_1::plain(text)),
+    };
     match tag.map(Tag::core_suffix) {
         None if style == ScalarStyle::Plain => plain(text),
         None | Some(Some("str")) => Ok(Value::String(text.to_owned())),
@@ -290,6 +325,8 @@ fn radix(text: &str, digits: &str, radix: u32) -> Value {
         _ => Value::String(text.to_owned()),
     }
 }
+
+mod v1_1;
 
 #[cfg(test)]
 mod tests;

@@ -26,10 +26,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::access::{Access, Credentials, Server};
 use crate::connect::{ConnectError, Dialer, Protocol, chain};
 use crate::connection::{Connection, SendError};
-use crate::error;
 use crate::limiter::Limiter;
 use crate::request::{self, Lane};
 use crate::tls::TlsError;
+use crate::{error, json};
 
 /// An answer to a call: etcd takes objects of 1.5 MiB at most, JSON makes them larger.
 const ANSWER_MAX: usize = 8 * 1024 * 1024;
@@ -362,9 +362,7 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
             ApiReply::CsiNode(object(body)?)
         }
         // It has no name: what asked for it has the account's.
-        ApiCall::CreateToken { .. } => {
-            ApiReply::Token(serde_json::from_slice(body).map_err(|e| e.to_string())?)
-        }
+        ApiCall::CreateToken { .. } => ApiReply::Token(json::read(body)?),
         ApiCall::CreatePodCertificate(_) => ApiReply::PodCertificate(object(body)?),
         ApiCall::ReviewToken(_) => ApiReply::TokenReview(object(body)?),
         ApiCall::ReviewAccess(_) => ApiReply::AccessReview(object(body)?),
@@ -372,7 +370,7 @@ fn reply(call: &ApiCall, body: &[u8]) -> Result<Option<ApiReply>, String> {
 }
 
 fn first(body: &[u8]) -> Result<Option<Box<Pod>>, String> {
-    let found: List<Pod> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    let found: List<Pod> = json::read(body)?;
     Ok(found.items.into_iter().next().map(|mut pod| {
         forget_managed_fields(&mut pod.metadata);
         Box::new(pod)
@@ -380,7 +378,7 @@ fn first(body: &[u8]) -> Result<Option<Box<Pod>>, String> {
 }
 
 fn object<K: DeserializeOwned + Resource>(body: &[u8]) -> Result<Box<K>, String> {
-    let mut object: Box<K> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    let mut object: Box<K> = json::read(body)?;
     forget_managed_fields(object.meta_mut());
     Ok(object)
 }

@@ -13,6 +13,7 @@ use hyper::header::{HeaderMap, RETRY_AFTER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 
 use crate::connection::SendError;
+use crate::json;
 
 /// Longer messages are cut: some proxies answer with web pages.
 const MESSAGE_MAX: usize = 1024;
@@ -42,7 +43,7 @@ pub(crate) fn is_read(call: &ApiCall) -> bool {
 
 /// What an answer other than 2xx means.
 pub(crate) fn refused(call: String, code: StatusCode, headers: &HeaderMap, body: &[u8]) -> ApiError {
-    let status: Option<Status> = serde_json::from_slice(body).ok();
+    let status: Option<Status> = json::read(body).ok();
     let reason = status.as_ref().and_then(|s| s.reason.clone()).unwrap_or_default();
     let message = match status.as_ref().and_then(|s| s.message.as_deref()).filter(|m| !m.is_empty()) {
         Some(message) => cut(message),

@@ -28,6 +28,7 @@ mod connection;
 pub mod discovery;
 mod error;
 mod http1;
+mod json;
 pub mod kubeconfig;
 mod limiter;
 mod random;

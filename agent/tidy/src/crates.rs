@@ -132,7 +132,7 @@ const TESTS_MAY_USE: &[&str] =
 const BANNED: &[(&str, &str)] = &[
     ("openssl", "one TLS provider: rustls with ring"),
     ("native-tls", "one TLS provider: rustls with ring"),
-    ("serde_yaml", "unmaintained: serde-saphyr"),
+    ("serde_yaml", "unmaintained: orlop_config::yaml"),
     ("async-trait", "async fn in traits is in the language"),
 ];
 

@@ -45,6 +45,55 @@ fn scalars_follow_the_core_schema() {
 }
 
 #[test]
+fn scalars_follow_yaml_1_1_where_kubernetes_reads_them() {
+    let table = [
+        ("~", json!(null)),
+        ("y", json!(true)),
+        ("Yes", json!(true)),
+        ("on", json!(true)),
+        ("N", json!(false)),
+        ("OFF", json!(false)),
+        ("yEs", json!("yEs")),
+        ("0", json!(0)),
+        ("0644", json!(0o644)),
+        ("-0644", json!(-0o644)),
+        ("0o644", json!(0o644)),
+        ("0x1F", json!(31)),
+        ("0b101", json!(5)),
+        ("-0b101", json!(-5)),
+        ("1_000", json!(1000)),
+        ("+12", json!(12)),
+        ("-9223372036854775808", json!(i64::MIN)),
+        ("18446744073709551615", json!(u64::MAX)),
+        ("18446744073709551616", json!(18446744073709551616.0)),
+        ("089", json!(89.0)),
+        ("1.5", json!(1.5)),
+        ("1.", json!(1.0)),
+        ("-.5e3", json!(-500.0)),
+        ("1e3", json!(1000.0)),
+        (".", json!(".")),
+        ("1e", json!("1e")),
+        (".inf", json!(".inf")),
+        ("1.2.3.4", json!("1.2.3.4")),
+        ("2m", json!("2m")),
+        ("0x", json!("0x")),
+        ("'yes'", json!("yes")),
+        ("2026-01-01", json!("2026-01-01")),
+    ];
+    for (text, want) in table {
+        let got = parse_as(text, Schema::V1_1).unwrap_or_else(|e| panic!("{text}: {e}")).value;
+        assert_eq!(got, want, "{text:?}");
+    }
+}
+
+#[test]
+fn nesting_has_an_end() {
+    let nested = |n: usize| parse(&format!("{}{}", "[".repeat(n), "]".repeat(n)));
+    assert!(nested(64).is_ok());
+    assert_eq!(nested(65).expect_err("too deep").reason, "the document nests too deeply");
+}
+
+#[test]
 fn collections_anchors_and_merge_keys() {
     assert_eq!(value("a: {b: [1, 2]}\n? c\n: d\n"), json!({"a": {"b": [1, 2]}, "c": "d"}));
     assert_eq!(value("{\"a\": 1, \"b\": [true, null]}"), json!({"a": 1, "b": [true, null]}));
@@ -123,6 +172,11 @@ proptest! {
     #[test]
     fn any_yaml_like_text_is_answered(text in "[-a-c0-9:?&*!|>%@\"'{}\\[\\],#~<. \n\t]{0,120}") {
         let _ = parse(&text);
+    }
+
+    #[test]
+    fn any_text_is_answered_by_yaml_1_1(text in "[-a-fx0-9:._+ \n]{0,60}") {
+        let _ = parse_as(&text, Schema::V1_1);
     }
 
     #[test]

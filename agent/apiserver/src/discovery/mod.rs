@@ -27,6 +27,7 @@ use crate::access::{Access, Credentials, Server, Trust};
 use crate::client::{ApiClient, Options};
 use crate::connect::Dialer;
 use crate::connection::SendError;
+use crate::json;
 use crate::kubeconfig::Kubeconfig;
 pub use error::DiscoveryError;
 #[cfg(feature = "testing")]
@@ -173,7 +174,7 @@ impl Asked<'_> {
             StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
                 Err(DiscoveryError::Hidden { server, code: code.as_u16() })
             }
-            code if code.is_success() => serde_json::from_slice(&body)
+            code if code.is_success() => json::read(&body)
                 .map_err(|e| DiscoveryError::ClusterInfo { reason: format!("is no ConfigMap: {e}") }),
             code => Err(DiscoveryError::Broken { server, reason: format!("HTTP {code}") }),
         }

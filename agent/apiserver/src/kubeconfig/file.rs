@@ -7,8 +7,11 @@ use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use orlop_config::field::Lines;
 use orlop_config::node::Secret;
+use orlop_config::yaml;
 use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
 /// The parts that matter to a client.
@@ -129,9 +132,17 @@ fn named<W, T: Default>(list: Option<Vec<W>>, split: impl Fn(W) -> (String, Opti
 
 /// Reads a kubeconfig; the sentence names the place and quotes nothing.
 pub(super) fn parse(text: &str) -> Result<File, String> {
-    let wire: Wire = serde_saphyr::from_str(text).map_err(|error| match error.location() {
-        Some(at) => format!("wrong syntax or type at line {}, column {}", at.line(), at.column()),
-        None => "wrong syntax or type".to_owned(),
+    let mut document =
+        yaml::parse(text).map_err(|error| format!("wrong syntax at line {}: {error}", error.line))?;
+    let value = match document.value.take() {
+        Value::Null => Value::Object(Map::new()),
+        value => value,
+    };
+    let wire: Wire = serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        // The error's own words quote the value.
+        let line = document.line(&path).unwrap_or(1);
+        format!("wrong type at line {line} ({path})")
     })?;
     Ok(File {
         clusters: named(wire.clusters, |w| (w.name, w.cluster)),

@@ -109,7 +109,7 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
     for (text, expected) in [
         ("", "current-context: is not set"),
         ("current-context: y", "contexts: has none that is named \"y\""),
-        ("clusters: 3", "is no kubeconfig: wrong syntax or type at line 1"),
+        ("clusters: 3", "is no kubeconfig: wrong type at line 1 (clusters)"),
         ("users: [{name: u, user: {token: [topsecret]}}]", "is no kubeconfig"),
         ("{{{", "is no kubeconfig"),
     ] {

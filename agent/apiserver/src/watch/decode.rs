@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::client::forget_managed_fields;
 use crate::error::cut;
+use crate::json;
 
 /// Marks the bookmark after the last object of a streamed list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
@@ -85,9 +86,9 @@ struct MarkMeta {
 
 /// Reads one line.
 pub(super) fn frame<T: DeserializeOwned + Resource>(line: &[u8]) -> Frame<T> {
-    let wire: Wire<'_> = match serde_json::from_slice(line) {
+    let wire: Wire<'_> = match json::read(line) {
         Ok(wire) => wire,
-        Err(error) => return Frame::Nonsense(error.to_string()),
+        Err(error) => return Frame::Nonsense(error),
     };
     let text = wire.object.get();
     match wire.kind.as_str() {
@@ -160,7 +161,7 @@ struct ListMeta {
 
 /// Reads a list: its version and its objects, one by one.
 pub(super) fn list<T: DeserializeOwned + Resource>(body: &[u8]) -> Result<(String, Vec<Item<T>>), String> {
-    let wire: WireList<'_> = serde_json::from_slice(body).map_err(|e| cut(&e.to_string()))?;
+    let wire: WireList<'_> = json::read(body).map_err(|e| cut(&e))?;
     let items = wire.items.unwrap_or_default().into_iter().map(|i| item(i.get())).collect();
     Ok((wire.metadata.resource_version, items))
 }

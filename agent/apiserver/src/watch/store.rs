@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::decode::{Item, Key};
+use crate::json;
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -23,14 +24,14 @@ pub(super) struct Store {
 struct Kept {
     uid: Option<String>,
     version: Option<String>,
-    json: Box<[u8]>,
+    json: Box<str>,
 }
 
 impl Kept {
     /// `None` for an object that is no text, which the types of Kubernetes are not.
     fn of<T: Resource + Serialize>(object: &T) -> Option<Kept> {
         let (uid, version) = (object.meta().uid.clone(), object.meta().resource_version.clone());
-        let json = serde_json::to_vec(object).ok()?.into_boxed_slice();
+        let json = serde_json::to_string(object).ok()?.into_boxed_str();
         Some(Kept { uid, version, json })
     }
 
@@ -40,7 +41,7 @@ impl Kept {
     }
 
     fn object<T: DeserializeOwned>(&self) -> Option<Arc<T>> {
-        serde_json::from_slice(&self.json).ok().map(Arc::new)
+        json::read(self.json.as_bytes()).ok().map(Arc::new)
     }
 }
 

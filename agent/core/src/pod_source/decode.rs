@@ -6,14 +6,13 @@
 //! Upstream: pkg/kubelet/config/common.go.
 
 use k8s_openapi::api::core::v1::Pod;
+use orlop_config::yaml::{self, Schema};
 use serde_json::Value;
 
-use super::ManifestError;
+use super::{ManifestError, json_path};
 
 /// Largest manifest, bytes.
 pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
-/// Deepest nesting; a pod needs about fifteen levels.
-const DEPTH_MAX: usize = 64;
 
 /// A decoded manifest.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,13 +72,8 @@ fn parse(bytes: &[u8]) -> Result<Value, ManifestError> {
         return Err(ManifestError::TooLarge);
     }
     let text = std::str::from_utf8(bytes).map_err(|e| ManifestError::NotText { offset: e.valid_up_to() })?;
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: DEPTH_MAX },
-        legacy_octal_numbers: true,
-        with_snippet: false,
-    };
-    serde_saphyr::from_str_with_options(text, options)
-        .map_err(|e| ManifestError::Syntax(syntax_message(&e.to_string())))
+    let document = yaml::parse_as(text, Schema::V1_1);
+    document.map(|d| d.value).map_err(|e| ManifestError::Syntax(format!("line {}: {e}", e.line)))
 }
 
 fn pod_of(mut raw: Value) -> Result<Decoded, ManifestError> {
@@ -87,18 +81,21 @@ fn pod_of(mut raw: Value) -> Result<Decoded, ManifestError> {
         object.remove("status");
     }
     quantities_to_text(&mut raw);
-    let pod: Pod = serde_path_to_error::deserialize(&raw)
-        .map_err(|e| ManifestError::Type { path: e.path().to_string(), message: e.inner().to_string() })?;
+    let pod = typed(&raw)?;
     let unknown_fields = unknown_fields(&raw, &pod);
     Ok(Decoded { pod, raw, unknown_fields })
 }
 
-/// The parser's advice on how to call it is of no use to whoever wrote the manifest.
-fn syntax_message(message: &str) -> String {
-    message.replace(", set DuplicateKeyPolicy in Options if acceptable", "").replace(
-        "; use from_str_multiple or from_str_multiple_with_options",
-        ", only one Pod to a file is allowed",
-    )
+/// The pod by way of its text: each kind of input of a deserializer is a copy of the code that reads every type of the
+/// API, and text is what the API server's objects are read from.
+fn typed(raw: &Value) -> Result<Pod, ManifestError> {
+    let text = raw.to_string();
+    serde_json::from_str(&text).map_err(|error| {
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        let message = error.to_string();
+        let message = message.strip_suffix(&place).unwrap_or(&message).to_owned();
+        ManifestError::Type { path: json_path::at(&text, error.column()), message }
+    })
 }
 
 fn check_kind(raw: &Value) -> Result<(), ManifestError> {
@@ -230,8 +227,8 @@ mod tests {
             ("[1]".to_owned(), "found a document that is no mapping"),
             ("kind: Pod".to_owned(), "found apiVersion: \"\", kind: \"Pod\""),
             ("apiVersion: v1\nkind: List\nitems: []".to_owned(), "found apiVersion: \"v1\", kind: \"List\""),
-            (format!("{POD}kind: Pod\n"), "duplicate mapping key: kind at line 4, column 1"),
-            (format!("{POD}---\n{POD}"), "only one Pod to a file is allowed"),
+            (format!("{POD}kind: Pod\n"), "line 4: duplicate key kind"),
+            (format!("{POD}---\n{POD}"), "line 4: a second document starts here: only one is allowed"),
             (format!("{POD}spec: {{containers: {{}}}}"), "spec.containers: invalid type: map"),
             (format!("{POD}spec: {{hostNetwork: 1}}"), "spec.hostNetwork: invalid type: integer"),
             ("a: [".to_owned(), "neither YAML nor JSON"),
@@ -271,6 +268,73 @@ mod tests {
         ] {
             let error = list(kind, &items).unwrap_err();
             assert!(error.contains(words), "{kind} {items}: {error}");
+        }
+    }
+
+    fn reference(raw: &Value) -> Option<(String, String)> {
+        let read: Result<Pod, _> = serde_path_to_error::deserialize(raw);
+        read.err().map(|e| (e.path().to_string(), e.inner().to_string()))
+    }
+
+    /// Pods of which one part, wherever it is, has become something else.
+    fn broken() -> Vec<Value> {
+        let raw = serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a\"b{[,:", "labels": {"a,b": "c", "d.e/f": "\\"}, "uid": "u"},
+            "spec": {"hostNetwork": true, "terminationGracePeriodSeconds": 3, "nodeSelector": {},
+                "containers": [
+                    {"name": "c", "image": "i", "args": ["x", "]"], "env": [{"name": "A", "value": "}"}],
+                     "ports": [{"containerPort": 80}], "livenessProbe": {"httpGet": {"port": "web"}}},
+                    {"name": "d", "resources": {"limits": {"cpu": "1"}}}],
+                "volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "hostPath": {"path": "/"}}]}});
+        fn paths(value: &Value, here: &str, all: &mut Vec<String>) {
+            all.push(here.to_owned());
+            let key = |key: &str| key.replace('~', "~0").replace('/', "~1");
+            match value {
+                Value::Object(map) => {
+                    map.iter().for_each(|(k, v)| paths(v, &format!("{here}/{}", key(k)), all));
+                }
+                Value::Array(list) => {
+                    list.iter().enumerate().for_each(|(i, v)| paths(v, &format!("{here}/{i}"), all));
+                }
+                _ => {}
+            }
+        }
+        let mut all = Vec::new();
+        paths(&raw, "", &mut all);
+        // Another kind of object is refused before this.
+        all.retain(|path| path != "/apiVersion" && path != "/kind");
+        let others = [
+            serde_json::json!(null),
+            serde_json::json!(7),
+            serde_json::json!(-1.5),
+            serde_json::json!("text"),
+            serde_json::json!(false),
+            serde_json::json!([]),
+            serde_json::json!(["x", {"y": [1]}]),
+            serde_json::json!({}),
+            serde_json::json!({"name": {"z": []}, "q": ["w"]}),
+        ];
+        let with = |path: &String| {
+            others.clone().map(|other| {
+                let mut raw = raw.clone();
+                *raw.pointer_mut(path).expect("one of its own") = other;
+                raw
+            })
+        };
+        all.iter().flat_map(with).collect()
+    }
+
+    /// The field that is named is the one that a reader which follows the path would name.
+    #[test]
+    fn the_field_that_is_wrong_is_named() {
+        for raw in broken() {
+            let named = match typed(&raw) {
+                Ok(_) => None,
+                Err(ManifestError::Type { path, message }) => Some((path, message)),
+                Err(other) => panic!("{other}"),
+            };
+            assert_eq!(named, reference(&raw), "{raw}");
         }
     }
 

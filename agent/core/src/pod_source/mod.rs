@@ -18,6 +18,7 @@ pub mod defaults;
 pub mod field_error;
 pub mod file;
 pub mod identity;
+mod json_path;
 pub mod storage;
 pub mod url;
 pub mod validate;

@@ -183,6 +183,23 @@ pub fn resized(pod: &Pod, others: &[&Pod], node: &AdmissionContext) -> Result<()
     fit::shortages(pod, others, node).first().map_or(Ok(()), |short| Err(short.into()))
 }
 
+/// Who goes so that a pod that runs has what it asks for, beside `others`: pods that a critical pod takes the room of, and
+/// only such a pod.
+///
+/// # Errors
+/// What there is not enough of.
+pub fn resized_at_cost_of<'p>(
+    pod: &Pod,
+    others: &[&'p Pod],
+    node: &AdmissionContext,
+) -> Result<Vec<&'p Pod>, Rejection> {
+    let short = fit::shortages(pod, others, node);
+    if let Some(first) = short.first().filter(|_| !pod::is_critical(pod)) {
+        return Err(first.into());
+    }
+    preempt::victims(pod, others, &short).map_err(|why| unrecovered(&why))
+}
+
 /// The resource that there is not enough of, the first one, if the pod is to run beside `active`.
 #[must_use]
 pub fn short_of<'p>(

@@ -1,7 +1,7 @@
 //! May a pod have what it asks for now? And who is asked first.
 //!
 //! In: the pod as it is wanted and as it was given, those beside it, the node. Out: yes, not now, or never. Invariants: what is
-//! deferred may come true by itself, what is infeasible only by another request; a resize takes nobody's room.
+//! deferred may come true by itself, what is infeasible only by another request; whose room a critical pod takes is decided elsewhere (`admission`).
 //! Upstream: allocation/handlers.go, sortPendingResizes.
 
 use std::cmp::{Ordering, Reverse};
@@ -51,8 +51,8 @@ pub struct PendingResize {
 /// Why a pod does not get what it asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Not now.
-    Deferred(String),
+    /// Not now: what admission says, which is a word of its own in the event.
+    Deferred(Rejection),
     /// Never here; the second is upstream's word in `kubelet_pod_infeasible_resizes_total`.
     Infeasible(String, &'static str),
 }
@@ -67,11 +67,22 @@ impl Refusal {
         }
     }
 
+    /// Text of the event, before the amounts.
+    #[must_use]
+    pub fn event(&self) -> String {
+        let word = match self {
+            Refusal::Deferred(rejection) => &rejection.reason,
+            Refusal::Infeasible(..) => INFEASIBLE,
+        };
+        format!("Pod resize {word}")
+    }
+
     /// For people.
     #[must_use]
     pub fn message(&self) -> &str {
         match self {
-            Refusal::Deferred(message) | Refusal::Infeasible(message, _) => message,
+            Refusal::Deferred(rejection) => &rejection.message,
+            Refusal::Infeasible(message, _) => message,
         }
     }
 }
@@ -98,7 +109,7 @@ pub fn judge(
     if qos_class(desired) == QosClass::Guaranteed {
         exclusive(desired, given, node.resizes)?;
     }
-    resized(desired, others, node).map_err(|Rejection { message, .. }| Refusal::Deferred(message))
+    resized(desired, others, node).map_err(Refusal::Deferred)
 }
 
 /// A container that may swap, before or after, is to have another request of memory while it runs.

@@ -102,9 +102,10 @@ fn verdicts() {
     let asks = |cpu: &str| of(json!({"containers": [limited("a", cpu, "1Gi")]}));
     let (given, other) = (PodAllocation::of(&asks("1")), asks("1"));
     assert_eq!(judge(&asks("3"), &given, &[&other], &node(4000)), Ok(()));
-    let message =
-        "Node didn't have enough resource: cpu, requested: 3001, used: 1000, capacity: 4000".to_owned();
-    assert_eq!(judge(&asks("3001m"), &given, &[&other], &node(4000)), Err(Refusal::Deferred(message)));
+    let refusal = judge(&asks("3001m"), &given, &[&other], &node(4000)).unwrap_err();
+    assert_eq!((refusal.reason(), refusal.event().as_str()), (resize::DEFERRED, "Pod resize OutOfcpu"));
+    let message = "Node didn't have enough resource: cpu, requested: 3001, used: 1000, capacity: 4000";
+    assert_eq!(refusal.message(), message);
     let with = |rules| AdmissionContext { resizes: rules, ..node(4000) };
     let cpus = with(Rules { static_cpus: true, ..Rules::default() });
     let words = "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"".to_owned();

@@ -128,6 +128,15 @@ impl Allocating {
         self.given.insert(uid.clone(), given);
     }
 
+    /// The pod with what it asks for and what it was given, whichever is more.
+    fn at_least(&self, uid: &PodUid, wanted: &Arc<Pod>) -> Arc<Pod> {
+        let given = self.given.get(uid);
+        given.map_or_else(
+            || Arc::clone(wanted),
+            |given| PodAllocation::of(wanted).at_least(given).apply(wanted),
+        )
+    }
+
     /// What the pod's containers may still have, if that is something else.
     fn room(&self, uid: &PodUid, pod: &Arc<Pod>) -> Option<Arc<Pod>> {
         let (given, had) = (self.given.get(uid)?, self.actuated.get(uid)?);
@@ -201,7 +210,12 @@ impl PodManager {
         let changed = old.is_some_and(|old| {
             old.metadata.generation != new.metadata.generation || PodAllocation::of(&old).differs(new)
         });
-        if changed && self.allocating.queue.contains(&uid) {
+        let asks = self.allocating.queue.contains(&uid);
+        if changed || !asks {
+            // Room that is being made for another request is not for this one.
+            self.preemption.settled(&uid);
+        }
+        if changed && asks {
             self.allocating.trigger = Some("pod_updated");
         }
         if let Some(worker) = self.workers.get_mut(&uid) {
@@ -345,10 +359,23 @@ impl PodManager {
             let Some(wanted) = self.desired.get(&uid).map(Arc::clone) else { continue };
             match self.judge_resize(&uid, &wanted) {
                 None => {
+                    self.preemption.settled(&uid);
                     self.allocating.queue.remove(&uid);
                     self.tell_decided(&uid, out);
                 }
-                Some(Ok(())) => self.grant(&uid, &wanted, trigger, out),
+                Some(Ok(())) => {
+                    self.preemption.settled(&uid);
+                    self.grant(&uid, &wanted, trigger, out);
+                }
+                // The room is being made.
+                Some(Err(_)) if self.preemption.holds_up(&uid) => {}
+                Some(Err(Refusal::Deferred(_))) if pod::is_critical(&wanted) => {
+                    let all = self.allocating.at_least(&uid, &wanted);
+                    if let Err(rejection) = self.make_room_for_resize(&uid, &all, out) {
+                        self.preemption.settled(&uid);
+                        self.refuse(&uid, &wanted, &Refusal::Deferred(rejection), out);
+                    }
+                }
                 Some(Err(refusal)) => self.refuse(&uid, &wanted, &refusal, out),
             }
         }
@@ -374,7 +401,7 @@ impl PodManager {
         if wanted.metadata.deletion_timestamp.is_some() || worker.pod.is_none() {
             return None;
         }
-        let others = self.workers.iter().filter(|(other, w)| *other != uid && !w.ended);
+        let others = self.takers().filter(|(other, _)| *other != uid);
         let others = others.filter_map(|(_, w)| Worker::room(w)).chain(self.preemption.kept_for(uid));
         Some(resize::judge(wanted, given, &others.collect::<Vec<_>>(), &self.admission))
     }
@@ -406,7 +433,7 @@ impl PodManager {
 
     fn refuse(&mut self, uid: &PodUid, wanted: &Pod, refusal: &Refusal, out: &mut Outbox<ManagerAction>) {
         let (reason, generation) = (refusal.reason(), wanted.metadata.generation);
-        let event = message::of(&format!("Pod resize {reason}"), wanted, generation, refusal.message());
+        let event = message::of(&refusal.event(), wanted, generation, refusal.message());
         let (reason, message) = (reason.to_owned(), refusal.message().to_owned());
         let said = PendingResize { reason, message, generation, event };
         if let Refusal::Infeasible(_, detail) = refusal {

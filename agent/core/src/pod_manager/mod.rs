@@ -500,6 +500,7 @@ impl Machine for PodManager {
                     worker.ended = true;
                 }
                 self.preemption.gone(&uid);
+                self.preemption.settled(&uid);
                 self.room_came("pod_terminated");
             }
             ManagerEvent::Recorded(written) => self.recorded(written, now, out),

@@ -1,4 +1,4 @@
-//! Room that is being made for critical pods.
+//! Room that is being made for critical pods: new ones, and those that run and ask for more.
 //!
 //! In: who was chosen to go, who has gone. Out: who still waits. Invariants: nobody is chosen twice; a pod that room is
 //! made for is not judged before all that were chosen have ended, and meanwhile it counts as if it ran, so that no
@@ -35,6 +35,11 @@ impl Preemption {
     /// Its room comes without anything being done for it.
     pub(super) fn is_going(&self, uid: &PodUid) -> bool {
         self.going.contains(uid)
+    }
+
+    /// Room is kept for the pod, for all that it asks for: what it has already is a part of that.
+    pub(super) fn keeps_for(&self, uid: &PodUid) -> bool {
+        self.waiting.contains_key(uid)
     }
 
     /// Pods that room is kept for, but this one.
@@ -77,38 +82,77 @@ impl PodManager {
         }
         self.shutdown.refuses()?;
         let admission = self.admission_of(uid);
-        let active = || self.workers.iter().filter(|(_, w)| !w.ended);
         let beside = |(_, worker)| Worker::room(worker);
         let kept = || self.preemption.kept_for(uid);
         // Those that go already need not be made up for by others.
-        let staying = || active().filter(|(other, _)| !self.preemption.is_going(other)).filter_map(beside);
+        let staying = || self.staying().filter_map(beside);
         let victims = admission::admit(pod, staying().chain(kept()), &admission)?;
         if victims.is_empty() {
             if self.preemption.going.is_empty() {
                 return Ok(());
             }
-            let now = admission::admit(pod, active().filter_map(beside).chain(kept()), &admission);
+            let now = admission::admit(pod, self.takers().filter_map(beside).chain(kept()), &admission);
             if !pod::is_critical(pod) || now.as_ref().is_ok_and(Vec::is_empty) {
                 return now.map(|_| ());
             }
         }
         let short_of = admission::short_of(pod, staying().chain(kept()), &self.admission);
         let victims: Vec<PodKey> = victims.into_iter().map(pod::key).collect();
+        self.make_room(uid, pod, victims, short_of.as_deref(), out);
+        Ok(())
+    }
+
+    /// Has pods end if this critical one is to have what it asks for; its request waits then.
+    ///
+    /// # Errors
+    /// What there is not enough of, whoever ends.
+    pub(super) fn make_room_for_resize(
+        &mut self,
+        uid: &PodUid,
+        wanted: &Arc<Pod>,
+        out: &mut Outbox<ManagerAction>,
+    ) -> Result<(), Rejection> {
+        let staying = self.staying().filter(|(other, _)| *other != uid).filter_map(|(_, w)| Worker::room(w));
+        let others: Vec<&Pod> = staying.chain(self.preemption.kept_for(uid)).collect();
+        let victims = admission::resized_at_cost_of(wanted, &others, &self.admission)?;
+        let victims: Vec<PodKey> = victims.into_iter().map(pod::key).collect();
+        let short_of = admission::short_of(wanted, others, &self.admission);
+        self.make_room(uid, wanted, victims, short_of.as_deref(), out);
+        Ok(())
+    }
+
+    /// Who takes room by running: those for whom it is kept are not among them.
+    pub(super) fn takers(&self) -> impl Iterator<Item = (&PodUid, &Worker)> {
+        self.workers.iter().filter(|(uid, worker)| !worker.ended && !self.preemption.keeps_for(uid))
+    }
+
+    fn staying(&self) -> impl Iterator<Item = (&PodUid, &Worker)> {
+        self.takers().filter(|(uid, _)| !self.preemption.is_going(uid))
+    }
+
+    /// `victims` end, and `pod` waits for that.
+    fn make_room(
+        &mut self,
+        uid: &PodUid,
+        pod: &Arc<Pod>,
+        victims: Vec<PodKey>,
+        short_of: Option<&str>,
+        out: &mut Outbox<ManagerAction>,
+    ) {
         self.preemption.wait(uid.clone(), Arc::clone(pod));
         for key in victims {
+            // If it waits for room itself it will be judged anew.
+            self.preemption.settled(&key.uid);
             if !self.workers.contains_key(&key.uid) {
-                // It waits for room itself, and will be judged anew.
-                self.preemption.settled(&key.uid);
                 continue;
             }
             self.leave(&key.uid, out);
             let told = Rejection::preempted();
             tell(&key.uid, PodEvent::Kill { reason: reason(&told), grace_s: None }, out);
             self.preemption.going(key.uid.clone());
-            let short_of = short_of.clone();
+            let short_of = short_of.map(str::to_owned);
             out.push(ManagerAction::Rejected { key, rejection: told, short_of });
         }
-        Ok(())
     }
 }
 

@@ -230,3 +230,80 @@ fn a_new_agent_goes_by_what_is_on_disk() {
     let words = act(&mut m, due, ManagerEvent::Tick).join(" ");
     assert!(words.is_empty() || words == "write1", "{words}");
 }
+
+/// One of a node of 1000m.
+fn ranked(uid: &str, cpu: &str, priority: i32) -> Arc<Pod> {
+    let mut p = Pod::clone(&asks(uid, cpu));
+    p.spec.as_mut().unwrap().priority = Some(priority);
+    Arc::new(p)
+}
+
+fn critical(cpu: &str) -> Arc<Pod> {
+    ranked("c", cpu, CRITICAL)
+}
+
+/// A critical pod beside two others, all of which have what they ask for.
+fn beside_a_critical_pod() -> PodManager {
+    let all = [&critical("300m"), &ranked("a", "200m", 0), &ranked("b", "400m", 0)];
+    let mut m = beginning(&all, Leftovers::default());
+    act(&mut m, Mono(1), ManagerEvent::Recorded(true));
+    for pod in all {
+        actuated(&mut m, pod);
+    }
+    m
+}
+
+const MORE: &str = "Requested((\"cpu\", \"requests\", \"increase\"))";
+
+#[test]
+fn a_critical_pod_is_given_more_once_room_is_made_for_it() {
+    let mut m = beside_a_critical_pod();
+    let words = act(&mut m, Mono(1), api(&[&critical("500m")]));
+    assert_eq!(
+        words,
+        [MORE, "c:desired", "a:Failed", "!a:Preempting for cpu"],
+        "the smallest that is enough"
+    );
+    assert_eq!(act(&mut m, Mono(1), ManagerEvent::Tick), Vec::<String>::new());
+    // Meanwhile the room is nobody else's: 500m of its own to be, 400m and, until it has ended, 200m.
+    assert!(step(&mut m, update(PodOp::Add, Source::Api, &[&asks("n", "100m")])).contains("!n:OutOfcpu"));
+    let words = act(&mut m, Mono(1), ManagerEvent::Ended(PodUid::from("a")));
+    assert_eq!(words, ["write3"], "granted, and on its way to the disk");
+    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "c"), Some(500));
+    // What it has now is counted once: 500m, 400m.
+    assert!(step(&mut m, update(PodOp::Add, Source::Api, &[&asks("o", "150m")])).contains("!o:OutOfcpu"));
+    assert!(step(&mut m, update(PodOp::Add, Source::Api, &[&asks("l", "100m")])).contains("+l@0"));
+}
+
+#[test]
+fn room_for_a_resize_that_is_taken_back_is_everybodys() {
+    for taken_back in [api(&[&critical("300m")]), update(PodOp::Remove, Source::Api, &[&critical("500m")])] {
+        let mut m = beside_a_critical_pod();
+        assert!(step(&mut m, api(&[&critical("500m")])).contains("!a:Preempting"));
+        step(&mut m, taken_back);
+        step(&mut m, ManagerEvent::Ended(PodUid::from("a")));
+        let next = step(&mut m, update(PodOp::Add, Source::Api, &[&asks("l", "300m")]));
+        assert!(next.contains("+l@0 l:desired") && !next.contains("OutOfcpu"), "{next}");
+    }
+}
+
+#[test]
+fn another_request_of_a_critical_pod_is_judged_anew() {
+    let mut m = beside_a_critical_pod();
+    assert!(step(&mut m, api(&[&critical("500m")])).contains("!a:Preempting"));
+    let words = step(&mut m, api(&[&critical("900m")]));
+    assert!(words.contains("!b:Preempting for cpu"), "the other one is needed, too: {words}");
+    act(&mut m, Mono(1), ManagerEvent::Ended(PodUid::from("a")));
+    act(&mut m, Mono(1), ManagerEvent::Ended(PodUid::from("b")));
+    assert_eq!(told(&mut m, ManagerEvent::Recorded(true), "c"), Some(900));
+}
+
+#[test]
+fn nobody_ends_for_a_resize_that_cannot_be() {
+    let mut m = beside_a_critical_pod();
+    let other = ranked("d", "100m", CRITICAL);
+    act(&mut m, Mono(1), update(PodOp::Add, Source::Api, &[&other]));
+    act(&mut m, Mono(1), ManagerEvent::Recorded(true));
+    let words = act(&mut m, Mono(1), api(&[&critical("950m")]));
+    assert_eq!(words, [MORE, "c:desired", "c:Deferred"], "another critical pod is in its way");
+}

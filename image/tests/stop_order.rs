@@ -41,7 +41,7 @@ fn setting(file: &str, key: &str) -> u64 {
 
 /// The later one stops first.
 const CHAIN: [(&str, &str); 3] = [
-    ("orlop-agent.service", "containerd.service"),
+    ("kubelet.service", "containerd.service"),
     ("containerd.service", "orlop-network.target"),
     ("orlop-network.target", "systemd-networkd.service"),
 ];
@@ -52,7 +52,7 @@ fn the_agent_stops_before_containerd_and_that_before_the_network() {
         assert!(says(later, "After", earlier), "{later} does not stop before {earlier}");
     }
     // An order counts between units that stop: these two have to say so themselves, a target does of its own accord.
-    for unit in ["orlop-agent.service", "containerd.service"] {
+    for unit in ["kubelet.service", "containerd.service"] {
         assert!(says(unit, "DefaultDependencies", "no"), "{unit}");
         assert!(
             says(unit, "Conflicts", "shutdown.target") && says(unit, "Before", "shutdown.target"),
@@ -74,10 +74,10 @@ fn what_pods_need_stays_while_the_agent_stops() {
         ["cri-containerd-.scope", "run-containerd-.mount", "run-netns-.mount", "var-lib-kubelet-.mount"]
     {
         let units = fs::read_to_string(units.join(format!("{kind}.d/10-orlop.conf"))).expect(kind);
-        assert!(units.lines().any(|line| line == "Before=orlop-agent.service"), "{units}");
+        assert!(units.lines().any(|line| line == "Before=kubelet.service"), "{units}");
     }
     assert!(says("orlop-network.target", "After", "dbus-broker.service"));
-    for unit in ["orlop-agent.service", "containerd.service"] {
+    for unit in ["kubelet.service", "containerd.service"] {
         assert!(!says(unit, "After", "dbus-broker.service"), "{unit} waits for the bus");
     }
 }
@@ -96,7 +96,7 @@ fn logind_comes_back_with_its_bus() {
 /// What keeps the network until containerd has stopped must not keep containerd until the network has started.
 #[test]
 fn nothing_waits_for_the_network_at_a_start() {
-    for unit in ["orlop-agent.service", "containerd.service", "orlop-bringup.service", "orlop.target"] {
+    for unit in ["kubelet.service", "containerd.service", "orlop-bringup.service", "orlop.target"] {
         for key in ["Requires", "Wants", "Upholds", "BindsTo"] {
             assert!(!says(unit, key, "orlop-network.target"), "{unit}: {key}");
         }
@@ -136,8 +136,5 @@ fn logind_waits_for_the_periods_that_the_appliance_has() {
     let periods = effective.kubelet.shutdown_grace_period.to_std().as_secs();
     assert!(periods > 0 && limit >= periods + 5, "{limit} s for {periods} s");
     // Nothing of the agent's own is cut off by systemd sooner than its pods.
-    assert!(
-        values("orlop-agent.service", "TimeoutStopSec").is_empty(),
-        "units stop after the pods have ended"
-    );
+    assert!(values("kubelet.service", "TimeoutStopSec").is_empty(), "units stop after the pods have ended");
 }

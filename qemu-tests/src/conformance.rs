@@ -185,7 +185,9 @@ fn command(
     command.arg(&suite.e2e).arg("--");
     command.arg("--kubeconfig").arg(cluster.inside_kubeconfig());
     command.arg("--kubectl-path").arg(cluster.kubectl_path());
-    command.args(["--provider=skeleton", "--num-nodes=1", "--node-os-distro=custom", "--disable-log-dump"]);
+    // Tests that log in themselves are skipped where the provider is not one of those with SSH.
+    command.arg(if login.is_some() { "--provider=local" } else { "--provider=skeleton" });
+    command.args(["--num-nodes=1", "--node-os-distro=custom", "--disable-log-dump"]);
     // Of a failed test: it asks the kubelet for metrics for two minutes. The logs are kept in any case.
     command.arg("--dump-logs-on-failure=false");
     command.arg("--e2e-output-dir").arg(artefacts);

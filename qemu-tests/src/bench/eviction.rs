@@ -63,7 +63,7 @@ pub fn run(run: &Arc<Run>, rounds: u32) -> Result<()> {
     node.vm()?.shell()?.must(&format!("mkdir -p {PROGRAMS}"))?;
     disk.unpack(node.vm()?.shell()?)?;
     link(node.vm()?.shell()?, &["sh", "dd", "sleep", "touch", "cat"])?;
-    node.vm()?.shell()?.must("systemctl stop orlop-agent")?;
+    node.vm()?.shell()?.must("systemctl stop kubelet")?;
     let kubelets: [(&str, &str, Left); 2] = [("agent", AGENT, left), ("upstream", PROGRAM, left_of_upstream)];
     for (name, program, left) in kubelets {
         let shell = node.vm()?.shell()?;

@@ -66,7 +66,7 @@ pub fn run(run: &Arc<Run>) -> Result<()> {
     say::line(format!("the VM's kernel to Ready: {:.1} s", ready.at_ms as f64 / 1000.0));
     let shell = node.vm()?.shell()?;
     disk.unpack(shell)?;
-    shell.must("systemctl stop orlop-agent")?;
+    shell.must("systemctl stop kubelet")?;
     for (name, program) in [("agent", agent), ("upstream", PROGRAM)] {
         let start = start_command(shell, program)?;
         shell.must(FORGET_IDENTITY)?;

@@ -50,7 +50,7 @@ pub(super) fn run(run: &Arc<Run>, artefacts: &Path, options: &Options) -> Result
     let address = node.wire().address();
     let shell = node.vm()?.shell()?;
     disk.unpack(shell)?;
-    shell.must("systemctl stop orlop-agent")?;
+    shell.must("systemctl stop kubelet")?;
     deploy(cluster.client(), options.pods)?;
     for which in options.kubelets() {
         let (name, program) = match which {

@@ -206,7 +206,7 @@ fn cgroup2(cx: &mut CaseContext<'_>) -> Result<()> {
     let delegated = words(node.must("cat /sys/fs/cgroup/cgroup.subtree_control")?);
     ensure!(there == delegated, "there are {there:?}, delegated are {delegated:?}");
     // And as far as the pods: what the agent's and the runtime's own groups may hand on.
-    for unit in ["orlop-agent.service", "containerd.service"] {
+    for unit in ["kubelet.service", "containerd.service"] {
         let inside = words(node.must(&format!("cat /sys/fs/cgroup/system.slice/{unit}/cgroup.controllers"))?);
         ensure!(there == inside, "{unit} has {inside:?} of {there:?}");
     }
@@ -275,7 +275,7 @@ fn stopped_in_order(node: &mut Node) -> Result<()> {
     let journal = node.must("journalctl --boot=-1 --output=cat _PID=1")?;
     let line =
         |said: &str| journal.lines().position(|l| l.starts_with(said)).with_context(|| said.to_owned());
-    let [agent, containerd] = [line("Stopped orlop-agent.service")?, line("Stopping containerd.service")?];
+    let [agent, containerd] = [line("Stopped kubelet.service")?, line("Stopping containerd.service")?];
     ensure!(agent < containerd, "containerd was stopped before the agent:\n{journal}");
     Ok(())
 }
@@ -320,7 +320,7 @@ fn state_full(cx: &mut CaseContext<'_>) -> Result<()> {
     // Now without a reserve: what was released is taken as well.
     fill(node, "filler2")?;
     reset_while_full(node, "no emergency reserve left")?;
-    let restarts = node.must("systemctl show -P NRestarts orlop-agent orlop-bringup")?;
+    let restarts = node.must("systemctl show -P NRestarts kubelet orlop-bringup")?;
     let numbers: Vec<u32> = restarts.split_whitespace().filter_map(|n| n.parse().ok()).collect();
     ensure!(numbers.len() == 2 && numbers.iter().all(|n| *n <= 8), "restarts of agent, bringup: {restarts}");
     let bringups = entries(node.vm()?).iter().filter(|e| e.phase == "bringup.images").count();

@@ -97,8 +97,7 @@ impl Node {
         let ran = match vm.await_phase("pod.running", BOOT_LIMIT_S) {
             Ok(ran) => ran,
             Err(error) => {
-                let log =
-                    vm.shell()?.run("journalctl -u orlop-agent -o cat --no-pager | tail -n 40", LIMIT)?;
+                let log = vm.shell()?.run("journalctl -u kubelet -o cat --no-pager | tail -n 40", LIMIT)?;
                 return Err(error.context(format!("the agent's log:\n{}", log.text)));
             }
         };
@@ -212,9 +211,8 @@ fn values(cx: &mut CaseContext<'_>) -> Result<()> {
         let populated = node.must(&format!("cat {dir}/cgroup.events"))?;
         ensure!(populated.contains("populated 1"), "nothing runs in {unit}");
     }
-    let log = node.must(
-        "journalctl -u orlop-agent -o cat --no-pager | grep -c 'Updated Node Allocatable limit' || true",
-    )?;
+    let log = node
+        .must("journalctl -u kubelet -o cat --no-pager | grep -c 'Updated Node Allocatable limit' || true")?;
     ensure!(log == "1", "it was told {log} times that the node's limit is enforced");
     Ok(())
 }
@@ -256,14 +254,14 @@ fn kill(cx: &mut CaseContext<'_>) -> Result<()> {
         "cd {ROOT} && for d in . */ */*/; do [ -e $d/cpu.weight ] && echo $d $(stat -c %i $d) $(cat $d/cpu.weight $d/cpu.max $d/memory.max $d/pids.max $d/cgroup.procs); done | grep -v 12345678_dead"
     );
     let before = node.must(&state)?;
-    let main = node.must("systemctl show -P MainPID orlop-agent")?;
+    let main = node.must("systemctl show -P MainPID kubelet")?;
     // The share of the Burstable class follows from pods that the new agent does not know at first.
     let steady = format!(
-        "read was < {BURSTABLE}/cpu.weight; read up rest < /proc/uptime; end=$((${{up%.*}} + 8)); systemctl kill -s KILL orlop-agent; while [ ${{up%.*}} -lt $end ]; do read is < {BURSTABLE}/cpu.weight; [ $is = $was ] || {{ echo $is instead of $was; break; }}; read up rest < /proc/uptime; done"
+        "read was < {BURSTABLE}/cpu.weight; read up rest < /proc/uptime; end=$((${{up%.*}} + 8)); systemctl kill -s KILL kubelet; while [ ${{up%.*}} -lt $end ]; do read is < {BURSTABLE}/cpu.weight; [ $is = $was ] || {{ echo $is instead of $was; break; }}; read up rest < /proc/uptime; done"
     );
     let changed = node.must(&steady)?;
     ensure!(changed.trim().is_empty(), "the class' share while the new agent began: {changed}");
-    node.until("systemctl show -P MainPID orlop-agent", "another agent", |pid| pid != main && pid != "0")?;
+    node.until("systemctl show -P MainPID kubelet", "another agent", |pid| pid != main && pid != "0")?;
     let gone = format!("[ ! -e {BEST_EFFORT}/{orphan} ] && echo gone");
     node.until(&gone, "the end of the orphan", |text| text == "gone")?;
     let unit = node.vm.shell()?.run("systemctl is-active e2e-orphan", LIMIT)?;

@@ -330,8 +330,8 @@ fn boot_id(cluster: &Cluster) -> Result<String> {
 fn ensure_order_of_units(vm: &mut VmNode, boot: &str) -> Result<()> {
     const ORDER: [&str; 6] = [
         "the machine may stop",
-        "Stopping orlop-agent",
-        "Stopped orlop-agent",
+        "Stopping kubelet.service",
+        "Stopped kubelet.service",
         "Stopping containerd",
         "Stopped containerd",
         "Stopping systemd-networkd.service",

@@ -185,17 +185,10 @@ impl Options {
 impl ServiceQuery {
     /// Which of the services write to the journal, by the units that it knows (`journalctl --field _SYSTEMD_UNIT`), and
     /// which may have files.
-    ///
-    /// The agent is asked for as `kubelet` by tools that know no other name of it: `agent` is its unit, and stands for it
-    /// on a node without a `kubelet.service`, where the journal knows it.
     #[must_use]
-    pub fn split(&self, units: &str, agent: &str) -> (Vec<String>, Vec<String>) {
+    pub fn split(&self, units: &str) -> (Vec<String>, Vec<String>) {
         let known = |name: &str| units.lines().any(|unit| unit == format!("{name}.service"));
-        let named = self.services.iter().map(|service| {
-            let stands_for = service == "kubelet" && !known(service) && known(agent);
-            if stands_for { agent.to_owned() } else { service.clone() }
-        });
-        named.partition(|service| known(service))
+        self.services.iter().cloned().partition(|service| known(service))
     }
 
     /// journalctl's arguments for services that write to the journal. Times are told in UTC, and said to be.

@@ -105,22 +105,15 @@ fn a_file_is_a_path() {
 
 #[test]
 fn units_of_the_journal_and_files_are_told_apart_by_whole_names() {
-    let units = "init.scope\ncontainerd.service\norlop-agent.service\n";
-    let split = |query: &str| services(query).split(units, "orlop-agent");
+    let units = "init.scope\ncontainerd.service\nkubelet.service\n";
+    let split = |query: &str| services(query).split(units);
     let owned = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
     assert_eq!(
-        split("query=containerd&query=cron&query=agent"),
-        (owned(&["containerd"]), owned(&["cron", "agent"]))
+        split("query=containerd&query=cron&query=kube"),
+        (owned(&["containerd"]), owned(&["cron", "kube"]))
     );
-    assert_eq!(split("query=kubelet"), (owned(&["orlop-agent"]), Vec::new()), "a name that tools know");
-    let own = services("query=kubelet").split("kubelet.service\n", "orlop-agent");
-    assert_eq!(own, (owned(&["kubelet"]), Vec::new()));
-    let nobody = services("query=kubelet").split("", "orlop-agent");
-    assert_eq!(
-        nobody,
-        (Vec::new(), owned(&["kubelet"])),
-        "where nobody knows it, it is named as it was asked for"
-    );
+    assert_eq!(split("query=kubelet"), (owned(&["kubelet"]), Vec::new()));
+    assert_eq!(services("query=kubelet").split(""), (Vec::new(), owned(&["kubelet"])), "no journal");
 }
 
 #[test]
@@ -128,7 +121,7 @@ fn each_option_is_one_argument_and_times_are_utc() {
     let text = "query=a&query=b&sinceTime=2026-01-02T03:04:05+01:00&untilTime=2026-01-03T00:00:00Z&tailLines=7\
                 &pattern=x --file=/etc/shadow&boot=-1";
     let query = services(text);
-    let (journal, files) = query.split("a.service\nb.service\n", "agent");
+    let (journal, files) = query.split("a.service\nb.service\n");
     assert_eq!(files, Vec::<String>::new());
     assert_eq!(
         query.journal_arguments(&journal),

@@ -30,8 +30,6 @@ use crate::pod_dirs::chain;
 
 /// The node's log directory.
 pub(crate) const LOGS: &str = "/var/log";
-/// The agent's own unit (image/rootfs).
-const UNIT: &str = "orlop-agent";
 /// How long journalctl may look.
 const JOURNAL_MAX: Duration = Duration::from_secs(30);
 /// Bytes read at once.
@@ -177,7 +175,7 @@ async fn say(to: &Pieces, words: &str) {
 }
 
 async fn tell_services(query: &ServiceQuery, to: &Pieces, tasks: &Tasks) {
-    let (journal, files) = query.split(&journal_units().await, UNIT);
+    let (journal, files) = query.split(&journal_units().await);
     if !journal.is_empty()
         && let Err(error) = tell_journal(&query.journal_arguments(&journal), to).await
     {

@@ -11,7 +11,7 @@ fn a_machine_that_goes_down_and_one_that_does_not() {
     for (jobs, expected) in [
         ("", None),
         ("No jobs running.\n", None),
-        ("7 reboot.target start waiting\n8 orlop-agent.service stop running\n", None),
+        ("7 reboot.target start waiting\n8 kubelet.service stop running\n", None),
         ("7 reboot.target start waiting\n9 shutdown.target start waiting\n", Some("reboot")),
         ("  9 shutdown.target    start waiting\n 11 soft-reboot.target start waiting\n", Some("soft-reboot")),
         ("9 shutdown.target start waiting\n7 kexec.target start waiting\n", Some("kexec")),

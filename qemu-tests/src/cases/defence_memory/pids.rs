@@ -16,7 +16,7 @@ const CALM: &str = "trap 'exit 0' TERM; touch /hold/ready; while :; do sleep 100
 pub(super) fn pressure(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { vm, cluster } = fixture(cx)?;
     // An agent tells 25 events about its node at once, then one in five minutes: a new one has told none.
-    vm.vm()?.shell()?.must("systemctl restart orlop-agent")?;
+    vm.vm()?.shell()?.must("systemctl restart kubelet")?;
     let client = cluster.client();
     let pods = client.of::<Pod>("default");
     client.create::<Pod>(&pods, scripted("calm", CALM, &json!({})))?;

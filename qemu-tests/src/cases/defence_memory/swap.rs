@@ -35,7 +35,7 @@ fn memory(request: i64, limit: i64) -> Value {
 
 /// The agent is started anew, which has the machine's swap in its Node then.
 fn restart(cluster: &Cluster, vm: &mut VmNode, capacity: Option<i64>) -> Result<i64> {
-    vm.vm()?.shell()?.must("systemctl restart orlop-agent")?;
+    vm.vm()?.shell()?.must("systemctl restart kubelet")?;
     let client = cluster.client();
     client.wait::<Node, _>(&client.all(), 90, &format!("the Node's swap to be {capacity:?}"), |all| {
         let status = all.get(VM)?.status.as_ref()?;

@@ -10,7 +10,7 @@ use crate::say;
 
 /// How often the agent has taken its lock in this boot.
 const TAKEN: &str =
-    "journalctl -b -u orlop-agent.service -o cat --no-pager | grep -c \"shutdown waits for this\"";
+    "journalctl -b -u kubelet.service -o cat --no-pager | grep -c \"shutdown waits for this\"";
 /// The bus restarts, its launcher is killed, the broker itself is killed.
 const LOSSES: [(&str, &str); 3] = [
     ("systemctl restart dbus-broker", "systemctl restart dbus-broker.service"),
@@ -50,10 +50,10 @@ pub(super) fn restart(cx: &mut CaseContext<'_>) -> Result<()> {
 
 /// journald is no witness of a boot's last moments: the agent's lines go to a file beside its receipt, from its next start on.
 const LOG: &str = "/var/lib/kubelet/last-lines";
-const TO_LOG: &str = "mkdir -p /run/systemd/system/orlop-agent.service.d && \
+const TO_LOG: &str = "mkdir -p /run/systemd/system/kubelet.service.d && \
                       printf '[Service]\\nStandardError=append:/var/lib/kubelet/last-lines\\n' > \
-                      /run/systemd/system/orlop-agent.service.d/90-log.conf && \
-                      systemctl daemon-reload && systemctl restart orlop-agent.service";
+                      /run/systemd/system/kubelet.service.d/90-log.conf && \
+                      systemctl daemon-reload && systemctl restart kubelet.service";
 
 pub(super) fn away(cx: &mut CaseContext<'_>) -> Result<()> {
     let Fixture { cluster, vm, .. } = fixture(cx, Periods::ByPriority)?;

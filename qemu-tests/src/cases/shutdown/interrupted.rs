@@ -144,7 +144,7 @@ pub(super) fn soft_reboot(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure_order_of_units(vm, "0")?;
     // The journal of the new userspace is on the disk, too, not in memory.
     vm.vm()?.shell()?.must(
-        "journalctl -D /var/log/journal -q --no-pager _PID=$(systemctl show -P MainPID orlop-agent.service) | grep -q .",
+        "journalctl -D /var/log/journal -q --no-pager _PID=$(systemctl show -P MainPID kubelet.service) | grep -q .",
     )?;
     run_pods(cluster, vec![pod("next", None, 0, 2)])?;
     five::ensure_in_order(cluster)?;

@@ -423,6 +423,7 @@ fn power_button(cx: &mut CaseContext<'_>) -> Result<()> {
     // What ended stays ended, and can be deleted; new pods run.
     five::ensure_in_order(cluster)?;
     run_pods(cluster, vec![pod("afterwards", None, 0, 2)])?;
+    interrupted::delete(cluster, &["afterwards"])?;
     five::clear(cluster)?;
     await_settled(cluster)?;
     cluster.ensure_nothing_forbidden()

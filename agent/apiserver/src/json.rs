@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-/// The object that a body, a part of one or a kept text is.
+/// The object that a body or a line is; what is text already is given to `serde_json::from_str` by itself.
 ///
 /// # Errors
 /// What is wrong with it, and where.

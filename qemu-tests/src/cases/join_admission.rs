@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
+use super::join_resize::{ask_of, millicores};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::fixture::{GROUP, Joined, api_pod, await_event, await_pod_gone, await_pod_ready};
 use crate::say;
@@ -84,9 +85,7 @@ fn preemption(cx: &mut CaseContext<'_>) -> Result<()> {
     }
     let resize = |name: &str, share: u32| {
         let requests = json!({"cpu": format!("{}m", cores * share)});
-        let patch =
-            json!({"spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]}}).to_string();
-        joined.cluster.kubectl(&["patch", "pod", name, "--subresource", "resize", "--patch", &patch])
+        ask_of(joined, name, "c", &json!({"requests": requests}))
     };
     resize("bystander", 200)?;
     let event = await_event(&joined.cluster, "ResizeDeferred", "bystander", 30)?;
@@ -94,7 +93,7 @@ fn preemption(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(message.starts_with("Pod resize OutOfcpu: "), "{message}");
     resize("critical", 850)?;
     preempted("second")?;
-    let has = json!({"cpu": quantity(cores * 850)});
+    let has = json!({"cpu": millicores(cores * 850)});
     client.wait::<Pod, _>(&pods, 60, "the critical pod to have what it asks for", |all| {
         let status = all.get("critical")?.status.as_ref()?.container_statuses.as_ref()?.first()?;
         (json!(status.allocated_resources) == has && status.ready && status.restart_count == 0).then_some(())
@@ -107,9 +106,4 @@ fn preemption(cx: &mut CaseContext<'_>) -> Result<()> {
         await_pod_gone(&joined.cluster, name, 60)?;
     }
     joined.cluster.ensure_nothing_forbidden()
-}
-
-/// Thousandths of a core as the API spells them.
-fn quantity(milli: u32) -> String {
-    if milli.is_multiple_of(1000) { (milli / 1000).to_string() } else { format!("{milli}m") }
 }

@@ -30,10 +30,20 @@ fn amounts(cpu: (&str, &str), memory: (&str, &str)) -> Value {
     json!({"requests": {"cpu": cpu.0, "memory": memory.0}, "limits": {"cpu": cpu.1, "memory": memory.1}})
 }
 
-fn ask(joined: &Joined, container: &str, resources: &Value) -> Result<()> {
+/// Asks for other amounts for a container of a pod.
+pub(super) fn ask_of(joined: &Joined, pod: &str, container: &str, resources: &Value) -> Result<()> {
     let patch = json!({"spec": {"containers": [{"name": container, "resources": resources}]}}).to_string();
-    joined.cluster.kubectl(&["patch", "pod", "resized", "--subresource", "resize", "--patch", &patch])?;
+    joined.cluster.kubectl(&["patch", "pod", pod, "--subresource", "resize", "--patch", &patch])?;
     Ok(())
+}
+
+fn ask(joined: &Joined, container: &str, resources: &Value) -> Result<()> {
+    ask_of(joined, "resized", container, resources)
+}
+
+/// Thousandths of a core as the API spells them.
+pub(super) fn millicores(milli: u32) -> String {
+    if milli.is_multiple_of(1000) { (milli / 1000).to_string() } else { format!("{milli}m") }
 }
 
 fn of<'p>(pod: &'p Pod, container: &str) -> Option<&'p ContainerStatus> {
@@ -183,7 +193,7 @@ fn deferred(joined: &mut Joined, has_now: &Value) -> Result<()> {
     let status = of(&shown, "holds").context("its container")?;
     ensure!(json!(status.resources) == *has_now && status.restart_count == 0, "{status:?}");
     client.delete::<Pod>(&pods, "neighbour", None)?;
-    let spelled = if cores.is_multiple_of(2) { json!((cores / 2).to_string()) } else { json!(half) };
+    let spelled = json!(millicores(cores * 500));
     let mut expected = wanted;
     for list in ["requests", "limits"] {
         expected[list]["cpu"] = spelled.clone();

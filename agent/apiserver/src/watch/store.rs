@@ -12,7 +12,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::decode::{Item, Key};
-use crate::json;
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -41,7 +40,7 @@ impl Kept {
     }
 
     fn object<T: DeserializeOwned>(&self) -> Option<Arc<T>> {
-        json::read(self.json.as_bytes()).ok().map(Arc::new)
+        serde_json::from_str(&self.json).ok().map(Arc::new)
     }
 }
 

@@ -1,7 +1,8 @@
 //! May a pod have what it asks for now? And who is asked first.
 //!
 //! In: the pod as it is wanted and as it was given, those beside it, the node. Out: yes, not now, or never. Invariants: what is
-//! deferred may come true by itself, what is infeasible only by another request; whose room a critical pod takes is decided elsewhere (`admission`).
+//! deferred may come true by itself, what is infeasible only by another request; whose room a critical pod takes is decided
+//! elsewhere (`admission`).
 //! Upstream: allocation/handlers.go, sortPendingResizes.
 
 use std::cmp::{Ordering, Reverse};

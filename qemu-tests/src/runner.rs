@@ -104,7 +104,11 @@ fn run_unit(run: &Arc<Run>, unit: &[Case], seed: u64, reports: &Sender<Report>) 
             shared = None;
             verdict = run_case(run, case, &mut shared, seed);
         }
-        failed |= matches!(verdict, Verdict::Failed(_));
+        if matches!(verdict, Verdict::Failed(_)) {
+            failed = true;
+            // What it left behind is not to fail the cases after it.
+            shared = None;
+        }
         let _ = reports.send(Report { case: *case, verdict, took: start.elapsed() });
     }
     drop(shared);
@@ -226,6 +230,15 @@ mod tests {
                 Ok(())
             }),
             case("t/absent", None, |_| skip("not here")),
+            // What a failed case did to its group's fixture is not there for the next one.
+            case("t/spoils", Some("s"), |cx| {
+                *cx.shared_or(|_, _| Ok(7_u32))? = 8;
+                anyhow::bail!("spoilt")
+            }),
+            case("t/unspoilt", Some("s"), |cx| {
+                anyhow::ensure!(*cx.shared_or(|_, _| Ok(7_u32))? == 7);
+                Ok(())
+            }),
             // The emulator fails it once: the second attempt has a fixture of its own.
             case("t/unlucky", Some("u"), |cx| {
                 let first = !cx.artefacts.join("first").exists();
@@ -241,10 +254,10 @@ mod tests {
             }),
         ];
         let counts = run_cases(&run, &cases, Options { jobs: 2, seed: 1 }).unwrap();
-        assert_eq!(counts, Counts { passed: 3, failed: 2, skipped: 1 });
+        assert_eq!(counts, Counts { passed: 4, failed: 3, skipped: 1 });
         let mut failures = run.failures();
         failures.sort_unstable();
-        assert_eq!(failures, ["t/bad: refuted", "t/panics: panicked: on purpose"]);
+        assert_eq!(failures, ["t/bad: refuted", "t/panics: panicked: on purpose", "t/spoils: spoilt"]);
         assert!(!run.dir().join("t/good").exists());
         assert_eq!(fs::read_to_string(run.dir().join("t/bad/log")).unwrap(), "why");
         assert!(run.close().is_empty());

@@ -152,8 +152,8 @@ fn all_streams(at: &Place<'_>) -> Result<()> {
 fn at_a_terminal(at: &Place<'_>) -> Result<()> {
     let mut command = at.joined.cluster.kubectl_command(&["exec", "-it", "streams", "--", "sh"]);
     command.envs(at.variables.iter().copied());
-    let typed = "stty size; tty; exit 5\n";
-    let (code, shown) = terminal::run(at.run, at.dir, &command, typed, Duration::from_secs(60))?;
+    let typed = format!("{}; tty; exit 5\n", terminal::ASK_SIZE);
+    let (code, shown) = terminal::run(at.run, at.dir, &command, &typed, Duration::from_secs(60))?;
     ensure!(shown.contains(&format!("{}\r\n", terminal::SIZE)), "exec -it, stty size: {shown:?}");
     ensure!(shown.contains("/dev/pts/") && code == Some(5), "exec -it: {code:?}, {shown:?}");
     Ok(())

@@ -19,6 +19,11 @@ use crate::run::Run;
 /// Rows and columns, as `stty size` says them: sizes that nothing has by itself.
 pub const SIZE: &str = "33 97";
 
+/// Shell that shows the terminal's size once it has one. It goes its own way through the runtime: what is typed may be
+/// there before it, and the terminal then has none, or 0 by 0.
+pub const ASK_SIZE: &str =
+    "until case \"$(stty size 2>/dev/null)\" in \"\"|\"0 0\") false;; esac; do sleep 1; done; stty size";
+
 /// Runs `kubectl` (from [`kubectl_command`](super::plane::Cluster::kubectl_command)) at a terminal of [`SIZE`] where
 /// `typed` is typed; answers its exit code and all that was shown. Files are made in `dir`.
 ///

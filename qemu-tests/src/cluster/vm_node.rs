@@ -165,12 +165,6 @@ impl VmNode {
         self.vm.take().with_context(|| format!("{} is off", self.name))?.ended(limit_s)
     }
 
-    /// It was switched on, and neither cut off nor seen off.
-    #[must_use]
-    pub fn is_on(&self) -> bool {
-        self.vm.is_some()
-    }
-
     /// The running machine.
     ///
     /// # Errors

@@ -150,10 +150,9 @@ impl Tools<'_> {
 
     fn exec_at_a_terminal(&self) -> Result<()> {
         let command = self.cluster.kubectl_command(&["exec", "-it", POD, "--", "sh"]);
-        // What is typed may be there before the terminal's size: that goes its own way through the runtime.
-        let typed = "until s=$(stty size 2>/dev/null) && [ -n \"$s\" ]; do sleep 1; done; echo $s; exit 5\n";
+        let typed = format!("{}; exit 5\n", terminal::ASK_SIZE);
         let dir = self.cx.artefacts.join("terminal");
-        let (code, shown) = terminal::run(&self.cx.run, &dir, &command, typed, LIMIT)?;
+        let (code, shown) = terminal::run(&self.cx.run, &dir, &command, &typed, LIMIT)?;
         let size = format!("{}\r\n", terminal::SIZE);
         ensure!(shown.contains(&size) && code == Some(5), "exec -it: {code:?}, {shown:?}");
         Ok(())

@@ -12,6 +12,7 @@
 
 pub mod approver;
 pub mod asking;
+pub mod attach;
 pub mod audit;
 pub mod bootstrap;
 pub mod build;

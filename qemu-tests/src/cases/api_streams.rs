@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
 use crate::cluster::node_api::NodeApi;
-use crate::cluster::terminal;
+use crate::cluster::{attach, terminal};
 use crate::process::Guarded;
 use crate::run::Run;
 use crate::say;
@@ -145,7 +145,7 @@ fn all_streams(at: &Place<'_>) -> Result<()> {
     }
     ensure!(fs::read(&back)? == sent, "kubectl cp there and back");
     port_forward(at)?;
-    attach(at)
+    listen(at)
 }
 
 /// `kubectl exec -it`: the container's terminal has the size of kubectl's, and ends with the shell's exit code.
@@ -188,17 +188,19 @@ fn port_forward(at: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
-fn attach(at: &Place<'_>) -> Result<()> {
+fn listen(at: &Place<'_>) -> Result<()> {
     let joined = at.joined;
-    let mut pod = api_pod("listens", "first", "while read line; do echo got $line; done", 1);
+    let mut pod = api_pod("listens", "first", attach::SCRIPT, 1);
     pod["spec"]["restartPolicy"] = json!("Never");
     for field in ["stdin", "stdinOnce"] {
         pod["spec"]["containers"][0][field] = json!(true);
     }
     joined.run_pod(pod)?;
-    let said = kubectl(at, &["attach", "-i", "listens"], b"one\ntwo\n")?;
-    let text = String::from_utf8_lossy(&said.output).into_owned();
-    ensure!(text.contains("got one\ngot two\n"), "attach: {text:?}");
+    let mut command = joined.cluster.kubectl_command(&["attach", "-i", "listens"]);
+    command.envs(at.variables.iter().copied());
+    let shown = attach::converse(at.run, at.dir, &mut command, Duration::from_secs(60))?;
+    let log = joined.cluster.kubectl(&["logs", "listens"])?;
+    ensure!(log.ends_with(&shown), "attach showed {shown:?} of the log {log:?}");
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "listens", None)?;
     await_pod_gone(&joined.cluster, "listens", 30)

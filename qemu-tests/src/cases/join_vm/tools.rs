@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::VM;
 use crate::case::CaseContext;
+use crate::cluster::attach;
 use crate::cluster::fixture::{await_pod_gone, await_pod_ready};
 use crate::cluster::plane::Cluster;
 use crate::cluster::terminal;
@@ -99,7 +100,7 @@ fn pod() -> serde_json::Value {
             "readinessProbe": {"exec": {"command": ["/bin/cat", "/www/index.html"]}, "periodSeconds": 1},
         }, {
             "name": "listens", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never", "stdin": true,
-            "stdinOnce": true, "command": ["/bin/sh", "-c", "while read line; do echo got $line; done"],
+            "stdinOnce": true, "command": ["/bin/sh", "-c", attach::SCRIPT],
             "volumeMounts": [{"name": "bin", "mountPath": "/bin"}],
         }],
     }})
@@ -160,16 +161,10 @@ impl Tools<'_> {
 
     /// The container ends with its input, and attach with the container.
     fn attach(&self) -> Result<()> {
-        let (input, said) = (self.cx.artefacts.join("attach.stdin"), self.cx.artefacts.join("attach"));
-        fs::write(&input, "one\ntwo\n")?;
         let mut command = self.cluster.kubectl_command(&["attach", "-i", POD, "-c", "listens"]);
-        command.stdin(File::open(&input)?).stdout(File::create(&said)?);
-        command.stderr(File::create(self.cx.artefacts.join("attach.stderr"))?);
-        let Some(status) = Guarded::spawn(&self.cx.run, &mut command)?.wait(LIMIT)? else {
-            bail!("kubectl attach does not end")
-        };
-        let said = fs::read_to_string(said)?;
-        ensure!(status.success() && said.contains("got one\ngot two\n"), "attach: {said:?}, {status}");
+        let shown = attach::converse(&self.cx.run, &self.cx.artefacts, &mut command, LIMIT)?;
+        let log = self.cluster.kubectl(&["logs", POD, "--container=listens"])?;
+        ensure!(log.ends_with(&shown), "attach showed {shown:?} of the log {log:?}");
         Ok(())
     }
 

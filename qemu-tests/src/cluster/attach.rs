@@ -1,0 +1,55 @@
+//! `kubectl attach -i` to a container that answers each line and ends with its input ([`SCRIPT`]).
+//!
+//! ```text
+//! lines ─► kubectl ─► API server ─► node ─► runtime ─► the container's input
+//! what it answers ◄────────────────────────────────── and its log
+//! ```
+//! What comes in: kubectl's command. What goes out: nothing. The runtime may hand the first lines on before it has put the
+//! client among those who hear the container (docs/server.md): a line is typed again until there is an answer, and from
+//! then on none may be missing.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process::Guarded;
+use crate::run::Run;
+
+/// What the container runs in its shell; `stdin` and `stdinOnce` are true.
+pub const SCRIPT: &str = "while read line; do echo got $line; done";
+/// Between two lines that are typed.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Runs `kubectl attach -i …`, which ends well, with the container. Answers what was shown: the log has to end with it. Files
+/// are made in `dir`.
+///
+/// # Errors
+/// It cannot be started, does not end within `limit` or not well, or answers are missing.
+pub fn converse(run: &Arc<Run>, dir: &Path, kubectl: &mut Command, limit: Duration) -> Result<String> {
+    fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+    let shown = dir.join("attach");
+    kubectl.stdin(Stdio::piped()).stdout(File::create(&shown)?);
+    kubectl.stderr(File::create(dir.join("attach.stderr"))?);
+    let mut guarded = Guarded::spawn(run, kubectl)?;
+    let mut stdin = guarded.child.stdin.take().context("kubectl has no input")?;
+    let deadline = Instant::now() + limit;
+    while !fs::read_to_string(&shown)?.contains("got one\n") {
+        ensure!(Instant::now() < deadline, "nobody answers to kubectl attach after {} s", limit.as_secs());
+        stdin.write_all(b"one\n").context("type a line")?;
+        if let Some(status) = guarded.wait(AGAIN)? {
+            bail!("kubectl attach ended before its input did: {status}");
+        }
+    }
+    stdin.write_all(b"two\n").context("type the last line")?;
+    drop(stdin);
+    let Some(status) = guarded.wait(limit)? else { bail!("kubectl attach does not end") };
+    let shown = fs::read_to_string(&shown)?;
+    let whole = shown.ends_with("got one\ngot two\n");
+    ensure!(status.success() && whole, "attach: {shown:?}, {status}");
+    Ok(shown)
+}

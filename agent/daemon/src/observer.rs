@@ -70,7 +70,10 @@ impl<R: Runtime> Observer<R> {
             .filter(|c| self.kills.contains(&c.id))
             .for_each(system_oom::correct);
         if let Some(had) = self.dirs.actuated(uid) {
-            for c in observation.containers.iter_mut().filter(|c| c.state == ContainerState::Running) {
+            let has = |c: &&mut ContainerObserved| {
+                matches!(c.state, ContainerState::Created | ContainerState::Running)
+            };
+            for c in observation.containers.iter_mut().filter(has) {
                 c.actuated = had.containers.get(&c.name).map(|resources| Amounts::of(Some(resources)));
             }
             observation.actuated = had.pod.as_ref().map(|own| Amounts::of(Some(own)));

@@ -1,26 +1,33 @@
-//! Runs seeds one after the other and prints one line for each that fails: `survey FIRST LAST`.
+//! Runs seeds one after the other and prints one line for each that fails: `survey KIND FIRST LAST`, where KIND is the name of
+//! a file in `agent/sim/tests`.
 //!
-//! `cargo run -p agent-sim --example survey -- 0 5000` finds the seeds; `survey 0 0 17` prints
-//! the whole trace of seed 17 if it fails.
+//! `cargo run -p agent-sim --example survey -- seeds 0 5000` finds the seeds; `survey seeds 17` prints the whole trace of
+//! seed 17 if it fails.
 #![allow(clippy::print_stdout)] // its whole purpose
 
-use agent_sim::scenario::{run, run_and_tell};
+use agent_sim::scenario::{Variant, run_and_tell};
+
+const USAGE: &str = "usage: survey KIND FIRST LAST, or survey KIND SEED for one seed's trace; KIND is seeds, probing, \
+                     in_place, mounting, stopping or resizing";
 
 fn main() {
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
-    if let [_, _, seed] = numbers[..] {
-        return match run_and_tell(seed) {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let kind = words.first().and_then(|name| Variant::named(name));
+    let numbers: Vec<u64> = words.iter().skip(1).filter_map(|word| word.parse().ok()).collect();
+    match (kind, &numbers[..]) {
+        (Some(kind), [seed]) => match run_and_tell(*seed, kind, usize::MAX) {
             Ok(report) => println!("{report:?}"),
             Err(failure) => println!("{failure}"),
-        };
+        },
+        (Some(kind), [first, last]) => survey(kind, *first, *last),
+        _ => println!("{USAGE}"),
     }
-    let [first, last] = numbers[..] else {
-        println!("usage: survey FIRST LAST, or survey 0 0 SEED for one seed's trace");
-        return;
-    };
+}
+
+fn survey(kind: Variant, first: u64, last: u64) {
     let (mut failed, mut steps) = (0, 0);
     for seed in first..last {
-        match run(seed, None) {
+        match run_and_tell(seed, kind, 0) {
             Ok(report) => steps += report.steps,
             Err(failure) => {
                 failed += 1;
@@ -28,5 +35,5 @@ fn main() {
             }
         }
     }
-    println!("{failed} of {} seeds failed, {steps} steps in the others", last - first);
+    println!("{failed} of {} seeds failed, {steps} steps in the others", last.saturating_sub(first));
 }

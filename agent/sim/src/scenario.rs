@@ -117,23 +117,45 @@ pub fn run_resizing(seed: u64, defect: Option<Defect>) -> Result<Report, Failure
     play(seed, defect, None, Variant::Resizing)
 }
 
-/// [`run`], but a failure comes with every event from the beginning.
+/// One seed of a kind of run; a failure comes with the last `keep` events.
 ///
 /// # Errors
-/// The first broken invariant, with the whole trace.
-pub fn run_and_tell(seed: u64) -> Result<Report, Failure> {
-    play(seed, None, Some(usize::MAX), Variant::Plain)
+/// The first broken invariant, with that much of the trace.
+pub fn run_and_tell(seed: u64, variant: Variant, keep: usize) -> Result<Report, Failure> {
+    play(seed, None, Some(keep), variant)
 }
 
 /// What a run has besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Variant {
+pub enum Variant {
+    /// [`run`].
     Plain,
+    /// [`run_probing`].
     Probing,
+    /// [`run_in_place`].
     InPlace,
+    /// [`run_mounting`].
     Mounting,
+    /// [`run_stopping`].
     Stopping,
+    /// [`run_resizing`].
     Resizing,
+}
+
+impl Variant {
+    /// The kind that has this name: that of its file in `agent/sim/tests`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Variant> {
+        Some(match name {
+            "seeds" => Variant::Plain,
+            "probing" => Variant::Probing,
+            "in_place" => Variant::InPlace,
+            "mounting" => Variant::Mounting,
+            "stopping" => Variant::Stopping,
+            "resizing" => Variant::Resizing,
+            _ => return None,
+        })
+    }
 }
 
 fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant) -> Result<Report, Failure> {
@@ -335,9 +357,11 @@ fn live(world: &mut World) -> Result<(), Violation> {
         // What the server did not have for a while was taken down, and a terminal phase stays.
         let ended_by_node =
             matches!(status.reason.as_deref(), Some("DeadlineExceeded" | "Terminated" | "NodeShutdown"));
-        // Its record was lost with the agent, and what it asks for by now is not there.
-        let unrecorded = world.resizing.is_some() && status.reason.as_deref() == Some("OutOfcpu");
-        let may_fail = went_back || ended_by_node || unrecorded;
+        // Its record was lost with the agent, and what it asks for by now is not there; or a static pod took its room, which is
+        // critical.
+        let no_room =
+            world.resizing.is_some() && matches!(status.reason.as_deref(), Some("OutOfcpu" | "Preempting"));
+        let may_fail = went_back || ended_by_node || no_room;
         lives(world, &pod, status.phase.as_deref().unwrap_or_default(), may_fail);
     }
     for wrong in world.unresized() {

@@ -111,6 +111,8 @@ impl Running<'_> {
 pub struct Actual<'a> {
     /// Its containers that run.
     pub running: Vec<Running<'a>>,
+    /// Those that were made with other amounts and do not run yet: they are made anew.
+    pub unstarted: BTreeSet<ContainerId>,
     /// What the pod itself has (`spec.resources`), if that is something else.
     pub pod: Option<Amounts>,
 }
@@ -119,13 +121,14 @@ impl Actual<'_> {
     /// There is something to do.
     #[must_use]
     pub fn differs(&self) -> bool {
-        self.pod.is_some() || self.running.iter().any(Running::differs)
+        self.pod.is_some() || !self.unstarted.is_empty() || self.running.iter().any(Running::differs)
     }
 
     /// The containers that are to begin anew.
     #[must_use]
     pub fn restarting(&self) -> BTreeSet<ContainerId> {
-        self.running.iter().filter(|r| r.restarts()).map(|r| r.id.clone()).collect()
+        let running = self.running.iter().filter(|r| r.restarts()).map(|r| &r.id);
+        running.chain(&self.unstarted).cloned().collect()
     }
 }
 
@@ -133,23 +136,35 @@ impl Actual<'_> {
 #[must_use]
 pub fn actual<'a>(p: &'a Pod, snapshot: &PodSnapshot, specs: &dyn PodSpecs) -> Actual<'a> {
     let pod = snapshot.actuated.filter(|has| *has != Amounts::of_pod(p) && specs.has_cgroups());
-    Actual { running: running(p, snapshot, specs), pod }
+    let (running, unstarted) = containers(p, snapshot, specs);
+    Actual { running, unstarted, pod }
 }
 
-fn running<'a>(p: &'a Pod, snapshot: &PodSnapshot, specs: &dyn PodSpecs) -> Vec<Running<'a>> {
+fn containers<'a>(
+    p: &'a Pod,
+    snapshot: &PodSnapshot,
+    specs: &dyn PodSpecs,
+) -> (Vec<Running<'a>>, BTreeSet<ContainerId>) {
     let all = crate::types::pod::init_containers(p).iter().chain(crate::types::pod::containers(p));
     let specs_by_name: BTreeMap<&str, &Container> = all.map(|c| (c.name.as_str(), c)).collect();
-    let mut out = Vec::new();
+    let (mut running, mut unstarted) = (Vec::new(), BTreeSet::new());
     for slot in slots(p).into_iter().filter(|slot| slot.kind != SlotKind::Ephemeral) {
         let Some(spec) = specs_by_name.get(slot.name.as_str()).copied() else { continue };
-        let Some(c) = newest(snapshot, &slot.name).filter(|c| c.state == ContainerState::Running) else {
-            continue;
-        };
+        let Some(c) = newest(snapshot, &slot.name) else { continue };
         let wants = Amounts::in_pod(p, spec);
-        let has = c.actuated.unwrap_or_else(|| by_the_runtime(c, wants, || specs.resources(p, spec)));
-        out.push(Running { spec, id: c.id.clone(), has, wants, remembered: c.actuated.is_some() });
+        match c.state {
+            ContainerState::Running => {
+                let has = c.actuated.unwrap_or_else(|| by_the_runtime(c, wants, || specs.resources(p, spec)));
+                let remembered = c.actuated.is_some();
+                running.push(Running { spec, id: c.id.clone(), has, wants, remembered });
+            }
+            ContainerState::Created if c.actuated.is_some_and(|has| has != wants) => {
+                unstarted.insert(c.id.clone());
+            }
+            ContainerState::Created | ContainerState::Exited | ContainerState::Unknown => {}
+        }
     }
-    out
+    (running, unstarted)
 }
 
 /// Nobody remembers what the container has: the runtime is believed. Its request of memory is nowhere to be seen.

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::view::{Slot, SlotKind, newest, newest_in, next_attempt, slots};
 use super::{Inputs, Kill, PodActions, SandboxPlan, Start, Waiting};
-use super::{ephemeral, rules};
+use super::{ephemeral, reset, rules};
 use crate::probe::Kind;
 use crate::restart;
 use crate::runtime::observed::{ContainerObserved, ContainerState};
@@ -266,7 +266,8 @@ pub(super) fn adopt_created(
     c: &ContainerObserved,
     actions: &mut PodActions,
 ) {
-    if c.sandbox == *home && !changed(inputs, slot, c) && !live_elsewhere(inputs, slot, c) {
+    let as_wanted = !changed(inputs, slot, c) && !inputs.resized.contains(&c.id);
+    if c.sandbox == *home && as_wanted && !live_elsewhere(inputs, slot, c) {
         actions.start.push(Start {
             slot: slot.clone(),
             attempt: c.attempt,
@@ -300,7 +301,20 @@ pub(super) fn start_fresh(inputs: &Inputs<'_>, slot: &Slot, actions: &mut PodAct
             return;
         }
     }
+    // Replaced now, it would not be there any more to ask when its back-off is over.
+    if let Some(c) = reset::ended_asking(inputs, slot)
+        && let Some(waiting) = waiting(inputs, slot, c)
+    {
+        actions.waiting.push(waiting);
+        return;
+    }
     actions.start.push(Start { slot: slot.clone(), attempt, created: None, previous_end });
+}
+
+/// That the container has to wait for its crash-loop back-off after this instance, if it has to.
+pub(super) fn waiting(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved) -> Option<Waiting> {
+    let (until, delay) = inputs.back_off.wait(&back_off_key(inputs.pod, slot), &c.id, inputs.now)?;
+    Some(Waiting { slot: slot.clone(), instance: c.id.clone(), until, delay })
 }
 
 fn restart_later_or_now(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved, actions: &mut PodActions) {
@@ -312,9 +326,8 @@ fn restart_later_or_now(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved,
         }
         return;
     }
-    let key = back_off_key(inputs.pod, slot);
-    if let Some((until, delay)) = inputs.back_off.wait(&key, &c.id, inputs.now) {
-        actions.waiting.push(Waiting { slot: slot.clone(), instance: c.id.clone(), until, delay });
+    if let Some(waiting) = waiting(inputs, slot, c) {
+        actions.waiting.push(waiting);
         return;
     }
     actions.start.push(Start {

@@ -5,9 +5,9 @@
 //! runtime itself says that a reset is under way, whoever the agent is; nothing is started meanwhile. One that asks again
 //! and again is heard when its crash-loop back-off is over. Upstream: getContainersToReset (KEP-5532).
 
-use super::containers::kill;
+use super::containers::{kill, waiting};
 use super::view::{Slot, SlotKind, is_live, newest, slots};
-use super::{Inputs, PodActions, back_off_key, rules};
+use super::{Inputs, PodActions, rules};
 use crate::runtime::observed::{ContainerObserved, ContainerState};
 
 /// Appends what has to go. True if a reset is under way: nothing else may be done.
@@ -42,8 +42,12 @@ pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
 
 /// The newest instance of the container, if it ended in a way that asks for a reset, and may ask now.
 fn asks<'a>(inputs: &Inputs<'a>, slot: &Slot) -> Option<&'a ContainerObserved> {
+    ended_asking(inputs, slot).filter(|c| waiting(inputs, slot, c).is_none())
+}
+
+/// The newest instance of the container, in whichever sandbox, if it ended in a way that asks for a reset.
+pub(super) fn ended_asking<'a>(inputs: &Inputs<'a>, slot: &Slot) -> Option<&'a ContainerObserved> {
     let c = newest(inputs.snapshot, &slot.name).filter(|c| c.state == ContainerState::Exited)?;
     let spec = slot.spec(inputs.pod)?;
-    let waits = inputs.back_off.wait(&back_off_key(inputs.pod, slot), &c.id, inputs.now).is_some();
-    (rules::restarts_all(&spec, c.exit_code) && !waits).then_some(c)
+    rules::restarts_all(&spec, c.exit_code).then_some(c)
 }

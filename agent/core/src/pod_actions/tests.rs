@@ -384,10 +384,20 @@ fn what_failed_its_probe_is_killed_and_a_sidecar_gates_until_it_has_started() {
 
 /// The plan while `c`, seen beside `others`, is in its crash-loop back-off, and the plan when that is over.
 fn in_back_off(p: &Pod, c: &ContainerObserved, others: Vec<ContainerObserved>) -> (PodActions, PodActions) {
+    in_back_off_with(p, c, others, vec![sandbox(0, READY)])
+}
+
+/// The same, with these sandboxes.
+fn in_back_off_with(
+    p: &Pod,
+    c: &ContainerObserved,
+    others: Vec<ContainerObserved>,
+    sandboxes: Vec<SandboxObserved>,
+) -> (PodActions, PodActions) {
     let snapshot = PodSnapshot {
         pod: pod::key(p),
         as_of: Mono(1),
-        sandboxes: vec![sandbox(0, READY)],
+        sandboxes,
         containers: [others, vec![c.clone()]].concat(),
         actuated: None,
     };

@@ -206,6 +206,13 @@ impl Ledger {
         self.flights.values().any(|f| matches!(f.target, Target::Container(_)))
     }
 
+    /// A container is being made or started, or was acted upon later than a snapshot stamped `as_of` can show.
+    pub(super) fn making(&self, as_of: Mono) -> bool {
+        let container = |target: &Target| matches!(target, Target::Container(_));
+        self.flights.values().any(|f| container(&f.target) && f.purpose.creates())
+            || self.settled.iter().any(|(target, s)| container(target) && as_of <= s.known_after)
+    }
+
     /// How many volumes are being set up.
     pub(super) fn volumes_busy(&self) -> usize {
         self.flights.values().filter(|f| matches!(f.target, Target::Volume(_))).count()

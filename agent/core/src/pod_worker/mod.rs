@@ -218,6 +218,7 @@ impl PodWorker {
             }
             State::Terminating(t) => {
                 t.desired_again |= t.remove && !deleted;
+                resize::too_late(&mut self.base, t.pod.as_deref(), &pod);
                 t.pod = Some(pod);
             }
             State::Terminated(t) => {

@@ -65,6 +65,15 @@ pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Arc<Pod>, out: &mu
     }
 }
 
+/// The pod ends, and is given something else meanwhile: its containers do not get it any more, and nobody is told that they
+/// have it.
+pub(super) fn too_late(b: &mut Base, before: Option<&Pod>, p: &Pod) {
+    if before.is_some_and(|before| PodAllocation::of(before).differs(p)) {
+        let generation = p.metadata.generation;
+        b.resize.progress.get_or_insert(Progress { generation, error: None });
+    }
+}
+
 /// What the pod manager says of the request.
 pub(super) fn pending(b: &mut Base, pending: Option<PendingResize>, out: &mut Outbox<PodAction>) {
     let key = |p: &PendingResize| (p.reason.clone(), p.generation);
@@ -85,7 +94,8 @@ pub(super) fn observe(s: &Syncing, b: &mut Base, actual: &Actual<'_>, out: &mut 
         b.resize.settled = None;
         return;
     }
-    if b.ledger.busy(&Target::Resize) || !b.ledger.fresh(&Target::Resize, b.as_of()) {
+    // One that begins to run only now has what it was made with.
+    if !b.ledger.fresh(&Target::Resize, b.as_of()) || b.ledger.making(b.as_of()) {
         return;
     }
     if let Some(done) = b.resize.progress.take() {
@@ -111,6 +121,10 @@ pub(super) fn advance(
     let specs = b.ctx.specs.clone();
     let steps = actuate::plan(&s.pod, actual, home, &*specs, b.resize.cgroup.as_ref());
     if steps.is_empty() || b.ledger.any_container_busy() || b.ledger.busy(&Target::Cgroup) {
+        return false;
+    }
+    // The limits of one that has begun to run since the last look are not known.
+    if b.ledger.making(b.as_of()) {
         return false;
     }
     if !b.may_act(&Target::Resize, now) {

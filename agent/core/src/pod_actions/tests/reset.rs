@@ -89,3 +89,18 @@ fn one_that_asks_again_and_again_waits_for_its_back_off() {
     assert_eq!((short(&waits).as_str(), waits.waiting.len(), waits.resetting), ("keep s0", 1, false));
     assert_eq!((short(&due).as_str(), due.resetting), ("keep s0 -b0 -side0 xi10", true));
 }
+
+#[test]
+fn one_that_waits_to_ask_is_not_replaced_in_another_sandbox() {
+    let rule = json!({"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}});
+    let mut p = anew("Always");
+    p.spec.as_mut().unwrap().ephemeral_containers = None;
+    let init = &mut p.spec.as_mut().unwrap().init_containers.as_mut().unwrap()[0];
+    init.restart_policy = Some("OnFailure".into());
+    init.restart_policy_rules = serde_json::from_value(json!([rule])).unwrap();
+    // The sandbox of its instance is down: another one was made.
+    let asked = container("i1", 1, 0, St::Exited, 42);
+    let (waits, due) = in_back_off_with(&p, &asked, vec![], vec![sandbox(0, DOWN), sandbox(1, READY)]);
+    assert_eq!((short(&waits).as_str(), waits.waiting.len(), waits.resetting), ("keep s1", 1, false));
+    assert_eq!((due.resetting, due.remove_last.len(), due.start.len()), (true, 1, 0));
+}

@@ -6,11 +6,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use serde_json::{Value, json};
 
-use super::world::{World, make_pod};
+use super::world::{Call, World, make_pod};
+use crate::allocation::Amounts;
 use crate::allocation::actuate::Step;
 use crate::allocation::resize::PendingResize;
 use crate::drivers::Class;
-use crate::machine::Machine;
+use crate::machine::{EffectId, Machine};
 use crate::pod_worker::{KillReason, PodEvent};
 use crate::runtime::effect::{Effect, EffectError};
 use crate::time::Mono;
@@ -144,4 +145,62 @@ fn a_container_that_ended_meanwhile_is_looked_at_again() {
     w.wait(Duration::from_secs(30));
     assert_eq!(w.told("ResizeError"), Vec::<String>::new());
     assert_eq!((progress(&w), memory(&w).as_deref(), w.phase()), (None, Some("128Mi"), "Running"));
+}
+
+/// The pod's container is made with 64 MiB, and its start is asked for.
+fn starting() -> (World, EffectId) {
+    let mut w = World::new();
+    w.desire(&pod("64Mi", 1, json!(null)));
+    loop {
+        let start = |call: &&Call| matches!(call.effect, Effect::StartContainer { .. });
+        if let Some((id, _)) = w.pending.iter().find(|(_, call)| start(call)) {
+            let id = *id;
+            return (w, id);
+        }
+        w.perform(*w.pending.keys().next().unwrap());
+    }
+}
+
+#[test]
+fn one_that_begins_to_run_meanwhile_has_what_it_was_made_with() {
+    let (mut w, start) = starting();
+    w.desire(&pod("128Mi", 2, json!(null)));
+    while let Some(id) = w.pending.keys().copied().find(|id| *id != start) {
+        w.perform(id);
+    }
+    let open = |w: &World| {
+        let shown = progress(w);
+        assert_eq!((shown, w.told("ResizeCompleted").len()), (Some((None, Some(2))), 0));
+    };
+    open(&w);
+    // It runs, and no look has shown it yet.
+    w.perform(start);
+    open(&w);
+    w.settle();
+    assert_eq!((w.count("resize"), progress(&w), memory(&w).as_deref()), (1, None, Some("128Mi")));
+    assert_eq!(w.told("ResizeCompleted").len(), 1);
+}
+
+#[test]
+fn one_that_was_made_with_other_amounts_and_never_ran_is_made_anew() {
+    let (mut w, _) = starting();
+    // The start never arrived.
+    w.crash(Mono(0));
+    let made = w.runtime.containers.values_mut().next().unwrap();
+    made.actuated = Some(Amounts::of(
+        pod("64Mi", 1, json!(null)).spec.as_ref().unwrap().containers[0].resources.as_ref(),
+    ));
+    w.desire(&pod("128Mi", 2, json!(null)));
+    w.settle();
+    let did = ["create_container", "remove_container", "start_container", "resize"].map(|verb| w.count(verb));
+    assert_eq!((did, memory(&w).as_deref()), ([2, 1, 1, 0], Some("128Mi")));
+}
+
+#[test]
+fn a_pod_that_ends_is_not_told_to_have_what_it_does_not_get_any_more() {
+    let mut w = World::with(&pod("64Mi", 1, json!(null)));
+    w.kill(KillReason::DeadlineExceeded, Some(30));
+    w.desire(&pod("128Mi", 2, json!(null)));
+    assert_eq!(progress(&w), Some((None, Some(2))));
+    assert_eq!((w.count("resize"), w.told("ResizeStarted").len()), (0, 0));
 }

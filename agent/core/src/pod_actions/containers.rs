@@ -5,6 +5,8 @@
 //! container with a live instance is never in `start`. Upstream: computeInitContainerActions,
 //! ShouldContainerBeRestarted (contract 7.1 rules 5 and 6, container restart rules of 7.3).
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::view::{Slot, SlotKind, newest, newest_in, next_attempt, slots};
@@ -13,7 +15,7 @@ use super::{ephemeral, reset, rules};
 use crate::probe::Kind;
 use crate::restart;
 use crate::runtime::observed::{ContainerObserved, ContainerState};
-use crate::runtime::{SandboxId, labels};
+use crate::runtime::{ContainerId, SandboxId, labels};
 use crate::types::pod;
 
 /// How a container that is not live ended.
@@ -61,7 +63,9 @@ pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&Con
     match seen {
         None => !ended_for_good(inputs.pod, slot, &container),
         Some(c) => match ended(c) {
-            Some(how) => replaced(inputs, c) || restarts(inputs.pod, slot, &container, how),
+            Some(how) => {
+                is_replaced(inputs.pod, inputs.replaced, &c.id) || restarts(inputs.pod, slot, &container, how)
+            }
             None if c.state == ContainerState::Created => true,
             // Live now, but its sandbox goes: it will have failed when the new one is ready.
             None => restarts(inputs.pod, slot, &container, Ended::Failed(137)),
@@ -82,8 +86,10 @@ fn ended_for_good(p: &Pod, slot: &Slot, container: &Container) -> bool {
     })
 }
 
-fn replaced(inputs: &Inputs<'_>, c: &ContainerObserved) -> bool {
-    inputs.replaced.contains(&c.id) && pod::spec(inputs.pod).restart_policy.as_deref() != Some("Never")
+/// The instance was killed to come back, and the pod's policy lets it.
+#[must_use]
+pub fn is_replaced(p: &Pod, replaced: &BTreeSet<ContainerId>, instance: &ContainerId) -> bool {
+    replaced.contains(instance) && pod::spec(p).restart_policy.as_deref() != Some("Never")
 }
 
 /// Appends what the containers need in the sandbox `home`.

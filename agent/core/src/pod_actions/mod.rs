@@ -29,7 +29,7 @@ use crate::runtime::{ContainerId, SandboxId};
 use crate::time::{Mono, Wall};
 use crate::types::pod;
 
-pub use containers::{Ended, back_off_key, ended, restarts};
+pub use containers::{Ended, back_off_key, ended, is_replaced, restarts};
 pub use ephemeral::{has_run, target};
 pub use rules::{may_restart_all, restarts_all};
 pub use view::{Slot, SlotKind, is_live, newest, newest_in, next_attempt, slots};

@@ -3,7 +3,7 @@
 //! In: calls of the states' code. Out: actions. Invariants: the timer is recomputed in every step and is
 //! always later than now; a snapshot older than the one held is dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -72,6 +72,8 @@ pub(super) struct Base {
     pub(super) cgroup: Cgroup,
     /// Requests for other amounts.
     pub(super) resize: Resize,
+    /// Instances killed in order to be replaced.
+    pub(super) replaced: BTreeSet<ContainerId>,
     /// A decision waits for a snapshot later than this.
     wanted_after: Option<Mono>,
 }
@@ -97,6 +99,7 @@ impl Base {
             pre_stops: BTreeMap::new(),
             cgroup: Cgroup::Unseen,
             resize: Resize::default(),
+            replaced: BTreeSet::new(),
             wanted_after: None,
         }
     }
@@ -298,6 +301,7 @@ impl Base {
             verdict: stage.verdict,
             probes: self.probes.verdicts(),
             resetting: self.resetting,
+            replaced: &self.replaced,
             resize: status::ResizeShown {
                 pending: self.resize.pending.as_ref(),
                 progress: self.resize.progress.as_ref(),

@@ -64,13 +64,12 @@ pub(super) fn post_start(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outb
     }
 }
 
-/// A postStart hook whose container has ended meanwhile is not waited for.
-pub(super) fn give_up_post_start(
-    s: &Syncing,
-    b: &mut Base,
-    snapshot: &PodSnapshot,
-    out: &mut Outbox<PodAction>,
-) {
+/// Hooks whose container has ended meanwhile are not waited for.
+pub(super) fn give_up(s: &Syncing, b: &mut Base, snapshot: &PodSnapshot, out: &mut Outbox<PodAction>) {
+    let ended = |id: &ContainerId| {
+        snapshot.containers.iter().any(|c| c.id == *id && c.state == ContainerState::Exited)
+    };
+    cancel(b, |flight| matches!(&flight.purpose, Purpose::Hook { id, .. } if ended(id)), out);
     let Some(Chain { start, instance: Some(id), hooked: true, .. }) = &s.chain else { return };
     let runs =
         newest(snapshot, &start.slot.name).is_some_and(|c| c.id == *id && c.state == ContainerState::Running);

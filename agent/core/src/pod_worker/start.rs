@@ -39,7 +39,9 @@ pub(super) fn begin_next(
             return;
         }
         let target = Target::Container(start.slot.name.clone());
-        if !b.may_act(&target, now) {
+        // A hook of the instance before it is about to be given up.
+        let hooked = b.ledger.busy(&Target::Hook(start.slot.name.clone()));
+        if hooked || !b.may_act(&target, now) {
             continue;
         }
         let fence = b.ledger.absent_after(&target);

@@ -52,8 +52,6 @@ pub(super) struct Syncing {
     pub(super) back_off: BackOff,
     pub(super) images: ImageBackOff,
     pub(super) waiting: BTreeMap<String, WaitingReason>,
-    /// Instances killed in order to be replaced.
-    pub(super) replaced: BTreeSet<ContainerId>,
     /// Instances whose postStart hook failed.
     pub(super) hook_failed: BTreeSet<ContainerId>,
     /// Restarts that the back-off has counted: container name to attempt.
@@ -75,7 +73,6 @@ impl Syncing {
             back_off: BackOff::new(policy),
             images: ImageBackOff::default(),
             waiting: BTreeMap::new(),
-            replaced: BTreeSet::new(),
             hook_failed: BTreeSet::new(),
             counted: BTreeMap::new(),
             reset_ends: BTreeMap::new(),

@@ -47,7 +47,8 @@ pub(super) fn advance(
         return None;
     };
     digest(s, &snapshot, now);
-    hooks::give_up_post_start(s, b, &snapshot, out);
+    b.replaced.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
+    hooks::give_up(s, b, &snapshot, out);
     if b.ledger.all_fresh(snapshot.as_of) {
         s.hook_failed.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
     }
@@ -67,7 +68,7 @@ pub(super) fn advance(
     note_waiting(s, b, &actions, &snapshot, now, out);
     // One that was killed to come back, and ended well of it, has not ended the pod.
     let comes_back = |start: &pod_actions::Start| {
-        pod_actions::newest(&snapshot, &start.slot.name).is_some_and(|c| s.replaced.contains(&c.id))
+        pod_actions::newest(&snapshot, &start.slot.name).is_some_and(|c| b.replaced.contains(&c.id))
     };
     let replacing = actions.start.iter().any(comes_back);
     if s.chain.is_none() && !actions.resetting && !replacing && b.ledger.all_fresh(snapshot.as_of) {
@@ -141,7 +142,7 @@ fn plan(
         pod: &s.pod,
         snapshot,
         back_off: &s.back_off,
-        replaced: &s.replaced,
+        replaced: &b.replaced,
         probes: b.probes.verdicts(),
         hook_failed: &s.hook_failed,
         resized,
@@ -155,7 +156,6 @@ fn digest(s: &mut Syncing, snapshot: &PodSnapshot, now: Now) {
     let slots = pod_actions::slots(&s.pod);
     let keys: BTreeSet<String> = slots.iter().map(|slot| pod_actions::back_off_key(&s.pod, slot)).collect();
     s.back_off.retain(|k| keys.contains(k));
-    s.replaced.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
     for slot in &slots {
         let Some(c) = pod_actions::newest(snapshot, &slot.name) else { continue };
         let key = pod_actions::back_off_key(&s.pod, slot);
@@ -244,7 +244,7 @@ fn stop_containers(
             continue;
         }
         if kill.replace {
-            s.replaced.insert(kill.id.clone());
+            b.replaced.insert(kill.id.clone());
         }
         if s.told.insert(format!("killing {}", kill.id)) {
             b.event(EventKind::Normal, "Killing", kill.message.clone(), Some(&kill.slot.name), out);

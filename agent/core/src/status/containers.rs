@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::{StatusInputs, api_time, instance, reset};
-use crate::pod_actions::{Slot, SlotKind, ended, restarts, slots};
+use crate::pod_actions::{Slot, SlotKind, ended, is_replaced, restarts, slots};
 use crate::runtime::labels;
 use crate::runtime::observed::{ContainerObserved, ContainerState};
 use crate::time::Wall;
@@ -277,11 +277,17 @@ fn waiting_to_restart(
     newest: Option<&ContainerObserved>,
     status: &mut ContainerStatus,
 ) {
-    if inputs.terminating || !inputs.waiting.contains_key(&slot.name) {
+    if inputs.terminating || slot.kind == SlotKind::Ephemeral {
         return;
     }
-    let Some(how) = newest.and_then(ended) else { return };
-    if slot.kind == SlotKind::Ephemeral || !restarts(inputs.pod, slot, spec, how) {
+    let Some((id, how)) = newest.and_then(|c| Some((&c.id, ended(c)?))) else { return };
+    let comes_back = if restarts(inputs.pod, slot, spec, how) {
+        inputs.waiting.contains_key(&slot.name)
+    } else {
+        // Else its end would be told to be for good, which nobody may take back.
+        is_replaced(inputs.pod, inputs.replaced, id)
+    };
+    if !comes_back {
         return;
     }
     if let Some(state) = status.state.take_if(|s| s.terminated.is_some()) {

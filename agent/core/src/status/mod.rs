@@ -16,7 +16,7 @@ mod reset;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -24,6 +24,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::allocation::resize::PendingResize;
 use crate::pod_actions::newest_sandbox;
 use crate::probe::Verdicts;
+use crate::runtime::ContainerId;
 use crate::runtime::observed::{PodSnapshot, SandboxState};
 use crate::time::Wall;
 use crate::types::pod;
@@ -94,6 +95,8 @@ pub struct StatusInputs<'a> {
     pub probes: &'a Verdicts,
     /// All containers are being made to begin anew (RestartAllContainers).
     pub resetting: bool,
+    /// Instances that were killed to come back, however they end.
+    pub replaced: &'a BTreeSet<ContainerId>,
     /// What is going on about its amounts.
     pub resize: ResizeShown<'a>,
     /// Statuses show by which signal containers end (`ContainerStopSignals`).

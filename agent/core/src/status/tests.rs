@@ -75,6 +75,7 @@ pub(super) fn shown(
         verdict: None,
         probes: Verdicts::NONE,
         resetting: false,
+        replaced: &BTreeSet::new(),
         resize: ResizeShown { whole: Some(whole), ..ResizeShown::default() },
         stop_signals: false,
         recursive_read_only: false,
@@ -93,6 +94,7 @@ struct Case<'a> {
     terminating: bool,
     may_start: bool,
     resetting: bool,
+    replaced: BTreeSet<ContainerId>,
     stop_signals: bool,
     verdict: Option<Verdict>,
     probes: &'a Verdicts,
@@ -110,6 +112,7 @@ impl<'a> Case<'a> {
             terminating: false,
             may_start: false,
             resetting: false,
+            replaced: BTreeSet::new(),
             stop_signals: false,
             verdict: None,
             probes: Verdicts::NONE,
@@ -130,6 +133,7 @@ impl<'a> Case<'a> {
             verdict: self.verdict.as_ref(),
             probes: self.probes,
             resetting: self.resetting,
+            replaced: &self.replaced,
             resize: ResizeShown::default(),
             stop_signals: self.stop_signals,
             recursive_read_only: false,
@@ -457,4 +461,22 @@ fn the_stop_signal_is_shown_where_the_node_has_the_feature() {
     case.previous = Some(case.status());
     case.snapshot = None;
     assert_eq!(shown(&case), [None, None], "another instance may come with another one");
+}
+
+#[test]
+fn one_that_was_killed_to_come_back_waits_however_it_ended() {
+    let ended = container("a", 0, St::Exited, 0);
+    for (policy, replaced, waits) in
+        [("OnFailure", true, true), ("OnFailure", false, false), ("Never", true, false)]
+    {
+        let p = two(policy);
+        let killed = if replaced { BTreeSet::from([ended.id.clone()]) } else { BTreeSet::new() };
+        let both = vec![ended.clone(), container("b", 0, St::Running, 0)];
+        let status = Case { replaced: killed, ..Case::of(&p, both) }.status();
+        let all = status.container_statuses.unwrap();
+        let a = all.iter().find(|c| c.name == "a").unwrap();
+        let state = a.state.as_ref().unwrap();
+        let last = a.last_state.as_ref().and_then(|s| s.terminated.as_ref());
+        assert_eq!((state.waiting.is_some(), last.is_some()), (waits, waits), "{policy}, {replaced}");
+    }
 }

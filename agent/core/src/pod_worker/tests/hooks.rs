@@ -190,3 +190,20 @@ fn a_fallback_to_plain_text_is_told() {
     assert_eq!(w.told("LifecycleHTTPFallback"), [text]);
     assert_eq!(w.count("start_container"), 2);
 }
+
+#[test]
+fn nobody_waits_for_the_pre_stop_hook_of_a_container_that_ended_and_its_successor_waits_for_the_answer() {
+    let mut w = World::with(&hooked(json!({"postStart": exec(), "preStop": exec()})));
+    // The first instance is killed for it.
+    w.end_hook(failed(Class::Invalid));
+    let (hook, call, _) = w.hooks[0].clone();
+    assert_eq!(call.hook, Hook::PreStop);
+    w.exit("a", 1);
+    assert!(w.cancelled.contains(&hook) && stops(&w).is_empty());
+    let begun = w.count("start_container");
+    w.wait(secs(1000));
+    assert_eq!(w.count("start_container"), begun);
+    assert_eq!(w.end_hook(failed(Class::DeadlineExceeded)), "PreStop a");
+    assert_eq!((w.count("start_container"), w.told("FailedPreStopHook").len()), (begun + 1, 0));
+    assert_eq!(w.hooks[0].1.hook, Hook::PostStart);
+}

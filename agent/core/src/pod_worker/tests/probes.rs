@@ -165,3 +165,21 @@ fn another_agent_keeps_what_the_api_server_shows() {
     assert_eq!(answer(&mut w, &bad()), Kind::Readiness);
     assert!(!is_ready(&w));
 }
+
+#[test]
+fn one_that_liveness_killed_and_that_ends_well_is_not_told_to_have_ended_for_good() {
+    let mut w = World::with(&probed("OnFailure", json!({"livenessProbe": exec()})));
+    while w.probes.is_empty() {
+        w.wait(secs(1));
+    }
+    let (id, _) = w.probes.remove(0);
+    w.step(PodEvent::ProbeDone { id, outcome: bad() });
+    w.end("a", 0);
+    w.settle();
+    assert_eq!(w.count("start_container"), 2);
+    let shown = |s: &PodStatus| s.container_statuses.as_ref().and_then(|all| all[0].state.clone());
+    let ends: Vec<_> = w.statuses.iter().filter_map(|s| shown(s)?.terminated).collect();
+    assert!(ends.is_empty(), "{ends:?}");
+    let last = container(&w).last_state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code);
+    assert_eq!((last, w.phase()), (Some(0), "Running"));
+}

@@ -75,8 +75,7 @@ fn a_sidecar_that_comes_up_again_does_not_undo_a_running_pod_in_its_sandbox() {
             "restartPolicy": "Always", "startupProbe": {"exec": {"command": ["x"]}}}]}),
         json!({}),
     );
-    let probes =
-        Verdicts { starting: [crate::runtime::ContainerId::from("side1")].into(), ..Verdicts::default() };
+    let probes = Verdicts { starting: [ContainerId::from("side1")].into(), ..Verdicts::default() };
     let phase = |sandbox: &str| {
         let mut a = container("a", 0, St::Running, 0);
         a.sandbox = SandboxId::from(sandbox);

@@ -200,7 +200,7 @@ fn listen(at: &Place<'_>) -> Result<()> {
     command.envs(at.variables.iter().copied());
     let shown = attach::converse(at.run, at.dir, &mut command, Duration::from_secs(60))?;
     let log = joined.cluster.kubectl(&["logs", "listens"])?;
-    ensure!(log.ends_with(&shown), "attach showed {shown:?} of the log {log:?}");
+    ensure!(log.ends_with(shown.trim_end()), "attach showed {shown:?} of the log {log:?}");
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "listens", None)?;
     await_pod_gone(&joined.cluster, "listens", 30)

@@ -164,7 +164,7 @@ impl Tools<'_> {
         let mut command = self.cluster.kubectl_command(&["attach", "-i", POD, "-c", "listens"]);
         let shown = attach::converse(&self.cx.run, &self.cx.artefacts, &mut command, LIMIT)?;
         let log = self.cluster.kubectl(&["logs", POD, "--container=listens"])?;
-        ensure!(log.ends_with(&shown), "attach showed {shown:?} of the log {log:?}");
+        ensure!(log.ends_with(shown.trim_end()), "attach showed {shown:?} of the log {log:?}");
         Ok(())
     }
 

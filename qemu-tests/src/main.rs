@@ -190,12 +190,15 @@ struct How {
     /// Repeats a run's random choices.
     #[arg(long)]
     seed: Option<u64>,
+    /// Cases that fail (three at most) run once more, alone, at the end; always so in a selftest.
+    #[arg(long)]
+    again: bool,
 }
 
 impl How {
     fn options(&self) -> Options {
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| u64::from(d.subsec_nanos()));
-        Options { jobs: self.jobs, seed: self.seed.unwrap_or(clock) }
+        Options { jobs: self.jobs, seed: self.seed.unwrap_or(clock), again: self.again }
     }
 }
 
@@ -228,7 +231,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             })
         }
         Verb::Selftest { how } => {
-            let options = how.options();
+            let options = Options { again: true, ..how.options() };
             counted(|run| selftest::run(run, options).map(Some))
         }
         Verb::Bench { what } => counted(|run| {
@@ -300,6 +303,9 @@ fn counted(work: impl FnOnce(&Arc<Run>) -> Result<Option<Counts>>) -> Result<Exi
         say::line(format!("left behind: {problem}"));
     }
     let Some(counts) = result? else { return Ok(ExitCode::SUCCESS) };
+    for unsteady in run.unsteady() {
+        say::line(format!("unsteady, it passed when it ran again: {unsteady}"));
+    }
     for failure in run.failures() {
         say::line(format!("failed: {failure}"));
     }

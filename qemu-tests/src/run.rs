@@ -28,6 +28,7 @@ pub struct Run {
     made: Mutex<Made>,
     /// What failed, a line each, to be said again at the end.
     failed: Mutex<Vec<String>>,
+    unsteady: Mutex<Vec<String>>,
     /// Held while things are removed: who closes second waits until all is gone.
     closing: Mutex<()>,
 }
@@ -71,6 +72,7 @@ impl Run {
             sockets: sockets.clone(),
             made: Mutex::default(),
             failed: Mutex::default(),
+            unsteady: Mutex::default(),
             closing: Mutex::default(),
         };
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
@@ -103,10 +105,21 @@ impl Run {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
     }
 
-    /// What failed so far, a line each.
+    /// What failed so far.
     #[must_use]
     pub fn failures(&self) -> Vec<String> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes that something failed and passed when it was tried again.
+    pub fn note_unsteady(&self, what: impl Into<String>) {
+        self.unsteady.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
+    }
+
+    /// What failed and then passed, so far.
+    #[must_use]
+    pub fn unsteady(&self) -> Vec<String> {
+        self.unsteady.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Made> {

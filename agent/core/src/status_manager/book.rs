@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::decide::Need;
-use super::{RECONCILE, name_of, object_name};
+use super::{CONFLICTS_MAX, RECONCILE, name_of, object_name};
 use crate::api::retry::Retry;
 use crate::api::{ApiError, ObjectName};
 use crate::drivers::Class;
@@ -196,7 +196,9 @@ pub(super) struct Entry {
     /// The API's copy must be read before it is patched.
     pub(super) stale: bool,
     /// The API's copy was just read.
-    pub(super) just_read: bool,
+    just_read: bool,
+    /// Patches in a row that the server refused because their base was stale.
+    conflicts: u32,
     /// What was written last.
     written: Option<Written>,
     /// Since when there is something that the API was not told.
@@ -220,6 +222,7 @@ impl Entry {
             refused: false,
             stale: false,
             just_read: false,
+            conflicts: 0,
             written: None,
             untold: None,
             deleted: false,
@@ -269,10 +272,23 @@ impl Entry {
         self.just_read = true;
     }
 
+    /// There is nothing to be told.
+    pub(super) fn settled(&mut self) {
+        self.retry.succeeded();
+        (self.just_read, self.conflicts) = (false, 0);
+        self.untold = None;
+    }
+
+    /// A patch names the version of its base. A patch without it, given up by its caller and applied late, would take back
+    /// what was written meanwhile; so only who was refused again and again, because others never stop writing, sends one.
+    pub(super) fn names_version(&self) -> bool {
+        !self.just_read || self.conflicts < CONFLICTS_MAX
+    }
+
     /// This version is in the API: how long it took to get there, if a worker's words were waiting for it.
     pub(super) fn written(&mut self, version: u64, api_uid: String, now: Mono) -> Option<Duration> {
         self.written = Some(Written { version, api_uid, again: now.after(RECONCILE) });
-        self.just_read = false;
+        (self.just_read, self.conflicts) = (false, 0);
         self.retry.succeeded();
         let took = self.untold.take().map(|since| now.since(since));
         // What was said meanwhile is not told yet.
@@ -298,6 +314,7 @@ impl Entry {
         self.retry.failed(now, class, seed);
         self.refused = class == Class::Invalid;
         self.just_read = false;
+        self.conflicts += u32::from(class == Class::Conflict);
         // What became of a DELETE is seen by deleting again; only a conflict says that the pod is another than was seen.
         self.stale |= match need {
             Need::Delete => class == Class::Conflict,

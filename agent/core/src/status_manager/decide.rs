@@ -68,7 +68,7 @@ pub(super) fn decide(entry: &Entry, api: &ApiPods, stays: bool, now: Now) -> Opt
     }
     if let Some(after) = target(entry, shown, via, &before, now) {
         let version = entry.version;
-        let resource_version = shown.metadata.resource_version.as_deref().filter(|_| !entry.just_read);
+        let resource_version = shown.metadata.resource_version.as_deref().filter(|_| entry.names_version());
         let guard = Guard { uid: &uid, resource_version };
         if let Some(patch) = status_patch(&before, &after, &guard) {
             if entry.stale {

@@ -14,8 +14,9 @@
 //! [`StatusAction::Outdated`] goes to the mirror pods as
 //! [`MirrorEvent::Outdated`](crate::mirror_pods::MirrorEvent::Outdated).
 //!
-//! A patch carries `metadata.uid` and, if its base comes from the watch, `metadata.resourceVersion`: the server
-//! answers 409 if the base was stale, and only then the pod is read with a list of the one name, as upstream reads it every time.
+//! A patch carries `metadata.uid` and its base's `metadata.resourceVersion`: the server answers 409 if the base was stale, and
+//! only then the pod is read with a list of the one name, as upstream reads it every time. After [`CONFLICTS_MAX`]
+//! such answers in a row a patch goes out without the version, as upstream's all do.
 //!
 //! In: facts of workers, the API's pods, answers. Out: GET and PATCH of pod status, the final DELETE. Invariants: one
 //! call in flight for each pod, the newest status wins; nothing is sent that the API shows already; a terminal phase
@@ -60,6 +61,8 @@ pub use terminate::terminated_status;
 
 /// How often a status that somebody else keeps changing is put right.
 pub const RECONCILE: Duration = Duration::from_secs(10);
+/// So often in a row a pod's status may be refused because others write to it all the time.
+pub const CONFLICTS_MAX: u32 = 4;
 /// Calls in flight at one time.
 pub const CALLS_MAX: usize = 16;
 
@@ -376,9 +379,7 @@ impl StatusManager {
 
     fn settle(&mut self, uid: &PodUid) {
         if let Some(entry) = self.pods.get_mut(uid) {
-            entry.retry.succeeded();
-            entry.just_read = false;
-            entry.untold = None;
+            entry.settled();
         }
     }
 

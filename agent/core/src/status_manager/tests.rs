@@ -238,19 +238,32 @@ fn what_is_not_known_yet_was_not_told() {
     assert_eq!(n.untold.last(), Some(&Vec::new()));
 }
 
+/// Each patch names the version that it was made for: one that is applied late, after its caller has given it up, takes
+/// nothing back. Who is refused again and again has to go without.
 #[test]
-fn a_stale_base_is_read_and_then_patched_without_version() {
+fn a_stale_base_is_read_and_then_patched() {
     let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
     n.step(said("u", json!({"phase": "Running"})));
-    let (id, _) = n.patch();
-    n.answer(id, error(Class::Conflict));
-    n.wait();
-    let (id, call) = n.call();
-    assert!(matches!(call, ApiCall::FindPod { .. }));
     let foreign = json!([{"type": "example.org/gate", "status": "True"}]);
-    n.answer(id, reply(&api_pod("u", 9, json!({"status": {"conditions": foreign}}))));
+    for (version, named) in [("5", true), ("6", true), ("7", true), ("8", true), ("9", false)] {
+        let (id, patch) = n.patch();
+        let mut expected = json!({"metadata": {"uid": "u"}, "status": {"phase": "Running"}});
+        if named {
+            expected["metadata"]["resourceVersion"] = version.into();
+        }
+        assert_eq!(patch, expected);
+        n.answer(id, error(Class::Conflict));
+        n.wait();
+        let (id, call) = n.call();
+        assert!(matches!(call, ApiCall::FindPod { .. }));
+        let next: u64 = version.parse().unwrap();
+        n.answer(id, reply(&api_pod("u", next + 1, json!({"status": {"conditions": foreign}}))));
+    }
+    let (id, _) = n.patch();
+    n.answer(id, reply(&api_pod("u", 20, json!({"status": {"phase": "Running"}}))));
+    n.step(said("u", json!({"phase": "Running", "podIP": "1.1.1.1"})));
     let (_, patch) = n.patch();
-    assert_eq!(patch, json!({"metadata": {"uid": "u"}, "status": {"phase": "Running"}}));
+    assert_eq!(patch["metadata"]["resourceVersion"], "20", "the series is over");
 }
 
 #[test]

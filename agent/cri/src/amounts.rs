@@ -13,6 +13,19 @@ use tonic::Code;
 
 use crate::CriClient;
 use crate::convert;
+use crate::known::Known;
+
+/// A container is being changed. However that ends, it may have been, and what is being asked for may show it as it was.
+struct Change<'a> {
+    known: &'a Known,
+    container: &'a ContainerId,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.known.changed(self.container);
+    }
+}
 
 const NOT_IMPLEMENTED: &str = "not implemented";
 
@@ -28,6 +41,7 @@ impl Amounts for CriClient {
             ..v1::UpdateContainerResourcesRequest::default()
         };
         let call = self.ordinary("UpdateContainerResources", container.as_str());
+        let _change = Change { known: &self.known, container };
         self.runtime(call, request, |mut c, r| async move { c.update_container_resources(r).await }).await?;
         Ok(())
     }

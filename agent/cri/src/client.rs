@@ -20,6 +20,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::connect;
 use crate::error::{CallError, CriError};
 use crate::error_log::ErrorLog;
+use crate::known::Known;
 
 /// Largest answer that is read, bytes.
 const RECEIVE_MAX: usize = 16 << 20;
@@ -68,6 +69,7 @@ pub struct CriClient {
     log: Arc<Mutex<ErrorLog>>,
     // The same.
     pub(crate) mounted: Arc<Mutex<MountedImages>>,
+    pub(crate) known: Arc<Known>,
     observer: Option<Arc<dyn CallObserver>>,
 }
 
@@ -111,6 +113,7 @@ impl CriClient {
             endpoint: Arc::from(endpoint),
             log: Arc::default(),
             mounted: Arc::default(),
+            known: Arc::default(),
             observer: None,
         };
         let version = client.await_version().await?;

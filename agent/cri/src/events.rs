@@ -89,6 +89,7 @@ impl CriClient {
     }
 
     fn observed_stream(&self, up: bool) {
+        self.known.forget();
         if let Some(observer) = self.observer() {
             observer.event_stream(up);
         }

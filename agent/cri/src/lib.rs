@@ -24,6 +24,7 @@ mod events;
 mod exec;
 mod existing;
 mod image;
+mod known;
 mod observe;
 mod pod_network;
 mod runtime;

@@ -2,9 +2,10 @@
 //!
 //! In: nothing or a pod UID. Out: [`ListedPod`]s or a [`PodObservation`].
 //! Invariants: objects without the kubelet's labels do not exist for us; an object that vanishes between list and
-//! status is left out; any other failure fails the whole observation, so that absence is never made up.
+//! status is left out; any other failure fails the whole observation, so that absence is never made up; what a status
+//! said before is taken only while the list shows nothing else (`known`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use agent_core::drivers::{DriverError, PodObservation};
 use agent_core::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved, SandboxState};
@@ -26,13 +27,17 @@ impl CriClient {
     pub(crate) async fn list_pods(&self) -> Result<Vec<ListedPod>, DriverError> {
         let (sandboxes, containers) =
             futures_util::try_join!(self.list_sandboxes(None), self.list_containers(None))?;
-        Ok(group(sandboxes, containers))
+        let pods = group(sandboxes, containers);
+        let there: BTreeSet<&PodUid> = pods.iter().map(|p| &p.pod.uid).collect();
+        self.known.retain(|uid| there.contains(uid));
+        Ok(pods)
     }
 
     pub(crate) async fn inspect_pod(
         &self,
         uid: &PodUid,
     ) -> Result<(Option<PodKey>, PodObservation), DriverError> {
+        let look = self.known.look();
         let (sandboxes, containers) =
             futures_util::try_join!(self.list_sandboxes(Some(uid)), self.list_containers(Some(uid)))?;
         let key = sandboxes
@@ -40,10 +45,21 @@ impl CriClient {
             .map(|s| &s.labels)
             .chain(containers.iter().map(|c| &c.labels))
             .find_map(observed::pod_key);
+        let listed: Vec<_> =
+            sandboxes.iter().map(|s| (s.id.as_str(), observed::sandbox_state(s.state))).collect();
+        let (mut known_sandboxes, unknown) = self.known.sandboxes(uid, &listed, look);
+        let sandboxes_to_ask = unknown.into_iter().map(|id| self.sandbox_status(id));
+        let listed: Vec<_> =
+            containers.iter().map(|c| (c.id.as_str(), observed::container_state(c.state))).collect();
+        let (mut known_containers, unknown) = self.known.containers(uid, &listed, look);
+        let containers_to_ask = containers.into_iter().filter(|c| unknown.contains(&c.id));
         let (mut sandboxes, mut containers) = futures_util::try_join!(
-            gather(sandboxes.into_iter().map(|s| self.sandbox_status(s.id))),
-            gather(containers.into_iter().map(|c| self.container_status(c.id, c.pod_sandbox_id))),
+            gather(sandboxes_to_ask),
+            gather(containers_to_ask.map(|c| self.container_status(c.id, c.pod_sandbox_id))),
         )?;
+        self.known.keep(uid, &sandboxes, &containers, look);
+        sandboxes.append(&mut known_sandboxes);
+        containers.append(&mut known_containers);
         sandboxes.sort_by(|a, b| (b.attempt, b.created, &b.id).cmp(&(a.attempt, a.created, &a.id)));
         containers.sort_by(|a, b| {
             a.name

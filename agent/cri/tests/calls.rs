@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use agent_core::drivers::{
-    Class, DriverError, Exec as _, ImageService as _, ImagesInUse as _, PodNetwork as _, Runtime as _,
+    Amounts as _, Class, DriverError, Exec as _, ImageService as _, ImagesInUse as _, PodNetwork as _,
+    Runtime as _,
 };
-use agent_core::runtime::config::{ImageMount, Mount};
+use agent_core::runtime::config::{ImageMount, LinuxResources, Mount};
 use agent_core::runtime::{ContainerId, PodUid, SandboxId};
 use agent_cri::testing::{FakeCri, Fault, container_config, sandbox_config};
 use agent_cri::{CriClient, convert};
@@ -253,11 +254,82 @@ async fn what_vanishes_while_looking_is_left_out_and_other_failures_fail() {
     fake.inject("ContainerStatus", Fault::Refuse(Code::NotFound, "gone".to_owned()));
     let (key, seen) = client.inspect(uid).await.unwrap();
     assert_eq!((key.as_ref(), seen.sandboxes.len(), seen.containers.len()), (Some(&sandbox.pod), 1, 1));
+    tokio::time::advance(KEPT).await;
     fake.inject("PodSandboxStatus", Fault::Refuse(Code::NotFound, "gone".to_owned()));
     let (key, seen) = client.inspect(uid).await.unwrap();
     assert_eq!((key.as_ref(), seen.sandboxes.len(), seen.containers.len()), (Some(&sandbox.pod), 0, 2));
     fake.inject("ContainerStatus", Fault::Refuse(Code::Unknown, "disk on fire".to_owned()));
     assert!(client.inspect(uid).await.unwrap_err().message.contains("disk on fire"));
+}
+
+/// An answer of the runtime is good for so long.
+const KEPT: Duration = Duration::from_secs(30);
+
+/// A look at a pod asks only for what may have changed since the last one.
+#[tokio::test(start_paused = true)]
+async fn what_a_list_shows_unchanged_is_not_asked_for_again() {
+    let (fake, client) = pair().await;
+    let (sandbox, container) = pod("web");
+    let id = client.run_sandbox(&sandbox).await.unwrap();
+    let web = client.create_container(&id, &container, &sandbox).await.unwrap();
+    let other = container_config(&sandbox, "other", 0, &container.image);
+    let other = client.create_container(&id, &other, &sandbox).await.unwrap();
+    let uid = &sandbox.pod.uid;
+    let asked = || (fake.seen("PodSandboxStatus").len(), fake.seen("ContainerStatus").len());
+    client.inspect(uid).await.unwrap();
+    assert_eq!(asked(), (1, 2));
+    client.inspect(uid).await.unwrap();
+    assert_eq!(asked(), (1, 4), "what is created is about to be started");
+    client.start_container(&web).await.unwrap();
+    client.start_container(&other).await.unwrap();
+    let (_, first) = client.inspect(uid).await.unwrap();
+    assert_eq!(asked(), (1, 6));
+    assert_eq!(client.inspect(uid).await.unwrap().1, first);
+    assert_eq!(asked(), (1, 6), "nothing has changed");
+
+    fake.with(|s| s.end(web.as_str(), 3));
+    for (secs, calls) in [(0, 7), (9, 8), (2, 9), (1, 9)] {
+        tokio::time::advance(Duration::from_secs(secs)).await;
+        let (_, seen) = client.inspect(uid).await.unwrap();
+        let ended = seen.containers.iter().find(|c| c.id == web).map(|c| c.exit_code);
+        assert_eq!((ended, asked().1), (Some(3), calls), "the reason of an end may come later than the end");
+    }
+    tokio::time::advance(KEPT).await;
+    client.inspect(uid).await.unwrap();
+    assert_eq!(asked(), (2, 11), "others may have changed something");
+
+    let _ = client.update_container(&other, &LinuxResources::default()).await;
+    client.inspect(uid).await.unwrap();
+    assert_eq!(asked(), (2, 12), "we have");
+    client.remove_container(&web).await.unwrap();
+    let left: Vec<_> = client.inspect(uid).await.unwrap().1.containers.into_iter().map(|c| c.id).collect();
+    assert_eq!((left, asked()), (vec![other], (2, 12)));
+    // Each new stream of events may be another runtime's.
+    let (_signals, stream) = client.events();
+    tokio::spawn(stream);
+    until("the stream is up", || fake.event_streams() == 1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    client.inspect(uid).await.unwrap();
+    assert_eq!(asked(), (3, 13));
+}
+
+/// What is asked for while a container is being changed may show it as it was before.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_a_change_overtook_is_not_kept() {
+    let (fake, client) = pair().await;
+    let (sandbox, container) = pod("web");
+    let id = client.run_sandbox(&sandbox).await.unwrap();
+    let web = client.create_container(&id, &container, &sandbox).await.unwrap();
+    client.start_container(&web).await.unwrap();
+    let uid = &sandbox.pod.uid;
+    fake.inject("ContainerStatus", Fault::Delay(Duration::from_secs(1)));
+    let (looked, ()) = tokio::join!(client.inspect(uid), async {
+        until("the look asks", || !fake.seen("ContainerStatus").is_empty()).await;
+        let _ = client.update_container(&web, &LinuxResources::default()).await;
+    });
+    looked.unwrap();
+    client.inspect(uid).await.unwrap();
+    assert_eq!(fake.seen("ContainerStatus").len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,10 +7,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use agent_core::allocation::Amounts;
 use agent_core::drivers::{Class, DriverError, PodObservation, Runtime};
 use agent_core::eviction::system_oom;
-use agent_core::runtime::observed::{ContainerObserved, ContainerState, ListedPod};
+use agent_core::runtime::observed::{ContainerObserved, ListedPod};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::status::last_words::{self, Places};
 use agent_linux::files;
@@ -70,13 +69,7 @@ impl<R: Runtime> Observer<R> {
             .filter(|c| self.kills.contains(&c.id))
             .for_each(system_oom::correct);
         if let Some(had) = self.dirs.actuated(uid) {
-            let has = |c: &&mut ContainerObserved| {
-                matches!(c.state, ContainerState::Created | ContainerState::Running)
-            };
-            for c in observation.containers.iter_mut().filter(has) {
-                c.actuated = had.containers.get(&c.name).map(|resources| Amounts::of(Some(resources)));
-            }
-            observation.actuated = had.pod.as_ref().map(|own| Amounts::of(Some(own)));
+            observation.actuated = had.recall(&mut observation.containers);
         }
         if !observation.containers.iter().any(|c| last_words::places(c).is_some()) {
             return Ok((key, observation));
@@ -125,6 +118,7 @@ fn words(dirs: &PodDirs, uid: &PodUid, container: &ContainerObserved, places: Pl
 #[cfg(test)]
 mod tests {
     use agent_core::runtime::labels;
+    use agent_core::runtime::observed::ContainerState;
     use agent_core::time::Wall;
 
     use super::*;

@@ -12,7 +12,7 @@ use agent_core::allocation::{Allocations, Amounts};
 use agent_core::api::ObjectName;
 use agent_core::drivers::Class;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
-use agent_core::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use agent_core::runtime::observed::{ContainerState, PodSnapshot};
 use agent_core::runtime::{ContainerId, PodKey, PodUid};
 use agent_core::status::{PENDING_RESIZE, PROGRESS_OF_RESIZE};
 use agent_core::types::{Quantity, pod};
@@ -143,12 +143,7 @@ impl World {
     /// What the agent remembers of the containers that run, or are to.
     pub(crate) fn remember_amounts(&self, snapshot: &mut PodSnapshot) {
         let Some(pod) = self.disk.actuated.get(&snapshot.pod.uid) else { return };
-        let has =
-            |c: &&mut ContainerObserved| matches!(c.state, ContainerState::Created | ContainerState::Running);
-        for c in snapshot.containers.iter_mut().filter(has) {
-            c.actuated = pod.containers.get(&c.name).map(|r| Amounts::of(Some(r)));
-        }
-        snapshot.actuated = pod.pod.as_ref().map(|r| Amounts::of(Some(r)));
+        snapshot.actuated = pod.recall(&mut snapshot.containers);
     }
 
     /// The agent remembers what a container, or the pod itself, has or is about to have.

@@ -27,6 +27,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::resources::requests::{CPU, MEMORY, resources_in_pod};
 use crate::runtime::PodUid;
+use crate::runtime::observed::{ContainerObserved, ContainerState};
 use crate::types::{Quantity, pod, quantity_text};
 
 type List = BTreeMap<String, ApiQuantity>;
@@ -146,6 +147,17 @@ impl PodAllocation {
     #[must_use]
     pub fn amounts(&self, container: &str) -> Amounts {
         Amounts::of(self.containers.get(container))
+    }
+
+    /// Notes what was given with containers that were observed: with those that are made or run, for an ended one has nothing
+    /// any more. Answers what the pod itself was given.
+    pub fn recall(&self, observed: &mut [ContainerObserved]) -> Option<Amounts> {
+        let has =
+            |c: &&mut ContainerObserved| matches!(c.state, ContainerState::Created | ContainerState::Running);
+        for c in observed.iter_mut().filter(has) {
+            c.actuated = self.containers.get(&c.name).map(|resources| Amounts::of(Some(resources)));
+        }
+        self.pod.as_ref().map(|own| Amounts::of(Some(own)))
     }
 
     /// Neither a container nor the pod itself has any: there is nothing that could be changed.

@@ -40,8 +40,10 @@ pub struct Report {
 /// A run that did not.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What replays it.
+    /// What replays it, with the kind of run.
     pub seed: u64,
+    /// Kind of run.
+    pub variant: Variant,
     /// The first broken promise.
     pub violation: Violation,
     /// The last events.
@@ -50,10 +52,11 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { seed, violation, tail } = self;
+        let Failure { seed, variant, violation, tail } = self;
+        let kind = variant.name();
         write!(
             f,
-            "{tail}\n\nseed {seed}: {violation}\nreplay: ORLOP_SIM_SEED={seed} cargo test -p agent-sim replay"
+            "{tail}\n\nseed {seed}: {violation}\nreplay: cargo run -p agent-sim --example survey -- {kind} {seed}"
         )
     }
 }
@@ -143,18 +146,33 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// The kind that has this name: that of its file in `agent/sim/tests`.
+    /// Every kind.
+    const ALL: [Variant; 6] = [
+        Variant::Plain,
+        Variant::Probing,
+        Variant::InPlace,
+        Variant::Mounting,
+        Variant::Stopping,
+        Variant::Resizing,
+    ];
+
+    /// The kind that has this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Variant> {
-        Some(match name {
-            "seeds" => Variant::Plain,
-            "probing" => Variant::Probing,
-            "in_place" => Variant::InPlace,
-            "mounting" => Variant::Mounting,
-            "stopping" => Variant::Stopping,
-            "resizing" => Variant::Resizing,
-            _ => return None,
-        })
+        Variant::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Its name: that of its file in `agent/sim/tests`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Plain => "seeds",
+            Variant::Probing => "probing",
+            Variant::InPlace => "in_place",
+            Variant::Mounting => "mounting",
+            Variant::Stopping => "stopping",
+            Variant::Resizing => "resizing",
+        }
     }
 }
 
@@ -183,7 +201,7 @@ fn play(seed: u64, defect: Option<Defect>, keep: Option<usize>, variant: Variant
             let (hash, steps) = (world.trace.hash(), world.trace.steps());
             Ok(Report { seed, hash, steps, crashes: world.incarnation })
         }
-        Err(violation) => Err(Failure { seed, violation, tail: world.trace.tail() }),
+        Err(violation) => Err(Failure { seed, variant, violation, tail: world.trace.tail() }),
     }
 }
 

@@ -1,31 +1,17 @@
 //! The seeds of CI: each runs twice and must leave the same trace; every checker is proved able to fail.
-#![allow(clippy::print_stdout)] // the figures of a run, for people
 
 mod common;
 
 use std::collections::BTreeSet;
 
 use agent_sim::defects::Defect;
-use agent_sim::scenario::{Failure, Report, run};
-
-fn must(outcome: Result<Report, Failure>) -> Report {
-    match outcome {
-        Ok(report) => report,
-        Err(failure) => panic!("{failure}"),
-    }
-}
+use agent_sim::scenario::run;
 
 #[test]
 fn every_seed_keeps_every_promise_and_replays() {
     let reports = common::every_seed(run, common::seeds(300));
     let hashes: BTreeSet<_> = reports.iter().map(|report| report.hash).collect();
     assert_eq!(hashes.len(), reports.len(), "different seeds must be different runs");
-}
-
-#[test]
-fn replay() {
-    let Some(seed) = std::env::var("ORLOP_SIM_SEED").ok().and_then(|s| s.parse().ok()) else { return };
-    println!("{:?}", must(run(seed, None)));
 }
 
 fn caught(defect: Defect, invariant: &str) {

@@ -49,11 +49,3 @@ fn stop_awaited_can_fail() {
 fn left_over_can_fail() {
     caught(Defect::LeavesTheEnded, "LEFT-OVER");
 }
-
-#[test]
-fn replay() {
-    let Some(seed) = std::env::var("ORLOP_SIM_SEED").ok().and_then(|s| s.parse().ok()) else { return };
-    if let Err(failure) = run_stopping(seed, None) {
-        panic!("{failure}");
-    }
-}

@@ -3,6 +3,7 @@
 //! In: calls of the states' code. Out: actions. Invariants: the timer is recomputed in every step and is
 //! always later than now; a snapshot older than the one held is dropped.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -291,9 +292,12 @@ impl Base {
             let settled = applied == wanted.as_ref();
             status::Whole { applied, settled }
         });
+        let snapshot = self.snapshot.as_deref();
+        let snapshot =
+            snapshot.map(|seen| if stage.may_start { self.told(seen) } else { Cow::Borrowed(seen) });
         status::generate(&StatusInputs {
             pod,
-            snapshot: self.snapshot.as_deref(),
+            snapshot: snapshot.as_deref(),
             waiting,
             previous: self.published.as_deref(),
             terminating: stage.terminating,
@@ -314,6 +318,21 @@ impl Base {
             start_time,
             now: now.wall,
         })
+    }
+
+    /// What is told of what was seen: of a container that is being started not that it was made. It says nothing that anybody
+    /// waits for, costs a status of its own, and who sees a container's resources takes it for one that runs.
+    fn told<'a>(&self, seen: &'a PodSnapshot) -> Cow<'a, PodSnapshot> {
+        let is_told = |c: &ContainerObserved| {
+            c.state != ContainerState::Created
+                || self.ledger.fresh(&Target::Container(c.name.clone()), seen.as_of)
+        };
+        if seen.containers.iter().all(is_told) {
+            return Cow::Borrowed(seen);
+        }
+        let mut told = seen.clone();
+        told.containers.retain(is_told);
+        Cow::Owned(told)
     }
 
     /// Read-only mounts in the pod's newest sandbox can be read-only all the way down.

@@ -79,3 +79,35 @@ fn a_change_that_needs_a_feature_of_other_nodes_is_told() {
         ["Pod requires node features that are not available: InPlacePodLevelResourcesVerticalScaling"]
     );
 }
+
+/// PLEG looks after each call, also between a container's creation and its start.
+#[test]
+fn that_a_container_was_made_is_not_told_while_it_is_started() {
+    let mut w = World::new();
+    w.desire(&one("Always"));
+    for _ in 0..100 {
+        let Some(next) = w.pending.keys().next().copied() else { break };
+        w.perform(next);
+        w.look();
+    }
+    let told = |w: &World| -> Vec<(bool, bool)> {
+        let containers = w.statuses.iter().map(|s| s.container_statuses.iter().flatten().next());
+        containers
+            .map(|c| {
+                let c = c.expect("it has one container");
+                (c.container_id.is_some(), c.state.as_ref().is_some_and(|s| s.running.is_some()))
+            })
+            .collect()
+    };
+    assert!(told(&w).iter().all(|(has_id, runs)| has_id == runs), "{:?}", told(&w));
+    assert_eq!(told(&w).last(), Some(&(true, true)));
+
+    // One that does not start is told of.
+    let no = EffectError { class: Class::Invalid, message: "no".to_owned() };
+    w.runtime.refuse.insert("start_container", no);
+    w.exit("a", 1);
+    w.wait(secs(60));
+    let last = w.statuses.last().and_then(|s| s.container_statuses.as_ref()?.first()).expect("a status");
+    let state = last.state.as_ref().and_then(|s| s.waiting.as_ref()).expect("it waits");
+    assert_eq!((last.container_id.is_some(), state.reason.as_deref()), (true, Some("RunContainerError")));
+}

@@ -565,7 +565,7 @@ impl World {
         self.settle();
     }
 
-    fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         self.now.0 += 1_000_000;
         let snapshot = Arc::new(self.snapshot());
         self.step(PodEvent::Observed(snapshot));

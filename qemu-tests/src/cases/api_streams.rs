@@ -15,9 +15,10 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
 use crate::case::{Case, CaseContext, Level};
+use crate::cluster::attach::{self, Listener};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
 use crate::cluster::node_api::NodeApi;
-use crate::cluster::{attach, terminal};
+use crate::cluster::terminal;
 use crate::process::Guarded;
 use crate::run::Run;
 use crate::say;
@@ -196,11 +197,8 @@ fn listen(at: &Place<'_>) -> Result<()> {
         pod["spec"]["containers"][0][field] = json!(true);
     }
     joined.run_pod(pod)?;
-    let mut command = joined.cluster.kubectl_command(&["attach", "-i", "listens"]);
-    command.envs(at.variables.iter().copied());
-    let shown = attach::converse(at.run, at.dir, &mut command, Duration::from_secs(60))?;
-    let log = joined.cluster.kubectl(&["logs", "listens"])?;
-    ensure!(log.ends_with(shown.trim_end()), "attach showed {shown:?} of the log {log:?}");
+    let who = Listener { pod: "listens", container: "c", variables: at.variables };
+    attach::converse(at.run, at.dir, &joined.cluster, who, Duration::from_secs(60))?;
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "listens", None)?;
     await_pod_gone(&joined.cluster, "listens", 30)

@@ -4,19 +4,20 @@
 //! lines ─► kubectl ─► API server ─► node ─► runtime ─► the container's input
 //! what it answers ◄────────────────────────────────── and its log
 //! ```
-//! What comes in: kubectl's command. What goes out: nothing. The runtime may hand the first lines on before it has put the
+//! What comes in: the cluster and the container. What goes out: nothing. The runtime may hand the first lines on before it has put the
 //! client among those who hear the container (docs/server.md): a line is typed again until there is an answer, and from
 //! then on none may be missing.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::plane::Cluster;
 use crate::process::Guarded;
 use crate::run::Run;
 
@@ -25,17 +26,36 @@ pub const SCRIPT: &str = "while read line; do echo got $line; done";
 /// Between two lines that are typed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Runs `kubectl attach -i …`, which ends well, with the container. Answers what was shown: the log has to end with it. Files
-/// are made in `dir`.
+/// Who is attached to.
+#[derive(Clone, Copy, Debug)]
+pub struct Listener<'a> {
+    /// A pod of the default namespace.
+    pub pod: &'a str,
+    /// Its container that runs [`SCRIPT`].
+    pub container: &'a str,
+    /// kubectl's environment.
+    pub variables: &'a [(&'a str, &'a str)],
+}
+
+/// Runs `kubectl attach -i`; it ends well, with the container, and what it showed is the end of the container's log. Files are
+/// made in `dir`.
 ///
 /// # Errors
 /// It cannot be started, does not end within `limit` or not well, or answers are missing.
-pub fn converse(run: &Arc<Run>, dir: &Path, kubectl: &mut Command, limit: Duration) -> Result<String> {
+pub fn converse(
+    run: &Arc<Run>,
+    dir: &Path,
+    cluster: &Cluster,
+    who: Listener<'_>,
+    limit: Duration,
+) -> Result<()> {
+    let mut kubectl = cluster.kubectl_command(&["attach", "-i", who.pod, "-c", who.container]);
+    kubectl.envs(who.variables.iter().copied());
     fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     let shown = dir.join("attach");
     kubectl.stdin(Stdio::piped()).stdout(File::create(&shown)?);
     kubectl.stderr(File::create(dir.join("attach.stderr"))?);
-    let mut guarded = Guarded::spawn(run, kubectl)?;
+    let mut guarded = Guarded::spawn(run, &mut kubectl)?;
     let mut stdin = guarded.child.stdin.take().context("kubectl has no input")?;
     let deadline = Instant::now() + limit;
     while !fs::read_to_string(&shown)?.contains("got one\n") {
@@ -51,5 +71,7 @@ pub fn converse(run: &Arc<Run>, dir: &Path, kubectl: &mut Command, limit: Durati
     let shown = fs::read_to_string(&shown)?;
     let whole = shown.ends_with("got one\ngot two\n");
     ensure!(status.success() && whole, "attach: {shown:?}, {status}");
-    Ok(shown)
+    let log = cluster.kubectl(&["logs", who.pod, "-c", who.container])?;
+    ensure!(log.ends_with(shown.trim_end()), "attach showed {shown:?} of the log {log:?}");
+    Ok(())
 }

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::VM;
 use crate::case::CaseContext;
-use crate::cluster::attach;
+use crate::cluster::attach::{self, Listener};
 use crate::cluster::fixture::{await_pod_gone, await_pod_ready};
 use crate::cluster::plane::Cluster;
 use crate::cluster::terminal;
@@ -161,11 +161,8 @@ impl Tools<'_> {
 
     /// The container ends with its input, and attach with the container.
     fn attach(&self) -> Result<()> {
-        let mut command = self.cluster.kubectl_command(&["attach", "-i", POD, "-c", "listens"]);
-        let shown = attach::converse(&self.cx.run, &self.cx.artefacts, &mut command, LIMIT)?;
-        let log = self.cluster.kubectl(&["logs", POD, "--container=listens"])?;
-        ensure!(log.ends_with(shown.trim_end()), "attach showed {shown:?} of the log {log:?}");
-        Ok(())
+        let who = Listener { pod: POD, container: "listens", variables: &[] };
+        attach::converse(&self.cx.run, &self.cx.artefacts, self.cluster, who, LIMIT)
     }
 
     fn copy(&self) -> Result<()> {

@@ -126,11 +126,6 @@ impl World {
             _ => {}
         }
         self.wants_cgroup(key, effect);
-        if let Effect::CreateContainer { config, actuates, .. } = effect
-            && call.incarnation == self.incarnation
-        {
-            self.actuate(key, Some(&config.name), actuates);
-        }
         let result = self.runtime.apply(now, effect);
         if let Effect::CreateContainer { actuates, .. } = effect {
             self.made_with(&result, actuates);

@@ -284,6 +284,10 @@ impl World {
             NodeRequest::Effect { key, id, effect, deadline } => {
                 self.checks.issued(now, &key, &effect);
                 self.note_effect(&key, &effect);
+                // Written down before the runtime is asked: so it is known of a call that comes through late, too.
+                if let Effect::CreateContainer { config, actuates, .. } = &effect {
+                    self.actuate(&key, Some(&config.name), actuates);
+                }
                 self.send(Ask::Effect { key, id, effect }, deadline);
             }
             NodeRequest::Cancel(uid, id) => self.cancel(&uid, id),

@@ -305,10 +305,9 @@ async fn what_a_list_shows_unchanged_is_not_asked_for_again() {
     let left: Vec<_> = client.inspect(uid).await.unwrap().1.containers.into_iter().map(|c| c.id).collect();
     assert_eq!((left, asked()), (vec![other], (2, 12)));
     // Each new stream of events may be another runtime's.
-    let (_signals, stream) = client.events();
+    let (mut signals, stream) = client.events();
     tokio::spawn(stream);
-    until("the stream is up", || fake.event_streams() == 1).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(signals.recv().await.is_some(), "it is up");
     client.inspect(uid).await.unwrap();
     assert_eq!(asked(), (3, 13));
 }

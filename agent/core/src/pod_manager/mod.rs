@@ -26,6 +26,7 @@ mod allocating;
 mod evictions;
 mod node_view;
 mod preemption;
+mod shrinking;
 mod shutdown;
 mod state;
 mod unused;
@@ -57,6 +58,7 @@ pub use shutdown::ShutdownOrder;
 use allocating::Allocating;
 use node_view::NodeView;
 use preemption::Preemption;
+use shrinking::Shrinking;
 use shutdown::Shutdown;
 use state::{Names, Worker, is_over};
 
@@ -196,6 +198,7 @@ pub struct PodManager {
     admission: Arc<AdmissionContext>,
     node: NodeView,
     preemption: Preemption,
+    shrinking: Shrinking,
     shutdown: Shutdown,
     /// Workers that are giving up what nobody needs.
     stripping: BTreeSet<PodUid>,
@@ -230,6 +233,7 @@ impl PodManager {
             network,
             admission,
             preemption: Preemption::default(),
+            shrinking: Shrinking::default(),
             shutdown: Shutdown::default(),
             stripping: BTreeSet::new(),
         }
@@ -317,7 +321,7 @@ impl PodManager {
     }
 
     /// Starts waiting pods whose name is free. The verdict on those of `answered` is final.
-    fn start_waiting(&mut self, answered: &BTreeSet<PodUid>, out: &mut Outbox<ManagerAction>) {
+    fn start_waiting(&mut self, answered: &BTreeSet<PodUid>, now: Mono, out: &mut Outbox<ManagerAction>) {
         for uid in std::mem::take(&mut self.waiting) {
             let Some(wanted) = self.desired.get(&uid).map(Arc::clone) else { continue };
             let pod = self.allocating.allocated(&wanted);
@@ -328,7 +332,10 @@ impl PodManager {
             let over = is_over(&pod);
             let held =
                 self.names.is_taken(&key) || self.preemption.holds_up(&uid) || self.shutdown.holds_up(&pod);
-            if held || self.node.must_be_heard_for(&pod) {
+            if held
+                || self.node.must_be_heard_for(&pod)
+                || (!over && self.waits_for_shrinking(&uid, &pod, now))
+            {
                 self.waiting.push(uid);
                 continue;
             }
@@ -357,6 +364,8 @@ impl PodManager {
                 out.push(ManagerAction::Rejected { key, rejection, short_of: None });
             }
         }
+        let waiting = &self.waiting;
+        self.shrinking.retain(|uid| waiting.contains(uid));
         if self.node.asks() {
             out.push(ManagerAction::ReadNode);
         }
@@ -535,13 +544,13 @@ impl Machine for PodManager {
             ManagerEvent::Tick => {}
         }
         if self.listed {
-            self.start_waiting(&answered, out);
+            self.start_waiting(&answered, now.mono, out);
             self.clean_up(out);
         }
         self.settle_allocations(now, out);
     }
 
     fn deadline(&self) -> Option<Mono> {
-        self.allocating.deadline()
+        [self.allocating.deadline(), self.shrinking.deadline()].into_iter().flatten().min()
     }
 }

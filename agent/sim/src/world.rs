@@ -430,7 +430,11 @@ impl World {
         self.forget_mounts();
         self.logind_boots();
         self.disk.cgroups.clear();
-        self.queue.retain(|e| !matches!(e, Event::Apply(_) | Event::Exit { .. } | Event::Answer(..)));
+        // A machine takes longer to come back than what it sent takes to the server.
+        self.queue.retain(|e| {
+            let calls = matches!(e, Event::Apply(_) | Event::Exit { .. } | Event::Answer(..));
+            !calls && !matches!(e, Event::Api(ApiEvent::Arrive(_)))
+        });
     }
 
     fn start_agent(&mut self) {

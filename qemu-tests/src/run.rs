@@ -26,8 +26,9 @@ pub struct Run {
     dir: PathBuf,
     sockets: PathBuf,
     made: Mutex<Made>,
-    /// What failed, a line each, to be said again at the end.
+    /// What failed, to be said again at the end.
     failed: Mutex<Vec<String>>,
+    /// What failed and passed when it was tried again, the same.
     unsteady: Mutex<Vec<String>>,
     /// Held while things are removed: who closes second waits until all is gone.
     closing: Mutex<()>,

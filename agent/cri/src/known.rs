@@ -69,6 +69,14 @@ impl Stated for ContainerObserved {
     }
 }
 
+/// What a list shows.
+pub(crate) struct Split<T> {
+    /// Its status is known.
+    pub(crate) known: Vec<T>,
+    /// The ids of those whose status has to be asked for.
+    pub(crate) to_ask: BTreeSet<String>,
+}
+
 struct Said<T> {
     what: T,
     /// When it was asked for and this was the answer.
@@ -88,22 +96,17 @@ impl<T> Default for Kept<T> {
 }
 
 impl<T: Stated> Kept<T> {
-    /// Of what the list shows: what is known, and which have to be asked for. What the list does not show is forgotten.
-    fn split(
-        &mut self,
-        uid: &PodUid,
-        listed: &[(&str, T::State)],
-        now: Instant,
-    ) -> (Vec<T>, BTreeSet<String>) {
-        let (mut known, mut to_ask) = (Vec::new(), BTreeSet::new());
+    /// Forgets what the list does not show.
+    fn split(&mut self, uid: &PodUid, listed: &[(&str, T::State)], now: Instant) -> Split<T> {
+        let mut split = Split { known: Vec::new(), to_ask: BTreeSet::new() };
         let mut had = self.pods.remove(uid).unwrap_or_default();
         let mut has = BTreeMap::new();
         for (id, state) in listed {
             let said = had.remove(*id).filter(|said| said.what.state() == *state);
             match said.as_ref().filter(|said| said.is_good(now)) {
-                Some(said) => known.push(said.what.clone()),
+                Some(said) => split.known.push(said.what.clone()),
                 None => {
-                    to_ask.insert((*id).to_owned());
+                    split.to_ask.insert((*id).to_owned());
                 }
             }
             has.extend(said.map(|said| ((*id).to_owned(), said)));
@@ -111,7 +114,7 @@ impl<T: Stated> Kept<T> {
         if !has.is_empty() {
             self.pods.insert(uid.clone(), has);
         }
-        (known, to_ask)
+        split
     }
 
     fn keep(&mut self, uid: &PodUid, said: &[T], asked: Instant) {
@@ -161,24 +164,19 @@ impl Known {
         Look { began: Instant::now(), changes: self.lock().changes }
     }
 
-    /// The pod's sandboxes that are known, and the ids of those to be asked for.
-    pub(crate) fn sandboxes(
+    /// What is known of what the pod has, by the lists.
+    pub(crate) fn split(
         &self,
         uid: &PodUid,
-        listed: &[(&str, SandboxState)],
+        sandboxes: &[(&str, SandboxState)],
+        containers: &[(&str, ContainerState)],
         look: Look,
-    ) -> (Vec<SandboxObserved>, BTreeSet<String>) {
-        self.lock().sandboxes.split(uid, listed, look.began)
-    }
-
-    /// The same for containers.
-    pub(crate) fn containers(
-        &self,
-        uid: &PodUid,
-        listed: &[(&str, ContainerState)],
-        look: Look,
-    ) -> (Vec<ContainerObserved>, BTreeSet<String>) {
-        self.lock().containers.split(uid, listed, look.began)
+    ) -> (Split<SandboxObserved>, Split<ContainerObserved>) {
+        let mut inner = self.lock();
+        (
+            inner.sandboxes.split(uid, sandboxes, look.began),
+            inner.containers.split(uid, containers, look.began),
+        )
     }
 
     /// Keeps what was asked for in a look.

@@ -45,21 +45,20 @@ impl CriClient {
             .map(|s| &s.labels)
             .chain(containers.iter().map(|c| &c.labels))
             .find_map(observed::pod_key);
-        let listed: Vec<_> =
+        let listed_sandboxes: Vec<_> =
             sandboxes.iter().map(|s| (s.id.as_str(), observed::sandbox_state(s.state))).collect();
-        let (mut known_sandboxes, unknown) = self.known.sandboxes(uid, &listed, look);
-        let sandboxes_to_ask = unknown.into_iter().map(|id| self.sandbox_status(id));
-        let listed: Vec<_> =
+        let listed_containers: Vec<_> =
             containers.iter().map(|c| (c.id.as_str(), observed::container_state(c.state))).collect();
-        let (mut known_containers, unknown) = self.known.containers(uid, &listed, look);
-        let containers_to_ask = containers.into_iter().filter(|c| unknown.contains(&c.id));
+        let (of_sandboxes, of_containers) =
+            self.known.split(uid, &listed_sandboxes, &listed_containers, look);
+        let to_ask = containers.into_iter().filter(|c| of_containers.to_ask.contains(&c.id));
         let (mut sandboxes, mut containers) = futures_util::try_join!(
-            gather(sandboxes_to_ask),
-            gather(containers_to_ask.map(|c| self.container_status(c.id, c.pod_sandbox_id))),
+            gather(of_sandboxes.to_ask.into_iter().map(|id| self.sandbox_status(id))),
+            gather(to_ask.map(|c| self.container_status(c.id, c.pod_sandbox_id))),
         )?;
         self.known.keep(uid, &sandboxes, &containers, look);
-        sandboxes.append(&mut known_sandboxes);
-        containers.append(&mut known_containers);
+        sandboxes.extend(of_sandboxes.known);
+        containers.extend(of_containers.known);
         sandboxes.sort_by(|a, b| (b.attempt, b.created, &b.id).cmp(&(a.attempt, a.created, &a.id)));
         containers.sort_by(|a, b| {
             a.name

@@ -432,8 +432,10 @@ impl World {
         self.disk.cgroups.clear();
         // A machine takes longer to come back than what it sent takes to the server.
         self.queue.retain(|e| {
-            let calls = matches!(e, Event::Apply(_) | Event::Exit { .. } | Event::Answer(..));
-            !calls && !matches!(e, Event::Api(ApiEvent::Arrive(_)))
+            !matches!(
+                e,
+                Event::Apply(_) | Event::Exit { .. } | Event::Answer(..) | Event::Api(ApiEvent::Arrive(_))
+            )
         });
     }
 

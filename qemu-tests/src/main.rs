@@ -184,8 +184,8 @@ enum Bench {
 
 #[derive(clap::Args)]
 struct How {
-    /// Groups of cases at once.
-    #[arg(long, default_value_t = 2)]
+    /// Groups of cases at once; two of them at most with VMs.
+    #[arg(long, default_value_t = 3)]
     jobs: usize,
     /// Repeats a run's random choices.
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! Runs cases: groups in order, two lanes side by side, one verdict each, artefacts of failures kept.
+//! Runs cases: groups in order, lanes side by side, one verdict each, artefacts of failures kept.
 //!
 //! What comes in: the selected cases. What goes out: progress lines, [`Counts`]. Invariant: a case that
 //! panics is a failed case, and its guards have run.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::case::{Case, CaseContext, Shared, Skip, human};
+use crate::case::{Case, CaseContext, Level, Shared, Skip, human};
 use crate::counts::Counts;
 use crate::run::Run;
 use crate::vm::machine::EmulatorFault;
@@ -22,7 +22,7 @@ use crate::{prepare, say};
 /// How to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How many groups at once. Two is the most that two cores bear under TCG.
+    /// How many groups at once; of VMs [`VM_LANES`] at most.
     pub jobs: usize,
     /// Seed of everything random; printed with a failure.
     pub seed: u64,
@@ -31,6 +31,10 @@ pub struct Options {
     /// failed, at the end.
     pub again: bool,
 }
+
+/// So many emulated machines at once are the most that two cores bear. Cases without one wait more than they compute, and
+/// have further lanes.
+pub const VM_LANES: usize = 2;
 
 /// So many cases at most run once more: what fails more is broken.
 const AGAIN_MAX: usize = 3;
@@ -75,7 +79,7 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
     for n in 0..options.jobs.clamp(1, 8) {
         let (queue, send, run) = (queue.clone(), send.clone(), run.clone());
         let work = move || {
-            while let Some(unit) = next_unit(&queue) {
+            while let Some(unit) = next_unit(&queue, n < VM_LANES) {
                 run_unit(&run, &unit, options.seed, &send);
             }
         };
@@ -111,8 +115,11 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
     Ok(counts)
 }
 
-fn next_unit(queue: &Mutex<VecDeque<Vec<Case>>>) -> Option<Vec<Case>> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+/// The longest unit that is left and that the lane may take.
+fn next_unit(queue: &Mutex<VecDeque<Vec<Case>>>, vms: bool) -> Option<Vec<Case>> {
+    let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = queue.iter().position(|unit| vms || unit.iter().all(|case| case.level != Level::L4v))?;
+    queue.remove(place)
 }
 
 fn run_unit(run: &Arc<Run>, unit: &[Case], seed: u64, reports: &Sender<Report>) {
@@ -233,7 +240,7 @@ fn show(run: &Run, report: &Report, place: &str, seed: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Level, skip};
+    use crate::case::skip;
 
     fn case(
         name: &'static str,
@@ -249,6 +256,18 @@ mod tests {
             [case("a", None, |_| Ok(())), case("b", Some("g"), |_| Ok(())), case("c", Some("g"), |_| Ok(()))];
         let names: Vec<Vec<_>> = units(&cases).iter().map(|u| u.iter().map(|c| c.name).collect()).collect();
         assert_eq!(names, [vec!["b", "c"], vec!["a"]]);
+    }
+
+    #[test]
+    fn two_lanes_have_vms_and_the_others_take_what_has_none() {
+        let vm = Case { level: Level::L4v, ..case("vm", None, |_| Ok(())) };
+        let queue = |cases: &[Case]| Mutex::new(VecDeque::from(units(cases)));
+        let name = |unit: Option<Vec<Case>>| unit.map(|unit| unit[0].name);
+        let both = queue(&[vm, case("native", None, |_| Ok(()))]);
+        assert_eq!(name(next_unit(&both, false)), Some("native"));
+        assert_eq!(name(next_unit(&both, false)), None);
+        assert_eq!(name(next_unit(&both, true)), Some("vm"));
+        assert_eq!(name(next_unit(&both, true)), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! provenance), and the formats of the boot ledger and the host channel. Pure: text in, values out.
 #![forbid(unsafe_code)]
 
+pub mod credential_provider;
 pub mod duration;
 pub mod field;
 pub mod formats;

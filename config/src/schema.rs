@@ -7,7 +7,7 @@ use crate::duration::Duration;
 use crate::field::{Describe, Field, Kind};
 use crate::kubelet::nested::FlushFrequency;
 use crate::kubelet::{self, KubeletConfiguration};
-use crate::node::{self, KubeletPatch, NodeConfig, Scalar, StaticPod};
+use crate::node::{self, CredentialProvider, KubeletPatch, NodeConfig, Scalar, StaticPod};
 use crate::quantity::Quantity;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
@@ -64,6 +64,19 @@ impl JsonSchema for KubeletPatch {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         generator.subschema_for::<KubeletConfiguration>()
+    }
+}
+
+impl JsonSchema for CredentialProvider {
+    fn schema_name() -> Cow<'static, str> {
+        "CredentialProvider".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A credential-provider plugin, as one of `providers` in CredentialProviderConfig v1.",
+            "type": "object"
+        })
     }
 }
 

@@ -13,15 +13,15 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_core::images::keyring::{AccountName, Credential, Keyring, Source};
-use agent_core::images::providers::config::{Provider, Token, parse};
 use agent_core::images::providers::{
-    ANSWER_BYTES_MAX, Account, Answer, Answers, Auth, For, TIME_MAX, answer, hash, request,
+    ANSWER_BYTES_MAX, Account, Answer, Answers, Auth, For, TIME_MAX, annotations, answer, fits, hash, request,
 };
 use agent_core::runtime::PodKey;
 use agent_core::volume::token::{DEFAULT_LIFE_S, TokenRef};
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
+use orlop_config::credential_provider::{Provider, Token, parse};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
@@ -39,11 +39,12 @@ type Question = (String, Option<(String, BTreeMap<String, String>)>);
 /// Reads and checks `--image-credential-provider-config` (a file, or a directory of `*.json`, `*.yaml` and `*.yml`), and
 /// looks for the programs in `--image-credential-provider-bin-dir`.
 ///
+/// A program that is not there is told in the log and no more (upstream does not start): it may be brought later, by a
+/// pod that this very node has to run.
+///
 /// # Errors
-/// What cannot be read, is wrong or is missing.
+/// What cannot be read or is wrong.
 pub fn load(config: &Path, bin_dir: &Path, tokens: bool) -> anyhow::Result<Vec<Provider>> {
-    let flag = "--image-credential-provider-bin-dir";
-    ensure!(bin_dir.exists(), "{flag}: plugin binary directory {} did not exist", bin_dir.display());
     let mut files = Vec::new();
     for path in config_files(config)? {
         let text = std::fs::read_to_string(&path)
@@ -53,13 +54,23 @@ pub fn load(config: &Path, bin_dir: &Path, tokens: bool) -> anyhow::Result<Vec<P
     let providers = parse(&files, tokens)?;
     for provider in &providers {
         let program = bin_dir.join(&provider.name);
-        let found = program.metadata().with_context(|| {
-            format!("{flag}: plugin binary executable {} did not exist", program.display())
-        })?;
-        let runs = found.is_file() && found.permissions().mode() & 0o111 != 0;
-        ensure!(runs, "{flag}: {} is no executable file; chmod it 0755", program.display());
+        if let Err(why) = executable(&program) {
+            tracing::error!(
+                provider = provider.name,
+                program = %program.display(),
+                why,
+                "a credential-provider plugin cannot be asked; images are pulled without it until it can"
+            );
+        }
     }
     Ok(providers)
+}
+
+/// Why it is not one.
+fn executable(program: &Path) -> Result<(), String> {
+    let found = program.metadata().map_err(|e| e.to_string())?;
+    let runs = found.is_file() && found.permissions().mode() & 0o111 != 0;
+    if runs { Ok(()) } else { Err("it is no executable file; chmod it 0755".to_owned()) }
 }
 
 fn config_files(config: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -130,7 +141,7 @@ impl Plugins {
     /// `account` (may be empty).
     pub async fn credentials(&self, image: &str, pod: &PodKey, account: &str) -> Vec<Credential> {
         let mut keyring = Keyring::default();
-        for plugin in self.plugins.iter().filter(|plugin| plugin.provider.fits(image)) {
+        for plugin in self.plugins.iter().filter(|plugin| fits(&plugin.provider, image)) {
             match self.ask(plugin, image, pod, account).await {
                 Ok(Some((auth, source))) => keyring.add_logins(&auth, source.as_ref()),
                 Ok(None) => {}
@@ -192,7 +203,7 @@ impl Plugins {
         let namespace = pod.namespace.to_string();
         let found = self.sources.account(namespace.clone(), name.to_owned()).await;
         let found = found.map_err(|why| format!("failed to get service account: {why}"))?;
-        let Some(annotations) = token.annotations(&found.annotations) else {
+        let Some(annotations) = annotations(token, &found.annotations) else {
             tracing::debug!(%pod, account = name, "a plugin is not asked: an annotation is missing");
             return Ok(None);
         };

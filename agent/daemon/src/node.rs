@@ -18,7 +18,6 @@ use agent_core::api::ApiServer;
 use agent_core::drivers::{ImageService, ImagesInUse, Runtime, Statistics};
 use agent_core::eviction::EvictionConfig;
 use agent_core::images::gc;
-use agent_core::images::providers::config::Provider;
 use agent_core::images::pull_records::Policy;
 use agent_core::logs::rotation::RunningLogs;
 use agent_core::pleg::{Pleg, PlegEvent};
@@ -29,6 +28,7 @@ use agent_core::resources::user_ranges::UserRanges;
 use agent_core::runtime::observed::PodSnapshot;
 use agent_core::time::Mono;
 use k8s_openapi::api::core::v1::NodeAddress;
+use orlop_config::credential_provider::Provider;
 use tokio::sync::{mpsc, watch};
 
 use crate::actor::Tasks;

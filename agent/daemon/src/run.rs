@@ -12,7 +12,6 @@ use agent_apiserver::{ApiClient, Observer, Protocol};
 use agent_core::drivers::{ImageService, Runtime, RuntimeHandler};
 use agent_core::events::Fact;
 use agent_core::eviction::EvictionConfig;
-use agent_core::images::providers::config::Provider;
 use agent_core::images::pull_records;
 use agent_core::logs;
 use agent_core::node_shutdown::{self, Group};
@@ -24,6 +23,7 @@ use agent_linux::notify::{Notifier, watchdog_interval};
 use agent_linux::{host_channel, network, node_info, process};
 use anyhow::{Context, anyhow, bail};
 use k8s_openapi::api::core::v1::NodeAddress;
+use orlop_config::credential_provider::{Provider, TOKEN_GATE};
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 use orlop_config::ledger::HostMessage;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -423,9 +423,7 @@ fn plugins(settings: &Settings) -> anyhow::Result<Vec<Provider>> {
     match (config, directory) {
         (None, None) => Ok(Vec::new()),
         (Some(config), Some(directory)) => {
-            let gate = "KubeletServiceAccountTokenForCredentialProviders";
-            let gates = FeatureGates::of(&settings.kubelet);
-            let tokens = gates.enabled(gate);
+            let tokens = FeatureGates::of(&settings.kubelet).enabled(TOKEN_GATE);
             credential_plugins::load(Path::new(&config), Path::new(&directory), tokens)
         }
         (Some(_), None) => {

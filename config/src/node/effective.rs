@@ -181,7 +181,7 @@ fn typed(merged: &Value, origin: &str) -> Result<NodeConfig, Problem> {
 }
 
 impl Effective {
-    /// `/run/orlop/node-config.json`: the configuration without secrets and without the texts of static pods,
+    /// `/run/orlop/node-config.json`: the configuration without secrets, without the texts of static pods and what plugins are told,
     /// the source of every key, what counts and what was refused.
     #[must_use]
     pub fn document(&self) -> String {
@@ -189,6 +189,9 @@ impl Effective {
         if let Value::Object(map) = &mut config {
             let pods = self.config.static_pods.iter().map(|p| json!({ "name": p.name() })).collect();
             map.insert("staticPods".to_owned(), pods);
+            let providers = &self.config.registries.credential_providers;
+            let providers = providers.iter().map(|p| json!({ "name": p.name() })).collect();
+            map["registries"]["credentialProviders"] = providers;
             let kubelet = kubelet::to_value(&self.kubelet);
             map.insert("kubelet".to_owned(), kubelet);
         }

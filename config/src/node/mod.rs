@@ -3,6 +3,7 @@
 //! In: texts of sources in rising precedence. Out: the effective configuration, where every key came from, what
 //! was refused, and the files and settings that follow. Contract: docs/configuration.md.
 
+mod credential_provider;
 pub mod derive;
 mod effective;
 mod overlay;
@@ -16,6 +17,7 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
+pub use credential_provider::CredentialProvider;
 pub use effective::{Effective, Source, load};
 pub use provenance::{APPLIANCE, DEFAULT, Provenance};
 pub use scalar::Scalar;

@@ -52,7 +52,7 @@ fn every_field_has_the_documented_default() {
             { "name": "en* eth*", "addresses": [], "dns": [], "search": [] }
         ], "podNetwork": "cluster" },
         "time": { "servers": [] },
-        "registries": { "mirrors": {} },
+        "registries": { "mirrors": {}, "credentialProviders": [] },
         "kernel": { "sysctls": {}, "modules": [] },
         "swap": { "size": "0" },
         "labels": {},
@@ -231,6 +231,18 @@ fn each_rule_has_two_sides() {
             "registries: {mirrors: {a: {endpoints: ['http://\"x']}}}",
             "without blanks",
         ),
+        (
+            "registries: {credentialProviders: [{name: ecr, matchImages: ['*.r.example'], defaultCacheDuration: 1h, \
+             apiVersion: credentialprovider.kubelet.k8s.io/v1}]}",
+            "registries: {credentialProviders: [{name: a/b, matchImages: ['*.r.example'], defaultCacheDuration: 1h, \
+             apiVersion: credentialprovider.kubelet.k8s.io/v1}]}",
+            "provider name cannot contain '/'",
+        ),
+        (
+            "registries: {credentialProviders: []}",
+            "registries: {credentialProviders: [{name: a, arg: [x]}]}",
+            "is an unknown field",
+        ),
         ("kernel: {sysctls: {vm.swappiness: 1}}", "kernel: {sysctls: {vm: 1}}", "must be a kernel setting"),
         ("kernel: {sysctls: {vm.a: x}}", "kernel: {sysctls: {vm.a: \"x\\ny\"}}", "must be one line of text"),
         ("swap: {size: 1Gi}", "swap: {size: 1}", "must be 0, or a quantity of 1Mi or more"),
@@ -360,6 +372,12 @@ fn a_secret_is_never_shown() {
         format!("kubelet: {{staticPodURLHeader: {{Authorization: [{TOKEN}]}}}}"),
         format!("kubelet: {{staticPodURLHeader: {TOKEN}}}"),
         format!("staticPods: [{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, spec: {{x: {TOKEN}}}}}]"),
+        format!("registries: {{credentialProviders: [{{name: a, env: [{{name: A, value: {TOKEN}}}]}}]}}"),
+        format!(
+            "registries: {{credentialProviders: [{{name: a, matchImages: [r.example], defaultCacheDuration: 1h, \
+             apiVersion: credentialprovider.kubelet.k8s.io/v1, args: [{TOKEN}]}}]}}"
+        ),
+        format!("registries: {{credentialProviders: [{{name: a, env: {TOKEN}}}]}}"),
         format!("kubelet: {TOKEN}"),
         // Broken YAML around it.
         format!("join: {{token: \"{TOKEN}"),

@@ -3,6 +3,7 @@
 //! `Default` is the configuration of a node that was told nothing: DHCP on every wired interface, standalone,
 //! static pods from /etc/kubernetes/manifests. Contract: docs/configuration.md.
 
+use super::credential_provider::CredentialProvider;
 use super::scalar::Scalar;
 use super::secret::Secret;
 use super::static_pod::StaticPod;
@@ -118,6 +119,8 @@ config_struct! {
     pub struct Registries {
         /// Registry host (`docker.io`, `_default` for all others) to its mirrors.
         mirrors: BTreeMap<String, Mirrors> = BTreeMap::new(), "mirrors";
+        /// Programs that give credentials for images, as `providers` of upstream's CredentialProviderConfig v1.
+        credential_providers: Vec<CredentialProvider> = Vec::new(), "credentialProviders";
     }
 }
 

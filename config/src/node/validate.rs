@@ -5,9 +5,12 @@
 
 use super::derive;
 use super::types::{Interface, Join, NodeConfig};
+use crate::credential_provider;
 use crate::field::{self, Lines};
 use crate::formats;
+use crate::kubelet::KubeletConfiguration;
 use crate::kubelet::flags::args::is_self_label;
+use crate::kubelet::gates::FeatureGates;
 use crate::path;
 use crate::problem::Problem;
 use serde_json::Value;
@@ -70,7 +73,8 @@ pub(super) fn validate(config: &NodeConfig, source: &str, lines: &dyn Lines) -> 
     }
     rules.static_pods(config);
     // Problems of the agent's configuration stand where its keys do.
-    let (_, problems) = derive::kubelet(config, source);
+    let (kubelet, problems) = derive::kubelet(config, source);
+    rules.credential_providers(config, &kubelet);
     for problem in problems {
         let line = lines.line(&problem.path);
         rules.problems.push(Problem { line, ..problem });
@@ -225,6 +229,15 @@ impl Rules<'_> {
                 let at = path::index("join.caCertHashes", i);
                 self.broken(&at, None, "must be sha256: and 64 hex digits");
             }
+        }
+    }
+
+    fn credential_providers(&mut self, config: &NodeConfig, kubelet: &KubeletConfiguration) {
+        let entries: Vec<_> = config.registries.credential_providers.iter().map(|p| p.0.clone()).collect();
+        let tokens = FeatureGates::of(kubelet).enabled(credential_provider::TOKEN_GATE);
+        for mistake in credential_provider::check(&entries, tokens) {
+            let at = format!("registries.credentialProviders{}", mistake.path);
+            self.broken(&at, None, &mistake.reason);
         }
     }
 

@@ -1,6 +1,7 @@
 //! A booted VM joins a cluster, beside a native node, and comes back after a power cut as the node that it was.
 
 mod amounts;
+mod plugins;
 pub(crate) mod tools;
 
 use std::collections::BTreeSet;
@@ -44,6 +45,7 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut cluster = Cluster::start(&cx.run, &cx.artefacts, Settings::default())?;
     let mut vm = VmNode::plug(&mut cluster, &cx.artefacts, VM)?;
     vm.add_disk(tools::disk(&cx.artefacts)?);
+    vm.ask_plugins(plugins::configured());
     vm.boot(Some(cluster.token()))?;
     // A native node joins while the VM boots.
     let mut native = cluster.start_node(&cx.artefacts, "native", agent)?;
@@ -69,6 +71,7 @@ fn vm(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure_memory(&cluster, &mut vm)?;
     tools::ensure_usable(cx, &cluster, &mut vm)?;
     amounts::ensure_changed(&cluster, &mut vm)?;
+    plugins::ensure_asked(&cluster, &mut vm)?;
     metrics_server::stop(&mut cluster)?;
     let identity = identity(&mut vm)?;
     forget_token(&cluster, &mut vm)?;

@@ -41,8 +41,8 @@ pub struct VmNode {
     has_watchdog: bool,
     /// `kubelet` of its NodeConfig.
     kubelet: Value,
-    /// `registries.mirrors` of it.
-    mirrors: Value,
+    /// `registries` of it.
+    registries: Value,
 }
 
 impl VmNode {
@@ -59,7 +59,7 @@ impl VmNode {
         let cable = Cable { namespace_of: plane, device: wire.tap(), mac: wire.mac() };
         let ca_hash = cluster.pki().ca.public_key_hash.clone();
         // The API server checks whom it speaks to.
-        let (kubelet, mirrors) = (json!({"serverTLSBootstrap": true}), json!({}));
+        let (kubelet, registries) = (json!({"serverTLSBootstrap": true}), json!({}));
         let name = name.to_owned();
         let (clock, disk, keeps_last_words) = (None, None, false);
         Ok(VmNode {
@@ -75,7 +75,7 @@ impl VmNode {
             keeps_last_words,
             has_watchdog: false,
             kubelet,
-            mirrors,
+            registries,
         })
     }
 
@@ -93,7 +93,12 @@ impl VmNode {
 
     /// Images of `host` come from this endpoint, from the next boot on.
     pub fn mirror(&mut self, host: &str, endpoint: &str) {
-        self.mirrors[host] = json!({"endpoints": [endpoint], "skipFallback": true});
+        self.registries["mirrors"][host] = json!({"endpoints": [endpoint], "skipFallback": true});
+    }
+
+    /// Credentials for images come from these plugins, from the next boot on.
+    pub fn ask_plugins(&mut self, plugins: impl Into<Value>) {
+        self.registries["credentialProviders"] = plugins.into();
     }
 
     /// Its clock will show this (`2001-01-01T00:00:00`) whenever it is switched on.
@@ -142,7 +147,8 @@ impl VmNode {
     /// # Errors
     /// If QEMU does not start.
     pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
-        let config = node_config(&self.name, self.wire, &self.ca_hash, token, (&self.kubelet, &self.mirrors));
+        let config =
+            node_config(&self.name, self.wire, &self.ca_hash, token, (&self.kubelet, &self.registries));
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
         let (clock, memory_mib) = (self.clock, self.memory_mib);
@@ -186,7 +192,7 @@ fn node_config(
     wire: Wire,
     ca_hash: &str,
     token: Option<&Token>,
-    (kubelet, mirrors): (&Value, &Value),
+    (kubelet, registries): (&Value, &Value),
 ) -> String {
     let mut join = json!({"server": server_url(), "caCertHashes": [ca_hash]});
     if let Some(token) = token {
@@ -203,7 +209,7 @@ fn node_config(
         "labels": {label: value},
         "join": join,
         "kubelet": kubelet,
-        "registries": {"mirrors": mirrors},
+        "registries": registries,
     })
     .to_string()
 }

@@ -2,6 +2,7 @@
 
 use super::{bridges, hostname, hosts_files, joins, networks, swaps};
 use crate::kubelet;
+use crate::node::credential_provider;
 use crate::node::effective::Effective;
 use crate::node::types::NodeConfig;
 use crate::yaml_emit;
@@ -15,6 +16,10 @@ pub const POD_NETWORK_FILE: &str = "/run/orlop/containerd/pod-network.toml";
 const POD_NETWORK_TEMPLATE: &str = "/usr/share/orlop/pod-network.conflist";
 /// Size of the swap file, bytes; absent without one.
 pub const SWAP_FILE: &str = "/run/orlop/swap";
+/// The agent's credential-provider plugins; absent without any.
+pub const CREDENTIAL_PROVIDERS_FILE: &str = "/run/orlop/credential-providers.yaml";
+/// Where their programs are looked for: on the state partition, because `/usr` is read-only and carries none.
+pub const CREDENTIAL_PROVIDER_DIR: &str = "/var/lib/kubelet/credential-providers";
 /// The agent's identity, kept.
 pub const KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 
@@ -54,6 +59,11 @@ pub fn run_files(effective: &Effective, machine_id: &str) -> Vec<RunFile> {
     if bridges(config) {
         files.push(file(POD_NETWORK_FILE, 0o644, pod_network_toml()));
     }
+    let providers = &config.registries.credential_providers;
+    if !providers.is_empty() {
+        // Their environment may hold secrets.
+        files.push(file(CREDENTIAL_PROVIDERS_FILE, 0o600, credential_provider::file(providers)));
+    }
     if swaps(config) {
         files.push(file(SWAP_FILE, 0o644, format!("{}\n", config.swap.size.value())));
     }
@@ -91,6 +101,10 @@ pub fn agent_env(config: &NodeConfig, hostname: &str) -> String {
         flags.push(format!("--join={JOIN_FILE}"));
         // On the state partition: the identity outlives the token.
         flags.push(format!("--kubeconfig={KUBECONFIG}"));
+    }
+    if !config.registries.credential_providers.is_empty() {
+        flags.push(format!("--image-credential-provider-config={CREDENTIAL_PROVIDERS_FILE}"));
+        flags.push(format!("--image-credential-provider-bin-dir={CREDENTIAL_PROVIDER_DIR}"));
     }
     if !config.labels.is_empty() {
         // Neither keys nor values of labels can hold blanks, quotes or commas.

@@ -7,8 +7,8 @@ mod network;
 mod registries;
 
 pub use files::{
-    JOIN_FILE, KUBECONFIG, POD_NETWORK_FILE, RunFile, SWAP_FILE, agent_env, modules_conf, run_files,
-    static_pod_files, sysctl_conf, timesyncd_conf,
+    CREDENTIAL_PROVIDER_DIR, CREDENTIAL_PROVIDERS_FILE, JOIN_FILE, KUBECONFIG, POD_NETWORK_FILE, RunFile,
+    SWAP_FILE, agent_env, modules_conf, run_files, static_pod_files, sysctl_conf, timesyncd_conf,
 };
 pub use network::{networks, resolv_conf};
 pub use registries::hosts_files;

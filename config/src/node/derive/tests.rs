@@ -54,6 +54,26 @@ fn the_agents_file_reads_back_to_the_same_configuration() {
 }
 
 #[test]
+fn credential_providers_are_the_agents() {
+    let files = run_files(
+        &effective(
+            "registries: {credentialProviders: [{name: ecr, matchImages: ['*.r.example'], defaultCacheDuration: 1h, \
+             apiVersion: credentialprovider.kubelet.k8s.io/v1, env: [{name: A, value: b}]}]}",
+        ),
+        MACHINE_ID,
+    );
+    let written = file(&files, CREDENTIAL_PROVIDERS_FILE);
+    assert_eq!(written.mode, 0o600, "the environment may be secret");
+    let read = crate::credential_provider::parse(&[(written.path.clone(), written.text.clone())], true);
+    let read = read.expect("own file");
+    assert_eq!((read.len(), read[0].name.as_str(), read[0].env[0].value.as_str()), (1, "ecr", "b"));
+    assert!(file(&files, "/run/orlop/agent.env").text.contains(
+        " --image-credential-provider-config=/run/orlop/credential-providers.yaml \
+         --image-credential-provider-bin-dir=/var/lib/kubelet/credential-providers"
+    ));
+}
+
+#[test]
 fn a_machine_that_stops_waits_for_its_pods() {
     let periods = |body: &str| {
         let effective = effective(body);

@@ -1,24 +1,22 @@
 //! Credentials that plugins give: what they are asked, what they answer, how long that holds.
 //!
 //! ```text
-//! image ─► Provider::fits ─► Answers::find ─┬─► credentials
+//! image ─► fits ─► Answers::find ─┬─► credentials
 //!                              request ─► program ─► answer ─► Answers::keep
 //! ```
 //! In: the plugins' configuration, images, service accounts, what programs print. Out: requests, credentials. Invariants: a
 //! plugin is asked only about images of its patterns; what was answered for one service account (or one token) is never used
 //! for another one; nothing that a program printed is shown. Upstream: pkg/credentialprovider/plugin.
 
-pub mod config;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use orlop_config::credential_provider::{Provider, Token};
 use orlop_config::duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use self::config::{Provider, Token};
 use super::keyring;
 use crate::time::Mono;
 
@@ -29,12 +27,10 @@ pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// How often answers that have ended are looked for.
 const PURGE_EVERY: Duration = Duration::from_secs(15 * 60);
 
-impl Provider {
-    /// The plugin is asked about this image (registry and path, without tag and digest).
-    #[must_use]
-    pub fn fits(&self, image: &str) -> bool {
-        self.match_images.iter().any(|pattern| keyring::matches(pattern, image))
-    }
+/// The plugin is asked about this image (registry and path, without tag and digest).
+#[must_use]
+pub fn fits(provider: &Provider, image: &str) -> bool {
+    provider.match_images.iter().any(|pattern| keyring::matches(pattern, image))
 }
 
 /// A service account as a plugin may hear of it.
@@ -50,15 +46,13 @@ pub struct Account {
     pub annotations: BTreeMap<String, String>,
 }
 
-impl Token {
-    /// Of `annotations` those that the plugin gets; `None` if one is missing without which it is not asked.
-    #[must_use]
-    pub fn annotations(&self, all: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
-        let pair = |key: &String| all.get(key).map(|value| (key.clone(), value.clone()));
-        let mut given: BTreeMap<String, String> = self.required.iter().map(pair).collect::<Option<_>>()?;
-        given.extend(self.optional.iter().filter_map(pair));
-        Some(given)
-    }
+/// Of an account's annotations those that the plugin gets; `None` if one is missing without which it is not asked.
+#[must_use]
+pub fn annotations(token: &Token, all: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
+    let pair = |key: &String| all.get(key).map(|value| (key.clone(), value.clone()));
+    let mut given: BTreeMap<String, String> = token.required.iter().map(pair).collect::<Option<_>>()?;
+    given.extend(token.optional.iter().filter_map(pair));
+    Some(given)
 }
 
 /// For whom an answer holds: an account and, with `cacheType: Token`, one token of it.

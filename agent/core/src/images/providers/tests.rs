@@ -45,14 +45,14 @@ fn whom_a_plugin_is_asked_about() {
         ("r.io/team/x", false),
     ];
     for (image, fits) in table {
-        assert_eq!(provider(None).fits(image), fits, "{image}");
+        assert_eq!(super::fits(&provider(None), image), fits, "{image}");
     }
     let token = provider(Some(true)).token.unwrap();
     let of =
         |keys: &[&str]| keys.iter().map(|k| ((*k).to_owned(), "1".to_owned())).collect::<BTreeMap<_, _>>();
-    assert_eq!(token.annotations(&of(&["r", "x"])), Some(of(&["r"])));
-    assert_eq!(token.annotations(&of(&["r", "o"])), Some(of(&["o", "r"])));
-    assert_eq!(token.annotations(&of(&["o"])), None);
+    assert_eq!(annotations(&token, &of(&["r", "x"])), Some(of(&["r"])));
+    assert_eq!(annotations(&token, &of(&["r", "o"])), Some(of(&["o", "r"])));
+    assert_eq!(annotations(&token, &of(&["o"])), None);
 }
 
 #[test]

@@ -1,20 +1,25 @@
-//! What `--image-credential-provider-config` says: which plugins there are, for which images, and what they are told.
+//! Credential-provider plugins: which there are, for which images, and what they are told, as
+//! `--image-credential-provider-config` and `registries.credentialProviders` of NodeConfig say it.
 //!
-//! In: the texts of its files in their order. Out: [`Provider`]s, or every mistake with the path of its field. Upstream:
-//! pkg/credentialprovider/plugin/config.go; the reasons are its own where it has one.
+//! In: the texts of its files in their order, or the entries of NodeConfig. Out: [`Provider`]s, or every mistake with the
+//! path of its field. Upstream: pkg/credentialprovider/plugin/config.go; the reasons are its own where it has one.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
-use orlop_config::duration::Duration;
-use orlop_config::{formats, yaml};
+use crate::duration::Duration;
+use crate::{formats, yaml};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 /// Group of the configuration's versions.
-const GROUP: &str = "kubelet.config.k8s.io/";
-const KIND: &str = "CredentialProviderConfig";
+pub(crate) const GROUP: &str = "kubelet.config.k8s.io/";
+pub(crate) const KIND: &str = "CredentialProviderConfig";
 /// Only this version of the configuration has tokens, and only this one of the plugins gets them.
-const V1: &str = "v1";
+pub(crate) const V1: &str = "v1";
 const VERSIONS: [&str; 3] = [V1, "v1alpha1", "v1beta1"];
+/// Gate of [`Token`]s, and with it of `tokenAttributes`.
+pub const TOKEN_GATE: &str = "KubeletServiceAccountTokenForCredentialProviders";
 /// Group of the requests' versions.
 const PLUGIN_GROUP: &str = "credentialprovider.kubelet.k8s.io/";
 
@@ -101,8 +106,22 @@ struct WrittenToken {
 #[error("--image-credential-provider-config: {}", .0.join("; "))]
 pub struct ConfigError(pub Vec<String>);
 
-/// All files together; `files` are (name, text) in their order. `tokens`: gate
-/// KubeletServiceAccountTokenForCredentialProviders.
+/// A field that is wrong, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Below the list of providers: `[0].name`; empty: the list itself.
+    pub path: String,
+    /// What is allowed, in upstream's words where it has some.
+    pub reason: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "providers{}: {}", self.path, self.reason)
+    }
+}
+
+/// All files together; `files` are (name, text) in their order. `tokens`: [`TOKEN_GATE`].
 ///
 /// # Errors
 /// [`ConfigError`] with every mistake of the first file that cannot be read, else of all of them.
@@ -111,23 +130,60 @@ pub fn parse(files: &[(String, String)], tokens: bool) -> Result<Vec<Provider>, 
     for (name, text) in files {
         written.extend(read(text).map_err(|why| ConfigError(vec![format!("{name}: {why}")]))?);
     }
-    let mut wrong = Vec::new();
+    let mut wrong = mistakes(&written, tokens);
     if written.is_empty() {
-        wrong.push("providers: Required value: at least 1 item in plugins is required".to_owned());
-    }
-    let mut names = BTreeSet::new();
-    for (at, provider) in written.iter().enumerate() {
-        let path = format!("providers[{at}]");
-        if !names.insert(&provider.name) {
-            wrong.push(format!("{path}.name: Duplicate value: {:?}", provider.name));
-        }
-        check(&path, provider, tokens, &mut wrong);
+        let reason = "Required value: at least 1 item in plugins is required".to_owned();
+        wrong.push(Mistake { path: String::new(), reason });
     }
     if wrong.is_empty() {
         Ok(written.into_iter().map(Written::provider).collect())
     } else {
-        Err(ConfigError(wrong))
+        Err(ConfigError(wrong.iter().map(Mistake::to_string).collect()))
     }
+}
+
+/// Everything that is wrong with `entries`, which stand in no file; `tokens` as for [`parse`].
+#[must_use]
+pub fn check(entries: &[Map<String, Value>], tokens: bool) -> Vec<Mistake> {
+    let mut written = Vec::new();
+    let mut unreadable = Vec::new();
+    for (at, entry) in entries.iter().enumerate() {
+        match serde_json::from_value::<Written>(Value::Object(entry.clone())) {
+            Ok(entry) => written.push(entry),
+            Err(_) => unreadable.extend(unreadable_fields(at, entry)),
+        }
+    }
+    if unreadable.is_empty() { mistakes(&written, tokens) } else { unreadable }
+}
+
+/// Which fields cannot be read, without what they hold: it may be secret.
+fn unreadable_fields(at: usize, entry: &Map<String, Value>) -> impl Iterator<Item = Mistake> {
+    let alone = move |(key, value): (&String, &Value)| {
+        let field = Value::Object([(key.clone(), value.clone())].into_iter().collect());
+        let why = serde_json::from_value::<Written>(field).err()?;
+        let known = !why.to_string().starts_with("unknown field") || value.is_object();
+        let reason = if known {
+            "has not the shape that CredentialProviderConfig v1 gives it"
+        } else {
+            "is an unknown field"
+        };
+        Some(Mistake { path: format!("[{at}].{key}"), reason: reason.to_owned() })
+    };
+    entry.iter().filter_map(alone)
+}
+
+fn mistakes(written: &[Written], tokens: bool) -> Vec<Mistake> {
+    let mut wrong = Vec::new();
+    let mut names = BTreeSet::new();
+    for (at, provider) in written.iter().enumerate() {
+        let path = format!("[{at}]");
+        if !names.insert(&provider.name) {
+            let reason = format!("Duplicate value: {:?}", provider.name);
+            wrong.push(Mistake { path: format!("{path}.name"), reason });
+        }
+        check_one(&path, provider, tokens, &mut wrong);
+    }
+    wrong
 }
 
 fn read(text: &str) -> Result<Vec<Written>, String> {
@@ -146,11 +202,11 @@ fn read(text: &str) -> Result<Vec<Written>, String> {
     Ok(providers)
 }
 
-fn check(path: &str, provider: &Written, tokens: bool, wrong: &mut Vec<String>) {
+fn check_one(path: &str, provider: &Written, tokens: bool, wrong: &mut Vec<Mistake>) {
     let name = &provider.name;
     let mut rule = |ok: bool, field: &str, why: String| {
         if !ok {
-            wrong.push(format!("{path}.{field}: {why}"));
+            wrong.push(Mistake { path: format!("{path}.{field}"), reason: why });
         }
     };
     let invalid = |why: &str| format!("Invalid value: {name:?}: provider name cannot {why}");
@@ -194,13 +250,13 @@ fn check(path: &str, provider: &Written, tokens: bool, wrong: &mut Vec<String>) 
     }
 }
 
-fn check_token(path: &str, token: &WrittenToken, (tokens, version): (bool, &str), wrong: &mut Vec<String>) {
+fn check_token(path: &str, token: &WrittenToken, (tokens, version): (bool, &str), wrong: &mut Vec<Mistake>) {
     let keys = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
     let required = keys(&token.required_service_account_annotation_keys);
     let optional = keys(&token.optional_service_account_annotation_keys);
     let mut rule = |ok: bool, field: &str, why: String| {
         if !ok {
-            wrong.push(format!("{path}{field}: {why}"));
+            wrong.push(Mistake { path: format!("{path}{field}"), reason: why });
         }
     };
     let gate = "Forbidden: tokenAttributes is not supported when KubeletServiceAccountTokenForCredentialProviders feature gate is disabled";
@@ -289,6 +345,7 @@ impl Written {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\n";
     const ONE: &str = "providers:
@@ -325,6 +382,35 @@ mod tests {
         let files = [("a".to_owned(), format!("{HEAD}{ONE}")), ("b".to_owned(), json.to_owned())];
         let names: Vec<String> = parse(&files, true).unwrap().into_iter().map(|p| p.name).collect();
         assert_eq!(names, ["ecr", "b"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_without_what_it_holds() {
+        let entry = |value: Value| value.as_object().cloned().unwrap();
+        let entries = [
+            entry(
+                json!({"name": "a", "env": "s3cret", "arg": ["s3cret"], "tokenAttributes": {"x": "s3cret"}}),
+            ),
+            entry(json!({"name": "a", "defaultCacheDuration": "s3cret"})),
+        ];
+        let told: Vec<String> = check(&entries, true).iter().map(Mistake::to_string).collect();
+        let shape = "has not the shape that CredentialProviderConfig v1 gives it";
+        let mut want = vec![
+            "providers[0].arg: is an unknown field".to_owned(),
+            format!("providers[0].env: {shape}"),
+            format!("providers[0].tokenAttributes: {shape}"),
+            format!("providers[1].defaultCacheDuration: {shape}"),
+        ];
+        want.sort();
+        assert_eq!(
+            {
+                let mut told = told;
+                told.sort();
+                told
+            },
+            want
+        );
+        assert_eq!(check(&[], true), []);
     }
 
     #[test]

@@ -44,7 +44,13 @@ mod tests {
 
     fn snapshot(pod: &str, containers: Vec<ContainerObserved>) -> PodSnapshot {
         let pod = PodKey { namespace: "ns".into(), name: pod.into(), uid: "u-1".into() };
-        PodSnapshot { pod, as_of: Mono(0), sandboxes: Vec::new(), containers, actuated: None }
+        PodSnapshot {
+            pod,
+            as_of: Mono(0),
+            sandboxes: Vec::new(),
+            containers: containers.into(),
+            actuated: None,
+        }
     }
 
     fn instance(name: &str, attempt: u32, state: ContainerState) -> ContainerObserved {
@@ -62,9 +68,9 @@ mod tests {
             (1, ContainerState::Exited),
             (0, ContainerState::Unknown),
         ];
-        let mut all = snapshot("web", states.map(|(attempt, state)| instance("main", attempt, state)).into());
-        all.containers
-            .push(ContainerObserved { log_path: String::new(), ..instance("quiet", 9, states[1].1) });
+        let quiet = ContainerObserved { log_path: String::new(), ..instance("quiet", 9, states[1].1) };
+        let main = states.map(|(attempt, state)| instance("main", attempt, state));
+        let all = snapshot("web", main.into_iter().chain([quiet]).collect());
         let expected = [0, 1, 2]
             .map(|n| (format!("web_ns_main-id{n}.log"), format!("/var/log/pods/ns_web_u-1/main/{n}.log")));
         assert_eq!(links(&all), expected.into());

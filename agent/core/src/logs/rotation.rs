@@ -177,7 +177,8 @@ mod tests {
                 container("a", ContainerState::Running),
                 container("b", ContainerState::Exited),
                 ContainerObserved { log_path: String::new(), ..container("c", ContainerState::Running) },
-            ],
+            ]
+            .into(),
             actuated: None,
         };
         let mut logs = RunningLogs::new();

@@ -39,7 +39,7 @@ fn snapshot(uid: &str, as_of: Mono, ready: Option<bool>) -> PlegEvent {
         pod: key(uid),
         as_of,
         sandboxes,
-        containers: Vec::new(),
+        containers: Vec::new().into(),
         actuated: None,
     }))
 }

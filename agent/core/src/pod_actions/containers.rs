@@ -16,6 +16,7 @@ use crate::probe::Kind;
 use crate::restart;
 use crate::runtime::observed::{ContainerObserved, ContainerState};
 use crate::runtime::{ContainerId, SandboxId, labels};
+use crate::status::named;
 use crate::types::pod;
 
 /// How a container that is not live ended.
@@ -77,7 +78,7 @@ pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&Con
 /// lets nobody take it back, and who ran once is promised not to run twice.
 fn ended_for_good(p: &Pod, slot: &Slot, container: &Container) -> bool {
     let shown = p.status.as_ref().and_then(|s| s.container_statuses.as_ref());
-    let shown = shown.and_then(|all| all.iter().find(|c| c.name == slot.name));
+    let shown = shown.and_then(|all| named(all, &slot.name));
     let terminated = shown.and_then(|c| c.state.as_ref()).and_then(|s| s.terminated.as_ref());
     terminated.is_some_and(|t| {
         let how = if t.exit_code == 0 { Ended::Succeeded } else { Ended::Failed(t.exit_code) };

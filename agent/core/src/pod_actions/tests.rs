@@ -61,7 +61,7 @@ fn container(name: &str, attempt: u32, home: u32, state: St, code: i32) -> Conta
 
 fn plan_with(p: &Pod, s: Vec<SandboxObserved>, c: Vec<ContainerObserved>, replaced: &[&str]) -> PodActions {
     let snapshot =
-        PodSnapshot { pod: pod::key(p), as_of: Mono(1), sandboxes: s, containers: c, actuated: None };
+        PodSnapshot { pod: pod::key(p), as_of: Mono(1), sandboxes: s, containers: c.into(), actuated: None };
     let replaced = replaced.iter().map(|id| ContainerId::from(*id)).collect();
     compute(&Inputs {
         pod: p,
@@ -313,7 +313,7 @@ fn what_failed_its_probe_is_killed_and_a_sidecar_gates_until_it_has_started() {
             pod: pod::key(p),
             as_of: Mono(1),
             sandboxes: vec![sandbox(0, READY)],
-            containers: c,
+            containers: c.into(),
             actuated: None,
         };
         let id = |id: &&str| ContainerId::from(*id);
@@ -398,7 +398,7 @@ fn in_back_off_with(
         pod: pod::key(p),
         as_of: Mono(1),
         sandboxes,
-        containers: [others, vec![c.clone()]].concat(),
+        containers: [others, vec![c.clone()]].concat().into(),
         actuated: None,
     };
     let mut back_off = BackOff::default();

@@ -1,7 +1,6 @@
 //! Reading a pod and a snapshot together: the pod's container slots, the newest instance of each.
 //!
-//! In: pod and snapshot. Out: borrowed instances. Invariant: the order of a snapshot's vectors is not
-//! trusted; newest is the highest attempt, then the latest creation.
+//! In: pod and snapshot. Out: borrowed instances. Newest is the highest attempt, then the latest creation.
 
 use std::borrow::Cow;
 
@@ -40,8 +39,18 @@ impl Slot {
     /// The slot of a container name; a name the pod does not have reads as a regular one past the end.
     #[must_use]
     pub fn of(p: &Pod, name: &str) -> Slot {
-        let past_the_end = || Slot { kind: SlotKind::Regular, index: usize::MAX, name: name.to_owned() };
-        slots(p).into_iter().find(|s| s.name == name).unwrap_or_else(past_the_end)
+        let slot = |kind, index| Slot { kind, index, name: name.to_owned() };
+        let init = pod::init_containers(p).iter().position(|c| c.name == name);
+        let regular = || pod::containers(p).iter().position(|c| c.name == name);
+        let ephemeral = || pod::ephemeral_containers(p).iter().position(|c| c.name == name);
+        if let Some(index) = init {
+            let sidecar = pod::init_containers(p).get(index).is_some_and(pod::is_sidecar);
+            return slot(if sidecar { SlotKind::Sidecar } else { SlotKind::Init }, index);
+        }
+        regular()
+            .map(|index| slot(SlotKind::Regular, index))
+            .or_else(|| ephemeral().map(|index| slot(SlotKind::Ephemeral, index)))
+            .unwrap_or_else(|| slot(SlotKind::Regular, usize::MAX))
     }
 
     /// How `container_spec` names it.
@@ -57,7 +66,13 @@ impl Slot {
     /// The specification of the container.
     #[must_use]
     pub fn spec<'a>(&self, p: &'a Pod) -> Option<Cow<'a, Container>> {
-        self.container_ref().find(p)
+        let list = match self.kind {
+            SlotKind::Init | SlotKind::Sidecar => pod::init_containers(p),
+            SlotKind::Regular => pod::containers(p),
+            SlotKind::Ephemeral => &[],
+        };
+        let here = list.get(self.index).filter(|c| c.name == self.name).map(Cow::Borrowed);
+        here.or_else(|| self.container_ref().find(p))
     }
 }
 
@@ -91,7 +106,7 @@ pub fn is_live(state: ContainerState) -> bool {
 /// The newest instance of a container in any sandbox.
 #[must_use]
 pub fn newest<'a>(snapshot: &'a PodSnapshot, name: &str) -> Option<&'a ContainerObserved> {
-    snapshot.containers.iter().filter(|c| c.name == name).max_by_key(|c| (c.attempt, c.created))
+    snapshot.containers.of(name).first()
 }
 
 /// The newest instance of a container in one sandbox.
@@ -101,8 +116,7 @@ pub fn newest_in<'a>(
     name: &str,
     sandbox: &SandboxId,
 ) -> Option<&'a ContainerObserved> {
-    let here = |c: &&ContainerObserved| c.name == name && c.sandbox == *sandbox;
-    snapshot.containers.iter().filter(here).max_by_key(|c| (c.attempt, c.created))
+    snapshot.containers.of(name).iter().find(|c| c.sandbox == *sandbox)
 }
 
 /// The attempt that the next instance of a container gets: 0 for the first, else newest + 1.

@@ -470,7 +470,7 @@ fn snapshots_go_to_the_worker_or_make_an_orphan() {
         pod: pod::key(pod),
         as_of: Mono(1),
         sandboxes: vec![],
-        containers: vec![],
+        containers: vec![].into(),
         actuated: None,
     };
     assert_eq!(step(&mut m, ManagerEvent::Changed(Arc::new(snapshot(&a)))), "a:observed");

@@ -80,7 +80,7 @@ impl World {
                 host_network: false,
                 runtime_handler: String::new(),
             }],
-            containers: self.containers.clone(),
+            containers: self.containers.clone().into(),
             actuated: None,
         };
         let pod = self.pod.clone();

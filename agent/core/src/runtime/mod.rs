@@ -2,6 +2,7 @@
 //! ([`observed`]), effects and their answers ([`effect`]). agent-cri converts to and from CRI messages.
 
 pub mod config;
+pub mod containers;
 pub mod effect;
 pub mod lost_shims;
 pub mod observed;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::containers::Containers;
 use super::{ContainerId, PodKey, PodUid, SandboxId};
 use crate::allocation::Amounts;
 use crate::time::{Mono, Wall};
@@ -163,8 +164,8 @@ pub struct PodSnapshot {
     pub as_of: Mono,
     /// Newest attempt first.
     pub sandboxes: Vec<SandboxObserved>,
-    /// Newest attempt first within a name.
-    pub containers: Vec<ContainerObserved>,
+    /// By name, the newest first within a name.
+    pub containers: Containers,
     /// The amounts that the pod itself was last given (`spec.resources`); `None` if nobody remembers.
     #[serde(default)]
     pub actuated: Option<Amounts>,
@@ -176,7 +177,7 @@ impl PodSnapshot {
     #[must_use]
     pub fn following(self: Arc<Self>, before: &PodSnapshot) -> Arc<PodSnapshot> {
         let overtaken = |c: &ContainerObserved| {
-            let earlier = before.containers.iter().find(|earlier| earlier.id == c.id)?;
+            let earlier = before.containers.of(&c.name).iter().find(|earlier| earlier.id == c.id)?;
             earlier.state.follows(c.state).then_some(earlier)
         };
         if !self.containers.iter().any(|c| overtaken(c).is_some()) {

@@ -5,6 +5,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 
+use super::containers::named;
 use super::{Phase, StatusInputs, api_time, reset};
 use crate::pod_actions::{may_restart_all, usable_sandbox};
 use crate::types::pod;
@@ -169,15 +170,13 @@ fn containers_ready(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus)
         Phase::Failed => return Finding::no("PodFailed", String::new()),
         Phase::Pending | Phase::Running => {}
     }
-    let all = || {
-        let init = status.init_container_statuses.iter().flatten();
-        init.chain(status.container_statuses.iter().flatten())
-    };
+    let init = status.init_container_statuses.as_deref().unwrap_or_default();
+    let regular = status.container_statuses.as_deref().unwrap_or_default();
     let sidecars = pod::init_containers(inputs.pod).iter().filter(|c| pod::is_sidecar(c));
     let wanted = sidecars.chain(pod::containers(inputs.pod));
     let (mut unknown, mut unready) = (Vec::new(), Vec::new());
     for c in wanted {
-        match all().find(|s| s.name == c.name) {
+        match named(init, &c.name).or_else(|| named(regular, &c.name)) {
             None => unknown.push(c.name.as_str()),
             Some(s) if !s.ready => unready.push(c.name.as_str()),
             Some(_) => {}

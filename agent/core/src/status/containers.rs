@@ -54,11 +54,9 @@ pub(super) fn statuses(inputs: &StatusInputs<'_>) -> Statuses {
     out
 }
 
-fn instances<'a>(inputs: &StatusInputs<'a>, name: &str) -> Vec<&'a ContainerObserved> {
-    let mut found: Vec<&ContainerObserved> =
-        inputs.snapshot.iter().flat_map(|s| &s.containers).filter(|c| c.name == name).collect();
-    found.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created)));
-    found
+/// The newest first.
+fn instances<'a>(inputs: &StatusInputs<'a>, name: &str) -> &'a [ContainerObserved] {
+    inputs.snapshot.map_or(&[], |s| s.containers.of(name))
 }
 
 fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bool) -> ContainerStatus {
@@ -92,13 +90,19 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
         status.restart_count = status.restart_count.max(known);
     }
     status.volume_mounts = instance::volume_mounts(spec, inputs.recursive_read_only);
-    instance::fill(spec, found.first().copied(), before, &mut status);
+    instance::fill(spec, found.first(), before, &mut status);
     status.stop_signal.take_if(|_| !inputs.stop_signals);
-    waiting_to_restart(inputs, slot, spec, found.first().copied(), &mut status);
+    waiting_to_restart(inputs, slot, spec, found.first(), &mut status);
     status
 }
 
-fn newest_runs(found: &[&ContainerObserved]) -> bool {
+/// The status of a container. Our own lists are sorted by name; others are looked through.
+pub(crate) fn named<'a>(all: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
+    let found = all.binary_search_by(|s| s.name.as_str().cmp(name)).ok().and_then(|at| all.get(at));
+    found.or_else(|| all.iter().find(|s| s.name == name))
+}
+
+fn newest_runs(found: &[ContainerObserved]) -> bool {
     found.first().is_some_and(|c| c.state == ContainerState::Running)
 }
 
@@ -116,7 +120,7 @@ fn previous<'a>(inputs: &StatusInputs<'a>, slot: &Slot) -> Option<&'a ContainerS
         .into_iter()
         .flatten()
         .filter_map(list)
-        .find_map(|all| all.iter().find(|s| s.name == slot.name))
+        .find_map(|all| named(all, &slot.name))
 }
 
 fn observed(

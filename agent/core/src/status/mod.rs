@@ -31,6 +31,7 @@ use crate::types::pod;
 
 pub use amounts::Whole;
 pub use conditions::{DISRUPTION_TARGET, PENDING_RESIZE, PROGRESS_OF_RESIZE};
+pub(crate) use containers::named;
 pub use phase::{Phase, phase};
 
 /// Why a container is not running, as its waiting state says it.

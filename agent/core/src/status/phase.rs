@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus,
 };
 
-use super::containers::Statuses;
+use super::containers::{Statuses, named};
 use super::reset::RESTARTING_ALL;
 use crate::pod_actions::{Ended, Slot, SlotKind, restarts};
 use crate::types::pod;
@@ -84,7 +84,7 @@ pub fn phase(p: &Pod, statuses: &Statuses, terminating: bool, initialized: bool)
     }
     for (index, spec) in pod::containers(p).iter().enumerate() {
         let slot = Slot { kind: SlotKind::Regular, index, name: spec.name.clone() };
-        count(p, &slot, spec, statuses.regular.iter().find(|s| s.name == spec.name), &mut n);
+        count(p, &slot, spec, named(&statuses.regular, &spec.name), &mut n);
     }
     if init == InitState::Pending || n.waiting > 0 {
         return Phase::Pending;

@@ -53,7 +53,7 @@ fn world(containers: Vec<ContainerObserved>) -> PodSnapshot {
         pod: pod::key(&two("Always")),
         as_of: Mono(1),
         sandboxes: vec![sandbox],
-        containers,
+        containers: containers.into(),
         actuated: None,
     }
 }

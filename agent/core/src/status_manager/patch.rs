@@ -83,12 +83,19 @@ fn changes(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<Strin
 }
 
 /// Items that are new or differ, in order, then those that went; with the order of the whole list beside it.
-fn merged_list(field: &str, before: &[Value], after: &[Value], out: &mut Map<String, Value>) {
+fn merged_list<'a>(field: &str, before: &'a [Value], after: &'a [Value], out: &mut Map<String, Value>) {
     let Some(key) = merge_key(field) else { return };
     let id = |item: &Value| item.get(key).cloned().unwrap_or(Value::Null);
+    let same =
+        |a: &Value, b: &Value| a.get(key).unwrap_or(&Value::Null) == b.get(key).unwrap_or(&Value::Null);
+    // Almost always it is where it was.
+    let find = |list: &'a [Value], at: usize, item: &Value| {
+        let here = list.get(at).filter(|other| same(other, item));
+        here.or_else(|| list.iter().find(|other| same(other, item)))
+    };
     let mut items = Vec::new();
-    for new in after {
-        match (before.iter().find(|old| id(old) == id(new)), new) {
+    for (at, new) in after.iter().enumerate() {
+        match (find(before, at, new), new) {
             (Some(old), new) if old == new => {}
             (Some(Value::Object(old)), Value::Object(new_fields)) => {
                 let mut item = changes(old, new_fields);
@@ -98,7 +105,10 @@ fn merged_list(field: &str, before: &[Value], after: &[Value], out: &mut Map<Str
             (_, new) => items.push(new.clone()),
         }
     }
-    for old in before.iter().filter(|old| !after.iter().any(|new| id(new) == id(old))) {
+    for (at, old) in before.iter().enumerate() {
+        if find(after, at, old).is_some() {
+            continue;
+        }
         items.push(json!({"$patch": "delete", key: id(old)}));
     }
     let order: Vec<Value> = after.iter().map(|new| json!({key: id(new)})).collect();

@@ -6,26 +6,31 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
 use crate::pod_actions::{Ended, SlotKind, may_restart_all, restarts, slots};
+use crate::status::named;
 
 /// May `after` follow `before`? Without a specification nobody knows, and everything may.
-pub(super) fn check(before: Option<&PodStatus>, after: &PodStatus, pod: Option<&Pod>) -> Result<(), String> {
+pub(super) fn check<'a>(
+    before: Option<&'a PodStatus>,
+    after: &'a PodStatus,
+    pod: Option<&Pod>,
+) -> Result<(), String> {
     let Some(pod) = pod else { return Ok(()) };
     let Some(before) = before else { return Ok(()) };
     if may_restart_all(pod) {
         return Ok(());
     }
     for slot in slots(pod).iter().filter(|s| s.kind != SlotKind::Sidecar) {
-        let list = |status: &PodStatus| match slot.kind {
-            SlotKind::Regular => status.container_statuses.clone(),
-            SlotKind::Init | SlotKind::Sidecar => status.init_container_statuses.clone(),
-            SlotKind::Ephemeral => status.ephemeral_container_statuses.clone(),
+        let list = |status: &'a PodStatus| match slot.kind {
+            SlotKind::Regular => &status.container_statuses,
+            SlotKind::Init | SlotKind::Sidecar => &status.init_container_statuses,
+            SlotKind::Ephemeral => &status.ephemeral_container_statuses,
         };
-        let find = |status: &PodStatus| list(status)?.into_iter().find(|c| c.name == slot.name);
-        let Some(exit_code) = find(before).as_ref().and_then(exit_code) else { continue };
+        let find = |status| list(status).as_deref().and_then(|all| named(all, &slot.name));
+        let Some(exit_code) = find(before).and_then(exit_code) else { continue };
         let how = if exit_code == 0 { Ended::Succeeded } else { Ended::Failed(exit_code) };
         let comes_back = slot.kind != SlotKind::Ephemeral
             && slot.spec(pod).is_some_and(|spec| restarts(pod, slot, &spec, how));
-        if !comes_back && find(after).is_some_and(|c| self::exit_code(&c).is_none()) {
+        if !comes_back && find(after).is_some_and(|c| self::exit_code(c).is_none()) {
             return Err(format!("container {} ended for good and is said not to have", slot.name));
         }
     }

@@ -257,7 +257,7 @@ async fn what_the_runtime_holds() {
         pod: of("a"),
         as_of: Mono(1),
         sandboxes: Vec::new(),
-        containers: Vec::new(),
+        containers: Vec::new().into(),
         actuated: None,
     };
     metrics.inspected(&gone);
@@ -316,7 +316,7 @@ async fn what_fails_in_a_user_namespace() {
         pod: gone.clone(),
         as_of: Mono(1),
         sandboxes: Vec::new(),
-        containers: Vec::new(),
+        containers: Vec::new().into(),
         actuated: None,
     });
     metrics.published(&gone, Some(&waits), &failed);

@@ -83,8 +83,13 @@ fn one_is_started_once() {
 fn it_enters_the_newest_live_instance_of_its_target() {
     let p = on_single("Always");
     let look = |containers: Vec<ContainerObserved>| {
-        let snapshot =
-            PodSnapshot { pod: pod::key(&p), as_of: Mono(1), sandboxes: vec![], containers, actuated: None };
+        let snapshot = PodSnapshot {
+            pod: pod::key(&p),
+            as_of: Mono(1),
+            sandboxes: vec![],
+            containers: containers.into(),
+            actuated: None,
+        };
         target(&p, "d", &snapshot)
     };
     let two = vec![container("a", 0, 0, St::Exited, 0), container("a", 1, 0, St::Running, 0)];
@@ -95,7 +100,7 @@ fn it_enters_the_newest_live_instance_of_its_target() {
         pod: pod::key(&p),
         as_of: Mono(1),
         sandboxes: vec![],
-        containers: vec![],
+        containers: vec![].into(),
         actuated: None,
     };
     assert_eq!(target(&aimless, "d", &snapshot), Ok(None));

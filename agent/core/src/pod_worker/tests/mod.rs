@@ -288,7 +288,7 @@ fn a_new_incarnation_creates_nothing_before_the_fence() {
 #[test]
 fn a_stale_snapshot_starts_nothing_twice() {
     let mut w = World::with(&one("Always"));
-    let old = crate::runtime::observed::PodSnapshot { containers: Vec::new(), ..w.snapshot() };
+    let old = crate::runtime::observed::PodSnapshot { containers: Vec::new().into(), ..w.snapshot() };
     let stale = Arc::new(crate::runtime::observed::PodSnapshot { as_of: Mono(w.now.0 - 10_000_000), ..old });
     w.step(PodEvent::Observed(stale));
     w.settle();

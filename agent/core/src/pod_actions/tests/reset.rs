@@ -37,7 +37,7 @@ fn the_one_that_asked_goes_last() {
             vec![end("i1", 0), run("side"), end("a", 42), run("b"), run("d")],
             "keep s0 -b0 -side0 xi10",
         ),
-        ("older instances go too", anew("Never"), ready(), twice, "keep s0 xb0 xb1 xi10 xside0"),
+        ("older instances go too", anew("Never"), ready(), twice, "keep s0 xb1 xb0 xi10 xside0"),
         (
             "one was made and not started",
             anew("Never"),

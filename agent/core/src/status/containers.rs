@@ -84,7 +84,7 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
         status.last_state = before.filter(same).and_then(|b| b.last_state.clone());
     }
     if let Some(b) = before {
-        let counted_anew = after.is_some() && newest_runs(&found) && b.restart_count >= status.restart_count;
+        let counted_anew = after.is_some() && newest_runs(found) && b.restart_count >= status.restart_count;
         let lost_now = was_running(b) && found.first().is_some_and(|c| c.state == ContainerState::Unknown);
         let known = b.restart_count.saturating_add(i32::from(counted_anew || lost_now));
         status.restart_count = status.restart_count.max(known);

@@ -144,10 +144,10 @@ pub fn parse(files: &[(String, String)], tokens: bool) -> Result<Vec<Provider>, 
 
 /// Everything that is wrong with `entries`, which stand in no file; `tokens` as for [`parse`].
 #[must_use]
-pub fn check(entries: &[Map<String, Value>], tokens: bool) -> Vec<Mistake> {
+pub fn check<'a>(entries: impl IntoIterator<Item = &'a Map<String, Value>>, tokens: bool) -> Vec<Mistake> {
     let mut written = Vec::new();
     let mut unreadable = Vec::new();
-    for (at, entry) in entries.iter().enumerate() {
+    for (at, entry) in entries.into_iter().enumerate() {
         match serde_json::from_value::<Written>(Value::Object(entry.clone())) {
             Ok(entry) => written.push(entry),
             Err(_) => unreadable.extend(unreadable_fields(at, entry)),
@@ -393,7 +393,8 @@ mod tests {
             ),
             entry(json!({"name": "a", "defaultCacheDuration": "s3cret"})),
         ];
-        let told: Vec<String> = check(&entries, true).iter().map(Mistake::to_string).collect();
+        let mut told: Vec<String> = check(&entries, true).iter().map(Mistake::to_string).collect();
+        told.sort();
         let shape = "has not the shape that CredentialProviderConfig v1 gives it";
         let mut want = vec![
             "providers[0].arg: is an unknown field".to_owned(),
@@ -402,14 +403,7 @@ mod tests {
             format!("providers[1].defaultCacheDuration: {shape}"),
         ];
         want.sort();
-        assert_eq!(
-            {
-                let mut told = told;
-                told.sort();
-                told
-            },
-            want
-        );
+        assert_eq!(told, want);
         assert_eq!(check(&[], true), []);
     }
 

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::images::keyring::Credential;
 use crate::resources::cgroups::{CgroupName, CgroupValues};
 use crate::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
+use crate::runtime::containers::Containers;
 use crate::runtime::effect::ImageInfo;
-use crate::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved};
+use crate::runtime::observed::{ListedPod, SandboxObserved};
 use crate::runtime::{ContainerId, PodKey, PodUid, SandboxId};
 use crate::stats::RuntimeUsage;
 use crate::stats::disk::Layer;
@@ -171,8 +172,8 @@ pub trait Cgroups: Send + Sync + 'static {
 pub struct PodObservation {
     /// Newest attempt first.
     pub sandboxes: Vec<SandboxObserved>,
-    /// Newest attempt first within a name.
-    pub containers: Vec<ContainerObserved>,
+    /// By name, the newest first within a name.
+    pub containers: Containers,
     /// What the pod itself was last given, if anybody remembers; no runtime does.
     pub actuated: Option<crate::allocation::Amounts>,
 }

@@ -60,12 +60,7 @@ impl CriClient {
         sandboxes.extend(of_sandboxes.known);
         containers.extend(of_containers.known);
         sandboxes.sort_by(|a, b| (b.attempt, b.created, &b.id).cmp(&(a.attempt, a.created, &a.id)));
-        containers.sort_by(|a, b| {
-            a.name
-                .cmp(&b.name)
-                .then_with(|| (b.attempt, b.created, &b.id).cmp(&(a.attempt, a.created, &a.id)))
-        });
-        Ok((key, PodObservation { sandboxes, containers, actuated: None }))
+        Ok((key, PodObservation { sandboxes, containers: containers.into(), actuated: None }))
     }
 
     pub(crate) async fn list_sandboxes(

@@ -449,7 +449,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             pod: found.unwrap_or_else(|| key.clone()),
             as_of,
             sandboxes: observation.sandboxes,
-            containers: observation.containers.into(),
+            containers: observation.containers,
             actuated: observation.actuated,
         };
         // It answers PLEG's own questions as well.

@@ -76,7 +76,7 @@ impl<R: Runtime> Observer<R> {
         }
         let (dirs, of) = (self.dirs.clone(), uid.clone());
         let read = move || {
-            for container in &mut observation.containers {
+            for container in observation.containers.iter_mut() {
                 if let Some(places) = last_words::places(container) {
                     let words = words(&dirs, &of, container, places);
                     container.message = last_words::joined(&container.message, &words);

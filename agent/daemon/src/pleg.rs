@@ -105,7 +105,7 @@ impl<R: Runtime> PlegShell<R> {
                     pod: key.unwrap_or_else(|| PodKey { namespace: "".into(), name: "".into(), uid }),
                     as_of,
                     sandboxes: observation.sandboxes,
-                    containers: observation.containers.into(),
+                    containers: observation.containers,
                     actuated: observation.actuated,
                 })),
                 Err(error) => {

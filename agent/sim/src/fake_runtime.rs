@@ -296,7 +296,7 @@ impl FakeRuntime {
             pod: found.unwrap_or_else(|| key.clone()),
             as_of,
             sandboxes: o.sandboxes,
-            containers: o.containers.into(),
+            containers: o.containers,
             actuated: o.actuated,
         }
     }

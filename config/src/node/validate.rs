@@ -233,9 +233,9 @@ impl Rules<'_> {
     }
 
     fn credential_providers(&mut self, config: &NodeConfig, kubelet: &KubeletConfiguration) {
-        let entries: Vec<_> = config.registries.credential_providers.iter().map(|p| p.0.clone()).collect();
+        let entries = config.registries.credential_providers.iter().map(|p| &p.0);
         let tokens = FeatureGates::of(kubelet).enabled(credential_provider::TOKEN_GATE);
-        for mistake in credential_provider::check(&entries, tokens) {
+        for mistake in credential_provider::check(entries, tokens) {
             let at = format!("registries.credentialProviders{}", mistake.path);
             self.broken(&at, None, &mistake.reason);
         }

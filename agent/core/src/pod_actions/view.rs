@@ -39,18 +39,9 @@ impl Slot {
     /// The slot of a container name; a name the pod does not have reads as a regular one past the end.
     #[must_use]
     pub fn of(p: &Pod, name: &str) -> Slot {
-        let slot = |kind, index| Slot { kind, index, name: name.to_owned() };
-        let init = pod::init_containers(p).iter().position(|c| c.name == name);
-        let regular = || pod::containers(p).iter().position(|c| c.name == name);
-        let ephemeral = || pod::ephemeral_containers(p).iter().position(|c| c.name == name);
-        if let Some(index) = init {
-            let sidecar = pod::init_containers(p).get(index).is_some_and(pod::is_sidecar);
-            return slot(if sidecar { SlotKind::Sidecar } else { SlotKind::Init }, index);
-        }
-        regular()
-            .map(|index| slot(SlotKind::Regular, index))
-            .or_else(|| ephemeral().map(|index| slot(SlotKind::Ephemeral, index)))
-            .unwrap_or_else(|| slot(SlotKind::Regular, usize::MAX))
+        let (kind, index, _) =
+            places(p).find(|(.., n)| *n == name).unwrap_or((SlotKind::Regular, usize::MAX, name));
+        Slot { kind, index, name: name.to_owned() }
     }
 
     /// How `container_spec` names it.
@@ -79,22 +70,20 @@ impl Slot {
 /// Every container of the pod, each list in order: init containers, regular ones, ephemeral ones.
 #[must_use]
 pub fn slots(p: &Pod) -> Vec<Slot> {
-    let init = pod::init_containers(p).iter().enumerate().map(|(index, c)| Slot {
-        kind: if pod::is_sidecar(c) { SlotKind::Sidecar } else { SlotKind::Init },
-        index,
-        name: c.name.clone(),
+    places(p).map(|(kind, index, name)| Slot { kind, index, name: name.to_owned() }).collect()
+}
+
+/// What [`slots`] are made from: kind, position in its list, name.
+fn places(p: &Pod) -> impl Iterator<Item = (SlotKind, usize, &str)> {
+    let init = pod::init_containers(p).iter().enumerate().map(|(index, c)| {
+        let kind = if pod::is_sidecar(c) { SlotKind::Sidecar } else { SlotKind::Init };
+        (kind, index, c.name.as_str())
     });
-    let regular = pod::containers(p).iter().enumerate().map(|(index, c)| Slot {
-        kind: SlotKind::Regular,
-        index,
-        name: c.name.clone(),
-    });
-    let ephemeral = pod::ephemeral_containers(p).iter().enumerate().map(|(index, c)| Slot {
-        kind: SlotKind::Ephemeral,
-        index,
-        name: c.name.clone(),
-    });
-    init.chain(regular).chain(ephemeral).collect()
+    let regular = pod::containers(p).iter().enumerate();
+    let regular = regular.map(|(index, c)| (SlotKind::Regular, index, c.name.as_str()));
+    let ephemeral = pod::ephemeral_containers(p).iter().enumerate();
+    let ephemeral = ephemeral.map(|(index, c)| (SlotKind::Ephemeral, index, c.name.as_str()));
+    init.chain(regular).chain(ephemeral)
 }
 
 /// True while the first process may run.

@@ -64,6 +64,15 @@ impl<'a> IntoIterator for &'a Containers {
     }
 }
 
+impl IntoIterator for Containers {
+    type Item = ContainerObserved;
+    type IntoIter = std::vec::IntoIter<ContainerObserved>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
 impl Deref for Containers {
     type Target = [ContainerObserved];
 

@@ -74,7 +74,7 @@ impl Runtime for Slow {
         no("list")
     }
     async fn inspect(&self, _: &PodUid) -> Answered<(Option<PodKey>, PodObservation)> {
-        let containers = self.containers.lock().unwrap().clone();
+        let containers = self.containers.lock().unwrap().clone().into();
         Ok((None, PodObservation { containers, ..PodObservation::default() }))
     }
     async fn run_sandbox(&self, _: &SandboxConfig) -> Answered<SandboxId> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::drivers::{Runtime, Statistics as RuntimeStatistics, Streaming};
+use agent_core::runtime::containers::Containers;
 use agent_core::runtime::observed::{ContainerObserved, ContainerState, SandboxState};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::stats::Shown;
@@ -255,7 +256,7 @@ impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
 }
 
 /// The running instance of a container.
-pub(super) fn running(containers: Vec<ContainerObserved>, name: &str) -> Result<ContainerObserved, String> {
+pub(super) fn running(containers: Containers, name: &str) -> Result<ContainerObserved, String> {
     let is = |c: &ContainerObserved| c.name == name && c.state == ContainerState::Running;
     containers.into_iter().find(is).ok_or_else(|| format!("container not found ({name:?})"))
 }

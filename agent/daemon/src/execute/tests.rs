@@ -393,6 +393,6 @@ async fn who_was_killed_by_the_kernel_is_told_also_if_the_runtime_missed_it() {
     let observer = rig.executor.observer();
     observer.kills().add("of-the-kernel".into());
     let (_, seen) = observer.inspect(&"u-1".into()).await.unwrap();
-    let reasons: Vec<_> = seen.containers.iter().map(|c| c.reason.as_str()).collect();
-    assert_eq!(reasons, ["OOMKilled", "Error"]);
+    let reasons: Vec<_> = seen.containers.iter().map(|c| (c.name.as_str(), c.reason.as_str())).collect();
+    assert_eq!(reasons, [("of-somebody", "Error"), ("of-the-kernel", "OOMKilled")]);
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::view::{Slot, SlotKind, newest, newest_in, next_attempt, slots};
+use super::view::{Slot, SlotKind, Slots, newest, newest_in, next_attempt, slots};
 use super::{Inputs, Kill, PodActions, SandboxPlan, Start, Waiting};
 use super::{ephemeral, reset, rules};
 use crate::probe::Kind;
@@ -128,9 +128,10 @@ fn stop_all(inputs: &Inputs<'_>, actions: &mut PodActions) {
 
 /// Live instances that are not the newest, live in another sandbox, or have no specification any more.
 fn stop_strays(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {
+    let slots = Slots::of(inputs.pod);
     for c in inputs.snapshot.containers.iter().filter(|c| super::is_live(c.state)) {
         let is_newest = newest(inputs.snapshot, &c.name).is_some_and(|n| n.id == c.id);
-        let slot = Slot::of(inputs.pod, &c.name);
+        let slot = slots.get(&c.name);
         if !is_newest || c.sandbox != *home || slot.spec(inputs.pod).is_none() {
             let message = format!("Stopping container {}", c.name);
             actions.kill.push(Kill { slot, id: c.id.clone(), message, replace: false, grace_s: None });
@@ -288,11 +289,12 @@ pub(super) fn adopt_created(
 
 /// Any other instance of the same container that is live, or could still be started by a late call.
 fn live_elsewhere(inputs: &Inputs<'_>, slot: &Slot, newest: &ContainerObserved) -> bool {
-    inputs.snapshot.containers.iter().any(|o| {
-        o.name == slot.name
-            && o.id != newest.id
-            && (super::is_live(o.state) || o.state == ContainerState::Created)
-    })
+    inputs
+        .snapshot
+        .containers
+        .of(&slot.name)
+        .iter()
+        .any(|o| o.id != newest.id && (super::is_live(o.state) || o.state == ContainerState::Created))
 }
 
 pub(super) fn start_fresh(inputs: &Inputs<'_>, slot: &Slot, actions: &mut PodActions) {
@@ -326,7 +328,7 @@ pub(super) fn waiting(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved) -
 
 fn restart_later_or_now(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved, actions: &mut PodActions) {
     if live_elsewhere(inputs, slot, c) {
-        for o in inputs.snapshot.containers.iter().filter(|o| o.name == slot.name && o.id != c.id) {
+        for o in inputs.snapshot.containers.of(&slot.name).iter().filter(|o| o.id != c.id) {
             if o.state == ContainerState::Created {
                 actions.remove.push((o.name.clone(), o.id.clone()));
             }

@@ -12,6 +12,7 @@ use super::view::{SlotKind, is_live, newest, slots};
 use super::{Inputs, PodActions};
 use crate::runtime::observed::{ContainerState, PodSnapshot};
 use crate::runtime::{ContainerId, SandboxId};
+use crate::status::named;
 use crate::types::pod;
 
 /// Appends what the pod's ephemeral containers need in the sandbox `home`.
@@ -34,7 +35,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActio
 #[must_use]
 pub fn has_run(p: &Pod, name: &str) -> bool {
     let shown = p.status.as_ref().and_then(|s| s.ephemeral_container_statuses.as_ref());
-    let of = shown.and_then(|all| all.iter().find(|c| c.name == name));
+    let of = shown.and_then(|all| named(all, name));
     let ran = |state: Option<&ApiState>| state.is_some_and(|s| s.running.is_some() || s.terminated.is_some());
     of.is_some_and(|c| ran(c.state.as_ref()) || ran(c.last_state.as_ref()))
 }
@@ -48,7 +49,7 @@ pub fn target(p: &Pod, name: &str, snapshot: &PodSnapshot) -> Result<Option<Cont
     let Some(target) = of.and_then(|c| c.target_container_name.as_deref()).filter(|t| !t.is_empty()) else {
         return Ok(None);
     };
-    let all = snapshot.containers.iter().filter(|c| c.name == target);
+    let all = snapshot.containers.of(target).iter();
     // Of two instances the live one: a dead one has no namespace to enter.
     let best = all.max_by_key(|c| (is_live(c.state), c.attempt, c.created));
     best.map(|c| Some(c.id.clone())).ok_or_else(|| format!("unable to find target container {target}"))

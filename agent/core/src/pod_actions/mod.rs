@@ -32,7 +32,7 @@ use crate::types::pod;
 pub use containers::{Ended, back_off_key, ended, is_replaced, restarts};
 pub use ephemeral::{has_run, target};
 pub use rules::{may_restart_all, restarts_all};
-pub use view::{Slot, SlotKind, is_live, newest, newest_in, next_attempt, slots};
+pub use view::{Slot, SlotKind, Slots, is_live, newest, newest_in, next_attempt, slots};
 
 /// What a plan is computed from.
 #[derive(Clone, Copy)]
@@ -211,8 +211,9 @@ fn has_own_policy(p: &Pod) -> bool {
 /// Everything must be down before a sandbox goes: live ones stopped, never-started ones removed (a late
 /// start of one of them would make a second live instance).
 fn clear_out(inputs: &Inputs<'_>, actions: &mut PodActions) {
+    let slots = Slots::of(inputs.pod);
     for c in inputs.snapshot.containers.iter().filter(|c| is_live(c.state)) {
-        let slot = Slot::of(inputs.pod, &c.name);
+        let slot = slots.get(&c.name);
         let message = format!("Stopping container {}", c.name);
         actions.kill.push(Kill { slot, id: c.id.clone(), message, replace: false, grace_s: None });
     }
@@ -227,27 +228,29 @@ fn clear_out(inputs: &Inputs<'_>, actions: &mut PodActions) {
 /// logs, its exit code and the restart count. An instance that never ran supersedes nothing: it may be removed
 /// itself, and the count would begin anew.
 #[must_use]
-pub fn superseded(snapshot: &PodSnapshot) -> Vec<ContainerId> {
-    let dead = |c: &&ContainerObserved| !is_live(c.state);
-    let newer = |c: &ContainerObserved, o: &ContainerObserved| {
-        o.name == c.name && (o.attempt, o.created) > (c.attempt, c.created)
-    };
-    let all = || snapshot.containers.iter().filter(dead);
-    let superseded = |c: &&ContainerObserved| all().any(|o| o.started.is_some() && newer(c, o));
-    all().filter(superseded).map(|c| c.id.clone()).collect()
+pub fn superseded(snapshot: &PodSnapshot) -> Vec<&ContainerObserved> {
+    let age = |c: &ContainerObserved| (c.attempt, c.created);
+    let mut superseded = Vec::new();
+    for instances in snapshot.containers.chunk_by(|a, b| a.name == b.name) {
+        let dead = || instances.iter().filter(|c| !is_live(c.state));
+        // The newest comes first.
+        if let Some(newest) = dead().find(|c| c.started.is_some()) {
+            superseded.extend(dead().filter(|c| age(c) < age(newest)));
+        }
+    }
+    superseded
 }
 
 /// Retention: superseded instances go unless they are just being dealt with; a sandbox stays while it is the
 /// newest or has containers.
 fn retire(inputs: &Inputs<'_>, actions: &mut PodActions) {
     let snapshot = inputs.snapshot;
-    for id in superseded(snapshot) {
-        let planned = actions.start.iter().any(|s| s.created.as_ref() == Some(&id))
-            || actions.remove.iter().any(|(_, known)| *known == id);
-        if let Some(c) = snapshot.containers.iter().find(|c| c.id == id && !planned) {
-            actions.remove.push((c.name.clone(), id));
-        }
-    }
+    let removed = actions.remove.iter().map(|(_, id)| id);
+    let planned: BTreeSet<&ContainerId> =
+        actions.start.iter().filter_map(|s| s.created.as_ref()).chain(removed).collect();
+    let superseded = superseded(snapshot).into_iter().filter(|c| !planned.contains(&c.id));
+    let removes: Vec<_> = superseded.map(|c| (c.name.clone(), c.id.clone())).collect();
+    actions.remove.extend(removes);
     let Some(newest) = newest_sandbox(snapshot) else { return };
     for s in &snapshot.sandboxes {
         let used = snapshot.containers.iter().any(|c| c.sandbox == s.id);

@@ -21,7 +21,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
     let (init, regular): (Vec<&Slot>, Vec<&Slot>) = all.iter().partition(|s| s.kind != SlotKind::Regular);
     let mut left = false;
     for slot in regular.into_iter().chain(init) {
-        for c in inputs.snapshot.containers.iter().filter(|c| c.name == slot.name) {
+        for c in inputs.snapshot.containers.of(&slot.name) {
             if asked.iter().any(|source| source.id == c.id) {
                 continue;
             }

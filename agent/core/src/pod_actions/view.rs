@@ -3,6 +3,7 @@
 //! In: pod and snapshot. Out: borrowed instances. Newest is the highest attempt, then the latest creation.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -64,6 +65,30 @@ impl Slot {
         };
         let here = list.get(self.index).filter(|c| c.name == self.name).map(Cow::Borrowed);
         here.or_else(|| self.container_ref().find(p))
+    }
+}
+
+/// The slots of a pod by name, for those who ask for many of them.
+#[derive(Clone, Debug)]
+pub struct Slots<'a>(BTreeMap<&'a str, (SlotKind, usize)>);
+
+impl<'a> Slots<'a> {
+    /// Those of the pod.
+    #[must_use]
+    pub fn of(p: &'a Pod) -> Slots<'a> {
+        let mut all = BTreeMap::new();
+        for (kind, index, name) in places(p) {
+            // Of two with one name the first, as everywhere.
+            all.entry(name).or_insert((kind, index));
+        }
+        Slots(all)
+    }
+
+    /// The slot of a container name, as [`Slot::of`] has it.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Slot {
+        let (kind, index) = self.0.get(name).copied().unwrap_or((SlotKind::Regular, usize::MAX));
+        Slot { kind, index, name: name.to_owned() }
     }
 }
 

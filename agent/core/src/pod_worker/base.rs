@@ -205,10 +205,9 @@ impl Base {
                 None => snapshot,
             };
             let begun =
-                |c: &&ContainerObserved| matches!(c.state, ContainerState::Running | ContainerState::Exited);
-            for c in snapshot.containers.iter().filter(begun) {
-                self.ledger.started(&c.id, snapshot.as_of);
-            }
+                |c: &ContainerObserved| matches!(c.state, ContainerState::Running | ContainerState::Exited);
+            let of = |id: &ContainerId| snapshot.containers.iter().find(|c| c.id == *id);
+            self.ledger.started(snapshot.as_of, |id| of(id).is_some_and(begun));
             self.snapshot = Some(snapshot);
             (self.look_failed, self.sandbox_unseen) = (false, false);
         }

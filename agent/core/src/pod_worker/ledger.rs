@@ -6,7 +6,7 @@
 //! still create the thing has passed its deadline (zombie fence), those of earlier incarnations included. A start
 //! whose answer was lost is over before that once its container is seen to have been started: it starts nothing twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::lifecycle_hooks::Hook;
@@ -140,6 +140,8 @@ struct Retry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ledger {
     flights: BTreeMap<EffectId, Flight>,
+    /// Their targets: a pod of many containers may have as many flights, and each pass asks about each container.
+    busy: BTreeSet<Target>,
     settled: BTreeMap<Target, Settled>,
     retries: BTreeMap<Target, Retry>,
     fence: Mono,
@@ -159,7 +161,8 @@ impl Ledger {
     pub(super) fn open(&mut self, flight: Flight) -> EffectId {
         let id = EffectId(self.next_id);
         self.next_id += 1;
-        debug_assert!(!self.busy(&flight.target), "one effect in flight per target: {flight:?}");
+        let is_first = self.busy.insert(flight.target.clone());
+        debug_assert!(is_first, "one effect in flight per target: {flight:?}");
         self.flights.insert(id, flight);
         id
     }
@@ -167,6 +170,7 @@ impl Ledger {
     /// Ends a flight; `None` if the id is not in flight (an answer to an earlier incarnation, or a second one).
     pub(super) fn close(&mut self, id: EffectId, completed_at: Mono, unknown: bool) -> Option<Flight> {
         let flight = self.flights.remove(&id)?;
+        self.busy.remove(&flight.target);
         if flight.purpose.mutates() {
             let s = self.settled.entry(flight.target.clone()).or_default();
             s.known_after = s.known_after.max(completed_at);
@@ -193,12 +197,16 @@ impl Ledger {
     pub(super) fn abandon_pulls(&mut self) -> Vec<EffectId> {
         let pulls = self.flights.iter().filter(|(_, f)| f.purpose == Purpose::PullImage);
         let ids: Vec<EffectId> = pulls.map(|(id, _)| *id).collect();
-        self.flights.retain(|id, _| !ids.contains(id));
+        for id in &ids {
+            if let Some(pull) = self.flights.remove(id) {
+                self.busy.remove(&pull.target);
+            }
+        }
         ids
     }
 
     pub(super) fn busy(&self, target: &Target) -> bool {
-        self.flights.values().any(|f| f.target == *target)
+        self.busy.contains(target)
     }
 
     /// Some container effect is in flight.
@@ -226,11 +234,11 @@ impl Ledger {
         self.flights.len()
     }
 
-    /// A snapshot stamped `as_of` shows a container that was started, whether it runs or has ended: a start of it that
-    /// nobody heard of again will not begin any more.
-    pub(super) fn started(&mut self, id: &ContainerId, as_of: Mono) {
+    /// A snapshot stamped `as_of` shows which containers were started, whether they run or have ended: a start of such a one
+    /// that nobody heard of again will not begin any more.
+    pub(super) fn started(&mut self, as_of: Mono, was_started: impl Fn(&ContainerId) -> bool) {
         for s in self.settled.values_mut() {
-            if as_of > s.known_after && s.starting.as_ref().is_some_and(|(starting, _)| starting == id) {
+            if as_of > s.known_after && s.starting.as_ref().is_some_and(|(id, _)| was_started(id)) {
                 s.starting = None;
             }
         }

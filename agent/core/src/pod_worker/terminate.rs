@@ -5,6 +5,7 @@
 //! grace only shrinks; the final status goes out only when nothing can be running any more.
 //! Upstream: SyncTerminatingPod, SyncTerminatedPod, killContainersWithSyncResult (contract 6.3, 7.11).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -20,7 +21,8 @@ use super::volumes;
 use crate::lifecycle_hooks::with_pre_stop;
 use crate::logs::retention::RemovedLog;
 use crate::machine::Outbox;
-use crate::pod_actions::{self, Slot, SlotKind};
+use crate::pod_actions::{self, SlotKind, Slots};
+use crate::runtime::ContainerId;
 use crate::runtime::effect::Effect;
 use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
 use crate::status::Phase;
@@ -134,16 +136,18 @@ fn stop_stage(
     now: Now,
     out: &mut Outbox<PodAction>,
 ) {
-    let slot_of = |c: &ContainerObserved| t.pod.as_deref().map(|p| Slot::of(p, &c.name));
+    let p = t.pod.clone();
+    let slots = p.as_deref().map(Slots::of);
+    let slot_of = |c: &ContainerObserved| slots.as_ref().map(|all| all.get(&c.name));
     let is_sidecar = |c: &ContainerObserved| slot_of(c).is_some_and(|s| s.kind == SlotKind::Sidecar);
     let live = || snapshot.containers.iter().filter(|c| pod_actions::is_live(c.state));
     let mut stage: Vec<&ContainerObserved> = live().filter(|c| !is_sidecar(c)).collect();
     if stage.is_empty() {
         stage.extend(live().max_by_key(|c| slot_of(c).map(|s| s.index)));
     }
-    let p = t.pod.clone();
+    let stage: BTreeSet<&ContainerId> = stage.into_iter().map(|c| &c.id).collect();
     for c in live() {
-        let its_turn = stage.iter().any(|other| other.id == c.id);
+        let its_turn = stage.contains(&c.id);
         // Hooks run at once, also those of sidecars, whose stops wait for their turn.
         if !its_turn && with_pre_stop(p.as_deref(), c).is_none() {
             continue;
@@ -219,10 +223,8 @@ pub(super) fn clean_up(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<
     let all_gone = volumes::torn_down(b, t.pod.as_deref(), now, out) && cgroups::removed(b, now, out);
     match t.cleanup {
         Cleanup::Kept => {
-            for id in pod_actions::superseded(&snapshot) {
-                if let Some(c) = snapshot.containers.iter().find(|c| c.id == id) {
-                    remove(b, c, Logs::Superseded, now, out);
-                }
+            for c in pod_actions::superseded(&snapshot) {
+                remove(b, c, Logs::Superseded, now, out);
             }
             false
         }

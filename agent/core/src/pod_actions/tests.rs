@@ -1,6 +1,7 @@
 //! Contract 7.1 as a table: what is there, and what of it must follow.
 
 mod ephemeral;
+mod many;
 mod reset;
 
 use std::collections::BTreeMap;

@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::CSIDriver;
-use kube::api::{Patch, PatchParams};
 use orlop_proto::csi::v1::volume_capability::AccessType;
 use serde_json::{Value, json};
 
 use super::join_claims::{create, pod};
 use super::join_csi::{await_drivers, await_event, says};
-use super::join_csi_claims::{attach, await_attachment, await_in_use};
+use super::join_csi_claims::{attach, await_attachment, await_grown, await_in_use, is_to_grow, touch};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_block::{DEVICE_BYTES, Devices};
 use crate::cluster::csi_driver::{CsiDriver, Says};
@@ -29,7 +28,7 @@ const HERE: Place = Place { level: Level::L4n, group: GROUP };
 pub const CASES: &[Case] = &[HERE.case(
     "volumes/csi-block",
     30,
-    "a driver's block device, and the node's, are containers' devices, held for them over kills of the agent, read only where the claim says so, larger when the claim grew, and given back",
+    "a driver's block device, and the node's, are containers' devices, held for them over kills of the agent, read only where the claim says so, larger when the claim grew although the agent died in the middle, and given back",
     block,
 )];
 
@@ -39,7 +38,8 @@ const UNIQUE: &str = "kubernetes.io/csi/block.e2e.example^disk-1";
 const DEVICES: &str = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices";
 const LOCAL: &str = "/var/lib/kubelet/plugins/kubernetes.io/local-volume/volumeDevices";
 
-fn put(joined: &Joined, name: &str, source: &Value) -> Result<()> {
+/// Makes a volume that is a device, and its claim `name`.
+pub(super) fn put(joined: &Joined, name: &str, source: &Value) -> Result<()> {
     let mut spec = json!({"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
         "volumeMode": "Block", "persistentVolumeReclaimPolicy": "Retain",
         "claimRef": {"namespace": "default", "name": name}});
@@ -92,7 +92,7 @@ fn words(joined: &Joined, name: &str) -> Result<String> {
 }
 
 /// Loop devices of this machine that lie over a path of the node.
-fn held(path: &str) -> Result<Vec<PathBuf>> {
+pub(super) fn held(path: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/class/block")? {
         let entry = entry?;
@@ -136,27 +136,28 @@ fn names(path: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-fn grows(joined: &Joined, driver: &CsiDriver) -> Result<()> {
-    let client = joined.cluster.client();
-    let larger = json!({"spec": {"capacity": {"storage": "2Mi"}}});
-    client.merge::<PersistentVolume>(&client.all(), "pv-block", &larger)?;
-    let waits = json!({"status": {"allocatedResources": {"storage": "2Mi"},
-        "allocatedResourceStatuses": {"storage": "NodeResizePending"}}});
-    let api = client.of::<PersistentVolumeClaim>("default");
-    let patched = client.block_on(api.patch_status("block", &PatchParams::default(), &Patch::Merge(&waits)));
-    patched.context("say that the node is to make the volume larger")?;
-    let touch = json!({"metadata": {"annotations": {"e2e.example/touched": "1"}}});
-    client.merge::<Pod>(&client.of("default"), "block-one", &touch)?;
-    client.wait::<PersistentVolumeClaim, _>(&api, 30, "the claim to be larger", |all| {
-        (all.get("block")?.status.clone()?.capacity?.get("storage")?.0 == "2Mi").then_some(())
-    })?;
+/// An agent dies when the driver has made the device larger and has not said so: the next one asks again, and says so.
+fn grows(joined: &mut Joined, driver: &CsiDriver, alone: &Says, hangs: &Path) -> Result<()> {
+    fs::create_dir_all(hangs).and_then(|()| fs::write(hangs.join("expand"), "")).context("have it hang")?;
+    driver.say(Says { hangs_in: Some(hangs.to_owned()), ..alone.clone() });
+    is_to_grow(&joined.cluster, "block", "2Mi")?;
+    touch(&joined.cluster, "block-one", "1")?;
+    driver.await_staged(30, |all| all.grown.len() == 1)?;
+    joined.nodes[0].kill_agent()?;
+    driver.say(alone.clone());
+    start(joined)?;
+    await_grown(&joined.cluster, "block", "2Mi", 30)?;
     let grown = driver.staged().grown;
+    let bytes = grown.iter().filter_map(|g| g.capacity_range.map(|r| r.required_bytes)).collect::<Vec<_>>();
+    ensure!(bytes == [2 << 20; 2], "made larger: {bytes:?}");
     let at = grown.iter().map(|g| g.volume_path.as_str()).collect::<Vec<_>>();
-    ensure!(at.len() == 1 && at[0].starts_with(&format!("{DEVICES}/publish/pv-block/")), "grown at {at:?}");
+    let published = format!("{DEVICES}/publish/pv-block/");
+    ensure!(at.iter().all(|path| path.starts_with(&published)), "grown at {at:?}");
     Ok(())
 }
 
 fn block(cx: &mut CaseContext<'_>) -> Result<()> {
+    let hangs = cx.artefacts.join("hangs");
     let joined = Joined::shared(cx)?;
     let client = joined.cluster.client();
     let handle = client.handle().clone();
@@ -210,7 +211,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     delete_pod(joined, "block-two")?;
     ensure!(driver.published().len() == 1, "published at {:?}", driver.published().keys());
 
-    grows(joined, &driver)?;
+    grows(joined, &driver, &alone, &hangs)?;
     create(&joined.cluster, {
         let size = "wc -c < /dev/d > /dev/termination-log";
         let mut pod = with_device("block-size", size, "block", true);

@@ -21,7 +21,7 @@ pub const CASES: &[Case] = &[Case {
     name: "volumes/nfs",
     level: Level::L4v,
     expected_s: 420,
-    about: "a VM mounts a real NFS server's directory for a pod and a claim; one that is away is told, one that falls silent is let go of",
+    about: "a VM mounts a real NFS server's directory for a pod and a claim; another agent lets go of a pod's that went meanwhile, and of no other; one that is away is told, one that falls silent is let go of",
     group: None,
     run: nfs,
 }];
@@ -102,6 +102,41 @@ fn mounts(vm: &mut VmNode) -> Result<Vec<String>> {
         .collect())
 }
 
+/// Each pod's containers, and how often they were started again.
+fn instances(cluster: &Cluster, names: &[&str]) -> Result<Vec<(String, i32)>> {
+    let client = cluster.client();
+    let mut all = Vec::new();
+    for name in names {
+        let pod =
+            client.get::<Pod>(&client.of("default"), name)?.with_context(|| format!("no pod {name}"))?;
+        let statuses = pod.status.and_then(|s| s.container_statuses).unwrap_or_default();
+        all.extend(statuses.into_iter().map(|c| (c.container_id.unwrap_or_default(), c.restart_count)));
+    }
+    Ok(all)
+}
+
+/// A pod is deleted of which the agent never hears before it is killed: the next one lets go of that pod's mount and leaves
+/// the others' as they are.
+fn under_another_agent(cluster: &Cluster, vm: &mut VmNode, claim: Value) -> Result<()> {
+    create(cluster, pod("leaves", STAYS, claim))?;
+    let uid = await_pod_ready(cluster, "leaves", 60)?.metadata.uid.context("no UID")?;
+    let stay = ["own", "stays"];
+    let (before, containers) = (mounts(vm)?, instances(cluster, &stay)?);
+    let shell = vm.vm()?.shell()?;
+    shell.must("systemctl kill -s STOP kubelet")?;
+    let client = cluster.client();
+    client.delete::<Pod>(&client.of("default"), "leaves", None)?;
+    shell.must("systemctl kill -s KILL kubelet")?;
+    await_pod_gone(cluster, "leaves", 120)?;
+    let (of_it, others): (Vec<_>, Vec<_>) = before.into_iter().partition(|mount| mount.contains(&uid));
+    let after = mounts(vm)?;
+    ensure!(of_it.len() == 1, "the pod had mounted {of_it:?}");
+    ensure!(after == others, "{others:?} were to stay, and mounted is {after:?}");
+    let now = instances(cluster, &stay)?;
+    ensure!(now == containers, "{containers:?} became {now:?}");
+    Ok(())
+}
+
 fn nfs(cx: &mut CaseContext<'_>) -> Result<()> {
     // Dropped in the reverse order.
     let Fixture { mut cluster, server, mut vm } = boot(cx)?;
@@ -131,13 +166,15 @@ fn nfs(cx: &mut CaseContext<'_>) -> Result<()> {
         last_words(all.get("reader")?, "c")
     })?;
     ensure!(seen == "from the server\nwritten\nread only\n", "it read {seen:?}");
-    create(&cluster, pod("stays", STAYS, claim))?;
+    create(&cluster, pod("stays", STAYS, claim.clone()))?;
     await_pod_ready(&cluster, "stays", 60)?;
     let found = mounts(&mut vm)?;
     let has = |name: &str, option: &str| {
         found.iter().any(|m| m.contains(&format!("kubernetes.io~nfs/{name} ")) && m.contains(option))
     };
     ensure!(has("v", "vers=4.2") && has("pv-shared", "vers=4.1"), "mounted is {found:?}");
+
+    under_another_agent(&cluster, &mut vm, claim)?;
 
     // A server that is not there holds nobody but its pod, which says why.
     create(&cluster, pod("away", STAYS, of_server(NOBODY)))?;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,8 +13,10 @@ use serde_json::{Value, json};
 
 use super::join_claims::{create, put_claim, put_volume};
 use super::join_csi::{await_drivers, says};
+use super::join_csi_block::{held, put};
 use super::join_volumes::mounts;
 use crate::case::{Case, CaseContext, Level, Place};
+use crate::cluster::csi_block::Devices;
 use crate::cluster::csi_driver::{CsiDriver, Says};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
 use crate::cluster::join::{Way, start_kubelet};
@@ -34,6 +37,18 @@ pub const CASES: &[Case] = &[HERE.case(
 
 const NAME: &str = "stepwise";
 const DRIVER: &str = "stepwise.e2e.example";
+/// Claims of block devices, of the driver and of the node.
+const DEVICE: &str = "stepwise-device";
+const LOCAL: &str = "stepwise-local";
+/// Where the node has the device of its own.
+const DISKS: &str = "/var/lib/e2e-step-disks";
+/// Where a pod's devices are kept, below `plugins/kubernetes.io`.
+const KEPT: [&str; 4] = [
+    "csi/volumeDevices/staging",
+    "csi/volumeDevices/publish",
+    "csi/volumeDevices/pv-stepwise-device",
+    "local-volume/volumeDevices/pv-stepwise-local",
+];
 /// Instead of every so many-th step, all of them.
 const ALL: &str = "ORLOP_E2E_ALL_STEPS";
 /// How far apart steps are, unless all are asked for.
@@ -46,7 +61,7 @@ const LOOK: Duration = Duration::from_millis(100);
 fn the_pod() -> Value {
     let files = "[ \"$(cat /c/a/b)\" = one ] && [ \"$(cat /s/k)\" = two ] && [ \"$(cat /p/name)\" = stepwise ] && \
                  grep -q . /p/token && [ -d /e ] && grep -q ' /m tmpfs ' /proc/mounts && [ -e /h ] && \
-                 [ \"$(cat /part)\" = one ] && grep -q . /d/f";
+                 [ \"$(cat /part)\" = one ] && grep -q . /d/f && [ -b /dev/csi ] && [ -b /dev/local ]";
     let mut pod = api_pod(NAME, "first", STAYS, 1);
     pod["spec"]["nodeName"] = json!("first");
     pod["spec"]["volumes"] = json!([
@@ -59,6 +74,8 @@ fn the_pod() -> Value {
         {"name": "memory", "emptyDir": {"medium": "Memory"}},
         {"name": "host", "hostPath": {"path": "/var/lib/e2e-steps", "type": "DirectoryOrCreate"}},
         {"name": "claim", "persistentVolumeClaim": {"claimName": NAME}},
+        {"name": "device", "persistentVolumeClaim": {"claimName": DEVICE}},
+        {"name": "local", "persistentVolumeClaim": {"claimName": LOCAL}},
     ]);
     let container = &mut pod["spec"]["containers"][0];
     container["volumeMounts"] = json!([
@@ -67,6 +84,8 @@ fn the_pod() -> Value {
         {"name": "memory", "mountPath": "/m"}, {"name": "host", "mountPath": "/h"},
         {"name": "config", "mountPath": "/part", "subPath": "a/b"}, {"name": "claim", "mountPath": "/d"},
     ]);
+    container["volumeDevices"] =
+        json!([{"name": "device", "devicePath": "/dev/csi"}, {"name": "local", "devicePath": "/dev/local"}]);
     container["readinessProbe"] = json!({"exec": {"command": ["sh", "-c", files]}, "periodSeconds": 1});
     pod
 }
@@ -80,6 +99,9 @@ fn kind(step: &str) -> String {
         match part.find(TOKEN) {
             _ if part.len() == 36 && part.matches('-').count() == 4 => "UID".to_owned(),
             _ if part.starts_with("..2") => "..VERSION".to_owned(),
+            _ if part.strip_prefix("loop").is_some_and(|number| number.parse::<u32>().is_ok()) => {
+                "loopN".to_owned()
+            }
             Some(at) => format!("{}{TOKEN}X", &part[..at]),
             None => part.to_owned(),
         }
@@ -129,9 +151,15 @@ fn ensure_nothing_left(joined: &Joined, driver: &CsiDriver, uid: &str) -> Result
     ensure!(left.is_empty(), "mounts are left: {left:?}");
     let dir = joined.nodes[0].inside(&format!("/var/lib/kubelet/pods/{uid}"));
     let stage = joined.nodes[0].inside(&format!("/var/lib/kubelet/plugins/kubernetes.io/csi/{DRIVER}"));
-    let is_empty = |dir: &std::path::Path| fs::read_dir(dir).map_or(true, |mut all| all.next().is_none());
-    let gone = || (!dir.exists() && is_empty(&stage)).then_some(());
-    joined.nodes[0].wait(30, "the pod's directory and the driver's stage to go", |_| gone())
+    let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut all| all.next().is_none());
+    let kept =
+        |below: &str| joined.nodes[0].inside(&format!("/var/lib/kubelet/plugins/kubernetes.io/{below}"));
+    let gone =
+        || (!dir.exists() && is_empty(&stage) && KEPT.iter().all(|k| is_empty(&kept(k)))).then_some(());
+    joined.nodes[0].wait(30, "the pod's directory, its devices and the driver's stage to go", |_| gone())?;
+    let loops = held(uid)?;
+    ensure!(loops.is_empty(), "devices are held by {loops:?}");
+    Ok(())
 }
 
 /// What was killed before, and how often.
@@ -162,6 +190,21 @@ fn one_life(joined: &mut Joined, driver: &CsiDriver, nth: usize, met: &mut (Met,
     Ok(more)
 }
 
+/// Two claims of block devices, and what is to be kept and to be removed for the node's own.
+fn put_devices(joined: &Joined) -> Result<(Devices, PathBuf)> {
+    put(joined, DEVICE, &json!({"csi": {"driver": DRIVER, "volumeHandle": DEVICE}}))?;
+    let devices = Devices::default();
+    let disks = joined.nodes[0].inside(DISKS);
+    devices.make(&disks, LOCAL)?;
+    let at = disks.join("device");
+    devices.publish(LOCAL, &at)?;
+    let terms = json!([{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["first"]}]}]);
+    let source = json!({"local": {"path": format!("{DISKS}/device")},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}});
+    put(joined, LOCAL, &source)?;
+    Ok((devices, at))
+}
+
 fn killed_steps(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut rng = Rng::new(cx.seed);
     let all = std::env::var_os(ALL).is_some();
@@ -184,6 +227,7 @@ fn killed_steps(cx: &mut CaseContext<'_>) -> Result<()> {
     let mut plain = Says { stages: true, ..says(DRIVER) };
     plain.topology.clear();
     let driver = CsiDriver::start(&handle, &joined.nodes[0].inside("/"), plain)?;
+    let (_devices, disk) = put_devices(joined)?;
 
     let mut met = (Met::new(), Met::new());
     let (mut nth, mut lives) = (1, 0);
@@ -203,8 +247,11 @@ fn killed_steps(cx: &mut CaseContext<'_>) -> Result<()> {
     drop(driver);
     await_drivers(joined, &json!([]))?;
     let client = joined.cluster.client();
-    client.delete::<PersistentVolumeClaim>(&client.of("default"), NAME, None)?;
-    client.delete::<PersistentVolume>(&client.all(), &format!("pv-{NAME}"), None)?;
+    fs::remove_file(&disk).context("remove the node's device")?;
+    for name in [NAME, DEVICE, LOCAL] {
+        client.delete::<PersistentVolumeClaim>(&client.of("default"), name, None)?;
+        client.delete::<PersistentVolume>(&client.all(), &format!("pv-{name}"), None)?;
+    }
     client.delete::<CSIDriver>(&client.all(), DRIVER, None)?;
     client.delete::<ConfigMap>(&client.of("default"), NAME, None)?;
     client.delete::<Secret>(&client.of("default"), NAME, None)?;
@@ -220,6 +267,7 @@ mod tests {
         let of = |path: &str| {
             kind(&format!("mkdir /n/var/lib/kubelet/pods/4e9c1f2a-1b2c-4d5e-8f90-1a2b3c4d5e6f/{path}"))
         };
+        assert_eq!(kind("LOOP_SET_FD /dev/loop12"), "LOOP_SET_FD /dev/loopN");
         for (path, expected) in [
             ("volumes", "mkdir pods/UID/volumes"),
             (

@@ -66,6 +66,9 @@ const CALLS: [(libc::c_long, &str, PathAt); 14] = [
     (libc::SYS_fchownat, "fchownat", at(0)),
 ];
 
+/// Requests of linux/loop.h that change what lies over a device.
+const LOOPS: [(u64, &str); 2] = [(0x4C00, "LOOP_SET_FD"), (0x4C01, "LOOP_CLR_FD")];
+
 /// It is about a pod's volumes or a driver's. Pure.
 fn is_of_volumes(path: &str) -> bool {
     let of_pod = path.split_once("/kubelet/pods/").is_some_and(|(_, rest)| {
@@ -191,6 +194,10 @@ fn step(process: Pid, thread: Pid) -> Result<Option<String>> {
         return Ok(None);
     }
     let number = regs.orig_rax.cast_signed();
+    if number == libc::SYS_ioctl {
+        let Some((_, name)) = LOOPS.iter().find(|(request, _)| *request == regs.rsi) else { return Ok(None) };
+        return Ok(Some(format!("{name} {}", opened(process, regs.rdi)?)));
+    }
     let Some((_, name, of)) = CALLS.iter().find(|(call, ..)| *call == number) else { return Ok(None) };
     let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10];
     let path = resolve(process, &arguments, *of)?;
@@ -206,14 +213,22 @@ fn step(_: Pid, _: Pid) -> Result<Option<String>> {
 fn resolve(process: Pid, arguments: &[u64; 4], of: PathAt) -> Result<String> {
     let path = text_at(process, arguments[of.path])?;
     let Some(dir) = of.dir.filter(|_| !path.starts_with('/')) else { return Ok(path) };
-    // A descriptor is the lower half of its register.
-    let descriptor = u32::try_from(arguments[dir] & u64::from(u32::MAX)).unwrap_or_default().cast_signed();
-    if descriptor == libc::AT_FDCWD {
+    if descriptor(arguments[dir]) == libc::AT_FDCWD {
         return Ok(path);
     }
-    let link = format!("/proc/{process}/fd/{descriptor}");
-    let dir = fs::read_link(&link).with_context(|| format!("read {link}"))?;
-    Ok(format!("{}/{path}", dir.display()))
+    Ok(format!("{}/{path}", opened(process, arguments[dir])?))
+}
+
+/// A descriptor is the lower half of its register.
+fn descriptor(register: u64) -> libc::c_int {
+    u32::try_from(register & u64::from(u32::MAX)).unwrap_or_default().cast_signed()
+}
+
+/// The path that a descriptor was opened at.
+fn opened(process: Pid, register: u64) -> Result<String> {
+    let link = format!("/proc/{process}/fd/{}", descriptor(register));
+    let path = fs::read_link(&link).with_context(|| format!("read {link}"))?;
+    Ok(path.display().to_string())
 }
 
 /// The string at this address of the process.

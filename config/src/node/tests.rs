@@ -55,6 +55,7 @@ fn every_field_has_the_documented_default() {
         "registries": { "mirrors": {}, "credentialProviders": [] },
         "kernel": { "sysctls": {}, "modules": [] },
         "swap": { "size": "0" },
+        "storage": { "projectQuotas": false },
         "labels": {},
         "taints": [],
         "kubelet": {},
@@ -248,6 +249,7 @@ fn each_rule_has_two_sides() {
         ("swap: {size: 1Gi}", "swap: {size: 1}", "must be 0, or a quantity of 1Mi or more"),
         ("swap: {size: 0}", "swap: {size: -1Gi}", "must be 0, or a quantity of 1Mi or more"),
         ("swap: {}", "swap: {size: some}", "must be a quantity"),
+        ("storage: {projectQuotas: true}", "storage: {projectQuotas: 1}", "must be true or false"),
         ("kernel: {modules: [br_netfilter]}", "kernel: {modules: [../x]}", "must be a module's name"),
         (
             "labels: {node.kubernetes.io/pool: a, topology.kubernetes.io/zone: z, example.com/r: ''}",

@@ -39,6 +39,8 @@ config_struct! {
         kernel: Kernel = Kernel::default(), "kernel";
         /// Memory that is kept on disk.
         swap: Swap = Swap::default(), "swap";
+        /// The state partition.
+        storage: Storage = Storage::default(), "storage";
         /// Labels of the Node object at registration.
         labels: BTreeMap<String, String> = BTreeMap::new(), "labels";
         /// Taints of the Node object at registration.
@@ -151,6 +153,14 @@ config_struct! {
     pub struct Swap {
         /// Size of the swap file on the state partition, bytes; 0: none.
         size: Quantity = Quantity::default(), "size";
+    }
+}
+
+config_struct! {
+    /// The state partition.
+    pub struct Storage {
+        /// Its file system is made with project quotas, at the first boot.
+        project_quotas: bool = false, "projectQuotas";
     }
 }
 

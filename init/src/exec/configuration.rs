@@ -1,14 +1,11 @@
 //! The configuration phase: sources collected, merged by `orlop_config`, and the run-time files written.
 
 use super::DEGRADED;
-use super::drivers::Drivers;
 use super::error::InitError;
 use super::report::Report;
-use super::sources::{Found, collect};
+use super::sources::Found;
 use super::steps::{apply, apply_all};
 use crate::plan::cmdline::BootArgs;
-use crate::plan::disk::Disk;
-use crate::plan::guid::Guid;
 use crate::plan::node_files::{CERTS, CNI, Inputs, MANIFESTS, VAR, plan, source_files};
 use crate::plan::swap;
 use orlop_config::Problem;
@@ -16,20 +13,20 @@ use orlop_config::node::{Effective, Source, derive, load};
 use std::fs;
 use std::path::Path;
 
+/// Is a state partition that is about to be made to have project quotas? What is wrong with the configuration is said later.
+#[must_use]
+pub fn wants_project_quotas(found: &Found, args: &BootArgs) -> bool {
+    let sources: Vec<Source> = found.documents.iter().map(source).collect();
+    load(&sources, &args.sets).config.storage.project_quotas
+}
+
 /// Runs the phase; returns what the ledger says.
 ///
 /// # Errors
 /// A run-time file could not be written. What is wrong with the configuration itself is a problem, not an error.
-pub fn run(
-    report: &mut Report,
-    drivers: &mut Drivers,
-    disk: &Disk,
-    esp: Option<Guid>,
-    args: &BootArgs,
-) -> Result<String, InitError> {
-    let found = collect(drivers, disk, esp, args);
+pub fn run(report: &mut Report, found: &Found, args: &BootArgs) -> Result<String, InitError> {
     let (effective, refused) =
-        merge(found.documents.iter().map(source).collect(), &args.sets, &found, report.problems());
+        merge(found.documents.iter().map(source).collect(), &args.sets, found, report.problems());
     for problem in &effective.problems[report.problems().len()..] {
         report.problem(&format!("configuration: {problem}"));
     }

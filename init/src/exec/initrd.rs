@@ -7,6 +7,7 @@ use super::devices::{Uevents, scan};
 use super::drivers::Drivers;
 use super::error::{InitError, chain};
 use super::report::Report;
+use super::sources::{Found, collect};
 use super::steps::{apply_all, read};
 use super::{DEGRADED, configuration, handover, machine_id, prefetch, seed, state, stop, verity};
 use crate::plan::cmdline::{self, BootArgs};
@@ -30,6 +31,8 @@ struct Boot {
     report: Report,
     drivers: Drivers,
     other_slot: Option<bool>,
+    /// Sources of the configuration, if they were looked at already.
+    found: Option<Found>,
 }
 
 /// A boot that has to end: where and why.
@@ -37,8 +40,12 @@ struct Stopped(Phase, String);
 
 /// Boots. Never returns.
 pub fn run() -> ! {
-    let mut boot =
-        Boot { report: Report::new("init", "orlop-init"), drivers: Drivers::default(), other_slot: None };
+    let mut boot = Boot {
+        report: Report::new("init", "orlop-init"),
+        drivers: Drivers::default(),
+        other_slot: None,
+        found: None,
+    };
     boot.report.stamp("kernel", None, &kernel_version(), true);
     let Err(Stopped(phase, why)) = boot.phases();
     stop::stop(&mut boot.report, phase, boot.other_slot, &why)
@@ -64,11 +71,12 @@ impl Boot {
         })?;
         // A second processor has nothing to do until systemd runs.
         prefetch::start(SYSROOT);
-        self.tolerated(Phase::State, |b| b.state(&disk.name));
+        self.tolerated(Phase::State, |b| b.state(&disk, &args));
         self.tolerated(Phase::Seed, |_| seed::run(Path::new(SYSROOT)));
         self.tolerated(Phase::MachineId, |_| machine_id());
         self.tolerated(Phase::Configuration, |b| {
-            configuration::run(&mut b.report, &mut b.drivers, &disk, booted_esp(), &args)
+            let found = b.found.take().unwrap_or_else(|| collect(&mut b.drivers, &disk, booted_esp(), &args));
+            configuration::run(&mut b.report, &found, &args)
         });
         for module in self.drivers.missing() {
             self.report.info(&format!("module not loaded: {module}"));
@@ -111,8 +119,13 @@ impl Boot {
         }
     }
 
-    fn state(&mut self, disk: &str) -> Result<String, InitError> {
-        match state::open(disk, &mut self.drivers) {
+    fn state(&mut self, disk: &Disk, args: &BootArgs) -> Result<String, InitError> {
+        // How it is made is for the configuration to say; one that is there is as it was made.
+        let wants_quotas = |drivers: &mut Drivers| {
+            let found = self.found.insert(collect(drivers, disk, booted_esp(), args));
+            configuration::wants_project_quotas(found, args)
+        };
+        match state::open(&disk.name, &mut self.drivers, wants_quotas) {
             Ok(mounted) => {
                 for warning in &mounted.warnings {
                     self.report.problem(warning);

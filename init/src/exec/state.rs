@@ -27,6 +27,8 @@ use std::process::Output;
 const VAR: &str = "/sysroot/var";
 /// Under which the kernel would ask for the file system's module.
 pub const FILE_SYSTEM: &str = "fs-ext4";
+/// Under which the module of quotas in files is listed. The kernel looks for it only once there is a modprobe.
+const QUOTAS: &str = "quota-format";
 const MKFS: &str = "/usr/sbin/mkfs.ext4";
 const FSCK: &str = "/usr/sbin/fsck.ext4";
 
@@ -39,17 +41,22 @@ pub struct Mounted {
     pub warnings: Vec<String>,
 }
 
-/// Finds or makes the state partition on the disk called `name` and mounts it on /sysroot/var.
+/// Finds or makes the state partition on the disk called `name` and mounts it on /sysroot/var. Whether one that is made has
+/// project quotas is asked only then.
 ///
 /// # Errors
 /// It cannot be used; nothing on it was changed.
-pub fn open(name: &str, drivers: &mut Drivers) -> Result<Mounted, InitError> {
+pub fn open(
+    name: &str,
+    drivers: &mut Drivers,
+    wants_quotas: impl FnOnce(&mut Drivers) -> bool,
+) -> Result<Mounted, InitError> {
     let disk = rescan(name)?;
     let mut warnings = Vec::new();
     let made = match decide(&disk) {
         Plan::Refuse { problem } => return Err(InitError::Refused(problem)),
         Plan::Create => {
-            create(&disk)?;
+            create(&disk, wants_quotas(drivers))?;
             true
         }
         Plan::Use { partition, grow_partition, .. } => {
@@ -63,7 +70,12 @@ pub fn open(name: &str, drivers: &mut Drivers) -> Result<Mounted, InitError> {
     // The table has changed; decide again on what is there now.
     let disk = rescan(name)?;
     match decide(&disk) {
-        Plan::Use { partition, check, .. } => mount(&disk, &partition, check, made, warnings),
+        Plan::Use { partition, check, quotas, .. } => {
+            if quotas {
+                drivers.need(QUOTAS);
+            }
+            mount(&disk, &partition, check, made, warnings)
+        }
         Plan::Refuse { problem } => Err(InitError::Refused(problem)),
         Plan::Create => Err(InitError::Refused(format!(
             "the state partition was made on /dev/{name}, but its table does not show it; nothing is made twice"
@@ -89,7 +101,7 @@ fn decide(disk: &Disk) -> Plan {
 
 /// File system first, table last: a partition that the table names was complete once. Until then the kernel alone knows
 /// the partition. Its UUID and the file system's are random: they must not repeat on every node.
-fn create(disk: &Disk) -> Result<(), InitError> {
+fn create(disk: &Disk, quotas: bool) -> Result<(), InitError> {
     let device = format!("/dev/{}", disk.name);
     let (file, mut table) = edit(disk, &device)?;
     let failed = |action| {
@@ -101,7 +113,7 @@ fn create(disk: &Disk) -> Result<(), InitError> {
     let new = New { type_guid: TYPE_VAR, partuuid, label: STATE_LABEL, bytes_min: BYTES_MIN };
     let partition = table.append(&new).map_err(|e| no_change(&device, e))?;
     block::add_partition(&file, &partition).map_err(|e| failed("add a partition to")(e.into()))?;
-    let made = make_file_system(&format!("/dev/{}", partition_name(&disk.name, partition.number)));
+    let made = make_file_system(&format!("/dev/{}", partition_name(&disk.name, partition.number)), quotas);
     if made.is_err() {
         // As the table has it.
         let _ = block::remove_partition(&file, &partition);
@@ -113,9 +125,10 @@ fn create(disk: &Disk) -> Result<(), InitError> {
 }
 
 /// A person's or a power cut's remains are no reason to ask (`-F`): `plan::state` has looked at them.
-fn make_file_system(device: &str) -> Result<(), InitError> {
-    let layout = ["-b", "4096", "-I", "256", "-m", "0", "-E", "lazy_itable_init=1"];
-    run(MKFS, &[&["-q", "-F", "-L", STATE_LABEL], &layout[..], &[device]].concat(), |_| false)?;
+fn make_file_system(device: &str, quotas: bool) -> Result<(), InitError> {
+    let layout = ["-b", "4096", "-I", "256", "-m", "0", "-E"];
+    let more: &[&str] = if quotas { &ext4::WITH_QUOTAS } else { &ext4::WITHOUT_QUOTAS };
+    run(MKFS, &[&["-q", "-F", "-L", STATE_LABEL], &layout[..], more, &[device]].concat(), |_| false)?;
     let sync = || OpenOptions::new().write(true).open(device)?.sync_all();
     sync().map_err(|source| InitError::File { action: "write", path: device.into(), source })
 }

@@ -49,6 +49,8 @@ pub enum Plan {
         check: bool,
         /// Let the partition reach to the disk's end first.
         grow_partition: bool,
+        /// It has quotas, for which the kernel needs a module.
+        quotas: bool,
     },
     /// Touch nothing; boot on a volatile /var and say this.
     Refuse {
@@ -92,7 +94,7 @@ pub fn plan(facts: &Facts<'_>) -> Plan {
     let behind = disk.bytes.saturating_sub(TAIL).saturating_sub(partition.start + partition.length);
     let last = disk.table.as_ref().is_ok_and(|t| t.partitions.iter().all(|p| p.start <= partition.start));
     let grow_partition = last && behind >= GROW_FROM;
-    Plan::Use { partition: partition.clone(), check: sb.wants_check, grow_partition }
+    Plan::Use { partition: partition.clone(), check: sb.wants_check, grow_partition, quotas: sb.has_quotas }
 }
 
 fn absent(facts: &Facts<'_>) -> Plan {
@@ -152,7 +154,15 @@ mod tests {
 
     fn superblock(bytes: u64, ever_mounted: bool, wants_check: bool) -> Superblock {
         let label = "orlop-state".into();
-        Superblock { uuid: Guid::default(), label, bytes, block: 4096, ever_mounted, wants_check }
+        Superblock {
+            uuid: Guid::default(),
+            label,
+            bytes,
+            block: 4096,
+            ever_mounted,
+            wants_check,
+            has_quotas: false,
+        }
     }
 
     fn decide(disk: &Disk, state: Option<Superblock>, leftover: Option<Superblock>) -> Plan {
@@ -180,6 +190,8 @@ mod tests {
         };
         used(false, superblock(500 * MIB, true, false));
         used(true, superblock(500 * MIB, true, true));
+        let counts = Superblock { has_quotas: true, ..superblock(500 * MIB, true, false) };
+        assert!(matches!(decide(&d, Some(counts), None), Plan::Use { quotas: true, .. }));
         let larger = disk(Some((101 * MIB, 500 * MIB)), 4096 * MIB);
         let plan = decide(&larger, Some(superblock(500 * MIB, true, false)), None);
         assert!(matches!(plan, Plan::Use { grow_partition: true, .. }), "{plan:?}");

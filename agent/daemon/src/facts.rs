@@ -23,7 +23,7 @@ use agent_core::resources::cgroups::tiers::MemoryQos;
 use agent_core::resources::node_allocatable::{self, MachineAmounts, Reservations, Resources};
 use agent_core::restart;
 use agent_core::time::Now;
-use agent_core::volume::{pod_certificate, trust_bundle};
+use agent_core::volume::{pod_certificate, project, trust_bundle};
 use agent_linux::{machine, network, node_info, process};
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::NodeAddress;
@@ -196,6 +196,7 @@ impl NodeFacts {
             pod_level_resize: gates.enabled(POD_LEVEL_RESIZE),
             trust_bundles: gates.enabled(trust_bundle::GATE),
             pod_certificates: gates.enabled(pod_certificate::GATE),
+            project_quotas: gates.enabled(project::GATE),
         }
     }
 

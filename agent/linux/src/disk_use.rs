@@ -13,6 +13,7 @@ use agent_core::time::Wall;
 use nix::sys::statvfs::statvfs;
 
 use crate::files::FilesError;
+use crate::project_quota::{self, Counted};
 
 /// More than this are not walked: seconds of work, and megabytes of names.
 pub const ENTRIES_MAX: u64 = 1_000_000;
@@ -53,6 +54,21 @@ pub fn volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
         _ => tree(path, at, ENTRIES_MAX)?,
     };
     Ok(VolumeUse { filesystem: Some(fs), taken: Some(taken), abnormal: None })
+}
+
+/// A volume that may have a project of its own: then its file system knows what is in it, also in files that are open and have
+/// no name any more. Else it is walked. Upstream: `MetricsDu`, `GetConsumption`.
+///
+/// # Errors
+/// As for [`volume`].
+pub fn counted_volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
+    let counted = project_quota::counted(path).unwrap_or_else(|error| {
+        tracing::debug!(path = %path.display(), %error, source = %error.source, "a volume is walked");
+        None
+    });
+    let Some(Counted { bytes, inodes }) = counted else { return volume(path, at) };
+    let taken = Some(Taken { at, bytes, inodes });
+    Ok(VolumeUse { filesystem: Some(filesystem(path, at)?), taken, abnormal: None })
 }
 
 /// A volume that is all of the file system that it is on. Upstream: `MetricsStatFS`.

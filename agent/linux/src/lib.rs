@@ -35,6 +35,7 @@ pub mod notify;
 pub mod path_watch;
 pub mod pressure;
 pub mod process;
+pub mod project_quota;
 pub mod pstore;
 pub mod remove_tree;
 pub mod service_manager;

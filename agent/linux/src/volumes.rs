@@ -20,16 +20,19 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
+use std::sync::Once;
 
 use agent_core::time::Wall;
 use agent_core::volume::device::DEVICES;
 use agent_core::volume::mount_table::{self, MountPoint};
 use agent_core::volume::payload::Payload;
+use agent_core::volume::project::Why;
 use agent_core::volume::{Medium, SetUp, Work};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
 
 use crate::files::{self, Durability, FilesError};
+use crate::project_quota::{self, ProjectError};
 use crate::remove_tree::remove_tree;
 
 /// emptyDir is for every user of the pod, and so is what is made like one.
@@ -71,8 +74,11 @@ pub fn set_up(
         Work::Csi(_) | Work::Nfs(_) => {}
         Work::Device(work) => device::set_up(pod_dir, volume, work)?,
         Work::Bind(work) => return bind::mount_at(pod_dir, volume, work),
-        Work::EmptyDir { medium, marker } => {
+        Work::EmptyDir { medium, marker, counted } => {
             let made = make(pod_dir, path, *medium, Path::new(marker))?;
+            if made && *counted {
+                count(path);
+            }
             if made && let Some(group) = volume.fs_group {
                 ownership::give(path, group, false)?;
             }
@@ -114,6 +120,25 @@ fn make(pod_dir: &Path, path: &Path, medium: Medium, marker: &Path) -> Result<bo
         Medium::HugePages(bytes) => mount_huge_pages(path, bytes)?,
     }
     Ok(true)
+}
+
+/// Has the file system count what will be in the volume. Where it cannot the volume is walked: nothing that a pod should
+/// notice.
+fn count(path: &Path) {
+    static TOLD: Once = Once::new();
+    match project_quota::give(path) {
+        Ok(project) => tracing::debug!(path = %path.display(), project, "the file system counts a volume"),
+        Err(ProjectError::Left(why @ Why::Unsupported)) => TOLD.call_once(|| {
+            tracing::warn!(path = %path.display(), %why, "no volume is counted by its file system");
+        }),
+        Err(ProjectError::Left(why)) => {
+            tracing::warn!(path = %path.display(), %why, "a volume is not counted by its file system");
+        }
+        Err(ProjectError::Files(error)) => tracing::warn!(
+            path = %error.path.display(), operation = error.operation, error = %error.source,
+            "a volume is not counted by its file system"
+        ),
+    }
 }
 
 /// The volume's own file system is mounted there: of this kind, and another one than what is above it. The mount table would

@@ -225,7 +225,7 @@ fn a_container_sees_all_files_of_one_version() {
     let calls = survives(&Deed {
         prepare: &|_| (),
         act: &|root| {
-            let work = Work::EmptyDir { medium: Medium::Disk, marker: marker(root) };
+            let work = Work::EmptyDir { medium: Medium::Disk, marker: marker(root), counted: false };
             volumes::set_up(&root.join("pods/u"), &volume(root, work), &Payload::new(), Wall(0)).map(drop)
         },
         look: &|_| (),
@@ -274,7 +274,7 @@ fn with_mounts(root: &Path) -> Vec<Box<dyn Fn() -> Result<(), VolumeError> + '_>
         target: pod().join(SUB_PATHS).join("v/c").join(path.len().to_string()).display().to_string(),
     };
     let tmpfs = move || {
-        let work = Work::EmptyDir { medium: Medium::Memory(1 << 20), marker: marker(root) };
+        let work = Work::EmptyDir { medium: Medium::Memory(1 << 20), marker: marker(root), counted: false };
         volumes::set_up(&pod(), &volume(root, work), &Payload::new(), Wall(0)).map(drop)
     };
     let bound = move || {

@@ -143,7 +143,7 @@ impl Node {
                     name: "left".to_owned(),
                     plugin: Plugin::EmptyDir,
                     path: String::new(),
-                    work: Work::EmptyDir { medium, marker: String::new() },
+                    work: Work::EmptyDir { medium, marker: String::new(), counted: false },
                     nested: Vec::new(),
                     fs_group: None,
                 });

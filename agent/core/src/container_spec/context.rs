@@ -51,6 +51,8 @@ pub struct Features {
     pub trust_bundles: bool,
     /// `PodCertificateRequest`: volumes have certificates for their pod.
     pub pod_certificates: bool,
+    /// `LocalStorageCapacityIsolationFSQuotaMonitoring`: file systems count what is in pods' directories.
+    pub project_quotas: bool,
 }
 
 impl Default for Features {
@@ -61,6 +63,7 @@ impl Default for Features {
             pod_level_resize: true,
             trust_bundles: false,
             pod_certificates: false,
+            project_quotas: false,
         }
     }
 }

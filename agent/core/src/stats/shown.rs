@@ -8,7 +8,7 @@ use crate::runtime::PodKey;
 use crate::time::Wall;
 use crate::types::{pod, time};
 use crate::volume::plan::plugin_of;
-use crate::volume::{Plugin, claim, plan};
+use crate::volume::{Plugin, claim, plan, project};
 
 /// A pod that the node shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct ShownVolume {
     pub claim: Option<String>,
     /// It counts as the pod's ephemeral storage. Upstream: `IsLocalEphemeralVolume`.
     pub ephemeral: bool,
+    /// It is one that may have a project ([`project::may_have`]).
+    pub countable: bool,
 }
 
 /// What is told of a pod.
@@ -99,5 +101,6 @@ fn volume(p: &Pod, volume: &Volume) -> Option<ShownVolume> {
     let on_disk = |medium: &Option<String>| medium.as_deref().unwrap_or_default().is_empty();
     let ephemeral =
         volume.empty_dir.as_ref().is_some_and(|v| on_disk(&v.medium)) || volume.config_map.is_some();
-    Some(ShownVolume { name: volume.name.clone(), below, claim, ephemeral })
+    let countable = project::may_have(p, volume);
+    Some(ShownVolume { name: volume.name.clone(), below, claim, ephemeral, countable })
 }

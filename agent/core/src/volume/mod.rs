@@ -25,6 +25,7 @@ pub mod paths;
 pub mod payload;
 pub mod plan;
 pub mod pod_certificate;
+pub mod project;
 pub mod references;
 mod slots;
 pub mod sub_path;
@@ -191,6 +192,8 @@ pub enum Work {
         medium: Medium,
         /// Directory whose file `ready` says that ownership was set.
         marker: String,
+        /// It is to have a [`project`] of its own, where its file system can count by it.
+        counted: bool,
     },
     /// Something of the host's that is only looked at, or made if the type says so.
     HostPath(HostPathType),

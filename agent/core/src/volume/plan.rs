@@ -13,7 +13,7 @@ use super::token::{DEFAULT_LIFE_S, TokenRef};
 use super::trust_bundle;
 use super::{
     Bind, Device, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work, device,
-    downward,
+    downward, project,
 };
 use crate::container_spec::NodeContext;
 use crate::container_spec::dirs::pod_dir;
@@ -190,7 +190,8 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
             huge if huge.starts_with(HUGE) => Medium::HugePages(page_size(p, huge)?),
             other => return Err(format!("unknown storage medium {other:?}")),
         };
-        return Ok(Work::EmptyDir { medium, marker: marker(&volume.name) });
+        let counted = node.features.project_quotas && project::may_have(p, volume);
+        return Ok(Work::EmptyDir { medium, marker: marker(&volume.name), counted });
     }
     // What is written to disk for ConfigMaps is kept in memory for everything that may be secret.
     let medium = if plugin == Plugin::ConfigMap { Medium::Disk } else { memory(p, None, node) };

@@ -103,7 +103,15 @@ fn empty_dirs() {
     let disk = of(json!({"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}), json!([])).unwrap();
     assert_eq!(disk.path, "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/v");
     let marker = "/var/lib/kubelet/pods/u/plugins/kubernetes.io~empty-dir/v".to_owned();
-    assert_eq!(disk.work, Work::EmptyDir { medium: Medium::Disk, marker });
+    assert_eq!(disk.work, Work::EmptyDir { medium: Medium::Disk, marker, counted: false });
+    let mut node = node();
+    for (gate, host_users, expected) in [(true, false, true), (true, true, false), (false, false, false)] {
+        node.features.project_quotas = gate;
+        let p =
+            json!({"hostUsers": host_users, "containers": [], "volumes": [{"name": "v", "emptyDir": {}}]});
+        let set_up = set_up(&pod(p), "v", &Claims::new(), &node).unwrap();
+        assert!(matches!(set_up.work, Work::EmptyDir { counted, .. } if counted == expected), "{set_up:?}");
+    }
     let limited = |limit: &str| json!({"name": "c", "resources": {"limits": {"memory": limit}}});
     let table = [
         (json!({}), json!([{"name": "c"}]), 1 << 30),

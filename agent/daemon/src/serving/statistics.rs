@@ -24,8 +24,10 @@ use agent_core::stats::disk::{DiskIo, Filesystem, Layer, Measured};
 use agent_core::stats::rates::Rates;
 use agent_core::stats::{RuntimeUsage, Shown, ShownVolume, Snapshot, Usage, cadvisor, resource, summary};
 use agent_core::time::{Mono, Wall};
+use agent_core::volume::project;
 use agent_linux::cgroup_stats::{self, Processes, Question};
 use agent_linux::{disk_use, machine, node_info, task_files};
+use orlop_config::kubelet::FeatureGates;
 
 use crate::actor::Tasks;
 use crate::cli::Settings;
@@ -48,6 +50,8 @@ pub(crate) struct Place {
     system: Vec<(&'static str, String)>,
     root_dir: PathBuf,
     pod_logs_dir: PathBuf,
+    /// File systems count what is in volumes that have a project.
+    project_quotas: bool,
     started: Wall,
 }
 
@@ -71,6 +75,7 @@ impl Place {
             system: system.collect(),
             root_dir: PathBuf::from(&settings.options.root_dir),
             pod_logs_dir: PathBuf::from(&kubelet.pod_logs_dir),
+            project_quotas: FeatureGates::of(kubelet).enabled(project::GATE),
             started,
         }
     }
@@ -362,7 +367,8 @@ impl Place {
         let of = |pod: &Shown| {
             let dir = self.pod_dir(&pod.uid);
             let of = |v: &ShownVolume| {
-                let way = Way::Walk(dir.join(v.below.as_ref()?));
+                let path = dir.join(v.below.as_ref()?);
+                let way = if self.project_quotas && v.countable { Way::Count(path) } else { Way::Walk(path) };
                 Some(((pod.uid.clone(), v.name.clone()), way))
             };
             pod.volumes.iter().filter_map(of).collect::<Vec<_>>()

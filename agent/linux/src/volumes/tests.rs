@@ -139,7 +139,7 @@ fn nothing_is_written_outside() {
 #[test]
 fn an_empty_dir_is_made_once() {
     let p = Place::new();
-    let volume = p.volume(Work::EmptyDir { medium: Medium::Disk, marker: p.marker() }, None);
+    let volume = p.volume(Work::EmptyDir { medium: Medium::Disk, marker: p.marker(), counted: false }, None);
     let path = PathBuf::from(&volume.path);
     set_up(&p.pod, &volume, &Payload::new(), at(0)).unwrap();
     assert_eq!((mode(&path), mode(&p.pod), mode(path.parent().unwrap())), (0o777, 0o750, 0o750));
@@ -192,7 +192,7 @@ fn huge_pages_are_mounted_once_and_are_their_groups() {
     }
     let p = Place::new();
     let medium = Medium::HugePages(2 << 20);
-    let volume = p.volume(Work::EmptyDir { medium, marker: p.marker() }, Some(4711));
+    let volume = p.volume(Work::EmptyDir { medium, marker: p.marker(), counted: false }, Some(4711));
     let path = PathBuf::from(&volume.path);
     for second in 0..2 {
         set_up(&p.pod, &volume, &Payload::new(), at(second)).unwrap();
@@ -212,7 +212,8 @@ fn a_group_may_read_and_write_its_empty_dir() {
         return;
     }
     let p = Place::new();
-    let volume = p.volume(Work::EmptyDir { medium: Medium::Disk, marker: p.marker() }, Some(7));
+    let volume =
+        p.volume(Work::EmptyDir { medium: Medium::Disk, marker: p.marker(), counted: false }, Some(7));
     let path = PathBuf::from(&volume.path);
     set_up(&p.pod, &volume, &Payload::new(), at(0)).unwrap();
     assert_eq!((mode(&path), fs::metadata(&path).unwrap().gid()), (0o2777, 7));

@@ -53,7 +53,7 @@ fn shown() -> Shown {
         started: Some(Wall(AT.0 - 1_000_000_000)),
     };
     let volume =
-        |name: &str, ephemeral| ShownVolume { name: name.to_owned(), below: None, claim: None, ephemeral };
+        |name: &str, ephemeral| ShownVolume { name: name.to_owned(), ephemeral, ..ShownVolume::default() };
     Shown {
         namespace: "ns".to_owned(),
         name: "web".to_owned(),

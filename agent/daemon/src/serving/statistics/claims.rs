@@ -60,9 +60,8 @@ mod tests {
     fn pod(uid: &str, claims: &[(&str, Option<&str>)]) -> Shown {
         let volume = |(name, claim): &(&str, Option<&str>)| ShownVolume {
             name: (*name).to_owned(),
-            below: None,
             claim: claim.map(str::to_owned),
-            ephemeral: false,
+            ..ShownVolume::default()
         };
         Shown {
             namespace: "ns".to_owned(),

@@ -29,6 +29,8 @@ type Key = (String, String);
 pub(super) enum Way {
     /// This directory is walked.
     Walk(PathBuf),
+    /// The file system is asked what is in this directory, if it counts that; else it is walked.
+    Count(PathBuf),
     /// The file system that is mounted there is asked, and all of it is the volume's.
     Look(PathBuf),
     /// Its driver is asked.
@@ -118,6 +120,7 @@ async fn walk(known: Arc<Known>, due: Vec<(Key, Way)>, alarm: Option<Alarm>, tas
         let at = tasks.now();
         let (path, measure): (_, Measure) = match way {
             Way::Walk(path) => (path, disk_use::volume),
+            Way::Count(path) => (path, disk_use::counted_volume),
             Way::Look(path) => (path, disk_use::whole_volume),
             Way::Ask { endpoint, handle, target, pod } => {
                 asked.push(ask(&known, (key, pod), (endpoint, handle, target), at, alarm.as_ref()));
@@ -205,6 +208,8 @@ mod tests {
         let (later, more) = bytes(&uses.of(wanted()).await, "v").unwrap();
         assert!(later > at && more >= taken + (1 << 16));
         assert!(uses.of(BTreeMap::new()).await.is_empty() && uses.known.uses().is_empty(), "forgotten");
+        let counted = uses.of([(key("c"), Way::Count(dir.path().to_owned()))].into()).await;
+        assert_eq!(bytes(&counted, "c").unwrap().1, more, "walked where nobody counts");
         let whole = [(key("whole"), Way::Look(dir.path().to_owned()))].into();
         let of_all = *uses.of(whole).await.get(&key("whole")).unwrap();
         let filesystem = of_all.filesystem.unwrap();

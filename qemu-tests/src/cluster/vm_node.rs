@@ -43,6 +43,8 @@ pub struct VmNode {
     kubelet: Value,
     /// `registries` of it.
     registries: Value,
+    /// `storage` of it.
+    storage: Value,
 }
 
 impl VmNode {
@@ -59,7 +61,7 @@ impl VmNode {
         let cable = Cable { namespace_of: plane, device: wire.tap(), mac: wire.mac() };
         let ca_hash = cluster.pki().ca.public_key_hash.clone();
         // The API server checks whom it speaks to.
-        let (kubelet, registries) = (json!({"serverTLSBootstrap": true}), json!({}));
+        let (kubelet, registries, storage) = (json!({"serverTLSBootstrap": true}), json!({}), json!({}));
         let name = name.to_owned();
         let (clock, disk, keeps_last_words) = (None, None, false);
         Ok(VmNode {
@@ -76,6 +78,7 @@ impl VmNode {
             has_watchdog: false,
             kubelet,
             registries,
+            storage,
         })
     }
 
@@ -99,6 +102,11 @@ impl VmNode {
     /// Credentials for images come from these plugins, from the next boot on.
     pub fn ask_plugins(&mut self, plugins: impl Into<Value>) {
         self.registries["credentialProviders"] = plugins.into();
+    }
+
+    /// Its state partition will be made with project quotas.
+    pub fn count_by_projects(&mut self) {
+        self.storage["projectQuotas"] = true.into();
     }
 
     /// Its clock will show this (`2001-01-01T00:00:00`) whenever it is switched on.
@@ -147,8 +155,13 @@ impl VmNode {
     /// # Errors
     /// If QEMU does not start.
     pub fn boot(&mut self, token: Option<&Token>) -> Result<()> {
-        let config =
-            node_config(&self.name, self.wire, &self.ca_hash, token, (&self.kubelet, &self.registries));
+        let config = node_config(
+            &self.name,
+            self.wire,
+            &self.ca_hash,
+            token,
+            [&self.kubelet, &self.registries, &self.storage],
+        );
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
         let (clock, memory_mib) = (self.clock, self.memory_mib);
@@ -192,7 +205,7 @@ fn node_config(
     wire: Wire,
     ca_hash: &str,
     token: Option<&Token>,
-    (kubelet, registries): (&Value, &Value),
+    [kubelet, registries, storage]: [&Value; 3],
 ) -> String {
     let mut join = json!({"server": server_url(), "caCertHashes": [ca_hash]});
     if let Some(token) = token {
@@ -210,6 +223,7 @@ fn node_config(
         "join": join,
         "kubelet": kubelet,
         "registries": registries,
+        "storage": storage,
     })
     .to_string()
 }
@@ -225,11 +239,13 @@ mod tests {
         let token = Token { id: "abcdef".into(), secret: "0123456789abcdef".into() };
         let (wire, hash) = (Wire::new(3).unwrap(), format!("sha256:{}", "ab".repeat(32)));
         for token in [Some(&token), None] {
-            let text = node_config("vm", wire, &hash, token, (&json!({"maxPods": 7}), &json!({})));
+            let parts = [&json!({"maxPods": 7}), &json!({}), &json!({"projectQuotas": true})];
+            let text = node_config("vm", wire, &hash, token, parts);
             let source = Source { name: "smbios".into(), origin: "SMBIOS".into(), text };
             let effective = load(&[source], &[]);
             assert_eq!(effective.problems, []);
             assert_eq!((effective.config.node.name.as_str(), effective.kubelet.max_pods), ("vm", 7));
+            assert!(effective.config.storage.project_quotas);
             let join = effective.config.join.unwrap();
             assert_eq!((join.server, join.token.is_some()), (server_url(), token.is_some()));
         }

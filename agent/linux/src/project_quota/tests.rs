@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use agent_core::time::Wall;
+use agent_core::volume::payload::Payload;
+use agent_core::volume::{Medium, Plugin, SetUp, Work};
 use nix::mount::{MntFlags, umount2};
 use nix::unistd::{Uid, sync};
 use project::FIRST;
@@ -11,6 +13,7 @@ use project::FIRST;
 use super::*;
 use crate::disk_use;
 use crate::remove_tree::remove_tree;
+use crate::volumes;
 
 struct Mounted {
     dir: tempfile::TempDir,
@@ -143,6 +146,41 @@ fn ext4_counts() {
     let Some(mounted) = ext4() else { return };
     goes_through(&mounted);
     others_are_left_alone(&mounted);
+}
+
+/// As the agent does it: killed before the volume is ready, started anew, with the gate and without.
+#[test]
+fn an_empty_dir_is_counted_from_when_it_is_made() {
+    let Some(mounted) = ext4() else { return };
+    let pod = mounted.at("pods/u");
+    let marker = |name: &str| pod.join("plugins/kubernetes.io~empty-dir").join(name);
+    let volume = |name: &str, counted: bool| SetUp {
+        name: name.to_owned(),
+        plugin: Plugin::EmptyDir,
+        path: pod.join("volumes/kubernetes.io~empty-dir").join(name).display().to_string(),
+        work: Work::EmptyDir { medium: Medium::Disk, marker: marker(name).display().to_string(), counted },
+        nested: Vec::new(),
+        fs_group: Some(7),
+    };
+    let set_up = |volume: &SetUp| volumes::set_up(&pod, volume, &Payload::new(), Wall(5)).unwrap();
+    let inodes = |volume: &SetUp| counted(Path::new(&volume.path)).unwrap().map(|found| found.inodes);
+    let (a, b, walked) = (volume("a", true), volume("b", true), volume("walked", false));
+    fs::create_dir_all(mounted.at("pods")).unwrap();
+    for volume in [&a, &b, &walked] {
+        assert_eq!(set_up(volume), None);
+    }
+    assert_eq!((inodes(&a), inodes(&b), inodes(&walked)), (Some(1), Some(1), None));
+    fs::write(Path::new(&a.path).join("of the pod"), "x").unwrap();
+    // A power cut took the mark with it and left the rest.
+    remove_tree(&marker("a")).unwrap();
+    set_up(&a);
+    assert_eq!(inodes(&a), Some(2));
+    // The gate is on since it was made.
+    set_up(&volume("walked", true));
+    assert_eq!(inodes(&walked), None);
+    volumes::tear_down(&pod).unwrap();
+    assert!(mounted.remount());
+    assert_eq!(give(&mounted.volume("next")).unwrap(), FIRST, "nothing is left");
 }
 
 #[test]

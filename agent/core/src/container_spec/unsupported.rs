@@ -118,6 +118,8 @@ mod tests {
                 {"name": "m", "configMap": {"name": "x"}}, {"name": "d", "downwardAPI": {}},
                 {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}},
                     {"clusterTrustBundle": {"path": "y"}}, {"podCertificate": {"signerName": "x", "keyType": "ED25519"}}]}},
+                {"name": "old", "gcePersistentDisk": {"pdName": "x"}}, {"name": "git", "gitRepo": {"repository": "x"}},
+                {"name": "none", "rbd": {"monitors": ["x"], "image": "y"}},
                 {"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always"}],
             "containers": [{"name": "c", "volumeDevices": [{"name": "c", "devicePath": "/dev/x"}], "livenessProbe": {}, "readinessProbe": {}, "startupProbe": {},
@@ -138,6 +140,10 @@ mod tests {
             (
                 json!({"volumes": [{"name": "v", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}}]}),
                 "spec.volumes[0].iscsi",
+            ),
+            (
+                json!({"volumes": [{"name": "v", "flexVolume": {"driver": "x/y"}}]}),
+                "spec.volumes[0].flexVolume",
             ),
         ];
         for (mut spec, field) in table {

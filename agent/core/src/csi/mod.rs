@@ -12,6 +12,7 @@ pub mod objects;
 pub mod registrations;
 pub mod request;
 pub mod staging;
+pub mod translation;
 pub mod volume;
 
 use std::collections::BTreeMap;

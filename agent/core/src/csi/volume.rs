@@ -68,9 +68,12 @@ pub struct CsiSource {
     pub expand_secret: Option<SecretRef>,
     /// `accessModes` of the PersistentVolume.
     pub access_modes: Vec<String>,
-    /// Name of the claim, which lies in the pod's namespace.
+    /// Name of the claim, which lies in the pod's namespace; empty: the pod names the volume itself.
     #[serde(default)]
     pub claim: String,
+    /// It was translated from another type ([`super::translation`]).
+    #[serde(default)]
+    pub migrated: bool,
 }
 
 /// What a volume of a PersistentVolume has beside what every volume has.
@@ -83,9 +86,12 @@ pub struct Persistent {
     /// `nodeExpandSecretRef`.
     #[serde(default)]
     pub expand_secret: Option<SecretRef>,
-    /// Name of the claim, which lies in the pod's namespace.
+    /// Name of the claim, which lies in the pod's namespace; empty: the pod names the volume itself.
     #[serde(default)]
     pub claim: String,
+    /// It was translated from another type ([`super::translation`]).
+    #[serde(default)]
+    pub migrated: bool,
     /// `accessModes`; the first one counts.
     pub access_modes: Vec<String>,
     /// `mountOptions`.
@@ -226,6 +232,7 @@ pub fn of_bound(p: &Pod, bound: &Bound, source: &CsiSource, node: &str) -> CsiVo
             publish_secret: source.publish_secret.clone(),
             expand_secret: source.expand_secret.clone(),
             claim: source.claim.clone(),
+            migrated: source.migrated,
             access_modes: source.access_modes.clone(),
             flags: bound.options.clone(),
             one_pod: bound.one_pod,
@@ -264,6 +271,12 @@ impl CsiVolume {
     #[must_use]
     pub fn key(&self) -> VolumeKey {
         VolumeKey { driver: self.driver.clone(), handle: self.handle.clone() }
+    }
+
+    /// It was translated from another type.
+    #[must_use]
+    pub fn is_migrated(&self) -> bool {
+        self.persistent.as_ref().is_some_and(|p| p.migrated)
     }
 
     fn life(&self) -> &'static str {

@@ -83,12 +83,18 @@ fn pod_level(pod: &mut Pod) {
     }
 }
 
-/// A volume without a source is an emptyDir.
+/// A volume without a source is an emptyDir; a disk of Azure is of the kind that nobody mounts, unless it says otherwise.
 fn volumes(spec: &mut PodSpec) {
     for volume in spec.volumes.iter_mut().flatten() {
         let bare = Volume { name: volume.name.clone(), ..Volume::default() };
         if *volume == bare {
             volume.empty_dir = Some(EmptyDirVolumeSource::default());
+        }
+        if let Some(disk) = &mut volume.azure_disk {
+            disk.caching_mode.get_or_insert_with(|| "ReadWrite".to_owned());
+            disk.fs_type.get_or_insert_with(|| "ext4".to_owned());
+            disk.kind.get_or_insert_with(|| "Shared".to_owned());
+            disk.read_only.get_or_insert(false);
         }
     }
 }
@@ -152,6 +158,21 @@ mod tests {
             "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30,
             "volumes": [{"name": "v", "emptyDir": {}}]});
         assert_eq!(spec, expected);
+    }
+
+    #[test]
+    fn a_disk_of_azure() {
+        let disk = |more: Value| {
+            let mut disk = json!({"diskName": "d", "diskURI": "u"});
+            disk.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let volumes = json!([{"name": "v", "azureDisk": disk}]);
+            defaulted(json!({"containers": [{"name": "c"}], "volumes": volumes}))["volumes"][0]["azureDisk"]
+                .take()
+        };
+        let expected = json!({"diskName": "d", "diskURI": "u", "kind": "Shared", "cachingMode": "ReadWrite",
+            "fsType": "ext4", "readOnly": false});
+        assert_eq!(disk(json!({})), expected);
+        assert_eq!(disk(json!({"kind": "Managed"}))["kind"], "Managed");
     }
 
     #[test]

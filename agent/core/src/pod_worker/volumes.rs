@@ -4,7 +4,7 @@
 //! In: the pod, answers of set-ups. Out: effects, events. Invariants: see [`crate::volume`]; a pod without volumes costs
 //! nothing here.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Volume};
 
 use super::api::{EventFact, EventKind, PodAction};
 use super::base::Base;
@@ -14,7 +14,7 @@ use crate::runtime::effect::{Effect, EffectOk, EffectResult};
 use crate::time::Now;
 use crate::types::pod;
 use crate::volume::claim::{self, ClaimError};
-use crate::volume::{self, Resize};
+use crate::volume::{self, Resize, inline};
 
 /// Set-ups of one pod in flight at once.
 const SET_UPS_MAX: usize = 4;
@@ -23,7 +23,9 @@ const SET_UPS_MAX: usize = 4;
 pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod) {
     // An image is mounted by the runtime, with its containers.
     let volumes = pod::spec(p).volumes.iter().flatten().filter(|v| v.image.is_none());
-    b.volumes.desire(volumes.map(|v| (v.name.as_str(), claim::of_volume(p, v).is_some())));
+    let volumes = volumes.filter(|v| !inline::is_idle(p, v));
+    let looked_up = |v: &Volume| inline::is_inline(v) || claim::of_volume(p, v).is_some();
+    b.volumes.desire(volumes.map(|v| (v.name.as_str(), looked_up(v))));
     let shown = |p: &Pod| (p.metadata.labels.clone(), p.metadata.annotations.clone());
     // A claim may have grown: as upstream, a pod that changes is a reason to look.
     let has_claims = pod::spec(p).volumes.iter().flatten().any(|v| claim::of_volume(p, v).is_some());
@@ -52,6 +54,9 @@ pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodActio
             b.issue(now, target, purpose, Effect::ResolveClaim { claim }, out);
             continue;
         }
+        if b.volumes.is_unbound(&name) && !bind(b, p, &name, now, out) {
+            continue;
+        }
         match b.ctx.specs.volume(p, &name, b.volumes.claims()) {
             Ok(volume) => {
                 b.volumes.began(&name);
@@ -70,6 +75,21 @@ pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodActio
     if let Some(at) = b.volumes.deadline(now.mono) {
         b.wake_at(at, now);
     }
+}
+
+/// Finds out what a volume is that is no claim's. False: it cannot be had, and an event says why.
+fn bind(b: &mut Base, p: &Pod, name: &str, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    let volume = pod::spec(p).volumes.iter().flatten().find(|v| v.name == name);
+    match volume.and_then(|volume| inline::bound(p, volume)) {
+        Some(Ok(bound)) => b.volumes.bound(name, bound),
+        Some(Err(why)) => {
+            unresolved(b, name, &why.to_string(), now, out);
+            return false;
+        }
+        // The pod no longer says so: setting it up says what is wrong.
+        None => {}
+    }
+    true
 }
 
 /// Containers may start. If not, an event says now and then what they wait for.
@@ -131,7 +151,7 @@ pub(super) fn answered(
     }
 }
 
-/// It is not known what a claim is bound to.
+/// It is not known what a claim is bound to, or nobody can have such a volume.
 fn unresolved(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAction>) {
     b.volumes.failed(name, now.mono);
     b.event(EventKind::Warning, "FailedMount", b.volumes.wait_ended(why), None, out);

@@ -91,8 +91,9 @@ pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
 /// A hostPath is the host's: nothing is told of it, as upstream.
 fn volume(p: &Pod, volume: &Volume) -> Option<ShownVolume> {
     let claim = claim::of_volume(p, volume).map(|claim| claim.name);
-    // A server may never answer.
-    let plugin = plugin_of(volume).filter(|plugin| ![Plugin::HostPath, Plugin::Nfs].contains(plugin));
+    // A server may never answer, and of a repository nothing is ever there.
+    let untold = [Plugin::HostPath, Plugin::Nfs, Plugin::GitRepo];
+    let plugin = plugin_of(volume).filter(|plugin| !untold.contains(plugin));
     if claim.is_none() && plugin.is_none() {
         return None;
     }

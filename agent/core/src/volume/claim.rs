@@ -8,13 +8,16 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, SecretReference, Volume,
+    CSIPersistentVolumeSource, NodeSelector, PersistentVolume, PersistentVolumeClaim, Pod, SecretReference,
+    Volume,
 };
 use serde::{Deserialize, Serialize};
 
+use super::inline::NO_PLUGIN;
 use super::plan::host_path_type;
 use super::{HostPathType, Plugin};
 use crate::admission::affinity::any_term_holds;
+use crate::csi::translation;
 use crate::csi::volume::{CsiSource, SecretRef};
 use crate::types::pod;
 
@@ -154,6 +157,11 @@ pub fn of_pod(p: &Pod, volume: &str) -> Option<ClaimRef> {
     of_volume(p, volume)
 }
 
+/// The words about a volume that no plugin mounts.
+pub(super) fn no_plugin(volume: &str, why: &str) -> ClaimError {
+    ClaimError::Unprocessed(format!("failed to get Plugin from volumeSpec for volume {volume:?} err={why}"))
+}
+
 impl ClaimRef {
     /// The words around why it cannot be had.
     #[must_use]
@@ -201,9 +209,9 @@ impl ClaimRef {
         let annotation = volume.metadata.annotations.as_ref().and_then(|all| all.get(GROUP));
         // What is no number names no group, as upstream.
         let group = annotation.and_then(|text| text.parse().ok());
-        let spec = volume.spec.clone().unwrap_or_default();
+        let spec = volume.spec.as_ref();
         let claim_uid = claim.metadata.uid.as_deref().unwrap_or_default();
-        let Some(holder) = &spec.claim_ref else {
+        let Some(holder) = spec.and_then(|s| s.claim_ref.as_ref()) else {
             return Err(self.unprocessed(&format!(
                 "found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
             )));
@@ -214,6 +222,9 @@ impl ClaimRef {
                 "found PV object {name} but its pv.Spec.ClaimRef.UID {holder} does not point to claim.UID {claim_uid}"
             )));
         }
+        let migrated = translation::is_persistent(volume);
+        let volume = translation::persistent(volume).map_err(ClaimError::Unprocessed)?;
+        let spec = volume.into_owned().spec.unwrap_or_default();
         let mode = spec.volume_mode.as_deref().unwrap_or("Filesystem");
         let block = mode != "Filesystem";
         let misused =
@@ -224,11 +235,7 @@ impl ClaimRef {
                 self.volume
             )));
         }
-        let no_plugin = |why: &str| {
-            ClaimError::Unprocessed(format!(
-                "failed to get Plugin from volumeSpec for volume {name:?} err={why}"
-            ))
-        };
+        let no_plugin = |why: &str| no_plugin(&name, why);
         let source = if let Some(local) = spec.local {
             Source::Local { path: local.path, fs_type: local.fs_type.unwrap_or_default() }
         } else if let Some(host_path) = spec.host_path {
@@ -245,11 +252,9 @@ impl ClaimRef {
             Source::Nfs { server: nfs.server, path: nfs.path }
         } else if let Some(csi) = spec.csi {
             let modes = spec.access_modes.clone().unwrap_or_default();
-            Source::Csi(Box::new(csi_source(csi, modes, &self.name)))
+            Source::Csi(Box::new(CsiSource { migrated, ..csi_source(csi, modes, &self.name) }))
         } else {
-            return Err(no_plugin(
-                "no volume plugin matched: this node mounts local, hostPath and NFS volumes, and those of CSI drivers",
-            ));
+            return Err(no_plugin(NO_PLUGIN));
         };
         let options = spec.mount_options.unwrap_or_default();
         if !options.is_empty() && matches!(source, Source::HostPath { .. }) {
@@ -265,7 +270,11 @@ impl ClaimRef {
     }
 }
 
-fn csi_source(csi: CSIPersistentVolumeSource, access_modes: Vec<String>, claim: &str) -> CsiSource {
+pub(super) fn csi_source(
+    csi: CSIPersistentVolumeSource,
+    access_modes: Vec<String>,
+    claim: &str,
+) -> CsiSource {
     let secret = |of: Option<SecretReference>| {
         let named = |s: SecretReference| {
             Some(SecretRef { namespace: s.namespace.unwrap_or_default(), name: s.name? })
@@ -282,14 +291,21 @@ fn csi_source(csi: CSIPersistentVolumeSource, access_modes: Vec<String>, claim: 
         expand_secret: secret(csi.node_expand_secret_ref),
         access_modes,
         claim: claim.to_owned(),
+        migrated: false,
     }
+}
+
+/// The nodes that may have the volume; `None`: all of them.
+fn required(volume: &PersistentVolume) -> Option<NodeSelector> {
+    // One that cannot be translated is bound to nobody.
+    let volume = translation::persistent(volume).ok()?;
+    volume.spec.as_ref()?.node_affinity.as_ref()?.required.clone()
 }
 
 /// The volume may be used on nodes that are chosen by labels.
 #[must_use]
 pub fn is_choosy(volume: &PersistentVolume) -> bool {
-    let spec = volume.spec.as_ref();
-    spec.and_then(|s| s.node_affinity.as_ref()).is_some_and(|a| a.required.is_some())
+    required(volume).is_some()
 }
 
 /// A node with these labels may have the volume.
@@ -297,8 +313,7 @@ pub fn is_choosy(volume: &PersistentVolume) -> bool {
 /// # Errors
 /// It may not.
 pub fn check_node(volume: &PersistentVolume, labels: &BTreeMap<String, String>) -> Result<(), ClaimError> {
-    let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
-    let Some(required) = affinity.and_then(|a| a.required.as_ref()) else { return Ok(()) };
+    let Some(required) = required(volume) else { return Ok(()) };
     if any_term_holds(&required.node_selector_terms, labels, "") {
         return Ok(());
     }

@@ -19,6 +19,7 @@ pub mod claim;
 pub mod device;
 pub mod disk;
 pub mod downward;
+pub mod inline;
 pub mod mount_table;
 pub mod nfs;
 pub mod paths;
@@ -68,6 +69,8 @@ pub enum Plugin {
     Csi,
     /// `kubernetes.io/nfs`
     Nfs,
+    /// `kubernetes.io/git-repo`: it says that it is turned off.
+    GitRepo,
 }
 
 impl Plugin {
@@ -84,6 +87,7 @@ impl Plugin {
             Plugin::Local => "kubernetes.io/local-volume",
             Plugin::Csi => "kubernetes.io/csi",
             Plugin::Nfs => "kubernetes.io/nfs",
+            Plugin::GitRepo => "kubernetes.io/git-repo",
         }
     }
 
@@ -100,13 +104,17 @@ impl Plugin {
             Plugin::Local => "kubernetes.io~local-volume",
             Plugin::Csi => "kubernetes.io~csi",
             Plugin::Nfs => "kubernetes.io~nfs",
+            Plugin::GitRepo => "kubernetes.io~git-repo",
         }
     }
 
     /// Containers never write to it, whatever their mount says.
     #[must_use]
     pub fn is_read_only(self) -> bool {
-        !matches!(self, Plugin::EmptyDir | Plugin::HostPath | Plugin::Local | Plugin::Csi | Plugin::Nfs)
+        !matches!(
+            self,
+            Plugin::EmptyDir | Plugin::HostPath | Plugin::Local | Plugin::Csi | Plugin::Nfs | Plugin::GitRepo
+        )
     }
 }
 

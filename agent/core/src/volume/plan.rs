@@ -13,10 +13,11 @@ use super::token::{DEFAULT_LIFE_S, TokenRef};
 use super::trust_bundle;
 use super::{
     Bind, Device, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work, device,
-    downward, project,
+    downward, inline, project,
 };
 use crate::container_spec::NodeContext;
 use crate::container_spec::dirs::pod_dir;
+use crate::csi::translation;
 use crate::csi::volume::{self as csi, TARGET};
 use crate::resources::requests::{HUGEPAGES_PREFIX, MEMORY, limit, pod_limit};
 use crate::types::{Quantity, pod};
@@ -35,10 +36,11 @@ pub fn is_known(volume: &Volume) -> bool {
         || volume.persistent_volume_claim.is_some()
         || volume.ephemeral.is_some()
         || volume.image.is_some()
+        || inline::has_no_plugin(volume)
 }
 
-/// The plugin of a volume that says itself what it is; `None` for claims, for images (the runtime mounts them) and for those
-/// that this node does not have.
+/// The plugin of a volume that says itself what it is, or is translated to a driver's; `None` for claims, for images (the runtime
+/// mounts them) and for those that this node does not have.
 #[must_use]
 pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
     if volume.empty_dir.is_some() {
@@ -53,10 +55,12 @@ pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
         Some(Plugin::DownwardApi)
     } else if volume.projected.is_some() {
         Some(Plugin::Projected)
-    } else if volume.csi.is_some() {
+    } else if volume.csi.is_some() || translation::is_inline(volume) {
         Some(Plugin::Csi)
     } else if volume.nfs.is_some() {
         Some(Plugin::Nfs)
+    } else if volume.git_repo.is_some() {
+        Some(Plugin::GitRepo)
     } else {
         None
     }
@@ -73,7 +77,7 @@ pub struct Location {
     pub read_only: bool,
 }
 
-/// Where a volume is; of one with a claim once that is bound.
+/// Where a volume is; of one with a claim, or that is translated to a driver's, once that is bound.
 #[must_use]
 pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -> Option<Location> {
     if let Some(bound) = claims.get(&volume.name) {
@@ -91,6 +95,9 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
         };
         return Some(Location { path, plugin, read_only: bound.read_only });
     }
+    if translation::is_inline(volume) {
+        return None;
+    }
     let plugin = plugin_of(volume)?;
     let path = match &volume.host_path {
         Some(host_path) => host_path.path.clone(),
@@ -107,7 +114,8 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
 pub fn below(plugin: Plugin, volume: &str) -> String {
     // Beside a driver's target lies the file that says whose it is.
     let target = if plugin == Plugin::Csi { format!("/{TARGET}") } else { String::new() };
-    format!("volumes/{}/{volume}{target}", plugin.directory())
+    // What a volume of an old type is called may be a path; as upstream, its slashes are tildes.
+    format!("volumes/{}/{}{target}", plugin.directory(), volume.replace('/', "~"))
 }
 
 /// What has to be done for the volume `name`.
@@ -117,8 +125,7 @@ pub fn below(plugin: Plugin, volume: &str) -> String {
 pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Result<SetUp, String> {
     let all = pod::spec(p).volumes.as_deref().unwrap_or(&[]);
     let volume = all.iter().find(|v| v.name == name).ok_or_else(|| format!("pod has no volume {name:?}"))?;
-    let Location { path, plugin, .. } =
-        location(p, volume, claims, node).ok_or("no volume plugin matched")?;
+    let Location { path, plugin, .. } = location(p, volume, claims, node).ok_or(inline::NO_PLUGIN)?;
     let security = pod::spec(p).security_context.as_ref();
     let fs_group = security.and_then(|s| s.fs_group).and_then(|g| u32::try_from(g).ok());
     Ok(SetUp {
@@ -178,6 +185,9 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
             read_only: nfs.read_only == Some(true),
             options: Vec::new(),
         }));
+    }
+    if let Some(git) = &volume.git_repo {
+        return Err(inline::no_git(&volume.name, git));
     }
     if let Some(host_path) = &volume.host_path {
         return host_path_type(host_path.type_.as_deref().unwrap_or("")).map(Work::HostPath);
@@ -281,7 +291,7 @@ fn sources(p: &Pod, volume: &Volume, node: &NodeContext) -> Result<Vec<FileSourc
         let items = source.items.as_deref().unwrap_or(&[]);
         return Ok(vec![FileSource::Known(downward::files(items, p, mode(source.default_mode), node)?)]);
     }
-    let Some(projected) = &volume.projected else { return Err("no volume plugin matched".to_owned()) };
+    let Some(projected) = &volume.projected else { return Err(inline::NO_PLUGIN.to_owned()) };
     let mode = mode(projected.default_mode);
     let parts = projected.sources.iter().flatten().enumerate();
     parts.map(|(index, part)| projection(p, (volume, index, part), mode, node)).collect()

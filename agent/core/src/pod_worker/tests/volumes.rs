@@ -307,3 +307,62 @@ fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait
     answer(&mut w, "set_up_volume", Err(error));
     assert_eq!(w.told("FailedMount").pop(), Some(failed), "whoever took the step says which it was");
 }
+
+#[test]
+fn a_volume_that_nobody_mounts_is_told_and_waited_for_unless_no_container_has_it() {
+    let made = |volume: Value, used: bool| {
+        let mut volume = volume;
+        volume["name"] = json!("v");
+        let mounts = if used { json!([{"name": "v", "mountPath": "/d"}]) } else { json!([]) };
+        let container =
+            json!({"name": "c", "image": "i:1", "imagePullPolicy": "IfNotPresent", "volumeMounts": mounts});
+        World::with(&make_pod(json!({"volumes": [volume], "containers": [container]})))
+    };
+    let before = "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], failed to process \
+                  volumes=[v]: ";
+    for (volume, words) in [
+        (
+            json!({"rbd": {"monitors": ["m"], "image": "i"}}),
+            "failed to get Plugin from volumeSpec for volume \"v\" err=no volume plugin matched",
+        ),
+        (
+            json!({"awsElasticBlockStore": {"volumeID": "aws:///x"}}),
+            "failed to translate in-tree pv to CSI: failed to translate Kubernetes ID to EBS Volume ID Invalid format for \
+             AWS volume (aws:///x)",
+        ),
+    ] {
+        let mut w = made(volume.clone(), true);
+        assert_eq!(w.told("FailedMount"), [format!("{before}{words}")]);
+        assert_eq!((w.waiting_reason("c").as_str(), w.count("set_up_volume")), ("ContainerCreating", 0));
+        w.wait(Duration::from_secs(8));
+        assert!(w.told("FailedMount").len() > 1, "not looked at again");
+        let mut unused = made(volume, false);
+        unused.settle();
+        assert_eq!((unused.phase(), unused.told("FailedMount").len()), ("Running", 0));
+    }
+}
+
+#[test]
+fn a_volume_of_a_driver_by_another_name_is_told_by_its_disks_name() {
+    let container = json!({"name": "c", "image": "i:1", "imagePullPolicy": "IfNotPresent",
+        "volumeMounts": [{"name": "v", "mountPath": "/d"}]});
+    let volume = json!({"name": "v", "cinder": {"volumeID": "disk"}});
+    let mut w = World::new();
+    w.desire(&make_pod(json!({"volumes": [volume], "containers": [container]})));
+    settle_others(&mut w);
+    let answer = |w: &mut World, result| {
+        let under_way = set_ups(w);
+        assert_eq!(under_way.len(), 1, "nobody need be asked what it is");
+        w.answer(under_way[0], result);
+        settle_others(w);
+    };
+    answer(&mut w, Ok(EffectOk::Unattached));
+    assert_eq!(w.told("FailedMount"), Vec::<String>::new());
+    w.step(PodEvent::SourcesChanged);
+    answer(&mut w, Err(EffectError { class: Class::Invalid, message: "no".to_owned() }));
+    let words = "MountVolume.SetUp failed for volume \"cinder.csi.openstack.org-disk\" : no";
+    assert_eq!((w.told("FailedMount"), w.count("resolve_claim")), (vec![words.to_owned()], 0));
+    w.step(PodEvent::SourcesChanged);
+    answer(&mut w, done());
+    assert_eq!(w.phase(), "Running");
+}

@@ -198,8 +198,41 @@ fn a_volume_of_a_driver_is_taken_as_it_says() {
         expand_secret: None,
         access_modes: vec!["ReadWriteOncePod".to_owned()],
         claim: claimed().name,
+        migrated: false,
     };
     assert_eq!(bound.plugin(), Plugin::Csi);
     assert_eq!(bound.source, Source::Csi(Box::new(source)));
     assert!(bound.one_pod && bound.options == ["noatime"]);
+}
+
+#[test]
+fn a_volume_of_an_old_type_is_its_drivers() {
+    let affinity = |key: &str| {
+        let terms = json!([{"matchExpressions": [{"key": key, "operator": "In", "values": ["a"]}]}]);
+        json!({"required": {"nodeSelectorTerms": terms}})
+    };
+    let spec = json!({"spec": {"accessModes": ["ReadWriteOnce"], "mountOptions": ["noatime"],
+        "nodeAffinity": affinity("topology.kubernetes.io/zone"),
+        "awsElasticBlockStore": {"volumeID": "aws://a/vol-1", "fsType": "ext4", "readOnly": true}}});
+    let of = volume(spec);
+    let bound = claimed().bound(&claim(json!({})), &of).unwrap();
+    assert_eq!((bound.volume.as_str(), bound.plugin(), bound.read_only), ("pv", Plugin::Csi, true));
+    assert_eq!(bound.options, ["noatime"]);
+    let Source::Csi(source) = bound.source else { panic!("{:?}", bound.source) };
+    assert_eq!((source.driver.as_str(), source.handle.as_str()), ("ebs.csi.aws.com", "vol-1"));
+    assert!(source.migrated && source.claim == claimed().name);
+    // The node is looked at by the driver's label.
+    let labels = |key: &str| BTreeMap::from([(key.to_owned(), "a".to_owned())]);
+    assert!(is_choosy(&of));
+    assert_eq!(check_node(&of, &labels("topology.ebs.csi.aws.com/zone")), Ok(()));
+    check_node(&of, &labels("topology.kubernetes.io/zone")).unwrap_err();
+    let broken = volume(json!({"spec": {"awsElasticBlockStore": {"volumeID": "aws://a/x"}}}));
+    let words = "failed to translate in-tree pv to CSI: failed to translate Kubernetes ID to EBS Volume ID Invalid format \
+                 for AWS volume (aws://a/x)";
+    assert_eq!(claimed().bound(&claim(json!({})), &broken).unwrap_err().to_string(), words);
+    assert!(!is_choosy(&broken));
+    let mut other = broken;
+    other.spec.as_mut().unwrap().claim_ref = None;
+    let unbound = claimed().bound(&claim(json!({})), &other).unwrap_err().to_string();
+    assert!(unbound.contains("nil pv.Spec.ClaimRef"), "whose it is comes first: {unbound}");
 }

@@ -33,6 +33,7 @@ use agent_core::runtime::PodKey;
 use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageUser};
 use agent_core::runtime::observed::PodSnapshot;
 use agent_core::time::Mono;
+use agent_core::volume::Work;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -313,11 +314,13 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             }
             Effect::SetUpVolume { volume } => {
                 let (name, plugin, began) = (volume.name.clone(), volume.plugin, self.tasks.now().mono);
+                let migrated = matches!(&volume.work, Work::Csi(csi) if csi.is_migrated());
                 let result = volumes::set_up(self, key, *volume).await;
                 let took = self.tasks.now().mono.since(began);
                 // One that waits to be attached was not mounted, and did not fail.
                 if !matches!(result, Ok(EffectOk::Unattached)) {
-                    self.metrics.volume_set_up(&key.uid, (&name, plugin), took, result.is_ok());
+                    let of = (name.as_str(), plugin, migrated);
+                    self.metrics.volume_set_up(&key.uid, of, took, result.is_ok());
                 }
                 result
             }

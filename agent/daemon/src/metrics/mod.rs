@@ -204,10 +204,16 @@ impl Metrics {
         self.with(|state| state.main.count(&families::POD_RESOURCES_GET_ERRORS, [version]));
     }
 
-    /// A volume of a pod was set up, or could not be.
-    pub fn volume_set_up(&self, pod: &PodUid, (name, plugin): (&str, Plugin), took: Duration, done: bool) {
+    /// A volume of a pod was set up, or could not be. `migrated`: it is a CSI driver's by another name.
+    pub fn volume_set_up(
+        &self,
+        pod: &PodUid,
+        (name, plugin, migrated): (&str, Plugin, bool),
+        took: Duration,
+        done: bool,
+    ) {
         let status = if done { "success" } else { "fail-unknown" };
-        let labels = [plugin.name(), "volume_mount", status, "false"];
+        let labels = [plugin.name(), "volume_mount", status, if migrated { "true" } else { "false" }];
         self.with(|state| {
             state.main.observe(&families::STORAGE_OPERATION, labels, took.as_secs_f64());
             if done {

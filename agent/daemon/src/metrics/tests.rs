@@ -105,9 +105,10 @@ async fn calls_requests_and_checks() {
     metrics.request_began("BREW", "/teapot");
     metrics.request_ended("BREW", "/teapot", SECOND);
     let uid = PodUid::from("v");
-    metrics.volume_set_up(&uid, ("s", Plugin::Secret), SECOND, false);
-    metrics.volume_set_up(&uid, ("t", Plugin::Secret), SECOND, true);
-    metrics.volume_set_up(&uid, ("t", Plugin::Secret), SECOND, true);
+    metrics.volume_set_up(&uid, ("s", Plugin::Secret, false), SECOND, false);
+    metrics.volume_set_up(&uid, ("t", Plugin::Secret, false), SECOND, true);
+    metrics.volume_set_up(&uid, ("t", Plugin::Secret, false), SECOND, true);
+    metrics.volume_set_up(&uid, ("c", Plugin::Csi, true), SECOND, false);
     metrics.hook_fell_back();
     metrics.sleep_cut_short();
     let labels = |method: &str, path: &str, long: bool| {
@@ -135,12 +136,14 @@ async fn calls_requests_and_checks() {
             "kubelet_sleep_action_terminated_early_total 1",
             "storage_operation_duration_seconds_count{volume_plugin=\"kubernetes.io/secret\",\
              operation_name=\"volume_mount\",status=\"fail-unknown\",migrated=\"false\"} 1",
+            "storage_operation_duration_seconds_count{volume_plugin=\"kubernetes.io/csi\",\
+             operation_name=\"volume_mount\",status=\"fail-unknown\",migrated=\"true\"} 1",
         ],
     );
     let wanted = json!({"spec": {"containers": [], "volumes": [{"name": "t", "secret": {}},
         {"name": "e", "emptyDir": {}}, {"name": "c", "persistentVolumeClaim": {"claimName": "x"}},
         {"name": "late", "persistentVolumeClaim": {"claimName": "y"}}]}});
-    metrics.volume_set_up(&uid, ("c", Plugin::Csi), SECOND, true);
+    metrics.volume_set_up(&uid, ("c", Plugin::Csi, false), SECOND, true);
     let desired: DesiredPods = [(uid.clone(), pod("v", wanted))].into();
     let volumes = |plugin: &str, state: &str| {
         format!(

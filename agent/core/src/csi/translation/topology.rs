@@ -37,20 +37,19 @@ pub(super) enum Labels {
 /// Gives the PersistentVolume the driver's keys.
 pub(super) fn translate(volume: &mut PersistentVolume, keys: &Keys) {
     let (zone, region) = cluster_keys(volume);
-    if !replace(volume, zone, keys.zone) {
-        add_label(volume, zone, (keys.zone, keys.labels));
-    }
-    match keys.region {
-        Some(own) => {
-            if !replace(volume, region, own) {
-                add_label(volume, region, (own, keys.labels));
-            }
-        }
+    replace_or_add(volume, zone, (keys.zone, keys.labels));
+    if let Some(own) = keys.region {
+        replace_or_add(volume, region, (own, keys.labels));
+    } else if region == BETA_REGION {
         // Nodes have the new name only.
-        None if region == BETA_REGION => {
-            replace(volume, region, REGION);
-        }
-        None => {}
+        replace(volume, region, REGION);
+    }
+}
+
+/// What the terms do not say, the PersistentVolume's label may.
+fn replace_or_add(volume: &mut PersistentVolume, from: &str, (to, labels): (&str, Labels)) {
+    if !replace(volume, from, to) {
+        add_label(volume, from, (to, labels));
     }
 }
 

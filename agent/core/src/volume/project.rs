@@ -119,13 +119,14 @@ pub fn choose<E>(
 /// without (projects(5), projid(5)).
 #[must_use]
 pub fn reserved(projects: &str, projid: &str) -> BTreeSet<u32> {
-    let lines = |text: &str| {
-        let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
-        lines.filter_map(|line| line.split_once(':')).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
-    };
-    let (paths, names): (Vec<(String, String)>, Vec<(String, String)>) = (lines(projects), lines(projid));
-    let ids = paths.iter().map(|(id, _)| id).chain(names.iter().map(|(_, id)| id));
+    let ids = pairs(projects).map(|(id, _)| id).chain(pairs(projid).map(|(_, id)| id));
     ids.filter_map(|id| id.trim().parse().ok()).collect()
+}
+
+/// What is before and behind the first colon of each line.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once(':'))
 }
 
 #[cfg(test)]

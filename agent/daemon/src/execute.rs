@@ -9,8 +9,9 @@ mod csi;
 mod csi_devices;
 mod csi_expand;
 mod disks;
+mod network_disks;
 mod nfs;
-mod programs;
+pub(crate) mod programs;
 mod pull;
 mod resize;
 mod volumes;
@@ -343,7 +344,13 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::TearDownVolumes => {
                 csi::tear_down(self, &key.uid).await?;
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
+                let shared = self.tasks.blocking(move || at.may_have_network_disks(&uid)).await;
+                let (at, uid) = (self.dirs.clone(), key.uid.clone());
                 let result = self.on_disk(move || at.tear_down_volumes(&uid)).await;
+                if shared == Some(true) {
+                    // They may be free from now on.
+                    self.sources.csi().volumes.look_again();
+                }
                 if result.is_ok() {
                     self.metrics.volumes_gone(&key.uid);
                     self.local_volumes.forget(&key.uid);

@@ -29,6 +29,7 @@ pub mod mailbox;
 pub mod manager;
 pub mod memory;
 pub mod metrics;
+mod network_disks;
 pub mod node;
 pub mod observer;
 pub mod outlets;

@@ -202,7 +202,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let container_manager =
             drivers.cgroups.map(|plan| ContainerManager::new(plan, &drivers.metrics, &tasks));
         let pod_cgroups = container_manager.as_ref().map(ContainerManager::pods);
-        let volume_dirs = dirs.clone();
+        let (volume_dirs, own_volumes) = (dirs.clone(), sources.csi());
         let executor = Executor::new(
             (drivers.runtime.clone(), images.clone(), drivers.handlers, drivers.amounts),
             (dirs, sources.clone(), pod_cgroups),
@@ -292,7 +292,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             let handles =
                 cluster::start(plan, mailboxes, api, to_manager.clone(), (&tasks, &drivers.metrics));
             owners.extend(handles.owners);
-            tasks.start(stages::follow(volume_dirs, csi, handles.node.clone(), tasks.clone()));
+            tasks.start(stages::follow(volume_dirs.clone(), csi, Some(handles.node.clone()), tasks.clone()));
             let feeds = Feeds {
                 runtime: drivers.runtime.clone(),
                 images: images.clone(),
@@ -305,6 +305,9 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             feeds.start(&tasks);
             ClusterView { ready: handles.ready, pod_cidrs: handles.pod_cidrs, addresses: handles.addresses }
         });
+        if cluster.is_none() {
+            tasks.start(stages::follow(volume_dirs, own_volumes, None, tasks.clone()));
+        }
         let (runtime_view, runtime) = watch::channel(state);
         let addresses = cluster.as_ref().map(|cluster| cluster.addresses.clone());
         tasks.start(runtime_state::observe(

@@ -330,8 +330,8 @@ fn join(
         (tasks, metrics),
     )?;
     let objects = Arc::new(watches::Objects::new(client.clone(), node_name, tasks));
-    let drivers =
-        ApiDrivers { client, pods, node, objects, reconnect, board: board.clone(), csi: Csi::default() };
+    let csi = Csi { attaches: kubelet.enable_controller_attach_detach, ..Csi::default() };
+    let drivers = ApiDrivers { client, pods, node, objects, reconnect, board: board.clone(), csi };
     Ok((plan::plan(settings, node_name)?, drivers))
 }
 

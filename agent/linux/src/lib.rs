@@ -38,6 +38,7 @@ pub mod process;
 pub mod project_quota;
 pub mod pstore;
 pub mod remove_tree;
+pub mod scsi;
 pub mod service_manager;
 pub mod shims;
 pub mod task_files;

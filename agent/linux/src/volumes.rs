@@ -12,6 +12,7 @@ pub mod device;
 pub mod disk;
 pub mod env_file;
 mod host_path;
+pub mod network_disk;
 pub mod nfs;
 mod ownership;
 pub mod sub_path;
@@ -70,8 +71,8 @@ pub fn set_up(
     let path = Path::new(&volume.path);
     match &volume.work {
         Work::HostPath(kind) => host_path::check(path, *kind)?,
-        // Its driver's, or the server's.
-        Work::Csi(_) | Work::Nfs(_) => {}
+        // Its driver's, or the server's; what becomes of a disk is a directory or a device.
+        Work::Csi(_) | Work::Nfs(_) | Work::NetworkDisk(_) => {}
         Work::Device(work) => device::set_up(pod_dir, volume, work)?,
         Work::Bind(work) => return bind::mount_at(pod_dir, volume, work),
         Work::EmptyDir { medium, marker, counted } => {

@@ -187,7 +187,7 @@ mod tests {
         serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"volumes": [{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/srv"}},
-                                 {"name": "s", "secret": {"secretName": "x"}}, {"name": "n", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}},
+                                 {"name": "s", "secret": {"secretName": "x"}}, {"name": "n", "rbd": {"monitors": ["x"], "image": "y"}},
                                  {"name": "p", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "r", "persistentVolumeClaim": {"claimName": "y"}},
                                  {"name": "u", "persistentVolumeClaim": {"claimName": "z"}},
                                  {"name": "i", "image": {"reference": "r.example/m:1"}}, {"name": "j", "image": {"reference": "x"}}],

@@ -114,7 +114,8 @@ mod tests {
             "volumes": [{"name": "h", "hostPath": {"path": "/x", "type": "Socket"}}, {"name": "s", "secret": {}},
                 {"name": "c", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "g", "ephemeral": {}},
                 {"name": "i", "csi": {"driver": "x"}}, {"name": "o", "image": {"reference": "x"}},
-                {"name": "n", "nfs": {"server": "x", "path": "/"}}, {"name": "u", "emptyDir": {"medium": "HugePages-2Mi"}},
+                {"name": "n", "nfs": {"server": "x", "path": "/"}}, {"name": "t", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}},
+                {"name": "f", "fc": {"wwids": ["x"]}}, {"name": "u", "emptyDir": {"medium": "HugePages-2Mi"}},
                 {"name": "m", "configMap": {"name": "x"}}, {"name": "d", "downwardAPI": {}},
                 {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}},
                     {"clusterTrustBundle": {"path": "y"}}, {"podCertificate": {"signerName": "x", "keyType": "ED25519"}}]}},
@@ -138,8 +139,8 @@ mod tests {
         let table = [
             (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
             (
-                json!({"volumes": [{"name": "v", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}}]}),
-                "spec.volumes[0].iscsi",
+                json!({"volumes": [{"name": "v", "rbd": {"monitors": ["x"], "image": "y"}}]}),
+                "spec.volumes[0].rbd",
             ),
             (
                 json!({"volumes": [{"name": "v", "flexVolume": {"driver": "x/y"}}]}),

@@ -19,6 +19,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::runtime::PodUid;
 use crate::time::Mono;
+use crate::volume::Plugin;
+use crate::volume::network_disk::PLUGINS;
 
 /// First wait after a driver did not let go.
 const BACK_OFF: Duration = Duration::from_millis(500);
@@ -28,17 +30,32 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(122);
 /// A volume, on one node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VolumeKey {
-    /// Name of the driver.
+    /// Name of the driver, or of the node's own plugin (`kubernetes.io/iscsi`): no driver's has a slash.
     pub driver: String,
     /// What the driver knows the volume by.
     pub handle: String,
 }
 
 impl VolumeKey {
+    /// A volume of the node's own plugins.
+    #[must_use]
+    pub fn of_plugin(plugin: Plugin, handle: String) -> VolumeKey {
+        VolumeKey { driver: plugin.name().to_owned(), handle }
+    }
+
+    /// The node itself mounts it, as a disk that another machine keeps.
+    #[must_use]
+    pub fn is_network_disk(&self) -> bool {
+        PLUGINS.iter().any(|plugin| plugin.name() == self.driver)
+    }
+
     /// Its name in `status.volumesInUse` and `status.volumesAttached`.
     #[must_use]
     pub fn unique_name(&self) -> String {
-        format!("kubernetes.io/csi/{}^{}", self.driver, self.handle)
+        match self.is_network_disk() {
+            true => format!("{}/{}", self.driver, self.handle),
+            false => format!("kubernetes.io/csi/{}^{}", self.driver, self.handle),
+        }
     }
 
     /// Its directory below `plugins/kubernetes.io/csi`.
@@ -208,6 +225,9 @@ mod tests {
         // printf h | sha256sum
         let sum = "aaa9402664f1a41f40ebbc52c9993eb66aeb366602958fdfaa283b71e64db123";
         assert_eq!(key("h").directory(), format!("d/{sum}"));
+        let disk = VolumeKey::of_plugin(Plugin::Fc, "[a b]:0".to_owned());
+        assert_eq!(disk.unique_name(), "kubernetes.io/fc/[a b]:0");
+        assert!(disk.is_network_disk() && !key("h").is_network_disk());
     }
 
     #[test]

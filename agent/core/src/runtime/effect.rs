@@ -237,7 +237,9 @@ impl Effect {
             Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Nfs(_)) => {
                 Some(request_timeout + volume::NFS_TIME)
             }
-            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Bind(_)) => {
+            Effect::SetUpVolume { volume }
+                if matches!(volume.work, volume::Work::Bind(_) | volume::Work::NetworkDisk(_)) =>
+            {
                 Some(request_timeout + volume::DISK_TIME)
             }
             // A server that is away is waited for before its mount is forced.

@@ -97,8 +97,10 @@ fn volume(p: &Pod, volume: &Volume) -> Option<ShownVolume> {
     if claim.is_none() && plugin.is_none() {
         return None;
     }
+    // Whoever mounted it measures it.
+    let elsewhere = [Plugin::Csi, Plugin::Iscsi, Plugin::Fc];
     let below =
-        plugin.filter(|plugin| *plugin != Plugin::Csi).map(|plugin| plan::below(plugin, &volume.name));
+        plugin.filter(|plugin| !elsewhere.contains(plugin)).map(|plugin| plan::below(plugin, &volume.name));
     let on_disk = |medium: &Option<String>| medium.as_deref().unwrap_or_default().is_empty();
     let ephemeral =
         volume.empty_dir.as_ref().is_some_and(|v| on_disk(&v.medium)) || volume.config_map.is_some();

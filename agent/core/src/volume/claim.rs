@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{
 use serde::{Deserialize, Serialize};
 
 use super::inline::NO_PLUGIN;
+use super::network_disk;
 use super::plan::host_path_type;
 use super::{HostPathType, Plugin};
 use crate::admission::affinity::any_term_holds;
@@ -97,17 +98,20 @@ pub enum Source {
     },
     /// `csi`: a driver's.
     Csi(Box<CsiSource>),
+    /// `iscsi` and `fc`: a disk that another machine keeps.
+    NetworkDisk(Box<network_disk::Source>),
 }
 
 impl Bound {
     /// Whose business it is.
     #[must_use]
     pub fn plugin(&self) -> Plugin {
-        match self.source {
+        match &self.source {
             Source::Local { .. } => Plugin::Local,
             Source::HostPath { .. } => Plugin::HostPath,
             Source::Csi(_) => Plugin::Csi,
             Source::Nfs { .. } => Plugin::Nfs,
+            Source::NetworkDisk(source) => source.plugin(),
         }
     }
 }
@@ -253,6 +257,11 @@ impl ClaimRef {
         } else if let Some(csi) = spec.csi {
             let modes = spec.access_modes.clone().unwrap_or_default();
             Source::Csi(Box::new(CsiSource { migrated, ..csi_source(csi, modes, &self.name) }))
+        } else if let Some(iscsi) = spec.iscsi {
+            Source::NetworkDisk(Box::new(network_disk::Source::of_persistent_iscsi(iscsi)))
+        } else if let Some(fc) = spec.fc {
+            let source = network_disk::Source::of_fc(fc).map_err(|why| no_plugin(&why))?;
+            Source::NetworkDisk(Box::new(source))
         } else {
             return Err(no_plugin(NO_PLUGIN));
         };

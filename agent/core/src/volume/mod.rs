@@ -21,6 +21,7 @@ pub mod disk;
 pub mod downward;
 pub mod inline;
 pub mod mount_table;
+pub mod network_disk;
 pub mod nfs;
 pub mod paths;
 pub mod payload;
@@ -71,6 +72,10 @@ pub enum Plugin {
     Nfs,
     /// `kubernetes.io/git-repo`: it says that it is turned off.
     GitRepo,
+    /// `kubernetes.io/iscsi`
+    Iscsi,
+    /// `kubernetes.io/fc`
+    Fc,
 }
 
 impl Plugin {
@@ -88,6 +93,8 @@ impl Plugin {
             Plugin::Csi => "kubernetes.io/csi",
             Plugin::Nfs => "kubernetes.io/nfs",
             Plugin::GitRepo => "kubernetes.io/git-repo",
+            Plugin::Iscsi => "kubernetes.io/iscsi",
+            Plugin::Fc => "kubernetes.io/fc",
         }
     }
 
@@ -105,16 +112,15 @@ impl Plugin {
             Plugin::Csi => "kubernetes.io~csi",
             Plugin::Nfs => "kubernetes.io~nfs",
             Plugin::GitRepo => "kubernetes.io~git-repo",
+            Plugin::Iscsi => "kubernetes.io~iscsi",
+            Plugin::Fc => "kubernetes.io~fc",
         }
     }
 
     /// Containers never write to it, whatever their mount says.
     #[must_use]
     pub fn is_read_only(self) -> bool {
-        !matches!(
-            self,
-            Plugin::EmptyDir | Plugin::HostPath | Plugin::Local | Plugin::Csi | Plugin::Nfs | Plugin::GitRepo
-        )
+        matches!(self, Plugin::ConfigMap | Plugin::Secret | Plugin::DownwardApi | Plugin::Projected)
     }
 }
 
@@ -213,6 +219,8 @@ pub enum Work {
     Csi(Box<CsiVolume>),
     /// A directory of a server.
     Nfs(nfs::Nfs),
+    /// A disk that another machine keeps.
+    NetworkDisk(Box<network_disk::NetworkDisk>),
     /// Files written by the agent.
     Files {
         /// Where they live.
@@ -261,6 +269,7 @@ impl Work {
         match self {
             Work::Device(device) => Some(&device.global),
             Work::Csi(volume) => volume.block.as_deref(),
+            Work::NetworkDisk(disk) if disk.block => Some(&disk.global),
             _ => None,
         }
     }

@@ -9,6 +9,8 @@ pub struct MountPoint {
     pub path: String,
     /// Type of the file system.
     pub kind: String,
+    /// Numbers of its device (`8:16`): mounts of one file system have the same.
+    pub device: String,
 }
 
 /// Parses `mountinfo` (proc_pid_mountinfo(5)). Lines that are none are skipped.
@@ -17,8 +19,9 @@ pub fn parse(text: &str) -> Vec<MountPoint> {
     text.lines()
         .filter_map(|line| {
             let (left, right) = line.split_once(" - ")?;
-            let path = unescape(left.split(' ').nth(4)?);
-            Some(MountPoint { path, kind: right.split(' ').next()?.to_owned() })
+            let mut left = left.split(' ').skip(2);
+            let (device, path) = (left.next()?.to_owned(), unescape(left.nth(1)?));
+            Some(MountPoint { path, kind: right.split(' ').next()?.to_owned(), device })
         })
         .collect()
 }
@@ -45,6 +48,12 @@ pub fn kind_at<'t>(table: &'t [MountPoint], path: &str) -> Option<&'t str> {
     table.iter().rev().find(|m| m.path == path).map(|m| m.kind.as_str())
 }
 
+/// The device of the file system mounted at `path`, the topmost one.
+#[must_use]
+pub fn device_at<'t>(table: &'t [MountPoint], path: &str) -> Option<&'t str> {
+    table.iter().rev().find(|m| m.path == path).map(|m| m.device.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,5 +76,6 @@ nonsense
         assert!(below(&table, "/pods/u").is_empty());
         assert_eq!(kind_at(&table, "/pods/u1/volumes/a"), Some("overlay"));
         assert_eq!(kind_at(&table, "/pods/u1/volumes"), None);
+        assert_eq!(device_at(&table, "/pods/u1/volumes/a"), Some("0:33"));
     }
 }

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{KeyToPath, Pod, ResourceRequirements, Volume, V
 
 use super::claim::{Bound, Claims, Source};
 use super::disk::{self, Disk};
+use super::network_disk::{self, NetworkDisk};
 use super::nfs::Nfs;
 use super::pod_certificate::{self, Paths, Place};
 use super::token::{DEFAULT_LIFE_S, TokenRef};
@@ -61,6 +62,10 @@ pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
         Some(Plugin::Nfs)
     } else if volume.git_repo.is_some() {
         Some(Plugin::GitRepo)
+    } else if volume.iscsi.is_some() {
+        Some(Plugin::Iscsi)
+    } else if volume.fc.is_some() {
+        Some(Plugin::Fc)
     } else {
         None
     }
@@ -84,7 +89,7 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
         let plugin = bound.plugin();
         let path = match &bound.source {
             Source::HostPath { path, .. } => path.clone(),
-            Source::Local { .. } | Source::Csi(_) | Source::Nfs { .. } => {
+            Source::Local { .. } | Source::Csi(_) | Source::Nfs { .. } | Source::NetworkDisk(_) => {
                 let below = if bound.block {
                     device::below(plugin, &bound.volume)
                 } else {
@@ -105,7 +110,9 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
     };
     let read_only = plugin.is_read_only()
         || volume.csi.as_ref().is_some_and(|c| c.read_only == Some(true))
-        || volume.nfs.as_ref().is_some_and(|n| n.read_only == Some(true));
+        || volume.nfs.as_ref().is_some_and(|n| n.read_only == Some(true))
+        || volume.iscsi.as_ref().is_some_and(|i| i.read_only == Some(true))
+        || volume.fc.as_ref().is_some_and(|f| f.read_only == Some(true));
     Some(Location { path, plugin, read_only })
 }
 
@@ -130,7 +137,7 @@ pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Resul
     let fs_group = security.and_then(|s| s.fs_group).and_then(|g| u32::try_from(g).ok());
     Ok(SetUp {
         work: match claims.get(name) {
-            Some(bound) => of_claim(p, bound, node),
+            Some(bound) => of_claim(p, bound, node)?,
             None => work(p, volume, plugin, node)?,
         },
         nested: if plugin.is_read_only() { nested(p, name) } else { Vec::new() },
@@ -141,11 +148,11 @@ pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Resul
     })
 }
 
-fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Work {
+fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Result<Work, String> {
     let security = pod::spec(p).security_context.as_ref();
     let policy = security.and_then(|s| s.fs_group_change_policy.as_deref());
     let global = || bound.block.then(|| device::global(&node.root_dir, Plugin::Csi, &bound.volume));
-    match &bound.source {
+    Ok(match &bound.source {
         Source::HostPath { kind, .. } => Work::HostPath(*kind),
         Source::Csi(source) => {
             let volume = csi::of_bound(p, bound, source, &node.node_name);
@@ -170,7 +177,15 @@ fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Work {
             by_root: policy == Some("OnRootMismatch"),
             disk: Disk { global: disk::global(&node.root_dir, &bound.volume), fs_type: fs_type.clone() },
         }),
-    }
+        Source::NetworkDisk(source) => Work::NetworkDisk(Box::new(NetworkDisk {
+            // As upstream: what the PersistentVolume says of it is not looked at, but what the claim's pod says.
+            read_only: bound.read_only,
+            options: bound.options.clone(),
+            one_pod: bound.one_pod,
+            block: bound.block,
+            ..NetworkDisk::of_pod(p, &bound.volume, source, bound.block, &node.root_dir)?
+        })),
+    })
 }
 
 fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<Work, String> {
@@ -188,6 +203,15 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
     }
     if let Some(git) = &volume.git_repo {
         return Err(inline::no_git(&volume.name, git));
+    }
+    let source = match (&volume.iscsi, &volume.fc) {
+        (Some(iscsi), _) => Some(network_disk::Source::of_iscsi(iscsi.clone())),
+        (None, Some(fc)) => Some(network_disk::Source::of_fc(fc.clone())?),
+        (None, None) => None,
+    };
+    if let Some(source) = source {
+        let disk = NetworkDisk::of_pod(p, &volume.name, &source, false, &node.root_dir)?;
+        return Ok(Work::NetworkDisk(Box::new(disk)));
     }
     if let Some(host_path) = &volume.host_path {
         return host_path_type(host_path.type_.as_deref().unwrap_or("")).map(Work::HostPath);

@@ -97,6 +97,60 @@ fn directories_of_servers() {
 }
 
 #[test]
+fn disks_of_other_machines() {
+    let disk = |work: Work| match work {
+        Work::NetworkDisk(disk) => *disk,
+        other => panic!("{other:?}"),
+    };
+    let of = |source: Value| {
+        let mut volume = json!({"name": "v"});
+        volume.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+        planned(
+            json!({"volumes": [volume], "securityContext": {"fsGroupChangePolicy": "OnRootMismatch"}, "containers": []}),
+        )
+    };
+    let target = json!({"targetPortal": "10.0.0.1", "iqn": "iqn.x:y", "lun": 0, "readOnly": true, "fsType": "xfs",
+        "secretRef": {"name": "s"}});
+    let inline = of(json!({ "iscsi": target })).unwrap();
+    assert_eq!(
+        (inline.plugin, inline.path.as_str()),
+        (Plugin::Iscsi, "/var/lib/kubelet/pods/u/volumes/kubernetes.io~iscsi/v")
+    );
+    let inline = disk(inline.work);
+    assert!(
+        inline.read_only && inline.by_root && !inline.block && !inline.one_pod && inline.fs_type == "xfs"
+    );
+    assert_eq!(inline.secret.map(|s| (s.namespace, s.name)), Some(("ns".to_owned(), "s".to_owned())));
+    let global = "/var/lib/kubelet/plugins/kubernetes.io/iscsi/iface-default/10.0.0.1:3260-iqn.x:y-lun-0";
+    assert_eq!(inline.global, global);
+    assert_eq!(of(json!({"fc": {"wwids": ["x"]}})).unwrap().plugin, Plugin::Fc);
+    assert!(of(json!({"fc": {}})).unwrap_err().contains("no fc disk information"));
+    assert!(of(json!({"fc": {"wwids": ["a/b"]}})).unwrap_err().contains("no name of a directory"));
+
+    // Of a claim the device is there for pods by the name of its PersistentVolume.
+    let source = json!({"wwids": ["x"], "readOnly": true});
+    let source = network_disk::Source::of_fc(serde_json::from_value(source).unwrap()).unwrap();
+    let bound = claim::Bound {
+        volume: "pv".to_owned(),
+        source: claim::Source::NetworkDisk(Box::new(source)),
+        read_only: false,
+        options: vec!["noatime".to_owned()],
+        one_pod: true,
+        block: true,
+        group: None,
+    };
+    let claims = Claims::from([("v".to_owned(), bound)]);
+    let p = pod(
+        json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}], "containers": []}),
+    );
+    let claimed = set_up(&p, "v", &claims, &node()).unwrap();
+    assert_eq!(claimed.path, "/var/lib/kubelet/pods/u/volumeDevices/kubernetes.io~fc/pv");
+    assert_eq!(claimed.work.global(), Some("/var/lib/kubelet/plugins/kubernetes.io/fc/volumeDevices/x"));
+    let claimed = disk(claimed.work);
+    assert!(claimed.block && claimed.one_pod && !claimed.read_only && claimed.options == ["noatime"]);
+}
+
+#[test]
 fn empty_dirs() {
     let of =
         |volume: Value, containers: Value| planned(json!({"volumes": [volume], "containers": containers}));
@@ -142,7 +196,7 @@ fn host_paths_and_unknown_types() {
     assert_eq!((set_up.path.as_str(), &set_up.work), ("/srv", &Work::HostPath(HostPathType::Socket)));
     let bad = of(json!({"name": "v", "hostPath": {"path": "/srv", "type": "x"}}));
     assert_eq!(bad.unwrap_err(), "x is an invalid volume type");
-    let none = of(json!({"name": "v", "iscsi": {"targetPortal": "t", "iqn": "i", "lun": 0}}));
+    let none = of(json!({"name": "v", "rbd": {"monitors": ["m"], "image": "i"}}));
     assert_eq!(none.unwrap_err(), "no volume plugin matched");
 }
 

@@ -49,8 +49,11 @@ const ANSWERS_MAX: usize = 16;
 pub struct Csi {
     /// Which are registered.
     pub registered: Registered,
-    /// Their volumes.
+    /// Their volumes, and those that the node's own plugins share among its pods.
     pub volumes: CsiVolumes,
+    /// The cluster attaches volumes to this node, and the node waits for it (`enableControllerAttachDetach`). Without a
+    /// cluster nobody does.
+    pub attaches: bool,
 }
 
 /// The sockets of drivers that are registered, by their names; clones share it.

@@ -19,13 +19,14 @@ use agent_core::node_status::{NodeInput, NodeStatusEvent};
 use super::Csi;
 use crate::actor::Tasks;
 use crate::mailbox::Sender;
+use crate::network_disks;
 use crate::pod_dirs::{PodDirs, chain};
 
 /// How often the disk is read without a hint.
 const RESCAN: Duration = Duration::from_secs(60);
 
-/// Follows the volumes until the node stops.
-pub async fn follow(dirs: Arc<PodDirs>, csi: Csi, to: Sender<NodeStatusEvent>, tasks: Tasks) {
+/// Follows the volumes until the node stops. Without a Node nobody is told.
+pub async fn follow(dirs: Arc<PodDirs>, csi: Csi, to: Option<Sender<NodeStatusEvent>>, tasks: Tasks) {
     let mut last: Option<OnDisk> = None;
     let mut told: Option<Vec<String>> = None;
     loop {
@@ -50,7 +51,9 @@ pub async fn follow(dirs: Arc<PodDirs>, csi: Csi, to: Sender<NodeStatusEvent>, t
         };
         if in_use.is_some() && told != in_use {
             told.clone_from(&in_use);
-            to.send(NodeStatusEvent::Input(NodeInput::VolumesInUse(in_use)));
+            if let Some(to) = &to {
+                to.send(NodeStatusEvent::Input(NodeInput::VolumesInUse(in_use)));
+            }
         }
         let rescan = now.after(RESCAN);
         let due = csi.volumes.deadline().map_or(rescan, |at| at.min(rescan));
@@ -91,6 +94,9 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
         let endpoint = csi.registered.endpoint(&key.driver);
         endpoint.ok_or_else(|| unregistered("attacher.UnmountDevice", &key.driver))
     };
+    if key.is_network_disk() {
+        return let_go(dirs, csi, key, tasks).await.map(|()| true);
+    }
     // Also if it fails it may no longer be what it was.
     csi.volumes.set_staged(key, false);
     let held = disk.get(key).cloned().unwrap_or_default();
@@ -113,4 +119,16 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
     }
     tracing::info!(driver = key.driver, volume = key.handle, "volume is given back to its CSI driver");
     Ok(true)
+}
+
+/// Has the node let go of a disk that another machine keeps.
+async fn let_go(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Tasks) -> Result<(), String> {
+    let at = dirs.clone();
+    let all =
+        tasks.blocking(move || at.network_disks()).await.ok_or("the agent stops")?.map_err(|e| chain(&e))?;
+    for record in all.iter().filter(|record| record.key() == *key) {
+        network_disks::detach(record, dirs.root(), csi, tasks).await?;
+    }
+    tracing::info!(plugin = key.driver, volume = key.handle, "a disk of another machine is given back");
+    Ok(())
 }

@@ -26,6 +26,8 @@ struct Shared {
     /// Whoever stages, publishes or takes back a volume holds its lock while the driver is at it: staging for one pod and
     /// unstaging after another must not overlap.
     locks: KeyedLocks<VolumeKey>,
+    /// Whoever logs in at an iSCSI target, or out, holds its lock.
+    targets: KeyedLocks<String>,
     changed: Notify,
 }
 
@@ -58,6 +60,16 @@ impl CsiVolumes {
     /// Alone with a volume, until the answer is dropped.
     pub(crate) async fn alone(&self, key: &VolumeKey) -> OwnedMutexGuard<()> {
         self.0.locks.alone(key).await
+    }
+
+    /// Alone with an iSCSI target, until the answer is dropped.
+    pub(crate) async fn alone_with_target(&self, iqn: &str) -> OwnedMutexGuard<()> {
+        self.0.targets.alone(&iqn.to_owned()).await
+    }
+
+    /// What the disk holds is different: some volume may be free.
+    pub(crate) fn look_again(&self) {
+        self.0.changed.notify_one();
     }
 
     /// A pod wants a volume; `attached` is whether it has to be attached to the node.

@@ -41,7 +41,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
 }
 
 /// Brings a disk to where the node has it; false if it is none.
-async fn mount<R: Runtime, I: ImageService>(
+pub(super) async fn mount<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     work: &Bind,
 ) -> Result<bool, EffectError> {
@@ -72,7 +72,7 @@ async fn mount<R: Runtime, I: ImageService>(
         };
         let (program, arguments) = command;
         let failure = programs::run(program, arguments).await.err().and_then(|failed| {
-            let Failed { code, why, words } = failed;
+            let Failed { code, why, words, .. } = failed;
             tracing::warn!(disk = of.source, program, why, words, "no success");
             disk::failure(&of, &next, code, if words.is_empty() { &why } else { &words })
         });

@@ -12,12 +12,13 @@ use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::PodKey;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::time::Wall;
+use agent_core::volume::network_disk::NetworkDisk;
 use agent_core::volume::payload::{self, Known, Payload};
 use agent_core::volume::sub_path::SubPath;
 use agent_core::volume::{FileSource, ObjectRef, Objects, SetUp, Work};
 use agent_linux::volumes::{VolumeError, env_file};
 
-use super::{Executor, csi, disks, gave_up, nfs};
+use super::{Executor, csi, disks, gave_up, network_disks, nfs};
 use crate::pod_dirs::chain;
 
 /// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
@@ -38,6 +39,10 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         Work::Bind(work) => {
             let work = work.clone();
             return disks::set_up(executor, key, volume, work).await;
+        }
+        Work::NetworkDisk(disk) => {
+            let disk = NetworkDisk::clone(disk);
+            return network_disks::set_up(executor, key, volume, disk).await;
         }
         Work::EmptyDir { .. } | Work::HostPath(_) | Work::Device(_) => (Payload::new(), None),
     };

@@ -10,9 +10,10 @@ use agent_core::csi::staging::{OnDisk, VolumeKey};
 use agent_core::csi::volume::VolumeData;
 use agent_core::drivers::{Class, DriverError};
 use agent_core::runtime::PodUid;
-use agent_core::volume::Plugin;
+use agent_core::volume::network_disk::{NetworkDisk, Record};
+use agent_core::volume::{Plugin, SetUp};
 use agent_linux::files;
-use agent_linux::volumes::{VolumeError, csi, csi_block, device};
+use agent_linux::volumes::{VolumeError, csi, csi_block, device, network_disk};
 
 use super::PodDirs;
 
@@ -98,12 +99,40 @@ impl PodDirs {
         Ok(csi_block::sweep(self.root())?)
     }
 
+    /// The pod has this disk of another machine.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn has_network_disk(
+        &self,
+        uid: &PodUid,
+        volume: &SetUp,
+        disk: &NetworkDisk,
+    ) -> Result<bool, VolumeError> {
+        let own = self.pod_dir(uid).map_err(|e| VolumeError::Refused(e.to_string()))?;
+        Ok(network_disk::has(&own, volume, disk)?)
+    }
+
+    /// There is, or was, a disk of another machine among the pod's volumes.
+    #[must_use]
+    pub fn may_have_network_disks(&self, uid: &PodUid) -> bool {
+        self.pod_dir(uid).is_ok_and(|own| network_disk::has_any(&own))
+    }
+
+    /// What is written down of disks of other machines.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn network_disks(&self) -> Result<Vec<Record>, DriverError> {
+        Ok(network_disk::records(self.root())?)
+    }
+
     /// What is here of the volumes that outlive their pods.
     ///
     /// # Errors
     /// What cannot be read: then it is not known which volume is whose.
     pub fn csi_on_disk(&self) -> Result<OnDisk, DriverError> {
-        let mut all = OnDisk::new();
+        let mut all = network_disk::on_disk(self.root())?;
         for data in csi::staged(self.root())? {
             let held = all.entry(data.key()).or_default();
             held.staged = true;

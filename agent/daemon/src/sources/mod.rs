@@ -232,7 +232,7 @@ pub fn of_cluster<A: ApiServer>(
     cluster: Option<&(ClusterPlan, ApiDrivers<A>)>,
     tasks: &Tasks,
 ) -> Arc<dyn Sources> {
-    let Some((plan, api)) = cluster else { return Arc::new(NoSources) };
+    let Some((plan, api)) = cluster else { return Arc::new(NoSources::default()) };
     let caller = Caller::new(tasks.clone(), api.client.clone());
     Arc::new(ClusterSources {
         objects: ObjectStore::new(
@@ -344,7 +344,10 @@ pub(crate) fn no_cluster<T: Send + 'static>() -> BoxFuture<'static, Result<T, St
 }
 
 /// A node without an API server; its static pods may not refer to such objects anyway.
-struct NoSources;
+#[derive(Default)]
+struct NoSources {
+    csi: Csi,
+}
 
 impl Sources for NoSources {
     fn fetch(&self, object: ObjectRef) -> BoxFuture<'_, Fetched> {
@@ -391,7 +394,7 @@ impl Sources for NoSources {
     }
 
     fn csi(&self) -> Csi {
-        Csi::default()
+        self.csi.clone()
     }
 
     fn reread_after(&self) -> Option<Duration> {

@@ -1,4 +1,4 @@
-//! A directory of this node, mounted at a volume's path (`local`).
+//! A directory of this node, mounted at a volume's path (`local`, and where the node has the disks of other machines).
 //!
 //! In: a [`Bind`]. Out: a bind mount below the pod's directory, and what people should know about it. Invariants: what is
 //! mounted already stays; the group is set before the mount, so that what is mounted is finished; who has the volume is
@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use agent_core::volume::mount_table::{self, MountPoint};
-use agent_core::volume::{Bind, SetUp};
+use agent_core::volume::{Bind, Plugin, SetUp};
 use nix::mount::{MsFlags, mount};
 
 use super::{DIR_MODE, VOLUMES, VolumeError, mounts, no_way_up, ownership, refused};
@@ -52,13 +52,15 @@ pub(super) fn mount_at(pod_dir: &Path, volume: &SetUp, work: &Bind) -> Result<Op
     if let Some(group) = volume.fs_group {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let found = fs::metadata(source).map_err(FilesError::at("stat", source))?.gid();
-        if !others.is_empty() && found != group {
+        // As upstream: of other volumes the last pod's group counts.
+        let kept = !others.is_empty() && volume.plugin == Plugin::Local;
+        if kept && found != group {
             warning = Some(format!(
                 "The requested fsGroup is {group}, but the volume {name} has GID {found}. The volume may not be shareable."
             ));
         }
         let skipped = work.by_root && ownership::is_given(source, group);
-        if others.is_empty() && !work.read_only && !skipped {
+        if !kept && !work.read_only && !skipped {
             ownership::give(source, group, false)?;
         }
     }

@@ -10,22 +10,23 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::Path;
 
 use agent_core::volume::device::{self, DEVICES};
+use agent_core::volume::network_disk::{ISCSI_FILE, PLUGINS as NETWORK_PLUGINS};
 use agent_core::volume::{Device, Plugin, SetUp};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::{DIR_MODE, VolumeError, no_way_up, refused};
+use super::{DIR_MODE, VolumeError, network_disk, no_way_up, refused};
 use crate::files::{self, FilesError};
 use crate::loop_device;
 
-/// Plugins whose volumes may be block devices.
+/// Plugins whose volumes may be block devices, in a directory by the volume's name.
 const PLUGINS: [Plugin; 2] = [Plugin::Csi, Plugin::Local];
 
-/// A device of the node becomes a pod's (`local`).
+/// A device of the node becomes a pod's.
 pub(super) fn set_up(pod_dir: &Path, volume: &SetUp, work: &Device) -> Result<(), VolumeError> {
     let (source, global) = (Path::new(&work.source), Path::new(&work.global));
     no_way_up(source)?;
     let uid = pod_dir.file_name().unwrap_or_default().to_string_lossy();
-    if work.one_pod && entries(global)?.iter().any(|name| *name != uid) {
+    if work.one_pod && entries(global)?.iter().any(|name| *name != uid && name != ISCSI_FILE) {
         return Err(refused(
             "volume uses the ReadWriteOncePod access mode and is already in use by another pod".to_owned(),
         ));
@@ -133,6 +134,22 @@ pub(super) fn tear_down(pod_dir: &Path) -> Result<(), FilesError> {
     for plugin in PLUGINS {
         for volume in linked(pod_dir, plugin)? {
             unmap(Path::new(&device::global(&root, plugin, &volume)), &uid)?;
+            let link = pod_dir.join(device::below(plugin, &volume));
+            gone(fs::remove_file(&link), &link)?;
+        }
+    }
+    for plugin in NETWORK_PLUGINS {
+        let all = linked(pod_dir, plugin)?;
+        if all.is_empty() {
+            continue;
+        }
+        // Which disk a volume is, the link does not say: the pod is taken from all of them.
+        for global in network_disk::globals(Path::new(&*root), plugin)? {
+            if fs::symlink_metadata(global.join(&*uid)).is_ok() {
+                unmap(&global, &uid)?;
+            }
+        }
+        for volume in all {
             let link = pod_dir.join(device::below(plugin, &volume));
             gone(fs::remove_file(&link), &link)?;
         }

@@ -67,7 +67,7 @@ fn what_is_no_file_of_variables() {
 
 fn pod(source: Value) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": {
-        "volumes": [{"name": "e", "emptyDir": {}}, {"name": "n", "iscsi": {"targetPortal": "t", "iqn": "i", "lun": 0}}],
+        "volumes": [{"name": "e", "emptyDir": {}}, {"name": "n", "rbd": {"monitors": ["m"], "image": "i"}}],
         "containers": [{"name": "c", "env": [{"name": "A", "value": "a"},
             {"name": "V", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "B", "valueFrom": {"fileKeyRef": source}}]}]}}))

@@ -125,7 +125,14 @@ fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
         .unwrap();
     assert_eq!(nfs.source, Source::Nfs { server: "s".to_owned(), path: "/e".to_owned() });
     assert_eq!((nfs.plugin(), nfs.options), (Plugin::Nfs, vec!["nfsvers=4.1".to_owned()]));
+    let iscsi =
+        bound(json!({"spec": {"iscsi": {"targetPortal": "p", "iqn": "iqn.x", "lun": 1, "fsType": "xfs"}}}))
+            .unwrap();
+    assert!(matches!(&iscsi.source, Source::NetworkDisk(disk) if disk.fs_type == "xfs"));
+    assert_eq!(iscsi.plugin(), Plugin::Iscsi);
+    assert_eq!(bound(json!({"spec": {"fc": {"wwids": ["x"]}}})).unwrap().plugin(), Plugin::Fc);
     for (patch, words) in [
+        (json!({"spec": {"fc": {"lun": 0}}}), "err=fc: no fc disk information found"),
         (json!({"spec": {"claimRef": null, "local": {"path": "/x"}}}), "nil pv.Spec.ClaimRef"),
         (
             json!({"spec": {"claimRef": {"uid": "o"}}}),

@@ -1,0 +1,113 @@
+//! Volumes of disks that other machines keep (`iscsi`, `fc`): attached, then mounted once for all pods of the node, or kept
+//! as a block device; then the pod's.
+//!
+//! In: a [`SetUp`] with its [`NetworkDisk`]. Out: the volume, or why not. Invariants: what the pod has stays, whatever can be
+//! reached now; a volume that the cluster attaches is not touched before the Node says so; one at a time is at a disk. Disks
+//! are given back by `crate::csi::stages`.
+
+use std::path::PathBuf;
+
+use agent_core::csi::staging::Attached;
+use agent_core::drivers::{Class, ImageService, Runtime};
+use agent_core::runtime::PodKey;
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::volume::network_disk::iscsi::Chap;
+use agent_core::volume::network_disk::{NetworkDisk, Target};
+use agent_core::volume::payload::Payload;
+use agent_core::volume::{self, Bind, Device, SetUp, Work};
+use agent_linux::volumes::network_disk as on_disk;
+
+use super::csi::refusal;
+use super::volumes::answer;
+use super::{Executor, disks};
+use crate::network_disks::attach;
+
+/// Makes it the pod's, unless it is.
+pub(super) async fn set_up<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    mut volume: SetUp,
+    disk: NetworkDisk,
+) -> EffectResult {
+    let (node, of) = (executor.sources.csi(), disk.key());
+    node.volumes.want(&key.uid, &of, true);
+    let (at, uid, set_up, what) = (executor.dirs.clone(), key.uid.clone(), volume.clone(), disk.clone());
+    let has = executor.tasks.blocking(move || at.has_network_disk(&uid, &set_up, &what)).await;
+    if !answer(has)? {
+        if node.attaches && node.volumes.is_attached(&of) != Attached::Yes {
+            return Ok(EffectOk::Unattached);
+        }
+        let _alone = node.volumes.alone(&of).await;
+        volume.work = work(executor, &disk).await?;
+        let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
+        let set_up = volume.clone();
+        let done =
+            executor.tasks.blocking(move || at.set_up_volume(&uid, &set_up, &Payload::new(), now)).await;
+        answer(done).map_err(|e| failed(&disk, volume::SET_UP, volume::MAP_BLOCK_VOLUME, e))?;
+    }
+    if !disk.block {
+        executor.local_volumes.mounted(&key.uid, &volume.name, PathBuf::from(&volume.path));
+    }
+    Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None })
+}
+
+/// Brings the disk here. The answer is how the pod has it.
+async fn work<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    disk: &NetworkDisk,
+) -> Result<Work, EffectError> {
+    let waits = |why: &str| {
+        let error = EffectError { class: Class::Retryable { after_ms: 0 }, message: why.to_owned() };
+        failed(disk, volume::WAIT_FOR_ATTACH, "MapVolume.WaitForAttach", error)
+    };
+    let (root, record) = (executor.dirs.root().to_owned(), disk.record());
+    let prepared = executor.tasks.blocking(move || {
+        on_disk::prepare(&root, &record)?;
+        Ok(!record.block && on_disk::is_mounted(&record)?)
+    });
+    let mounted = answer(prepared.await)?;
+    let bound = |bind: Bind| {
+        // Its options are the disk's, and the second mount has them from the first.
+        let source = disk.global.clone();
+        Work::Bind(Bind { source, options: Vec::new(), ..bind })
+    };
+    if mounted {
+        return Ok(bound(disk.bind("")));
+    }
+    let chap = chap(executor, disk).await.map_err(|why| waits(&why))?;
+    let device =
+        attach(disk, chap, &executor.sources.csi(), &executor.tasks).await.map_err(|why| waits(&why))?;
+    tracing::info!(volume = disk.volume, device, "a disk of another machine is here");
+    if disk.block {
+        let (global, one_pod) = (disk.global.clone(), disk.one_pod);
+        return Ok(Work::Device(Device { source: device, global, one_pod }));
+    }
+    let bind = disk.bind(&device);
+    let done = disks::mount(executor, &bind).await;
+    match done.map_err(|e| failed(disk, volume::MOUNT_DEVICE, volume::MOUNT_DEVICE, e))? {
+        true => Ok(bound(bind)),
+        false => Err(waits(&format!("{device} is no block device"))),
+    }
+}
+
+/// What the target wants to see.
+async fn chap<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    disk: &NetworkDisk,
+) -> Result<Chap, String> {
+    if !matches!(&disk.target, Target::Iscsi(iscsi) if iscsi.wants_secret()) {
+        return Ok(Chap::new());
+    }
+    let named = disk.secret.clone().filter(|s| !s.name.is_empty() && !s.namespace.is_empty());
+    let secret = named.ok_or("CHAP enabled but secret name or namespace is empty")?;
+    let found = executor.sources.secret(secret.clone()).await;
+    let found = found
+        .map_err(|why| format!("couldn't get secret {}/{} error: {why}", secret.namespace, secret.name))?;
+    Ok(found.into_iter().map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned())).collect())
+}
+
+/// The words of a step, of a file system or of a block device.
+fn failed(disk: &NetworkDisk, step: &str, of_device: &str, e: EffectError) -> EffectError {
+    let step = if disk.block { of_device } else { step };
+    EffectError { message: volume::step_failed(step, &disk.volume, &e.message), ..refusal(String::new()) }
+}

@@ -39,6 +39,7 @@ pub mod join_env_files;
 pub mod join_image_volumes;
 pub mod join_images;
 pub mod join_network;
+pub mod join_network_disks;
 pub mod join_nfs;
 pub mod join_node;
 pub mod join_outage;
@@ -115,6 +116,7 @@ pub fn all() -> Vec<Case> {
         join_csi_migrated::CASES,
         join_csi_power::CASES,
         join_disks::CASES,
+        join_network_disks::CASES,
         join_clock::CASES,
         api::CASES,
         api_load::CASES,

@@ -28,6 +28,7 @@ pub mod fixture;
 pub mod flags;
 pub mod hostile;
 pub mod identities;
+pub mod iscsi;
 pub mod join;
 pub mod kubeconfig;
 pub mod load;

@@ -57,6 +57,12 @@ impl Devices {
         Ok(())
     }
 
+    /// The device itself.
+    pub(crate) fn node(&self, handle: &str) -> Result<PathBuf> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(all.get(handle).context("there is no device")?.node.clone())
+    }
+
     /// The device is at `target`, too.
     pub(crate) fn publish(&self, handle: &str, target: &Path) -> Result<()> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

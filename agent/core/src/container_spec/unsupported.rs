@@ -139,10 +139,6 @@ mod tests {
         let table = [
             (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
             (
-                json!({"volumes": [{"name": "v", "rbd": {"monitors": ["x"], "image": "y"}}]}),
-                "spec.volumes[0].rbd",
-            ),
-            (
                 json!({"volumes": [{"name": "v", "flexVolume": {"driver": "x/y"}}]}),
                 "spec.volumes[0].flexVolume",
             ),

@@ -344,13 +344,13 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::TearDownVolumes => {
                 csi::tear_down(self, &key.uid).await?;
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
-                let shared = self.tasks.blocking(move || at.may_have_network_disks(&uid)).await;
-                let (at, uid) = (self.dirs.clone(), key.uid.clone());
-                let result = self.on_disk(move || at.tear_down_volumes(&uid)).await;
+                let looked = move || (at.may_have_network_disks(&uid), at.tear_down_volumes(&uid));
+                let (shared, result) = self.tasks.blocking(looked).await.unzip();
                 if shared == Some(true) {
                     // They may be free from now on.
                     self.sources.csi().volumes.look_again();
                 }
+                let result = of_disk(result);
                 if result.is_ok() {
                     self.metrics.volumes_gone(&key.uid);
                     self.local_volumes.forget(&key.uid);
@@ -428,7 +428,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
     }
 
     async fn on_disk(&self, work: impl FnOnce() -> Result<(), DriverError> + Send + 'static) -> EffectResult {
-        self.tasks.blocking(work).await.map_or_else(|| Err(gave_up("the agent stops")), done_or_error)
+        of_disk(self.tasks.blocking(work).await)
     }
 
     /// The handler is asked for what it can do when it is needed: that is rare, and a runtime that was replaced is noticed.
@@ -519,6 +519,11 @@ fn changes_runtime(effect: &Effect) -> bool {
 
 fn done_or_error(result: Result<(), DriverError>) -> EffectResult {
     result.map(|()| EffectOk::Done).map_err(error)
+}
+
+/// What work on a disk came to; `None`: nobody waits for it any more.
+fn of_disk(done: Option<Result<(), DriverError>>) -> EffectResult {
+    done.map_or_else(|| Err(gave_up("the agent stops")), done_or_error)
 }
 
 fn error(e: DriverError) -> EffectError {

@@ -5,7 +5,7 @@
 //! a disk is taken away that another record has, too; a Secret is told to `iscsiadm` alone. The decisions are
 //! `agent_core::volume::network_disk`'s.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -226,14 +226,14 @@ async fn take_away(mut devices: Vec<String>, flush: bool, tasks: &Tasks) -> Resu
     devices.dedup();
     let of = devices.clone();
     let joined = see(tasks, move |scsi| {
-        let mut joined = BTreeMap::new();
+        let mut joined = BTreeSet::new();
         for device in &of {
-            joined.extend(scsi.joined(&Path::new("/dev").join(device))?.map(|dm| (dm, ())));
+            joined.extend(scsi.joined(&Path::new("/dev").join(device))?);
         }
         Ok(joined)
     });
     let mut failure = None;
-    for device in joined.await?.into_keys() {
+    for device in joined.await? {
         if let Err(failed) = told(MULTIPATH, &["-f", &device]).await {
             let why = if failed.missing { missing_program(MULTIPATH) } else { failed.words };
             failure = Some(format!("failed to flush multipath device {device}: {}", why.trim()));

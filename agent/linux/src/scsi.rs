@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::files::FilesError;
+use crate::volumes::device::entries;
 
 /// Where the kernel shows iSCSI hosts, below sysfs.
 const ISCSI_HOSTS: &str = "class/iscsi_host";
@@ -181,15 +182,7 @@ fn read(path: &Path) -> Option<String> {
 
 /// Names in a directory, sorted; none, if it is not there (a kernel without that kind of device).
 fn names(directory: &Path) -> Result<Vec<String>, FilesError> {
-    let at = FilesError::at("readdir", directory);
-    let all = match fs::read_dir(directory) {
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
-        all => all.and_then(|all| {
-            let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-            all.map(|entry| entry.map(name)).collect::<io::Result<Vec<String>>>()
-        }),
-    };
-    let mut all = all.map_err(at)?;
+    let mut all = entries(directory)?;
     all.sort_unstable();
     Ok(all)
 }

@@ -55,7 +55,7 @@ pub(super) fn put(joined: &Joined, name: &str, source: &Value) -> Result<()> {
 }
 
 /// A pod whose container has the claim's device at `/dev/d`.
-fn with_device(name: &str, script: &str, claim: &str, read_only: bool) -> Value {
+pub(super) fn with_device(name: &str, script: &str, claim: &str, read_only: bool) -> Value {
     let mut made = pod(name, script, claim, read_only);
     let container = &mut made["spec"]["containers"][0];
     container["volumeMounts"] = json!([]);

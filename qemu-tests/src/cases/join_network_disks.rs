@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret
 use serde_json::{Value, json};
 
 use super::join_claims::{await_told, create, pod, put_claim, put_volume, words_of};
+use super::join_csi_block::{put, with_device};
 use super::join_csi_claims::{await_in_use, delete_pod, restart};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_block::Devices;
@@ -98,23 +99,10 @@ fn files(joined: &Joined, below: &str) -> Vec<PathBuf> {
     all
 }
 
-fn put_raw(joined: &Joined, name: &str, source: &Value) -> Result<()> {
-    let mut source = source.clone();
-    source["volumeMode"] = json!("Block");
-    put_volume(&joined.cluster, name, &source, "ReadWriteOnce")?;
-    let claim = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "",
-        "volumeMode": "Block", "volumeName": format!("pv-{name}"), "resources": {"requests": {"storage": "1Mi"}}}});
-    let client = joined.cluster.client();
-    client.create::<PersistentVolumeClaim>(&client.of("default"), claim).map(drop)
-}
-
 /// A pod that has the claim's device.
 fn maps(name: &str, claim: &str) -> Value {
-    let mut maps = pod(name, &format!("echo raw > /dev/d && {STAYS}"), claim, false);
-    let container = &mut maps["spec"]["containers"][0];
-    container["volumeMounts"] = json!([]);
-    container["volumeDevices"] = json!([{"name": "data", "devicePath": "/dev/d"}]);
-    container["readinessProbe"] =
+    let mut maps = with_device(name, &format!("echo raw > /dev/d && {STAYS}"), claim, false);
+    maps["spec"]["containers"][0]["readinessProbe"] =
         json!({"exec": {"command": ["sh", "-c", "head -c 3 /dev/d | grep -q raw"]}, "periodSeconds": 1});
     maps
 }
@@ -139,7 +127,7 @@ fn iscsi(cx: &mut CaseContext<'_>) -> Result<()> {
     };
     put_volume(&joined.cluster, "iscsi", &target(0), "ReadWriteOnce")?;
     put_claim(&joined.cluster, "iscsi", "ReadWriteOnce")?;
-    put_raw(joined, "iscsi-raw", &target(1))?;
+    put(joined, "iscsi-raw", &target(1))?;
     let unique = |lun: u32| format!("kubernetes.io/iscsi/{PORTAL}:{IQN}:{lun}");
     let global = format!("{ROOT}/iscsi/iface-default/{PORTAL}:3260-{IQN}-lun-0");
 
@@ -227,7 +215,7 @@ fn fc(cx: &mut CaseContext<'_>) -> Result<()> {
     let source = json!({"fc": {"targetWWNs": [WWN], "lun": 0}});
     put_volume(&joined.cluster, "fc", &source, "ReadWriteOnce")?;
     put_claim(&joined.cluster, "fc", "ReadWriteOnce")?;
-    put_raw(joined, "fc-raw", &source)?;
+    put(joined, "fc-raw", &source)?;
     let unique = format!("kubernetes.io/fc/[{WWN}]:0");
     let global = format!("{ROOT}/fc/{WWN}-lun-0");
 

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeCl
 use k8s_openapi::api::storage::v1::CSIDriver;
 use serde_json::{Value, json};
 
-use super::join_claims::{create, put_claim, put_volume};
+use super::join_claims::{DISKS, create, local, put_claim, put_volume};
 use super::join_csi::{await_drivers, says};
 use super::join_csi_block::{held, put};
 use super::join_volumes::mounts;
@@ -40,8 +40,6 @@ const DRIVER: &str = "stepwise.e2e.example";
 /// Claims of block devices, of the driver and of the node.
 const DEVICE: &str = "stepwise-device";
 const LOCAL: &str = "stepwise-local";
-/// Where the node has the device of its own.
-const DISKS: &str = "/var/lib/e2e-step-disks";
 /// Where a pod's devices are kept, below `plugins/kubernetes.io`.
 const KEPT: [&str; 4] = [
     "csi/volumeDevices/staging",
@@ -198,10 +196,7 @@ fn put_devices(joined: &Joined) -> Result<(Devices, PathBuf)> {
     devices.make(&disks, LOCAL)?;
     let at = disks.join("device");
     devices.publish(LOCAL, &at)?;
-    let terms = json!([{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["first"]}]}]);
-    let source = json!({"local": {"path": format!("{DISKS}/device")},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}});
-    put(joined, LOCAL, &source)?;
+    put(joined, LOCAL, &local("device"))?;
     Ok((devices, at))
 }
 

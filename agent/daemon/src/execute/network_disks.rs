@@ -35,7 +35,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let has = executor.tasks.blocking(move || at.has_network_disk(&uid, &set_up, &what)).await;
     if !answer(has)? {
         if node.attaches && node.volumes.is_attached(&of) != Attached::Yes {
-            return Ok(EffectOk::Unattached);
+            return Ok(EffectOk::Unattached { full: false });
         }
         let _alone = node.volumes.alone(&of).await;
         volume.work = work(executor, &disk).await?;
@@ -61,11 +61,8 @@ async fn work<R: Runtime, I: ImageService>(
         failed(disk, volume::WAIT_FOR_ATTACH, "MapVolume.WaitForAttach", error)
     };
     let (root, record) = (executor.dirs.root().to_owned(), disk.record());
-    let prepared = executor.tasks.blocking(move || {
-        on_disk::prepare(&root, &record)?;
-        Ok(!record.block && on_disk::is_mounted(&record)?)
-    });
-    let mounted = answer(prepared.await)?;
+    let prepared = executor.tasks.blocking(move || Ok(on_disk::prepare(&root, &record)?)).await;
+    let mounted = answer(prepared)? && !disk.block;
     let bound = |bind: Bind| {
         // Its options are the disk's, and the second mount has them from the first.
         let source = disk.global.clone();

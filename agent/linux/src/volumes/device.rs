@@ -158,7 +158,7 @@ pub(super) fn tear_down(pod_dir: &Path) -> Result<(), FilesError> {
 }
 
 /// Names in a directory; none, if it is not there.
-pub(super) fn entries(directory: &Path) -> Result<Vec<String>, FilesError> {
+pub(crate) fn entries(directory: &Path) -> Result<Vec<String>, FilesError> {
     let at = FilesError::at("readdir", directory);
     match fs::read_dir(directory) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),

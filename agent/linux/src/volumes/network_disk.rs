@@ -108,11 +108,12 @@ fn pod_of(pods: &Path, mount: &MountPoint) -> Option<PodUid> {
     rest.components().next()?.as_os_str().to_str().map(PodUid::from)
 }
 
-/// It is written down that the disk is here, and there is a place for it. To be done before anything else.
+/// It is written down that the disk is here, and there is a place for it. To be done before anything else. True if the node
+/// has it mounted there already.
 ///
 /// # Errors
 /// The step that failed.
-pub fn prepare(root: &Path, record: &Record) -> Result<(), FilesError> {
+pub fn prepare(root: &Path, record: &Record) -> Result<bool, FilesError> {
     let (global, path) = (PathBuf::from(&record.global), PathBuf::from(record.path()));
     make_way(root, global.parent().unwrap_or(root))?;
     match fs::symlink_metadata(&path) {
@@ -125,22 +126,16 @@ pub fn prepare(root: &Path, record: &Record) -> Result<(), FilesError> {
         Err(e) => return Err(FilesError::at("stat", &path)(e)),
     }
     if is_mounted(record)? {
-        return Ok(());
+        return Ok(true);
     }
     make_way(root, &global)?;
-    match record.for_upstream() {
-        Some(text) => {
-            files::write_atomic(&global.join(ISCSI_FILE), &text, RECORD_MODE, Durability::Rebuildable)
-        }
-        None => Ok(()),
+    if let Some(text) = record.for_upstream() {
+        files::write_atomic(&global.join(ISCSI_FILE), &text, RECORD_MODE, Durability::Rebuildable)?;
     }
+    Ok(false)
 }
 
-/// The node has the disk mounted.
-///
-/// # Errors
-/// The mount table cannot be read.
-pub fn is_mounted(record: &Record) -> Result<bool, FilesError> {
+fn is_mounted(record: &Record) -> Result<bool, FilesError> {
     Ok(mount_table::device_at(&mounts()?, &record.global).is_some())
 }
 

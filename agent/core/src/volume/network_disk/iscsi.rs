@@ -149,6 +149,11 @@ impl Iscsi {
         }
     }
 
+    /// The interface that the volume names: its sessions' own, or what that is made from.
+    pub(super) fn base(&self) -> &str {
+        &self.base
+    }
+
     /// Where the node has it, below the plugin's directory.
     pub(super) fn directory(&self, volume: &str) -> Vec<String> {
         vec![

@@ -118,18 +118,11 @@ impl Login {
             last_failure: "no portal".to_owned(),
             end: None,
         };
-        if iscsi.initiator().is_some() && iscsi.show_interface() == login.show_own() {
+        if iscsi.initiator().is_some() && iscsi.interface(volume) == iscsi.base() {
             let name = iscsi.interface(volume);
             login.fail(format!("iscsi: cannot clone iface with same name: {name}"));
         }
         login
-    }
-
-    fn show_own(&self) -> Command {
-        let own = self.iscsi.interface(&self.volume);
-        let mut command = self.iscsi.show_interface();
-        command.arguments[3] = own;
-        command
     }
 
     fn fail(&mut self, why: String) {

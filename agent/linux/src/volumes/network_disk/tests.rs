@@ -151,7 +151,7 @@ fn a_disks_pods_are_in_the_mount_table() {
     let free = on_disk(&root);
     unmount(&of.record()).unwrap();
     bound.unwrap();
-    again.unwrap();
+    assert!(again.unwrap());
     let pods = |of: &NetworkDisk, disk: OnDisk| disk[&of.key()].pods.iter().cloned().collect::<Vec<_>>();
     assert_eq!(pods(&of, held.unwrap()), ["u1".into()]);
     assert!(pods(&of, free.unwrap()).is_empty() && has_it.unwrap() && !inside);

@@ -1,12 +1,13 @@
 //! What is in pods' volumes: walked when somebody asks and the last walk is older than `volumeStatsAggPeriod`, one walk at a
-//! time, and no question waits longer than its asker's patience for it. Drivers are asked of theirs.
+//! time, and no question waits longer than its asker's patience for it. Drivers are asked of theirs, and one that was silent
+//! for so long is waited for no more until it answers.
 //!
-//! In: directories, drivers' volumes. Out: amounts, each with the time at which it was measured. Invariants: at most one walk is under way;
-//! what nobody asks about is forgotten.
+//! In: directories, drivers' volumes. Out: amounts, each with the time at which it was measured. Invariants: at most one walk is under way,
+//! and one question for each volume of a driver; what nobody asks about is forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::csi::request::Usage;
@@ -15,7 +16,6 @@ use agent_core::stats::disk::VolumeUse;
 use agent_core::time::{Mono, Now, Wall};
 use agent_linux::disk_use;
 use agent_linux::files::FilesError;
-use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::actor::Tasks;
@@ -57,7 +57,7 @@ pub(crate) const WAIT: Duration = Duration::from_secs(2);
 
 /// The last amounts.
 pub(super) struct VolumeUses {
-    known: Arc<Known>,
+    known: Arc<watch::Sender<Known>>,
     /// `None`: never walked.
     period: Option<Duration>,
     patience: Duration,
@@ -66,15 +66,61 @@ pub(super) struct VolumeUses {
     tasks: Tasks,
 }
 
+#[derive(Default)]
 struct Known {
-    // Held for a moment only, never across an await or a walk.
-    uses: Mutex<BTreeMap<Key, (Mono, Option<VolumeUse>)>>,
-    walking: watch::Sender<bool>,
+    uses: BTreeMap<Key, (Mono, Option<VolumeUse>)>,
+    walking: bool,
+    /// Volumes whose drivers have not answered yet.
+    asking: BTreeSet<Key>,
+    /// Those for which a question had no patience left.
+    silent: BTreeSet<Key>,
+}
+
+/// What one question has done.
+#[derive(Default)]
+struct Begun {
+    /// Directories to be walked, if nobody is walking.
+    walks: Vec<(Key, Way)>,
+    /// Drivers to be asked.
+    asks: Vec<(Key, Way)>,
+    /// It waits for the walk.
+    walk: bool,
+    /// And for the drivers of these volumes.
+    drivers: BTreeSet<Key>,
 }
 
 impl Known {
-    fn uses(&self) -> MutexGuard<'_, BTreeMap<Key, (Mono, Option<VolumeUse>)>> {
-        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Somebody wants to know of these.
+    fn begin(&mut self, wanted: BTreeMap<Key, Way>, now: Mono, period: Duration) -> Begun {
+        self.uses.retain(|key, _| wanted.contains_key(key));
+        self.silent.retain(|key| wanted.contains_key(key));
+        let mut begun = Begun::default();
+        for (key, way) in wanted {
+            if self.uses.get(&key).is_some_and(|(at, _)| now.since(*at) < period) {
+                continue;
+            }
+            if !matches!(way, Way::Ask { .. }) {
+                begun.walk = true;
+                if !self.walking {
+                    begun.walks.push((key, way));
+                }
+                continue;
+            }
+            if !self.silent.contains(&key) {
+                begun.drivers.insert(key.clone());
+            }
+            if self.asking.insert(key.clone()) {
+                begun.asks.push((key, way));
+            }
+        }
+        self.walking |= begun.walk;
+        begun
+    }
+
+    fn answered(&mut self, key: Key, at: Mono, found: Option<VolumeUse>) {
+        self.asking.remove(&key);
+        self.silent.remove(&key);
+        self.uses.insert(key, (at, found));
     }
 }
 
@@ -82,8 +128,8 @@ impl VolumeUses {
     /// `volumeStatsAggPeriod`; negative turns it off.
     pub(super) fn new(period: orlop_config::Duration, patience: Duration, tasks: Tasks) -> VolumeUses {
         let period = (period >= orlop_config::Duration::ZERO).then(|| period.to_std());
-        let known = Known { uses: Mutex::default(), walking: watch::channel(false).0 };
-        VolumeUses { known: Arc::new(known), period, patience, alarm: None, tasks }
+        let known = Arc::new(watch::channel(Known::default()).0);
+        VolumeUses { known, period, patience, alarm: None, tasks }
     }
 
     /// Tells how volumes are, too.
@@ -91,41 +137,41 @@ impl VolumeUses {
         VolumeUses { alarm, ..self }
     }
 
-    /// Of these, what is known after a walk, or when patience ends.
+    /// Of these, what is known after a walk and the answers of drivers, or when patience ends.
     pub(super) async fn of(&self, wanted: BTreeMap<Key, Way>) -> BTreeMap<Key, VolumeUse> {
         let Some(period) = self.period else { return BTreeMap::new() };
         let now = self.tasks.now().mono;
-        let due: Vec<(Key, Way)> = {
-            let mut uses = self.known.uses();
-            uses.retain(|key, _| wanted.contains_key(key));
-            let fresh = |key: &Key| uses.get(key).is_some_and(|(at, _)| now.since(*at) < period);
-            wanted.into_iter().filter(|(key, _)| !fresh(key)).collect()
-        };
-        if !due.is_empty() {
-            let mut walking = self.known.walking.subscribe();
-            if !self.known.walking.send_replace(true) {
-                self.tasks.start(walk(self.known.clone(), due, self.alarm.clone(), self.tasks.clone()));
-            }
-            // Either way the answer is what is known then; the sender lives as long as we.
-            let _ = tokio::time::timeout(self.patience, walking.wait_for(|walking| !walking)).await;
+        let mut begun = Begun::default();
+        self.known.send_modify(|known| begun = known.begin(wanted, now, period));
+        if !begun.walks.is_empty() {
+            self.tasks.start(walk(self.known.clone(), begun.walks, self.tasks.clone()));
         }
-        let uses = self.known.uses();
-        uses.iter().filter_map(|(key, (_, found))| Some((key.clone(), (*found)?))).collect()
+        for (key, way) in begun.asks {
+            self.tasks.start(ask(self.known.clone(), key, way, self.tasks.now(), self.alarm.clone()));
+        }
+        let mut look = self.known.subscribe();
+        let (walk, drivers) = (begun.walk, begun.drivers);
+        let done = |known: &Known| !(walk && known.walking) && drivers.is_disjoint(&known.asking);
+        // Either way the answer is what is known then; the sender lives as long as we.
+        if tokio::time::timeout(self.patience, look.wait_for(done)).await.is_err() {
+            self.known.send_modify(|known| {
+                let late: Vec<Key> = drivers.intersection(&known.asking).cloned().collect();
+                known.silent.extend(late);
+            });
+        }
+        let known = self.known.borrow();
+        known.uses.iter().filter_map(|(key, (_, found))| Some((key.clone(), (*found)?))).collect()
     }
 }
 
-async fn walk(known: Arc<Known>, due: Vec<(Key, Way)>, alarm: Option<Alarm>, tasks: Tasks) {
-    let mut asked = Vec::new();
+async fn walk(known: Arc<watch::Sender<Known>>, due: Vec<(Key, Way)>, tasks: Tasks) {
     for (key, way) in due {
         let at = tasks.now();
         let (path, measure): (_, Measure) = match way {
             Way::Walk(path) => (path, disk_use::volume),
             Way::Count(path) => (path, disk_use::counted_volume),
             Way::Look(path) => (path, disk_use::whole_volume),
-            Way::Ask { endpoint, handle, target, pod } => {
-                asked.push(ask(&known, (key, pod), (endpoint, handle, target), at, alarm.as_ref()));
-                continue;
-            }
+            Way::Ask { .. } => continue,
         };
         let found = tasks.blocking(move || (measure(&path, at.wall), path)).await;
         let Some((found, path)) = found else { break };
@@ -133,26 +179,20 @@ async fn walk(known: Arc<Known>, due: Vec<(Key, Way)>, alarm: Option<Alarm>, tas
             // A pod's volumes come before its containers and go after them, but questions come when they like.
             tracing::debug!(path = %path.display(), error = chain(&error), "a volume is not measured");
         });
-        known.uses().insert(key, (at.mono, found.ok()));
+        known.send_modify(|known| known.answered(key, at.mono, found.ok()));
     }
-    // Each has its own limit: one that hangs keeps back the next look, and no other one's answer.
-    join_all(asked).await;
-    known.walking.send_replace(false);
+    known.send_modify(|known| known.walking = false);
 }
 
-async fn ask(
-    known: &Known,
-    (key, pod): (Key, PodKey),
-    (endpoint, handle, target): (PathBuf, String, PathBuf),
-    at: Now,
-    alarm: Option<&Alarm>,
-) {
+async fn ask(known: Arc<watch::Sender<Known>>, key: Key, way: Way, at: Now, alarm: Option<Alarm>) {
+    let Way::Ask { endpoint, handle, target, pod } = way else { return };
+    // It has a limit of its own.
     let told = agent_plugins::usage(&endpoint, &handle, &target).await;
     let told =
         told.map_err(|error| tracing::debug!(volume = handle, %error, "a driver says nothing of a volume"));
-    let told = told.ok().flatten().and_then(|usage| heard(usage, alarm, (&key.1, &pod)));
+    let told = told.ok().flatten().and_then(|usage| heard(usage, alarm.as_ref(), (&key.1, &pod)));
     let found = told.map(|usage| VolumeUse::told(&usage, at.wall));
-    known.uses().insert(key, (at.mono, found));
+    known.send_modify(|known| known.answered(key, at.mono, found));
 }
 
 /// What of a driver's answer is told on: without an alarm nothing of the condition, and nothing at all of a driver that
@@ -172,6 +212,9 @@ fn heard(mut usage: Usage, alarm: Option<&Alarm>, (volume, pod): (&str, &PodKey)
 mod tests {
     use agent_core::csi::request::{Both, Condition};
     use tokio_util::sync::CancellationToken;
+
+    use std::os::unix::net::UnixListener;
+    use std::sync::Mutex;
 
     use super::*;
     use crate::testing::VirtualClock;
@@ -207,7 +250,10 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         let (later, more) = bytes(&uses.of(wanted()).await, "v").unwrap();
         assert!(later > at && more >= taken + (1 << 16));
-        assert!(uses.of(BTreeMap::new()).await.is_empty() && uses.known.uses().is_empty(), "forgotten");
+        assert!(
+            uses.of(BTreeMap::new()).await.is_empty() && uses.known.borrow().uses.is_empty(),
+            "forgotten"
+        );
         let counted = uses.of([(key("c"), Way::Count(dir.path().to_owned()))].into()).await;
         assert_eq!(bytes(&counted, "c").unwrap().1, more, "walked where nobody counts");
         let whole = [(key("whole"), Way::Look(dir.path().to_owned()))].into();
@@ -216,6 +262,44 @@ mod tests {
         assert_eq!(of_all.taken.unwrap().bytes, filesystem.used_bytes, "what others have there, too");
         let off = VolumeUses::new(orlop_config::Duration::from_secs(-1), WAIT, tasks);
         assert!(off.of(wanted()).await.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_that_is_silent_is_waited_for_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint = dir.path().join("csi.sock");
+        let _nobody_answers = UnixListener::bind(&endpoint).unwrap();
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        let uses = VolumeUses::new(orlop_config::Duration::from_secs(60), WAIT, tasks);
+        let wanted = || {
+            let pod = PodKey { namespace: "ns".into(), name: "p".into(), uid: "u1".into() };
+            let (target, handle) = (dir.path().to_owned(), "h".to_owned());
+            let asked = Way::Ask { endpoint: endpoint.clone(), handle, target, pod };
+            [(key("asked"), asked), (key("v"), Way::Walk(dir.path().to_owned()))].into()
+        };
+        let took = async |wanted| {
+            let began = tokio::time::Instant::now();
+            let found = uses.of(wanted).await;
+            (bytes(&found, "v").is_some() && bytes(&found, "asked").is_none(), began.elapsed())
+        };
+        let (walked, waited) = took(wanted()).await;
+        assert!(walked && waited >= WAIT, "{waited:?}");
+        // Those that come later have what there is, also of volumes that nobody asked about before.
+        for _ in 0..2 {
+            let (walked, waited) = took(wanted()).await;
+            assert!(walked && waited < WAIT, "{waited:?}");
+        }
+        let mut more: BTreeMap<Key, Way> = wanted();
+        more.insert(key("more"), Way::Walk(dir.path().to_owned()));
+        let began = tokio::time::Instant::now();
+        assert!(bytes(&uses.of(more).await, "more").is_some() && began.elapsed() < WAIT);
+        assert_eq!(uses.known.borrow().asking.len(), 1, "asked once");
+        // It is gone: that is an answer, after which it is waited for again.
+        uses.known.subscribe().wait_for(|known| known.asking.is_empty()).await.unwrap();
+        assert!(uses.known.borrow().silent.is_empty());
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let (_, waited) = took(wanted()).await;
+        assert!(waited >= WAIT, "{waited:?}");
     }
 
     #[test]

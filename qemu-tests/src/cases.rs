@@ -32,6 +32,7 @@ pub mod join_cloud;
 pub mod join_csi;
 pub mod join_csi_block;
 pub mod join_csi_claims;
+pub mod join_csi_limits;
 pub mod join_csi_migrated;
 pub mod join_csi_power;
 pub mod join_disks;
@@ -113,6 +114,7 @@ pub fn all() -> Vec<Case> {
         join_csi::CASES,
         join_csi_block::CASES,
         join_csi_claims::CASES,
+        join_csi_limits::CASES,
         join_csi_migrated::CASES,
         join_csi_power::CASES,
         join_disks::CASES,

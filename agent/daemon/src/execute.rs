@@ -319,7 +319,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let result = volumes::set_up(self, key, *volume).await;
                 let took = self.tasks.now().mono.since(began);
                 // One that waits to be attached was not mounted, and did not fail.
-                if !matches!(result, Ok(EffectOk::Unattached)) {
+                if !matches!(result, Ok(EffectOk::Unattached { .. })) {
                     let of = (name.as_str(), plugin, migrated);
                     self.metrics.volume_set_up(&key.uid, of, took, result.is_ok());
                 }

@@ -224,7 +224,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let image_service = images.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
     let csi_drivers = cluster.as_ref().map(|(_, drivers)| drivers.csi.clone()).unwrap_or_default();
-    let registered = csi_drivers.registered.clone();
+    let followed = csi_drivers.clone();
     let kubepods = facts.kubepods();
     let services = (network.clone(), image_service.clone());
     let (garbage, asked) = garbage_collection::requests();
@@ -274,7 +274,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     serving::start(&settings, &node_name, client, views, services, &tasks).await?;
     if let Some(client) = client_of_plugins {
         let caller = Caller::new(tasks.clone(), client);
-        tasks.start(csi::follow(root_dir, node_name.as_str().into(), (caller, registered), tasks.clone()));
+        tasks.start(csi::follow(root_dir, node_name.as_str().into(), caller, followed, tasks.clone()));
     }
     if let Some(shown) = node.shown_ready() {
         tasks.start(stamp_ready(shown, host.clone()));

@@ -8,6 +8,7 @@
 //! Upstream: pkg/kubelet/pluginmanager, pkg/volume/csi, pkg/volume/csi/nodeinfomanager.
 
 pub mod expand;
+pub mod limits;
 pub mod objects;
 pub mod registrations;
 pub mod request;

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use super::limits;
 use super::request::{Access, Capabilities, Capability, Expand, Given, Publish, Stage};
 use super::staging::VolumeKey;
 use crate::types::pod;
@@ -36,6 +37,8 @@ const PERSISTENT: &str = "Persistent";
 const ATTACH: &str = "attachRequired";
 /// Where drivers find the pod's tokens.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
+/// Code of an attachment's error: gRPC's ResourceExhausted.
+const RESOURCE_EXHAUSTED: i32 = 8;
 /// What a Secret is called in words about it.
 const PUBLISH_SECRET: &str = "NodePublishSecretRef";
 
@@ -130,6 +133,9 @@ pub struct CsiVolume {
     /// It is a block device, which the node keeps for its pods in this directory; `None`: a file system.
     #[serde(default)]
     pub block: Option<String>,
+    /// Containers have waited so long for it to be attached that the cluster is asked why it is not.
+    #[serde(default)]
+    pub overdue: bool,
 }
 
 /// What the CSIDriver object says.
@@ -147,6 +153,8 @@ pub struct Terms {
     pub again: bool,
     /// `fsGroupPolicy`.
     pub group_policy: String,
+    /// It is asked now and then how many volumes the node may have.
+    pub recounts: bool,
 }
 
 /// What is written beside a volume's target, so that it can be taken away by whoever finds it.
@@ -259,6 +267,7 @@ fn of_pod(p: &Pod, node: &str) -> CsiVolume {
         by_root: policy == Some("OnRootMismatch"),
         persistent: None,
         block: None,
+        overdue: false,
     }
 }
 
@@ -324,6 +333,7 @@ impl CsiVolume {
             tokens_in_secrets: spec.service_account_token_in_secrets == Some(true),
             again: spec.requires_republish == Some(true),
             group_policy: spec.fs_group_policy.clone().unwrap_or_default(),
+            recounts: limits::period(Some(object)).is_some(),
         })
     }
 
@@ -352,6 +362,13 @@ impl CsiVolume {
             Some(error) => Err(error.message.clone().unwrap_or_default()),
             None => Ok(None),
         }
+    }
+
+    /// The volume is not attached because the node has no room for another one, as its driver says.
+    #[must_use]
+    pub fn finds_no_room(attachment: &VolumeAttachment) -> bool {
+        let error = attachment.status.as_ref().and_then(|status| status.attach_error.as_ref());
+        error.and_then(|error| error.error_code) == Some(RESOURCE_EXHAUSTED)
     }
 
     /// How it is used. `group` is the pod's, if the driver gives it itself.

@@ -83,6 +83,9 @@ pub(super) fn advance(
     if actions.sandbox != SandboxPlan::Stop {
         volumes::advance(b, &s.pod.clone(), now, out);
     }
+    if let Some(refused) = volumes::refused(b, out) {
+        return Some(refused);
+    }
     if b.ledger.busy(&Target::Resize) {
         return None;
     }

@@ -6,9 +6,11 @@
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
-use super::api::{EventFact, EventKind, PodAction};
+use super::api::{EventFact, EventKind, KillReason, PodAction};
 use super::base::Base;
 use super::ledger::{Purpose, Target};
+use crate::admission::Rejection;
+use crate::csi::limits::ATTACH_LIMIT;
 use crate::machine::Outbox;
 use crate::runtime::effect::{Effect, EffectOk, EffectResult};
 use crate::time::Now;
@@ -58,8 +60,9 @@ pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodActio
             continue;
         }
         match b.ctx.specs.volume(p, &name, b.volumes.claims()) {
-            Ok(volume) => {
+            Ok(mut volume) => {
                 b.volumes.began(&name);
+                volume.work.say_why(b.volumes.is_overdue(&name));
                 if let Some(global) = volume.work.global() {
                     b.volumes.maps(&name, [global.to_owned(), volume.path.clone()]);
                 }
@@ -107,6 +110,13 @@ pub(super) fn mounted(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bo
     false
 }
 
+/// The pod has to go: the node has no room for one of its volumes.
+pub(super) fn refused(b: &mut Base, out: &mut Outbox<PodAction>) -> Option<KillReason> {
+    let rejection = Rejection { reason: ATTACH_LIMIT.to_owned(), message: b.volumes.no_room()? };
+    b.event(EventKind::Warning, ATTACH_LIMIT, rejection.message.clone(), None, out);
+    Some(rejection.into())
+}
+
 /// A set-up of `name` or the tearing down was answered.
 pub(super) fn answered(
     b: &mut Base,
@@ -127,7 +137,9 @@ pub(super) fn answered(
             unresolved(b, name, &e.to_string(), now, out)
         }
         (Purpose::ResolveClaim(name), Err(e)) => unresolved(b, name, &e.message, now, out),
-        (Purpose::SetUpVolume(name), Ok(EffectOk::Unattached)) => b.volumes.unattached(name, now.mono),
+        (Purpose::SetUpVolume(name), Ok(EffectOk::Unattached { full })) => {
+            b.volumes.unattached(name, *full, now.mono);
+        }
         (Purpose::SetUpVolume(name), Ok(ok)) => {
             let mut renew = None;
             if let EffectOk::Volume { renew_after, warning, resize } = ok {

@@ -331,7 +331,10 @@ pub enum EffectOk {
         resize: Option<volume::Resize>,
     },
     /// SetUpVolume: it is not attached to the node yet; nothing was done.
-    Unattached,
+    Unattached {
+        /// Nor will it be: its driver has no room for another volume on this node.
+        full: bool,
+    },
     /// ResolveClaim.
     Claim(Result<Box<volume::claim::Bound>, volume::claim::ClaimError>),
     /// FetchObjects.

@@ -273,6 +273,13 @@ impl Work {
             _ => None,
         }
     }
+
+    /// Whether it is to be found out why the volume is not attached. Only drivers' volumes have somebody who says so.
+    pub fn say_why(&mut self, overdue: bool) {
+        if let Work::Csi(volume) = self {
+            volume.overdue = overdue;
+        }
+    }
 }
 
 /// Where a volume's files live.

@@ -19,6 +19,9 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(122);
 const CLAIM_BACK_OFF_MAX: Duration = Duration::from_secs(8);
 /// How long containers wait before an event says what for.
 const WAIT_MAX: Duration = Duration::from_secs(123);
+/// Why such a wait ended.
+const TOO_LONG: &str = "context deadline exceeded";
+const NO_ROOM: &str = "Node has reached its volume attachment limit, rejecting pod.";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Slot {
@@ -27,6 +30,10 @@ struct Slot {
     claimed: bool,
     /// It is not attached to the node yet.
     unattached: bool,
+    /// It was not when containers had waited long: the next set-up is to say why.
+    overdue: bool,
+    /// It will not be attached: the node has no room for it.
+    full: bool,
     busy: bool,
     /// It must be set up, or looked through again.
     stale: bool,
@@ -88,6 +95,11 @@ impl PodVolumes {
         }
     }
 
+    /// The next set-up of `name` is to find out why it is not attached. It is said once.
+    pub fn is_overdue(&mut self, name: &str) -> bool {
+        self.slots.get_mut(name).is_some_and(|slot| std::mem::take(&mut slot.overdue))
+    }
+
     /// It is a block device, which the node and the pod will have there.
     pub fn maps(&mut self, name: &str, places: [String; 2]) {
         if let Some(slot) = self.slots.get_mut(name).filter(|slot| !slot.mounted) {
@@ -142,10 +154,11 @@ impl PodVolumes {
         }
     }
 
-    /// It is not attached to the node yet: look again in a while, or when its sources changed.
-    pub fn unattached(&mut self, name: &str, now: Mono) {
+    /// It is not attached to the node yet: look again in a while, or when its sources changed. `full`: the node has no room
+    /// for it.
+    pub fn unattached(&mut self, name: &str, full: bool, now: Mono) {
         if let Some(slot) = self.slots.get_mut(name) {
-            slot.unattached = true;
+            (slot.unattached, slot.full) = (true, full);
         }
         self.failed(name, now);
     }
@@ -163,12 +176,28 @@ impl PodVolumes {
             return None;
         }
         self.waiting = Some(now);
-        Some(self.wait_ended("context deadline exceeded"))
+        for slot in self.slots.values_mut().filter(|s| s.unattached) {
+            slot.overdue = true;
+        }
+        Some(self.wait_ended(TOO_LONG))
+    }
+
+    /// Words for a pod that has to go because the node has no room for one of its volumes.
+    #[must_use]
+    pub fn no_room(&self) -> Option<String> {
+        let full = self.slots.values().any(|slot| slot.unattached && slot.full);
+        let text = || format!("{NO_ROOM} {}: {TOO_LONG}", self.missing());
+        full.then(text)
     }
 
     /// The words of an event about a wait that ended because of `why`.
     #[must_use]
     pub fn wait_ended(&self, why: &str) -> String {
+        format!("Unable to attach or mount volumes: {}: {why}", self.missing())
+    }
+
+    /// What is not there, in upstream's words.
+    fn missing(&self) -> String {
         let those = |is: fn(&Slot) -> bool| -> Vec<&str> {
             self.slots.iter().filter(|(_, s)| is(s)).map(|(name, _)| name.as_str()).collect()
         };
@@ -176,8 +205,7 @@ impl PodVolumes {
         let names = self.slots.keys().filter(|name| self.is_unbound(name));
         let unprocessed: Vec<&str> = names.map(String::as_str).collect();
         format!(
-            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[{}], failed to \
-             process volumes=[{}]: {why}",
+            "unmounted volumes=[{}], unattached volumes=[{}], failed to process volumes=[{}]",
             unmounted.join(" "),
             unattached.join(" "),
             unprocessed.join(" ")

@@ -7,6 +7,7 @@
 //! other one back; the two objects are written by this task alone; what could not be taken out of them is tried again.
 //! Upstream: pkg/kubelet/pluginmanager.
 
+pub mod limits;
 mod objects;
 pub mod stages;
 pub mod volumes;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_core::api::ApiServer;
+use agent_core::csi::limits::Limits;
 use agent_core::csi::registrations::{Action, Registrations, SocketId};
 use agent_core::csi::{NodeInfo, check_plugin};
 use agent_linux::files;
@@ -28,6 +30,7 @@ use tokio::sync::mpsc;
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 use crate::pod_dirs::chain;
+use limits::{Askers, Recount};
 use objects::Objects;
 use volumes::CsiVolumes;
 
@@ -49,6 +52,8 @@ const ANSWERS_MAX: usize = 16;
 pub struct Csi {
     /// Which are registered.
     pub registered: Registered,
+    /// Whoever wants to know how many volumes they can have here.
+    pub limits: Askers,
     /// Their volumes, and those that the node's own plugins share among its pods.
     pub volumes: CsiVolumes,
     /// The cluster attaches volumes to this node, and the node waits for it (`enableControllerAttachDetach`). Without a
@@ -88,11 +93,11 @@ struct Driver {
     info: NodeInfo,
 }
 
-/// A plugin's answer.
-struct Answer {
-    path: String,
-    id: SocketId,
-    what: What,
+enum Answer {
+    /// Of a plugin.
+    Plugin { path: String, id: SocketId, what: What },
+    /// How many volumes a driver can have here.
+    Recount(Recount),
 }
 
 enum What {
@@ -108,7 +113,8 @@ enum What {
 pub async fn follow<A: ApiServer>(
     root: PathBuf,
     node_name: Arc<str>,
-    (caller, registered): (Caller<A>, Registered),
+    caller: Caller<A>,
+    node: Csi,
     tasks: Tasks,
 ) {
     let registry = root.join(REGISTRY);
@@ -119,12 +125,15 @@ pub async fn follow<A: ApiServer>(
         }
     }
     let (to, mut answers) = mpsc::channel(ANSWERS_MAX);
-    let objects = Objects::new(caller, node_name, tasks.clone());
+    let objects = Objects::new(caller.clone(), node_name, tasks.clone());
     begin(&objects, &tasks).await;
     let mut manager = Manager {
         registrations: Registrations::default(),
         gone: BTreeSet::new(),
-        registered,
+        registered: node.registered,
+        limits: Limits::default(),
+        askers: node.limits.clone(),
+        caller,
         objects,
         to,
         tasks: tasks.clone(),
@@ -143,14 +152,19 @@ pub async fn follow<A: ApiServer>(
         // Until something may have changed.
         loop {
             let now = tasks.now().mono;
+            manager.recount();
             let rescan = now.after(RESCAN);
             let due = manager.registrations.deadline().map_or(rescan, |at| at.min(rescan));
+            // A question about limits is no reason to look at the directory.
+            let count = manager.limits.deadline();
             tokio::select! {
                 // All may be dropped at any await: nothing is lost by it.
                 answer = answers.recv() => match answer {
                     Some(answer) => manager.answered(answer).await,
                     None => return,
                 },
+                () = node.limits.asked() => manager.asked_for_limits(),
+                () = tasks.wait_until(count.unwrap_or(due)), if count.is_some_and(|at| at < due) => {}
                 () = changed(&mut hints) => break,
                 () = tasks.wait_until(due) => break,
             }
@@ -209,6 +223,9 @@ struct Manager<A> {
     registered: Registered,
     /// Drivers that are gone and may still be in the node's objects.
     gone: BTreeSet<String>,
+    limits: Limits,
+    askers: Askers,
+    caller: Caller<A>,
     objects: Objects<A>,
     to: mpsc::Sender<Answer>,
     tasks: Tasks,
@@ -221,8 +238,7 @@ impl<A: ApiServer> Manager<A> {
                 Action::Register { path, id } => self.ask(path, id),
                 Action::Forget(driver) => {
                     tracing::info!(driver, "CSI driver is gone");
-                    self.registered.remove(&driver);
-                    self.gone.insert(driver);
+                    self.forget(driver);
                 }
             }
         }
@@ -238,12 +254,19 @@ impl<A: ApiServer> Manager<A> {
         }
     }
 
+    fn forget(&mut self, driver: String) {
+        self.registered.remove(&driver);
+        self.limits.forgotten(&driver);
+        self.askers.tell(&driver);
+        self.gone.insert(driver);
+    }
+
     fn answer(&self, path: String, id: SocketId, what: impl Future<Output = What> + Send + 'static) {
         let to = self.to.clone();
         self.tasks.start(async move {
             let what = what.await;
             // Nobody listens when the node stops.
-            let _ = to.send(Answer { path, id, what }).await;
+            let _ = to.send(Answer::Plugin { path, id, what }).await;
         });
     }
 
@@ -252,7 +275,11 @@ impl<A: ApiServer> Manager<A> {
         self.answer(path, id, async move { What::Asked(ask(&socket).await) });
     }
 
-    async fn answered(&mut self, Answer { path, id, what }: Answer) {
+    async fn answered(&mut self, answer: Answer) {
+        let (path, id, what) = match answer {
+            Answer::Plugin { path, id, what } => (path, id, what),
+            Answer::Recount(recount) => return self.recounted(recount).await,
+        };
         let outcome = match what {
             What::Asked(asked) => return self.asked(path, id, asked).await,
             What::Told { driver, outcome: Ok(()) } => {
@@ -261,8 +288,7 @@ impl<A: ApiServer> Manager<A> {
             }
             What::Told { driver, outcome: Err(why) } => {
                 tracing::warn!(driver, path, why, "CSI driver does not hear that it is registered");
-                self.registered.remove(&driver);
-                self.gone.insert(driver);
+                self.forget(driver);
                 Err(())
             }
             What::Refused(why) => {
@@ -307,6 +333,7 @@ impl<A: ApiServer> Manager<A> {
         }
         self.objects.install(name, info).await.map_err(failed)?;
         self.registered.insert(name, endpoint);
+        self.limits.registered(name, self.tasks.now().mono);
         self.gone.remove(name);
         Ok(())
     }

@@ -10,7 +10,7 @@ use agent_core::api::{ApiCall, ApiReply, ApiServer};
 use agent_core::csi::{NodeInfo, objects};
 use agent_core::drivers::Class;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use serde_json::Value;
 
 use crate::actor::Tasks;
@@ -31,6 +31,7 @@ pub(super) struct Objects<A> {
 enum Change<'a> {
     Begin,
     Install(&'a NodeInfo),
+    Recount(&'a NodeInfo),
     Remove,
 }
 
@@ -47,6 +48,22 @@ impl<A: ApiServer> Objects<A> {
     /// The driver is in both objects.
     pub(super) async fn install(&self, driver: &str, info: &NodeInfo) -> Result<(), String> {
         self.change(driver, Change::Install(info)).await
+    }
+
+    /// What the CSINode says of the driver's volumes is what the driver says now.
+    pub(super) async fn recount(&self, driver: &str, info: &NodeInfo) -> Result<(), String> {
+        self.change(driver, Change::Recount(info)).await
+    }
+
+    /// The driver's own object, if it has one.
+    pub(super) async fn of_driver(caller: &Caller<A>, driver: &str) -> Result<Option<CSIDriver>, String> {
+        let client = caller.client().await.ok_or("the agent stops")?;
+        match client.call(&ApiCall::GetCsiDriver { name: driver.to_owned() }).await {
+            Ok(ApiReply::CsiDriver(found)) => Ok(Some(*found)),
+            Ok(_) => Err("an answer to another question".to_owned()),
+            Err(e) if e.class == Class::NotFound => Ok(None),
+            Err(e) => Err(e.message),
+        }
     }
 
     /// The driver is in neither.
@@ -69,7 +86,7 @@ impl<A: ApiServer> Objects<A> {
         let named = |why: String| format!("error updating Node object with CSI driver node info: {why}");
         let node = self.node().await.map_err(named)?;
         let patch = match change {
-            Change::Begin => None,
+            Change::Begin | Change::Recount(_) => None,
             Change::Install(info) => objects::node_with(&node, driver, info).map_err(named)?,
             Change::Remove => objects::node_without(&node, driver).map_err(named)?,
         };
@@ -100,7 +117,7 @@ impl<A: ApiServer> Objects<A> {
         }
         let changed: Option<CSINode> = match change {
             Change::Begin => objects::begun(&there),
-            Change::Install(info) => objects::with(&there, driver, info),
+            Change::Install(info) | Change::Recount(info) => objects::with(&there, driver, info),
             Change::Remove => objects::without(&there, driver),
         };
         let Some(changed) = changed else { return Ok(()) };

@@ -102,7 +102,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         node.volumes.want(&self.key.uid, &key, self.terms.attach);
         let attached = if self.terms.attach {
             if node.volumes.is_attached(&key) != Attached::Yes {
-                return Ok(EffectOk::Unattached);
+                return Ok(EffectOk::Unattached { full: self.finds_no_room().await });
             }
             self.attached().await.map_err(|why| self.failed(volume::WAIT_FOR_ATTACH, &why))?
         } else {
@@ -144,6 +144,37 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
             .map_err(|why| format!("volume {handle} has GET error for volume attachment {name}: {why}"))?;
         let attached = self.csi.attached(&found)?;
         attached.ok_or_else(|| format!("volume {handle} is not attached for volume attachment {name}"))
+    }
+
+    /// The volume has waited long, and its driver says that it has no room for it on this node. Before that is the answer the
+    /// cluster knows how much room there is: the pod's successor must not come here.
+    async fn finds_no_room(&self) -> bool {
+        if !(self.csi.overdue && self.terms.recounts) {
+            return false;
+        }
+        let name = self.csi.attachment();
+        let full = match self.executor.sources.attachment(name.clone()).await {
+            Ok(found) => CsiVolume::finds_no_room(&found),
+            Err(why) => {
+                tracing::debug!(
+                    volume = self.csi.handle,
+                    attachment = name,
+                    why,
+                    "VolumeAttachment is not read"
+                );
+                false
+            }
+        };
+        if full {
+            tracing::info!(
+                driver = self.csi.driver,
+                volume = self.csi.handle,
+                "the node has no room for a volume"
+            );
+            self.executor.sources.csi().limits.ask(&self.csi.driver).await;
+            self.executor.metrics.no_room_for_volume();
+        }
+        full
     }
 
     async fn check_alone(&self) -> Result<(), EffectError> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use agent_core::admission::Rejection;
 use agent_core::api::WatchEvent;
+use agent_core::csi::limits::ATTACH_LIMIT;
 use agent_core::metrics::containers::{Change, changes};
 use agent_core::metrics::{families, words};
 use agent_core::pod_source::{PodOp, PodUpdate};
@@ -190,6 +191,13 @@ impl Metrics {
     pub fn rejected(&self, rejection: &Rejection) {
         let reason = words::rejection(&rejection.reason);
         self.with(|state| state.main.count(&families::ADMISSION_REJECTIONS, [reason]));
+    }
+
+    /// A pod is refused because the node has no room for one of its volumes.
+    pub fn no_room_for_volume(&self) {
+        self.with(|state| {
+            state.main.count(&families::ADMISSION_REJECTIONS, [words::rejection(ATTACH_LIMIT)])
+        });
     }
 
     /// A pod has to go because a critical one wants this resource.

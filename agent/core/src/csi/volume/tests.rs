@@ -121,6 +121,8 @@ fn a_persistent_volume_needs_no_object_and_is_attached_unless_that_says_otherwis
     let says = |spec: Value| of.terms(Some(&driver(spec)));
     assert!(says(json!({"volumeLifecycleModes": ["Persistent"]})).unwrap().attach);
     assert!(!says(json!({"volumeLifecycleModes": ["Persistent"], "attachRequired": false})).unwrap().attach);
+    let counts = json!({"volumeLifecycleModes": ["Persistent"], "nodeAllocatableUpdatePeriodSeconds": 10});
+    assert!(says(counts).unwrap().recounts);
     let why = says(json!({"volumeLifecycleModes": ["Ephemeral"]})).unwrap_err();
     assert!(why.contains("volume mode \"Persistent\" not supported by driver d"), "{why}");
 }
@@ -142,6 +144,13 @@ fn what_an_attachment_says() {
     assert_eq!(says(json!({}), json!({"attached": false})), Ok(None));
     let full = json!({"attached": false, "attachError": {"message": "the node is full"}});
     assert_eq!(says(json!({}), full), Err("the node is full".to_owned()));
+    let code = |code: Value| {
+        let error = json!({"message": "no", "errorCode": code});
+        let all = json!({"metadata": {}, "spec": {"attacher": "d", "nodeName": "n", "source": {}},
+            "status": {"attached": false, "attachError": error}});
+        CsiVolume::finds_no_room(&serde_json::from_value(all).unwrap())
+    };
+    assert!(code(json!(8)) && !code(json!(13)) && !code(Value::Null));
     let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
     assert_eq!(says(going, yes), Err("volume attachment is being deleted".to_owned()));
 }

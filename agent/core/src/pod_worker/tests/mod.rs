@@ -1,5 +1,6 @@
 //! The pod worker against a tiny world: start, restart, termination, adoption, lost answers.
 
+mod attach_limit;
 mod cgroups;
 mod ending;
 mod env_files;

@@ -279,12 +279,12 @@ fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait
     w.step(PodEvent::Tick);
     let told = w.told("FailedMount").len();
     answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound)))));
-    answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached));
+    answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached { full: false }));
     assert_eq!((w.told("FailedMount").len(), w.waiting_reason("c").as_str()), (told, "ContainerCreating"));
     // News of it: it is looked at again at once, and the claim is not asked for again.
     let asked = w.count("resolve_claim");
     w.step(PodEvent::SourcesChanged);
-    answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached));
+    answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached { full: false }));
     for _ in 0..40 {
         if w.told("FailedMount").len() > told {
             break;
@@ -292,7 +292,7 @@ fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait
         w.now = w.worker.deadline().unwrap();
         w.step(PodEvent::Tick);
         if w.pending.iter().any(|(_, call)| call.effect.verb() == "set_up_volume") {
-            answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached));
+            answer(&mut w, "set_up_volume", Ok(EffectOk::Unattached { full: false }));
         }
     }
     assert_eq!(w.count("resolve_claim"), asked);
@@ -356,7 +356,7 @@ fn a_volume_of_a_driver_by_another_name_is_told_by_its_disks_name() {
         w.answer(under_way[0], result);
         settle_others(w);
     };
-    answer(&mut w, Ok(EffectOk::Unattached));
+    answer(&mut w, Ok(EffectOk::Unattached { full: false }));
     assert_eq!(w.told("FailedMount"), Vec::<String>::new());
     w.step(PodEvent::SourcesChanged);
     answer(&mut w, Err(EffectError { class: Class::Invalid, message: "no".to_owned() }));

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -198,8 +198,18 @@ struct How {
 impl How {
     fn options(&self) -> Options {
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| u64::from(d.subsec_nanos()));
-        Options { jobs: self.jobs, seed: self.seed.unwrap_or(clock), again: self.again }
+        Options { jobs: self.jobs, seed: self.seed.unwrap_or(clock), again: self.again, until: None }
     }
+}
+
+/// When a selftest begins no more cases, seconds since 1970: who has a limit sets it.
+const UNTIL: &str = "ORLOP_SELFTEST_UNTIL";
+
+fn until() -> Result<Option<SystemTime>> {
+    let Some(text) = std::env::var_os(UNTIL).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let seconds = text.to_str().and_then(|text| text.parse().ok());
+    let at = seconds.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+    at.map(Some).with_context(|| format!("{UNTIL} is {text:?}, not seconds since 1970 (`date +%s`)"))
 }
 
 fn main() -> ExitCode {
@@ -231,7 +241,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             })
         }
         Verb::Selftest { how } => {
-            let options = Options { again: true, ..how.options() };
+            let options = Options { again: true, until: until()?, ..how.options() };
             counted(|run| selftest::run(run, options).map(Some))
         }
         Verb::Bench { what } => counted(|run| {
@@ -303,6 +313,10 @@ fn counted(work: impl FnOnce(&Arc<Run>) -> Result<Option<Counts>>) -> Result<Exi
         say::line(format!("left behind: {problem}"));
     }
     let Some(counts) = result? else { return Ok(ExitCode::SUCCESS) };
+    let left_out = run.left_out();
+    if !left_out.is_empty() {
+        say::line(format!("not run, no time was left: {}", left_out.join(" ")));
+    }
     for unsteady in run.unsteady() {
         say::line(format!("unsteady, it passed when it ran again: {unsteady}"));
     }

@@ -30,6 +30,7 @@ pub struct Run {
     failed: Mutex<Vec<String>>,
     /// What failed and passed when it was tried again, the same.
     unsteady: Mutex<Vec<String>>,
+    left_out: Mutex<Vec<String>>,
     /// Held while things are removed: who closes second waits until all is gone.
     closing: Mutex<()>,
 }
@@ -74,6 +75,7 @@ impl Run {
             made: Mutex::default(),
             failed: Mutex::default(),
             unsteady: Mutex::default(),
+            left_out: Mutex::default(),
             closing: Mutex::default(),
         };
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
@@ -110,6 +112,17 @@ impl Run {
     #[must_use]
     pub fn failures(&self) -> Vec<String> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// This case was not begun.
+    pub fn note_left_out(&self, case: &str) {
+        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).push(case.to_owned());
+    }
+
+    /// Cases that were not begun.
+    #[must_use]
+    pub fn left_out(&self) -> Vec<String> {
+        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Notes that something failed and passed when it was tried again.

@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 
@@ -30,7 +30,18 @@ pub struct Options {
     /// that say nothing about what is tested. What passes then counts as passed, and is named as unsteady, with why it
     /// failed, at the end.
     pub again: bool,
+    /// No case is begun after this: those that are left count as skipped, and are named.
+    pub until: Option<SystemTime>,
 }
+
+impl Options {
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| SystemTime::now() >= until)
+    }
+}
+
+/// Why a case was not begun.
+const NO_TIME: &str = "no time was left for it";
 
 /// So many emulated machines at once are the most that two cores bear. Cases without one wait more than they compute, and
 /// have further lanes.
@@ -80,7 +91,7 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
         let (queue, send, run) = (queue.clone(), send.clone(), run.clone());
         let work = move || {
             while let Some(unit) = next_unit(&queue, n < VM_LANES) {
-                run_unit(&run, &unit, options.seed, &send);
+                run_unit(&run, &unit, options, &send);
             }
         };
         workers.push(
@@ -94,7 +105,12 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
         show(run, &report, &format!("[{done}/{}]", cases.len()), options.seed);
         match report.verdict {
             Verdict::Passed => counts.passed += 1,
-            Verdict::Skipped(_) => counts.skipped += 1,
+            Verdict::Skipped(why) => {
+                counts.skipped += 1;
+                if why == NO_TIME {
+                    run.note_left_out(report.case.name);
+                }
+            }
             Verdict::Failed(why) => failed.push((report.case, why)),
         }
     }
@@ -115,18 +131,24 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
     Ok(counts)
 }
 
-/// The longest unit that is left and that the lane may take.
+/// The longest unit that is left and that the lane may take. A lane for VMs takes what has none only when there are no more
+/// VMs: they are what a run waits for in the end.
 fn next_unit(queue: &Mutex<VecDeque<Vec<Case>>>, vms: bool) -> Option<Vec<Case>> {
     let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = queue.iter().position(|unit| vms || unit.iter().all(|case| case.level != Level::L4v))?;
-    queue.remove(place)
+    let find = |vms: bool| queue.iter().position(|unit| unit.iter().any(|c| c.level == Level::L4v) == vms);
+    let place = if vms { find(true).or_else(|| find(false)) } else { find(false) };
+    queue.remove(place?)
 }
 
-fn run_unit(run: &Arc<Run>, unit: &[Case], seed: u64, reports: &Sender<Report>) {
+fn run_unit(run: &Arc<Run>, unit: &[Case], options: Options, reports: &Sender<Report>) {
     let mut shared: Shared = None;
     let mut failed = false;
     for case in unit {
-        let report = run_once(run, *case, &mut shared, seed);
+        let report = if options.is_over() {
+            Report { case: *case, verdict: Verdict::Skipped(NO_TIME.to_owned()), took: Duration::ZERO }
+        } else {
+            run_once(run, *case, &mut shared, options.seed)
+        };
         failed |= matches!(report.verdict, Verdict::Failed(_));
         let _ = reports.send(report);
     }
@@ -268,6 +290,10 @@ mod tests {
         assert_eq!(name(next_unit(&both, false)), None);
         assert_eq!(name(next_unit(&both, true)), Some("vm"));
         assert_eq!(name(next_unit(&both, true)), None);
+        let longer = Case { expected_s: 9, ..case("native", None, |_| Ok(())) };
+        let both = queue(&[longer, vm]);
+        assert_eq!(name(next_unit(&both, true)), Some("vm"), "the shorter one, because it has a VM");
+        assert_eq!(name(next_unit(&both, true)), Some("native"));
     }
 
     #[test]
@@ -314,7 +340,7 @@ mod tests {
                 Ok(())
             }),
         ];
-        let options = Options { jobs: 2, seed: 1, again: true };
+        let options = Options { jobs: 2, seed: 1, again: true, until: None };
         let counts = run_cases(&run, &cases, options).unwrap();
         // So many are not tried again.
         assert_eq!(counts, Counts { passed: 4, failed: 4, skipped: 1 });
@@ -335,6 +361,10 @@ mod tests {
         fs::remove_dir_all(run.dir().join("t/unsteady.first")).unwrap();
         let counts = run_cases(&run, &few[1..], never).unwrap();
         assert_eq!(counts, Counts { passed: 0, failed: 1, skipped: 0 });
+        let late = Options { until: Some(SystemTime::now()), ..options };
+        let counts = run_cases(&run, &cases[..2], late).unwrap();
+        assert_eq!(counts, Counts { passed: 0, failed: 0, skipped: 2 });
+        assert!(run.left_out() == ["t/good", "t/bad"] && !counts.is_success(), "nothing was asked");
         assert!(run.close().is_empty());
         fs::remove_dir_all(run.dir()).unwrap();
     }

@@ -20,6 +20,8 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// Of a machine that somebody looks at.
+const PROCESSORS: u32 = 2;
 /// Lines that may wait: the screen is slower than the console for a moment only.
 const QUEUE: usize = 1024;
 /// Lines of the console that are shown when something went wrong.
@@ -218,6 +220,7 @@ fn prepare(setup: &Setup, dir: &Path, accelerator: qemu::Accelerator) -> Result<
     Ok(Machine {
         accelerator,
         memory_mib: setup.memory_mib,
+        processors: PROCESSORS,
         boot,
         disks: vec![Disk { file: disk, format: "qcow2" }],
         fw_cfg: vec![(FW_CFG_CONFIG.to_owned(), config)],

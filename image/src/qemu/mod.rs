@@ -80,6 +80,8 @@ pub struct Machine {
     pub accelerator: Accelerator,
     /// MiB.
     pub memory_mib: u32,
+    /// How many processors it has.
+    pub processors: u32,
     /// Kernel source.
     pub boot: Boot,
     /// In the guest's order.
@@ -121,14 +123,14 @@ fn escape(path: &Path) -> String {
 }
 
 /// The part of the command line that decides whether an accelerator works: the probe uses it too.
-fn hardware(accelerator: Accelerator, memory_mib: u32) -> Vec<String> {
+fn hardware(accelerator: Accelerator, processors: u32, memory_mib: u32) -> Vec<String> {
     let mut args: Vec<String> =
         ["-nodefaults", "-no-user-config", "-display", "none"].map(String::from).into();
     for (flag, value) in [
         ("-machine", MACHINE.to_owned()),
         ("-accel", accelerator.argument().to_owned()),
         ("-cpu", accelerator.cpu().to_owned()),
-        ("-smp", "2".to_owned()),
+        ("-smp", processors.to_string()),
         ("-m", format!("{memory_mib}M")),
     ] {
         args.extend([flag.to_owned(), value]);
@@ -139,7 +141,7 @@ fn hardware(accelerator: Accelerator, memory_mib: u32) -> Vec<String> {
 /// Arguments of `qemu-system-x86_64`.
 #[must_use]
 pub fn arguments(machine: &Machine) -> Vec<String> {
-    let mut args = hardware(machine.accelerator, machine.memory_mib);
+    let mut args = hardware(machine.accelerator, machine.processors, machine.memory_mib);
     if machine.no_reboot {
         args.push("-no-reboot".into());
     }
@@ -213,6 +215,7 @@ mod tests {
         Machine {
             accelerator: Accelerator::Tcg,
             memory_mib: 1024,
+            processors: 2,
             boot: Boot::Uefi { code: "/c".into(), vars: "/v,w".into() },
             disks: vec![Disk { file: "/d.qcow2".into(), format: "qcow2" }],
             fw_cfg: vec![(FW_CFG_CONFIG.into(), "/f".into())],

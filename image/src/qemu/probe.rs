@@ -70,6 +70,8 @@ pub struct Guest {
 
 /// Init speaks after about a second with KVM and after four with QEMU's translation: what is slower is of no use.
 const WITHIN: Duration = Duration::from_secs(15);
+/// What the machine has that is to run, or more.
+const PROCESSORS: u32 = 2;
 /// Lines that may wait to be looked at.
 const QUEUE: usize = 64;
 /// The answer does not change while this process lives.
@@ -93,7 +95,7 @@ pub fn probe(guest: &Guest) -> Result<Accelerator> {
 
 // Without a disk: init speaks before it looks for one.
 fn arguments(guest: &Guest, accelerator: Accelerator) -> Vec<String> {
-    let mut args = hardware(accelerator, guest.memory_mib);
+    let mut args = hardware(accelerator, PROCESSORS, guest.memory_mib);
     args.extend(["-no-reboot", "-serial", "stdio"].map(String::from));
     args.extend(["-kernel".into(), guest.kernel.display().to_string()]);
     args.extend(["-initrd".into(), guest.initrd.display().to_string()]);
@@ -183,7 +185,7 @@ mod tests {
     fn the_probe_runs_on_the_machine_that_is_used() {
         let guest = Guest { kernel: "/k".into(), initrd: "/i".into(), memory_mib: 1024 };
         let args = arguments(&guest, Accelerator::Kvm);
-        assert!(args.starts_with(&hardware(Accelerator::Kvm, 1024)), "{args:?}");
+        assert!(args.starts_with(&hardware(Accelerator::Kvm, PROCESSORS, 1024)), "{args:?}");
         assert!(args.join(" ").contains("-accel kvm -cpu host -smp 2 -m 1024M"), "{args:?}");
     }
 }

@@ -79,6 +79,7 @@ fn debian(run: &Arc<Run>, artefacts: &Path, stock: &stock::Stock, n: u32) -> Res
         let spec = Machine {
             accelerator: Image::test()?.accelerator()?,
             memory_mib: MEMORY_MIB,
+            processors: 2,
             boot: Boot::Direct {
                 kernel: stock.kernel.clone(),
                 initrd: stock.initrd.clone(),

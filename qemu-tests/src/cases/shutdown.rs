@@ -124,8 +124,9 @@ const PERIODS_S: (i64, i64) = (30, 12);
 const BY_PRIORITY: &str = "shutdownGracePeriodByPodPriority";
 const GROUPS: [(i32, i64); 3] = [(0, 24), (1_000, 6), (2_000_000_000, 300)];
 const BEYOND_S: i64 = 2;
-/// What a busy machine under TCG may add to either, seconds: there a container's end alone can take ten.
-const LATE_S: i64 = 30;
+/// What a busy machine under TCG may add to either, seconds: there a container's end alone can take ten. What must not be is
+/// that the last group's 300 s are waited for.
+const LATE_S: i64 = 120;
 /// How long the rest of a stop may take under TCG on a busy machine, seconds.
 const OFF_LIMIT_S: u64 = 120;
 

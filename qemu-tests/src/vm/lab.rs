@@ -138,6 +138,15 @@ fn directory(run: &str, artefacts: &Path) -> String {
     format!("vm-{run}-{number}-{}", artefacts.file_name().unwrap_or_default().display())
 }
 
+/// How many processors a test VM has. What is translated pays for each processor with work that the others wait for: of one,
+/// a boot takes a quarter less of the host's time (docs/testing.md), and the host has two for two VMs.
+fn processors(accelerator: Accelerator) -> u32 {
+    match accelerator {
+        Accelerator::Kvm => 2,
+        Accelerator::Tcg | Accelerator::TcgInTurn => 1,
+    }
+}
+
 fn start_of_kernel(line: &str) -> Option<KernelStart> {
     if line.contains(KERNEL_STARTS_INIT) {
         return Some(KernelStart::Init);
@@ -267,6 +276,7 @@ impl Lab {
         Ok(Machine {
             accelerator: EmulatorFault.mind(&self.artefacts, self.accelerator),
             memory_mib: MEMORY_MIB,
+            processors: processors(self.accelerator),
             boot,
             disks: vec![Disk { file: self.disk(), format: "raw" }],
             fw_cfg: Vec::new(),

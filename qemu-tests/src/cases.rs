@@ -37,6 +37,7 @@ pub mod join_csi_migrated;
 pub mod join_csi_power;
 pub mod join_disks;
 pub mod join_env_files;
+pub mod join_flex;
 pub mod join_image_volumes;
 pub mod join_images;
 pub mod join_network;
@@ -119,6 +120,7 @@ pub fn all() -> Vec<Case> {
         join_csi_power::CASES,
         join_disks::CASES,
         join_network_disks::CASES,
+        join_flex::CASES,
         join_clock::CASES,
         api::CASES,
         api_load::CASES,

@@ -26,6 +26,7 @@ mod csi_mounts;
 pub mod debs;
 pub mod fixture;
 pub mod flags;
+pub mod flex;
 pub mod hostile;
 pub mod identities;
 pub mod iscsi;

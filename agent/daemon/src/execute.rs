@@ -9,6 +9,7 @@ mod csi;
 mod csi_devices;
 mod csi_expand;
 mod disks;
+mod flex;
 mod network_disks;
 mod nfs;
 pub(crate) mod programs;
@@ -342,9 +343,15 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::ReadEnvFiles { files } => volumes::read_env_files(self, files).await,
             Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
             Effect::TearDownVolumes => {
-                csi::tear_down(self, &key.uid).await?;
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
-                let looked = move || (at.may_have_network_disks(&uid), at.tear_down_volumes(&uid));
+                let has_flex = self.tasks.blocking(move || at.may_have_flex(&uid)).await == Some(true);
+                // A driver that does not let go keeps no other one back.
+                let (csi, flex) =
+                    tokio::join!(csi::tear_down(self, &key.uid), flex::tear_down(self, &key.uid));
+                csi.and(flex)?;
+                let (at, uid) = (self.dirs.clone(), key.uid.clone());
+                let looked =
+                    move || (has_flex || at.may_have_network_disks(&uid), at.tear_down_volumes(&uid));
                 let (shared, result) = self.tasks.blocking(looked).await.unzip();
                 if shared == Some(true) {
                     // They may be free from now on.

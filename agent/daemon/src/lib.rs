@@ -15,6 +15,7 @@ pub mod csi;
 pub mod eviction;
 pub mod execute;
 pub mod facts;
+pub mod flex;
 pub mod garbage_collection;
 pub mod handlers;
 pub mod host;

@@ -39,6 +39,7 @@ use crate::credential_plugins::Plugins;
 use crate::csi::stages;
 use crate::eviction::{self, Senses};
 use crate::execute::{ContainerAmounts, Executor};
+use crate::flex;
 use crate::garbage_collection::{self, Requests, Surroundings, UnusedContainers};
 use crate::handlers::Handlers;
 use crate::host::{self, Host};
@@ -93,6 +94,8 @@ pub struct Plan {
     pub plugins: Vec<Provider>,
     /// `--image-credential-provider-bin-dir`.
     pub plugins_dir: PathBuf,
+    /// Where programs are that mount volumes (`volumePluginDir`).
+    pub volume_plugins_dir: PathBuf,
     /// Calls of the last run are over then.
     pub fence_until: Mono,
     /// Pods' output goes to the host.
@@ -187,7 +190,11 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let (to_links, observed) = tasks.mailbox();
         tasks.start(log_links::follow(observed, dirs.clone(), tasks.clone()));
         let images = drivers.images;
-        let sources = sources::of_cluster(drivers.cluster.as_ref(), &tasks);
+        let sources = sources::of_cluster(
+            drivers.cluster.as_ref(),
+            flex::Drivers::new(&plan.volume_plugins_dir),
+            &tasks,
+        );
         let pulls = Arc::new(PullRecords::new(&plan.root_dir, plan.pull_policy.clone()));
         pull_records::settle(&*images, &pulls, &tasks).await;
         tasks.start(pull_records::follow_images(

@@ -27,6 +27,7 @@ use agent_linux::volumes::{self, VolumeError, sub_path};
 mod actuated;
 mod csi;
 mod devices;
+mod flex;
 pub mod log_links;
 mod logs;
 mod users;

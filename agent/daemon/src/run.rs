@@ -43,6 +43,7 @@ use crate::cri::{CriSignals, connect};
 use crate::csi::{self, Csi};
 use crate::eviction::{LinuxSenses, Senses};
 use crate::facts::{self, NodeFacts, check_machine};
+use crate::flex;
 use crate::garbage_collection;
 use crate::handlers::PodHandlers;
 use crate::host::Host;
@@ -223,7 +224,8 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let (network, log_writer) = (runtime.clone(), runtime.clone());
     let image_service = images.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
-    let csi_drivers = cluster.as_ref().map(|(_, drivers)| drivers.csi.clone()).unwrap_or_default();
+    let of_cluster = cluster.as_ref().map(|(_, drivers)| drivers.csi.clone());
+    let csi_drivers = of_cluster.unwrap_or_else(|| Csi { flex: flex_drivers(&kubelet), ..Csi::default() });
     let followed = csi_drivers.clone();
     let kubepods = facts.kubepods();
     let services = (network.clone(), image_service.clone());
@@ -308,6 +310,10 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     Ok(())
 }
 
+fn flex_drivers(kubelet: &KubeletConfiguration) -> flex::Drivers {
+    flex::Drivers::new(Path::new(&kubelet.volume_plugin_dir))
+}
+
 /// Starts looking for the node's identity; what speaks to the API server waits for it.
 fn join(
     (cluster, protocol): (&ClusterSettings, Protocol),
@@ -330,7 +336,8 @@ fn join(
         (tasks, metrics),
     )?;
     let objects = Arc::new(watches::Objects::new(client.clone(), node_name, tasks));
-    let csi = Csi { attaches: kubelet.enable_controller_attach_detach, ..Csi::default() };
+    let (attaches, flex) = (kubelet.enable_controller_attach_detach, flex_drivers(kubelet));
+    let csi = Csi { attaches, flex, ..Csi::default() };
     let drivers = ApiDrivers { client, pods, node, objects, reconnect, board: board.clone(), csi };
     Ok((plan::plan(settings, node_name)?, drivers))
 }
@@ -375,6 +382,7 @@ fn node_plan(
             allowlist: kubelet.preloaded_images_verification_allowlist.clone(),
         },
         plugins: plugins(settings)?,
+        volume_plugins_dir: PathBuf::from(&kubelet.volume_plugin_dir),
         plugins_dir: PathBuf::from(
             settings.options.image_credential_provider_bin_dir.clone().unwrap_or_default(),
         ),

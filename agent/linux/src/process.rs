@@ -39,6 +39,19 @@ pub fn unblock_signals() -> Result<(), io::Error> {
     signals.thread_unblock().map_err(io::Error::from)
 }
 
+/// Kills a program and what it has started, if they are a process group of their own (`id` is its first process'). A group
+/// that is gone is a success.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn kill_group(id: u32) -> Result<(), io::Error> {
+    let group = i32::try_from(id).ok().filter(|id| *id > 1).ok_or(io::ErrorKind::InvalidInput)?;
+    match nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), Signal::SIGKILL) {
+        Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// True if the effective user is root.
 #[must_use]
 pub fn is_root() -> bool {

@@ -11,6 +11,7 @@ pub mod csi_block;
 pub mod device;
 pub mod disk;
 pub mod env_file;
+pub mod flex;
 mod host_path;
 pub mod network_disk;
 pub mod nfs;
@@ -72,7 +73,7 @@ pub fn set_up(
     match &volume.work {
         Work::HostPath(kind) => host_path::check(path, *kind)?,
         // Its driver's, or the server's; what becomes of a disk is a directory or a device.
-        Work::Csi(_) | Work::Nfs(_) | Work::NetworkDisk(_) => {}
+        Work::Csi(_) | Work::Nfs(_) | Work::NetworkDisk(_) | Work::Flex(_) => {}
         Work::Device(work) => device::set_up(pod_dir, volume, work)?,
         Work::Bind(work) => return bind::mount_at(pod_dir, volume, work),
         Work::EmptyDir { medium, marker, counted } => {

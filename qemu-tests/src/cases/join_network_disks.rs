@@ -48,14 +48,14 @@ fn mounted(joined: &Joined, at: &str) -> Result<usize> {
     Ok(text.lines().filter(|line| line.split(' ').nth(4) == Some(at)).count())
 }
 
-fn ensure_mounted(joined: &Joined, at: &str, times: usize) -> Result<()> {
+pub(super) fn ensure_mounted(joined: &Joined, at: &str, times: usize) -> Result<()> {
     let found = mounted(joined, at)?;
     ensure!(found == times, "{at} is mounted {found} times and not {times}");
     Ok(())
 }
 
 /// A pod that writes and stays; the claim's disk is there for it at `/d`.
-fn writes(name: &str, claim: &str) -> Value {
+pub(super) fn writes(name: &str, claim: &str) -> Value {
     let mut writes = pod(name, &format!("echo written > /d/f && sync && {STAYS}"), claim, false);
     writes["spec"]["securityContext"] = json!({"runAsUser": 1000, "fsGroup": 2000});
     writes["spec"]["containers"][0]["readinessProbe"] =
@@ -64,18 +64,18 @@ fn writes(name: &str, claim: &str) -> Value {
 }
 
 /// A pod that says what it finds, and ends.
-fn reads(name: &str, claim: &str) -> Value {
+pub(super) fn reads(name: &str, claim: &str) -> Value {
     let mut reads = pod(name, "cat /d/f > /dev/termination-log", claim, true);
     reads["spec"]["restartPolicy"] = json!("Never");
     reads
 }
 
-fn gone(joined: &Joined, name: &str) -> Result<()> {
+pub(super) fn gone(joined: &Joined, name: &str) -> Result<()> {
     delete_pod(joined, name)?;
     await_pod_gone(&joined.cluster, name, 60)
 }
 
-fn forget(joined: &Joined, claims: &[&str]) -> Result<()> {
+pub(super) fn forget(joined: &Joined, claims: &[&str]) -> Result<()> {
     let client = joined.cluster.client();
     for name in claims {
         client.delete::<PersistentVolumeClaim>(&client.of("default"), name, None)?;
@@ -85,7 +85,7 @@ fn forget(joined: &Joined, claims: &[&str]) -> Result<()> {
 }
 
 /// Files below a directory of the node.
-fn files(joined: &Joined, below: &str) -> Vec<PathBuf> {
+pub(super) fn files(joined: &Joined, below: &str) -> Vec<PathBuf> {
     fn walk(path: &Path, all: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(path).into_iter().flatten().flatten() {
             match entry.file_type() {

@@ -73,6 +73,8 @@ pub struct Files<'a> {
     pub audit_log: &'a Path,
     /// Kubeconfig of the controller manager.
     pub controller_manager: &'a Path,
+    /// Drivers of `flexVolume`.
+    pub flex: &'a Path,
     /// Kubeconfig of the scheduler.
     pub scheduler: &'a Path,
 }
@@ -176,6 +178,7 @@ pub fn controller_manager(files: &Files<'_>, settings: Settings) -> Vec<String> 
         file("root-ca-file", &pki.ca.certificate),
         file("service-account-private-key-file", &pki.service_account_key),
         flag("use-service-account-credentials", "true"),
+        file("flex-volume-plugin-dir", files.flex),
         file("cluster-signing-cert-file", &pki.ca.certificate),
         file("cluster-signing-key-file", &pki.ca.key),
         flag("cluster-signing-duration", format_args!("{}s", settings.certificate_lifetime.as_secs())),
@@ -217,6 +220,7 @@ mod tests {
             audit_policy: Path::new("/p"),
             audit_log: Path::new("/l"),
             controller_manager: Path::new("/c"),
+            flex: Path::new("/x"),
             scheduler: Path::new("/s"),
         };
         let without = Settings { service_account_tokens: false, ..Settings::default() };

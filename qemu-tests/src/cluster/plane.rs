@@ -137,6 +137,12 @@ impl Cluster {
         &self.token
     }
 
+    /// Where the controllers find drivers of `flexVolume`.
+    #[must_use]
+    pub fn flex_drivers(&self) -> PathBuf {
+        self.dir.join("flex")
+    }
+
     /// The admin's kubeconfig, good on the host.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
@@ -372,6 +378,7 @@ fn start_programs(
         audit_policy: &dir.join("audit-policy.yaml"),
         audit_log: &logs.join("audit.log"),
         controller_manager: &dir.join("controller-manager.kubeconfig"),
+        flex: &dir.join("flex"),
         scheduler: &dir.join("scheduler.kubeconfig"),
     };
     let argv = |program: &Path, args: Vec<String>| [vec![program.display().to_string()], args].concat();

@@ -115,7 +115,7 @@ mod tests {
                 {"name": "c", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "g", "ephemeral": {}},
                 {"name": "i", "csi": {"driver": "x"}}, {"name": "o", "image": {"reference": "x"}},
                 {"name": "n", "nfs": {"server": "x", "path": "/"}}, {"name": "t", "iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}},
-                {"name": "f", "fc": {"wwids": ["x"]}}, {"name": "u", "emptyDir": {"medium": "HugePages-2Mi"}},
+                {"name": "f", "fc": {"wwids": ["x"]}}, {"name": "x", "flexVolume": {"driver": "x/y"}}, {"name": "u", "emptyDir": {"medium": "HugePages-2Mi"}},
                 {"name": "m", "configMap": {"name": "x"}}, {"name": "d", "downwardAPI": {}},
                 {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}},
                     {"clusterTrustBundle": {"path": "y"}}, {"podCertificate": {"signerName": "x", "keyType": "ED25519"}}]}},
@@ -136,13 +136,7 @@ mod tests {
 
     #[test]
     fn pod_level_fields() {
-        let table = [
-            (json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims"),
-            (
-                json!({"volumes": [{"name": "v", "flexVolume": {"driver": "x/y"}}]}),
-                "spec.volumes[0].flexVolume",
-            ),
-        ];
+        let table = [(json!({"resourceClaims": [{"name": "x"}]}), "spec.resourceClaims")];
         for (mut spec, field) in table {
             spec["containers"] = json!([{"name": "c"}]);
             assert_eq!(fields(spec), [field]);

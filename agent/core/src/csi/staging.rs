@@ -20,6 +20,7 @@ use sha2::{Digest as _, Sha256};
 use crate::runtime::PodUid;
 use crate::time::Mono;
 use crate::volume::Plugin;
+use crate::volume::flex::Driver;
 use crate::volume::network_disk::PLUGINS;
 
 /// First wait after a driver did not let go.
@@ -30,7 +31,8 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(122);
 /// A volume, on one node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VolumeKey {
-    /// Name of the driver, or of the node's own plugin (`kubernetes.io/iscsi`): no driver's has a slash.
+    /// Name of the driver, or of the node's own plugin (`kubernetes.io/iscsi`): no driver's has a slash. Drivers of
+    /// `flexVolume` are below their plugin's name.
     pub driver: String,
     /// What the driver knows the volume by.
     pub handle: String,
@@ -49,9 +51,25 @@ impl VolumeKey {
         PLUGINS.iter().any(|plugin| plugin.name() == self.driver)
     }
 
+    /// A volume of a driver of `flexVolume`, whose volumes are attached to nodes.
+    #[must_use]
+    pub fn of_flex(driver: &Driver, volume: &str) -> VolumeKey {
+        let driver = format!("{}/{}", Plugin::Flex.name(), driver.name());
+        VolumeKey { driver, handle: volume.to_owned() }
+    }
+
+    /// The name of the driver of `flexVolume` whose volume it is, if it is such a one's.
+    #[must_use]
+    pub fn flex_driver(&self) -> Option<&str> {
+        self.driver.strip_prefix(Plugin::Flex.name())?.strip_prefix('/')
+    }
+
     /// Its name in `status.volumesInUse` and `status.volumesAttached`.
     #[must_use]
     pub fn unique_name(&self) -> String {
+        if let Some(driver) = self.flex_driver() {
+            return format!("{driver}/{}", self.handle);
+        }
         match self.is_network_disk() {
             true => format!("{}/{}", self.driver, self.handle),
             false => format!("kubernetes.io/csi/{}^{}", self.driver, self.handle),
@@ -112,6 +130,7 @@ pub struct Staging {
     retries: BTreeMap<VolumeKey, Retry>,
     in_use: BTreeSet<String>,
     attached: BTreeSet<String>,
+    devices: BTreeMap<String, String>,
 }
 
 impl Staging {
@@ -138,6 +157,17 @@ impl Staging {
         (self.in_use, self.attached) = (in_use, attached);
         let now = before.iter().filter(|key| self.is_attached(key) == Attached::Yes);
         now.filter_map(|key| self.wanted.get(key)).flat_map(|wanted| wanted.pods.iter().cloned()).collect()
+    }
+
+    /// As which devices volumes are attached, by the names that the API server's Node has of them.
+    pub fn devices_are(&mut self, devices: BTreeMap<String, String>) {
+        self.devices = devices;
+    }
+
+    /// As which device a volume is attached, as far as the Node says; empty: as none.
+    #[must_use]
+    pub fn device(&self, key: &VolumeKey) -> String {
+        self.devices.get(&key.unique_name()).cloned().unwrap_or_default()
     }
 
     /// Whether a pod may have a volume that has to be attached.
@@ -228,6 +258,15 @@ mod tests {
         let disk = VolumeKey::of_plugin(Plugin::Fc, "[a b]:0".to_owned());
         assert_eq!(disk.unique_name(), "kubernetes.io/fc/[a b]:0");
         assert!(disk.is_network_disk() && !key("h").is_network_disk());
+        for name in ["vendor/driver", "driver"] {
+            let flex = VolumeKey::of_flex(&Driver::new(name).unwrap(), "pv");
+            assert_eq!((flex.unique_name(), flex.flex_driver()), (format!("{name}/pv"), Some(name)));
+            assert!(!flex.is_network_disk() && key("h").flex_driver().is_none());
+            let mut all = Staging::default();
+            assert_eq!(all.device(&flex), "");
+            all.devices_are([(flex.unique_name(), "/dev/x".to_owned())].into());
+            assert_eq!((all.device(&flex).as_str(), all.device(&key("h")).as_str()), ("/dev/x", ""));
+        }
     }
 
     #[test]

@@ -69,10 +69,7 @@ pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodActio
                 let (target, purpose) = (Target::Volume(name.clone()), Purpose::SetUpVolume(name));
                 b.issue(now, target, purpose, Effect::SetUpVolume { volume: Box::new(volume) }, out);
             }
-            Err(why) => {
-                tell_failure(b, &name, &why, out);
-                b.volumes.failed(&name, now.mono);
-            }
+            Err(why) => failed(b, &name, &why, now, out),
         }
     }
     if let Some(at) = b.volumes.deadline(now.mono) {
@@ -154,10 +151,7 @@ pub(super) fn answered(
             tell_mapped(b, name, out);
             b.volumes.succeeded(name, renew);
         }
-        (Purpose::SetUpVolume(name), Err(e)) => {
-            tell_failure(b, name, &e.message, out);
-            b.volumes.failed(name, now.mono);
-        }
+        (Purpose::SetUpVolume(name), Err(e)) => failed(b, name, &e.message, now, out),
         (Purpose::TearDownVolumes, Ok(_)) => b.volumes.gone(),
         _ => {}
     }
@@ -167,6 +161,17 @@ pub(super) fn answered(
 fn unresolved(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAction>) {
     b.volumes.failed(name, now.mono);
     b.event(EventKind::Warning, "FailedMount", b.volumes.wait_ended(why), None, out);
+}
+
+/// A volume was not set up.
+fn failed(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAction>) {
+    if claim::is_unprocessed(why) {
+        b.volumes.unprocessed(name, now.mono);
+        b.event(EventKind::Warning, "FailedMount", b.volumes.wait_ended(why), None, out);
+        return;
+    }
+    tell_failure(b, name, why, out);
+    b.volumes.failed(name, now.mono);
 }
 
 /// A claim's volume is called as its PersistentVolume is.

@@ -242,6 +242,9 @@ impl Effect {
             {
                 Some(request_timeout + volume::DISK_TIME)
             }
+            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Flex(_)) => {
+                Some(request_timeout + volume::FLEX_TIME)
+            }
             // A server that is away is waited for before its mount is forced.
             Effect::TearDownVolumes | Effect::RemovePodDirs { .. } => {
                 Some(request_timeout + volume::NFS_TIME)

@@ -98,7 +98,7 @@ fn volume(p: &Pod, volume: &Volume) -> Option<ShownVolume> {
         return None;
     }
     // Whoever mounted it measures it.
-    let elsewhere = [Plugin::Csi, Plugin::Iscsi, Plugin::Fc];
+    let elsewhere = [Plugin::Csi, Plugin::Iscsi, Plugin::Fc, Plugin::Flex];
     let below =
         plugin.filter(|plugin| !elsewhere.contains(plugin)).map(|plugin| plan::below(plugin, &volume.name));
     let on_disk = |medium: &Option<String>| medium.as_deref().unwrap_or_default().is_empty();

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::flex;
 use super::inline::NO_PLUGIN;
 use super::network_disk;
 use super::plan::host_path_type;
@@ -100,6 +101,8 @@ pub enum Source {
     Csi(Box<CsiSource>),
     /// `iscsi` and `fc`: a disk that another machine keeps.
     NetworkDisk(Box<network_disk::Source>),
+    /// `flexVolume`: a driver's.
+    Flex(Box<flex::Source>),
 }
 
 impl Bound {
@@ -112,6 +115,7 @@ impl Bound {
             Source::Csi(_) => Plugin::Csi,
             Source::Nfs { .. } => Plugin::Nfs,
             Source::NetworkDisk(source) => source.plugin(),
+            Source::Flex(_) => Plugin::Flex,
         }
     }
 }
@@ -161,9 +165,28 @@ pub fn of_pod(p: &Pod, volume: &str) -> Option<ClaimRef> {
     of_volume(p, volume)
 }
 
+/// Words about a volume of which it is not known who mounts it, or as what, begin so.
+const UNPROCESSED: [&str; 2] = [NO_PLUGIN_FOR, "failed to GetUniqueVolumeNameFromSpec for "];
+const NO_PLUGIN_FOR: &str = "failed to get Plugin from volumeSpec for ";
+
 /// The words about a volume that no plugin mounts.
-pub(super) fn no_plugin(volume: &str, why: &str) -> ClaimError {
-    ClaimError::Unprocessed(format!("failed to get Plugin from volumeSpec for volume {volume:?} err={why}"))
+#[must_use]
+pub fn no_plugin(volume: &str, why: &str) -> ClaimError {
+    ClaimError::Unprocessed(format!("{NO_PLUGIN_FOR}volume {volume:?} err={why}"))
+}
+
+/// The words about a volume whose driver does not say what it is called.
+pub(super) fn no_name(volume: &str, driver: &str, why: &str) -> String {
+    format!(
+        "failed to GetUniqueVolumeNameFromSpec for volumeSpec {volume:?} using volume plugin {driver:?} err=failed to \
+         GetVolumeName from volumePlugin for volumeSpec {volume:?} err={why}"
+    )
+}
+
+/// These are words about a volume of which it is not known who mounts it, or as what.
+#[must_use]
+pub fn is_unprocessed(why: &str) -> bool {
+    UNPROCESSED.iter().any(|begins| why.starts_with(begins))
 }
 
 impl ClaimRef {
@@ -262,11 +285,16 @@ impl ClaimRef {
         } else if let Some(fc) = spec.fc {
             let source = network_disk::Source::of_fc(fc).map_err(|why| no_plugin(&why))?;
             Source::NetworkDisk(Box::new(source))
+        } else if let Some(flex) = spec.flex_volume {
+            if block {
+                return Err(no_plugin("a flexVolume is no block device"));
+            }
+            Source::Flex(Box::new(flex::Source::of_persistent(flex)))
         } else {
             return Err(no_plugin(NO_PLUGIN));
         };
         let options = spec.mount_options.unwrap_or_default();
-        if !options.is_empty() && matches!(source, Source::HostPath { .. }) {
+        if !options.is_empty() && matches!(source, Source::HostPath { .. } | Source::Flex(_)) {
             let why = "mount options are not supported for this volume type".to_owned();
             return Err(ClaimError::Refused {
                 check: "MountOptionSupport check".to_owned(),

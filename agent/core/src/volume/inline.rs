@@ -13,7 +13,7 @@ use crate::csi::volume::CsiSource;
 use crate::types::pod;
 
 /// The words about a volume that no plugin mounts.
-pub(super) const NO_PLUGIN: &str = "no volume plugin matched";
+pub const NO_PLUGIN: &str = "no volume plugin matched";
 /// The words about `gitRepo`, whose gate nobody can turn on.
 const NO_GIT: &str = "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the \
                       feature-gate `GitRepoVolumeDriver`";
@@ -68,7 +68,8 @@ pub fn bound(p: &Pod, volume: &Volume) -> Option<Result<Bound, ClaimError>> {
 /// The pod does not wait for the volume, because no container has it.
 #[must_use]
 pub fn is_idle(p: &Pod, volume: &Volume) -> bool {
-    (is_inline(volume) || volume.git_repo.is_some()) && !is_used(p, &volume.name)
+    let perhaps_nobodys = is_inline(volume) || volume.git_repo.is_some() || volume.flex_volume.is_some();
+    perhaps_nobodys && !is_used(p, &volume.name)
 }
 
 fn is_used(p: &Pod, volume: &str) -> bool {

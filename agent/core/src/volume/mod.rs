@@ -19,6 +19,7 @@ pub mod claim;
 pub mod device;
 pub mod disk;
 pub mod downward;
+pub mod flex;
 pub mod inline;
 pub mod mount_table;
 pub mod network_disk;
@@ -76,9 +77,28 @@ pub enum Plugin {
     Iscsi,
     /// `kubernetes.io/fc`
     Fc,
+    /// `kubernetes.io/flexvolume`: a driver's, whose name is in paths and in the names of volumes.
+    Flex,
 }
 
 impl Plugin {
+    /// All of them.
+    pub const ALL: [Plugin; 13] = [
+        Plugin::EmptyDir,
+        Plugin::HostPath,
+        Plugin::ConfigMap,
+        Plugin::Secret,
+        Plugin::DownwardApi,
+        Plugin::Projected,
+        Plugin::Local,
+        Plugin::Csi,
+        Plugin::Nfs,
+        Plugin::GitRepo,
+        Plugin::Iscsi,
+        Plugin::Fc,
+        Plugin::Flex,
+    ];
+
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -95,6 +115,7 @@ impl Plugin {
             Plugin::GitRepo => "kubernetes.io/git-repo",
             Plugin::Iscsi => "kubernetes.io/iscsi",
             Plugin::Fc => "kubernetes.io/fc",
+            Plugin::Flex => "kubernetes.io/flexvolume",
         }
     }
 
@@ -114,6 +135,7 @@ impl Plugin {
             Plugin::GitRepo => "kubernetes.io~git-repo",
             Plugin::Iscsi => "kubernetes.io~iscsi",
             Plugin::Fc => "kubernetes.io~fc",
+            Plugin::Flex => "kubernetes.io~flexvolume",
         }
     }
 
@@ -133,6 +155,9 @@ pub const NFS_TIME: Duration = Duration::from_secs(200);
 /// How long a disk may take to be formatted, looked through and mounted.
 pub const DISK_TIME: Duration = Duration::from_secs(900);
 
+/// How long a driver of `flexVolume` may take with all that it is asked for a pod's volume.
+pub const FLEX_TIME: Duration = Duration::from_secs(1800);
+
 /// The step that makes a volume a pod's, in words about what failed.
 pub const SET_UP: &str = "MountVolume.SetUp";
 /// The step that waits until it is attached to the node.
@@ -151,7 +176,7 @@ pub const MAP_BLOCK_VOLUME: &str = "MapVolume.MapBlockVolume";
 /// volume, and whoever takes one knows which.
 #[must_use]
 pub fn step_failed(step: &str, volume: &str, why: &str) -> String {
-    if why.starts_with("MountVolume.") || why.starts_with("MapVolume.") {
+    if ["MountVolume.", "MapVolume.", "AttachVolume."].iter().any(|step| why.starts_with(step)) {
         return why.to_owned();
     }
     format!("{step} failed for volume {volume:?} : {why}")
@@ -221,6 +246,8 @@ pub enum Work {
     Nfs(nfs::Nfs),
     /// A disk that another machine keeps.
     NetworkDisk(Box<network_disk::NetworkDisk>),
+    /// What a driver of `flexVolume` mounts for this pod.
+    Flex(Box<flex::Flex>),
     /// Files written by the agent.
     Files {
         /// Where they live.

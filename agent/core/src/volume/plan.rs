@@ -5,8 +5,9 @@
 
 use k8s_openapi::api::core::v1::{KeyToPath, Pod, ResourceRequirements, Volume, VolumeProjection};
 
-use super::claim::{Bound, Claims, Source};
+use super::claim::{self, Bound, Claims, Source};
 use super::disk::{self, Disk};
+use super::flex::{self, Driver, Flex};
 use super::network_disk::{self, NetworkDisk};
 use super::nfs::Nfs;
 use super::pod_certificate::{self, Paths, Place};
@@ -66,6 +67,8 @@ pub fn plugin_of(volume: &Volume) -> Option<Plugin> {
         Some(Plugin::Iscsi)
     } else if volume.fc.is_some() {
         Some(Plugin::Fc)
+    } else if volume.flex_volume.is_some() {
+        Some(Plugin::Flex)
     } else {
         None
     }
@@ -89,6 +92,9 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
         let plugin = bound.plugin();
         let path = match &bound.source {
             Source::HostPath { path, .. } => path.clone(),
+            Source::Flex(source) => {
+                format!("{}/{}", pod_dir(p, node), Driver::new(&source.driver)?.below(&bound.volume))
+            }
             Source::Local { .. } | Source::Csi(_) | Source::Nfs { .. } | Source::NetworkDisk(_) => {
                 let below = if bound.block {
                     device::below(plugin, &bound.volume)
@@ -104,15 +110,19 @@ pub fn location(p: &Pod, volume: &Volume, claims: &Claims, node: &NodeContext) -
         return None;
     }
     let plugin = plugin_of(volume)?;
-    let path = match &volume.host_path {
-        Some(host_path) => host_path.path.clone(),
-        None => format!("{}/{}", pod_dir(p, node), below(plugin, &volume.name)),
+    let path = match (&volume.host_path, &volume.flex_volume) {
+        (Some(host_path), _) => host_path.path.clone(),
+        (None, Some(flex)) => {
+            format!("{}/{}", pod_dir(p, node), Driver::new(&flex.driver)?.below(&volume.name))
+        }
+        (None, None) => format!("{}/{}", pod_dir(p, node), below(plugin, &volume.name)),
     };
     let read_only = plugin.is_read_only()
         || volume.csi.as_ref().is_some_and(|c| c.read_only == Some(true))
         || volume.nfs.as_ref().is_some_and(|n| n.read_only == Some(true))
         || volume.iscsi.as_ref().is_some_and(|i| i.read_only == Some(true))
-        || volume.fc.as_ref().is_some_and(|f| f.read_only == Some(true));
+        || volume.fc.as_ref().is_some_and(|f| f.read_only == Some(true))
+        || volume.flex_volume.as_ref().is_some_and(|f| f.read_only == Some(true));
     Some(Location { path, plugin, read_only })
 }
 
@@ -132,7 +142,10 @@ pub fn below(plugin: Plugin, volume: &str) -> String {
 pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Result<SetUp, String> {
     let all = pod::spec(p).volumes.as_deref().unwrap_or(&[]);
     let volume = all.iter().find(|v| v.name == name).ok_or_else(|| format!("pod has no volume {name:?}"))?;
-    let Location { path, plugin, .. } = location(p, volume, claims, node).ok_or(inline::NO_PLUGIN)?;
+    let Location { path, plugin, .. } = location(p, volume, claims, node).ok_or_else(|| {
+        let name = claims.get(name).map_or(name, |bound| bound.volume.as_str());
+        claim::no_plugin(name, inline::NO_PLUGIN).to_string()
+    })?;
     let security = pod::spec(p).security_context.as_ref();
     let fs_group = security.and_then(|s| s.fs_group).and_then(|g| u32::try_from(g).ok());
     Ok(SetUp {
@@ -177,6 +190,12 @@ fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Result<Work, String> 
             by_root: policy == Some("OnRootMismatch"),
             disk: Disk { global: disk::global(&node.root_dir, &bound.volume), fs_type: fs_type.clone() },
         }),
+        Source::Flex(source) => Work::Flex(Box::new(Flex {
+            // As upstream: the claim's pod says it.
+            read_only: bound.read_only,
+            one_pod: bound.one_pod,
+            ..flex(p, &bound.volume, source, node)?
+        })),
         Source::NetworkDisk(source) => Work::NetworkDisk(Box::new(NetworkDisk {
             // As upstream: what the PersistentVolume says of it is not looked at, but what the claim's pod says.
             read_only: bound.read_only,
@@ -213,6 +232,10 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
         let disk = NetworkDisk::of_pod(p, &volume.name, &source, false, &node.root_dir)?;
         return Ok(Work::NetworkDisk(Box::new(disk)));
     }
+    if let Some(source) = &volume.flex_volume {
+        let source = flex::Source::of_volume(source.clone());
+        return Ok(Work::Flex(Box::new(flex(p, &volume.name, &source, node)?)));
+    }
     if let Some(host_path) = &volume.host_path {
         return host_path_type(host_path.type_.as_deref().unwrap_or("")).map(Work::HostPath);
     }
@@ -232,6 +255,11 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
     let sources = sources(p, volume, node)?;
     let marker = marker(&format!("wrapped_{}", volume.name));
     Ok(Work::Files { medium, marker, sources, projected: plugin == Plugin::Projected })
+}
+
+fn flex(p: &Pod, volume: &str, source: &flex::Source, node: &NodeContext) -> Result<Flex, String> {
+    let made = Flex::of_pod(p, volume, source, (&node.root_dir, &node.node_name));
+    made.ok_or_else(|| claim::no_plugin(volume, inline::NO_PLUGIN).to_string())
 }
 
 pub(super) fn host_path_type(name: &str) -> Result<HostPathType, String> {

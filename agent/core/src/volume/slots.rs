@@ -35,6 +35,8 @@ struct Slot {
     /// It will not be attached: the node has no room for it.
     full: bool,
     busy: bool,
+    /// It is not known who mounts it.
+    unprocessed: bool,
     /// It must be set up, or looked through again.
     stale: bool,
     /// What is being set up is old already.
@@ -91,7 +93,7 @@ impl PodVolumes {
     pub fn began(&mut self, name: &str) {
         if let Some(slot) = self.slots.get_mut(name) {
             (slot.busy, slot.overtaken) = (true, false);
-            slot.unattached = false;
+            (slot.unattached, slot.unprocessed) = (false, false);
         }
     }
 
@@ -163,6 +165,14 @@ impl PodVolumes {
         self.failed(name, now);
     }
 
+    /// It is not known who mounts it: look again in a while.
+    pub fn unprocessed(&mut self, name: &str, now: Mono) {
+        if let Some(slot) = self.slots.get_mut(name) {
+            slot.unprocessed = true;
+        }
+        self.failed(name, now);
+    }
+
     /// Every volume is there.
     #[must_use]
     pub fn all_mounted(&self) -> bool {
@@ -202,8 +212,8 @@ impl PodVolumes {
             self.slots.iter().filter(|(_, s)| is(s)).map(|(name, _)| name.as_str()).collect()
         };
         let (unmounted, unattached) = (those(|s| !s.mounted), those(|s| !s.mounted && s.unattached));
-        let names = self.slots.keys().filter(|name| self.is_unbound(name));
-        let unprocessed: Vec<&str> = names.map(String::as_str).collect();
+        let names = self.slots.iter().filter(|(name, slot)| slot.unprocessed || self.is_unbound(name));
+        let unprocessed: Vec<&str> = names.map(|(name, _)| name.as_str()).collect();
         format!(
             "unmounted volumes=[{}], unattached volumes=[{}], failed to process volumes=[{}]",
             unmounted.join(" "),

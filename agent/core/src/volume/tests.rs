@@ -151,6 +151,49 @@ fn disks_of_other_machines() {
 }
 
 #[test]
+fn volumes_of_drivers() {
+    let of = |source: Value| {
+        planned(json!({"volumes": [{"name": "v", "flexVolume": source}], "containers": [],
+            "securityContext": {"fsGroup": 7}}))
+    };
+    let flex = |work: Work| match work {
+        Work::Flex(flex) => *flex,
+        other => panic!("{other:?}"),
+    };
+    let inline = of(json!({"driver": "vendor/driver", "readOnly": true})).unwrap();
+    assert_eq!((inline.plugin, inline.fs_group), (Plugin::Flex, Some(7)));
+    assert_eq!(inline.path, "/var/lib/kubelet/pods/u/volumes/vendor~driver/v");
+    let inline = flex(inline.work);
+    assert!(inline.read_only && !inline.one_pod && inline.node == "n");
+    for driver in ["../../x", "kubernetes.io/secret", ""] {
+        let told = of(json!({ "driver": driver })).unwrap_err();
+        let words = "failed to get Plugin from volumeSpec for volume \"v\" err=no volume plugin matched";
+        assert_eq!(told, words, "{driver}");
+    }
+
+    // As upstream, what a PersistentVolume says of it is for the driver's others: the claim's pod says it.
+    let source = json!({"driver": "vendor/driver", "readOnly": true});
+    let source = flex::Source::of_persistent(serde_json::from_value(source).unwrap());
+    let bound = claim::Bound {
+        volume: "pv".to_owned(),
+        source: claim::Source::Flex(Box::new(source)),
+        read_only: false,
+        options: Vec::new(),
+        one_pod: true,
+        block: false,
+        group: None,
+    };
+    let claims = Claims::from([("v".to_owned(), bound)]);
+    let p = pod(
+        json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}], "containers": []}),
+    );
+    let claimed = set_up(&p, "v", &claims, &node()).unwrap();
+    assert_eq!(claimed.path, "/var/lib/kubelet/pods/u/volumes/vendor~driver/pv");
+    let claimed = flex(claimed.work);
+    assert!(!claimed.read_only && claimed.one_pod && claimed.volume == "pv");
+}
+
+#[test]
 fn empty_dirs() {
     let of =
         |volume: Value, containers: Value| planned(json!({"volumes": [volume], "containers": containers}));
@@ -197,7 +240,8 @@ fn host_paths_and_unknown_types() {
     let bad = of(json!({"name": "v", "hostPath": {"path": "/srv", "type": "x"}}));
     assert_eq!(bad.unwrap_err(), "x is an invalid volume type");
     let none = of(json!({"name": "v", "rbd": {"monitors": ["m"], "image": "i"}}));
-    assert_eq!(none.unwrap_err(), "no volume plugin matched");
+    let words = "failed to get Plugin from volumeSpec for volume \"v\" err=no volume plugin matched";
+    assert_eq!(none.unwrap_err(), words);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
 use crate::outlets::Outlets;
-use crate::sources::{Claimed, FoundAccount, HeldToken, no_cluster};
+use crate::sources::{Claimed, FoundAccount, FoundSecret, HeldToken, no_cluster};
 use crate::testing::VirtualClock;
 
 const IMAGE: &str = "r.example/team/app";
@@ -75,7 +75,7 @@ impl Sources for Accounts {
         no_cluster()
     }
 
-    fn secret(&self, _: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>> {
+    fn secret(&self, _: SecretRef) -> BoxFuture<'_, Result<FoundSecret, String>> {
         no_cluster()
     }
 

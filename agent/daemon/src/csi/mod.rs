@@ -29,6 +29,7 @@ use tokio::sync::mpsc;
 
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
+use crate::flex::Drivers;
 use crate::pod_dirs::chain;
 use limits::{Askers, Recount};
 use objects::Objects;
@@ -56,6 +57,8 @@ pub struct Csi {
     pub limits: Askers,
     /// Their volumes, and those that the node's own plugins share among its pods.
     pub volumes: CsiVolumes,
+    /// Programs that mount volumes (`flexVolume`).
+    pub flex: Drivers,
     /// The cluster attaches volumes to this node, and the node waits for it (`enableControllerAttachDetach`). Without a
     /// cluster nobody does.
     pub attaches: bool,

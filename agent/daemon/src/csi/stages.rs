@@ -97,6 +97,9 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
     if key.is_network_disk() {
         return let_go(dirs, csi, key, tasks).await.map(|()| true);
     }
+    if key.flex_driver().is_some() {
+        return let_flex_go(dirs, csi, key, tasks).await.map(|()| true);
+    }
     // Also if it fails it may no longer be what it was.
     csi.volumes.set_staged(key, false);
     let held = disk.get(key).cloned().unwrap_or_default();
@@ -119,6 +122,18 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
     }
     tracing::info!(driver = key.driver, volume = key.handle, "volume is given back to its CSI driver");
     Ok(true)
+}
+
+/// Has a driver of `flexVolume` let go of a volume.
+async fn let_flex_go(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Tasks) -> Result<(), String> {
+    let at = dirs.clone();
+    let all =
+        tasks.blocking(move || at.flex_records()).await.ok_or("the agent stops")?.map_err(|e| chain(&e))?;
+    for record in all.iter().filter(|record| record.key() == *key) {
+        csi.flex.give_back(record, dirs.root(), tasks).await?;
+    }
+    tracing::info!(driver = key.flex_driver(), volume = key.handle, "a volume is given back to its driver");
+    Ok(())
 }
 
 /// Has the node let go of a disk that another machine keeps.

@@ -90,6 +90,11 @@ impl CsiVolumes {
         self.lock().staging.is_attached(key)
     }
 
+    /// As which device the cluster attached a volume; empty: as none.
+    pub(crate) fn device(&self, key: &VolumeKey) -> String {
+        self.lock().staging.device(key)
+    }
+
     /// What the watch on the Node says; the answer is pods that may have a volume now.
     pub(crate) fn node_says(&self, event: &WatchEvent<Node>) -> BTreeSet<PodUid> {
         let node = match event {
@@ -103,7 +108,11 @@ impl CsiVolumes {
         let Some(status) = &node.status else { return BTreeSet::new() };
         let in_use = status.volumes_in_use.iter().flatten().cloned().collect();
         let attached = status.volumes_attached.iter().flatten().map(|v| v.name.clone()).collect();
-        self.lock().staging.node_says(in_use, attached)
+        let devices =
+            status.volumes_attached.iter().flatten().map(|v| (v.name.clone(), v.device_path.clone()));
+        let mut state = self.lock();
+        state.staging.devices_are(devices.filter(|(_, path)| !path.is_empty()).collect());
+        state.staging.node_says(in_use, attached)
     }
 
     /// The volume was staged by this agent, and not taken back.

@@ -359,7 +359,9 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
     ) -> Result<BTreeMap<String, String>, String> {
         let Some(secret) = secret else { return Ok(BTreeMap::new()) };
         let found = self.executor.sources.secret(secret.clone()).await;
-        found.map(text).map_err(|why| no_secret(what, &secret.namespace, &secret.name, &why))
+        found
+            .map(|found| text(found.data))
+            .map_err(|why| no_secret(what, &secret.namespace, &secret.name, &why))
     }
 }
 

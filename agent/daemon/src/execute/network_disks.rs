@@ -100,7 +100,11 @@ async fn chap<R: Runtime, I: ImageService>(
     let found = executor.sources.secret(secret.clone()).await;
     let found = found
         .map_err(|why| format!("couldn't get secret {}/{} error: {why}", secret.namespace, secret.name))?;
-    Ok(found.into_iter().map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned())).collect())
+    Ok(found
+        .data
+        .into_iter()
+        .map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned()))
+        .collect())
 }
 
 /// The words of a step, of a file system or of a block device.

@@ -2,10 +2,16 @@
 //!
 //! In: a program, its arguments. Out: how it ended, and what it said. Invariant: it is killed when nobody waits for it any more.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use agent_core::volume::flex::answer::Ended;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
+
+/// An answer is some hundred bytes.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// A program that was no success.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +62,55 @@ pub(crate) async fn output(program: &str, arguments: &[String]) -> Result<String
     }
 }
 
+/// A process group that is killed with its value, unless it was let go.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(id) = self.0
+            && let Err(error) = agent_linux::process::kill_group(id)
+        {
+            tracing::warn!(id, %error, "a program that nobody waits for is not killed");
+        }
+    }
+}
+
+/// Runs a program to its end, which comes after `limit` at the latest. Who is killed is killed with all that he started; what
+/// he leaves behind when he ends by himself is his business.
+pub(crate) async fn ask(program: &Path, arguments: &[String], limit: Duration) -> Result<Ended, Failed> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let failed = |e: std::io::Error| {
+        let missing = e.kind() == std::io::ErrorKind::NotFound;
+        Failed { code: None, why: e.to_string(), words: String::new(), missing }
+    };
+    let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(failed)?;
+    let mut group = Group(child.id());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let ended = async {
+        let (printed, complained) = tokio::join!(text(stdout), text(stderr));
+        let status = child.wait().await.map_err(failed)?;
+        let (success, how) = (status.success(), status.to_string());
+        Ok(Ended { success, how, printed: printed.map_err(failed)?, complained: complained.map_err(failed)? })
+    };
+    match tokio::time::timeout(limit, ended).await {
+        Ok(ended) => {
+            group.0 = None;
+            ended
+        }
+        Err(_) => Err(Failed::late(limit)),
+    }
+}
+
+/// What is printed, as far as anybody reads it.
+async fn text(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        from.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes).await?;
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,5 +125,36 @@ mod tests {
         assert_eq!((none.code, none.words.as_str()), (None, ""));
         assert!(!none.why.is_empty() && none.missing && !failed.missing);
         assert_eq!(output("sh", &sh("echo out; echo err >&2")).await, Ok("out\n".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn who_is_late_is_killed_with_all_that_he_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let sh = |script: &str| ["-c".to_owned(), script.to_owned()];
+        let limit = Duration::from_secs(60);
+        let ended = ask(Path::new("/bin/sh"), &sh("echo out; echo err >&2; exit 3"), limit).await.unwrap();
+        let said = (ended.success, ended.printed.as_str(), ended.complained.as_str());
+        assert_eq!(said, (false, "out\n", "err\n"));
+        let none = ask(Path::new("/no/such/program"), &[], limit).await.unwrap_err();
+        assert!(none.missing, "{none:?}");
+
+        let script = format!("sleep 600 & echo $! > {0}.new; mv {0}.new {0}; wait", pid.display());
+        let hangs = sh(&script);
+        let asked = ask(Path::new("/bin/sh"), &hangs, Duration::from_secs(2));
+        let late = asked.await.unwrap_err();
+        assert_eq!(late.why, "killed after 2 s");
+        let child: i32 = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+        // It may still be somebody's to be waited for, but it runs no more, or not for long.
+        let runs = || {
+            let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            !(state.is_empty() || state.contains(") Z ") || state.contains(") X "))
+        };
+        let ends = async {
+            while runs() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(limit, ends).await.unwrap();
     }
 }

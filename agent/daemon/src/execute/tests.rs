@@ -24,7 +24,7 @@ type Answered<T> = Result<T, DriverError>;
 
 /// Answers `stop_container` when `open` is notified, images at once or never, everything else with an error.
 #[derive(Default)]
-struct Slow {
+pub(super) struct Slow {
     open: Notify,
     pulls_open: Notify,
     pulling: AtomicUsize,
@@ -164,18 +164,21 @@ impl Handlers for Hanging {
     }
 }
 
-struct Rig {
+pub(super) struct Rig {
     driver: Arc<Slow>,
-    executor: Executor<Slow, Slow>,
+    pub(super) executor: Executor<Slow, Slow>,
     tasks: Tasks,
     to: Sender<PodEvent>,
     answers: Inbox<PodEvent>,
     pleg: Inbox<PlegEvent>,
-    _dir: tempfile::TempDir,
+    pub(super) dir: tempfile::TempDir,
 }
 
 fn rig(pulls: usize) -> Rig {
-    let dir = tempfile::tempdir().unwrap();
+    rig_in(tempfile::tempdir().unwrap(), pulls)
+}
+
+pub(super) fn rig_in(dir: tempfile::TempDir, pulls: usize) -> Rig {
     let driver = Arc::new(Slow::default());
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let dirs = Arc::new(PodDirs::new(dir.path(), &dir.path().join("logs"), &dir.path().join("links")));
@@ -183,7 +186,11 @@ fn rig(pulls: usize) -> Rig {
     let off = Policy { verification: None, allowlist: Vec::new() };
     let records = PullRecords::new(dir.path(), off);
     let handlers = Arc::new(Hanging);
-    let sources = crate::sources::of_cluster::<NoServer>(None, &tasks);
+    let sources = crate::sources::of_cluster::<NoServer>(
+        None,
+        crate::flex::Drivers::new(&dir.path().join("drivers")),
+        &tasks,
+    );
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
     let plugins = Plugins::new((dir.path(), Vec::new()), sources.clone(), metrics.clone(), tasks.clone());
     let executor = Executor::new(
@@ -195,18 +202,27 @@ fn rig(pulls: usize) -> Rig {
         to_pleg,
     );
     let (to, answers) = tasks.mailbox();
-    Rig { driver, executor, tasks, to, answers, pleg, _dir: dir }
+    Rig { driver, executor, tasks, to, answers, pleg, dir }
 }
 
 impl Rig {
     fn start(&self, id: u64, effect: Effect, seconds: Option<u64>) -> CancellationToken {
+        self.start_of(&key(), (id, effect), seconds)
+    }
+
+    pub(super) fn start_of(
+        &self,
+        key: &PodKey,
+        (id, effect): (u64, Effect),
+        seconds: Option<u64>,
+    ) -> CancellationToken {
         let cancel = CancellationToken::new();
         let deadline = seconds.map(|s| self.tasks.now().mono.after(Duration::from_secs(s)));
-        self.executor.start(&key(), (EffectId(id), effect, deadline), cancel.clone(), self.to.clone());
+        self.executor.start(key, (EffectId(id), effect, deadline), cancel.clone(), self.to.clone());
         cancel
     }
 
-    async fn answer(&mut self) -> (u64, EffectResult, Mono) {
+    pub(super) async fn answer(&mut self) -> (u64, EffectResult, Mono) {
         match self.answers.recv().await {
             PodEvent::EffectDone { id, completed_at, result } => (id.0, result, completed_at),
             other => panic!("{other:?}"),

@@ -18,7 +18,7 @@ use agent_core::volume::sub_path::SubPath;
 use agent_core::volume::{FileSource, ObjectRef, Objects, SetUp, Work};
 use agent_linux::volumes::{VolumeError, env_file};
 
-use super::{Executor, csi, disks, gave_up, network_disks, nfs};
+use super::{Executor, csi, disks, flex, gave_up, network_disks, nfs};
 use crate::pod_dirs::chain;
 
 /// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
@@ -34,6 +34,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let now = executor.tasks.now().wall;
     let (files, renew) = match &volume.work {
         Work::Csi(inline) => return csi::set_up(executor, key, &volume, inline).await,
+        Work::Flex(work) => return flex::set_up(executor, key, &volume, work).await,
         Work::Nfs(work) => return nfs::set_up(executor, key, &volume, work).await,
         Work::Files { sources, projected, .. } => collect(executor, sources, *projected).await?,
         Work::Bind(work) => {

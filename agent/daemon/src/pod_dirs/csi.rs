@@ -10,10 +10,11 @@ use agent_core::csi::staging::{OnDisk, VolumeKey};
 use agent_core::csi::volume::VolumeData;
 use agent_core::drivers::{Class, DriverError};
 use agent_core::runtime::PodUid;
+use agent_core::volume::flex as flex_core;
 use agent_core::volume::network_disk::{NetworkDisk, Record};
 use agent_core::volume::{Plugin, SetUp};
 use agent_linux::files;
-use agent_linux::volumes::{VolumeError, csi, csi_block, device, network_disk};
+use agent_linux::volumes::{VolumeError, csi, csi_block, device, flex, network_disk};
 
 use super::PodDirs;
 
@@ -127,12 +128,21 @@ impl PodDirs {
         Ok(network_disk::records(self.root())?)
     }
 
+    /// What is written down of volumes of drivers of `flexVolume`.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn flex_records(&self) -> Result<Vec<flex_core::Record>, DriverError> {
+        Ok(flex::records(self.root())?)
+    }
+
     /// What is here of the volumes that outlive their pods.
     ///
     /// # Errors
     /// What cannot be read: then it is not known which volume is whose.
     pub fn csi_on_disk(&self) -> Result<OnDisk, DriverError> {
         let mut all = network_disk::on_disk(self.root())?;
+        all.extend(flex::on_disk(self.root())?);
         for data in csi::staged(self.root())? {
             let held = all.entry(data.key()).or_default();
             held.staged = true;

@@ -4,7 +4,6 @@
 //! In: a [`ClaimRef`]. Out: a [`Bound`], or why not. Nothing is kept: a node may read claims and volumes of its pods one by
 //! one, and not watch them. The decisions are `agent_core::volume::claim`'s.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName};
@@ -16,7 +15,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::Value;
 
-use super::{Claimed, ask};
+use super::{Claimed, FoundSecret, ask};
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 
@@ -78,11 +77,14 @@ impl<A: ApiServer> ClaimStore<A> {
     }
 
     /// What a Secret of a PersistentVolume holds.
-    pub(super) async fn secret(&self, secret: SecretRef) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    pub(super) async fn secret(&self, secret: SecretRef) -> Result<FoundSecret, String> {
         let named =
             ObjectName { namespace: secret.namespace.as_str().into(), name: secret.name.as_str().into() };
         match ask(&self.caller, &self.tasks, ApiCall::GetSecret(named)).await? {
-            ApiReply::Secret(found) => Ok(found.data.into_iter().flatten().map(|(k, v)| (k, v.0)).collect()),
+            ApiReply::Secret(found) => Ok(FoundSecret {
+                kind: found.type_.unwrap_or_default(),
+                data: found.data.into_iter().flatten().map(|(k, v)| (k, v.0)).collect(),
+            }),
             _ => Err("the API server answered another question".to_owned()),
         }
     }

@@ -39,6 +39,7 @@ use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 use crate::cluster::{ApiDrivers, ClusterPlan};
 use crate::csi::Csi;
+use crate::flex::Drivers;
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
 use crate::outlets::Outlets;
@@ -99,6 +100,15 @@ pub struct FoundAccount {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// A Secret that a PersistentVolume or a driver's volume refers to. It is shown to nobody.
+#[derive(Clone, Default)]
+pub struct FoundSecret {
+    /// `type`.
+    pub kind: String,
+    /// `data`.
+    pub data: BTreeMap<String, Vec<u8>>,
+}
+
 /// A claim and what it is bound to.
 pub type Claimed = (PersistentVolumeClaim, PersistentVolume);
 
@@ -138,8 +148,8 @@ pub trait Sources: Send + Sync + 'static {
         patch: Value,
     ) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>>;
 
-    /// The data of a Secret that a PersistentVolume refers to, as it is now.
-    fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>>;
+    /// A Secret that a PersistentVolume, or a volume of a driver, refers to, as it is now.
+    fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<FoundSecret, String>>;
 
     /// The node's CSI drivers.
     fn csi(&self) -> Csi;
@@ -226,13 +236,16 @@ impl Values for RuntimeClass {
     }
 }
 
-/// The sources of a node: its cluster's, or none.
+/// The sources of a node: its cluster's, or none. Without a cluster the node has these drivers.
 #[must_use]
 pub fn of_cluster<A: ApiServer>(
     cluster: Option<&(ClusterPlan, ApiDrivers<A>)>,
+    flex: Drivers,
     tasks: &Tasks,
 ) -> Arc<dyn Sources> {
-    let Some((plan, api)) = cluster else { return Arc::new(NoSources::default()) };
+    let Some((plan, api)) = cluster else {
+        return Arc::new(NoSources { csi: Csi { flex, ..Csi::default() } });
+    };
     let caller = Caller::new(tasks.clone(), api.client.clone());
     Arc::new(ClusterSources {
         objects: ObjectStore::new(
@@ -312,7 +325,7 @@ impl<A: ApiServer> Sources for ClusterSources<A> {
         Box::pin(self.claims.patch_claim(claim, patch))
     }
 
-    fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>> {
+    fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<FoundSecret, String>> {
         Box::pin(self.claims.secret(secret))
     }
 
@@ -389,7 +402,7 @@ impl Sources for NoSources {
         no_cluster()
     }
 
-    fn secret(&self, _: SecretRef) -> BoxFuture<'_, Result<BTreeMap<String, Vec<u8>>, String>> {
+    fn secret(&self, _: SecretRef) -> BoxFuture<'_, Result<FoundSecret, String>> {
         no_cluster()
     }
 

@@ -158,6 +158,7 @@ impl Machine {
             },
             plugins: Vec::new(),
             plugins_dir: PathBuf::new(),
+            volume_plugins_dir: PathBuf::new(),
             fence_until,
             pod_output: false,
             admission: Arc::new(AdmissionContext {

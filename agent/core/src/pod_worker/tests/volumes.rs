@@ -326,6 +326,10 @@ fn a_volume_that_nobody_mounts_is_told_and_waited_for_unless_no_container_has_it
             "failed to get Plugin from volumeSpec for volume \"v\" err=no volume plugin matched",
         ),
         (
+            json!({"flexVolume": {"driver": "../driver"}}),
+            "failed to get Plugin from volumeSpec for volume \"v\" err=no volume plugin matched",
+        ),
+        (
             json!({"awsElasticBlockStore": {"volumeID": "aws:///x"}}),
             "failed to translate in-tree pv to CSI: failed to translate Kubernetes ID to EBS Volume ID Invalid format for \
              AWS volume (aws:///x)",

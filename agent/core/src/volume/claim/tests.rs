@@ -131,6 +131,21 @@ fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
     assert!(matches!(&iscsi.source, Source::NetworkDisk(disk) if disk.fs_type == "xfs"));
     assert_eq!(iscsi.plugin(), Plugin::Iscsi);
     assert_eq!(bound(json!({"spec": {"fc": {"wwids": ["x"]}}})).unwrap().plugin(), Plugin::Fc);
+    let flex = json!({"flexVolume": {"driver": "vendor/driver", "readOnly": true}});
+    let flexed = bound(json!({ "spec": flex })).unwrap();
+    assert!(matches!(&flexed.source, Source::Flex(of) if of.driver == "vendor/driver" && of.read_only));
+    assert_eq!(flexed.plugin(), Plugin::Flex);
+    let mut block = flex.clone();
+    block["volumeMode"] = json!("Block");
+    let mapped = ClaimRef { mounted: false, mapped: true, ..of.clone() };
+    let told = mapped.bound(&claim(json!({})), &volume(json!({ "spec": block }))).unwrap_err();
+    assert!(told.to_string().ends_with("err=a flexVolume is no block device"), "{told}");
+    let mut with_options = flex;
+    with_options["mountOptions"] = json!(["noatime"]);
+    let told = bound(json!({ "spec": with_options })).unwrap_err().to_string();
+    let words = "MountVolume.MountOptionSupport check failed for volume \"pv\" : mount options are not supported for this \
+                 volume type";
+    assert_eq!(told, words);
     for (patch, words) in [
         (json!({"spec": {"fc": {"lun": 0}}}), "err=fc: no fc disk information found"),
         (json!({"spec": {"claimRef": null, "local": {"path": "/x"}}}), "nil pv.Spec.ClaimRef"),

@@ -103,6 +103,7 @@ fn what_no_container_has_keeps_no_pod_waiting() {
     for of in [
         json!({"rbd": {"monitors": ["m"], "image": "i"}}),
         json!({"gitRepo": {"repository": "r"}}),
+        json!({"flexVolume": {"driver": "d"}}),
         json!({"cinder": {"volumeID": "c"}}),
     ] {
         let mut p = pod(of.clone(), false);

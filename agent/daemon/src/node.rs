@@ -36,10 +36,9 @@ use crate::cluster::feeds::{Feeds, NodeFactsSource};
 use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
 use crate::container_manager::{ContainerManager, ContainerManagerPlan, KnownPods};
 use crate::credential_plugins::Plugins;
-use crate::csi::stages;
+use crate::csi::{Csi, stages};
 use crate::eviction::{self, Senses};
 use crate::execute::{ContainerAmounts, Executor};
-use crate::flex;
 use crate::garbage_collection::{self, Requests, Surroundings, UnusedContainers};
 use crate::handlers::Handlers;
 use crate::host::{self, Host};
@@ -94,8 +93,6 @@ pub struct Plan {
     pub plugins: Vec<Provider>,
     /// `--image-credential-provider-bin-dir`.
     pub plugins_dir: PathBuf,
-    /// Where programs are that mount volumes (`volumePluginDir`).
-    pub volume_plugins_dir: PathBuf,
     /// Calls of the last run are over then.
     pub fence_until: Mono,
     /// Pods' output goes to the host.
@@ -130,6 +127,8 @@ pub struct Drivers<R, I, S, C, A> {
     pub senses: Option<Arc<dyn Senses>>,
     /// Who counts.
     pub metrics: Metrics,
+    /// Who mounts volumes, and what they have mounted.
+    pub csi: Csi,
     /// The API server, and what to be there; `None` for a standalone node.
     pub cluster: Option<(ClusterPlan, ApiDrivers<A>)>,
 }
@@ -190,11 +189,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let (to_links, observed) = tasks.mailbox();
         tasks.start(log_links::follow(observed, dirs.clone(), tasks.clone()));
         let images = drivers.images;
-        let sources = sources::of_cluster(
-            drivers.cluster.as_ref(),
-            flex::Drivers::new(&plan.volume_plugins_dir),
-            &tasks,
-        );
+        let sources = sources::of_cluster(drivers.cluster.as_ref(), drivers.csi.clone(), &tasks);
         let pulls = Arc::new(PullRecords::new(&plan.root_dir, plan.pull_policy.clone()));
         pull_records::settle(&*images, &pulls, &tasks).await;
         tasks.start(pull_records::follow_images(
@@ -209,7 +204,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
         let container_manager =
             drivers.cgroups.map(|plan| ContainerManager::new(plan, &drivers.metrics, &tasks));
         let pod_cgroups = container_manager.as_ref().map(ContainerManager::pods);
-        let (volume_dirs, own_volumes) = (dirs.clone(), sources.csi());
+        let volume_dirs = dirs.clone();
         let executor = Executor::new(
             (drivers.runtime.clone(), images.clone(), drivers.handlers, drivers.amounts),
             (dirs, sources.clone(), pod_cgroups),
@@ -295,11 +290,16 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             (output, to_links),
         );
         let cluster = drivers.cluster.zip(mailboxes).map(|((plan, api), mailboxes)| {
-            let csi = api.csi.clone();
-            let handles =
-                cluster::start(plan, mailboxes, api, to_manager.clone(), (&tasks, &drivers.metrics));
+            let handles = cluster::start(
+                plan,
+                mailboxes,
+                api,
+                (to_manager.clone(), drivers.csi.volumes.clone()),
+                (&tasks, &drivers.metrics),
+            );
             owners.extend(handles.owners);
-            tasks.start(stages::follow(volume_dirs.clone(), csi, Some(handles.node.clone()), tasks.clone()));
+            let (volumes, to) = (drivers.csi.clone(), Some(handles.node.clone()));
+            tasks.start(stages::follow(volume_dirs.clone(), volumes, to, tasks.clone()));
             let feeds = Feeds {
                 runtime: drivers.runtime.clone(),
                 images: images.clone(),
@@ -313,7 +313,7 @@ impl<R: Runtime, I: ImageService> Node<R, I> {
             ClusterView { ready: handles.ready, pod_cidrs: handles.pod_cidrs, addresses: handles.addresses }
         });
         if cluster.is_none() {
-            tasks.start(stages::follow(volume_dirs, own_volumes, None, tasks.clone()));
+            tasks.start(stages::follow(volume_dirs, drivers.csi, None, tasks.clone()));
         }
         let (runtime_view, runtime) = watch::channel(state);
         let addresses = cluster.as_ref().map(|cluster| cluster.addresses.clone());

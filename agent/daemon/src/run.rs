@@ -224,9 +224,11 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let (network, log_writer) = (runtime.clone(), runtime.clone());
     let image_service = images.clone();
     let client = cluster.as_ref().map(|(_, drivers)| drivers.client.clone());
-    let of_cluster = cluster.as_ref().map(|(_, drivers)| drivers.csi.clone());
-    let csi_drivers = of_cluster.unwrap_or_else(|| Csi { flex: flex_drivers(&kubelet), ..Csi::default() });
-    let followed = csi_drivers.clone();
+    let csi = Csi {
+        attaches: cluster.is_some() && kubelet.enable_controller_attach_detach,
+        flex: flex::Drivers::new(Path::new(&kubelet.volume_plugin_dir)),
+        ..Csi::default()
+    };
     let kubepods = facts.kubepods();
     let services = (network.clone(), image_service.clone());
     let (garbage, asked) = garbage_collection::requests();
@@ -246,6 +248,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         cgroups,
         senses,
         metrics: metrics.clone(),
+        csi: csi.clone(),
         cluster,
     };
     let mut node = Node::start(plan, drivers, host.clone(), tasks.clone()).await?;
@@ -263,7 +266,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         addresses: node.addresses(),
         kubepods,
         metrics,
-        csi: csi_drivers,
+        csi: csi.clone(),
         outlets: node.outlets(),
         local_volumes: node.local_volumes(),
         board: board.clone(),
@@ -276,7 +279,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     serving::start(&settings, &node_name, client, views, services, &tasks).await?;
     if let Some(client) = client_of_plugins {
         let caller = Caller::new(tasks.clone(), client);
-        tasks.start(csi::follow(root_dir, node_name.as_str().into(), caller, followed, tasks.clone()));
+        tasks.start(csi::follow(root_dir, node_name.as_str().into(), caller, csi, tasks.clone()));
     }
     if let Some(shown) = node.shown_ready() {
         tasks.start(stamp_ready(shown, host.clone()));
@@ -310,10 +313,6 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     Ok(())
 }
 
-fn flex_drivers(kubelet: &KubeletConfiguration) -> flex::Drivers {
-    flex::Drivers::new(Path::new(&kubelet.volume_plugin_dir))
-}
-
 /// Starts looking for the node's identity; what speaks to the API server waits for it.
 fn join(
     (cluster, protocol): (&ClusterSettings, Protocol),
@@ -336,9 +335,7 @@ fn join(
         (tasks, metrics),
     )?;
     let objects = Arc::new(watches::Objects::new(client.clone(), node_name, tasks));
-    let (attaches, flex) = (kubelet.enable_controller_attach_detach, flex_drivers(kubelet));
-    let csi = Csi { attaches, flex, ..Csi::default() };
-    let drivers = ApiDrivers { client, pods, node, objects, reconnect, board: board.clone(), csi };
+    let drivers = ApiDrivers { client, pods, node, objects, reconnect, board: board.clone() };
     Ok((plan::plan(settings, node_name)?, drivers))
 }
 
@@ -382,7 +379,6 @@ fn node_plan(
             allowlist: kubelet.preloaded_images_verification_allowlist.clone(),
         },
         plugins: plugins(settings)?,
-        volume_plugins_dir: PathBuf::from(&kubelet.volume_plugin_dir),
         plugins_dir: PathBuf::from(
             settings.options.image_credential_provider_bin_dir.clone().unwrap_or_default(),
         ),

@@ -36,7 +36,6 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::actor::Tasks;
 use crate::board::Board;
-use crate::csi::Csi;
 use crate::csi::volumes::CsiVolumes;
 use crate::mailbox::{Inbox, Sender};
 use crate::metrics::Metrics;
@@ -81,8 +80,6 @@ pub struct ApiDrivers<A> {
     pub reconnect: Arc<Notify>,
     /// Where trouble is shown.
     pub board: Board,
-    /// CSI drivers and their volumes.
-    pub csi: Csi,
 }
 
 /// An owner's mailbox, both ends.
@@ -148,7 +145,7 @@ pub fn start<A: ApiServer>(
     plan: ClusterPlan,
     mailboxes: Mailboxes,
     drivers: ApiDrivers<A>,
-    to_manager: Sender<ManagerEvent>,
+    (to_manager, volumes): (Sender<ManagerEvent>, CsiVolumes),
     (tasks, metrics): (&Tasks, &Metrics),
 ) -> ClusterHandles {
     let Mailboxes { source, status, mirrors, recorder, lease, node, read_node, shutdown } = mailboxes;
@@ -178,8 +175,7 @@ pub fn start<A: ApiServer>(
         metrics: metrics.clone(),
     };
     tasks.start(hear_pods(drivers.pods, watchers));
-    let volumes = (drivers.csi.volumes, to_manager.clone());
-    tasks.start(hear_node(drivers.node, node.0.clone(), address_view, volumes));
+    tasks.start(hear_node(drivers.node, node.0.clone(), address_view, (volumes, to_manager.clone())));
     tasks.start(answer_manager(read_node, name.clone(), caller.clone(), to_manager.clone()));
     let listeners = NodeListeners {
         recorder: recorder.0.clone(),

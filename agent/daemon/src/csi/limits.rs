@@ -14,7 +14,7 @@ use agent_core::csi::NodeInfo;
 use agent_core::csi::limits::{Due, period};
 use tokio::sync::{Notify, oneshot};
 
-use super::objects::Objects;
+use super::objects::of_driver;
 use super::{Answer, Manager};
 use crate::cluster::calls::Caller;
 
@@ -133,7 +133,7 @@ impl<A: ApiServer> Manager<A> {
 }
 
 async fn ask<A: ApiServer>(caller: &Caller<A>, driver: String, endpoint: PathBuf, counted: bool) -> Recount {
-    let period = match Objects::of_driver(caller, &driver).await {
+    let period = match of_driver(caller, &driver).await {
         Ok(object) => Ok(period(object.as_ref())),
         Err(why) => {
             tracing::debug!(driver, why, "CSIDriver is not read");

@@ -8,7 +8,7 @@
 //! Upstream: pkg/kubelet/pluginmanager.
 
 pub mod limits;
-mod objects;
+pub(crate) mod objects;
 pub mod stages;
 pub mod volumes;
 
@@ -157,9 +157,8 @@ pub async fn follow<A: ApiServer>(
             let now = tasks.now().mono;
             manager.recount();
             let rescan = now.after(RESCAN);
-            let due = manager.registrations.deadline().map_or(rescan, |at| at.min(rescan));
-            // A question about limits is no reason to look at the directory.
-            let count = manager.limits.deadline();
+            let look = manager.registrations.deadline().map_or(rescan, |at| at.min(rescan));
+            let due = manager.limits.deadline().map_or(look, |at| at.min(look));
             tokio::select! {
                 // All may be dropped at any await: nothing is lost by it.
                 answer = answers.recv() => match answer {
@@ -167,9 +166,13 @@ pub async fn follow<A: ApiServer>(
                     None => return,
                 },
                 () = node.limits.asked() => manager.asked_for_limits(),
-                () = tasks.wait_until(count.unwrap_or(due)), if count.is_some_and(|at| at < due) => {}
                 () = changed(&mut hints) => break,
-                () = tasks.wait_until(due) => break,
+                () = tasks.wait_until(due) => {
+                    // A question about limits is no reason to look at the directory.
+                    if due == look {
+                        break;
+                    }
+                }
             }
         }
     }

@@ -35,6 +35,20 @@ enum Change<'a> {
     Remove,
 }
 
+/// A driver's own object, if it has one; or why it cannot be read.
+pub(crate) async fn of_driver<A: ApiServer>(
+    caller: &Caller<A>,
+    driver: &str,
+) -> Result<Option<CSIDriver>, String> {
+    let client = caller.client().await.ok_or("the agent stops")?;
+    match client.call(&ApiCall::GetCsiDriver { name: driver.to_owned() }).await {
+        Ok(ApiReply::CsiDriver(found)) => Ok(Some(*found)),
+        Ok(_) => Err("the API server answered another question".to_owned()),
+        Err(e) if e.class == Class::NotFound => Ok(None),
+        Err(e) => Err(e.message),
+    }
+}
+
 impl<A: ApiServer> Objects<A> {
     pub(super) fn new(caller: Caller<A>, node_name: Arc<str>, tasks: Tasks) -> Objects<A> {
         Objects { caller, node_name, tasks }
@@ -53,17 +67,6 @@ impl<A: ApiServer> Objects<A> {
     /// What the CSINode says of the driver's volumes is what the driver says now.
     pub(super) async fn recount(&self, driver: &str, info: &NodeInfo) -> Result<(), String> {
         self.change(driver, Change::Recount(info)).await
-    }
-
-    /// The driver's own object, if it has one.
-    pub(super) async fn of_driver(caller: &Caller<A>, driver: &str) -> Result<Option<CSIDriver>, String> {
-        let client = caller.client().await.ok_or("the agent stops")?;
-        match client.call(&ApiCall::GetCsiDriver { name: driver.to_owned() }).await {
-            Ok(ApiReply::CsiDriver(found)) => Ok(Some(*found)),
-            Ok(_) => Err("an answer to another question".to_owned()),
-            Err(e) if e.class == Class::NotFound => Ok(None),
-            Err(e) => Err(e.message),
-        }
     }
 
     /// The driver is in neither.

@@ -186,11 +186,9 @@ pub(super) fn rig_in(dir: tempfile::TempDir, pulls: usize) -> Rig {
     let off = Policy { verification: None, allowlist: Vec::new() };
     let records = PullRecords::new(dir.path(), off);
     let handlers = Arc::new(Hanging);
-    let sources = crate::sources::of_cluster::<NoServer>(
-        None,
-        crate::flex::Drivers::new(&dir.path().join("drivers")),
-        &tasks,
-    );
+    let flex = crate::flex::Drivers::new(&dir.path().join("drivers"));
+    let csi = crate::csi::Csi { flex, ..Default::default() };
+    let sources = crate::sources::of_cluster::<NoServer>(None, csi, &tasks);
     let metrics = Metrics::new(Arc::new(VirtualClock::new()));
     let plugins = Plugins::new((dir.path(), Vec::new()), sources.clone(), metrics.clone(), tasks.clone());
     let executor = Executor::new(

@@ -37,7 +37,6 @@ impl PodDirs {
     ) -> Result<(), VolumeError> {
         let own = self.own_flex(uid, volume)?;
         if global {
-            let outside = |e: DriverError| VolumeError::Refused(e.to_string());
             self.checked("set up volume", Path::new(&of.global), self.root()).map_err(outside)?;
             flex::prepare_global(self.root(), of)?;
         }
@@ -112,9 +111,13 @@ impl PodDirs {
     }
 
     fn own_flex(&self, uid: &PodUid, volume: &SetUp) -> Result<PathBuf, VolumeError> {
-        let outside = |e: DriverError| VolumeError::Refused(e.to_string());
         let own = self.pod_dir(uid).map_err(outside)?;
         self.checked("set up volume", Path::new(&volume.path), &own).map_err(outside)?;
         Ok(own)
     }
+}
+
+/// It is none of the pod's.
+fn outside(error: DriverError) -> VolumeError {
+    VolumeError::Refused(error.to_string())
 }

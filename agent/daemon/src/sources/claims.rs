@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName};
 use agent_core::csi::volume::SecretRef;
-use agent_core::drivers::Class;
 use agent_core::volume::claim::{Bound, ClaimError, ClaimRef, check_node, is_choosy};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -18,6 +17,7 @@ use serde_json::Value;
 use super::{Claimed, FoundSecret, ask};
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
+use crate::csi::objects::of_driver;
 
 /// Looks claims up.
 pub(super) struct ClaimStore<A> {
@@ -33,13 +33,7 @@ impl<A: ApiServer> ClaimStore<A> {
 
     /// What is said of a CSI driver.
     pub(super) async fn csi_driver(&self, name: String) -> Result<Option<CSIDriver>, String> {
-        let client = self.caller.client().await.ok_or("the agent stops")?;
-        match client.call(&ApiCall::GetCsiDriver { name }).await {
-            Ok(ApiReply::CsiDriver(found)) => Ok(Some(*found)),
-            Ok(_) => Err("the API server answered another question".to_owned()),
-            Err(e) if e.class == Class::NotFound => Ok(None),
-            Err(e) => Err(e.message),
-        }
+        of_driver(&self.caller, &name).await
     }
 
     /// What is said of a volume and this node.

@@ -39,7 +39,6 @@ use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 use crate::cluster::{ApiDrivers, ClusterPlan};
 use crate::csi::Csi;
-use crate::flex::Drivers;
 use crate::mailbox::Sender;
 use crate::manager::DesiredPods;
 use crate::outlets::Outlets;
@@ -236,15 +235,15 @@ impl Values for RuntimeClass {
     }
 }
 
-/// The sources of a node: its cluster's, or none. Without a cluster the node has these drivers.
+/// The sources of a node: its cluster's, or none.
 #[must_use]
 pub fn of_cluster<A: ApiServer>(
     cluster: Option<&(ClusterPlan, ApiDrivers<A>)>,
-    flex: Drivers,
+    csi: Csi,
     tasks: &Tasks,
 ) -> Arc<dyn Sources> {
     let Some((plan, api)) = cluster else {
-        return Arc::new(NoSources { csi: Csi { flex, ..Csi::default() } });
+        return Arc::new(NoSources { csi });
     };
     let caller = Caller::new(tasks.clone(), api.client.clone());
     Arc::new(ClusterSources {
@@ -261,7 +260,7 @@ pub fn of_cluster<A: ApiServer>(
             plan.pod_certificates,
         ),
         claims: ClaimStore::new(caller.clone(), tasks.clone(), plan.lease.node_name.clone()),
-        csi: api.csi.clone(),
+        csi,
         tokens: TokenStore::new(caller, tasks.clone()),
     })
 }

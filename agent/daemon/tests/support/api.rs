@@ -115,7 +115,6 @@ impl TestApi {
             objects: Arc::new(TestObjects { api: self.clone(), tasks: tasks.clone() }),
             reconnect: Arc::default(),
             board: Default::default(),
-            csi: Default::default(),
         }
     }
 

@@ -158,7 +158,6 @@ impl Machine {
             },
             plugins: Vec::new(),
             plugins_dir: PathBuf::new(),
-            volume_plugins_dir: PathBuf::new(),
             fence_until,
             pod_output: false,
             admission: Arc::new(AdmissionContext {
@@ -181,6 +180,7 @@ impl Machine {
             cgroups: Some(self.cgroups.plan()),
             senses: None,
             metrics: self.metrics.clone(),
+            csi: Default::default(),
             cluster: self.api.as_ref().map(|api| (api::plan(), api.connect(&tasks))),
         };
         let host = Host::new(tasks.clone(), &self.path("run"), None);

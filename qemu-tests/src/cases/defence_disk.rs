@@ -93,6 +93,8 @@ fn boot(cx: &CaseContext<'_>) -> Result<Fixture> {
     vm.configure("containerLogMaxSize", LOG.0);
     vm.configure("containerLogMaxFiles", LOG.1);
     vm.configure("containerLogMonitorInterval", "3s");
+    // A log at full speed leaves the harness' shell little of one.
+    vm.give_processors(2);
     vm.add_disk(disk(&cx.artefacts)?);
     vm.boot(Some(cluster.token()))?;
     vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;

@@ -36,6 +36,7 @@ pub struct VmNode {
     ca_hash: String,
     clock: Option<&'static str>,
     memory_mib: Option<u32>,
+    processors: Option<u32>,
     disk: Option<PathBuf>,
     keeps_last_words: bool,
     has_watchdog: bool,
@@ -73,6 +74,7 @@ impl VmNode {
             ca_hash,
             clock,
             memory_mib: None,
+            processors: None,
             disk,
             keeps_last_words,
             has_watchdog: false,
@@ -124,6 +126,11 @@ impl VmNode {
         self.memory_mib = Some(mebi);
     }
 
+    /// It has so many processors, from the next boot on.
+    pub fn give_processors(&mut self, number: u32) {
+        self.processors = Some(number);
+    }
+
     /// Its firmware has a place for what a dying kernel says.
     pub fn keep_last_words(&mut self) {
         self.keeps_last_words = true;
@@ -164,9 +171,16 @@ impl VmNode {
         );
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
-        let (clock, memory_mib) = (self.clock, self.memory_mib);
-        let board =
-            Board { uuid: &uuid, clock, disk, keeps_last_words, watchdog: self.has_watchdog, memory_mib };
+        let (clock, memory_mib, processors) = (self.clock, self.memory_mib, self.processors);
+        let board = Board {
+            uuid: &uuid,
+            clock,
+            disk,
+            keeps_last_words,
+            watchdog: self.has_watchdog,
+            memory_mib,
+            processors,
+        };
         self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config)?);
         Ok(())
     }

@@ -125,6 +125,9 @@ enum Bench {
         /// In a booted VM, without pods.
         #[arg(long, conflicts_with = "burst")]
         vm: bool,
+        /// The VM's processors.
+        #[arg(long, default_value_t = 2, requires = "vm")]
+        processors: u32,
     },
     /// What answers about statistics and metrics cost: the agent, then the upstream kubelet.
     Scrape {
@@ -248,7 +251,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
             match what {
                 Bench::Boot { times, alone } => bench::boot::run(run, *times, *alone)?,
                 Bench::Native { pods } => bench::native::run(run, *pods)?,
-                Bench::Peer { vm: true, .. } => bench::peer_vm::run(run)?,
+                Bench::Peer { vm: true, processors, .. } => bench::peer_vm::run(run, *processors)?,
                 Bench::Peer { pods, burst, .. } => bench::peer::run(run, *pods, *burst)?,
                 Bench::Scrape { how } => bench::scrape::run(run, how)?,
                 Bench::Projected { how } => bench::projected::run(run, how)?,

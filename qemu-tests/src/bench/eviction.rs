@@ -55,6 +55,7 @@ pub fn run(run: &Arc<Run>, rounds: u32) -> Result<()> {
     let mut node = VmNode::plug(&mut cluster, &artefacts, NODE)?;
     node.configure("evictionHard", json!({"memory.available": format!("{THRESHOLD}Mi")}));
     node.configure("evictionPressureTransitionPeriod", "1s");
+    node.give_processors(2);
     node.add_disk(disk.file());
     node.boot(Some(cluster.token()))?;
     node.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;

@@ -42,11 +42,11 @@ pub(super) const UNIT: &str = "peer.service";
 /// When it began, in seconds of the guest's life.
 const STARTED: &str = "/run/peer.started";
 
-/// Measures both.
+/// Measures both in a VM of so many processors.
 ///
 /// # Errors
 /// If the VM does not become Ready with either.
-pub fn run(run: &Arc<Run>) -> Result<()> {
+pub fn run(run: &Arc<Run>, processors: u32) -> Result<()> {
     let kubelet = programs::kubelet(run)?;
     let artefacts = run.dir().join("bench-peer-vm");
     fs::create_dir_all(&artefacts)?;
@@ -58,6 +58,7 @@ pub fn run(run: &Arc<Run>) -> Result<()> {
     let agent = programs.get(1).map_or("/usr/bin/orlop-agent", |(_, to)| *to);
     let disk = disk_of_kubelets(&artefacts, &cluster, &programs)?;
     let mut node = VmNode::plug(&mut cluster, &artefacts, NODE)?;
+    node.give_processors(processors);
     node.add_disk(disk.file());
     node.boot(Some(cluster.token()))?;
     node.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;

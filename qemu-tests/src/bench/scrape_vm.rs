@@ -43,6 +43,7 @@ pub(super) fn run(run: &Arc<Run>, artefacts: &Path, options: &Options) -> Result
     let mut node = VmNode::plug(&mut cluster, artefacts, NODE)?;
     node.add_disk(disk.file());
     node.give_memory(MEMORY_MIB);
+    node.give_processors(2);
     node.boot(Some(cluster.token()))?;
     node.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
     node.give_range(&cluster)?;

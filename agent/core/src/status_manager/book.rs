@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::decide::Need;
-use super::{CONFLICTS_MAX, RECONCILE, name_of, object_name};
+use super::{CONFLICTS_MAX, MANY_CONTAINERS, PACE, RECONCILE, name_of, object_name};
 use crate::api::retry::Retry;
 use crate::api::{ApiError, ObjectName};
 use crate::drivers::Class;
@@ -178,6 +178,8 @@ struct Written {
     api_uid: String,
     /// It may be written again then.
     again: Mono,
+    /// What has changed may be written then.
+    next: Mono,
 }
 
 /// What a worker said about its pod, and how far it was told.
@@ -287,13 +289,27 @@ impl Entry {
 
     /// This version is in the API: how long it took to get there, if a worker's words were waiting for it.
     pub(super) fn written(&mut self, version: u64, api_uid: String, now: Mono) -> Option<Duration> {
-        self.written = Some(Written { version, api_uid, again: now.after(RECONCILE) });
+        let next = now.after(self.pace());
+        self.written = Some(Written { version, api_uid, again: now.after(RECONCILE), next });
         (self.just_read, self.conflicts) = (false, 0);
         self.retry.succeeded();
         let took = self.untold.take().map(|since| now.since(since));
         // What was said meanwhile is not told yet.
         self.untold = (self.version > version).then_some(now);
         took
+    }
+
+    /// Time between two patches.
+    fn pace(&self) -> Duration {
+        let containers = self.status.as_ref().and_then(|s| s.container_statuses.as_ref()).map_or(0, Vec::len);
+        let many = u32::try_from(containers).unwrap_or(u32::MAX);
+        if containers > MANY_CONTAINERS { PACE * many } else { Duration::ZERO }
+    }
+
+    /// Until when something new of a pod with many containers waits for more of it; its end waits for nothing.
+    pub(super) fn paced(&self, now: Mono) -> Option<Mono> {
+        let last = self.written.as_ref().filter(|last| last.version != self.version && self.may_run())?;
+        Some(last.next).filter(|at| *at > now)
     }
 
     /// When the status may be written to this pod of the API, if this version of it was written there before.

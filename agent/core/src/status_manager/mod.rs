@@ -63,6 +63,11 @@ pub use terminate::terminated_status;
 pub const RECONCILE: Duration = Duration::from_secs(10);
 /// So often in a row a pod's status may be refused because others write to it all the time.
 pub const CONFLICTS_MAX: u32 = 4;
+/// A pod with more containers than this is not told of with each change of one.
+pub const MANY_CONTAINERS: usize = 20;
+/// What each of them adds to the time between two patches. A pod of a thousand has a thousand of them told with each patch, and
+/// a thousand changes while it starts.
+pub const PACE: Duration = Duration::from_millis(2);
 /// Calls in flight at one time.
 pub const CALLS_MAX: usize = 16;
 
@@ -318,6 +323,10 @@ impl StatusManager {
             if let Some((name, api_uid)) = decide::outdated(entry, &self.api) {
                 self.dirty.remove(&uid);
                 self.outdated(&uid, name, api_uid, out);
+                continue;
+            }
+            if let Some(held) = entry.paced(now.mono) {
+                self.wake_at(held);
                 continue;
             }
             if !self.may_call() {

@@ -147,6 +147,44 @@ fn the_newest_status_is_patched_without_a_get() {
     assert_eq!(n.calls, []);
 }
 
+/// The status of a pod with so many containers, of which the first ones are ready.
+fn crowd(containers: usize, ready: usize) -> Value {
+    let one = |n| json!({"name": format!("c{n}"), "image": "i", "imageID": "", "restartCount": 0, "ready": n < ready});
+    json!({"phase": "Running", "containerStatuses": (0..containers).map(one).collect::<Vec<_>>()})
+}
+
+#[test]
+fn changes_of_many_containers_go_together() {
+    for (containers, waits_ms) in [(MANY_CONTAINERS, 0), (100, 200), (1000, 2000)] {
+        let told =
+            |version, ready| reply(&api_pod("u", version, json!({"status": crowd(containers, ready)})));
+        let mut n = Node::new(&[api_pod("u", 5, json!({}))]);
+        n.step(said("u", crowd(containers, 0)));
+        let (id, _) = n.patch();
+        n.step(said("u", crowd(containers, 1)));
+        n.answer(id, told(6, 0));
+        if waits_ms > 0 {
+            assert_eq!(n.calls, [], "{containers}");
+            assert_eq!(n.machine.deadline(), Some(Mono(n.now + waits_ms * 1_000_000)), "{containers}");
+            n.step(said("u", crowd(containers, 2)));
+            n.wait();
+        }
+        let ready = if waits_ms > 0 { 2 } else { 1 };
+        let (id, patch) = n.patch();
+        assert_eq!(patch["status"]["containerStatuses"][ready - 1]["ready"], json!(true), "{containers}");
+        n.answer(id, told(7, ready));
+        // Nothing was said for a while: what is said then is told at once.
+        n.now += 10 * SECOND;
+        n.step(said("u", crowd(containers, 3)));
+        let (id, _) = n.patch();
+        n.step(said("u", crowd(containers, 4)));
+        n.answer(id, told(8, 3));
+        // So is its end.
+        n.step(StatusEvent::Terminated(key("u")));
+        n.patch();
+    }
+}
+
 #[test]
 fn how_long_it_takes_until_the_server_knows() {
     let mut n = Node::new(&[api_pod("u", 5, json!({}))]);

@@ -152,11 +152,10 @@ pub async fn follow<A: ApiServer>(
             }
             Err(error) => tracing::warn!(path = %registry.display(), %error, "plugins are not seen"),
         }
-        // Until something may have changed.
+        // Until something may have changed. However often drivers are asked meanwhile, the next look is not put off.
+        let rescan = tasks.now().mono.after(RESCAN);
         loop {
-            let now = tasks.now().mono;
             manager.recount();
-            let rescan = now.after(RESCAN);
             let look = manager.registrations.deadline().map_or(rescan, |at| at.min(rescan));
             let due = manager.limits.deadline().map_or(look, |at| at.min(look));
             tokio::select! {

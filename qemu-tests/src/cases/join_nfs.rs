@@ -146,15 +146,16 @@ fn nfs(cx: &mut CaseContext<'_>) -> Result<()> {
     let script = format!("cat /v/hello > /dev/termination-log; echo written > /v/by-pod; {STAYS}");
     create(&cluster, pod("own", &script, of_server(ADDRESS)))?;
     await_pod_ready(&cluster, "own", 120)?;
+    let mut written = String::new();
     for _ in 0..100 {
-        if server.files.join("by-pod").exists() {
+        // It is there before anything is in it.
+        written = fs::read_to_string(server.files.join("by-pod")).unwrap_or_default();
+        if !written.is_empty() {
             break;
         }
         std::thread::park_timeout(Duration::from_millis(100));
     }
-    let written =
-        fs::read_to_string(server.files.join("by-pod")).context("what the pod wrote at the server")?;
-    ensure!(written == "written\n", "the server has {written:?}");
+    ensure!(written == "written\n", "of what the pod wrote, the server has {written:?}");
 
     // A claim's, to be read.
     put_claim(&cluster)?;

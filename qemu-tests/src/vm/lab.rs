@@ -22,7 +22,7 @@ pub const MEMORY_MIB: u32 = 1024;
 const DISK_GIB: u64 = 4;
 
 /// Firmware and kernel, on a slow machine.
-const KERNEL_LIMIT_S: u64 = 120;
+const KERNEL_LIMIT_S: u64 = 90;
 
 /// How often QEMU is started for one boot.
 const STARTS_MAX: u32 = 3;
@@ -257,19 +257,26 @@ impl Lab {
         Ok(path)
     }
 
-    /// Starts QEMU and waits until the kernel starts init. A guest that falls to the emulator before that has not
-    /// touched its disk yet: QEMU is started once more.
+    /// Starts QEMU and waits until the kernel starts init. A guest that falls to the emulator before that, or says nothing
+    /// more because its emulated processors wait for each other, has not touched its disk yet: QEMU is started once more.
     fn start(&self, namespace_of: Option<i32>, spec: impl Fn() -> Result<Machine>) -> Result<Vm> {
+        let mut why = String::new();
         for _ in 0..STARTS_MAX {
             let vm = Vm::start(&self.run, &self.artefacts, &spec()?, namespace_of)?;
             let limit = Duration::from_secs(KERNEL_LIMIT_S);
-            let (_, end) = vm.console.wait(0, limit, "the kernel to start init", start_of_kernel)?;
-            if end == KernelStart::Init || !EmulatorFault.pass(&self.artefacts) {
-                return Ok(vm);
+            match vm.console.wait(0, limit, "the kernel to start init", start_of_kernel) {
+                Ok((_, KernelStart::Init)) => return Ok(vm),
+                Ok((_, KernelStart::Panic)) if !EmulatorFault.pass(&self.artefacts) => return Ok(vm),
+                Ok((_, KernelStart::Panic)) => why = EmulatorFault.to_string(),
+                Err(stalled) => {
+                    EmulatorFault.note(&self.artefacts).context("note that the guest stands still")?;
+                    let _ = EmulatorFault.pass(&self.artefacts);
+                    why = stalled.to_string();
+                }
             }
-            say::line(format!("  {EmulatorFault}: booting once more"));
+            say::line(format!("  {}: booting once more", why.lines().next().unwrap_or_default()));
         }
-        bail!("the kernel did not get to init in {STARTS_MAX} starts of QEMU")
+        bail!("the kernel did not get to init in {STARTS_MAX} starts of QEMU: {why}")
     }
 
     /// Writes a file that QEMU reads; it may hold a token.

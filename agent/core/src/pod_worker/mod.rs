@@ -187,7 +187,7 @@ impl PodWorker {
             State::Syncing(s) => Some(s.pod.clone()),
             _ => None,
         };
-        volumes::desired(&mut self.base, before.as_deref(), &pod);
+        volumes::desired(&mut self.base, before.as_deref(), &pod, now);
         if matches!(self.state, State::Pending | State::Syncing(_)) {
             resize::desired(&mut self.base, before.as_deref(), &pod, out);
         }

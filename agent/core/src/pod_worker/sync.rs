@@ -342,7 +342,7 @@ fn replace_sandbox(
     }
     // Side by side: directories and the cgroup.
     let (has_dirs, has_cgroup) = (dirs_made(s, b, now, out), cgroups::made(s, b, now, out));
-    if !has_dirs || !has_cgroup || !volumes::mounted(b, now, out) {
+    if !has_dirs || !has_cgroup || !volumes::let_sandbox(b, now, out) {
         return;
     }
     if !b.may_act(&Target::Sandbox, now) || !b.may_conclude_absence(b.ledger.all_absent_after(), now) {

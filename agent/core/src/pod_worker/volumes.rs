@@ -4,7 +4,7 @@
 //! In: the pod, answers of set-ups. Out: effects, events. Invariants: see [`crate::volume`]; a pod without volumes costs
 //! nothing here.
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::Pod;
 
 use super::api::{EventFact, EventKind, KillReason, PodAction};
 use super::base::Base;
@@ -13,21 +13,26 @@ use crate::admission::Rejection;
 use crate::csi::limits::ATTACH_LIMIT;
 use crate::machine::Outbox;
 use crate::runtime::effect::{Effect, EffectOk, EffectResult};
-use crate::time::Now;
+use crate::time::{Mono, Now};
 use crate::types::pod;
+use crate::volume::account::{self, ASK_AFTER};
 use crate::volume::claim::{self, ClaimError};
-use crate::volume::{self, Resize, inline};
+use crate::volume::{self, Desired, Resize, inline};
 
 /// Set-ups of one pod in flight at once.
 const SET_UPS_MAX: usize = 4;
 
 /// The pod is (now) `p`; `before` is what it was.
-pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod) {
+pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod, now: Now) {
     // An image is mounted by the runtime, with its containers.
     let volumes = pod::spec(p).volumes.iter().flatten().filter(|v| v.image.is_none());
     let volumes = volumes.filter(|v| !inline::is_idle(p, v));
-    let looked_up = |v: &Volume| inline::is_inline(v) || claim::of_volume(p, v).is_some();
-    b.volumes.desire(volumes.map(|v| (v.name.as_str(), looked_up(v))));
+    b.volumes.desire(volumes.map(|v| Desired {
+        name: &v.name,
+        claimed: inline::is_inline(v) || claim::of_volume(p, v).is_some(),
+        account: account::is_account(v),
+        not_before: if account::asks(p, v) { now.mono.after(ASK_AFTER) } else { Mono(0) },
+    }));
     let shown = |p: &Pod| (p.metadata.labels.clone(), p.metadata.annotations.clone());
     // A claim may have grown: as upstream, a pod that changes is a reason to look.
     let has_claims = pod::spec(p).volumes.iter().flatten().any(|v| claim::of_volume(p, v).is_some());
@@ -90,6 +95,11 @@ fn bind(b: &mut Base, p: &Pod, name: &str, now: Now, out: &mut Outbox<PodAction>
         None => {}
     }
     true
+}
+
+/// The sandbox may be made.
+pub(super) fn let_sandbox(b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
+    b.volumes.let_sandbox() || mounted(b, now, out)
 }
 
 /// Containers may start. If not, an event says now and then what they wait for.

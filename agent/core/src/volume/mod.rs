@@ -15,6 +15,7 @@
 //! containers have ended (VOL-HELD); the pod's directory goes after its volumes.
 //! Upstream: pkg/kubelet/volumemanager, pkg/volume.
 
+pub mod account;
 pub mod claim;
 pub mod device;
 pub mod disk;
@@ -48,7 +49,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::csi::volume::CsiVolume;
 use crate::types::pod;
-pub use slots::PodVolumes;
+pub use slots::{Desired, PodVolumes};
 
 /// What a volume plugin is called in paths and events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -28,6 +28,8 @@ struct Slot {
     mounted: bool,
     /// It is a claim's.
     claimed: bool,
+    /// Only containers wait for it, unless it has failed.
+    account: bool,
     /// It is not attached to the node yet.
     unattached: bool,
     /// It was not when containers had waited long: the next set-up is to say why.
@@ -49,6 +51,19 @@ struct Slot {
     renew: Option<Mono>,
 }
 
+/// A volume that a pod has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Desired<'n> {
+    /// Its name.
+    pub name: &'n str,
+    /// It is a claim's.
+    pub claimed: bool,
+    /// Only containers wait for it ([`super::account::is_account`]).
+    pub account: bool,
+    /// If it is new, it is not set up sooner than this.
+    pub not_before: Mono,
+}
+
 /// The volumes of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodVolumes {
@@ -62,10 +77,9 @@ pub struct PodVolumes {
 
 impl PodVolumes {
     /// The pod has these volumes; those that are new are to be set up.
-    /// With each, whether it is a claim's.
-    pub fn desire<'n>(&mut self, names: impl Iterator<Item = (&'n str, bool)>) {
-        for (name, claimed) in names {
-            let new = || Slot { stale: true, claimed, ..Slot::default() };
+    pub fn desire<'n>(&mut self, volumes: impl Iterator<Item = Desired<'n>>) {
+        for Desired { name, claimed, account, not_before } in volumes {
+            let new = || Slot { stale: true, claimed, account, not_before, ..Slot::default() };
             self.slots.entry(name.to_owned()).or_insert_with(new);
         }
     }
@@ -177,6 +191,12 @@ impl PodVolumes {
     #[must_use]
     pub fn all_mounted(&self) -> bool {
         self.slots.values().all(|s| s.mounted)
+    }
+
+    /// The sandbox may be made: what is not there yet, only containers wait for.
+    #[must_use]
+    pub fn let_sandbox(&self) -> bool {
+        self.slots.values().all(|s| s.mounted || (s.account && s.failures == 0))
     }
 
     /// Containers wait for volumes at `now`; the words of an event once they have waited too long.

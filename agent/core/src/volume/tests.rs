@@ -433,10 +433,34 @@ fn at(ms: u64) -> Mono {
     Mono(ms * 1_000_000)
 }
 
+fn desired<'n>(names: &'n [&'n str]) -> impl Iterator<Item = Desired<'n>> {
+    names.iter().map(|name| Desired { name, ..Desired::default() })
+}
+
+#[test]
+fn the_sandbox_waits_for_no_account_unless_it_failed() {
+    let mut volumes = PodVolumes::default();
+    let account = Desired { name: "a", account: true, not_before: at(50), ..Desired::default() };
+    volumes.desire([account].into_iter().chain(desired(&["b"])));
+    assert_eq!((volumes.due(at(0)), volumes.deadline(at(0))), (vec!["b".to_owned()], Some(at(50))));
+    assert!(!volumes.let_sandbox(), "not without the other one");
+    volumes.began("b");
+    volumes.succeeded("b", None);
+    assert!(volumes.let_sandbox() && !volumes.all_mounted());
+    volumes.desire([Desired { not_before: at(90), ..account }].into_iter());
+    assert_eq!(volumes.due(at(50)), ["a"], "the pod was new once");
+    volumes.began("a");
+    volumes.failed("a", at(60));
+    assert!(!volumes.let_sandbox());
+    volumes.began("a");
+    volumes.succeeded("a", None);
+    assert!(volumes.let_sandbox() && volumes.all_mounted());
+}
+
 #[test]
 fn failures_wait_longer_each_time_unless_a_source_changes() {
     let mut volumes = PodVolumes::default();
-    volumes.desire(["a", "b"].map(|n| (n, false)).into_iter());
+    volumes.desire(desired(&["a", "b"]));
     assert_eq!(volumes.due(at(0)), ["a", "b"]);
     volumes.began("a");
     volumes.succeeded("a", None);
@@ -465,7 +489,7 @@ fn failures_wait_longer_each_time_unless_a_source_changes() {
 #[test]
 fn a_change_during_a_set_up_is_not_lost() {
     let mut volumes = PodVolumes::default();
-    volumes.desire([("a", false)].into_iter());
+    volumes.desire(desired(&["a"]));
     volumes.began("a");
     volumes.sources_changed();
     assert!(volumes.due(at(0)).is_empty());
@@ -485,7 +509,7 @@ fn a_change_during_a_set_up_is_not_lost() {
 #[test]
 fn waiting_is_told_after_two_minutes() {
     let mut volumes = PodVolumes::default();
-    volumes.desire(["a", "b", "c"].map(|n| (n, false)).into_iter());
+    volumes.desire(desired(&["a", "b", "c"]));
     volumes.began("a");
     volumes.succeeded("a", None);
     assert_eq!(volumes.wait(at(0)), None);

@@ -12,6 +12,7 @@ use agent_core::drivers::Class;
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::runtime::PodUid;
 use agent_core::time::Mono;
+use agent_core::volume::account::ASK_AFTER;
 use agent_core::volume::references;
 use agent_core::volume::watched::{ObjectNews, WatchAction, WatchedObjects};
 use agent_core::volume::{Fetched, ObjectKind, ObjectRef};
@@ -194,9 +195,17 @@ impl<A: ApiServer> ObjectStore<A> {
     }
 
     fn listen(&self, object: ObjectRef, stop: CancellationToken, to: Sender<ManagerEvent>) {
-        let mut news = self.watches.watch(&object);
         let (state, learned) = (self.state.clone(), self.learned.clone());
+        let (watches, tasks) = (self.watches.clone(), self.tasks.clone());
         self.tasks.start(async move {
+            if matches!(object.kind, ObjectKind::Secret | ObjectKind::ConfigMap) {
+                tokio::select! {
+                    // Both may be dropped at any await.
+                    () = stop.cancelled() => return,
+                    () = tasks.wait_until(tasks.now().mono.after(ASK_AFTER)) => {}
+                }
+            }
+            let mut news = watches.watch(&object);
             loop {
                 let news = tokio::select! {
                     // Receiving is cancel-safe.

@@ -9,6 +9,7 @@ use crate::drivers::Class;
 use crate::machine::{EffectId, Machine};
 use crate::pod_worker::{KillReason, PodEvent};
 use crate::runtime::effect::{Effect, EffectError, EffectOk};
+use crate::volume::account::ASK_AFTER;
 use crate::volume::claim::{Bound, Source};
 use crate::volume::{ClaimId, Resize};
 
@@ -55,6 +56,27 @@ fn nothing_starts_before_every_volume_is_there() {
         w.answer(under_way[0], done());
         settle_others(&mut w);
     }
+    assert_eq!((w.count("run_sandbox"), w.phase()), (1, "Running"));
+}
+
+#[test]
+fn a_token_is_asked_for_later_and_the_sandbox_does_not_wait_for_it() {
+    let token = json!({"name": "kube-api-access", "projected": {"sources": [
+        {"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "kube-root-ca.crt"}}]}});
+    let container = json!({"name": "c", "image": "i:1", "imagePullPolicy": "IfNotPresent"});
+    let mut w = World::new();
+    let heard = w.now;
+    w.desire(&make_pod(json!({"volumes": [token], "containers": [container]})));
+    w.settle();
+    assert_eq!((w.count("run_sandbox"), w.count("set_up_volume")), (1, 0));
+    assert_eq!((w.count("create_container"), w.waiting_reason("c").as_str()), (0, "ContainerCreating"));
+    w.now = w.worker.deadline().unwrap();
+    assert!(w.now >= heard.after(ASK_AFTER) && w.now < heard.after(2 * ASK_AFTER), "{:?}", w.now);
+    w.step(PodEvent::Tick);
+    settle_others(&mut w);
+    assert_eq!(w.count("create_container"), 0, "containers wait");
+    w.answer(set_ups(&w)[0], done());
+    w.settle();
     assert_eq!((w.count("run_sandbox"), w.phase()), (1, "Running"));
 }
 
@@ -192,7 +214,9 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
         json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "emptyDir": {}}]);
     let container = json!({"name": "c", "image": "i:1", "imagePullPolicy": "IfNotPresent"});
     let mut w = World::with(&make_pod(json!({"volumes": volumes, "containers": [container]})));
-    let words = "Unable to attach or mount volumes: unmounted volumes=[data e], unattached volumes=[], failed to process \
+    assert_eq!(w.count("resolve_claim"), 0, "not right after the pod was heard of");
+    w.wait(ASK_AFTER);
+    let words = "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process \
                  volumes=[data]: error processing PVC default/c: PVC is not bound";
     assert_eq!(w.told("FailedMount"), [words]);
     assert_eq!((w.waiting_reason("c").as_str(), w.count("set_up_volume")), ("ContainerCreating", 1));

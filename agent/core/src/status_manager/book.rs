@@ -306,10 +306,11 @@ impl Entry {
         if containers > MANY_CONTAINERS { PACE * many } else { Duration::ZERO }
     }
 
-    /// Until when something new of a pod with many containers waits for more of it; its end waits for nothing.
-    pub(super) fn paced(&self, now: Mono) -> Option<Mono> {
+    /// Until when something new of a pod with many containers waits for more of it, before it is written to this pod of the
+    /// API; its end waits for nothing.
+    pub(super) fn paced(&self, api_uid: &str, now: Mono) -> Option<Mono> {
         let last = self.written.as_ref().filter(|last| last.version != self.version && self.may_run())?;
-        Some(last.next).filter(|at| *at > now)
+        Some(last.next).filter(|at| last.api_uid == api_uid && *at > now)
     }
 
     /// When the status may be written to this pod of the API, if this version of it was written there before.

@@ -325,7 +325,9 @@ impl StatusManager {
                 self.outdated(&uid, name, api_uid, out);
                 continue;
             }
-            if let Some(held) = entry.paced(now.mono) {
+            // Before what is to be written is made: with many containers that is the work which is to be saved.
+            let shown = self.api.of(&entry.key);
+            if let Some(held) = shown.and_then(|(shown, _)| entry.paced(pod::uid(shown), now.mono)) {
                 self.wake_at(held);
                 continue;
             }

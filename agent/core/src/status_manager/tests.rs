@@ -410,18 +410,21 @@ fn a_difference_that_stays_does_not_keep_a_pod() {
     panic!("never deleted");
 }
 
-/// A mirror pod that was made anew has the status at once, not at the next reconciliation.
+/// A mirror pod that was made anew has the status at once, not at the next reconciliation, nor when it is the next patch's
+/// turn.
 #[test]
 fn a_new_mirror_pod_gets_the_status_at_once() {
     let mirror = |api_uid: &str, version: u64| {
         api_pod(api_uid, version, json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "u"}}}))
     };
     let mut n = Node::new(&[mirror("m1", 2)]);
-    n.step(said("u", json!({"phase": "Running"})));
+    n.step(said("u", crowd(100, 0)));
     let (id, _) = n.calls.pop().expect("told");
     let mut shown = mirror("m1", 3);
-    shown.status = Some(serde_json::from_value(json!({"phase": "Running"})).unwrap());
+    shown.status = Some(serde_json::from_value(crowd(100, 0)).unwrap());
     n.step(StatusEvent::Answer { id, result: reply(&shown) });
+    assert!(n.calls.is_empty());
+    n.step(said("u", crowd(100, 1)));
     assert!(n.calls.is_empty());
     n.step(StatusEvent::Watch(WatchEvent::Deleted(Arc::new(shown))));
     n.step(StatusEvent::Watch(WatchEvent::Applied(Arc::new(mirror("m2", 5)))));

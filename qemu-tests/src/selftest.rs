@@ -75,7 +75,7 @@ pub fn workspace() -> PathBuf {
 /// A cargo command in the workspace.
 #[must_use]
 pub fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = orlop_image::host::cargo();
     // A backtrace of an expected error would only hide its text.
     command.current_dir(workspace()).env("CARGO_TERM_COLOR", "never").env("RUST_BACKTRACE", "0");
     command

@@ -2,7 +2,7 @@
 
 use super::Builder;
 use crate::format::{digest, elf};
-use crate::host::run;
+use crate::host::{self, run};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ fn compile_all(builder: &Builder, binaries: &Binaries) -> Result<()> {
 }
 
 fn cargo(builder: &Builder, profile: &str) -> Command {
-    let mut command = Command::new("cargo");
+    let mut command = host::cargo();
     command.current_dir(&builder.dirs.source).args(["build", "--locked", "--profile", profile]);
     // Paths of this machine do not belong into the image.
     command.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTC_WRAPPER");
@@ -88,7 +88,7 @@ fn cargo(builder: &Builder, profile: &str) -> Command {
 }
 
 fn target_dir(builder: &Builder) -> Result<PathBuf> {
-    let mut command = Command::new("cargo");
+    let mut command = host::cargo();
     command.current_dir(&builder.dirs.source).args(["metadata", "--no-deps", "--format-version=1"]);
     let out = run::output(&mut command, "cargo metadata")?;
     let value: serde_json::Value = serde_json::from_slice(&out).context("parsing cargo metadata")?;

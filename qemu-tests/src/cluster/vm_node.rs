@@ -36,7 +36,6 @@ pub struct VmNode {
     ca_hash: String,
     clock: Option<&'static str>,
     memory_mib: Option<u32>,
-    processors: Option<u32>,
     disk: Option<PathBuf>,
     keeps_last_words: bool,
     has_watchdog: bool,
@@ -74,7 +73,6 @@ impl VmNode {
             ca_hash,
             clock,
             memory_mib: None,
-            processors: None,
             disk,
             keeps_last_words,
             has_watchdog: false,
@@ -128,7 +126,7 @@ impl VmNode {
 
     /// It has so many processors, from the next boot on.
     pub fn give_processors(&mut self, number: u32) {
-        self.processors = Some(number);
+        self.lab.give_processors(number);
     }
 
     /// Its firmware has a place for what a dying kernel says.
@@ -171,16 +169,9 @@ impl VmNode {
         );
         let (uuid, disk) = (self.wire.uuid(), self.disk.as_deref());
         let keeps_last_words = self.keeps_last_words;
-        let (clock, memory_mib, processors) = (self.clock, self.memory_mib, self.processors);
-        let board = Board {
-            uuid: &uuid,
-            clock,
-            disk,
-            keeps_last_words,
-            watchdog: self.has_watchdog,
-            memory_mib,
-            processors,
-        };
+        let (clock, memory_mib) = (self.clock, self.memory_mib);
+        let board =
+            Board { uuid: &uuid, clock, disk, keeps_last_words, watchdog: self.has_watchdog, memory_mib };
         self.vm = Some(self.lab.boot_plugged(&self.cable, board, &config)?);
         Ok(())
     }

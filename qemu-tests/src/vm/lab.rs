@@ -83,8 +83,9 @@ pub struct Lab {
     dir: PathBuf,
     artefacts: PathBuf,
     accelerator: Accelerator,
-    /// See [`Lab::as_shipped`].
-    as_shipped: bool,
+    processors: u32,
+    /// What the kernel is told beside what the image says.
+    arguments: &'static str,
 }
 
 /// Kernel source of a boot.
@@ -122,8 +123,6 @@ pub struct Board<'a> {
     pub watchdog: bool,
     /// Its memory, MiB, if not [`MEMORY_MIB`].
     pub memory_mib: Option<u32>,
-    /// How many processors it has, if not what `processors` says.
-    pub processors: Option<u32>,
 }
 
 /// How the kernel's own start ended.
@@ -179,14 +178,20 @@ impl Lab {
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let accelerator = image.accelerator()?;
         image.copy_to(run, &dir)?;
-        Ok(Lab { run: run.clone(), dir, artefacts: artefacts.to_owned(), accelerator, as_shipped: false })
+        let (processors, arguments) = (processors(accelerator), arguments(accelerator));
+        Ok(Lab { run: run.clone(), dir, artefacts: artefacts.to_owned(), accelerator, processors, arguments })
     }
 
     /// Its VMs are as `cargo boot` has them: two processors, and the kernel is told what the image says and nothing else.
     #[must_use]
     pub fn as_shipped(mut self) -> Lab {
-        self.as_shipped = true;
+        (self.processors, self.arguments) = (2, "");
         self
+    }
+
+    /// Its VMs have so many processors, from the next boot on.
+    pub fn give_processors(&mut self, number: u32) {
+        self.processors = number;
     }
 
     /// The disk; only to be touched while no VM runs.
@@ -251,7 +256,6 @@ impl Lab {
                 },
                 network: Network::Tap { device: cable.device.clone(), mac: cable.mac.clone() },
                 memory_mib: board.memory_mib.unwrap_or(machine.memory_mib),
-                processors: board.processors.unwrap_or(machine.processors),
                 ..machine
             })
         })
@@ -304,7 +308,7 @@ impl Lab {
         Ok(Machine {
             accelerator: EmulatorFault.mind(&self.artefacts, self.accelerator),
             memory_mib: MEMORY_MIB,
-            processors: if self.as_shipped { 2 } else { processors(self.accelerator) },
+            processors: self.processors,
             boot,
             disks: vec![Disk { file: self.disk(), format: "raw" }],
             fw_cfg: Vec::new(),
@@ -320,8 +324,7 @@ impl Lab {
         let cmdline = self.dir.join("cmdline");
         let text = fs::read_to_string(&cmdline).with_context(|| format!("read {}", cmdline.display()))?;
         let (kernel, initrd) = (self.dir.join("vmlinuz"), self.dir.join("initrd"));
-        let more = if self.as_shipped { "" } else { arguments(self.accelerator) };
-        let cmdline = format!("{}{more}", text.trim());
+        let cmdline = format!("{}{}", text.trim(), self.arguments);
         Ok(Boot::Direct { kernel, initrd, cmdline })
     }
 

@@ -257,6 +257,11 @@ impl PodManager {
         }
     }
 
+    /// The pod has a place in the book.
+    pub(super) fn was_given(&self, uid: &PodUid) -> bool {
+        self.allocating.given.contains_key(uid)
+    }
+
     /// The worker was started: what its containers had before this agent began takes room, too.
     pub(super) fn occupy(&mut self, uid: &PodUid) {
         let Some(worker) = self.workers.get_mut(uid) else { return };
@@ -402,7 +407,9 @@ impl PodManager {
             return None;
         }
         let others = self.takers().filter(|(other, _)| *other != uid);
+        let promised = self.promised();
         let others = others.filter_map(|(_, w)| Worker::room(w)).chain(self.preemption.kept_for(uid));
+        let others = others.chain(promised.iter().map(|pod| &**pod));
         Some(resize::judge(wanted, given, &others.collect::<Vec<_>>(), &self.admission))
     }
 

@@ -49,6 +49,14 @@ impl PodManager {
         waits
     }
 
+    /// Pods that wait for their turn and have a right to what they were given: an agent before this one had admitted them, or
+    /// they will fit soon. Whoever asks for more does not get their room.
+    pub(super) fn promised(&self) -> Vec<Arc<Pod>> {
+        let promised = |uid: &&PodUid| self.shrinking.since.contains_key(*uid) || self.was_given(uid);
+        let waiting = self.waiting.iter().filter(promised);
+        waiting.filter_map(|uid| Some(self.allocating.allocated(self.desired.get(uid)?))).collect()
+    }
+
     fn fits_soon(&self, uid: &PodUid, pod: &Pod) -> bool {
         let shrinks = |worker: &Worker| worker.room.is_some() && worker.pod.is_some();
         if pod.metadata.deletion_timestamp.is_some() || !self.takers().any(|(_, worker)| shrinks(worker)) {

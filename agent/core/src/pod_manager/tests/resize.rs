@@ -243,6 +243,29 @@ fn a_new_agent_goes_by_what_is_on_disk() {
     assert!(words.is_empty() || words == "write1", "{words}");
 }
 
+/// Three pods of an agent before this one: one still has more than it was given, one asks for more, and one has no room
+/// until the first has shrunk (simulation, resizing, seed 1156: it was refused, and ended).
+#[test]
+fn who_asks_for_more_does_not_get_the_room_of_a_running_pod_that_waits() {
+    let given = |amounts: &[(&str, &str)]| -> Allocations {
+        amounts.iter().map(|(uid, cpu)| ((*uid).into(), PodAllocation::of(&asks(uid, cpu)))).collect()
+    };
+    let leftovers = Leftovers {
+        allocated: given(&[("a", "200m"), ("b", "300m"), ("c", "400m")]),
+        actuated: given(&[("a", "400m"), ("b", "300m"), ("c", "400m")]),
+        ..Leftovers::default()
+    };
+    let mut m = manager(&[Source::Api], leftovers);
+    act(&mut m, Mono(1), ManagerEvent::Node(None));
+    let pods = [asks("a", "200m"), asks("b", "450m"), asks("c", "400m")];
+    let pods: Vec<_> = pods.iter().collect();
+    act(&mut m, Mono(1), listed(&pods));
+    let words = act(&mut m, Mono(1), update(PodOp::Add, Source::Api, &pods)).join(" ");
+    assert!(words.contains("b:Deferred") && !words.contains("+c"), "{words}");
+    let words = actuated(&mut m, pods[0]).join(" ");
+    assert!(words.contains("+c@0") && !words.contains("OutOfcpu") && !words.contains("Accepted"), "{words}");
+}
+
 /// One of a node of 1000m.
 fn ranked(uid: &str, cpu: &str, priority: i32) -> Arc<Pod> {
     let mut p = Pod::clone(&asks(uid, cpu));

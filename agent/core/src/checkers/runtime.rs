@@ -62,6 +62,11 @@ impl Invariant for OneLive {
                 self.newest.retain(|(p, _), _| p != pod);
                 Ok(())
             }
+            // Who runs it again finds nothing to count on from.
+            TraceEvent::ApiListedFirst { pod } if self.instances.values().all(|i| i.pod != *pod) => {
+                self.newest.retain(|(p, _), _| p != pod);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -90,6 +95,8 @@ impl OneLive {
 #[derive(Clone, Debug, Default)]
 pub struct OneSandbox {
     ready: BTreeMap<SandboxId, PodUid>,
+    /// Ready or not.
+    there: BTreeMap<SandboxId, PodUid>,
     newest: BTreeMap<PodUid, u32>,
 }
 
@@ -105,13 +112,19 @@ impl Invariant for OneSandbox {
                     return Err(format!("{id} and {other} are both ready for {pod}"));
                 }
                 self.ready.insert(id.clone(), pod.clone());
+                self.there.insert(id.clone(), pod.clone());
                 match self.newest.insert(pod.clone(), *attempt).filter(|b| b >= attempt) {
                     Some(b) => Err(format!("sandbox of {pod}: attempt {attempt} run after {b}")),
                     None => Ok(()),
                 }
             }
-            TraceEvent::SandboxStopped { id } | TraceEvent::SandboxRemoved { id } => {
+            TraceEvent::SandboxStopped { id } => {
                 self.ready.remove(id);
+                Ok(())
+            }
+            TraceEvent::SandboxRemoved { id } => {
+                self.ready.remove(id);
+                self.there.remove(id);
                 Ok(())
             }
             TraceEvent::RuntimeEmptied => {
@@ -119,6 +132,11 @@ impl Invariant for OneSandbox {
                 Ok(())
             }
             TraceEvent::PodForgotten { pod } => {
+                self.newest.remove(pod);
+                Ok(())
+            }
+            // As above.
+            TraceEvent::ApiListedFirst { pod } if self.there.values().all(|p| p != pod) => {
                 self.newest.remove(pod);
                 Ok(())
             }

@@ -262,6 +262,23 @@ fn a_new_incarnation_knows_what_it_is_shown() {
     }
 }
 
+/// It counts on from what is there, and begins anew if nothing is (simulation, stopping, seed 761).
+#[test]
+fn a_pod_that_an_old_list_brings_back_begins_anew_if_nothing_of_it_is_left() {
+    let sandbox_gone = TraceEvent::SandboxRemoved { id: "s1".into() };
+    let started_anew = TraceEvent::AgentStarted { undisturbed: false };
+    let listed = TraceEvent::ApiListedFirst { pod: pod() };
+    let life = [ready("s1", 0), created("c1", 0), started("c1"), exited("c1"), stopped("s1")];
+    let old = [&life[..], &[gone("c1"), sandbox_gone.clone(), started_anew, listed]].concat();
+    assert_eq!(verdict(&[&old[..], &[ready("s2", 0), created("c2", 0)]].concat()), None);
+    let still_there =
+        [(sandbox_gone, ready("s2", 0), "ONE-SANDBOX"), (gone("c1"), created("c2", 0), "ONE-LIVE")];
+    for (left_out, next, broken) in still_there {
+        let trace = old.iter().filter(|event| **event != left_out).chain([&next]).cloned();
+        assert_eq!(verdict(&trace.collect::<Vec<_>>()), Some(broken), "{next:?}");
+    }
+}
+
 #[test]
 fn a_normal_life_breaks_nothing() {
     let undisturbed = TraceEvent::AgentStarted { undisturbed: true };

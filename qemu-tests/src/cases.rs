@@ -51,6 +51,7 @@ pub mod join_read_only;
 pub mod join_refused;
 pub mod join_resize;
 pub mod join_runtime_class;
+pub mod join_selinux;
 pub mod join_services;
 pub mod join_status;
 pub mod join_users;
@@ -118,6 +119,7 @@ pub fn all() -> Vec<Case> {
         join_csi_limits::CASES,
         join_csi_migrated::CASES,
         join_csi_power::CASES,
+        join_selinux::CASES,
         join_disks::CASES,
         join_network_disks::CASES,
         join_flex::CASES,

@@ -44,6 +44,7 @@ pub mod programs;
 pub mod proxy;
 pub mod ready;
 pub mod second_disk;
+pub mod selinux;
 pub mod strangers;
 pub mod swaps;
 pub mod terminal;

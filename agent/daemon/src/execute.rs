@@ -319,8 +319,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let migrated = matches!(&volume.work, Work::Csi(csi) if csi.is_migrated());
                 let result = volumes::set_up(self, key, *volume).await;
                 let took = self.tasks.now().mono.since(began);
-                // One that waits to be attached was not mounted, and did not fail.
-                if !matches!(result, Ok(EffectOk::Unattached { .. })) {
+                // One that waits to be attached, or for somebody to know it, was not mounted, and did not fail.
+                if !matches!(result, Ok(EffectOk::Unattached { .. } | EffectOk::Unprocessed { .. })) {
                     let of = (name.as_str(), plugin, migrated);
                     self.metrics.volume_set_up(&key.uid, of, took, result.is_ok());
                 }

@@ -23,8 +23,9 @@ use agent_core::resources::cgroups::tiers::MemoryQos;
 use agent_core::resources::node_allocatable::{self, MachineAmounts, Reservations, Resources};
 use agent_core::restart;
 use agent_core::time::Now;
+use agent_core::volume::selinux::GATE as SELINUX_MOUNT;
 use agent_core::volume::{pod_certificate, project, trust_bundle};
-use agent_linux::{machine, network, node_info, process};
+use agent_linux::{machine, network, node_info, process, selinux};
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration, enums};
@@ -164,6 +165,7 @@ impl NodeFacts {
     pub fn node_context(&self) -> anyhow::Result<NodeContext> {
         let kubelet = &self.settings.kubelet;
         let root_dir = self.settings.options.root_dir.trim_end_matches('/').to_owned();
+        let selinux_enabled = selinux::is_enabled();
         Ok(NodeContext {
             node_name: self.node_name.clone(),
             node_ips: self.node_ips(),
@@ -183,7 +185,8 @@ impl NodeFacts {
             security: SecurityContext {
                 seccomp_default: kubelet.seccomp_default,
                 apparmor_enabled: machine::has_apparmor(),
-                selinux_enabled: machine::has_selinux(),
+                selinux_enabled,
+                selinux: selinux_enabled.then(selinux::container_files).flatten(),
             },
         })
     }
@@ -197,6 +200,7 @@ impl NodeFacts {
             trust_bundles: gates.enabled(trust_bundle::GATE),
             pod_certificates: gates.enabled(pod_certificate::GATE),
             project_quotas: gates.enabled(project::GATE),
+            selinux_mount: gates.enabled(SELINUX_MOUNT),
         }
     }
 

@@ -39,6 +39,7 @@ pub mod project_quota;
 pub mod pstore;
 pub mod remove_tree;
 pub mod scsi;
+pub mod selinux;
 pub mod service_manager;
 pub mod shims;
 pub mod task_files;

@@ -199,12 +199,6 @@ pub fn has_apparmor() -> bool {
     enabled.is_ok_and(|text| text.trim() == "Y") && Path::new("/sys/kernel/security/apparmor").exists()
 }
 
-/// True if the kernel has SELinux and a policy is loaded.
-#[must_use]
-pub fn has_selinux() -> bool {
-    Path::new("/sys/fs/selinux/enforce").exists()
-}
-
 /// Size of the file system that `path` lies on, bytes.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use std::time::Duration;
 use agent_core::checkers::TraceEvent;
 use agent_core::csi::volume::unregistered;
 use agent_core::drivers::Class;
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::types::pod;
 use agent_core::volume::claim::{Bound, ClaimRef, Source};
@@ -198,7 +198,7 @@ impl World {
 
     pub(crate) fn set_up_volume(&mut self, key: &PodKey, volume: &SetUp) -> EffectResult {
         let Some(volumes) = &self.volumes else {
-            return Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None });
+            return Ok(EffectOk::Volume(Mounted::default()));
         };
         let mut known = Known::default();
         let mut asked = Vec::new();
@@ -239,7 +239,7 @@ impl World {
         self.disk.mounts.entry(key.uid.clone()).or_default().insert(volume.name.clone());
         let mounted = TraceEvent::VolumeMounted { pod: key.uid.clone(), volume: volume.name.clone() };
         self.checks.note(now, &mounted);
-        Ok(EffectOk::Volume { renew_after, warning: None, resize: None })
+        Ok(EffectOk::Volume(Mounted { renew_after, ..Mounted::default() }))
     }
 
     /// Claims are bound to a directory of the node, unless they are loose.
@@ -264,6 +264,7 @@ impl World {
             one_pod: false,
             block: false,
             group: None,
+            labelled: false,
         };
         Ok(EffectOk::Claim(Ok(Box::new(bound))))
     }

@@ -32,6 +32,7 @@ pub const TEST: &[(&str, &str)] = &[
     ("/bin/busybox", "busybox-static"),
     ("/sbin/sfdisk", "fdisk"),
     ("/sbin/mkfs.ext4", "e2fsprogs"),
+    ("/usr/bin/checkpolicy", "checkpolicy"),
 ];
 
 /// Needed by the upstream suite's images on top of these: busybox's shell drops variables like `a-b`, which the suite

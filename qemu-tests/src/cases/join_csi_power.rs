@@ -32,7 +32,8 @@ pub const CASES: &[Case] = &[Case {
 const VM: &str = "vm";
 const NAME: &str = "grows";
 const DRIVER: &str = "grows.e2e.example";
-const PROGRAM: &str = "/var/lib/kubelet/csi-driver";
+/// The driver, in the guest.
+pub(super) const PROGRAM: &str = "/var/lib/kubelet/csi-driver";
 /// How long something may take under TCG on a busy machine, seconds.
 const LIMIT_S: u64 = 90;
 
@@ -44,8 +45,9 @@ fn the_pod() -> Value {
             "volumeMounts": [{"name": "data", "mountPath": "/d"}]}]}})
 }
 
-fn start_driver(vm: &mut VmNode) -> Result<()> {
-    let unit = format!("systemd-run -q --collect --unit=csi-driver {PROGRAM} {VERB} {DRIVER}");
+/// Starts the driver in the guest.
+pub(super) fn start_driver(vm: &mut VmNode, name: &str) -> Result<()> {
+    let unit = format!("systemd-run -q --collect --unit=csi-driver {PROGRAM} {VERB} {name}");
     let serves = format!("timeout 30 sh -c 'until [ -e {STATE} ]; do sleep 0.2; done'");
     let shell = vm.vm()?.shell()?;
     let started = shell.must(&format!("{unit} && {serves}"));
@@ -74,7 +76,7 @@ fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     vm.boot(None)?;
     vm.vm()?.await_phase("node.ready", READY_LIMIT_S)?;
     await_ready(cluster, VM, READY_LIMIT_S)?;
-    start_driver(vm)
+    start_driver(vm, DRIVER)
 }
 
 fn uid(cluster: &Cluster) -> Result<String> {
@@ -108,7 +110,7 @@ fn power_cut(cx: &mut CaseContext<'_>) -> Result<()> {
     vm.give_range(&cluster)?;
     await_ready(&cluster, VM, READY_LIMIT_S)?;
     disk.unpack(vm.vm()?.shell()?)?;
-    start_driver(&mut vm)?;
+    start_driver(&mut vm, DRIVER)?;
     let client = cluster.client();
     client.create::<CSIDriver>(
         &client.all(),

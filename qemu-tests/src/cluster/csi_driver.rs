@@ -134,6 +134,12 @@ fn is_block(capability: Option<&VolumeCapability>) -> bool {
     capability.is_some_and(|c| matches!(c.access_type, Some(AccessType::Block(_))))
 }
 
+/// The option that labels all files of a mount.
+fn label(capability: Option<&VolumeCapability>) -> Option<String> {
+    let Some(AccessType::Mount(mount)) = capability?.access_type.as_ref() else { return None };
+    mount.mount_flags.iter().find(|flag| flag.starts_with("context=")).cloned()
+}
+
 #[tonic::async_trait]
 impl Registration for Service {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
@@ -312,7 +318,11 @@ impl Node for Service {
         }
         if self.mounts {
             let disk = self.at(DISKS).join(&asked.volume_id);
-            let mounted = csi_mounts::make(&disk).and_then(|()| csi_mounts::bind(&disk, &path));
+            let mounted = match label(asked.volume_capability.as_ref()) {
+                // A label is a file system's: a bind mount has none of its own.
+                Some(option) => csi_mounts::labelled(&option, &path),
+                None => csi_mounts::make(&disk).and_then(|()| csi_mounts::bind(&disk, &path)),
+            };
             mounted.map_err(|e| Status::internal(format!("{e:#}")))?;
         } else {
             fs::write(path.join("staged"), &asked.volume_id).map_err(|e| Status::internal(e.to_string()))?;

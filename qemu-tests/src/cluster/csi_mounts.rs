@@ -1,6 +1,6 @@
 //! Directories of a CSI driver that runs in the node itself, mounted where it is asked to.
 //!
-//! In: a directory of the driver, a place of the kubelet. Out: a bind mount, or none. Invariant: done twice is done once, as
+//! In: a directory of the driver, a place of the kubelet, a label. Out: a mount, or none. Invariant: done twice is done once, as
 //! CSI wants it.
 
 use std::fs;
@@ -29,6 +29,17 @@ pub(super) fn bind(from: &Path, at: &Path) -> Result<()> {
     }
     let none: Option<&str> = None;
     mount(Some(from), at, none, MsFlags::MS_BIND, none).with_context(|| format!("mount {}", at.display()))
+}
+
+/// Mounts an empty file system whose files all have an SELinux label, as the option says, unless something is mounted there.
+pub(super) fn labelled(option: &str, at: &Path) -> Result<()> {
+    make(at)?;
+    if is_mounted(at)? {
+        return Ok(());
+    }
+    let kind = Some("tmpfs");
+    mount(kind, at, kind, MsFlags::empty(), Some(option))
+        .with_context(|| format!("mount {} with {option}", at.display()))
 }
 
 /// Takes the mount away, and the directory.

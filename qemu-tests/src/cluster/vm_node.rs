@@ -129,6 +129,11 @@ impl VmNode {
         self.lab.give_processors(number);
     }
 
+    /// Its kernel is told this, too, from the next boot on.
+    pub fn tell_kernel(&mut self, words: &str) {
+        self.lab.tell_kernel(words);
+    }
+
     /// Its firmware has a place for what a dying kernel says.
     pub fn keep_last_words(&mut self) {
         self.keeps_last_words = true;

@@ -85,7 +85,7 @@ pub struct Lab {
     accelerator: Accelerator,
     processors: u32,
     /// What the kernel is told beside what the image says.
-    arguments: &'static str,
+    arguments: String,
 }
 
 /// Kernel source of a boot.
@@ -178,20 +178,26 @@ impl Lab {
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let accelerator = image.accelerator()?;
         image.copy_to(run, &dir)?;
-        let (processors, arguments) = (processors(accelerator), arguments(accelerator));
+        let (processors, arguments) = (processors(accelerator), arguments(accelerator).to_owned());
         Ok(Lab { run: run.clone(), dir, artefacts: artefacts.to_owned(), accelerator, processors, arguments })
     }
 
     /// Its VMs are as `cargo boot` has them: two processors, and the kernel is told what the image says and nothing else.
     #[must_use]
     pub fn as_shipped(mut self) -> Lab {
-        (self.processors, self.arguments) = (2, "");
+        (self.processors, self.arguments) = (2, String::new());
         self
     }
 
     /// Its VMs have so many processors, from the next boot on.
     pub fn give_processors(&mut self, number: u32) {
         self.processors = number;
+    }
+
+    /// Its VMs' kernel is told this, too, from the next boot on, where QEMU hands it over.
+    pub fn tell_kernel(&mut self, words: &str) {
+        self.arguments.push(' ');
+        self.arguments.push_str(words);
     }
 
     /// The disk; only to be touched while no VM runs.

@@ -227,6 +227,7 @@ mod tests {
             one_pod: false,
             block: false,
             group,
+            labelled: false,
         };
         let groups = [Some(9), None, Some(5), Some(9), Some(8)];
         let claims = groups.iter().enumerate().map(|(n, group)| (n.to_string(), bound(*group))).collect();

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::drivers::CgroupDriver;
 use crate::resources::cgroups::tiers::MemoryQos;
+use crate::volume::selinux;
 
 /// The node, as pods' configurations depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub struct Features {
     pub pod_certificates: bool,
     /// `LocalStorageCapacityIsolationFSQuotaMonitoring`: file systems count what is in pods' directories.
     pub project_quotas: bool,
+    /// `SELinuxMount`: volumes of all access modes are mounted with the label that their pod needs.
+    pub selinux_mount: bool,
 }
 
 impl Default for Features {
@@ -64,6 +67,7 @@ impl Default for Features {
             trust_bundles: false,
             pod_certificates: false,
             project_quotas: false,
+            selinux_mount: false,
         }
     }
 }
@@ -145,8 +149,10 @@ pub struct SecurityContext {
     pub seccomp_default: bool,
     /// True if the kernel enforces AppArmor.
     pub apparmor_enabled: bool,
-    /// True if the kernel enforces SELinux: what the node makes for a pod is relabelled.
+    /// True if the kernel has an SELinux policy: what the node makes for a pod is relabelled.
     pub selinux_enabled: bool,
+    /// What the policy labels files of containers, if it says so.
+    pub selinux: Option<selinux::Label>,
 }
 
 impl NodeContext {

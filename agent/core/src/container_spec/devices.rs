@@ -70,6 +70,7 @@ mod tests {
                 one_pod: false,
                 block,
                 group: None,
+                labelled: false,
             };
             let claims = Claims::from([("d".to_owned(), bound)]);
             devices(&pod, &pod::containers(&pod)[0], &claims, &NodeContext::new("n")).map_err(|e| e.message)

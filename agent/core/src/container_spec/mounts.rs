@@ -13,7 +13,7 @@ use super::{SpecError, hosts};
 use crate::runtime::config::{ImageMount, Mount, MountPropagation};
 use crate::types::{ContainerRef, pod};
 use crate::volume::Plugin;
-use crate::volume::claim::Claims;
+use crate::volume::claim::{Bound, Claims};
 use crate::volume::plan::{Location, location};
 use crate::volume::sub_path;
 
@@ -139,6 +139,11 @@ pub(crate) fn recursively(mount: &VolumeMount, can: bool) -> Result<bool, String
     }
 }
 
+/// The runtime is to label what is in a volume: not what is the host's or a server's, nor what its mount labels.
+fn relabels(plugin: Plugin, bound: Option<&Bound>) -> bool {
+    !matches!(plugin, Plugin::HostPath | Plugin::Nfs) && !bound.is_some_and(|bound| bound.labelled)
+}
+
 fn container_path(mount: &VolumeMount) -> String {
     let path = &mount.mount_path;
     if path.starts_with('/') { path.clone() } else { format!("/{path}") }
@@ -166,7 +171,7 @@ fn volume_mount(
         readonly: mount.read_only == Some(true) || read_only,
         recursive_read_only: false,
         // Only what the node made for this pod may be relabelled.
-        selinux_relabel: plugin != Plugin::HostPath && node.security.selinux_enabled,
+        selinux_relabel: node.security.selinux_enabled && relabels(plugin, claims.get(&mount.name)),
         propagation: propagation(mount),
         image: None,
     })
@@ -179,8 +184,7 @@ mod tests {
     use super::*;
     use crate::container_spec::env_files::EnvFiles;
     use crate::runtime::effect::ImageInfo;
-    use crate::volume::claim::Claims;
-    use crate::volume::claim::{Bound, Source};
+    use crate::volume::claim::Source;
     use crate::volume::{HostPathType, Objects};
 
     fn pod(mounts: Value, message_path: &str) -> Pod {
@@ -209,6 +213,7 @@ mod tests {
             one_pod: false,
             block: false,
             group: None,
+            labelled: false,
         };
         let local = Source::Local { path: "/mnt/disk".to_owned(), fs_type: String::new() };
         let host = Source::HostPath { path: "/srv/r".to_owned(), kind: HostPathType::Unset };
@@ -298,6 +303,25 @@ mod tests {
         node.security.selinux_enabled = true;
         let relabelled: Vec<bool> = built(&pod, &node).unwrap().iter().map(|m| m.selinux_relabel).collect();
         assert_eq!(relabelled, [false, true, false, true, true]);
+    }
+
+    #[test]
+    fn what_a_mount_labels_is_not_labelled_again() {
+        let claim = |source: Source, labelled: bool| Bound {
+            volume: "pv".to_owned(),
+            source,
+            read_only: false,
+            options: Vec::new(),
+            one_pod: true,
+            block: false,
+            group: None,
+            labelled,
+        };
+        let csi = claim(Source::Csi(Box::default()), false);
+        let nfs = claim(Source::Nfs { server: "s".to_owned(), path: "/".to_owned() }, false);
+        assert!(relabels(csi.plugin(), Some(&csi)) && relabels(Plugin::EmptyDir, None));
+        assert!(!relabels(nfs.plugin(), Some(&nfs)) && !relabels(Plugin::HostPath, None));
+        assert!(!relabels(csi.plugin(), Some(&Bound { labelled: true, ..csi })));
     }
 
     #[test]

@@ -94,6 +94,37 @@ pub struct Held {
     pub blocks: BTreeSet<String>,
     /// It is one of those that are attached to nodes.
     pub attached: bool,
+    /// The SELinux labels with which pods have it; of those without one nothing is said.
+    pub labels: BTreeMap<PodUid, String>,
+    /// The label with which it is staged; empty without one.
+    pub stage_label: String,
+}
+
+/// Whether a pod may have a volume with a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fits {
+    /// It may.
+    Yes,
+    /// Nobody has it, but it is staged with another one: it has to be staged anew.
+    Anew,
+    /// Another pod has it with this one.
+    No(String),
+}
+
+impl Held {
+    /// Whether a pod may have the volume with this SELinux label (empty: none): its files have one for all pods.
+    #[must_use]
+    pub fn fits(&self, pod: &PodUid, label: &str) -> Fits {
+        let of = |pod: &PodUid| self.labels.get(pod).map(String::as_str).unwrap_or_default();
+        let mut others = self.pods.iter().filter(|other| *other != pod);
+        match others.clone().find(|other| of(other) != label) {
+            Some(other) => Fits::No(of(other).to_owned()),
+            // Its own is what it is mounted with.
+            None if !self.staged || self.stage_label == label || self.pods.contains(pod) => Fits::Yes,
+            None if others.next().is_some() => Fits::Yes,
+            None => Fits::Anew,
+        }
+    }
 }
 
 /// What the disk holds of all volumes.
@@ -242,7 +273,7 @@ mod tests {
 
     fn held(pods: &[&str], staged: bool) -> Held {
         let pods = pods.iter().map(|p| PodUid::from(*p)).collect();
-        Held { pods, staged, attached: true, blocks: BTreeSet::new() }
+        Held { pods, staged, attached: true, ..Held::default() }
     }
 
     fn names(all: &[&str]) -> BTreeSet<String> {
@@ -267,6 +298,32 @@ mod tests {
             all.devices_are([(flex.unique_name(), "/dev/x".to_owned())].into());
             assert_eq!((all.device(&flex).as_str(), all.device(&key("h")).as_str()), ("/dev/x", ""));
         }
+    }
+
+    #[test]
+    fn a_volumes_files_have_one_label_for_all_pods() {
+        let (own, label) = (PodUid::from("u"), "a");
+        let with = |pods: &[&str], labels: &[(&str, &str)], stage: &str| Held {
+            labels: labels.iter().map(|(pod, label)| (PodUid::from(*pod), (*label).to_owned())).collect(),
+            stage_label: stage.to_owned(),
+            ..held(pods, true)
+        };
+        for (volume, fits) in [
+            (with(&[], &[], "a"), Fits::Yes),
+            (with(&[], &[], ""), Fits::Anew),
+            (with(&[], &[], "b"), Fits::Anew),
+            (Held { staged: false, ..with(&[], &[], "") }, Fits::Yes),
+            (with(&["v"], &[("v", "a")], "a"), Fits::Yes),
+            (with(&["v", "w"], &[("v", "a")], "a"), Fits::No(String::new())),
+            (with(&["v"], &[("v", "b")], "b"), Fits::No("b".to_owned())),
+            // What the pod has it keeps, whatever it would be given today.
+            (with(&["u"], &[("u", "b")], "b"), Fits::Yes),
+            (with(&["u", "v"], &[("u", "a"), ("v", "b")], "a"), Fits::No("b".to_owned())),
+        ] {
+            assert_eq!(volume.fits(&own, label), fits, "{volume:?}");
+        }
+        assert_eq!(with(&[], &[], "a").fits(&own, ""), Fits::Anew);
+        assert_eq!(with(&["v"], &[], "").fits(&own, ""), Fits::Yes);
     }
 
     #[test]

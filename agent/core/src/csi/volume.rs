@@ -20,7 +20,7 @@ use super::staging::VolumeKey;
 use crate::types::pod;
 use crate::volume::claim::Bound;
 use crate::volume::token::{DEFAULT_LIFE_S, TokenRef};
-use crate::volume::{ObjectKind, ObjectRef};
+use crate::volume::{ObjectKind, ObjectRef, selinux};
 
 /// Upstream begins its errors so.
 pub const PLUGIN: &str = "kubernetes.io/csi";
@@ -101,6 +101,9 @@ pub struct Persistent {
     pub flags: Vec<String>,
     /// No other pod may have it at the same time.
     pub one_pod: bool,
+    /// The SELinux label that its files are to have ([`selinux`]).
+    #[serde(default)]
+    pub label: Option<String>,
 }
 
 /// A volume of a CSI driver, for one pod.
@@ -155,6 +158,8 @@ pub struct Terms {
     pub group_policy: String,
     /// It is asked now and then how many volumes the node may have.
     pub recounts: bool,
+    /// It mounts volumes with the SELinux label that it is told (`seLinuxMount`).
+    pub labels: bool,
 }
 
 /// What is written beside a volume's target, so that it can be taken away by whoever finds it.
@@ -198,6 +203,12 @@ impl VolumeData {
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.rest.get(ATTACH).is_none_or(|says| says != "false")
+    }
+
+    /// The SELinux label that it was mounted with; empty without one.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        self.rest.get(selinux::CONTEXT).map(String::as_str).unwrap_or_default()
     }
 
     /// Which volume it is, on this node.
@@ -244,6 +255,7 @@ pub fn of_bound(p: &Pod, bound: &Bound, source: &CsiSource, node: &str) -> CsiVo
             access_modes: source.access_modes.clone(),
             flags: bound.options.clone(),
             one_pod: bound.one_pod,
+            label: None,
         }),
         ..of_pod(p, node)
     }
@@ -286,6 +298,22 @@ impl CsiVolume {
     #[must_use]
     pub fn is_migrated(&self) -> bool {
         self.persistent.as_ref().is_some_and(|p| p.migrated)
+    }
+
+    /// The same volume, as the driver can have it.
+    #[must_use]
+    pub fn on(&self, terms: &Terms) -> CsiVolume {
+        let mut agreed = self.clone();
+        if let Some(persistent) = agreed.persistent.as_mut().filter(|_| !terms.labels) {
+            persistent.label = None;
+        }
+        agreed
+    }
+
+    /// The SELinux label that its files are to have by its mount; empty without one.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        self.persistent.as_ref().and_then(|p| p.label.as_deref()).unwrap_or_default()
     }
 
     fn life(&self) -> &'static str {
@@ -334,6 +362,8 @@ impl CsiVolume {
             again: spec.requires_republish == Some(true),
             group_policy: spec.fs_group_policy.clone().unwrap_or_default(),
             recounts: limits::period(Some(object)).is_some(),
+            // A device has no files.
+            labels: spec.se_linux_mount == Some(true) && self.block.is_none(),
         })
     }
 
@@ -371,6 +401,15 @@ impl CsiVolume {
         error.and_then(|error| error.error_code) == Some(RESOURCE_EXHAUSTED)
     }
 
+    /// How it is mounted: with its label.
+    fn mounted(&self, driver: Capabilities, group: Option<u32>) -> Capability {
+        let mut capability = self.capability(driver, group);
+        if !self.label().is_empty() {
+            capability.flags.push(selinux::option(self.label()));
+        }
+        capability
+    }
+
     /// How it is used. `group` is the pod's, if the driver gives it itself.
     fn capability(&self, driver: Capabilities, group: Option<u32>) -> Capability {
         let modes = self.persistent.as_ref().map(|p| p.access_modes.as_slice()).unwrap_or_default();
@@ -395,7 +434,7 @@ impl CsiVolume {
         Stage {
             handle: self.handle.clone(),
             path: path.to_owned(),
-            capability: self.capability(driver, group),
+            capability: self.mounted(driver, group),
             attached,
             context: self.attributes.clone(),
             secrets,
@@ -457,7 +496,7 @@ impl CsiVolume {
             staging: None,
             target: target.to_owned(),
             read_only: self.read_only,
-            capability: self.capability(driver, group),
+            capability: self.mounted(driver, group),
             attached: BTreeMap::new(),
             context,
             secrets,
@@ -489,14 +528,20 @@ impl CsiVolume {
         if self.persistent.is_some() {
             rest.extend(not_attached(terms));
         }
+        rest.extend(self.labelled());
         VolumeData { driver: self.driver.clone(), handle: self.handle.clone(), rest }
     }
 
     /// What is written beside the place where the volume is staged.
     #[must_use]
     pub fn staged_data(&self, terms: &Terms) -> VolumeData {
-        let rest = not_attached(terms).into_iter().collect();
+        let rest = not_attached(terms).into_iter().chain(self.labelled()).collect();
         VolumeData { driver: self.driver.clone(), handle: self.handle.clone(), rest }
+    }
+
+    fn labelled(&self) -> Option<(String, String)> {
+        let label = self.label();
+        (!label.is_empty()).then(|| (selinux::CONTEXT.to_owned(), label.to_owned()))
     }
 }
 

@@ -106,7 +106,7 @@ pub trait PodSpecs: Debug + Send + Sync {
     ///
     /// # Errors
     /// Why that cannot be said.
-    fn volume(&self, pod: &Pod, name: &str, claims: &Claims) -> Result<volume::SetUp, String>;
+    fn volume(&self, pod: &Pod, name: &str, claims: &Claims) -> Result<volume::SetUp, volume::SetUpError>;
 
     /// The [`Effect::CreatePodDirs`] that must be done before a container is created.
     fn container_files(
@@ -196,7 +196,7 @@ impl PodSpecs for NodeContext {
         container_spec::pod_dirs(pod, self)
     }
 
-    fn volume(&self, pod: &Pod, name: &str, claims: &Claims) -> Result<volume::SetUp, String> {
+    fn volume(&self, pod: &Pod, name: &str, claims: &Claims) -> Result<volume::SetUp, volume::SetUpError> {
         plan::set_up(pod, name, claims, self)
     }
 

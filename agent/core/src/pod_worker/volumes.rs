@@ -12,12 +12,12 @@ use super::ledger::{Purpose, Target};
 use crate::admission::Rejection;
 use crate::csi::limits::ATTACH_LIMIT;
 use crate::machine::Outbox;
-use crate::runtime::effect::{Effect, EffectOk, EffectResult};
+use crate::runtime::effect::{Effect, EffectOk, EffectResult, Mounted};
 use crate::time::{Mono, Now};
 use crate::types::pod;
 use crate::volume::account::{self, ASK_AFTER};
 use crate::volume::claim::{self, ClaimError};
-use crate::volume::{self, Desired, Resize, inline};
+use crate::volume::{self, Desired, Resize, SetUpError, inline};
 
 /// Set-ups of one pod in flight at once.
 const SET_UPS_MAX: usize = 4;
@@ -74,7 +74,8 @@ pub(super) fn advance(b: &mut Base, p: &Pod, now: Now, out: &mut Outbox<PodActio
                 let (target, purpose) = (Target::Volume(name.clone()), Purpose::SetUpVolume(name));
                 b.issue(now, target, purpose, Effect::SetUpVolume { volume: Box::new(volume) }, out);
             }
-            Err(why) => failed(b, &name, &why, now, out),
+            Err(SetUpError::Failed(why)) => failed(b, &name, &why, now, out),
+            Err(SetUpError::Unprocessed(why)) => unprocessed(b, &name, &why, now, out),
         }
     }
     if let Some(at) = b.volumes.deadline(now.mono) {
@@ -147,10 +148,14 @@ pub(super) fn answered(
         (Purpose::SetUpVolume(name), Ok(EffectOk::Unattached { full })) => {
             b.volumes.unattached(name, *full, now.mono);
         }
+        (Purpose::SetUpVolume(name), Ok(EffectOk::Unprocessed { why })) => {
+            unprocessed(b, name, why, now, out);
+        }
         (Purpose::SetUpVolume(name), Ok(ok)) => {
-            let mut renew = None;
-            if let EffectOk::Volume { renew_after, warning, resize } = ok {
+            let (mut renew, mut is_labelled) = (None, false);
+            if let EffectOk::Volume(Mounted { renew_after, warning, resize, labelled }) = ok {
                 renew = renew_after.map(|after| now.mono.after(after));
+                is_labelled = *labelled;
                 if let Some(warning) = warning {
                     b.event(EventKind::Warning, "AlreadyMountedVolume", warning, None, out);
                 }
@@ -159,7 +164,7 @@ pub(super) fn answered(
                 }
             }
             tell_mapped(b, name, out);
-            b.volumes.succeeded(name, renew);
+            b.volumes.succeeded(name, renew, is_labelled);
         }
         (Purpose::SetUpVolume(name), Err(e)) => failed(b, name, &e.message, now, out),
         (Purpose::TearDownVolumes, Ok(_)) => b.volumes.gone(),
@@ -175,13 +180,14 @@ fn unresolved(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<Po
 
 /// A volume was not set up.
 fn failed(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAction>) {
-    if claim::is_unprocessed(why) {
-        b.volumes.unprocessed(name, now.mono);
-        b.event(EventKind::Warning, "FailedMount", b.volumes.wait_ended(why), None, out);
-        return;
-    }
     tell_failure(b, name, why, out);
     b.volumes.failed(name, now.mono);
+}
+
+/// It is not known who mounts a volume, or as what.
+fn unprocessed(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAction>) {
+    b.volumes.unprocessed(name, now.mono);
+    b.event(EventKind::Warning, "FailedMount", b.volumes.wait_ended(why), None, out);
 }
 
 /// A claim's volume is called as its PersistentVolume is.

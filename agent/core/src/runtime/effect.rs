@@ -306,6 +306,22 @@ pub struct ImageInfo {
     pub pinned: bool,
 }
 
+/// A volume that is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mounted {
+    /// How long from now what was written stays good; `None`: until its sources change.
+    pub renew_after: Option<Duration>,
+    /// What people should know about how it is mounted (`AlreadyMountedVolume`).
+    #[serde(default)]
+    pub warning: Option<String>,
+    /// What it holds was to become larger.
+    #[serde(default)]
+    pub resize: Option<volume::Resize>,
+    /// Its mount says what its files are labelled (SELinux).
+    #[serde(default)]
+    pub labelled: bool,
+}
+
 /// What a successful effect answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EffectOk {
@@ -323,16 +339,7 @@ pub enum EffectOk {
         newest_log: Option<u32>,
     },
     /// SetUpVolume.
-    Volume {
-        /// How long from now what was written stays good; `None`: until its sources change.
-        renew_after: Option<Duration>,
-        /// What people should know about how it is mounted (`AlreadyMountedVolume`).
-        #[serde(default)]
-        warning: Option<String>,
-        /// What it holds was to become larger.
-        #[serde(default)]
-        resize: Option<volume::Resize>,
-    },
+    Volume(Mounted),
     /// SetUpVolume: it is not attached to the node yet; nothing was done.
     Unattached {
         /// Nor will it be: its driver has no room for another volume on this node.
@@ -342,6 +349,11 @@ pub enum EffectOk {
     Claim(Result<Box<volume::claim::Bound>, volume::claim::ClaimError>),
     /// FetchObjects.
     Objects(volume::Objects),
+    /// SetUpVolume: it is not known who mounts the volume, or as what.
+    Unprocessed {
+        /// Why, in upstream's words.
+        why: String,
+    },
     /// ReadEnvFiles.
     EnvFiles(EnvFiles),
     /// MapUsers.

@@ -71,6 +71,9 @@ pub struct Bound {
     /// The group that the volume itself names (annotation `pv.beta.kubernetes.io/gid`): the pod's containers are in it.
     #[serde(default)]
     pub group: Option<i64>,
+    /// Its mount says what its files are labelled ([`super::selinux`]): the runtime leaves them alone.
+    #[serde(default)]
+    pub labelled: bool,
 }
 
 /// What a PersistentVolume is.
@@ -165,14 +168,10 @@ pub fn of_pod(p: &Pod, volume: &str) -> Option<ClaimRef> {
     of_volume(p, volume)
 }
 
-/// Words about a volume of which it is not known who mounts it, or as what, begin so.
-const UNPROCESSED: [&str; 2] = [NO_PLUGIN_FOR, "failed to GetUniqueVolumeNameFromSpec for "];
-const NO_PLUGIN_FOR: &str = "failed to get Plugin from volumeSpec for ";
-
 /// The words about a volume that no plugin mounts.
 #[must_use]
 pub fn no_plugin(volume: &str, why: &str) -> ClaimError {
-    ClaimError::Unprocessed(format!("{NO_PLUGIN_FOR}volume {volume:?} err={why}"))
+    ClaimError::Unprocessed(format!("failed to get Plugin from volumeSpec for volume {volume:?} err={why}"))
 }
 
 /// The words about a volume whose driver does not say what it is called.
@@ -181,12 +180,6 @@ pub(super) fn no_name(volume: &str, driver: &str, why: &str) -> String {
         "failed to GetUniqueVolumeNameFromSpec for volumeSpec {volume:?} using volume plugin {driver:?} err=failed to \
          GetVolumeName from volumePlugin for volumeSpec {volume:?} err={why}"
     )
-}
-
-/// These are words about a volume of which it is not known who mounts it, or as what.
-#[must_use]
-pub fn is_unprocessed(why: &str) -> bool {
-    UNPROCESSED.iter().any(|begins| why.starts_with(begins))
 }
 
 impl ClaimRef {
@@ -303,7 +296,8 @@ impl ClaimRef {
             });
         }
         let one_pod = spec.access_modes.as_deref() == Some(&[ONE_POD.to_owned()]);
-        Ok(Bound { volume: name, source, read_only: self.read_only, options, one_pod, block, group })
+        let read_only = self.read_only;
+        Ok(Bound { volume: name, source, read_only, options, one_pod, block, group, labelled: false })
     }
 }
 

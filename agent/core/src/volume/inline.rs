@@ -61,6 +61,7 @@ pub fn bound(p: &Pod, volume: &Volume) -> Option<Result<Bound, ClaimError>> {
             one_pod: false,
             block: false,
             group: None,
+            labelled: false,
         }
     }))
 }

@@ -31,6 +31,7 @@ pub mod plan;
 pub mod pod_certificate;
 pub mod project;
 pub mod references;
+pub mod selinux;
 mod slots;
 pub mod sub_path;
 pub mod token;
@@ -181,6 +182,23 @@ pub fn step_failed(step: &str, volume: &str, why: &str) -> String {
         return why.to_owned();
     }
     format!("{step} failed for volume {volume:?} : {why}")
+}
+
+/// Why a volume is not set up, in upstream's words where it has some.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetUpError {
+    /// It is not known who mounts it, or as what.
+    #[error("{0}")]
+    Unprocessed(String),
+    /// It is known, and cannot be had like this.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<String> for SetUpError {
+    fn from(why: String) -> SetUpError {
+        SetUpError::Failed(why)
+    }
 }
 
 /// A PersistentVolumeClaim of a pod's namespace.

@@ -2,6 +2,9 @@
 //!
 //! In: `/proc/self/mountinfo`. Out: mount points. Invariant: only what lies below the pod's own directory.
 
+/// Option of a file system with one SELinux label.
+const CONTEXT: &str = "context=";
+
 /// One line of `mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
@@ -11,6 +14,8 @@ pub struct MountPoint {
     pub kind: String,
     /// Numbers of its device (`8:16`): mounts of one file system have the same.
     pub device: String,
+    /// The SELinux label of all of its files (`context=`), if it was mounted with one.
+    pub label: Option<String>,
 }
 
 /// Parses `mountinfo` (proc_pid_mountinfo(5)). Lines that are none are skipped.
@@ -21,9 +26,24 @@ pub fn parse(text: &str) -> Vec<MountPoint> {
             let (left, right) = line.split_once(" - ")?;
             let mut left = left.split(' ').skip(2);
             let (device, path) = (left.next()?.to_owned(), unescape(left.nth(1)?));
-            Some(MountPoint { path, kind: right.split(' ').next()?.to_owned(), device })
+            let mut right = right.split(' ');
+            let kind = right.next()?.to_owned();
+            Some(MountPoint { path, kind, device, label: right.nth(1).and_then(label) })
         })
         .collect()
+}
+
+/// What `context=` says among a file system's own options. It is quoted if it has commas.
+fn label(options: &str) -> Option<String> {
+    let from = match options.strip_prefix(CONTEXT) {
+        Some(rest) => rest,
+        None => options.split_once(&format!(",{CONTEXT}"))?.1,
+    };
+    let text = match from.strip_prefix('"') {
+        Some(quoted) => quoted.split('"').next(),
+        None => from.split(',').next(),
+    };
+    text.map(str::to_owned)
 }
 
 /// Spaces, tabs, line ends and backslashes are octal.
@@ -54,6 +74,12 @@ pub fn device_at<'t>(table: &'t [MountPoint], path: &str) -> Option<&'t str> {
     table.iter().rev().find(|m| m.path == path).map(|m| m.device.as_str())
 }
 
+/// The SELinux label of the file system mounted at `path`, the topmost one, if it was mounted with one.
+#[must_use]
+pub fn label_at<'t>(table: &'t [MountPoint], path: &str) -> Option<&'t str> {
+    table.iter().rev().find(|m| m.path == path).and_then(|m| m.label.as_deref())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +103,20 @@ nonsense
         assert_eq!(kind_at(&table, "/pods/u1/volumes/a"), Some("overlay"));
         assert_eq!(kind_at(&table, "/pods/u1/volumes"), None);
         assert_eq!(device_at(&table, "/pods/u1/volumes/a"), Some("0:33"));
+    }
+
+    #[test]
+    fn labels_of_mounts() {
+        for (options, expected) in [
+            ("rw,seclabel,data=ordered", None),
+            (r#"rw,context="u:object_r:t:s0:c1,c2",nodev"#, Some("u:object_r:t:s0:c1,c2")),
+            ("context=u:object_r:t:s0,rw", Some("u:object_r:t:s0")),
+            ("rw,context=u:object_r:t:s0", Some("u:object_r:t:s0")),
+            ("rw,rootcontext=u:object_r:t:s0,defcontext=x", None),
+        ] {
+            let table = parse(&format!("30 23 0:30 / /v rw,relatime - ext4 /dev/loop0 {options}\n"));
+            assert_eq!(label_at(&table, "/v"), expected, "{options}");
+            assert_eq!(label_at(&table, "/w"), None);
+        }
     }
 }

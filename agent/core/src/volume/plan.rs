@@ -14,8 +14,8 @@ use super::pod_certificate::{self, Paths, Place};
 use super::token::{DEFAULT_LIFE_S, TokenRef};
 use super::trust_bundle;
 use super::{
-    Bind, Device, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work, device,
-    downward, inline, project,
+    Bind, Device, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, SetUpError,
+    Work, device, downward, inline, project, selinux,
 };
 use crate::container_spec::NodeContext;
 use crate::container_spec::dirs::pod_dir;
@@ -139,18 +139,21 @@ pub fn below(plugin: Plugin, volume: &str) -> String {
 ///
 /// # Errors
 /// Why that cannot be said, in upstream's words where it has some.
-pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Result<SetUp, String> {
+pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Result<SetUp, SetUpError> {
     let all = pod::spec(p).volumes.as_deref().unwrap_or(&[]);
     let volume = all.iter().find(|v| v.name == name).ok_or_else(|| format!("pod has no volume {name:?}"))?;
     let Location { path, plugin, .. } = location(p, volume, claims, node).ok_or_else(|| {
         let name = claims.get(name).map_or(name, |bound| bound.volume.as_str());
-        claim::no_plugin(name, inline::NO_PLUGIN).to_string()
+        SetUpError::Unprocessed(claim::no_plugin(name, inline::NO_PLUGIN).to_string())
     })?;
     let security = pod::spec(p).security_context.as_ref();
     let fs_group = security.and_then(|s| s.fs_group).and_then(|g| u32::try_from(g).ok());
     Ok(SetUp {
         work: match claims.get(name) {
-            Some(bound) => of_claim(p, bound, node)?,
+            Some(bound) => {
+                let label = selinux::label(p, name, bound, node).map_err(SetUpError::Unprocessed)?;
+                of_claim(p, bound, label, node)?
+            }
             None => work(p, volume, plugin, node)?,
         },
         nested: if plugin.is_read_only() { nested(p, name) } else { Vec::new() },
@@ -161,7 +164,7 @@ pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Resul
     })
 }
 
-fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Result<Work, String> {
+fn of_claim(p: &Pod, bound: &Bound, label: Option<String>, node: &NodeContext) -> Result<Work, SetUpError> {
     let security = pod::spec(p).security_context.as_ref();
     let policy = security.and_then(|s| s.fs_group_change_policy.as_deref());
     let global = || bound.block.then(|| device::global(&node.root_dir, Plugin::Csi, &bound.volume));
@@ -169,7 +172,11 @@ fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Result<Work, String> 
         Source::HostPath { kind, .. } => Work::HostPath(*kind),
         Source::Csi(source) => {
             let volume = csi::of_bound(p, bound, source, &node.node_name);
-            Work::Csi(Box::new(csi::CsiVolume { block: global(), ..volume }))
+            let mut volume = csi::CsiVolume { block: global(), ..volume };
+            if let Some(persistent) = &mut volume.persistent {
+                persistent.label = label;
+            }
+            Work::Csi(Box::new(volume))
         }
         Source::Nfs { server, path } => Work::Nfs(Nfs {
             server: server.clone(),
@@ -202,12 +209,13 @@ fn of_claim(p: &Pod, bound: &Bound, node: &NodeContext) -> Result<Work, String> 
             options: bound.options.clone(),
             one_pod: bound.one_pod,
             block: bound.block,
+            label,
             ..NetworkDisk::of_pod(p, &bound.volume, source, bound.block, &node.root_dir)?
         })),
     })
 }
 
-fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<Work, String> {
+fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<Work, SetUpError> {
     let marker = |name: &str| format!("{}/plugins/{}/{name}", pod_dir(p, node), Plugin::EmptyDir.directory());
     if let Some(inline) = csi::of_volume(p, volume, &node.node_name) {
         return Ok(Work::Csi(Box::new(inline)));
@@ -221,7 +229,7 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
         }));
     }
     if let Some(git) = &volume.git_repo {
-        return Err(inline::no_git(&volume.name, git));
+        return Err(inline::no_git(&volume.name, git).into());
     }
     let source = match (&volume.iscsi, &volume.fc) {
         (Some(iscsi), _) => Some(network_disk::Source::of_iscsi(iscsi.clone())),
@@ -237,7 +245,7 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
         return Ok(Work::Flex(Box::new(flex(p, &volume.name, &source, node)?)));
     }
     if let Some(host_path) = &volume.host_path {
-        return host_path_type(host_path.type_.as_deref().unwrap_or("")).map(Work::HostPath);
+        return Ok(Work::HostPath(host_path_type(host_path.type_.as_deref().unwrap_or(""))?));
     }
     if let Some(empty_dir) = &volume.empty_dir {
         let size_limit = empty_dir.size_limit.as_ref().and_then(|q| Quantity::parse(&q.0).ok());
@@ -245,7 +253,7 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
             "" => Medium::Disk,
             "Memory" => memory(p, size_limit, node),
             huge if huge.starts_with(HUGE) => Medium::HugePages(page_size(p, huge)?),
-            other => return Err(format!("unknown storage medium {other:?}")),
+            other => return Err(format!("unknown storage medium {other:?}").into()),
         };
         let counted = node.features.project_quotas && project::may_have(p, volume);
         return Ok(Work::EmptyDir { medium, marker: marker(&volume.name), counted });
@@ -257,9 +265,9 @@ fn work(p: &Pod, volume: &Volume, plugin: Plugin, node: &NodeContext) -> Result<
     Ok(Work::Files { medium, marker, sources, projected: plugin == Plugin::Projected })
 }
 
-fn flex(p: &Pod, volume: &str, source: &flex::Source, node: &NodeContext) -> Result<Flex, String> {
+fn flex(p: &Pod, volume: &str, source: &flex::Source, node: &NodeContext) -> Result<Flex, SetUpError> {
     let made = Flex::of_pod(p, volume, source, (&node.root_dir, &node.node_name));
-    made.ok_or_else(|| claim::no_plugin(volume, inline::NO_PLUGIN).to_string())
+    made.ok_or_else(|| SetUpError::Unprocessed(claim::no_plugin(volume, inline::NO_PLUGIN).to_string()))
 }
 
 pub(super) fn host_path_type(name: &str) -> Result<HostPathType, String> {

@@ -128,8 +128,12 @@ impl PodVolumes {
         self.slots.get_mut(name)?.maps.take()
     }
 
-    /// It is mounted and up to date; `renew` is when to look through it again by itself.
-    pub fn succeeded(&mut self, name: &str, renew: Option<Mono>) {
+    /// It is mounted and up to date; `renew` is when to look through it again by itself. `labelled`: its mount says what its
+    /// files are labelled.
+    pub fn succeeded(&mut self, name: &str, renew: Option<Mono>, labelled: bool) {
+        if let Some(bound) = self.claims.get_mut(name) {
+            bound.labelled |= labelled;
+        }
         if let Some(slot) = self.slots.get_mut(name) {
             (slot.mounted, slot.busy, slot.failures) = (true, false, 0);
             (slot.stale, slot.not_before, slot.renew) = (slot.overtaken, Mono(0), renew);

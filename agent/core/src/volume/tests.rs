@@ -27,7 +27,8 @@ fn node() -> NodeContext {
 
 fn planned(spec: Value) -> Result<SetUp, String> {
     let p = pod(spec);
-    set_up(&p, &p.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0].name, &Claims::new(), &node())
+    let name = &p.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0].name;
+    set_up(&p, name, &Claims::new(), &node()).map_err(|e| e.to_string())
 }
 
 fn found(data: Value) -> Fetched {
@@ -138,6 +139,7 @@ fn disks_of_other_machines() {
         one_pod: true,
         block: true,
         group: None,
+        labelled: false,
     };
     let claims = Claims::from([("v".to_owned(), bound)]);
     let p = pod(
@@ -182,6 +184,7 @@ fn volumes_of_drivers() {
         one_pod: true,
         block: false,
         group: None,
+        labelled: false,
     };
     let claims = Claims::from([("v".to_owned(), bound)]);
     let p = pod(
@@ -445,7 +448,7 @@ fn the_sandbox_waits_for_no_account_unless_it_failed() {
     assert_eq!((volumes.due(at(0)), volumes.deadline(at(0))), (vec!["b".to_owned()], Some(at(50))));
     assert!(!volumes.let_sandbox(), "not without the other one");
     volumes.began("b");
-    volumes.succeeded("b", None);
+    volumes.succeeded("b", None, false);
     assert!(volumes.let_sandbox() && !volumes.all_mounted());
     volumes.desire([Desired { not_before: at(90), ..account }].into_iter());
     assert_eq!(volumes.due(at(50)), ["a"], "the pod was new once");
@@ -453,7 +456,7 @@ fn the_sandbox_waits_for_no_account_unless_it_failed() {
     volumes.failed("a", at(60));
     assert!(!volumes.let_sandbox());
     volumes.began("a");
-    volumes.succeeded("a", None);
+    volumes.succeeded("a", None, false);
     assert!(volumes.let_sandbox() && volumes.all_mounted());
 }
 
@@ -463,7 +466,7 @@ fn failures_wait_longer_each_time_unless_a_source_changes() {
     volumes.desire(desired(&["a", "b"]));
     assert_eq!(volumes.due(at(0)), ["a", "b"]);
     volumes.began("a");
-    volumes.succeeded("a", None);
+    volumes.succeeded("a", None, false);
     let mut now = 0;
     for wait_ms in [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000] {
         assert_eq!(volumes.due(at(now)), ["b"]);
@@ -481,7 +484,7 @@ fn failures_wait_longer_each_time_unless_a_source_changes() {
     assert_eq!(volumes.due(at(now)), ["a", "b"]);
     for name in ["a", "b"] {
         volumes.began(name);
-        volumes.succeeded(name, None);
+        volumes.succeeded(name, None, false);
     }
     assert!(volumes.all_mounted() && volumes.deadline(at(now)).is_none());
 }
@@ -493,14 +496,14 @@ fn a_change_during_a_set_up_is_not_lost() {
     volumes.began("a");
     volumes.sources_changed();
     assert!(volumes.due(at(0)).is_empty());
-    volumes.succeeded("a", None);
+    volumes.succeeded("a", None, false);
     assert!(volumes.all_mounted());
     assert_eq!(volumes.due(at(0)), ["a"]);
     volumes.began("a");
     volumes.failed("a", at(1));
     assert!(volumes.all_mounted(), "containers keep what they have");
     volumes.began("a");
-    volumes.succeeded("a", Some(at(60_000)));
+    volumes.succeeded("a", Some(at(60_000)), false);
     assert_eq!(volumes.deadline(at(1)), Some(at(60_000)));
     assert!(volumes.due(at(59_999)).is_empty());
     assert_eq!(volumes.due(at(60_000)), ["a"]);
@@ -511,7 +514,7 @@ fn waiting_is_told_after_two_minutes() {
     let mut volumes = PodVolumes::default();
     volumes.desire(desired(&["a", "b", "c"]));
     volumes.began("a");
-    volumes.succeeded("a", None);
+    volumes.succeeded("a", None, false);
     assert_eq!(volumes.wait(at(0)), None);
     assert_eq!(volumes.wait(at(122_999)), None);
     let text = volumes.wait(at(123_000)).unwrap();

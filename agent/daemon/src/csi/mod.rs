@@ -23,8 +23,9 @@ use agent_core::api::ApiServer;
 use agent_core::csi::limits::Limits;
 use agent_core::csi::registrations::{Action, Registrations, SocketId};
 use agent_core::csi::{NodeInfo, check_plugin};
-use agent_linux::files;
+use agent_core::volume::selinux::PLUGINS_LABEL;
 use agent_linux::path_watch::PathWatch;
+use agent_linux::{files, selinux};
 use tokio::sync::mpsc;
 
 use crate::actor::Tasks;
@@ -125,6 +126,11 @@ pub async fn follow<A: ApiServer>(
         if let Err(error) = files::make_dir(directory, DIR_MODE) {
             tracing::error!(error = %chain(&error), "plugins cannot be registered");
             return;
+        }
+        if selinux::is_enabled()
+            && let Err(error) = selinux::set_label(directory, PLUGINS_LABEL)
+        {
+            tracing::info!(error = %chain(&error), "plugins in containers without privileges may not come here");
         }
     }
     let (to, mut answers) = mpsc::channel(ANSWERS_MAX);

@@ -10,18 +10,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use agent_core::csi::request::{Capabilities, Given};
-use agent_core::csi::staging::Attached;
+use agent_core::csi::staging::{Attached, Fits, Held};
 use agent_core::csi::volume::{CsiVolume, Persistent, SecretRef, Terms, VolumeData, no_secret, unregistered};
 use agent_core::drivers::{Class, ImageService, Runtime};
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_core::runtime::{PodKey, PodUid};
 use agent_core::time::Wall;
-use agent_core::volume::{self, ObjectRef, Objects, Resize, SetUp, look_up};
+use agent_core::volume::{self, ObjectRef, Objects, Resize, SetUp, look_up, selinux};
 use futures_util::future::join_all;
 
 use super::volumes::{RENEW_MIN, answer};
 use super::{Executor, csi_devices, error, gave_up};
 use crate::csi::volumes::Published;
+use crate::pod_dirs::chain;
 
 /// How often a driver that wants to be asked again is, and a claim is looked at (upstream: between 60 and 90 s).
 pub(super) const AGAIN: Duration = Duration::from_secs(75);
@@ -56,6 +57,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     }
     let object = executor.sources.csi_driver(csi.driver.clone()).await.map_err(refusal)?;
     let terms = csi.terms(object.as_ref()).map_err(refusal)?;
+    let csi = &csi.on(&terms);
     let job = Job { executor, key, set_up, csi, target, terms };
     match &csi.persistent {
         None => job.inline().await,
@@ -117,8 +119,19 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let publish_secrets = publish_secrets.map_err(refusal)?;
 
         let _alone = node.volumes.alone(&key).await;
-        if persistent.one_pod {
-            self.check_alone().await?;
+        if persistent.one_pod || self.terms.labels {
+            let held = self.held().await?;
+            if persistent.one_pod && held.pods.iter().any(|pod| *pod != self.key.uid) {
+                return Err(self.failed(volume::SET_UP, IN_USE));
+            }
+            match held.fits(&self.key.uid, self.csi.label()) {
+                Fits::No(there) if self.terms.labels => {
+                    let why = selinux::conflict(&self.csi.volume, &there, self.csi.label());
+                    return Ok(EffectOk::Unprocessed { why });
+                }
+                Fits::Anew if self.terms.labels => self.unstage(&endpoint).await.map_err(device)?,
+                _ => {}
+            }
         }
         if !driver.stages {
             let ready = Ready { attached, ..Ready::default() };
@@ -177,17 +190,24 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         full
     }
 
-    async fn check_alone(&self) -> Result<(), EffectError> {
+    /// What the disk holds of the volume.
+    async fn held(&self) -> Result<Held, EffectError> {
         let at = self.executor.dirs.clone();
         let Some(read) = self.executor.tasks.blocking(move || at.csi_on_disk()).await else {
             return Err(gave_up("the agent stops"));
         };
-        let disk = read.map_err(error)?;
-        let held = disk.get(&self.csi.key());
-        if held.is_some_and(|held| held.pods.iter().any(|pod| *pod != self.key.uid)) {
-            return Err(self.failed(volume::SET_UP, IN_USE));
-        }
-        Ok(())
+        Ok(read.map_err(error)?.remove(&self.csi.key()).unwrap_or_default())
+    }
+
+    /// Has the driver let go of what it staged for pods that are gone, with another label.
+    async fn unstage(&self, endpoint: &Path) -> Result<(), String> {
+        let (dirs, key) = (self.executor.dirs.clone(), self.csi.key());
+        // Also if it fails it may no longer be what it was.
+        self.executor.sources.csi().volumes.set_staged(&key, false);
+        let unstaged = agent_plugins::unstage(endpoint, &key.handle, &dirs.stage_of(&key)).await;
+        unstaged.map_err(|e| e.words())?;
+        let done = self.executor.tasks.blocking(move || dirs.unstaged(&key)).await;
+        done.ok_or("the agent stops")?.map_err(|e| chain(&e))
     }
 
     /// Where the volume is ready for pods. The error says also whether the driver has done with it.
@@ -348,7 +368,8 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         // Nobody tells of a claim that has grown.
         let again = (self.terms.again || self.may_grow(driver)).then_some(AGAIN);
         let renew_after = [renew, again].into_iter().flatten().min();
-        Ok(EffectOk::Volume { renew_after, warning: None, resize })
+        let labelled = !self.csi.label().is_empty();
+        Ok(EffectOk::Volume(Mounted { renew_after, warning: None, resize, labelled }))
     }
 
     /// A Secret of a PersistentVolume; `what` is the field that names it.

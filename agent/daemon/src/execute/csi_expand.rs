@@ -11,7 +11,7 @@ use agent_core::csi::expand;
 use agent_core::csi::request::Capabilities;
 use agent_core::csi::volume::Persistent;
 use agent_core::drivers::{ImageService, Runtime};
-use agent_core::runtime::effect::EffectOk;
+use agent_core::runtime::effect::{EffectOk, Mounted};
 use agent_core::volume::{ClaimId, Resize};
 
 use super::csi::{AGAIN, Job};
@@ -30,15 +30,14 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
     /// The volume is published: it is looked at whether it has grown, and nothing else.
     pub(super) async fn look_again(&self) -> EffectOk {
         let node = self.executor.sources.csi();
-        let later = |resize| EffectOk::Volume {
-            renew_after: self.csi.persistent.is_some().then_some(AGAIN),
-            warning: None,
-            resize,
+        let later = |resize| {
+            let renew_after = self.csi.persistent.is_some().then_some(AGAIN);
+            EffectOk::Volume(Mounted { renew_after, resize, ..Mounted::default() })
         };
         let Some(endpoint) = node.registered.endpoint(&self.csi.driver) else { return later(None) };
         let driver = match agent_plugins::capabilities(&endpoint).await {
             Ok(driver) if self.may_grow(driver) => driver,
-            Ok(_) => return EffectOk::Volume { renew_after: None, warning: None, resize: None },
+            Ok(_) => return EffectOk::Volume(Mounted::default()),
             Err(error) => {
                 tracing::debug!(driver = self.csi.driver, %error, "a driver does not say what it can do");
                 return later(None);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::PodKey;
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_core::volume::disk::{self, Next};
 use agent_core::volume::payload::Payload;
 use agent_core::volume::{Bind, SetUp, Work};
@@ -37,7 +37,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let done = executor.tasks.blocking(move || at.set_up_volume(&uid, &volume, &Payload::new(), now)).await;
     let warning = answer(done)?;
     executor.local_volumes.mounted(&key.uid, &name, path);
-    Ok(EffectOk::Volume { renew_after: None, warning, resize: None })
+    Ok(EffectOk::Volume(Mounted { warning, ..Mounted::default() }))
 }
 
 /// Brings a disk to where the node has it; false if it is none.

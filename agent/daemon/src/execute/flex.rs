@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use agent_core::csi::staging::Attached;
 use agent_core::drivers::{ImageService, Runtime};
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_core::runtime::{PodKey, PodUid};
-use agent_core::volume::SetUp;
 use agent_core::volume::claim;
 use agent_core::volume::flex::answer::{Capabilities, Refusal};
 use agent_core::volume::flex::call::Call;
 use agent_core::volume::flex::mounting::{Attachment, Here, Mounting, Step};
 use agent_core::volume::flex::{Flex, Record, Release, release};
+use agent_core::volume::{SetUp, SetUpError};
 use agent_linux::volumes::flex::{self as on_disk, Held, Seen};
 use futures_util::future::join_all;
 
@@ -40,8 +40,12 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     if node.flex.has_set_up(&volume.path) {
         return Ok(done());
     }
-    let found = node.flex.find(&flex.driver, &executor.tasks).await;
-    let capabilities = found.map_err(|why| refusal(claim::no_plugin(&flex.volume, &why).to_string()))?;
+    let capabilities = match node.flex.find(&flex.driver, &executor.tasks).await {
+        Ok(capabilities) => capabilities,
+        Err(why) => {
+            return Ok(EffectOk::Unprocessed { why: claim::no_plugin(&flex.volume, &why).to_string() });
+        }
+    };
     let of = flex.key();
     if capabilities.attach {
         node.volumes.want(&key.uid, &of, node.attaches);
@@ -58,7 +62,9 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
             true => Some(node.volumes.alone(&of).await),
             false => None,
         };
-        mount(executor, key, (volume, flex), capabilities).await?;
+        if let Err(why) = mount(executor, key, (volume, flex), capabilities).await? {
+            return Ok(EffectOk::Unprocessed { why });
+        }
     }
     node.flex.set_up(&volume.path);
     if capabilities.metrics {
@@ -68,7 +74,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
 }
 
 fn done() -> EffectOk {
-    EffectOk::Volume { renew_after: None, warning: None, resize: None }
+    EffectOk::Volume(Mounted::default())
 }
 
 async fn look<R: Runtime, I: ImageService>(
@@ -81,13 +87,13 @@ async fn look<R: Runtime, I: ImageService>(
     answer(executor.tasks.blocking(move || at.look_flex(&uid, &of, &what)).await)
 }
 
-/// Goes the way that [`Mounting`] says.
+/// Goes the way that [`Mounting`] says. It may turn out that nobody knows what the volume is, and why.
 async fn mount<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,
     (volume, flex): (&SetUp, &Flex),
     capabilities: Capabilities,
-) -> Result<(), EffectError> {
+) -> Result<Result<(), String>, EffectError> {
     let node = executor.sources.csi();
     let secret = secret(executor, flex).await?;
     let attachment = match capabilities.attach {
@@ -118,7 +124,10 @@ async fn mount<R: Runtime, I: ImageService>(
             Step::Failed(why) => {
                 let (at, uid, of, _) = on();
                 answer(executor.tasks.blocking(move || at.abandon_flex(&uid, &of)).await)?;
-                return Err(refusal(why));
+                return match why {
+                    SetUpError::Unprocessed(why) => Ok(Err(why)),
+                    SetUpError::Failed(why) => Err(refusal(why)),
+                };
             }
         }
     }
@@ -126,7 +135,7 @@ async fn mount<R: Runtime, I: ImageService>(
     let ((at, uid, of, what), group) = (on(), volume.fs_group.filter(|_| gives));
     answer(executor.tasks.blocking(move || at.finish_flex(&uid, &of, &what, group)).await)?;
     tracing::info!(driver = flex.driver.name(), volume = flex.volume, uid = %key.uid, "a driver's volume is here");
-    Ok(())
+    Ok(Ok(()))
 }
 
 /// What the driver is given of a Secret, which has to be meant for it.

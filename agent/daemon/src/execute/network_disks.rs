@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use agent_core::csi::staging::Attached;
 use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::PodKey;
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_core::volume::network_disk::iscsi::Chap;
 use agent_core::volume::network_disk::{NetworkDisk, Target};
 use agent_core::volume::payload::Payload;
-use agent_core::volume::{self, Bind, Device, SetUp, Work};
+use agent_core::volume::{self, Bind, Device, SetUp, Work, selinux};
 use agent_linux::volumes::network_disk as on_disk;
 
 use super::csi::refusal;
@@ -38,6 +38,15 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
             return Ok(EffectOk::Unattached { full: false });
         }
         let _alone = node.volumes.alone(&of).await;
+        if !disk.block {
+            let (root, record) = (executor.dirs.root().to_owned(), disk.record());
+            let (uid, label) = (key.uid.clone(), disk.label.clone());
+            let fits = move || Ok(on_disk::fit_label(&root, &record, &uid, label.as_deref())?);
+            if let Some(there) = answer(executor.tasks.blocking(fits).await)? {
+                let wanted = disk.label.as_deref().unwrap_or_default();
+                return Ok(EffectOk::Unprocessed { why: selinux::conflict(&disk.volume, &there, wanted) });
+            }
+        }
         volume.work = work(executor, &disk).await?;
         let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
         let set_up = volume.clone();
@@ -48,7 +57,14 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     if !disk.block {
         executor.local_volumes.mounted(&key.uid, &volume.name, PathBuf::from(&volume.path));
     }
-    Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None })
+    let labelled = match disk.label {
+        Some(_) => {
+            let label = executor.tasks.blocking(move || Ok(on_disk::label_of(&volume)?)).await;
+            answer(label)?.is_some()
+        }
+        None => false,
+    };
+    Ok(EffectOk::Volume(Mounted { labelled, ..Mounted::default() }))
 }
 
 /// Brings the disk here. The answer is how the pod has it.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::PodKey;
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_core::volume::SetUp;
 use agent_core::volume::nfs::{self, Nfs};
 
@@ -57,7 +57,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
 }
 
 fn done() -> EffectOk {
-    EffectOk::Volume { renew_after: None, warning: None, resize: None }
+    EffectOk::Volume(Mounted::default())
 }
 
 /// How it ended, and what it said.

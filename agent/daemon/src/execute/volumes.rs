@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use agent_core::container_spec::env_files::{EnvFile, EnvFiles};
 use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::PodKey;
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
+use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_core::time::Wall;
 use agent_core::volume::network_disk::NetworkDisk;
 use agent_core::volume::payload::{self, Known, Payload};
@@ -53,7 +53,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let warning = answer(done)?;
     let renew_after = renew.map(|at| at.since(now).max(RENEW_MIN));
     let renew_after = [renew_after, reread].into_iter().flatten().min();
-    Ok(EffectOk::Volume { renew_after, warning, resize: None })
+    Ok(EffectOk::Volume(Mounted { renew_after, warning, ..Mounted::default() }))
 }
 
 /// Reads files of volumes; which of them cannot be read is part of the answer.

@@ -147,6 +147,7 @@ impl PodDirs {
             let held = all.entry(data.key()).or_default();
             held.staged = true;
             held.attached |= data.is_attached();
+            data.label().clone_into(&mut held.stage_label);
         }
         let devices = csi_block::written(self.root())?;
         for (volume, data) in &devices {
@@ -168,7 +169,11 @@ impl PodDirs {
             let written = csi::written(&self.pods.join(&name))?;
             for (_, data) in written.into_iter().filter(|(_, data)| data.is_persistent()) {
                 let held = all.entry(data.key()).or_default();
-                held.pods.insert(PodUid::from(name.as_str()));
+                let uid = PodUid::from(name.as_str());
+                if !data.label().is_empty() {
+                    held.labels.insert(uid.clone(), data.label().to_owned());
+                }
+                held.pods.insert(uid);
                 held.attached |= data.is_attached();
             }
         }

@@ -139,6 +139,40 @@ fn is_mounted(record: &Record) -> Result<bool, FilesError> {
     Ok(mount_table::device_at(&mounts()?, &record.global).is_some())
 }
 
+/// The disk may be mounted with this SELinux label, or is. `None`: it may; else the label (empty: none) with which another
+/// pod has it mounted. What no pod has is unmounted if it has another label: a file system has one at a time.
+///
+/// # Errors
+/// What cannot be read, or the step that failed.
+pub fn fit_label(
+    root: &Path,
+    record: &Record,
+    uid: &PodUid,
+    label: Option<&str>,
+) -> Result<Option<String>, FilesError> {
+    let table = mounts()?;
+    if mount_table::device_at(&table, &record.global).is_none() {
+        return Ok(None);
+    }
+    let there = mount_table::label_at(&table, &record.global);
+    if there == label {
+        return Ok(None);
+    }
+    let all = on_disk(root)?;
+    if all.get(&record.key()).is_some_and(|held| held.pods.iter().any(|pod| pod != uid)) {
+        return Ok(Some(there.unwrap_or_default().to_owned()));
+    }
+    unmount(record).map(|()| None)
+}
+
+/// The label with which a pod has a volume mounted, if it has one.
+///
+/// # Errors
+/// The mount table cannot be read.
+pub fn label_of(volume: &SetUp) -> Result<Option<String>, FilesError> {
+    Ok(mount_table::label_at(&mounts()?, &volume.path).map(str::to_owned))
+}
+
 /// The pod has the volume: mounted, or linked and held.
 ///
 /// # Errors

@@ -185,6 +185,32 @@ fn a_persistent_volume_is_staged_and_published_as_it_says() {
 }
 
 #[test]
+fn a_volume_is_mounted_with_its_label_by_a_driver_that_can() {
+    let mut of = persistent(json!({}), json!({}));
+    of.persistent.as_mut().unwrap().label = Some("u:r:t:s0:c1,c2".to_owned());
+    let terms = |of: &CsiVolume, labels: Value| {
+        let spec = json!({"volumeLifecycleModes": ["Persistent"], "seLinuxMount": labels});
+        of.terms(Some(&driver(spec))).unwrap()
+    };
+    let none = BTreeMap::new;
+    for (labels, flags, label) in [
+        (json!(true), vec!["noatime", r#"context="u:r:t:s0:c1,c2""#], "u:r:t:s0:c1,c2"),
+        (json!(false), vec!["noatime"], ""),
+        (json!(null), vec!["noatime"], ""),
+    ] {
+        let terms = terms(&of, labels);
+        let agreed = of.on(&terms);
+        assert_eq!(agreed.stage("/g", (ALL, None), none(), none()).capability.flags, flags);
+        assert_eq!(agreed.publish("/t", &terms, &[], none(), (ALL, None)).capability.flags, flags);
+        let expanded = agreed.expand(("/t", None), 1, ALL, none());
+        assert_eq!(expanded.capability.flags, ["noatime"], "as upstream");
+        assert_eq!((agreed.data(&terms).label(), agreed.staged_data(&terms).label()), (label, label));
+    }
+    of.block = Some("/b".to_owned());
+    assert!(!terms(&of, json!(true)).labels, "a device has no files");
+}
+
+#[test]
 fn access_modes_as_the_driver_knows_them() {
     let modes = [
         (Some("ReadWriteOnce"), Access::SingleNodeWriter, Access::SingleNodeMultiWriter),

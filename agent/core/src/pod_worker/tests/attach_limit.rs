@@ -6,7 +6,7 @@ use super::world::{World, make_pod};
 use crate::csi::limits::ATTACH_LIMIT;
 use crate::machine::{EffectId, Machine};
 use crate::pod_worker::PodEvent;
-use crate::runtime::effect::{Effect, EffectOk};
+use crate::runtime::effect::{Effect, EffectOk, Mounted};
 use crate::volume::Work;
 
 /// The set-up under way, and whether it is to find out why the volume is not attached.
@@ -79,7 +79,7 @@ fn one_that_is_late_for_another_reason_goes_on_waiting() {
     // Asked once for each wait.
     let (id, quietly) = overdue(&mut w);
     assert!(quietly > 1 && w.told(ATTACH_LIMIT).is_empty());
-    w.answer(id, Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None }));
+    w.answer(id, Ok(EffectOk::Volume(Mounted::default())));
     w.settle();
     assert_eq!(w.phase(), "Running");
 }

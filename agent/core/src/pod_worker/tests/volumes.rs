@@ -8,10 +8,10 @@ use super::world::{SECOND, World, make_pod};
 use crate::drivers::Class;
 use crate::machine::{EffectId, Machine};
 use crate::pod_worker::{KillReason, PodEvent};
-use crate::runtime::effect::{Effect, EffectError, EffectOk};
+use crate::runtime::effect::{Effect, EffectError, EffectOk, Mounted};
 use crate::volume::account::ASK_AFTER;
 use crate::volume::claim::{Bound, Source};
-use crate::volume::{ClaimId, Resize};
+use crate::volume::{ClaimId, Resize, selinux};
 
 fn volumes(n: usize) -> Value {
     (0..n).map(|i| json!({"name": format!("v{i}"), "secret": {"secretName": "s"}})).collect()
@@ -38,7 +38,7 @@ fn settle_others(w: &mut World) {
 }
 
 fn done() -> crate::runtime::effect::EffectResult {
-    Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None })
+    Ok(EffectOk::Volume(Mounted::default()))
 }
 
 #[test]
@@ -233,6 +233,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
         one_pod: false,
         block: false,
         group: None,
+        labelled: false,
     };
     let answer = |w: &mut World, verb: &str, result| {
         let call = w.pending.iter().find(|(_, call)| call.effect.verb() == verb);
@@ -248,9 +249,17 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
     assert_eq!(told, "MountVolume.SetUp failed for volume \"pv\" : path \"/mnt/x\" does not exist");
     w.now = w.worker.deadline().unwrap();
     w.step(PodEvent::Tick);
+    answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound.clone())))));
+    let conflict = selinux::conflict("pv", "a", "b");
+    answer(&mut w, "set_up_volume", Ok(EffectOk::Unprocessed { why: conflict.clone() }));
+    let told = w.told("FailedMount").pop().unwrap();
+    assert!(told.ends_with(&format!("failed to process volumes=[data]: {conflict}")), "{told}");
+    w.now = w.worker.deadline().unwrap();
+    w.step(PodEvent::Tick);
     answer(&mut w, "resolve_claim", Ok(EffectOk::Claim(Ok(Box::new(bound)))));
     let warning = Some("shared".to_owned());
-    answer(&mut w, "set_up_volume", Ok(EffectOk::Volume { renew_after: None, warning, resize: None }));
+    let mounted = Mounted { warning, labelled: true, ..Mounted::default() };
+    answer(&mut w, "set_up_volume", Ok(EffectOk::Volume(mounted)));
     w.settle();
     assert_eq!(
         (w.phase(), w.told("AlreadyMountedVolume").as_slice()),
@@ -270,7 +279,7 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
         ),
     ] {
         w.step(PodEvent::SourcesChanged);
-        let volume = EffectOk::Volume { renew_after: None, warning: None, resize: Some(resize) };
+        let volume = EffectOk::Volume(Mounted { resize: Some(resize), ..Mounted::default() });
         answer(&mut w, "set_up_volume", Ok(volume));
         w.settle();
         assert_eq!((w.told(reason).as_slice(), w.phase()), ([words.to_owned()].as_slice(), "Running"));
@@ -293,6 +302,7 @@ fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait
         one_pod: false,
         block: false,
         group: None,
+        labelled: false,
     };
     let answer = |w: &mut World, verb: &str, result| {
         let call = w.pending.iter().find(|(_, call)| call.effect.verb() == verb);

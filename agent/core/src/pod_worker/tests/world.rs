@@ -27,7 +27,7 @@ use crate::restart;
 use crate::runtime::config::{
     ContainerConfig, ContainerSecurity, IdMapping, LinuxResources, SandboxConfig, SandboxSecurity,
 };
-use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
+use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo, Mounted};
 use crate::runtime::observed::{
     ContainerObserved, ContainerState, PodSnapshot, SandboxObserved, SandboxState,
 };
@@ -142,7 +142,12 @@ impl PodSpecs for TinySpecs {
         }
     }
 
-    fn volume(&self, p: &Pod, name: &str, claims: &volume::claim::Claims) -> Result<volume::SetUp, String> {
+    fn volume(
+        &self,
+        p: &Pod,
+        name: &str,
+        claims: &volume::claim::Claims,
+    ) -> Result<volume::SetUp, volume::SetUpError> {
         volume::plan::set_up(p, name, claims, &NodeContext::new("n"))
     }
 
@@ -262,9 +267,7 @@ impl Runtime {
                 Ok(EffectOk::Users(IdMapping { host_id: 131_072, container_id: 0, length: 65_536 }))
             }
             Effect::ReadEnvFiles { .. } => Ok(EffectOk::EnvFiles(Default::default())),
-            Effect::SetUpVolume { .. } => {
-                Ok(EffectOk::Volume { renew_after: None, warning: None, resize: None })
-            }
+            Effect::SetUpVolume { .. } => Ok(EffectOk::Volume(Mounted::default())),
             Effect::ResolveClaim { claim } => Ok(EffectOk::Claim(Err(claim.unprocessed("PVC is not bound")))),
             Effect::TearDownVolumes
             | Effect::EnsureCgroup { .. }

@@ -109,6 +109,7 @@ fn a_volume_is_its_claims_and_of_a_kind_that_can_be_mounted() {
         one_pod: true,
         block: false,
         group: None,
+        labelled: false,
     };
     assert_eq!((local.plugin(), local), (Plugin::Local, expected));
     for (text, group) in [("4321", Some(4321)), ("a group", None)] {

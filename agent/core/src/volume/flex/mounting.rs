@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use super::Flex;
 use super::answer::{Answer, Capabilities, Refusal};
 use super::call::Call;
-use crate::volume::{MOUNT_DEVICE, SET_UP, WAIT_FOR_ATTACH, claim, step_failed};
+use crate::volume::{MOUNT_DEVICE, SET_UP, SetUpError, WAIT_FOR_ATTACH, claim, step_failed};
 
 /// The step that attaches a volume to the node.
 const ATTACH: &str = "AttachVolume.Attach";
@@ -52,7 +52,7 @@ pub enum Step {
     /// The pod has it.
     Done,
     /// The pod cannot have it now, and why.
-    Failed(String),
+    Failed(SetUpError),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct Mounting<'f> {
     mount: Call,
     at: At,
     device: String,
-    failure: Option<String>,
+    failure: Option<SetUpError>,
 }
 
 impl<'f> Mounting<'f> {
@@ -131,9 +131,9 @@ impl<'f> Mounting<'f> {
 
     fn fail(&mut self, why: &str) {
         let volume = &self.flex.volume;
-        let failed = |step: &str| step_failed(step, volume, why);
+        let failed = |step: &str| SetUpError::Failed(step_failed(step, volume, why));
         self.failure = Some(match self.at {
-            At::Name => claim::no_name(volume, self.flex.driver.name(), why),
+            At::Name => SetUpError::Unprocessed(claim::no_name(volume, self.flex.driver.name(), why)),
             At::IsAttached | At::Attach | At::Written => failed(ATTACH),
             At::Wait => failed(WAIT_FOR_ATTACH),
             At::Device | At::OwnDevice => failed(MOUNT_DEVICE),

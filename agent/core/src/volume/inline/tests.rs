@@ -83,7 +83,7 @@ fn nothing_is_fetched_from_a_repository() {
     let told = |of: Value| {
         let p = pod(json!({ "gitRepo": of }), true);
         assert_eq!(plan::plugin_of(only(&p)), Some(Plugin::GitRepo));
-        plan::set_up(&p, "v", &Claims::new(), &NodeContext::new("n")).unwrap_err()
+        plan::set_up(&p, "v", &Claims::new(), &NodeContext::new("n")).unwrap_err().to_string()
     };
     assert_eq!(told(json!({"repository": "r", "revision": "", "directory": "d"})), NO_GIT);
     for (of, word, name) in [

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::device::DEVICES;
 use super::disk::Disk;
-use super::{Bind, Plugin};
+use super::{Bind, Plugin, selinux};
 use crate::csi::staging::VolumeKey;
 use crate::csi::volume::SecretRef;
 use crate::types::pod;
@@ -137,6 +137,9 @@ pub struct NetworkDisk {
     pub block: bool,
     /// Where the node has it for its pods.
     pub global: String,
+    /// The SELinux label that its files are to have by its mount ([`selinux`]).
+    #[serde(default)]
+    pub label: Option<String>,
 }
 
 impl NetworkDisk {
@@ -170,6 +173,7 @@ impl NetworkDisk {
             by_root: policy == Some("OnRootMismatch"),
             block,
             global: global(root, volume, &source.target, block)?,
+            label: None,
         })
     }
 
@@ -193,6 +197,7 @@ impl NetworkDisk {
         if self.read_only && !options.iter().any(|o| o.split(',').any(|o| o == "ro")) {
             options.push("ro".to_owned());
         }
+        options.extend(self.label.as_deref().map(selinux::option));
         Bind {
             source: device.to_owned(),
             read_only: self.read_only,

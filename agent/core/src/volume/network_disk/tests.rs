@@ -97,6 +97,7 @@ fn disk(more: Value, volume: &str) -> NetworkDisk {
         one_pod: false,
         by_root: false,
         block: false,
+        label: None,
     }
 }
 
@@ -119,6 +120,8 @@ fn a_record_is_enough_to_let_go_and_holds_no_secret() {
         (bind.source.as_str(), bind.options.as_slice()),
         ("/dev/sdb", &["noatime".to_owned(), "ro".to_owned()][..])
     );
+    let labelled = NetworkDisk { label: Some("u:r:t:s0:c1,c2".to_owned()), read_only: false, ..of };
+    assert_eq!(labelled.bind("/dev/sdb").options, ["noatime", r#"context="u:r:t:s0:c1,c2""#]);
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn disk(root: &Path, target: Target, block: bool) -> NetworkDisk {
         one_pod: false,
         by_root: false,
         block,
+        label: None,
     }
 }
 

@@ -48,6 +48,10 @@ pub enum Defect {
     TearsDownEarly,
     /// Mounts once more what was torn down (LEAK).
     LeavesMounts,
+    /// Has a driver let go of volumes that pods have (VOL-HELD).
+    UnstagesUnderPods,
+    /// Never has a driver let go of anything (LEAK).
+    KeepsStages,
     /// Makes a volume from another namespace's secret (SECRET-SCOPE).
     MountsForeign,
     /// Tells workers what their pods were given before it is on disk (ALLOC-DURABLE).

@@ -14,6 +14,7 @@ mod calls;
 mod cgroups;
 pub mod checks;
 pub mod cluster;
+mod csi;
 pub mod defects;
 pub mod driver;
 pub mod fake_api;

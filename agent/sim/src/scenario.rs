@@ -439,6 +439,7 @@ fn leaks(world: &mut World) -> Result<(), Violation> {
         ("containers", world.runtime.containers.len()),
         ("pod directories", world.disk.dirs.len()),
         ("mounts of pods", world.disk.mounts.len()),
+        ("volumes of drivers", world.volumes.as_ref().map_or(0, |v| v.drivers.left())),
         ("cgroups of pods", world.disk.cgroups.len()),
         ("terminating records", world.disk.records.len()),
         ("pods of the API", world.left_in_api()),

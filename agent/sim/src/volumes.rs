@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agent_core::checkers::TraceEvent;
-use agent_core::csi::volume::unregistered;
+use agent_core::csi::volume::{CsiSource, unregistered};
 use agent_core::drivers::Class;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_core::runtime::{PodKey, PodUid};
@@ -19,19 +19,25 @@ use agent_core::volume::{Fetched, FileSource, ObjectData, ObjectKind, ObjectRef,
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
+use crate::csi::Drivers;
 use crate::node::NodeEvent;
 use crate::rng::Rng;
 use crate::world::World;
 
 /// Names of objects; few, so that pods share them.
 const NAMES: u64 = 4;
+/// The claim whose volume is a block device, and the one beside it with a file system, of a CSI driver; others are directories.
+const DEVICE: &str = "o3";
+const DISK: &str = "o2";
 /// How long a token is good, in this world.
 const TOKEN_LIFE: Duration = Duration::from_secs(300);
 
 /// Objects and who may ask for them.
 #[derive(Debug)]
 pub(crate) struct Volumes {
-    rng: Rng,
+    pub(crate) rng: Rng,
+    /// Volumes of a CSI driver.
+    pub(crate) drivers: Drivers,
     /// Objects that are not there.
     missing: BTreeSet<ObjectRef>,
     /// The objects that each volume may be made from; names of volumes are used once.
@@ -44,7 +50,7 @@ pub(crate) struct Volumes {
     environments: BTreeMap<String, BTreeSet<ObjectRef>>,
     /// The same by pod, once it has a UID.
     of_pods: BTreeMap<PodUid, BTreeSet<ObjectRef>>,
-    calm: bool,
+    pub(crate) calm: bool,
 }
 
 fn object(kind: ObjectKind, number: u64) -> ObjectRef {
@@ -83,6 +89,18 @@ impl Volumes {
             volume["name"] = json!(name);
             volumes.push(volume);
             self.planned.insert(name, objects.into_iter().collect());
+        }
+        for volume in &volumes {
+            let claim = volume["persistentVolumeClaim"]["claimName"].as_str();
+            let (name, container) = (&volume["name"], &mut pod["spec"]["containers"][0]);
+            if claim == Some(DEVICE) {
+                let path = format!("/dev/{}", name.as_str().unwrap_or_default());
+                let device = json!({ "name": name, "devicePath": path });
+                match container["volumeDevices"].as_array_mut() {
+                    Some(all) => all.push(device),
+                    None => container["volumeDevices"] = json!([device]),
+                }
+            }
         }
         pod["spec"]["volumes"] = json!(volumes);
         if self.rng.chance(400) {
@@ -133,6 +151,7 @@ impl World {
             loose: BTreeSet::new(),
             environments: BTreeMap::new(),
             of_pods: BTreeMap::new(),
+            drivers: Drivers::default(),
             calm: false,
         }));
     }
@@ -231,6 +250,12 @@ impl World {
             let message = unregistered("mounter.SetUpAt", &inline.driver);
             return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
         }
+        if let Work::Csi(csi) = &volume.work
+            && csi.persistent.is_some()
+            && let Some(answer) = self.set_up_drivers(&key.uid, &csi.key())?
+        {
+            return Ok(answer);
+        }
         let now = self.queue.now();
         for event in asked {
             self.checks.note(now, &event);
@@ -256,13 +281,21 @@ impl World {
         if loose {
             return Ok(EffectOk::Claim(Err(claim.unprocessed("PVC is not bound"))));
         }
+        let source = match claim.name.as_str() {
+            DEVICE | DISK => Source::Csi(Box::new(CsiSource {
+                driver: "disks".to_owned(),
+                handle: claim.name.clone(),
+                ..CsiSource::default()
+            })),
+            _ => Source::Local { path: "/mnt/disk".to_owned(), fs_type: String::new() },
+        };
         let bound = Bound {
             volume: format!("pv-{}", claim.name),
-            source: Source::Local { path: "/mnt/disk".to_owned(), fs_type: String::new() },
+            source,
             read_only: claim.read_only,
             options: Vec::new(),
             one_pod: false,
-            block: false,
+            block: claim.name == DEVICE,
             group: None,
             labelled: false,
         };
@@ -281,6 +314,11 @@ impl World {
     }
 
     pub(crate) fn tear_down_volumes(&mut self, uid: &PodUid) {
+        self.unmount(uid);
+        self.release_drivers(uid);
+    }
+
+    fn unmount(&mut self, uid: &PodUid) {
         if self.disk.mounts.remove(uid).is_some() {
             self.look();
             self.checks.note(self.queue.now(), &TraceEvent::VolumesGone { pod: uid.clone() });
@@ -291,7 +329,10 @@ impl World {
     pub(crate) fn forget_mounts(&mut self) {
         let pods: Vec<PodUid> = self.disk.mounts.keys().cloned().collect();
         for pod in pods {
-            self.tear_down_volumes(&pod);
+            self.unmount(&pod);
+        }
+        if let Some(volumes) = &mut self.volumes {
+            volumes.drivers.power_lost();
         }
     }
 }

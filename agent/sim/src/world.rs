@@ -27,6 +27,7 @@ use crate::api_side::{ApiSide, WATCHES};
 use crate::calls::{Answer, Ask, Call, refused};
 use crate::checks::{Checks, Violation};
 use crate::cluster::Cluster;
+use crate::csi::Unstage;
 use crate::defects::Defect;
 use crate::fake_runtime::{FakeRuntime, now_at};
 use crate::faults::Faults;
@@ -65,6 +66,8 @@ pub(crate) enum Event {
     Api(ApiEvent),
     /// Between agent, logind and disk.
     Logind(LogindEvent),
+    /// A CSI driver is asked to let go of a volume.
+    Unstage(Unstage),
     Second,
 }
 
@@ -214,6 +217,7 @@ impl World {
             }
             Event::Api(event) => self.api_event(event),
             Event::Logind(event) => self.logind(event),
+            Event::Unstage(asked) => self.unstage(&asked),
             Event::Second => self.second(),
             Event::AgentStart { .. } | Event::Tick { .. } | Event::ToPleg { .. } => {}
         }
@@ -376,6 +380,9 @@ impl World {
     pub fn crash(&mut self) {
         (self.node, self.armed) = (None, None);
         self.incarnation += 1;
+        if let Some(volumes) = &mut self.volumes {
+            volumes.drivers.forget();
+        }
         if let Some(api) = &mut self.api {
             for which in WATCHES {
                 api.watches.close(which);
@@ -479,6 +486,7 @@ impl World {
         self.queue.after(Duration::from_secs(1), Event::Second);
         self.api_second();
         self.objects_change();
+        self.drivers_second();
         self.sweep_cgroups();
         if self.rng.chance(self.faults.container_killed) {
             let running: Vec<ContainerId> = self.ids_in(ContainerState::Running);

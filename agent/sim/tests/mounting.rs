@@ -25,6 +25,16 @@ fn leaks_of_mounts_are_found() {
 }
 
 #[test]
+fn vol_held_of_a_drivers_volumes_can_fail() {
+    caught(Defect::UnstagesUnderPods, "VOL-HELD");
+}
+
+#[test]
+fn leaks_of_a_drivers_volumes_are_found() {
+    caught(Defect::KeepsStages, "LEAK");
+}
+
+#[test]
 fn secret_scope_of_volumes_can_fail() {
     caught(Defect::MountsForeign, "SECRET-SCOPE");
 }

@@ -17,6 +17,7 @@ use crate::time::{Mono, Now};
 use crate::types::pod;
 use crate::volume::account::{self, ASK_AFTER};
 use crate::volume::claim::{self, ClaimError};
+use crate::volume::references::parts_of_pod;
 use crate::volume::{self, Desired, Resize, SetUpError, inline};
 
 /// Set-ups of one pod in flight at once.
@@ -29,13 +30,13 @@ pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod, now: Now) {
     let volumes = volumes.filter(|v| !inline::is_idle(p, v));
     b.volumes.desire(volumes.map(|v| Desired {
         name: &v.name,
-        claimed: inline::is_inline(v) || claim::of_volume(p, v).is_some(),
+        claimed: inline::is_inline(v) || claim::has_one(v),
         account: account::is_account(v),
-        not_before: if account::asks(p, v) { now.mono.after(ASK_AFTER) } else { Mono(0) },
+        not_before: if account::asks(v) { now.mono.after(ASK_AFTER) } else { Mono(0) },
     }));
     let shown = |p: &Pod| (p.metadata.labels.clone(), p.metadata.annotations.clone());
     // A claim may have grown: as upstream, a pod that changes is a reason to look.
-    let has_claims = pod::spec(p).volumes.iter().flatten().any(|v| claim::of_volume(p, v).is_some());
+    let has_claims = pod::spec(p).volumes.iter().flatten().any(claim::has_one);
     if (reads_itself(p) || has_claims) && before.is_some_and(|old| shown(old) != shown(p)) {
         b.volumes.sources_changed();
     }
@@ -43,10 +44,8 @@ pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Pod, now: Now) {
 
 /// A volume shows the pod's own labels or annotations.
 fn reads_itself(p: &Pod) -> bool {
-    pod::spec(p).volumes.iter().flatten().any(|v| {
-        let parts = || v.projected.iter().flat_map(|p| p.sources.iter().flatten());
-        v.downward_api.is_some() || parts().any(|part| part.downward_api.is_some())
-    })
+    let whole = pod::spec(p).volumes.iter().flatten().any(|volume| volume.downward_api.is_some());
+    whole || parts_of_pod(p).any(|part| part.downward_api.is_some())
 }
 
 /// Sets up what is due.

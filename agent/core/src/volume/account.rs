@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, Volume, VolumeProjection};
+use k8s_openapi::api::core::v1::{Volume, VolumeProjection};
 
 use super::claim;
+use super::references::parts;
 
 /// How long after a pod was heard of the API server is not asked for what belongs to it.
 pub const ASK_AFTER: Duration = Duration::from_millis(50);
@@ -18,11 +19,11 @@ const ROOT_CERTIFICATES: &str = "kube-root-ca.crt";
 
 /// Setting it up asks the API server for something that is the pod's.
 #[must_use]
-pub fn asks(p: &Pod, volume: &Volume) -> bool {
+pub fn asks(volume: &Volume) -> bool {
     let own =
         |part: &VolumeProjection| part.service_account_token.is_some() || part.pod_certificate.is_some();
     // A CSI driver may want tokens.
-    volume.csi.is_some() || claim::of_volume(p, volume).is_some() || parts(volume).any(own)
+    volume.csi.is_some() || claim::has_one(volume) || parts(volume).any(own)
 }
 
 /// It has what the API server's admission gives nearly every pod, and nothing else: a token, the root certificates, the name
@@ -35,10 +36,6 @@ pub fn is_account(volume: &Volume) -> bool {
         part.service_account_token.is_some() || part.downward_api.is_some() || certificates
     };
     parts(volume).any(|part| part.service_account_token.is_some()) && parts(volume).all(given)
-}
-
-fn parts(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
-    volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten())
 }
 
 #[cfg(test)]
@@ -77,11 +74,7 @@ mod tests {
             (json!({"emptyDir": {}}), false, false),
         ] {
             let volume = volume(source);
-            assert_eq!(
-                (asks(&Pod::default(), &volume), is_account(&volume)),
-                (asks_it, account),
-                "{volume:?}"
-            );
+            assert_eq!((asks(&volume), is_account(&volume)), (asks_it, account), "{volume:?}");
         }
     }
 }

@@ -144,6 +144,12 @@ pub enum ClaimError {
     },
 }
 
+/// The volume is a claim's.
+#[must_use]
+pub fn has_one(volume: &Volume) -> bool {
+    volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+}
+
 /// The claim of a pod's volume, if it has one.
 #[must_use]
 pub fn of_volume(p: &Pod, volume: &Volume) -> Option<ClaimRef> {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+use k8s_openapi::api::core::v1::{Container, Pod, Volume, VolumeProjection};
 
 use super::{ObjectKind, ObjectRef};
 use crate::types::{ContainerRef, pod};
@@ -35,10 +35,20 @@ pub fn of_pod(p: &Pod) -> BTreeSet<ObjectRef> {
     found
 }
 
+/// What a projected volume is made from; nothing, if it is none.
+pub fn parts(volume: &Volume) -> impl Iterator<Item = &VolumeProjection> {
+    volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten())
+}
+
+/// What all projected volumes of a pod are made from.
+pub fn parts_of_pod(p: &Pod) -> impl Iterator<Item = &VolumeProjection> {
+    pod::spec(p).volumes.iter().flatten().flat_map(parts)
+}
+
 fn of_volume(volume: &Volume) -> Vec<Named<'_>> {
     let config_map = volume.config_map.iter().map(|s| (ObjectKind::ConfigMap, s.name.as_str()));
     let secret = volume.secret.iter().map(|s| (ObjectKind::Secret, s.secret_name.as_deref().unwrap_or("")));
-    let projected = volume.projected.iter().flat_map(|p| p.sources.iter().flatten()).flat_map(|part| {
+    let projected = parts(volume).flat_map(|part| {
         let config_map = part.config_map.iter().map(|s| (ObjectKind::ConfigMap, s.name.as_str()));
         config_map.chain(part.secret.iter().map(|s| (ObjectKind::Secret, s.name.as_str())))
     });
@@ -70,9 +80,7 @@ pub fn runtime_class(p: &Pod) -> Option<ObjectRef> {
 /// All ClusterTrustBundles, if a volume of the pod has any.
 #[must_use]
 pub fn trust_bundles(p: &Pod) -> Option<ObjectRef> {
-    let projected = pod::spec(p).volumes.iter().flatten().filter_map(|v| v.projected.as_ref());
-    let mut parts = projected.flat_map(|p| p.sources.iter().flatten());
-    parts.any(|part| part.cluster_trust_bundle.is_some()).then(ObjectRef::trust_bundles)
+    parts_of_pod(p).any(|part| part.cluster_trust_bundle.is_some()).then(ObjectRef::trust_bundles)
 }
 
 /// The Secrets for pulling the pod's images.

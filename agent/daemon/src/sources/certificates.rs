@@ -16,10 +16,11 @@ use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_worker::{ContainerList, EventFact, EventKind};
 use agent_core::runtime::PodUid;
 use agent_core::time::{Now, Wall};
-use agent_core::types::{pod, time};
+use agent_core::types::time;
 use agent_core::volume::pod_certificate::{
     Asker, CertificateAction, CertificateEvent, Certified, Place, PodCertificates, Wanted,
 };
+use agent_core::volume::references::parts_of_pod;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -103,8 +104,7 @@ impl<A: ApiServer> CertificateStore<A> {
 }
 
 fn asks(p: &Pod) -> bool {
-    let projected = pod::spec(p).volumes.iter().flatten().filter_map(|v| v.projected.as_ref());
-    projected.flat_map(|p| p.sources.iter().flatten()).any(|part| part.pod_certificate.is_some())
+    parts_of_pod(p).any(|part| part.pod_certificate.is_some())
 }
 
 /// Makes keys and their requests.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::Place;
 use crate::time::Wall;
 use crate::types::{pem, pod, time};
+use crate::volume::references::parts;
 
 /// What a source asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,8 +47,7 @@ pub(super) fn of_pod(p: &Pod) -> Vec<(Place, Wanted)> {
     let account = pod::spec(p).service_account_name.clone().unwrap_or_default();
     let mut found = Vec::new();
     for volume in pod::spec(p).volumes.iter().flatten() {
-        let parts = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
-        for (index, part) in parts.enumerate() {
+        for (index, part) in parts(volume).enumerate() {
             let Some(source) = &part.pod_certificate else { continue };
             let wanted = Wanted {
                 signer: source.signer_name.clone(),

@@ -105,12 +105,20 @@ async fn a_driver_mounts_and_unmounts_once_whoever_the_agent_is() {
     assert!(scripts.log().is_empty());
 }
 
+/// Why nobody knows what the volume is.
+fn unprocessed(told: EffectResult) -> String {
+    match told {
+        Ok(EffectOk::Unprocessed { why }) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn what_fails_is_told_in_upstreams_words_and_leaves_nothing() {
     let mut rig = rig_in(tempfile::tempdir().unwrap(), 1);
     let scripts = Scripts::new(rig.dir.path());
     let set_up = plain(&rig, "u");
-    let told = rig.is_set_up("u", &set_up).await.unwrap_err().message;
+    let told = unprocessed(rig.is_set_up("u", &set_up).await);
     assert_eq!(told, "failed to get Plugin from volumeSpec for volume \"v\" err=no volume plugin matched");
     scripts.put(
         "init) ok ', \"capabilities\": {\"attach\": false}';;\n\
@@ -173,7 +181,7 @@ async fn a_driver_that_hangs_is_killed() {
     let set_up = plain(&rig, "u");
     let effect = Effect::SetUpVolume { volume: Box::new(set_up) };
     rig.start_of(&key("u"), (1, effect), Some(1000));
-    let told = rig.answer().await.1.unwrap_err().message;
+    let told = unprocessed(rig.answer().await.1);
     assert!(told.ends_with("Error: init command failed, killed after 120 s)"), "{told}");
 }
 

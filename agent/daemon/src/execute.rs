@@ -10,6 +10,7 @@ mod csi_devices;
 mod csi_expand;
 mod disks;
 mod flex;
+mod growth;
 mod network_disks;
 mod nfs;
 pub(crate) mod programs;

@@ -22,6 +22,11 @@ impl LocalVolumes {
         self.lock().insert((pod.clone(), name.to_owned()), path);
     }
 
+    /// It is mounted, as far as this agent knows.
+    pub(crate) fn has(&self, pod: &PodUid, name: &str) -> bool {
+        self.lock().contains_key(&(pod.clone(), name.to_owned()))
+    }
+
     /// The pod's volumes were taken away.
     pub(crate) fn forget(&self, pod: &PodUid) {
         self.lock().retain(|(of, _), _| of != pod);

@@ -7,13 +7,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::PersistentVolume;
+use nix::sys::statvfs::statvfs;
 use serde_json::{Value, json};
 
 use super::join_claims::{DISKS, await_told, create, local, pod, put_claim, put_volume, remove, words_of};
-use super::join_csi_claims::{delete_pod, restart};
+use super::join_csi_claims::{await_grown, delete_pod, is_to_grow, restart, touch};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_block::Devices;
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, await_event, await_pod_gone, await_pod_ready};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
@@ -21,12 +22,13 @@ const HERE: Place = Place { level: Level::L4n, group: GROUP };
 pub const CASES: &[Case] = &[HERE.case(
     "volumes/disks",
     30,
-    "a blank disk is formatted once and mounted for all its pods, over kills of the agent, and let go after the last; one that holds something else is left as it is",
+    "a blank disk is formatted once and mounted for all its pods, over kills of the agent, grows under them, and is let go after the last; one that holds something else is left as it is",
     disks,
 )];
 
 const MOUNTS: &str = "/var/lib/kubelet/plugins/kubernetes.io/local-volume/mounts";
 const DISK_BYTES: u64 = 16 << 20;
+const LARGER_BYTES: u64 = 32 << 20;
 /// The group that the volume names.
 const OWNER: u32 = 4321;
 
@@ -83,6 +85,8 @@ fn disks(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(mounted(joined, "blank")? == 1, "mounted {} times", mounted(joined, "blank")?);
     ensure_measured(joined)?;
 
+    grows(joined, &devices)?;
+
     // The next agent finds it, and a second pod shares it.
     joined.nodes[0].kill_agent()?;
     create(&joined.cluster, reads("disk-reads", "blank"))?;
@@ -129,6 +133,20 @@ fn ensure_measured(joined: &Joined) -> Result<()> {
     ensure!(size > disk / 2.0 && size <= disk, "a disk of {disk} bytes has {size}");
     ensure!(free + used <= size && used > 0.0 && free > size / 2.0, "{used} used, {free} free of {size}");
     ensure!(inodes? > 0.0, "no inodes");
+    Ok(())
+}
+
+/// The disk is larger, and the cluster says so: what is on it grows under the pod, and the claim tells its new size.
+fn grows(joined: &Joined, devices: &Devices) -> Result<()> {
+    devices.grow("blank", LARGER_BYTES)?;
+    is_to_grow(&joined.cluster, "blank", "32Mi")?;
+    touch(&joined.cluster, "disk-writes", "1")?;
+    await_grown(&joined.cluster, "blank", "32Mi", 60)?;
+    await_event(&joined.cluster, "FileSystemResizeSuccessful", "disk-writes", 30)?;
+    let at = joined.nodes[0].inside(&format!("{MOUNTS}/pv-blank"));
+    let found = statvfs(&at).with_context(|| format!("statvfs {}", at.display()))?;
+    let size = found.blocks() * found.fragment_size();
+    ensure!(size > LARGER_BYTES / 4 * 3, "a disk of {LARGER_BYTES} bytes has {size}");
     Ok(())
 }
 

@@ -6,10 +6,11 @@ use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
+use nix::sys::statvfs::statvfs;
 use serde_json::{Value, json};
 
 use super::join_claims::{await_told, create, pod, put_claim, put_volume, words_of};
-use super::join_csi_claims::{await_in_use, delete_pod, restart};
+use super::join_csi_claims::{await_grown, await_in_use, delete_pod, is_to_grow, restart, touch};
 use super::join_network_disks::{ensure_mounted, files, forget, gone, reads, writes};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_block::Devices;
@@ -28,6 +29,7 @@ pub const CASES: &[Case] = &[HERE.case(
 
 const PLUGIN: &str = "/var/lib/kubelet/plugins/kubernetes.io/flexvolume";
 const DISK_BYTES: u64 = 16 << 20;
+const LARGER_BYTES: u64 = 32 << 20;
 
 /// A pod with this volume at `/d`.
 fn with(name: &str, script: &str, volume: &str, source: Value) -> Value {
@@ -192,6 +194,17 @@ fn attached(joined: &mut Joined, drivers: &Drivers) -> Result<()> {
     let told = drivers.told("attaching")?;
     let waited = format!("waitforattach {} ", device.display());
     ensure!(told.iter().any(|line| line.starts_with(&waited)), "it was told {told:?}");
+
+    // It grows: the driver is asked, and leaves that to the node, too.
+    devices.grow("flex", LARGER_BYTES)?;
+    is_to_grow(&joined.cluster, "flex-disk", "32Mi")?;
+    touch(&joined.cluster, "flex-one", "1")?;
+    await_grown(&joined.cluster, "flex-disk", "32Mi", 60)?;
+    let asked = |line: &String| line.starts_with("expandfs {") && line.ends_with(" 33554432 1048576");
+    ensure!(drivers.told("attaching")?.iter().any(asked), "it was not asked to make anything larger");
+    let size = statvfs(&joined.nodes[0].inside(&global)).context("statvfs")?;
+    let size = size.blocks() * size.fragment_size();
+    ensure!(size > LARGER_BYTES / 4 * 3, "a disk of {LARGER_BYTES} bytes has {size}");
 
     // The next agent finds it, and another pod shares it; the first goes while nobody looks.
     joined.nodes[0].kill_agent()?;

@@ -57,10 +57,11 @@ fn mounted(cluster: &Cluster, vm: &mut VmNode, name: &str, claim: &str) -> Resul
     let client = cluster.client();
     let pod = client.get::<Pod>(&client.of("default"), name)?.context("no pod")?;
     let uid = pod.metadata.uid.context("no UID")?;
-    let target = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pv-{claim}/mount");
+    let own = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pv-{claim}");
+    let target = format!("{own}/mount");
     let shell = vm.vm()?.shell()?;
     let table = shell.must("cat /proc/self/mountinfo")?;
-    let beside = shell.must(&format!("cat $(dirname {target})/vol_data.json"))?;
+    let beside = shell.must(&format!("cat {own}/vol_data.json"))?;
     let data: Value = serde_json::from_str(beside.trim()).context("read vol_data.json")?;
     let of = |line: &str| match line.split_once("context=\"") {
         Some((_, rest)) => rest.split('"').next().unwrap_or_default().to_owned(),

@@ -46,7 +46,7 @@ pub fn load(shell: &mut Shell) -> Result<()> {
     for command in [
         "mountpoint -q /sys/fs/selinux || mount -t selinuxfs selinuxfs /sys/fs/selinux".to_owned(),
         format!("cat {POLICY} > /sys/fs/selinux/load"),
-        format!("mkdir -p $(dirname {contexts}) /run/selinux-work"),
+        "mkdir -p /run/selinux-share/containers/selinux /run/selinux-work".to_owned(),
         format!("echo 'process = \"system_u:system_r:container_t:s0\"' > {contexts}"),
         format!("echo 'file = \"{FILES}:s0\"' >> {contexts}"),
         "mount -t overlay -o lowerdir=/usr/share,upperdir=/run/selinux-share,workdir=/run/selinux-work overlay \

@@ -37,6 +37,8 @@ pub struct Growth {
     pub size: String,
     /// The same, bytes.
     pub bytes: i64,
+    /// How large the claim says that it is, bytes.
+    pub had: i64,
     /// It is to be said that the node is at it.
     pub announced: bool,
     /// The controller keeps books about it: a failure is told there.
@@ -62,7 +64,9 @@ pub fn needed(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Optio
         let wanted = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get(STORAGE));
         let other = wanted.and_then(|q| size(&q.0)).is_some_and(|wanted| wanted != bytes);
         let unwanted = other && status.conditions.iter().flatten().any(|c| c.type_ == FAILED);
-        Some(Growth { size: text.to_owned(), bytes: bytes.value(), announced, recorded, unwanted })
+        let had = of_claim.map(Quantity::value).unwrap_or_default();
+        let bytes = bytes.value();
+        Some(Growth { size: text.to_owned(), bytes, had, announced, recorded, unwanted })
     };
     match (stands, &status.allocated_resources) {
         (None, None) => growth(&capacity.0, false, false),
@@ -146,7 +150,7 @@ mod tests {
         };
         let growth = |size: &str, announced, recorded| {
             let bytes = Quantity::parse(size).unwrap().value();
-            Some(Growth { size: size.to_owned(), bytes, announced, recorded, unwanted: false })
+            Some(Growth { size: size.to_owned(), bytes, had: 1 << 30, announced, recorded, unwanted: false })
         };
         for (status, allocated, expected) in [
             (None, None, growth("2Gi", false, false)),

@@ -176,6 +176,26 @@ fn format(kind: &str, source: &str) -> Command {
     (format!("mkfs.{kind}"), arguments.collect())
 }
 
+/// What makes the file system on a mounted disk as large as the disk.
+///
+/// # Errors
+/// It is of a kind that cannot grow, or that nobody knows.
+pub fn grow(of: &Bind, content: Content) -> Result<Command, String> {
+    let Bind { source, disk: Disk { global, .. }, .. } = of;
+    let (program, arguments): (_, &[&str]) = match content {
+        Content::FileSystem("ext2" | "ext3" | "ext4") => ("resize2fs", &[source]),
+        Content::FileSystem("xfs") => ("xfs_growfs", &["-d", global]),
+        Content::FileSystem(kind) => return Err(cannot_grow(kind, of)),
+        Content::Blank | Content::Unknown => return Err(cannot_grow(&of.disk.fs_type, of)),
+    };
+    Ok((program.to_owned(), arguments.iter().map(|&argument| argument.to_owned()).collect()))
+}
+
+fn cannot_grow(kind: &str, of: &Bind) -> String {
+    let (source, global) = (&of.source, &of.disk.global);
+    format!("resize of format {kind} is not supported for device {source} mounted at {global}")
+}
+
 /// A program's end was no success: why the volume cannot be had; `None`: it can all the same. `code` is `None` if there is no
 /// such program, or a signal ended it.
 #[must_use]
@@ -286,6 +306,17 @@ mod tests {
             let mounts = next(&of, seen(Content::FileSystem("ext4")), false);
             assert!(matches!(mounts, Ok(Next::Mount(_))), "{mounts:?}");
         }
+    }
+
+    #[test]
+    fn what_is_on_a_disk_grows_by_its_own_program() {
+        let command =
+            |content| grow(&bind("btrfs"), content).map(|(program, all)| [&[program], &all[..]].concat());
+        let words = |all: &[&str]| Ok(all.iter().map(|&word| word.to_owned()).collect::<Vec<String>>());
+        assert_eq!(command(Content::FileSystem("ext4")), words(&["resize2fs", "/dev/x"]));
+        assert_eq!(command(Content::FileSystem("xfs")), words(&["xfs_growfs", "-d", "/g"]));
+        let why = "resize of format btrfs is not supported for device /dev/x mounted at /g";
+        assert_eq!(command(Content::Unknown), Err(why.to_owned()));
     }
 
     #[test]

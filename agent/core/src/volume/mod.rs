@@ -210,6 +210,17 @@ pub struct ClaimId {
     pub uid: String,
 }
 
+/// The claim whose volume it is, as far as it takes to make what the volume holds larger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfClaim {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// Name of the node.
+    pub node: String,
+}
+
 /// What came of making a volume's contents as large as the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resize {
@@ -295,6 +306,9 @@ pub struct Bind {
     pub by_root: bool,
     /// Where the node has it, if it is a disk.
     pub disk: disk::Disk,
+    /// Its claim, with which its file system may grow, if it is a disk.
+    #[serde(default)]
+    pub claim: Option<OfClaim>,
 }
 
 /// A block device of this node that containers of a pod have.

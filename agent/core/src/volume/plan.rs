@@ -5,7 +5,7 @@
 
 use k8s_openapi::api::core::v1::{KeyToPath, Pod, ResourceRequirements, Volume, VolumeProjection};
 
-use super::claim::{self, Bound, Claims, Source};
+use super::claim::{self, Bound, ClaimRef, Claims, Source};
 use super::disk::{self, Disk};
 use super::flex::{self, Driver, Flex};
 use super::network_disk::{self, NetworkDisk};
@@ -14,8 +14,8 @@ use super::pod_certificate::{self, Paths, Place};
 use super::token::{DEFAULT_LIFE_S, TokenRef};
 use super::trust_bundle;
 use super::{
-    Bind, Device, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, Plugin, SetUp, SetUpError,
-    Work, device, downward, inline, project, selinux,
+    Bind, Device, FileSource, HostPathType, Item, Medium, ObjectKind, ObjectRef, OfClaim, Plugin, SetUp,
+    SetUpError, Work, device, downward, inline, project, selinux,
 };
 use crate::container_spec::NodeContext;
 use crate::container_spec::dirs::pod_dir;
@@ -152,7 +152,7 @@ pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Resul
         work: match claims.get(name) {
             Some(bound) => {
                 let label = selinux::label(p, name, bound, node).map_err(SetUpError::Unprocessed)?;
-                of_claim(p, bound, label, node)?
+                of_claim(p, (bound, claim::of_volume(p, volume)), label, node)?
             }
             None => work(p, volume, plugin, node)?,
         },
@@ -164,9 +164,20 @@ pub fn set_up(p: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> Resul
     })
 }
 
-fn of_claim(p: &Pod, bound: &Bound, label: Option<String>, node: &NodeContext) -> Result<Work, SetUpError> {
+fn of_claim(
+    p: &Pod,
+    (bound, claim): (&Bound, Option<ClaimRef>),
+    label: Option<String>,
+    node: &NodeContext,
+) -> Result<Work, SetUpError> {
     let security = pod::spec(p).security_context.as_ref();
     let policy = security.and_then(|s| s.fs_group_change_policy.as_deref());
+    // Nobody makes a file system larger that he may not write to.
+    let claim = claim.filter(|_| !bound.read_only).map(|claim| OfClaim {
+        namespace: claim.namespace,
+        name: claim.name,
+        node: node.node_name.clone(),
+    });
     let global = || bound.block.then(|| device::global(&node.root_dir, Plugin::Csi, &bound.volume));
     Ok(match &bound.source {
         Source::HostPath { kind, .. } => Work::HostPath(*kind),
@@ -196,11 +207,13 @@ fn of_claim(p: &Pod, bound: &Bound, label: Option<String>, node: &NodeContext) -
             one_pod: bound.one_pod,
             by_root: policy == Some("OnRootMismatch"),
             disk: Disk { global: disk::global(&node.root_dir, &bound.volume), fs_type: fs_type.clone() },
+            claim,
         }),
         Source::Flex(source) => Work::Flex(Box::new(Flex {
             // As upstream: the claim's pod says it.
             read_only: bound.read_only,
             one_pod: bound.one_pod,
+            claim,
             ..flex(p, &bound.volume, source, node)?
         })),
         Source::NetworkDisk(source) => Work::NetworkDisk(Box::new(NetworkDisk {

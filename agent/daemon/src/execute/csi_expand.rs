@@ -1,20 +1,18 @@
 //! What a volume holds becomes as large as the volume, by its driver.
 //!
-//! In: a volume that is published. Out: a call of the driver, and what the claim says of it. Invariants: the driver is asked
-//! only if the claim is smaller than its volume and the controller is done; the claim says so afterwards, or why not. The
-//! decisions are `agent_core::csi::expand`'s.
+//! In: a volume that is published. Out: a call of the driver. When it is asked, and what the claim says of it, is
+//! `super::growth`'s.
 
 use std::path::Path;
 
-use agent_core::api::ObjectName;
-use agent_core::csi::expand;
 use agent_core::csi::request::Capabilities;
 use agent_core::csi::volume::Persistent;
 use agent_core::drivers::{ImageService, Runtime};
 use agent_core::runtime::effect::{EffectOk, Mounted};
-use agent_core::volume::{ClaimId, Resize};
+use agent_core::volume::{OfClaim, Resize};
 
 use super::csi::{AGAIN, Job};
+use super::growth::{self, Refused};
 
 impl<R: Runtime, I: ImageService> Job<'_, R, I> {
     /// The volume is a claim's that is written to, and the driver can make it larger.
@@ -62,49 +60,22 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         in_use: bool,
     ) -> Result<Option<Resize>, String> {
         let Some(persistent) = self.growing(driver) else { return Ok(None) };
-        let sources = &self.executor.sources;
-        let (namespace, _, _) = &self.csi.pod;
-        let named =
-            ObjectName { namespace: namespace.as_str().into(), name: persistent.claim.as_str().into() };
-        let failed = |step: &str, why: &str| format!("mountVolume.NodeExpandVolume {step} : {why}");
-        let (mut claim, volume) = match sources.claimed(named.clone()).await {
-            Ok(found) => found,
-            Err(why) if in_use => {
-                tracing::debug!(claim = persistent.claim, why, "it is not known whether a claim has grown");
-                return Ok(None);
-            }
-            Err(why) => return Err(failed("get PVC failed", &why)),
-        };
-        let Some(growth) = expand::needed(&claim, &volume) else { return Ok(None) };
-        let secrets = self.secret(Some("NodeExpandSecretRef"), persistent.expand_secret.as_ref()).await?;
-        if growth.announced {
-            let patched = sources.patch_claim(named.clone(), expand::began(&claim)).await;
-            claim = patched.map_err(|why| failed("failed to mark node expansion in progress", &why))?;
-        }
-        let request = self.csi.expand((&self.target, staging), growth.bytes, driver, secrets);
-        if let Err(e) = agent_plugins::expand(endpoint, &request).await {
-            let (driver, volume) = (&self.csi.driver, &self.csi.handle);
-            tracing::warn!(driver, volume, error = %e, "volume is not made larger");
-            let why = format!("Expander.NodeExpand failed to expand the volume : {}", e.words());
-            if growth.recorded && e.is_final() {
-                let infeasible = e.is_infeasible() || growth.unwanted;
-                let words = expand::refused(&why, infeasible, self.executor.tasks.now().wall);
-                if let Err(why) = sources.patch_claim(named, words).await {
-                    tracing::warn!(
-                        claim = persistent.claim,
-                        why,
-                        "the claim does not say that it is not larger"
-                    );
+        let (namespace, _, _) = self.csi.pod.clone();
+        let of = OfClaim { namespace, name: persistent.claim.clone(), node: self.csi.node.clone() };
+        growth::grow(self.executor, &of, in_use, async |growth| {
+            let secrets = self.secret(Some("NodeExpandSecretRef"), persistent.expand_secret.as_ref()).await;
+            let secrets = secrets.map_err(Refused::Before)?;
+            let request = self.csi.expand((&self.target, staging), growth.bytes, driver, secrets);
+            agent_plugins::expand(endpoint, &request).await.map_err(|e| {
+                let (driver, volume) = (&self.csi.driver, &self.csi.handle);
+                tracing::warn!(driver, volume, error = %e, "volume is not made larger");
+                let why = format!("Expander.NodeExpand failed to expand the volume : {}", e.words());
+                match e.is_final() {
+                    true => Refused::Final { why, infeasible: e.is_infeasible(), in_use: e.is_in_use() },
+                    false => Refused::Again(why),
                 }
-            }
-            return if e.is_in_use() { Ok(None) } else { Err(why) };
-        }
-        let (driver, volume, bytes) = (&self.csi.driver, &self.csi.handle, growth.bytes);
-        tracing::info!(driver, volume, bytes, "volume is larger");
-        let uid = claim.metadata.uid.clone().unwrap_or_default();
-        let of = ClaimId { name: persistent.claim.clone(), uid };
-        let done = Resize::Done { node: self.csi.node.clone(), claim: of };
-        let patched = sources.patch_claim(named, expand::done(&claim, &growth)).await;
-        patched.map(|_| Some(done)).map_err(|why| failed("update pvc status failed", &why))
+            })
+        })
+        .await
     }
 }

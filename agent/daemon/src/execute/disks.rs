@@ -9,11 +9,13 @@ use std::path::PathBuf;
 use agent_core::drivers::{Class, ImageService, Runtime};
 use agent_core::runtime::PodKey;
 use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, Mounted};
-use agent_core::volume::disk::{self, Next};
+use agent_core::volume::disk::{self, Content, Next};
 use agent_core::volume::payload::Payload;
-use agent_core::volume::{Bind, SetUp, Work};
+use agent_core::volume::{Bind, OfClaim, Resize, SetUp, Work};
 use agent_linux::volumes::disk as on_disk;
 
+use super::csi::AGAIN;
+use super::growth::{self, Refused};
 use super::programs::{self, Failed};
 use super::volumes::answer;
 use super::{Executor, gave_up};
@@ -27,17 +29,58 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     work: Bind,
 ) -> EffectResult {
     let _alone = executor.disks.alone(&work.disk.global).await;
-    if mount(executor, &work).await? {
+    let is_disk = mount(executor, &work).await?;
+    if is_disk {
         // Its options are the disk's, and the second mount has them from the first.
         let source = work.disk.global.clone();
-        volume.work = Work::Bind(Bind { source, options: Vec::new(), ..work });
+        volume.work = Work::Bind(Bind { source, options: Vec::new(), ..work.clone() });
     }
     let (name, path) = (volume.name.clone(), PathBuf::from(&volume.path));
     let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
     let done = executor.tasks.blocking(move || at.set_up_volume(&uid, &volume, &Payload::new(), now)).await;
     let warning = answer(done)?;
+    let in_use = executor.local_volumes.has(&key.uid, &name);
+    let claim = work.claim.as_ref().filter(|_| is_disk);
+    let resize = match claim {
+        Some(claim) => grown(executor, claim, &work, in_use).await?,
+        None => None,
+    };
     executor.local_volumes.mounted(&key.uid, &name, path);
-    Ok(EffectOk::Volume(Mounted { warning, ..Mounted::default() }))
+    // Nobody tells of a claim that has grown.
+    let renew_after = claim.map(|_| AGAIN);
+    Ok(EffectOk::Volume(Mounted { renew_after, warning, resize, labelled: false }))
+}
+
+/// What is on a disk has become as large as the claim's volume, if that has grown.
+async fn grown<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    claim: &OfClaim,
+    work: &Bind,
+    in_use: bool,
+) -> Result<Option<Resize>, EffectError> {
+    // The disk is mounted at a directory of the PersistentVolume's name.
+    let volume = work.disk.global.rsplit('/').next().unwrap_or_default();
+    let resize = growth::grow(executor, claim, in_use, async |_| grow(executor, work).await).await;
+    growth::or_keep(resize, volume, in_use)
+}
+
+/// Has the file system on a mounted disk become as large as the disk.
+pub(super) async fn grow<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    work: &Bind,
+) -> Result<(), Refused> {
+    let (root, of) = (executor.dirs.root().to_owned(), work.clone());
+    let seen = answer(executor.tasks.blocking(move || on_disk::look(&root, &of)).await);
+    let seen = seen.map_err(|e| Refused::Before(e.message))?;
+    let content = seen.map_or(Content::Unknown, |seen| seen.content);
+    let refused = |why: String| Refused::Final { why, infeasible: false, in_use: false };
+    let (program, arguments) = disk::grow(work, content).map_err(refused)?;
+    programs::run(&program, &arguments).await.map_err(|failed| {
+        let Failed { why, words, .. } = failed;
+        tracing::warn!(disk = work.source, program, why, words, "a file system is not made larger");
+        let said = if words.is_empty() { why } else { words };
+        refused(format!("resize of device {} failed: {program}: {}", work.source, said.trim()))
+    })
 }
 
 /// Brings a disk to where the node has it; false if it is none.

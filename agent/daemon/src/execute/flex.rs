@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use agent_core::csi::staging::Attached;
 use agent_core::drivers::{ImageService, Runtime};
@@ -17,11 +18,12 @@ use agent_core::volume::flex::answer::{Capabilities, Refusal};
 use agent_core::volume::flex::call::Call;
 use agent_core::volume::flex::mounting::{Attachment, Here, Mounting, Step};
 use agent_core::volume::flex::{Flex, Record, Release, release};
-use agent_core::volume::{SetUp, SetUpError};
+use agent_core::volume::{Resize, SetUp, SetUpError};
 use agent_linux::volumes::flex::{self as on_disk, Held, Seen};
 use futures_util::future::join_all;
 
-use super::csi::refusal;
+use super::csi::{AGAIN, refusal};
+use super::growth::{self, Refused};
 use super::volumes::answer;
 use super::{Executor, disks, error, gave_up};
 
@@ -37,11 +39,17 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     flex: &Flex,
 ) -> EffectResult {
     let node = executor.sources.csi();
-    if node.flex.has_set_up(&volume.path) {
-        return Ok(done());
+    let in_use = node.flex.has_set_up(&volume.path);
+    if in_use && flex.claim.is_none() {
+        return Ok(done(None, None));
     }
     let capabilities = match node.flex.find(&flex.driver, &executor.tasks).await {
         Ok(capabilities) => capabilities,
+        // What is mounted stays so.
+        Err(why) if in_use => {
+            tracing::debug!(volume = flex.volume, why, "it is not known whether a volume has grown");
+            return Ok(done(None, Some(AGAIN)));
+        }
         Err(why) => {
             return Ok(EffectOk::Unprocessed { why: claim::no_plugin(&flex.volume, &why).to_string() });
         }
@@ -50,7 +58,10 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     if capabilities.attach {
         node.volumes.want(&key.uid, &of, node.attaches);
     }
-    let seen = look(executor, key, volume, flex).await?;
+    let seen = match in_use {
+        true => Seen { mounted: true, ready: true, ..Seen::default() },
+        false => look(executor, key, volume, flex).await?,
+    };
     if !(seen.mounted && seen.ready) {
         if capabilities.attach && node.attaches && node.volumes.is_attached(&of) != Attached::Yes {
             return Ok(EffectOk::Unattached { full: false });
@@ -70,11 +81,42 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     if capabilities.metrics {
         executor.local_volumes.mounted(&key.uid, &volume.name, PathBuf::from(&volume.path));
     }
-    Ok(done())
+    let Some(claim) = flex.claim.as_ref().filter(|_| capabilities.grows) else { return Ok(done(None, None)) };
+    let _alone = node.volumes.alone(&of).await;
+    let resize = growth::grow(executor, claim, in_use, async |growth| {
+        let device = device(executor, flex).await.map_err(|e| Refused::Before(e.message))?;
+        let call = flex.expand_fs(&device, &volume.path, (growth.had, growth.bytes));
+        let refused = |why| Refused::Final { why, infeasible: false, in_use: false };
+        match node.flex.call(&flex.driver, &call).await {
+            Ok(_) => Ok(()),
+            Err(Refusal::Failed(why)) => Err(refused(why)),
+            Err(Refusal::NotSupported) if device.is_empty() => {
+                Err(refused(format!("driver {} makes nothing larger", flex.driver.name())))
+            }
+            Err(Refusal::NotSupported) => disks::grow(executor, &flex.bind(&device)).await,
+        }
+    });
+    let resize = growth::or_keep(resize.await, &flex.volume, in_use)?;
+    // Nobody tells of a claim that has grown.
+    Ok(done(resize, Some(AGAIN)))
 }
 
-fn done() -> EffectOk {
-    EffectOk::Volume(Mounted::default())
+fn done(resize: Option<Resize>, renew_after: Option<Duration>) -> EffectOk {
+    EffectOk::Volume(Mounted { resize, renew_after, ..Mounted::default() })
+}
+
+/// As which device the volume is attached; empty: as none.
+async fn device<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    flex: &Flex,
+) -> Result<String, EffectError> {
+    let node = executor.sources.csi();
+    if node.attaches {
+        return Ok(node.volumes.device(&flex.key()));
+    }
+    let (root, like) = (executor.dirs.root().to_owned(), flex.record(false));
+    let found = executor.tasks.blocking(move || Ok(on_disk::record_like(&root, &like)?)).await;
+    Ok(answer(found)?.and_then(|record| record.device).unwrap_or_default())
 }
 
 async fn look<R: Runtime, I: ImageService>(

@@ -37,12 +37,14 @@ pub struct Capabilities {
     pub fs_group: bool,
     /// Its volumes' use is measured.
     pub metrics: bool,
+    /// What is on its volumes grows on the node.
+    pub grows: bool,
 }
 
 impl Default for Capabilities {
     /// Those of a driver that says nothing.
     fn default() -> Self {
-        Capabilities { attach: true, fs_group: true, metrics: false }
+        Capabilities { attach: true, fs_group: true, metrics: false, grows: true }
     }
 }
 
@@ -110,6 +112,7 @@ fn capabilities(said: Option<&Value>) -> Capabilities {
         attach: flag("attach", default.attach),
         fs_group: flag("fsgroup", default.fs_group),
         metrics: flag("supportsmetrics", default.metrics),
+        grows: flag("requiresfsresize", default.grows),
     }
 }
 

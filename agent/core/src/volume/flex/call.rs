@@ -41,6 +41,8 @@ pub enum Command {
     UnmountDevice,
     /// Detach it from a node.
     Detach,
+    /// Make what is on it larger.
+    ExpandFs,
 }
 
 impl Command {
@@ -58,6 +60,7 @@ impl Command {
             Command::Unmount => "unmount",
             Command::UnmountDevice => "unmountdevice",
             Command::Detach => "detach",
+            Command::ExpandFs => "expandfs",
         }
     }
 
@@ -154,6 +157,13 @@ impl Flex {
     #[must_use]
     pub fn mount_device(&self, device: &str) -> Call {
         Call::new(Command::MountDevice, [&self.global, device, &self.plain()])
+    }
+
+    /// Make what is on `device`, which is mounted at `path`, larger: from `had` to `wanted` bytes.
+    #[must_use]
+    pub fn expand_fs(&self, device: &str, path: &str, (had, wanted): (i64, i64)) -> Call {
+        let (had, wanted) = (had.to_string(), wanted.to_string());
+        Call::new(Command::ExpandFs, [&self.plain(), device, path, &wanted, &had])
     }
 
     /// Mount it for the pod, at `path`.

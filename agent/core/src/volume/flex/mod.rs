@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{FlexPersistentVolumeSource, FlexVolumeSource, Pod};
 use serde::{Deserialize, Serialize};
 
-use super::{Bind, Plugin};
+use super::{Bind, OfClaim, Plugin};
 use crate::csi::staging::VolumeKey;
 use crate::csi::volume::SecretRef;
 use crate::types::pod;
@@ -163,6 +163,9 @@ pub struct Flex {
     pub global: String,
     /// Directory that says how far the pod's set-up is ([`Driver::mark_below`]).
     pub mark: String,
+    /// Its claim, with which it may grow.
+    #[serde(default)]
+    pub claim: Option<OfClaim>,
 }
 
 impl Flex {
@@ -194,6 +197,7 @@ impl Flex {
             uid: pod::uid(p).to_owned(),
             account: pod::spec(p).service_account_name.clone().unwrap_or_default(),
             node: node.to_owned(),
+            claim: None,
         })
     }
 
@@ -225,6 +229,7 @@ impl Flex {
             one_pod: false,
             by_root: self.by_root,
             disk: Disk { global: self.global.clone(), fs_type: self.fs_type.clone() },
+            claim: None,
         }
     }
 }

@@ -165,13 +165,16 @@ fn what_an_answer_means() {
 fn a_driver_can_do_all_that_it_does_not_deny() {
     let of = |capabilities: Value| {
         let said_so = json!({"status": "Success", "capabilities": capabilities}).to_string();
-        let Capabilities { attach, fs_group, metrics } =
+        let Capabilities { attach, fs_group, metrics, grows } =
             read(Command::Init, &said(&said_so, true)).unwrap().capabilities;
-        (attach, fs_group, metrics)
+        (attach, fs_group, metrics, grows)
     };
-    assert_eq!(of(json!(null)), (true, true, false));
-    assert_eq!(of(json!({"attach": false})), (false, true, false));
-    assert_eq!(of(json!({"attach": false, "fsGroup": false, "SupportsMetrics": true})), (false, false, true));
+    assert_eq!(of(json!(null)), (true, true, false, true));
+    assert_eq!(of(json!({"attach": false, "requiresFSResize": false})), (false, true, false, false));
+    assert_eq!(
+        of(json!({"attach": false, "fsGroup": false, "SupportsMetrics": true})),
+        (false, false, true, true)
+    );
 }
 
 #[test]

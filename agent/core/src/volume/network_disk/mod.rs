@@ -205,6 +205,8 @@ impl NetworkDisk {
             one_pod: self.one_pod,
             by_root: self.by_root,
             disk: Disk { global: self.global.clone(), fs_type: self.fs_type.clone() },
+            // As upstream: nobody makes what is on it larger.
+            claim: None,
         }
     }
 }

@@ -42,6 +42,7 @@ impl Node {
             uid: uid.to_owned(),
             account: String::new(),
             node: "n".to_owned(),
+            claim: None,
         };
         let set_up = SetUp {
             name: "v".to_owned(),

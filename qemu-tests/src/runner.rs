@@ -168,8 +168,10 @@ fn run_once(run: &Arc<Run>, case: Case, shared: &mut Shared, seed: u64) -> Repor
         verdict = run_case(run, &case, shared, seed);
     }
     if matches!(verdict, Verdict::Failed(_)) {
-        // What it left behind is not to fail the cases after it.
+        // What it left behind is not to fail the cases after it, and their fixture is not to write over its logs.
         *shared = None;
+        let of_group = shared_artefacts(run, case.group.unwrap_or(case.name));
+        let _ = fs::rename(of_group, run.dir().join(case.name).join("group"));
     }
     Report { case, verdict, took: start.elapsed() }
 }
@@ -308,12 +310,14 @@ mod tests {
             case("t/panics", Some("g"), |_| panic!("on purpose")),
             case("t/shares", Some("g"), |cx| {
                 anyhow::ensure!(*cx.shared_or(|_, _| Ok(7_u32))? == 7);
+                fs::write(cx.shared_artefacts.join("log"), "unspoilt")?;
                 Ok(())
             }),
             case("t/absent", None, |_| skip("not here")),
             // What a failed case did to its group's fixture is not there for the next one.
             case("t/spoils", Some("s"), |cx| {
                 *cx.shared_or(|_, _| Ok(7_u32))? = 8;
+                fs::write(cx.shared_artefacts.join("log"), "spoilt")?;
                 anyhow::bail!("spoilt")
             }),
             case("t/unspoilt", Some("s"), |cx| {
@@ -351,6 +355,7 @@ mod tests {
         assert_eq!(failures, expected);
         assert!(!run.dir().join("t/good").exists());
         assert_eq!(fs::read_to_string(run.dir().join("t/bad/log")).unwrap(), "why");
+        assert_eq!(fs::read_to_string(run.dir().join("t/spoils/group/log")).unwrap(), "spoilt");
 
         let few = |name: &str| matches!(name, "t/bad" | "t/unsteady");
         let few: Vec<Case> = cases.iter().filter(|c| few(c.name)).copied().collect();

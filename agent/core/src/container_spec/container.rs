@@ -4,7 +4,7 @@
 //! Out: [`ContainerConfig`]. Invariant: the same inputs give the same configuration, so a repeated CreateContainer
 //! finds what the first one made. Upstream: kuberuntime_container.go generateContainerConfig.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod};
 use serde::Serialize;
@@ -18,7 +18,7 @@ use super::hash::container_hash;
 use super::linux::container_resources;
 use super::mounts::mounts;
 use super::sandbox::identity_labels;
-use super::security::container_security;
+use super::security::{container_security, groups_of_volumes};
 use crate::runtime::config::{ContainerConfig, ContainerSecurity};
 use crate::runtime::effect::ImageInfo;
 use crate::runtime::{ImageId, labels};
@@ -110,11 +110,10 @@ pub fn container_config(
     })
 }
 
-/// In the groups of the claims' volumes, too, each once. Upstream: `GetExtraSupplementalGroupsForPod`.
+/// In the groups of the claims' volumes, too.
 fn in_groups(claims: &Claims, mut security: ContainerSecurity) -> ContainerSecurity {
-    let groups: BTreeSet<i64> = claims.values().filter_map(|bound| bound.group).collect();
-    let known = security.supplemental_groups.clone();
-    security.supplemental_groups.extend(groups.into_iter().filter(|group| !known.contains(group)));
+    let groups = groups_of_volumes(claims, &security.supplemental_groups);
+    security.supplemental_groups.extend(groups);
     security
 }
 
@@ -230,10 +229,15 @@ mod tests {
             labelled: false,
         };
         let groups = [Some(9), None, Some(5), Some(9), Some(8)];
-        let claims = groups.iter().enumerate().map(|(n, group)| (n.to_string(), bound(*group))).collect();
-        let groups = |claims| config(&pod, "c", &claims, &NodeContext::new("n")).security.supplemental_groups;
-        assert_eq!(groups(claims), [1, 7, 5, 8, 9]);
-        assert_eq!(groups(Claims::new()), [1, 7, 5]);
+        let claims: Claims =
+            groups.iter().enumerate().map(|(n, group)| (n.to_string(), bound(*group))).collect();
+        let groups = |claims| config(&pod, "c", claims, &NodeContext::new("n")).security.supplemental_groups;
+        assert_eq!(groups(&claims), [1, 7, 5, 8, 9]);
+        assert_eq!(groups(&Claims::new()), [1, 7, 5]);
+        assert_eq!(
+            crate::container_spec::security::sandbox_security(&pod, &claims).supplemental_groups,
+            [1, 8, 9, 7, 5]
+        );
     }
 
     #[test]

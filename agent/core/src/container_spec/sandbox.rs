@@ -17,13 +17,19 @@ use super::security::sandbox_security;
 use crate::runtime::config::{PortMapping, Protocol, SandboxConfig};
 use crate::runtime::labels;
 use crate::types::pod;
+use crate::volume::claim::Claims;
 
-/// Configuration of the pod's sandbox number `attempt`, for the node's default runtime: the handler of its RuntimeClass is
+/// Configuration of the pod's sandbox number `attempt`, with what its claims are bound to, for the node's default runtime: the handler of its RuntimeClass is
 /// filled in by who found it out.
 ///
 /// # Errors
 /// A host name that the kernel cannot hold.
-pub fn sandbox_config(pod: &Pod, attempt: u32, node: &NodeContext) -> Result<SandboxConfig, SpecError> {
+pub fn sandbox_config(
+    pod: &Pod,
+    attempt: u32,
+    claims: &Claims,
+    node: &NodeContext,
+) -> Result<SandboxConfig, SpecError> {
     let (dns, _warnings) = pod_dns(pod, node);
     let mut pod_labels = pod::labels(pod).clone();
     pod_labels.extend(identity_labels(pod));
@@ -39,7 +45,7 @@ pub fn sandbox_config(pod: &Pod, attempt: u32, node: &NodeContext) -> Result<San
         runtime_handler: String::new(),
         cgroup_parent: cgroup_parent(pod, node),
         sysctls: sysctls(pod),
-        security: sandbox_security(pod),
+        security: sandbox_security(pod, claims),
         overhead: sandbox_overhead(pod, node),
         resources: sandbox_resources(pod, node),
     })

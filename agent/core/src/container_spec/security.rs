@@ -4,6 +4,8 @@
 //! Invariants: a container's own field wins over the pod's; `runAsNonRoot` is proven before anything is created;
 //! the sandbox always runs under the runtime's seccomp profile. Upstream: pkg/securitycontext, kuberuntime.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, EphemeralContainer, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile,
     SecurityContext,
@@ -17,6 +19,7 @@ use crate::runtime::config::{
 };
 use crate::runtime::effect::ImageInfo;
 use crate::types::pod;
+use crate::volume::claim::Claims;
 
 const MASKED_PATHS: [&str; 12] = [
     "/proc/asound",
@@ -63,20 +66,30 @@ pub fn is_privileged(container: &Container) -> bool {
     container.security_context.as_ref().and_then(|c| c.privileged) == Some(true)
 }
 
+/// The groups that the claims' volumes name, each once, but those of `known`. Upstream: `GetExtraSupplementalGroupsForPod`.
+pub(super) fn groups_of_volumes(claims: &Claims, known: &[i64]) -> BTreeSet<i64> {
+    claims.values().filter_map(|bound| bound.group).filter(|group| !known.contains(group)).collect()
+}
+
 /// Security of the sandbox itself.
 #[must_use]
-pub fn sandbox_security(pod: &Pod) -> SandboxSecurity {
+pub fn sandbox_security(pod: &Pod, claims: &Claims) -> SandboxSecurity {
     let context = pod_context(pod);
     let mut containers = pod::containers(pod).iter().chain(pod::init_containers(pod));
     let of_debugger =
         |c: &EphemeralContainer| c.security_context.as_ref().and_then(|c| c.privileged) == Some(true);
     let debugged = pod::ephemeral_containers(pod).iter().any(of_debugger);
+    // As upstream: the volumes' come after the group of all volumes, before the pod's others.
+    let mut groups = supplemental_groups(context);
+    let of_volumes = groups_of_volumes(claims, &groups);
+    let first = usize::from(context.is_some_and(|c| c.fs_group.is_some()));
+    groups.splice(first..first, of_volumes);
     SandboxSecurity {
         namespaces: namespaces(pod),
         users: None,
         run_as_user: context.and_then(|c| c.run_as_user),
         run_as_group: context.and_then(|c| c.run_as_group),
-        supplemental_groups: supplemental_groups(context),
+        supplemental_groups: groups,
         supplemental_groups_policy: groups_policy(context),
         privileged: debugged || containers.any(is_privileged),
         seccomp: Some(SecurityProfile::RuntimeDefault),

@@ -97,7 +97,7 @@ pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out
     let specs = b.ctx.specs.clone();
     let ips = b.pod_ips();
     let given = given(b, chain, image, &ips);
-    let built = specs.sandbox(&s.pod, chain.sandbox_attempt).and_then(|mut sandbox| {
+    let built = specs.sandbox(&s.pod, chain.sandbox_attempt, b.volumes.claims()).and_then(|mut sandbox| {
         let mut c = specs.container(&s.pod, slot.container_ref(), attempt, given)?;
         users::of_sandbox(s, &mut sandbox);
         users::of_container(s, &mut c);

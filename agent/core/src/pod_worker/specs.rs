@@ -25,7 +25,7 @@ pub trait PodSpecs: Debug + Send + Sync {
     ///
     /// # Errors
     /// What in the pod cannot be done.
-    fn sandbox(&self, pod: &Pod, attempt: u32) -> Result<SandboxConfig, SpecError>;
+    fn sandbox(&self, pod: &Pod, attempt: u32, claims: &Claims) -> Result<SandboxConfig, SpecError>;
 
     /// What people should know about the resolver configuration in `pod`'s sandbox.
     fn dns_warnings(&self, _pod: &Pod) -> Vec<DnsWarning> {
@@ -119,8 +119,8 @@ pub trait PodSpecs: Debug + Send + Sync {
 }
 
 impl PodSpecs for NodeContext {
-    fn sandbox(&self, pod: &Pod, attempt: u32) -> Result<SandboxConfig, SpecError> {
-        container_spec::sandbox_config(pod, attempt, self)
+    fn sandbox(&self, pod: &Pod, attempt: u32, claims: &Claims) -> Result<SandboxConfig, SpecError> {
+        container_spec::sandbox_config(pod, attempt, claims, self)
     }
 
     fn dns_warnings(&self, pod: &Pod) -> Vec<DnsWarning> {

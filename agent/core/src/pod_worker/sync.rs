@@ -354,7 +354,7 @@ fn replace_sandbox(
         runtime_class::keep(s, runtime_handler);
         return;
     }
-    match b.ctx.specs.sandbox(&s.pod, attempt) {
+    match b.ctx.specs.sandbox(&s.pod, attempt, b.volumes.claims()) {
         Ok(config) => {
             let mut config = SandboxConfig { runtime_handler, ..config };
             users::of_sandbox(s, &mut config);

@@ -136,7 +136,7 @@ fn the_rest_of_a_full_context() {
     );
     assert_eq!(got.selinux.as_ref().unwrap().level, "s0:c1");
     assert_eq!(got.masked_paths.len(), 13);
-    let sandbox = sandbox_security(&pod);
+    let sandbox = sandbox_security(&pod, &Claims::new());
     assert!(sandbox.privileged);
     assert_eq!(sandbox.run_as_group, Some(10));
     assert_eq!(sandbox.seccomp, Some(SecurityProfile::RuntimeDefault));

@@ -45,7 +45,7 @@ impl PodSpecs for TinySpecs {
         Features { pod_level_resize: false, ..Features::default() }
     }
 
-    fn sandbox(&self, p: &Pod, attempt: u32) -> Result<SandboxConfig, SpecError> {
+    fn sandbox(&self, p: &Pod, attempt: u32, _: &volume::claim::Claims) -> Result<SandboxConfig, SpecError> {
         Ok(SandboxConfig {
             pod: pod::key(p),
             attempt,

@@ -65,7 +65,7 @@ fn built(manifest: &str, place: &str) -> Value {
     json!({
         "pod": pod,
         "directories": container_spec::pod_dirs(&pod, &node),
-        "sandbox": container_spec::sandbox_config(&pod, 1, &node).expect("a sandbox"),
+        "sandbox": container_spec::sandbox_config(&pod, 1, &Claims::new(), &node).expect("a sandbox"),
         "containers": containers,
     })
 }

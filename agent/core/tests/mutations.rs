@@ -85,7 +85,7 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
     let logs = format!("{}/{}_{}_{uid}", node.pod_logs_dir, pod::namespace(pod), pod::name(pod));
     let roots = [format!("{}/pods/{uid}", node.root_dir), logs];
     check_effect(&container_spec::pod_dirs(pod, node), &roots)?;
-    let _ = container_spec::sandbox_config(pod, 0, node);
+    let _ = container_spec::sandbox_config(pod, 0, &Claims::new(), node);
     let _ = admit(pod, [pod], &AdmissionContext::default());
     let image = ImageInfo {
         id: "i".into(),

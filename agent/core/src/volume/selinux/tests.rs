@@ -1,7 +1,6 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::csi::volume::CsiSource;
 
 const CONTEXTS: &str = "# of a policy\n; too\nprocess = \"system_u:system_r:container_t:s0\"\n\
                         file = \"system_u:object_r:container_file_t:s0\"\nro_file=\"x\"\n";
@@ -44,7 +43,7 @@ fn bound(source: Source, one_pod: bool) -> Bound {
 }
 
 fn csi() -> Source {
-    Source::Csi(Box::new(CsiSource::default()))
+    Source::Csi(Box::default())
 }
 
 /// A pod with options of its own and of each container; every container but the last one mounts the volume `v`.

@@ -35,6 +35,16 @@ impl Drop for Device {
     }
 }
 
+/// CAP_SYS_RESOURCE (linux/capability.h).
+const SYS_RESOURCE: u32 = 24;
+
+/// Programs of this machine's nodes may make a file system larger while it is mounted.
+pub(crate) fn may_grow() -> Result<bool> {
+    let status = fs::read_to_string("/proc/self/status").context("read what this process may do")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:")).context("no CapBnd")?;
+    Ok(u64::from_str_radix(line.trim(), 16).context("CapBnd")? >> SYS_RESOURCE & 1 == 1)
+}
+
 fn losetup(arguments: &[&std::ffi::OsStr]) -> Result<String> {
     let done = Command::new("losetup").args(arguments).output().context("run losetup")?;
     let said = String::from_utf8_lossy(&done.stderr);

@@ -1,3 +1,5 @@
+//! Labels from a policy's files and a pod: tables of who agrees, who opts out, and which volumes can have one.
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -37,6 +37,8 @@ enum Recipe {
     NonRoot,
     Nginx,
     Pause,
+    /// Files that a volume shows.
+    Kitten,
 }
 
 /// The recipe for an image by the last part of its name.
@@ -49,6 +51,7 @@ fn recipe(name: &str) -> Option<Recipe> {
         "nonroot" => Recipe::NonRoot,
         "nginx" => Recipe::Nginx,
         "pause" => Recipe::Pause,
+        "kitten" => Recipe::Kitten,
         _ => return None,
     })
 }
@@ -113,6 +116,7 @@ impl Trees<'_> {
         let nnp =
             self.layer(|tree| self.program(Target::NoNewPrivs, &tree.join("usr/local/bin/nnp"), 0o4755))?;
         let nginx = self.layer(nginx)?;
+        let kitten = self.layer(kitten)?;
         let login = self.layer(|tree| self.program(Target::Sshd, &tree.join("sshd"), 0o755))?;
         self.blobs.image(
             LOGIN.0,
@@ -132,6 +136,7 @@ impl Trees<'_> {
                 Recipe::NonRoot => (json!({"Cmd": ["sh"], "User": "1234"}), vec![&shell]),
                 Recipe::Nginx => (json!({"Cmd": ["nginx"]}), vec![&shell, &nginx]),
                 Recipe::Pause => (json!({"Entrypoint": ["/pause"], "User": "65535:65535"}), vec![&pause]),
+                Recipe::Kitten => (json!({}), vec![&kitten]),
             };
             let mut config = json!({"Env": [PATH]});
             if let (Value::Object(config), Value::Object(more)) = (&mut config, more) {
@@ -223,6 +228,14 @@ fn agnhost(tree: &Path) -> Result<()> {
     let groups = "root:x:0:\nnobody:x:65534:\nuser-defined-in-image:x:1000:\n\
                   group-defined-in-image:x:50000:user-defined-in-image\n";
     fs::write(tree.join("etc/group"), groups).context("write groups")
+}
+
+/// What the suite looks for in the volume: words of its picture's description, and of the system under it.
+fn kitten(tree: &Path) -> Result<()> {
+    let etc = tree.join("etc");
+    fs::create_dir_all(&etc).with_context(|| format!("make {}", etc.display()))?;
+    fs::write(tree.join("data.json"), "{\"image\": \"kitten.jpg\"}\n").context("write data.json")?;
+    fs::write(etc.join("os-release"), "NAME=\"stands for Alpine Linux\"\n").context("write os-release")
 }
 
 /// Something under nginx's name that listens where it would.

@@ -19,8 +19,8 @@ use crate::runtime::labels;
 use crate::types::pod;
 use crate::volume::claim::Claims;
 
-/// Configuration of the pod's sandbox number `attempt`, with what its claims are bound to, for the node's default runtime: the handler of its RuntimeClass is
-/// filled in by who found it out.
+/// Configuration of the pod's sandbox number `attempt`, with what its claims are bound to, for the node's default runtime:
+/// the handler of its RuntimeClass is filled in by who found it out.
 ///
 /// # Errors
 /// A host name that the kernel cannot hold.

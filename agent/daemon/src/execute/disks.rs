@@ -29,6 +29,16 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     work: Bind,
 ) -> EffectResult {
     let _alone = executor.disks.alone(&work.disk.global).await;
+    if let Some(claim) = work.claim.as_ref()
+        && executor.local_volumes.has(&key.uid, &volume.name)
+    {
+        let of = work.clone();
+        if answer(executor.tasks.blocking(move || Ok(on_disk::is_one(&of))).await)? {
+            // What is mounted stays so: all that is looked at again and again is the claim.
+            let resize = grown(executor, claim, &work, true).await?;
+            return Ok(EffectOk::Volume(Mounted { renew_after: Some(AGAIN), resize, ..Mounted::default() }));
+        }
+    }
     let is_disk = mount(executor, &work).await?;
     if is_disk {
         // Its options are the disk's, and the second mount has them from the first.
@@ -39,10 +49,9 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
     let done = executor.tasks.blocking(move || at.set_up_volume(&uid, &volume, &Payload::new(), now)).await;
     let warning = answer(done)?;
-    let in_use = executor.local_volumes.has(&key.uid, &name);
     let claim = work.claim.as_ref().filter(|_| is_disk);
     let resize = match claim {
-        Some(claim) => grown(executor, claim, &work, in_use).await?,
+        Some(claim) => grown(executor, claim, &work, false).await?,
         None => None,
     };
     executor.local_volumes.mounted(&key.uid, &name, path);

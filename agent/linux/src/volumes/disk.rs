@@ -17,6 +17,12 @@ use super::device::entries;
 use super::{VOLUMES, VolumeError, device_of, make_way, mounts, no_way_up};
 use crate::files::{self, Durability, FilesError};
 
+/// The source is a disk; nothing of it is read.
+#[must_use]
+pub fn is_one(of: &Bind) -> bool {
+    fs::metadata(&of.source).is_ok_and(|found| found.file_type().is_block_device())
+}
+
 /// What there is of the disk; `None`: the source is none (it may be a directory, or not there).
 ///
 /// # Errors

@@ -58,6 +58,7 @@ pub mod join_users;
 pub mod join_vm;
 pub mod join_volumes;
 pub mod join_volumes_certificates;
+pub mod join_volumes_hostile;
 pub mod join_volumes_quota;
 pub mod join_volumes_steps;
 pub mod lifecycle;
@@ -106,6 +107,7 @@ pub fn all() -> Vec<Case> {
         join_resize::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
+        join_volumes_hostile::CASES,
         join_volumes_quota::CASES,
         join_volumes_steps::CASES,
         join_volumes_certificates::CASES,

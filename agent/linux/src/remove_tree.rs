@@ -2,7 +2,8 @@
 //!
 //! Each directory is opened relative to its parent with `openat2` (RESOLVE_NO_XDEV: not even a bind mount
 //! of the same filesystem is entered; RESOLVE_NO_SYMLINKS), so that nothing a pod does to names in there
-//! can make the agent remove something elsewhere. Upstream term: remove all on one filesystem.
+//! can make the agent remove something elsewhere. What lies too deep for one walk is moved to the top of the tree and
+//! removed from there, so that no tree is too deep. Upstream term: remove all on one filesystem.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -12,14 +13,22 @@ use std::path::{Path, PathBuf};
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat2};
 use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::files::FilesError;
 
-/// Deeper trees are refused: they are no work of a kubelet, and the walk keeps one descriptor a level.
-const DEPTH_MAX: usize = 128;
+/// The walk keeps a descriptor and a frame for each level; what is deeper is moved up.
+const DEPTH_MAX: usize = 64;
+
+/// One walk through a tree.
+struct Walk {
+    top: OwnedFd,
+    device: u64,
+    /// Directories that were moved to the top.
+    moved: u64,
+}
 
 /// Removes `path` and everything below it; a missing `path` is a success.
 ///
@@ -40,34 +49,92 @@ pub fn remove_tree(path: &Path) -> Result<(), FilesError> {
         Err(e) => return Err(FilesError::at("open", parent)(e.into())),
     };
     let name = c_name(path, name)?;
-    remove_entry(parent_fd.as_fd(), &name, path.to_owned(), None, 0)
+    while !remove_levels(parent_fd.as_fd(), &name, path)? {}
+    Ok(())
 }
 
-/// Removes one name in `parent`. `device` is the tree's device, once known.
-fn remove_entry(
-    parent: BorrowedFd<'_>,
-    name: &CStr,
-    path: PathBuf,
-    device: Option<u64>,
-    depth: usize,
-) -> Result<(), FilesError> {
-    if depth > DEPTH_MAX {
-        let e = io::Error::new(io::ErrorKind::InvalidInput, format!("deeper than {DEPTH_MAX} directories"));
-        return Err(FilesError::at("remove", &path)(e));
-    }
-    match open_directory(parent, name) {
-        Ok(fd) => {
-            let stat: FileStat = fstat(&fd).map_err(|e| FilesError::at("stat", &path)(e.into()))?;
-            if device.is_some_and(|d| d != stat.st_dev) {
-                return Err(FilesError::at("remove", &path)(Errno::EXDEV.into()));
-            }
-            empty_directory(fd, &path, stat.st_dev, depth)?;
-            unlink(parent, name, &path, UnlinkatFlags::RemoveDir)
-        }
+/// Removes as much of the tree as one walk can; true once it is gone.
+fn remove_levels(parent: BorrowedFd<'_>, name: &CStr, path: &Path) -> Result<bool, FilesError> {
+    let fd = match open_directory(parent, name) {
+        Ok(fd) => fd,
         // Not a directory, or a link: unlink the name itself.
-        Err(Errno::ENOTDIR | Errno::ELOOP) => unlink(parent, name, &path, UnlinkatFlags::NoRemoveDir),
-        Err(Errno::ENOENT) => Ok(()),
-        Err(e) => Err(FilesError::at("open", &path)(e.into())),
+        Err(Errno::ENOTDIR | Errno::ELOOP) => {
+            return unlink(parent, name, path, UnlinkatFlags::NoRemoveDir).map(|()| true);
+        }
+        Err(Errno::ENOENT) => return Ok(true),
+        Err(e) => return Err(FilesError::at("open", path)(e.into())),
+    };
+    let stat: FileStat = fstat(&fd).map_err(|e| FilesError::at("stat", path)(e.into()))?;
+    let top = fd.try_clone().map_err(FilesError::at("open", path))?;
+    let mut walk = Walk { top, device: stat.st_dev, moved: 0 };
+    walk.empty_directory(fd, path, 0)?;
+    if walk.moved > 0 {
+        return Ok(false);
+    }
+    unlink(parent, name, path, UnlinkatFlags::RemoveDir).map(|()| true)
+}
+
+impl Walk {
+    /// Removes one name in `parent`, which lies `depth` directories below the top.
+    fn remove_entry(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+        path: PathBuf,
+        depth: usize,
+    ) -> Result<(), FilesError> {
+        if depth > DEPTH_MAX {
+            return self.move_up(parent, name, &path);
+        }
+        match open_directory(parent, name) {
+            Ok(fd) => {
+                let stat: FileStat = fstat(&fd).map_err(|e| FilesError::at("stat", &path)(e.into()))?;
+                if self.device != stat.st_dev {
+                    return Err(FilesError::at("remove", &path)(Errno::EXDEV.into()));
+                }
+                self.empty_directory(fd, &path, depth)?;
+                unlink(parent, name, &path, UnlinkatFlags::RemoveDir)
+            }
+            Err(Errno::ENOTDIR | Errno::ELOOP) => unlink(parent, name, &path, UnlinkatFlags::NoRemoveDir),
+            Err(Errno::ENOENT) => Ok(()),
+            Err(e) => Err(FilesError::at("open", &path)(e.into())),
+        }
+    }
+
+    fn empty_directory(&mut self, fd: OwnedFd, path: &Path, depth: usize) -> Result<(), FilesError> {
+        let mut directory = Dir::from_fd(fd).map_err(|e| FilesError::at("readdir", path)(e.into()))?;
+        // Names first: removing while reading a directory may skip entries on some filesystems.
+        let mut entries = Vec::new();
+        for entry in directory.iter() {
+            let entry = entry.map_err(|e| FilesError::at("readdir", path)(e.into()))?;
+            let name = entry.file_name();
+            if name != c"." && name != c".." {
+                entries.push((name.to_owned(), entry.file_type()));
+            }
+        }
+        for (name, kind) in entries {
+            let below = path.join(OsStr::from_bytes(name.to_bytes()));
+            if matches!(kind, Some(Type::Directory) | None) {
+                self.remove_entry(directory.as_fd(), &name, below, depth + 1)?;
+            } else {
+                unlink(directory.as_fd(), &name, &below, UnlinkatFlags::NoRemoveDir)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves it to the top, under a name that nobody has there; the next walk finds it. A mount point stays where it is.
+    fn move_up(&mut self, parent: BorrowedFd<'_>, name: &CStr, path: &Path) -> Result<(), FilesError> {
+        loop {
+            self.moved += 1;
+            let there = c_name(path, OsStr::new(&format!(".deep-{}", self.moved)))?;
+            let flags = RenameFlags::RENAME_NOREPLACE;
+            match renameat2(parent, name, self.top.as_fd(), there.as_c_str(), flags) {
+                Ok(()) | Err(Errno::ENOENT) => return Ok(()),
+                Err(Errno::EEXIST) => {}
+                Err(e) => return Err(FilesError::at("rename", path)(e.into())),
+            }
+        }
     }
 }
 
@@ -78,28 +145,6 @@ fn open_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno>
             ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH,
         );
     openat2(parent, name, how)
-}
-
-fn empty_directory(fd: OwnedFd, path: &Path, device: u64, depth: usize) -> Result<(), FilesError> {
-    let mut directory = Dir::from_fd(fd).map_err(|e| FilesError::at("readdir", path)(e.into()))?;
-    // Names first: removing while reading a directory may skip entries on some filesystems.
-    let mut entries = Vec::new();
-    for entry in directory.iter() {
-        let entry = entry.map_err(|e| FilesError::at("readdir", path)(e.into()))?;
-        let name = entry.file_name();
-        if name != c"." && name != c".." {
-            entries.push((name.to_owned(), entry.file_type()));
-        }
-    }
-    for (name, kind) in entries {
-        let below = path.join(OsStr::from_bytes(name.to_bytes()));
-        if matches!(kind, Some(Type::Directory) | None) {
-            remove_entry(directory.as_fd(), &name, below, Some(device), depth + 1)?;
-        } else {
-            unlink(directory.as_fd(), &name, &below, UnlinkatFlags::NoRemoveDir)?;
-        }
-    }
-    Ok(())
 }
 
 fn unlink(parent: BorrowedFd<'_>, name: &CStr, path: &Path, flags: UnlinkatFlags) -> Result<(), FilesError> {
@@ -179,15 +224,56 @@ mod tests {
         assert!(!tree.exists());
     }
 
-    #[test]
-    fn too_deep_a_tree_is_refused_with_its_path() {
-        let dir = tempfile::tempdir().unwrap();
-        let tree = dir.path().join("deep");
-        let mut path = tree.clone();
-        for _ in 0..=DEPTH_MAX + 1 {
-            path.push("d");
+    /// A directory at the end of `levels` others, made without ever naming all of them.
+    fn deepen(top: &Path, name: &str, levels: usize) -> PathBuf {
+        let mut upper = top.join("upper");
+        std::fs::create_dir_all(&upper).unwrap();
+        let lower = |n: usize| top.join(format!("lower-{n}"));
+        let mut made = 0;
+        while made < levels {
+            // The last piece goes into the one before it, and so on.
+            let piece = lower(made);
+            std::fs::create_dir_all(piece.join([name; 20].join("/"))).unwrap();
+            if made > 0 {
+                let before = lower(made - 20);
+                std::fs::rename(before, piece.join([name; 20].join("/")).join("next")).unwrap();
+            }
+            made += 20;
         }
-        std::fs::create_dir_all(&path).unwrap();
-        assert_eq!(remove_tree(&tree).unwrap_err().class(), Class::Invalid);
+        upper.push("first");
+        std::fs::rename(lower(made - 20), &upper).unwrap();
+        upper
+    }
+
+    #[test]
+    fn no_tree_is_too_deep() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tree, name) = (dir.path().join("deep"), "a-directory-with-a-long-name");
+        // Longer than a path may be, and several walks deep; somebody has taken a name for what is moved up.
+        let upper = deepen(&tree, name, 400);
+        std::fs::write(tree.join(".deep-1"), "x").unwrap();
+        std::fs::write(upper.join("f"), "x").unwrap();
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+    }
+
+    #[test]
+    fn a_mount_that_lies_deep_is_named_and_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = dir.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("precious"), "x").unwrap();
+        let target = dir.path().join("deep").join(["d"; DEPTH_MAX + 1].join("/"));
+        std::fs::create_dir_all(&target).unwrap();
+        if bind(&outside, &target).is_none() {
+            eprintln!("skipped: this machine does not let the test mount");
+            return;
+        }
+        let e = remove_tree(&dir.path().join("deep")).unwrap_err();
+        assert_eq!((e.class(), e.path), (Class::Conflict, target.clone()));
+        assert!(outside.join("precious").exists());
+        umount2(&target, MntFlags::MNT_DETACH).unwrap();
+        remove_tree(&dir.path().join("deep")).unwrap();
+        assert!(!dir.path().join("deep").exists() && outside.join("precious").exists());
     }
 }

@@ -4,12 +4,20 @@
 //! [`ENTRIES_MAX`] entries; what vanishes under it is not counted. Blocking. Upstream: pkg/volume/util/fs.
 
 use std::collections::BTreeSet;
+use std::ffi::{CString, OsStr};
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::rc::Rc;
 
 use agent_core::stats::disk::{Filesystem, Taken, VolumeUse};
 use agent_core::time::Wall;
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstatat, lstat};
 use nix::sys::statvfs::statvfs;
 
 use crate::files::FilesError;
@@ -17,6 +25,8 @@ use crate::project_quota::{self, Counted};
 
 /// More than this are not walked: seconds of work, and megabytes of names.
 pub const ENTRIES_MAX: u64 = 1_000_000;
+/// How much of a path is opened at once; the kernel takes 4096 (PATH_MAX).
+const STEP_BYTES: usize = 2048;
 /// `st_blocks` counts these, whatever the file system's blocks are.
 const BLOCK_BYTES: u64 = 512;
 
@@ -87,24 +97,35 @@ pub fn whole_volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
 /// # Errors
 /// A directory cannot be read, or there are more than `entries_max` entries.
 pub fn tree(top: &Path, at: Wall, entries_max: u64) -> Result<Taken, FilesError> {
-    let first = std::fs::symlink_metadata(top).map_err(FilesError::at("stat", top))?;
+    let failed = |operation: &'static str| move |e: Errno| FilesError::at(operation, top)(e.into());
+    let first = lstat(top).map_err(failed("stat"))?;
     let mut walk = Walk {
-        device: first.dev(),
+        device: first.st_dev,
         seen: BTreeSet::new(),
         entries: 0,
         taken: Taken { at, ..Taken::default() },
     };
     walk.count(&first);
-    let mut waiting: Vec<PathBuf> = first.is_dir().then(|| top.to_owned()).into_iter().collect();
-    while let Some(dir) = waiting.pop() {
-        let entries = match std::fs::read_dir(&dir) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            entries => entries.map_err(FilesError::at("read", &dir))?,
+    if !is_dir(&first) {
+        return Ok(walk.taken);
+    }
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let root = match open(top, flags, Mode::empty()) {
+        Err(Errno::ENOENT) => return Ok(walk.taken),
+        root => root.map_err(failed("read"))?,
+    };
+    // Whoever fills a volume chooses how deep it is: a directory that waits has its own name and no other.
+    let mut waiting: Vec<Option<Rc<Below>>> = vec![None];
+    while let Some(place) = waiting.pop() {
+        let mut dir = match open_below(&root, place.as_deref()).and_then(Dir::from_fd) {
+            // It went, or is something else by now.
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => continue,
+            dir => dir.map_err(failed("read"))?,
         };
-        for entry in entries {
-            let Ok(entry) = entry else { continue };
-            let Ok(found) = entry.metadata() else { continue };
-            if found.dev() != walk.device {
+        let mut names = Vec::new();
+        for entry in dir.iter() {
+            let entry = entry.map_err(failed("read"))?;
+            if [c".", c".."].contains(&entry.file_name()) {
                 continue;
             }
             walk.entries += 1;
@@ -112,13 +133,67 @@ pub fn tree(top: &Path, at: Wall, entries_max: u64) -> Result<Taken, FilesError>
                 let many = format!("more than {entries_max} entries: it is not measured");
                 return Err(FilesError::at("walk", top)(io::Error::new(io::ErrorKind::FileTooLarge, many)));
             }
+            names.push(entry.file_name().to_owned());
+        }
+        for name in names {
+            let found = fstatat(&dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+            let Some(found) = found.ok().filter(|found| found.st_dev == walk.device) else { continue };
             walk.count(&found);
-            if found.is_dir() {
-                waiting.push(entry.path());
+            if is_dir(&found) {
+                waiting.push(Some(Rc::new(Below { above: place.clone(), name })));
             }
         }
     }
     Ok(walk.taken)
+}
+
+/// A directory of a tree, by its name in the one above; `None` is the top.
+struct Below {
+    above: Option<Rc<Below>>,
+    name: CString,
+}
+
+impl Drop for Below {
+    /// One after the other: a chain that is dropped by itself needs a frame for each of its links.
+    fn drop(&mut self) {
+        let mut above = self.above.take();
+        while let Some(mut last) = above.and_then(Rc::into_inner) {
+            above = last.above.take();
+        }
+    }
+}
+
+fn is_dir(found: &FileStat) -> bool {
+    SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
+}
+
+/// Opens a directory of a tree, in steps: all of its path may be longer than the kernel takes at once.
+fn open_below(root: &OwnedFd, place: Option<&Below>) -> Result<OwnedFd, Errno> {
+    let mut names = Vec::new();
+    let mut at = place;
+    while let Some(below) = at {
+        names.push(below.name.as_bytes());
+        at = below.above.as_deref();
+    }
+    let how = OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(
+        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV,
+    );
+    // An iterator over a directory has an offset, which descriptors that are clones share: the top is opened anew, too.
+    let mut step = b".".to_vec();
+    let mut held: Option<OwnedFd> = None;
+    let go = |held: &Option<OwnedFd>, step: &[u8]| {
+        openat2(held.as_ref().unwrap_or(root), OsStr::from_bytes(step), how)
+    };
+    for name in names.into_iter().rev() {
+        if step.len() + 1 + name.len() > STEP_BYTES {
+            held = Some(go(&held, &step)?);
+            step.clear();
+            step.push(b'.');
+        }
+        step.push(b'/');
+        step.extend_from_slice(name);
+    }
+    go(&held, &step)
 }
 
 /// The files of one directory, without those below it; `None` if there is none.
@@ -145,11 +220,12 @@ struct Walk {
 }
 
 impl Walk {
-    fn count(&mut self, found: &std::fs::Metadata) {
-        if !found.is_dir() && found.nlink() > 1 && !self.seen.insert(found.ino()) {
+    fn count(&mut self, found: &FileStat) {
+        if !is_dir(found) && found.st_nlink > 1 && !self.seen.insert(found.st_ino) {
             return;
         }
-        self.taken.bytes = self.taken.bytes.saturating_add(found.blocks().saturating_mul(BLOCK_BYTES));
+        let blocks = u64::try_from(found.st_blocks).unwrap_or_default();
+        self.taken.bytes = self.taken.bytes.saturating_add(blocks.saturating_mul(BLOCK_BYTES));
         self.taken.inodes += 1;
     }
 }
@@ -178,6 +254,29 @@ mod tests {
         let own = files_of(&top, Wall(5)).unwrap();
         assert_eq!(own.inodes, 2, "not what is below");
         assert_eq!(files_of(&dir.path().join("none"), Wall(5)), None);
+    }
+
+    #[test]
+    fn a_tree_is_counted_however_deep_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (top, piece) = (dir.path().join("volume"), ["a-directory-with-a-long-name"; 100].join("/"));
+        std::fs::create_dir(&top).unwrap();
+        // Each goes below the one before it, so that nobody ever names all of them.
+        for round in 0..4 {
+            let new = dir.path().join("new");
+            std::fs::create_dir_all(new.join(&piece)).unwrap();
+            if round == 0 {
+                std::fs::write(new.join(&piece).join("file"), vec![7_u8; 1 << 20]).unwrap();
+            } else {
+                std::fs::rename(top.join("next"), new.join(&piece).join("next")).unwrap();
+            }
+            std::fs::rename(&new, top.join("next")).unwrap();
+        }
+        let found = tree(&top, Wall(5), 1_000).unwrap();
+        assert!(found.bytes >= 1 << 20, "{found:?}");
+        // The top, four times a hundred and the one above them, and the file.
+        assert_eq!(found.inodes, 1 + 4 * 101 + 1);
+        crate::remove_tree::remove_tree(&top).unwrap();
     }
 
     #[test]

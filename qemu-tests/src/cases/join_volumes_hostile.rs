@@ -182,6 +182,18 @@ fn hostile(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure!(!own.exists(), "{} is still there", own.display());
     ensure!(fs::read_to_string(at.join("precious"))? == "kept\n", "what a link named was written to");
 
+    // What lies deeper than a path is long counts, too.
+    let hides = "cd /v; d=; for i in $(seq 80); do d=$d/a-directory-with-a-long-name-$i; done; mkdir -p upper$d lower$d; \
+                 head -c 5000000 /dev/zero > lower$d/f; mv lower upper$d/";
+    let small = json!({"emptyDir": {"sizeLimit": "1Mi"}});
+    create(&joined.cluster, with("hides", &format!("{hides}; {STAYS}"), &[("v", small)]))?;
+    let words = client.wait::<Pod, _>(&client.of("default"), 90, "hides to be evicted", |all| {
+        let status = all.get("hides")?.status.clone()?;
+        (status.reason.as_deref() == Some("Evicted")).then(|| status.message.unwrap_or_default())
+    })?;
+    ensure!(words == "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ", "it is told {words:?}");
+    remove(joined, &["hides".to_owned()])?;
+
     // It swaps a directory for a link to the root, as fast as it can.
     let swaps = "cd /v; while :; do ln -s / d; rm -f d; mkdir d; rmdir d; done 2>/dev/null";
     create(&joined.cluster, with("swaps", swaps, &[("v", host_path(OURS, "Directory"))]))?;

@@ -264,7 +264,7 @@ mod tests {
         let parsed = parse(list);
         assert_eq!(parsed, [("e2e-test-images/agnhost", "2.63.0"), ("pause", "3.10.2")]);
         assert_eq!(recipe(parsed[0].0), Some(Recipe::Agnhost));
-        assert_eq!(recipe("e2e-test-images/kitten"), None);
+        assert_eq!(recipe("e2e-test-images/nautilus"), None);
     }
 
     #[test]

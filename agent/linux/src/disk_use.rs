@@ -259,19 +259,8 @@ mod tests {
     #[test]
     fn a_tree_is_counted_however_deep_it_is() {
         let dir = tempfile::tempdir().unwrap();
-        let (top, piece) = (dir.path().join("volume"), ["a-directory-with-a-long-name"; 100].join("/"));
-        std::fs::create_dir(&top).unwrap();
-        // Each goes below the one before it, so that nobody ever names all of them.
-        for round in 0..4 {
-            let new = dir.path().join("new");
-            std::fs::create_dir_all(new.join(&piece)).unwrap();
-            if round == 0 {
-                std::fs::write(new.join(&piece).join("file"), vec![7_u8; 1 << 20]).unwrap();
-            } else {
-                std::fs::rename(top.join("next"), new.join(&piece).join("next")).unwrap();
-            }
-            std::fs::rename(&new, top.join("next")).unwrap();
-        }
+        let top = dir.path().join("volume");
+        crate::remove_tree::tests::deep_tree(&top);
         let found = tree(&top, Wall(5), 1_000).unwrap();
         assert!(found.bytes >= 1 << 20, "{found:?}");
         // The top, four times a hundred and the one above them, and the file.

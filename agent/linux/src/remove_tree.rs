@@ -160,7 +160,7 @@ fn c_name(path: &Path, name: &OsStr) -> Result<CString, FilesError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use agent_core::drivers::Class;
     use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -224,35 +224,29 @@ mod tests {
         assert!(!tree.exists());
     }
 
-    /// A directory at the end of `levels` others, made without ever naming all of them.
-    fn deepen(top: &Path, name: &str, levels: usize) -> PathBuf {
-        let mut upper = top.join("upper");
-        std::fs::create_dir_all(&upper).unwrap();
-        let lower = |n: usize| top.join(format!("lower-{n}"));
-        let mut made = 0;
-        while made < levels {
-            // The last piece goes into the one before it, and so on.
-            let piece = lower(made);
-            std::fs::create_dir_all(piece.join([name; 20].join("/"))).unwrap();
-            if made > 0 {
-                let before = lower(made - 20);
-                std::fs::rename(before, piece.join([name; 20].join("/")).join("next")).unwrap();
+    /// Makes `top`, four times a hundred and one directories under each other in it, and a file of a mebibyte in the innermost.
+    /// Each hundred goes below the one before it, so that nobody ever names all of them: a path is shorter than that.
+    pub(crate) fn deep_tree(top: &Path) {
+        let (new, piece) = (top.with_extension("new"), ["a-directory-with-a-long-name"; 100].join("/"));
+        std::fs::create_dir(top).unwrap();
+        for round in 0..4 {
+            std::fs::create_dir_all(new.join(&piece)).unwrap();
+            if round == 0 {
+                std::fs::write(new.join(&piece).join("file"), vec![7_u8; 1 << 20]).unwrap();
+            } else {
+                std::fs::rename(top.join("next"), new.join(&piece).join("next")).unwrap();
             }
-            made += 20;
+            std::fs::rename(&new, top.join("next")).unwrap();
         }
-        upper.push("first");
-        std::fs::rename(lower(made - 20), &upper).unwrap();
-        upper
     }
 
     #[test]
     fn no_tree_is_too_deep() {
         let dir = tempfile::tempdir().unwrap();
-        let (tree, name) = (dir.path().join("deep"), "a-directory-with-a-long-name");
+        let tree = dir.path().join("deep");
         // Longer than a path may be, and several walks deep; somebody has taken a name for what is moved up.
-        let upper = deepen(&tree, name, 400);
+        deep_tree(&tree);
         std::fs::write(tree.join(".deep-1"), "x").unwrap();
-        std::fs::write(upper.join("f"), "x").unwrap();
         remove_tree(&tree).unwrap();
         assert!(!tree.exists());
     }

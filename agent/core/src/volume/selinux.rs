@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use k8s_openapi::api::core::v1::{Container, Pod, SELinuxOptions};
+use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, SecurityContext, VolumeMount};
 
 use super::claim::{Bound, Source};
 use crate::container_spec::NodeContext;
@@ -88,20 +88,18 @@ pub fn label(p: &Pod, name: &str, bound: &Bound, node: &NodeContext) -> Result<O
         return Ok(None);
     }
     let of_pod = pod::spec(p).security_context.as_ref();
-    let options =
-        |of: Option<&SELinuxOptions>| of.or(of_pod.and_then(|s| s.se_linux_options.as_ref())).cloned();
-    let mounts = |c: &Container| c.volume_mounts.iter().flatten().any(|m| m.name == name);
-    let containers = pod::init_containers(p).iter().chain(pod::containers(p)).filter(|c| mounts(c));
-    let own =
-        containers.map(|c| options(c.security_context.as_ref().and_then(|s| s.se_linux_options.as_ref())));
-    let ephemeral = pod::spec(p).ephemeral_containers.iter().flatten();
-    let ephemeral = ephemeral.filter(|c| c.volume_mounts.iter().flatten().any(|m| m.name == name));
-    let theirs =
-        ephemeral.map(|c| options(c.security_context.as_ref().and_then(|s| s.se_linux_options.as_ref())));
+    type Parts<'a> = (&'a Option<Vec<VolumeMount>>, &'a Option<SecurityContext>);
+    let all = pod::init_containers(p).iter().chain(pod::containers(p));
+    let all = all.map(|c| -> Parts<'_> { (&c.volume_mounts, &c.security_context) });
+    let ephemeral = pod::ephemeral_containers(p).iter().map(|c| (&c.volume_mounts, &c.security_context));
+    let mounting = all.chain(ephemeral).filter(|(mounts, _)| mounts.iter().flatten().any(|m| m.name == name));
     // Who says nothing has nothing against any label; of who names no level nobody knows which one it will be.
-    let all: Vec<SELinuxOptions> = own.chain(theirs).flatten().collect();
+    let options = mounting.filter_map(|(_, own)| {
+        let own = own.as_ref().and_then(|s| s.se_linux_options.as_ref());
+        own.or_else(|| of_pod?.se_linux_options.as_ref())
+    });
     let labels: Option<BTreeSet<String>> =
-        all.iter().map(|options| files.of(options).map(|label| label.to_string())).collect();
+        options.map(|options| files.of(options).map(|label| label.to_string())).collect();
     let mut labels = labels.unwrap_or_default().into_iter();
     let (first, others) = (labels.next(), labels.collect::<Vec<_>>());
     if !others.is_empty() {

@@ -64,7 +64,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let of = OfClaim { namespace, name: persistent.claim.clone(), node: self.csi.node.clone() };
         growth::grow(self.executor, &of, in_use, async |growth| {
             let secrets = self.secret(Some("NodeExpandSecretRef"), persistent.expand_secret.as_ref()).await;
-            let secrets = secrets.map_err(Refused::Before)?;
+            let secrets = secrets.map_err(Refused::Later)?;
             let request = self.csi.expand((&self.target, staging), growth.bytes, driver, secrets);
             agent_plugins::expand(endpoint, &request).await.map_err(|e| {
                 let (driver, volume) = (&self.csi.driver, &self.csi.handle);
@@ -72,7 +72,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
                 let why = format!("Expander.NodeExpand failed to expand the volume : {}", e.words());
                 match e.is_final() {
                     true => Refused::Final { why, infeasible: e.is_infeasible(), in_use: e.is_in_use() },
-                    false => Refused::Again(why),
+                    false => Refused::Later(why),
                 }
             })
         })

@@ -80,7 +80,7 @@ pub(super) async fn grow<R: Runtime, I: ImageService>(
 ) -> Result<(), Refused> {
     let (root, of) = (executor.dirs.root().to_owned(), work.clone());
     let seen = answer(executor.tasks.blocking(move || on_disk::look(&root, &of)).await);
-    let seen = seen.map_err(|e| Refused::Before(e.message))?;
+    let seen = seen.map_err(|e| Refused::Later(e.message))?;
     let content = seen.map_or(Content::Unknown, |seen| seen.content);
     let refused = |why: String| Refused::Final { why, infeasible: false, in_use: false };
     let (program, arguments) = disk::grow(work, content).map_err(refused)?;

@@ -84,7 +84,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let Some(claim) = flex.claim.as_ref().filter(|_| capabilities.grows) else { return Ok(done(None, None)) };
     let _alone = node.volumes.alone(&of).await;
     let resize = growth::grow(executor, claim, in_use, async |growth| {
-        let device = device(executor, flex).await.map_err(|e| Refused::Before(e.message))?;
+        let device = device(executor, flex).await.map_err(|e| Refused::Later(e.message))?;
         let call = flex.expand_fs(&device, &volume.path, (growth.had, growth.bytes));
         let refused = |why| Refused::Final { why, infeasible: false, in_use: false };
         match node.flex.call(&flex.driver, &call).await {

@@ -14,10 +14,8 @@ use super::csi::refusal;
 
 /// Why it was not made larger.
 pub(super) enum Refused {
-    /// Nobody was asked.
-    Before(String),
-    /// Whoever was asked may still be at it, or will be asked again.
-    Again(String),
+    /// Nobody was asked yet, or whoever was may still be at it: it is tried again.
+    Later(String),
     /// It is not, and that is that.
     Final {
         /// Why.
@@ -54,7 +52,7 @@ pub(super) async fn grow<R: Runtime, I: ImageService>(
     }
     match larger(growth.clone()).await {
         Ok(()) => {}
-        Err(Refused::Before(why) | Refused::Again(why)) => return Err(why),
+        Err(Refused::Later(why)) => return Err(why),
         Err(Refused::Final { why, infeasible, in_use }) => {
             if growth.recorded {
                 let words = expand::refused(&why, infeasible || growth.unwanted, executor.tasks.now().wall);

@@ -40,6 +40,7 @@ pub mod join_env_files;
 pub mod join_flex;
 pub mod join_image_volumes;
 pub mod join_images;
+pub mod join_iscsi;
 pub mod join_network;
 pub mod join_network_disks;
 pub mod join_nfs;
@@ -61,6 +62,7 @@ pub mod join_volumes_certificates;
 pub mod join_volumes_hostile;
 pub mod join_volumes_quota;
 pub mod join_volumes_steps;
+pub mod join_volumes_vm;
 pub mod lifecycle;
 pub mod lifecycle_churn;
 pub mod lifecycle_crash;
@@ -121,6 +123,8 @@ pub fn all() -> Vec<Case> {
         join_csi_limits::CASES,
         join_csi_migrated::CASES,
         join_csi_power::CASES,
+        join_volumes_vm::CASES,
+        join_iscsi::CASES,
         join_selinux::CASES,
         join_disks::CASES,
         join_network_disks::CASES,

@@ -75,6 +75,13 @@ impl Outlets {
         }
     }
 
+    /// Whether there is a CSINode, or why not, for the Node's readiness.
+    pub fn storage(&self, there: Result<(), String>) {
+        if let Some(api) = &self.api {
+            api.node.send(NodeStatusEvent::Input(NodeInput::Storage(there)));
+        }
+    }
+
     /// How the last boot ended.
     pub fn last_end(&self, end: LastEnd) {
         if let Some(api) = &self.api {

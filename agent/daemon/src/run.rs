@@ -274,12 +274,12 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
     let resources =
         PodResources::new(&settings, node.desired(), node.statuses(), views.metrics.clone(), tasks.clone());
     resources.start(Path::new(&settings.options.root_dir)).await;
-    let client_of_plugins = client.clone();
+    let (client_of_plugins, outlets) = (client.clone(), node.outlets());
     let services = (network.clone(), image_service);
     serving::start(&settings, &node_name, client, views, services, &tasks).await?;
     if let Some(client) = client_of_plugins {
         let caller = Caller::new(tasks.clone(), client);
-        tasks.start(csi::follow(root_dir, node_name.as_str().into(), caller, csi, tasks.clone()));
+        tasks.start(csi::follow(root_dir, node_name.as_str().into(), caller, (csi, outlets), tasks.clone()));
     }
     if let Some(shown) = node.shown_ready() {
         tasks.start(stamp_ready(shown, host.clone()));

@@ -216,7 +216,12 @@ impl World {
             default_v4: vec!["eth0".to_owned()],
             ..HostNetwork::default()
         };
-        for input in [NodeInput::Network(network), NodeInput::Machine(Ok(machine)), NodeInput::Pleg(Ok(()))] {
+        for input in [
+            NodeInput::Network(network),
+            NodeInput::Machine(Ok(machine)),
+            NodeInput::Pleg(Ok(())),
+            NodeInput::Storage(Ok(())),
+        ] {
             self.tell(NodeEvent::Input(Box::new(input)));
         }
         self.runtime_is_ready();

@@ -21,6 +21,7 @@ use crate::cluster::fixture::{
     GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, await_ready, last_words,
 };
 use crate::cluster::join::{Way, start_kubelet};
+use crate::cluster::plane::Cluster;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
@@ -39,14 +40,14 @@ const DEVICES: &str = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices"
 const LOCAL: &str = "/var/lib/kubelet/plugins/kubernetes.io/local-volume/volumeDevices";
 
 /// Makes a volume that is a device, and its claim `name`.
-pub(super) fn put(joined: &Joined, name: &str, source: &Value) -> Result<()> {
+pub(super) fn put_device(cluster: &Cluster, name: &str, source: &Value) -> Result<()> {
     let mut spec = json!({"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
         "volumeMode": "Block", "persistentVolumeReclaimPolicy": "Retain",
         "claimRef": {"namespace": "default", "name": name}});
     for (key, value) in source.as_object().context("no source")? {
         spec[key] = value.clone();
     }
-    let client = joined.cluster.client();
+    let client = cluster.client();
     let volume = json!({"metadata": {"name": format!("pv-{name}")}, "spec": spec});
     client.create::<PersistentVolume>(&client.all(), volume)?;
     let claim = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "",
@@ -164,7 +165,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     let spec = json!({"metadata": {"name": DRIVER}, "spec": {"podInfoOnMount": true}});
     client.create::<CSIDriver>(&client.all(), spec)?;
     let source = json!({"csi": {"driver": DRIVER, "volumeHandle": HANDLE, "fsType": "ext4"}});
-    put(joined, "block", &source)?;
+    put_device(&joined.cluster, "block", &source)?;
     let root = joined.nodes[0].inside("/");
     let mut alone = Says { stages: true, ..says(DRIVER) };
     alone.topology.clear();
@@ -259,7 +260,7 @@ fn node_device(joined: &mut Joined, root: &Path) -> Result<()> {
     devices.publish("local", &at)?;
     let terms = json!([{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["first"]}]}]);
     let source = |path: &str| json!({"local": {"path": path}, "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}});
-    put(joined, "local", &source("/var/lib/e2e-disks/device"))?;
+    put_device(&joined.cluster, "local", &source("/var/lib/e2e-disks/device"))?;
     create(
         &joined.cluster,
         with_device("block-local", &format!("echo mine > /dev/d && sync && {STAYS}"), "local", false),
@@ -277,7 +278,7 @@ fn node_device(joined: &mut Joined, root: &Path) -> Result<()> {
     ensure!(in_mounts(joined, "/var/lib/e2e-disks/device")?.is_some(), "the node's own device is gone");
     fs::remove_file(&at)?;
 
-    put(joined, "none", &source("/var/lib/e2e-disks"))?;
+    put_device(&joined.cluster, "none", &source("/var/lib/e2e-disks"))?;
     create(&joined.cluster, with_device("block-none", STAYS, "none", false))?;
     let why =
         "MapVolume.SetUpDevice failed for volume \"pv-none\" : /var/lib/e2e-disks is not a block device";

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret
 use serde_json::{Value, json};
 
 use super::join_claims::{await_told, create, pod, put_claim, put_volume, words_of};
-use super::join_csi_block::{put, with_device};
+use super::join_csi_block::{put_device, with_device};
 use super::join_csi_claims::{await_in_use, delete_pod, restart};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_block::Devices;
@@ -127,7 +127,7 @@ fn iscsi(cx: &mut CaseContext<'_>) -> Result<()> {
     };
     put_volume(&joined.cluster, "iscsi", &target(0), "ReadWriteOnce")?;
     put_claim(&joined.cluster, "iscsi", "ReadWriteOnce")?;
-    put(joined, "iscsi-raw", &target(1))?;
+    put_device(&joined.cluster, "iscsi-raw", &target(1))?;
     let unique = |lun: u32| format!("kubernetes.io/iscsi/{PORTAL}:{IQN}:{lun}");
     let global = format!("{ROOT}/iscsi/iface-default/{PORTAL}:3260-{IQN}-lun-0");
 
@@ -215,7 +215,7 @@ fn fc(cx: &mut CaseContext<'_>) -> Result<()> {
     let source = json!({"fc": {"targetWWNs": [WWN], "lun": 0}});
     put_volume(&joined.cluster, "fc", &source, "ReadWriteOnce")?;
     put_claim(&joined.cluster, "fc", "ReadWriteOnce")?;
-    put(joined, "fc-raw", &source)?;
+    put_device(&joined.cluster, "fc-raw", &source)?;
     let unique = format!("kubernetes.io/fc/[{WWN}]:0");
     let global = format!("{ROOT}/fc/{WWN}-lun-0");
 

@@ -1,37 +1,22 @@
-//! Volumes in a VM, where the native node cannot have them: a disk that grows (the machine of the tests may lack
-//! CAP_SYS_RESOURCE), and mounts with the SELinux label of their pod.
+//! Mounts with the SELinux label of their pod, in a VM whose kernel is given a policy.
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::api::storage::v1::CSIDriver;
 use serde_json::{Value, json};
 
 use super::join_claims::{create, put_claim, put_volume};
-use super::join_csi_claims::{await_grown, is_to_grow, touch};
-use super::join_csi_power::{PROGRAM, start_driver};
-use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready};
-use crate::cluster::flags::Settings;
+use super::join_csi_power::start_driver;
+use super::join_volumes_vm::{Fixture, HERE, LIMIT_S, await_words, boot, delete, pod as in_vm, uid};
+use crate::case::{Case, CaseContext};
+use crate::cluster::fixture::{await_pod_gone, await_pod_ready};
 use crate::cluster::plane::Cluster;
-use crate::cluster::second_disk::SecondDisk;
-use crate::cluster::selinux::{self, FILES, KERNEL, POLICY};
-use crate::cluster::vm_node::{LABEL, READY_LIMIT_S, VmNode};
-use crate::run::Run;
-
-const HERE: Place = Place { level: Level::L4v, group: Some("volumes-vm") };
+use crate::cluster::selinux::{self, FILES};
+use crate::cluster::vm_node::VmNode;
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
-    HERE.case(
-        "volumes/disk-grows",
-        90,
-        "what is on a disk of the VM grows under its pod when the disk and its claim have grown",
-        disk_grows,
-    ),
     HERE.case(
         "volumes/selinux",
         120,
@@ -40,39 +25,32 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-const VM: &str = "vm";
 /// What `seLinuxChangePolicy` is by itself; saying so takes a gate of the API server.
 const MOUNT: &str = "";
 const DRIVER: &str = "labels.e2e.example";
 /// One pod's at a time, and everybody's.
 const VOLUMES: [(&str, &str); 2] = [("alone", "ReadWriteOncePod"), ("shared", "ReadWriteMany")];
-/// How long something may take under TCG on a busy machine, seconds.
-const LIMIT_S: u64 = 90;
 
 /// A pod whose containers have these levels.
 fn pod(name: &str, claim: &str, levels: &[&str], policy: &str) -> Value {
-    let containers: Vec<Value> = levels
-        .iter()
-        .enumerate()
-        .map(|(n, level)| {
-            json!({"name": format!("c{n}"), "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never",
-                "securityContext": {"seLinuxOptions": {"level": level}},
-                "volumeMounts": [{"name": "data", "mountPath": "/d"}]})
-        })
-        .collect();
-    let security = if policy.is_empty() { json!({}) } else { json!({"seLinuxChangePolicy": policy}) };
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
-        "nodeSelector": {LABEL.0: LABEL.1}, "terminationGracePeriodSeconds": 1,
-        "securityContext": security,
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
-        "containers": containers}})
+    let mut pod = in_vm(name, claim);
+    let container = pod["spec"]["containers"][0].take();
+    let containers = levels.iter().enumerate().map(|(n, level)| {
+        let mut container = container.clone();
+        container["name"] = json!(format!("c{n}"));
+        container["securityContext"] = json!({"seLinuxOptions": {"level": level}});
+        container
+    });
+    pod["spec"]["containers"] = containers.collect();
+    if !policy.is_empty() {
+        pod["spec"]["securityContext"] = json!({"seLinuxChangePolicy": policy});
+    }
+    pod
 }
 
 /// With which labels a pod's volume and the driver's stage are mounted; without one it is `none`.
 fn mounted(cluster: &Cluster, vm: &mut VmNode, name: &str, claim: &str) -> Result<Vec<String>> {
-    let client = cluster.client();
-    let pod = client.get::<Pod>(&client.of("default"), name)?.context("no pod")?;
-    let uid = pod.metadata.uid.context("no UID")?;
+    let uid = uid(cluster, name)?;
     let own = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pv-{claim}");
     let target = format!("{own}/mount");
     let shell = vm.vm()?.shell()?;
@@ -100,90 +78,8 @@ fn ensure_label(cluster: &Cluster, vm: &mut VmNode, (name, claim): (&str, &str),
     Ok(())
 }
 
-/// Waits for an event of a mount about the pod whose words end so.
-fn await_words(cluster: &Cluster, about: &str, words: &str) -> Result<()> {
-    let client = cluster.client();
-    client.wait::<Event, _>(&client.of("default"), LIMIT_S, &format!("{words:?} about {about}"), |all| {
-        all.values()
-            .any(|e| {
-                e.reason.as_deref() == Some("FailedMount")
-                    && e.involved_object.name.as_deref() == Some(about)
-                    && e.message.as_deref().is_some_and(|m| m.ends_with(words))
-            })
-            .then_some(())
-    })
-}
-
-fn delete(cluster: &Cluster, name: &str) -> Result<()> {
-    cluster.kubectl(&["delete", "pod", name, "--wait=false"]).map(drop)
-}
-
-struct Fixture {
-    // Dropped first: it has a wire of the cluster.
-    vm: VmNode,
-    cluster: Cluster,
-}
-
-/// A VM with the driver and the policy on its disk; neither is in force.
-fn boot(run: &Arc<Run>, artefacts: &Path) -> Result<Fixture> {
-    let mut cluster = Cluster::start(run, artefacts, Settings::default())?;
-    let own = std::env::current_exe().context("find this program")?;
-    let policy = selinux::policy(artefacts)?;
-    let disk = SecondDisk::make(artefacts, &[(&own, PROGRAM), (&policy, POLICY)], &[])?;
-    let mut vm = VmNode::plug(&mut cluster, artefacts, VM)?;
-    vm.add_disk(disk.file());
-    vm.tell_kernel(KERNEL);
-    vm.configure("featureGates", json!({"SELinuxMount": true}));
-    vm.boot(Some(cluster.token()))?;
-    vm.vm()?.await_phase("agent.ready", READY_LIMIT_S)?;
-    vm.give_range(&cluster)?;
-    await_ready(&cluster, VM, READY_LIMIT_S)?;
-    disk.unpack(vm.vm()?.shell()?)?;
-    Ok(Fixture { vm, cluster })
-}
-
-/// How large the file system at a directory is.
-fn bytes_of(vm: &mut VmNode, at: &str) -> Result<u64> {
-    let text = vm.vm()?.shell()?.must(&format!("mountpoint -q {at} && stat -f -c '%b %S' {at}"))?;
-    let mut figures = text.split_whitespace().map(str::parse::<u64>);
-    let (blocks, bytes) = (figures.next().context("no blocks")??, figures.next().context("no size")??);
-    Ok(blocks * bytes)
-}
-
-fn disk_grows(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { vm, cluster } = cx.shared_or(boot)?;
-    let (file, mib) =
-        ("/var/lib/kubelet/disk", |from: u32| format!("bs=1M seek={from} count=16 conv=notrunc"));
-    let shell = vm.vm()?.shell()?;
-    shell.must(&format!("dd if=/dev/zero of={file} {} status=none", mib(0)))?;
-    let device = shell.must(&format!("modprobe loop; losetup -f --show {file}"))?.trim().to_owned();
-    let here = json!([{"matchExpressions": [{"key": LABEL.0, "operator": "In", "values": [LABEL.1]}]}]);
-    let source =
-        json!({"local": {"path": device}, "nodeAffinity": {"required": {"nodeSelectorTerms": here}}});
-    put_volume(cluster, "disk", &source, "ReadWriteOnce")?;
-    put_claim(cluster, "disk", "ReadWriteOnce")?;
-    create(cluster, pod("disk", "disk", &[""], MOUNT))?;
-    await_pod_ready(cluster, "disk", LIMIT_S)?;
-    let at = "/var/lib/kubelet/plugins/kubernetes.io/local-volume/mounts/pv-disk";
-    let before = bytes_of(vm, at)?;
-    ensure!(before < 16 << 20, "16 MiB have {before}");
-    let shell = vm.vm()?.shell()?;
-    shell.must(&format!("dd if=/dev/zero of={file} {} status=none && losetup -c {device}", mib(16)))?;
-    is_to_grow(cluster, "disk", "32Mi")?;
-    touch(cluster, "disk", "1")?;
-    await_grown(cluster, "disk", "32Mi", LIMIT_S)?;
-    await_event(cluster, "FileSystemResizeSuccessful", "disk", LIMIT_S)?;
-    let after = bytes_of(vm, at)?;
-    ensure!(after > 24 << 20, "32 MiB have {after}");
-    delete(cluster, "disk")?;
-    await_pod_gone(cluster, "disk", LIMIT_S)?;
-    ensure!(bytes_of(vm, at).is_err(), "the disk is still mounted");
-    vm.vm()?.shell()?.must(&format!("losetup -d {device}"))?;
-    cluster.ensure_nothing_forbidden()
-}
-
 fn labels(cx: &mut CaseContext<'_>) -> Result<()> {
-    let Fixture { vm, cluster } = cx.shared_or(boot)?;
+    let Fixture { vm, cluster, .. } = cx.shared_or(boot)?;
     selinux::load(vm.vm()?.shell()?)?;
     start_driver(vm, DRIVER)?;
     let registry = vm.vm()?.shell()?.must("stat -c %C /var/lib/kubelet/plugins_registry")?;

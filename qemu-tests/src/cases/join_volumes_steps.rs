@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::join_claims::{DISKS, create, local, put_claim, put_volume};
 use super::join_csi::{await_drivers, says};
-use super::join_csi_block::{held, put};
+use super::join_csi_block::{held, put_device};
 use super::join_volumes::mounts;
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_block::Devices;
@@ -190,13 +190,13 @@ fn one_life(joined: &mut Joined, driver: &CsiDriver, nth: usize, met: &mut (Met,
 
 /// Two claims of block devices, and what is to be kept and to be removed for the node's own.
 fn put_devices(joined: &Joined) -> Result<(Devices, PathBuf)> {
-    put(joined, DEVICE, &json!({"csi": {"driver": DRIVER, "volumeHandle": DEVICE}}))?;
+    put_device(&joined.cluster, DEVICE, &json!({"csi": {"driver": DRIVER, "volumeHandle": DEVICE}}))?;
     let devices = Devices::default();
     let disks = joined.nodes[0].inside(DISKS);
     devices.make(&disks, LOCAL)?;
     let at = disks.join("device");
     devices.publish(LOCAL, &at)?;
-    put(joined, LOCAL, &local("device"))?;
+    put_device(&joined.cluster, LOCAL, &local("device"))?;
     Ok((devices, at))
 }
 

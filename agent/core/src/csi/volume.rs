@@ -101,7 +101,7 @@ pub struct Persistent {
     pub flags: Vec<String>,
     /// No other pod may have it at the same time.
     pub one_pod: bool,
-    /// The SELinux label that its files are to have ([`selinux`]).
+    /// The SELinux label that its files are to have ([`selinux`]); empty: none, `None`: the node has no labels for anybody.
     #[serde(default)]
     pub label: Option<String>,
 }
@@ -158,7 +158,7 @@ pub struct Terms {
     pub group_policy: String,
     /// It is asked now and then how many volumes the node may have.
     pub recounts: bool,
-    /// It mounts volumes with the SELinux label that it is told (`seLinuxMount`).
+    /// It mounts volumes with the SELinux label that it is told (`seLinuxMount`), and the node has labels.
     pub labels: bool,
 }
 
@@ -316,6 +316,10 @@ impl CsiVolume {
         self.persistent.as_ref().and_then(|p| p.label.as_deref()).unwrap_or_default()
     }
 
+    fn has_labels(&self) -> bool {
+        self.persistent.as_ref().is_some_and(|p| p.label.is_some())
+    }
+
     fn life(&self) -> &'static str {
         if self.persistent.is_some() { PERSISTENT } else { EPHEMERAL }
     }
@@ -363,7 +367,7 @@ impl CsiVolume {
             group_policy: spec.fs_group_policy.clone().unwrap_or_default(),
             recounts: limits::period(Some(object)).is_some(),
             // A device has no files.
-            labels: spec.se_linux_mount == Some(true) && self.block.is_none(),
+            labels: spec.se_linux_mount == Some(true) && self.block.is_none() && self.has_labels(),
         })
     }
 

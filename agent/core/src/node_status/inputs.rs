@@ -166,7 +166,8 @@ impl Default for Inputs {
             pleg: Err("pleg has yet to be successful".to_owned()),
             images: None,
             pressures: Pressures::default(),
-            storage: Ok(()),
+            // Upstream: who schedules pods is to know first which drivers the node has.
+            storage: Err("CSINode is not yet initialized".to_owned()),
             shutdown: Ok(()),
             last_end: None,
             shutdown_delay: None,

@@ -317,7 +317,7 @@ pub struct Mounted {
     /// What it holds was to become larger.
     #[serde(default)]
     pub resize: Option<volume::Resize>,
-    /// Its mount says what its files are labelled (SELinux).
+    /// The runtime leaves its files' SELinux labels alone: its mount says them, or its driver does not want it.
     #[serde(default)]
     pub labelled: bool,
 }

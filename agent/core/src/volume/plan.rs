@@ -185,7 +185,7 @@ fn of_claim(
             let volume = csi::of_bound(p, bound, source, &node.node_name);
             let mut volume = csi::CsiVolume { block: global(), ..volume };
             if let Some(persistent) = &mut volume.persistent {
-                persistent.label = label;
+                persistent.label = node.security.selinux.is_some().then(|| label.unwrap_or_default());
             }
             Work::Csi(Box::new(volume))
         }

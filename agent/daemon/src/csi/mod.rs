@@ -31,6 +31,7 @@ use tokio::sync::mpsc;
 use crate::actor::Tasks;
 use crate::cluster::calls::Caller;
 use crate::flex::Drivers;
+use crate::outlets::Outlets;
 use crate::pod_dirs::chain;
 use limits::{Askers, Recount};
 use objects::Objects;
@@ -44,8 +45,8 @@ const PLUGINS: &str = "plugins";
 const DIR_MODE: u32 = 0o750;
 /// How often the directory is looked at without a hint: inotify may lose one.
 const RESCAN: Duration = Duration::from_secs(60);
-/// First and longest wait until there is a CSINode.
-const BEGIN_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// First and longest wait until there is a CSINode: the node is not Ready before.
+const BEGIN_WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 /// Answers of plugins; who has one waits until there is room.
 const ANSWERS_MAX: usize = 16;
 
@@ -118,7 +119,7 @@ pub async fn follow<A: ApiServer>(
     root: PathBuf,
     node_name: Arc<str>,
     caller: Caller<A>,
-    node: Csi,
+    (node, outlets): (Csi, Outlets),
     tasks: Tasks,
 ) {
     let registry = root.join(REGISTRY);
@@ -135,7 +136,7 @@ pub async fn follow<A: ApiServer>(
     }
     let (to, mut answers) = mpsc::channel(ANSWERS_MAX);
     let objects = Objects::new(caller.clone(), node_name, tasks.clone());
-    begin(&objects, &tasks).await;
+    begin(&objects, &outlets, &tasks).await;
     let mut manager = Manager {
         registrations: Registrations::default(),
         gone: BTreeSet::new(),
@@ -192,13 +193,19 @@ async fn changed(hints: &mut Option<PathWatch>) {
     }
 }
 
-async fn begin<A: ApiServer>(objects: &Objects<A>, tasks: &Tasks) {
+/// Has a CSINode made, however long it takes.
+async fn begin<A: ApiServer>(objects: &Objects<A>, outlets: &Outlets, tasks: &Tasks) {
     let (mut wait, longest) = BEGIN_WAIT;
     while let Err(why) = objects.begin().await {
         tracing::debug!(why, "no CSINode yet");
+        // Before that it is usual: the Node may be on its way.
+        if wait == longest {
+            outlets.storage(Err(format!("failed to initialize CSINode: {why}")));
+        }
         tasks.wait_until(tasks.now().mono.after(wait)).await;
         wait = (wait * 2).min(longest);
     }
+    outlets.storage(Ok(()));
 }
 
 /// The sockets in a directory. Names that begin with a dot are none of ours.

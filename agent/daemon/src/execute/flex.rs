@@ -40,20 +40,21 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
 ) -> EffectResult {
     let node = executor.sources.csi();
     let in_use = node.flex.has_set_up(&volume.path);
-    if in_use && flex.claim.is_none() {
-        return Ok(done(None, None));
-    }
     let capabilities = match node.flex.find(&flex.driver, &executor.tasks).await {
         Ok(capabilities) => capabilities,
         // What is mounted stays so.
         Err(why) if in_use => {
-            tracing::debug!(volume = flex.volume, why, "it is not known whether a volume has grown");
-            return Ok(done(None, Some(AGAIN)));
+            tracing::debug!(volume = flex.volume, why, "nobody knows what a driver can");
+            let again = flex.claim.as_ref().map(|_| AGAIN);
+            return Ok(done(Capabilities::default(), None, again));
         }
         Err(why) => {
             return Ok(EffectOk::Unprocessed { why: claim::no_plugin(&flex.volume, &why).to_string() });
         }
     };
+    if in_use && flex.claim.is_none() {
+        return Ok(done(capabilities, None, None));
+    }
     let of = flex.key();
     if capabilities.attach {
         node.volumes.want(&key.uid, &of, node.attaches);
@@ -81,7 +82,9 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     if capabilities.metrics {
         executor.local_volumes.mounted(&key.uid, &volume.name, PathBuf::from(&volume.path));
     }
-    let Some(claim) = flex.claim.as_ref().filter(|_| capabilities.grows) else { return Ok(done(None, None)) };
+    let Some(claim) = flex.claim.as_ref().filter(|_| capabilities.grows) else {
+        return Ok(done(capabilities, None, None));
+    };
     let _alone = node.volumes.alone(&of).await;
     let resize = growth::grow(executor, claim, in_use, async |growth| {
         let device = device(executor, flex).await.map_err(|e| Refused::Later(e.message))?;
@@ -98,11 +101,11 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     });
     let resize = growth::or_keep(resize.await, &flex.volume, in_use)?;
     // Nobody tells of a claim that has grown.
-    Ok(done(resize, Some(AGAIN)))
+    Ok(done(capabilities, resize, Some(AGAIN)))
 }
 
-fn done(resize: Option<Resize>, renew_after: Option<Duration>) -> EffectOk {
-    EffectOk::Volume(Mounted { resize, renew_after, ..Mounted::default() })
+fn done(can: Capabilities, resize: Option<Resize>, renew_after: Option<Duration>) -> EffectOk {
+    EffectOk::Volume(Mounted { resize, renew_after, labelled: !can.relabels, ..Mounted::default() })
 }
 
 /// As which device the volume is attached; empty: as none.

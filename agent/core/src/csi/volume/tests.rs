@@ -208,6 +208,11 @@ fn a_volume_is_mounted_with_its_label_by_a_driver_that_can() {
     }
     of.block = Some("/b".to_owned());
     assert!(!terms(&of, json!(true)).labels, "a device has no files");
+    of.block = None;
+    for (label, there) in [(Some(String::new()), true), (None, false)] {
+        of.persistent.as_mut().unwrap().label = label.clone();
+        assert_eq!(terms(&of, json!(true)).labels, there, "of a node with {label:?}");
+    }
 }
 
 #[test]

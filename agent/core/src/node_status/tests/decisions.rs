@@ -124,6 +124,7 @@ fn complete() -> Inputs {
     inputs.take(NodeInput::Machine(Ok(machine_facts())));
     inputs.take(NodeInput::Network(network("192.0.2.1")));
     inputs.take(NodeInput::Pleg(Ok(())));
+    inputs.take(NodeInput::Storage(Ok(())));
     inputs.take(NodeInput::Runtime { asked: now().mono, result: Ok(RuntimeStatus::ready()) });
     inputs
 }

@@ -364,6 +364,16 @@ fn registration_waits_for_the_runtime_to_be_listed_and_not_for_ever() {
 }
 
 #[test]
+fn a_node_whose_drivers_nobody_knows_yet_is_not_ready() {
+    let mut w = World::without_csi_node(|_| {});
+    w.start(&mut peace());
+    w.run(seconds(1), &mut peace());
+    assert_eq!((w.verbs(), w.ready()), (vec!["create"], ("False", "CSINode is not yet initialized")));
+    w.input(NodeInput::Storage(Ok(())), &mut peace());
+    assert_eq!((w.verbs(), w.ready().0), (vec!["patch"], "True"));
+}
+
+#[test]
 fn what_was_missing_at_registration_is_reported_at_once_and_then_once_a_second() {
     let mut w = World::new();
     w.input(NodeInput::Machine(Ok(machine_facts())), &mut peace());

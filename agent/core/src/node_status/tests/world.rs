@@ -114,6 +114,12 @@ impl World {
     }
 
     pub(super) fn with(change: impl FnOnce(&mut NodeStatusConfig)) -> World {
+        let mut w = World::without_csi_node(change);
+        w.input(NodeInput::Storage(Ok(())), &mut peace());
+        w
+    }
+
+    pub(super) fn without_csi_node(change: impl FnOnce(&mut NodeStatusConfig)) -> World {
         let mut config = config();
         change(&mut config);
         World {

@@ -39,12 +39,14 @@ pub struct Capabilities {
     pub metrics: bool,
     /// What is on its volumes grows on the node.
     pub grows: bool,
+    /// The runtime may change the SELinux labels of their files.
+    pub relabels: bool,
 }
 
 impl Default for Capabilities {
     /// Those of a driver that says nothing.
     fn default() -> Self {
-        Capabilities { attach: true, fs_group: true, metrics: false, grows: true }
+        Capabilities { attach: true, fs_group: true, metrics: false, grows: true, relabels: true }
     }
 }
 
@@ -113,6 +115,7 @@ fn capabilities(said: Option<&Value>) -> Capabilities {
         fs_group: flag("fsgroup", default.fs_group),
         metrics: flag("supportsmetrics", default.metrics),
         grows: flag("requiresfsresize", default.grows),
+        relabels: flag("selinuxrelabel", default.relabels),
     }
 }
 

@@ -165,16 +165,14 @@ fn what_an_answer_means() {
 fn a_driver_can_do_all_that_it_does_not_deny() {
     let of = |capabilities: Value| {
         let said_so = json!({"status": "Success", "capabilities": capabilities}).to_string();
-        let Capabilities { attach, fs_group, metrics, grows } =
-            read(Command::Init, &said(&said_so, true)).unwrap().capabilities;
-        (attach, fs_group, metrics, grows)
+        read(Command::Init, &said(&said_so, true)).unwrap().capabilities
     };
-    assert_eq!(of(json!(null)), (true, true, false, true));
-    assert_eq!(of(json!({"attach": false, "requiresFSResize": false})), (false, true, false, false));
-    assert_eq!(
-        of(json!({"attach": false, "fsGroup": false, "SupportsMetrics": true})),
-        (false, false, true, true)
-    );
+    let all = Capabilities { attach: true, fs_group: true, metrics: false, grows: true, relabels: true };
+    assert_eq!(of(json!(null)), all);
+    let said = json!({"attach": false, "requiresFSResize": false, "selinuxRelabel": false});
+    assert_eq!(of(said), Capabilities { attach: false, grows: false, relabels: false, ..all });
+    let said = json!({"attach": false, "fsGroup": false, "SupportsMetrics": true});
+    assert_eq!(of(said), Capabilities { attach: false, fs_group: false, metrics: true, ..all });
 }
 
 #[test]

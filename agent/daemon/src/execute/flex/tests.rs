@@ -76,16 +76,16 @@ async fn a_driver_mounts_and_unmounts_once_whoever_the_agent_is() {
     let scripts = Scripts::new(rig.dir.path());
     scripts.put(PLAIN);
     let set_up = plain(&rig, "u");
-    assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(None, None)));
+    assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(Capabilities::default(), None, None)));
     assert!(is_mounted(&set_up));
     let gid = std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(&set_up.path).unwrap());
     assert_eq!(gid, 4242);
     assert_eq!(scripts.log(), ["init".to_owned(), format!("mount {}", set_up.path)]);
-    assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(None, None)));
+    assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(Capabilities::default(), None, None)));
     assert!(scripts.log().is_empty(), "what is there is looked at only");
 
     let mut rig = rig.again();
-    assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(None, None)));
+    assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(Capabilities::default(), None, None)));
     assert_eq!(scripts.log(), ["init"]);
     let measured = rig.executor.local_volumes().all();
     assert_eq!(measured.len(), 1, "{measured:?}");
@@ -143,7 +143,7 @@ async fn what_the_machine_has_forgotten_is_not_insisted_on() {
          unmount) echo '{\"status\": \"Failure\", \"message\": \"not mounted\"}'; exit 1;;",
     );
     let set_up = plain(&rig, "u");
-    assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(None, None)));
+    assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(Capabilities::default(), None, None)));
     let told = rig.is_torn_down("u").await.unwrap_err().message;
     let words = "UnmountVolume.TearDown failed for volume \"v\" : unmount command failed, status: Failure, reason: not mounted";
     assert_eq!(told, words);
@@ -163,11 +163,11 @@ async fn a_volume_may_be_no_mount_at_all() {
     );
     let set_up = plain(&rig, "u");
     for _ in 0..2 {
-        assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(None, None)));
+        assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(Capabilities::default(), None, None)));
     }
     assert_eq!(scripts.log().len(), 2, "it is asked once by each agent");
     let mut rig = rig.again();
-    assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(None, None)));
+    assert_eq!(rig.is_set_up("u", &set_up).await, Ok(done(Capabilities::default(), None, None)));
     assert_eq!(scripts.log().len(), 2);
     assert_eq!(rig.is_torn_down("u").await, Ok(EffectOk::Done));
     assert!(!Path::new(&set_up.path).exists());
@@ -197,7 +197,7 @@ async fn the_node_attaches_a_volume_once_for_its_pods() {
                  unmountdevice) umount $2 && ok;;\ndetach) ok;;");
     let (one, two) = (plain(&rig, "u1"), plain(&rig, "u2"));
     let Work::Flex(flex) = &one.work else { panic!("{one:?}") };
-    assert_eq!(rig.is_set_up("u1", &one).await, Ok(done(None, None)));
+    assert_eq!(rig.is_set_up("u1", &one).await, Ok(done(Capabilities::default(), None, None)));
     let global = format!("mountdevice {} /dev/e2e1", flex.global);
     let mount = format!("mount {}", one.path);
     // It does not know `mount`: the node binds what is there.
@@ -207,7 +207,7 @@ async fn the_node_attaches_a_volume_once_for_its_pods() {
     assert!(is_mounted(&one));
 
     let mut rig = rig.again();
-    assert_eq!(rig.is_set_up("u2", &two).await, Ok(done(None, None)));
+    assert_eq!(rig.is_set_up("u2", &two).await, Ok(done(Capabilities::default(), None, None)));
     let mount = format!("mount {}", two.path);
     assert_eq!(scripts.log(), ["init", "getvolumename", "isattached", "waitforattach /dev/e2e", &mount]);
     let held = |root: &Path| on_disk::on_disk(root).unwrap()[&flex.key()].pods.len();

@@ -198,7 +198,7 @@ pub fn install(shell: &mut Shell) -> Result<()> {
         format!("cat {HOME}/iscsid.conf > /run/iscsi-etc/iscsi/iscsid.conf"),
         "echo InitiatorName=iqn.2026-01.example.e2e:node > /run/iscsi-etc/iscsi/initiatorname.iscsi"
             .to_owned(),
-        format!("echo '#!/usr/bin/bash' > /run/iscsi-sbin/iscsiadm"),
+        "echo '#!/usr/bin/bash' > /run/iscsi-sbin/iscsiadm".to_owned(),
         format!("echo 'exec {} \"$@\"' >> /run/iscsi-sbin/iscsiadm", run("iscsiadm")),
         "chmod 755 /run/iscsi-sbin/iscsiadm".to_owned(),
         // An overlay does not show what is mounted below it.

@@ -187,7 +187,7 @@ fn set_ready(conditions: &mut Vec<NodeCondition>, ready: (bool, String), now: No
 fn ready(node: &Node, inputs: &Inputs, isolation: bool, now: Mono) -> (bool, String) {
     let mut errors = runtime_errors(inputs, now);
     errors.extend(inputs.runtime.network_error.clone());
-    errors.extend(inputs.storage.as_ref().err().cloned());
+    errors.extend(inputs.storage_error().map(str::to_owned));
     errors.extend(inputs.shutdown.as_ref().err().cloned());
     let capacity = node.status.as_ref().and_then(|s| s.capacity.as_ref());
     let mut required = vec![CPU, MEMORY, PODS];

@@ -128,7 +128,8 @@ pub(super) struct Inputs {
     pub(super) pleg: Result<(), String>,
     pub(super) images: Option<Arc<[NodeImage]>>,
     pub(super) pressures: Pressures,
-    pub(super) storage: Result<(), String>,
+    /// `None`: nobody has looked yet.
+    storage: Option<Result<(), String>>,
     pub(super) shutdown: Result<(), String>,
     pub(super) last_end: Option<LastEnd>,
     pub(super) shutdown_delay: Option<Result<(), String>>,
@@ -166,8 +167,7 @@ impl Default for Inputs {
             pleg: Err("pleg has yet to be successful".to_owned()),
             images: None,
             pressures: Pressures::default(),
-            // Upstream: who schedules pods is to know first which drivers the node has.
-            storage: Err("CSINode is not yet initialized".to_owned()),
+            storage: None,
             shutdown: Ok(()),
             last_end: None,
             shutdown_delay: None,
@@ -182,6 +182,20 @@ impl Inputs {
     /// Enough is known to make a Node that is worth registering.
     pub(super) fn are_complete(&self) -> bool {
         self.machine.is_some() && self.network.is_some() && self.runtime.asked && self.pleg.is_ok()
+    }
+
+    /// Somebody has looked whether there is a CSINode.
+    pub(super) fn is_storage_known(&self) -> bool {
+        self.storage.is_some()
+    }
+
+    /// Why volumes cannot be had. Upstream: who schedules pods is to know first which drivers the node has.
+    pub(super) fn storage_error(&self) -> Option<&str> {
+        match &self.storage {
+            Some(Ok(())) => None,
+            Some(Err(why)) => Some(why),
+            None => Some("CSINode is not yet initialized"),
+        }
     }
 
     pub(super) fn machine(&self) -> Result<&MachineFacts, &str> {
@@ -206,7 +220,7 @@ impl Inputs {
                 self.images = Some(images.into());
             }
             NodeInput::Pressures(pressures) => self.pressures = pressures,
-            NodeInput::Storage(storage) => self.storage = storage,
+            NodeInput::Storage(storage) => self.storage = Some(storage),
             NodeInput::Shutdown(shutdown) => self.shutdown = shutdown,
             NodeInput::LastEnd(end) => self.last_end = Some(end),
             NodeInput::ShutdownDelay(delay) => self.shutdown_delay = Some(delay),

@@ -28,6 +28,9 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(7);
 const JITTER_PERCENT: u32 = 4;
 /// Registration waits this long for the first inputs.
 const FIRST_INPUTS_MAX: Duration = Duration::from_secs(1);
+/// Registration of a Node that is there already waits this long, from when it is heard of, for word of its CSINode: it would
+/// be not ready for a moment otherwise.
+const STORAGE_MAX: Duration = Duration::from_secs(3);
 /// What cannot wait for the cycle is reported at most this often.
 const PROMPT_PERIOD: Duration = Duration::from_secs(1);
 
@@ -57,6 +60,8 @@ pub struct NodeStatus {
     known: Option<Arc<Node>>,
     /// Before registration: the Node that the watch shows.
     found: Option<Arc<Node>>,
+    /// When the watch told first what there is.
+    listed: Option<Mono>,
     /// The next cycle.
     next: Mono,
     /// Nothing is sent before.
@@ -91,6 +96,7 @@ impl NodeStatus {
             registered: !config.register,
             known: None,
             found: None,
+            listed: None,
             next: Mono(0),
             earliest: Mono(0),
             failures: 0,
@@ -169,6 +175,20 @@ impl NodeStatus {
         let (node, notes) = object::initial(&self.config, &self.inputs, now);
         self.problems(&notes, out);
         self.call(Step::Create(notes), ApiCall::CreateNode(Box::new(node)), out);
+    }
+
+    /// Until when registration waits for what is not known yet.
+    fn inputs_until(&self, started: Mono) -> Mono {
+        let first = started.after(FIRST_INPUTS_MAX);
+        let inputs = if self.inputs.are_complete() { Mono(0) } else { first };
+        let storage = match self.listed {
+            _ if self.inputs.is_storage_known() => Mono(0),
+            Some(at) if self.found.is_some() => at.after(STORAGE_MAX),
+            // A Node that is new has no CSINode before.
+            Some(_) => Mono(0),
+            None => first,
+        };
+        inputs.max(storage)
     }
 
     fn back_off(&mut self, message: String, now: Mono, out: &mut Outbox<NodeStatusAction>) {
@@ -377,11 +397,14 @@ impl NodeStatus {
         let name = self.config.node_name.clone();
         let is_own = |node: &Arc<Node>| node.metadata.name.as_deref() == Some(&*name);
         match event {
-            WatchEvent::Listed(nodes) => match nodes.into_iter().find(is_own) {
-                Some(node) => self.seen(node, out),
-                // The list may be older than our registration: ask.
-                None => self.suspect(now),
-            },
+            WatchEvent::Listed(nodes) => {
+                self.listed.get_or_insert(now);
+                match nodes.into_iter().find(is_own) {
+                    Some(node) => self.seen(node, out),
+                    // The list may be older than our registration: ask.
+                    None => self.suspect(now),
+                }
+            }
             WatchEvent::Applied(node) if is_own(&node) => self.seen(node, out),
             WatchEvent::Deleted(node) if is_own(&node) => {
                 let is = |other: &Option<Arc<Node>>| {
@@ -441,9 +464,9 @@ impl NodeStatus {
             self.next = self.next.min(now.mono.max(self.earliest));
         }
         if !self.registered {
-            let first_wait_over = started.after(FIRST_INPUTS_MAX);
-            if !self.inputs.are_complete() && now.mono < first_wait_over {
-                self.next = first_wait_over;
+            let until = self.inputs_until(started);
+            if now.mono < until {
+                self.next = until;
                 return;
             }
             if self.failures == 0 {

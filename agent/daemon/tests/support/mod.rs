@@ -185,6 +185,8 @@ impl Machine {
         };
         let host = Host::new(tasks.clone(), &self.path("run"), None);
         let mut node = Node::start(plan, drivers, host, tasks.clone()).await.unwrap();
+        // Nobody follows plugins here.
+        node.outlets().storage(Ok(()));
         tokio::time::timeout(SOON, node.ready()).await.expect("not ready");
         let pods = node.statuses().subscribe();
         Agent { node, tasks, pods }

@@ -365,12 +365,37 @@ fn registration_waits_for_the_runtime_to_be_listed_and_not_for_ever() {
 
 #[test]
 fn a_node_whose_drivers_nobody_knows_yet_is_not_ready() {
-    let mut w = World::without_csi_node(|_| {});
-    w.start(&mut peace());
-    w.run(seconds(1), &mut peace());
-    assert_eq!((w.verbs(), w.ready()), (vec!["create"], ("False", "CSINode is not yet initialized")));
-    w.input(NodeInput::Storage(Ok(())), &mut peace());
-    assert_eq!((w.verbs(), w.ready().0), (vec!["patch"], "True"));
+    let unknown = ("False", "CSINode is not yet initialized");
+    // As soon as it is known to be new it is made: its CSINode comes after it.
+    for listed in [true, false] {
+        let mut w = World::without_csi_node(|_| {});
+        w.start(&mut peace());
+        assert!(w.verbs().is_empty());
+        if listed {
+            w.step(NodeStatusEvent::Watched(WatchEvent::Listed(Vec::new())), &mut peace());
+        } else {
+            w.run(seconds(1), &mut peace());
+        }
+        assert_eq!((w.verbs(), w.ready()), (vec!["create"], unknown));
+        w.input(NodeInput::Storage(Ok(())), &mut peace());
+        assert_eq!((w.verbs(), w.ready().0), (vec!["patch"], "True"));
+    }
+    // One that is there is left as it is meanwhile, for a while.
+    for (wait, told, left, verdict) in [
+        (seconds(2), Ok(()), 0, ("True", "kubelet is posting ready status")),
+        (seconds(4), Err("no right".to_owned()), 1, ("False", "no right")),
+    ] {
+        let mut w = World::without_csi_node(|_| {});
+        w.store(json!({"metadata": {"name": "n1"}}));
+        w.start(&mut peace());
+        let node = Arc::new(w.api_node());
+        w.step(NodeStatusEvent::Watched(WatchEvent::Listed(vec![node])), &mut peace());
+        w.run(wait, &mut peace());
+        assert_eq!(w.verbs().len(), left);
+        w.input(NodeInput::Storage(told), &mut peace());
+        w.run(seconds(11), &mut peace());
+        assert_eq!(w.ready(), verdict);
+    }
 }
 
 #[test]

@@ -24,8 +24,9 @@ use agent_core::csi::limits::Limits;
 use agent_core::csi::registrations::{Action, Registrations, SocketId};
 use agent_core::csi::{NodeInfo, check_plugin};
 use agent_core::volume::selinux::PLUGINS_LABEL;
+use agent_linux::files::{self, FilesError};
 use agent_linux::path_watch::PathWatch;
-use agent_linux::{files, selinux};
+use agent_linux::selinux;
 use tokio::sync::mpsc;
 
 use crate::actor::Tasks;
@@ -123,20 +124,15 @@ pub async fn follow<A: ApiServer>(
     tasks: Tasks,
 ) {
     let registry = root.join(REGISTRY);
-    for directory in [&registry, &root.join(PLUGINS)] {
-        if let Err(error) = files::make_dir(directory, DIR_MODE) {
-            tracing::error!(error = %chain(&error), "plugins cannot be registered");
-            return;
-        }
-        if selinux::is_enabled()
-            && let Err(error) = selinux::set_label(directory, PLUGINS_LABEL)
-        {
-            tracing::info!(error = %chain(&error), "plugins in containers without privileges may not come here");
-        }
+    let made = make_directories([&registry, &root.join(PLUGINS)]);
+    let objects = Objects::new(caller.clone(), node_name, tasks.clone());
+    // Also a node without drivers is to become Ready.
+    begin(&objects, &outlets, &tasks).await;
+    if let Err(error) = made {
+        tracing::error!(error = %chain(&error), "plugins cannot be registered");
+        return;
     }
     let (to, mut answers) = mpsc::channel(ANSWERS_MAX);
-    let objects = Objects::new(caller.clone(), node_name, tasks.clone());
-    begin(&objects, &outlets, &tasks).await;
     let mut manager = Manager {
         registrations: Registrations::default(),
         gone: BTreeSet::new(),
@@ -182,6 +178,18 @@ pub async fn follow<A: ApiServer>(
             }
         }
     }
+}
+
+fn make_directories(all: [&Path; 2]) -> Result<(), FilesError> {
+    for directory in all {
+        files::make_dir(directory, DIR_MODE)?;
+        if selinux::is_enabled()
+            && let Err(error) = selinux::set_label(directory, PLUGINS_LABEL)
+        {
+            tracing::info!(error = %chain(&error), "plugins in containers without privileges may not come here");
+        }
+    }
+    Ok(())
 }
 
 /// A hint; never, if there can be none.

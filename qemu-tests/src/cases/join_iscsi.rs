@@ -110,7 +110,7 @@ fn disks(Fixture { vm, target, cluster }: &mut Fixture) -> Result<()> {
 
     // Without the initiator's programs the pod says so, and runs as soon as they are there.
     create(cluster, pod("mounts", "disk-of-target"))?;
-    await_words(cluster, "mounts", "this node has no program \"iscsiadm\"")?;
+    await_words(cluster, "mounts", "this node has no program \"iscsiadm\"", |m, words| m.contains(words))?;
     iscsi_target::install(vm.vm()?.shell()?)?;
     await_pod_ready(cluster, "mounts", LIMIT_S)?;
     await_in_use(cluster, &[lun])?;

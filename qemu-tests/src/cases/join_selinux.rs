@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use super::join_claims::{create, put_claim, put_volume};
 use super::join_csi_power::start_driver;
-use super::join_volumes_vm::{Fixture, HERE, LIMIT_S, await_words, boot, delete, pod as in_vm, uid};
+use super::join_volumes_vm::{
+    Fixture, HERE, LIMIT_S, await_words as await_fitting, boot, delete, pod as in_vm, uid,
+};
 use crate::case::{Case, CaseContext};
 use crate::cluster::fixture::{await_pod_gone, await_pod_ready};
 use crate::cluster::plane::Cluster;
@@ -46,6 +48,11 @@ fn pod(name: &str, claim: &str, levels: &[&str], policy: &str) -> Value {
         pod["spec"]["securityContext"] = json!({"seLinuxChangePolicy": policy});
     }
     pod
+}
+
+/// Waits for an event of a mount about the pod whose words end so.
+fn await_words(cluster: &Cluster, about: &str, words: &str) -> Result<()> {
+    await_fitting(cluster, about, words, |m, words| m.ends_with(words))
 }
 
 /// With which labels a pod's volume and the driver's stage are mounted; without one it is `none`.

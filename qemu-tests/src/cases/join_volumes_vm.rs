@@ -53,15 +53,20 @@ pub(super) fn pod(name: &str, claim: &str) -> Value {
             "volumeMounts": [{"name": "data", "mountPath": "/d"}]}]}})
 }
 
-/// Waits for an event of a mount about the pod with these words.
-pub(super) fn await_words(cluster: &Cluster, about: &str, words: &str) -> Result<()> {
+/// Waits for an event of a mount about the pod whose words fit, as `fits` says of the event's and these.
+pub(super) fn await_words(
+    cluster: &Cluster,
+    about: &str,
+    words: &str,
+    fits: fn(&str, &str) -> bool,
+) -> Result<()> {
     let client = cluster.client();
     client.wait::<Event, _>(&client.of("default"), LIMIT_S, &format!("{words:?} about {about}"), |all| {
         all.values()
             .any(|e| {
                 e.reason.as_deref() == Some("FailedMount")
                     && e.involved_object.name.as_deref() == Some(about)
-                    && e.message.as_deref().is_some_and(|m| m.contains(words))
+                    && e.message.as_deref().is_some_and(|m| fits(m, words))
             })
             .then_some(())
     })

@@ -7,7 +7,7 @@
 //! are in memory only, and only those of requests that matter; one key is made at a time, for an RSA key takes seconds of a
 //! processor; no watch while no pod asks for a certificate. Upstream: pkg/kubelet/podcertificate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_apiserver::certificates::PodKey;
@@ -58,6 +58,23 @@ impl<A: ApiServer> CertificateStore<A> {
         CertificateStore { maker, watches, seed, held: Held::default() }
     }
 
+    fn shell(
+        &self,
+        own: Sender<CertificateEvent>,
+        listeners: (Sender<ManagerEvent>, Outlets),
+    ) -> CertificateShell<A> {
+        CertificateShell {
+            maker: self.maker.clone(),
+            watches: self.watches.clone(),
+            held: self.held.clone(),
+            keys: Keys::new(),
+            changed: BTreeSet::new(),
+            own,
+            watching: None,
+            listeners,
+        }
+    }
+
     /// The certificate of a volume's source.
     pub(super) fn certificate(&self, of: &Place) -> Result<Certified, String> {
         let none = || Err(format!("no credentials yet for {of}"));
@@ -74,16 +91,7 @@ impl<A: ApiServer> CertificateStore<A> {
         let Some(seed) = self.seed else { return };
         let tasks = &self.maker.tasks;
         let (own, inbox) = tasks.mailbox();
-        let shell = CertificateShell {
-            maker: self.maker.clone(),
-            watches: self.watches.clone(),
-            held: self.held.clone(),
-            keys: Keys::new(),
-            own: own.clone(),
-            watching: None,
-            listeners: (manager, outlets),
-        };
-        tasks.own(PodCertificates::new(seed), shell, inbox);
+        tasks.own(PodCertificates::new(seed), self.shell(own.clone(), (manager, outlets)), inbox);
         let mut told = DesiredPods::new();
         loop {
             let asking = |(_, pod): &(&PodUid, &Arc<Pod>)| asks(pod);
@@ -173,6 +181,8 @@ struct CertificateShell<A> {
     watches: Arc<dyn ObjectWatches>,
     held: Held,
     keys: Keys,
+    /// Who is to hear of it once it can be had.
+    changed: BTreeSet<PodUid>,
     own: Sender<CertificateEvent>,
     watching: Option<CancellationToken>,
     listeners: (Sender<ManagerEvent>, Outlets),
@@ -225,7 +235,7 @@ impl<A: ApiServer> Shell for CertificateShell<A> {
                 });
             }
             CertificateAction::Changed(uid) => {
-                self.listeners.0.send(ManagerEvent::SourcesChanged([uid].into()));
+                self.changed.insert(uid);
             }
             CertificateAction::Tell(key, reason, message) => {
                 let (kind, list) = (EventKind::Warning, ContainerList::default());
@@ -257,6 +267,10 @@ impl<A: ApiServer> Shell for CertificateShell<A> {
             Ok(Certified { key, chain: chain.clone() })
         };
         *lock(&self.held) = machine.places().map(|place| (place.clone(), credential(place))).collect();
+        // Not sooner: who hears of it looks at once, and then not before its back-off is over.
+        if !self.changed.is_empty() {
+            self.listeners.0.send(ManagerEvent::SourcesChanged(std::mem::take(&mut self.changed)));
+        }
         true
     }
 }
@@ -274,4 +288,37 @@ impl Coalesce for CertificateEvent {
 fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     // Every change of it is whole before anything can panic.
     state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::tests::{Requests, Signer};
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::status::StatusStore;
+    use crate::testing::VirtualClock;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_hears_of_its_certificate_when_it_can_be_had() {
+        let clock = Arc::new(VirtualClock::new());
+        let tasks = Tasks::new(clock.clone(), CancellationToken::new());
+        let (_, client) = watch::channel(Some(Arc::new(Signer::default())));
+        let maker = (Caller::new(tasks.clone(), client), tasks.clone());
+        let store = CertificateStore::new(maker, Arc::new(Requests::default()), "n".into(), Some(1));
+        let outlets = Outlets::new(StatusStore::default(), Metrics::new(clock), None, None, None);
+        let (own, _inbox) = tasks.mailbox();
+        let (to_manager, mut manager) = tasks.mailbox::<ManagerEvent>();
+        let mut shell = store.shell(own, (to_manager, outlets));
+        shell.perform(tasks.now(), CertificateAction::Changed("u".into()));
+        let heard = tokio::time::timeout(Duration::from_secs(1), manager.recv()).await;
+        assert!(heard.is_err(), "what it has now is not yet what it heard of: {heard:?}");
+        shell.after(tasks.now(), &PodCertificates::new(1));
+        let heard = tokio::time::timeout(Duration::from_secs(1), manager.recv()).await;
+        assert!(matches!(heard, Ok(ManagerEvent::SourcesChanged(pods)) if pods == ["u".into()].into()));
+        shell.after(tasks.now(), &PodCertificates::new(1));
+        let heard = tokio::time::timeout(Duration::from_secs(1), manager.recv()).await;
+        assert!(heard.is_err(), "it is said once: {heard:?}");
+    }
 }

@@ -141,7 +141,8 @@ async fn without_watches_an_answer_is_believed_for_a_while() {
 }
 
 /// Makes requests for certificates under one name after the other; `up` says whether accounts can be read.
-struct Signer {
+#[derive(Default)]
+pub(super) struct Signer {
     up: AtomicBool,
     asked: Mutex<Vec<PodCertificateRequest>>,
 }
@@ -176,7 +177,7 @@ impl ApiServer for Signer {
 
 /// The one watch of requests, whose events the test sends.
 #[derive(Default)]
-struct Requests(Mutex<Option<mpsc::Sender<WatchEvent<PodCertificateRequest>>>>);
+pub(super) struct Requests(Mutex<Option<mpsc::Sender<WatchEvent<PodCertificateRequest>>>>);
 
 impl ObjectWatches for Requests {
     fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews> {
@@ -193,7 +194,7 @@ impl ObjectWatches for Requests {
 #[tokio::test(start_paused = true)]
 async fn a_certificate_comes_with_its_key_and_both_go_with_the_pod() {
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
-    let server = Arc::new(Signer { up: AtomicBool::new(false), asked: Mutex::default() });
+    let server = Arc::new(Signer::default());
     let (_, client) = watch::channel(Some(server.clone()));
     let caller = Caller::new(tasks.clone(), client);
     let watches = Arc::new(Requests::default());

@@ -124,13 +124,14 @@ pub async fn follow<A: ApiServer>(
     tasks: Tasks,
 ) {
     let registry = root.join(REGISTRY);
-    let made = make_directories([&registry, &root.join(PLUGINS)]);
+    let mut made = make_directories([&registry, &root.join(PLUGINS)]);
     let objects = Objects::new(caller.clone(), node_name, tasks.clone());
     // Also a node without drivers is to become Ready.
     begin(&objects, &outlets, &tasks).await;
-    if let Err(error) = made {
-        tracing::error!(error = %chain(&error), "plugins cannot be registered");
-        return;
+    while let Err(error) = made {
+        tracing::error!(error = %chain(&error), "plugins cannot be registered yet");
+        tasks.wait_until(tasks.now().mono.after(RESCAN)).await;
+        made = make_directories([&registry, &root.join(PLUGINS)]);
     }
     let (to, mut answers) = mpsc::channel(ANSWERS_MAX);
     let mut manager = Manager {
@@ -362,5 +363,54 @@ impl<A: ApiServer> Manager<A> {
         self.limits.registered(name, self.tasks.now().mono);
         self.gone.remove(name);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_core::api::{ApiCall, ApiReply, ApiResult};
+    use k8s_openapi::api::core::v1::Node;
+    use tokio::sync::watch;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::status::StatusStore;
+    use crate::testing::VirtualClock;
+
+    /// Has the Node and its CSINode, empty ones.
+    struct Server;
+
+    impl ApiServer for Server {
+        async fn call(&self, call: &ApiCall) -> ApiResult {
+            let mut node = Node::default();
+            node.metadata.name = Some("n".to_owned());
+            node.metadata.uid = Some("u".to_owned());
+            Ok(match call {
+                ApiCall::GetNode { .. } => ApiReply::Node(Box::new(node)),
+                _ => ApiReply::CsiNode(Box::new(agent_core::csi::objects::empty(&node))),
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_for_plugins_is_made_as_soon_as_it_can_be() {
+        let root = tempfile::tempdir().unwrap();
+        let (plugins, registry) = (root.path().join(PLUGINS), root.path().join(REGISTRY));
+        std::fs::write(&plugins, "in the way").unwrap();
+        let clock = Arc::new(VirtualClock::new());
+        let tasks = Tasks::new(clock.clone(), CancellationToken::new());
+        let (_, client) = watch::channel(Some(Arc::new(Server)));
+        let caller = Caller::new(tasks.clone(), client);
+        let outlets = Outlets::new(StatusStore::default(), Metrics::new(clock), None, None, None);
+        let follow =
+            follow(root.path().to_owned(), "n".into(), caller, (Csi::default(), outlets), tasks.clone());
+        tasks.start(follow);
+        let pass = |time| tasks.wait_until(tasks.now().mono.after(time));
+        pass(RESCAN * 3).await;
+        assert!(plugins.is_file(), "what is in the way is not ours to remove");
+        std::fs::remove_file(&plugins).unwrap();
+        pass(RESCAN + BEGIN_WAIT.1).await;
+        assert!(plugins.is_dir() && registry.is_dir());
     }
 }

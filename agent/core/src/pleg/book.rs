@@ -61,13 +61,21 @@ impl Book {
         !changed.is_empty()
     }
 
-    /// Takes a snapshot; true if it is news.
-    pub(super) fn inspected(&mut self, snapshot: &PodSnapshot, now: Mono) -> bool {
+    /// How many containers the pod was last seen with.
+    pub(super) fn containers(&self, uid: &PodUid) -> u32 {
+        let seen = self.entries.get(uid).and_then(|entry| entry.seen.as_ref());
+        seen.map_or(0, |seen| u32::try_from(seen.containers.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Takes a snapshot; true if it is news. If the pod has to be looked at again all the same, then at `next`.
+    pub(super) fn inspected(&mut self, snapshot: &PodSnapshot, next: Mono) -> bool {
         let uid = snapshot.pod.uid.clone();
         let entry = self.entries.entry(uid.clone()).or_default();
         entry.look = match entry.look {
             Look::Due { hinted, .. } if hinted < snapshot.as_of => Look::Idle,
-            Look::Asked { again: Some(hinted) } if hinted >= snapshot.as_of => Look::Due { hinted, due: now },
+            Look::Asked { again: Some(hinted) } if hinted >= snapshot.as_of => {
+                Look::Due { hinted, due: next }
+            }
             Look::Asked { .. } => Look::Idle,
             other => other,
         };

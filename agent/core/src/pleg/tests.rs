@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::runtime::SandboxId;
-use crate::runtime::observed::{SandboxObserved, SandboxState};
+use crate::runtime::observed::{ContainerObserved, SandboxObserved, SandboxState};
 use crate::time::Wall;
 
 const MS: u64 = 1_000_000;
@@ -138,6 +138,40 @@ fn hints_of_one_pod_coalesce() {
     let asked = b.now;
     assert!(b.step(snapshot("u1", asked, Some(true))).is_empty(), "no news, no questions");
     assert_eq!(b.pleg.pending(), 0);
+}
+
+/// Hundreds of containers start one after another: each says so, and the pod is looked at as often as upstream would.
+#[test]
+fn a_pod_of_many_containers_is_inspected_less_often() {
+    let with = |b: &mut Bench, n: u32| {
+        let containers: Vec<ContainerObserved> =
+            (0..n).map(|i| ContainerObserved::created(format!("c{i}"), "s-u1", "c", 0, Wall(0))).collect();
+        let PlegEvent::Inspected(bare) = snapshot("u1", b.now, Some(true)) else { unreachable!() };
+        b.step(PlegEvent::Inspected(Arc::new(PodSnapshot {
+            containers: containers.into(),
+            ..(*bare).clone()
+        })))
+    };
+    for (n, least, most) in [(1, 0, 20), (20, 10, 20), (500, 490, 500)] {
+        let mut b = Bench::at_rest(&["u1"]);
+        b.timer();
+        with(&mut b, n);
+        assert!(b.step(hint("u1")).is_empty());
+        let (actions, waited) = b.timer();
+        assert_eq!(inspects(&actions), ["u1"]);
+        assert!(waited <= Duration::from_millis(most), "{n} containers: first after {waited:?}");
+        assert!(waited >= Duration::from_millis(least), "{n} containers: first after {waited:?}");
+        // Another one starts while it is looked at.
+        b.step(hint("u1"));
+        let again = inspects(&with(&mut b, n)).len();
+        if again == 0 {
+            let (actions, waited) = b.timer();
+            assert_eq!(inspects(&actions), ["u1"]);
+            assert!(waited >= Duration::from_millis(least), "{n} containers: again after {waited:?}");
+            assert!(waited <= Duration::from_millis(most), "{n} containers: again after {waited:?}");
+        }
+        assert_eq!(again == 0, n > 1, "one container waits for nothing");
+    }
 }
 
 #[test]

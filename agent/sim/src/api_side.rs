@@ -315,6 +315,7 @@ impl World {
     /// The server comes back as it was when `backup` was made; every connection breaks.
     fn restore(&mut self, backup: &FakeApi) {
         self.disturb();
+        self.remember_told();
         let Some(api) = &mut self.api else { return };
         api.server.restore(backup);
         api.went_back = true;

@@ -95,6 +95,8 @@ pub(crate) struct Stopping {
     told: bool,
     /// Static pods that were ended: they begin anew with the next boot.
     ended: BTreeSet<PodUid>,
+    /// UIDs of pods whose end the server was told of in this boot before it came back as it had been earlier.
+    told_before: BTreeSet<String>,
     calm: bool,
 }
 
@@ -120,6 +122,7 @@ impl Stopping {
             stops: 0,
             told: false,
             ended: BTreeSet::new(),
+            told_before: BTreeSet::new(),
             calm: false,
         }
     }
@@ -386,17 +389,26 @@ impl World {
             .filter(|c| c.observed.state == ContainerState::Running)
             .map(|c| c.pod.uid.as_str())
             .collect();
-        let going_on: BTreeSet<String> = self
-            .pods_of_users()
-            .iter()
-            .filter(|pod| !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed"))
-            .map(|pod| text(pod, "/metadata/uid").to_owned())
-            .collect();
+        let going_on =
+            |pod: &Value| !has_ended(pod) && !stopping.told_before.contains(text(pod, "/metadata/uid"));
+        let going_on: BTreeSet<String> = self.uids_of_users(going_on).collect();
         let wrong = receipt.pods.iter().find(|pod| {
             pod.ended && live.contains(pod.uid.as_str()) || pod.told && going_on.contains(&pod.uid)
         });
         if let Some(pod) = wrong {
             self.checks.report("RECEIPT-TRUE", format!("{pod:?}, as the machine stops"));
+        }
+    }
+
+    fn uids_of_users(&self, of: impl Fn(&Value) -> bool) -> impl Iterator<Item = String> {
+        self.pods_of_users().into_iter().filter(of).map(|pod| text(&pod, "/metadata/uid").to_owned())
+    }
+
+    /// The server is about to come back as it was: what it was told is not untold by that.
+    pub(crate) fn remember_told(&mut self) {
+        let ended: Vec<String> = self.uids_of_users(has_ended).collect();
+        if let Some(stopping) = &mut self.stopping {
+            stopping.told_before.extend(ended);
         }
     }
 
@@ -419,6 +431,7 @@ impl World {
         let Some(stopping) = &mut self.stopping else { return };
         let same_kernel = stopping.stop.as_deref().map(Kind::of) == Some(Kind::SoftReboot);
         stopping.boot += u32::from(!same_kernel);
+        stopping.told_before.clear();
         (stopping.stop, stopping.lock, stopping.told) = (None, None, false);
         (stopping.unasked, stopping.unit) = (false, Unit::Up);
         stopping.stops += 1;
@@ -443,6 +456,10 @@ impl World {
         }
         (machine, self.disk.records.values().cloned().collect())
     }
+}
+
+fn has_ended(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
 }
 
 impl Node {

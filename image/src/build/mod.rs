@@ -25,6 +25,7 @@ use crate::host::{run::Progress, tools};
 use crate::lock::Lock;
 use crate::plan::{Facts, Planned, Step, plan};
 use crate::profile::{Dirs, Profile};
+use crate::select::Contents;
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -198,11 +199,22 @@ impl Builder {
     }
 }
 
+/// The table of what the image contains.
+///
+/// # Errors
+/// It cannot be read, or the line that is wrong.
+pub fn contents(source: &Path) -> Result<Contents> {
+    const NAME: &str = "image/contents.txt";
+    let text = fs::read_to_string(source.join(NAME)).context(NAME)?;
+    Contents::parse(&text).context(NAME)
+}
+
 /// The facts that the checkout alone gives.
 ///
 /// # Errors
-/// A file cannot be read.
+/// A file cannot be read, or says what cannot be: minutes before it is used.
 pub fn static_facts(dirs: &Dirs, lock: &Lock) -> Result<Facts> {
+    contents(&dirs.source)?;
     let mut facts = Facts::default();
     for name in ["mkosi/tools", "mkosi/base", "mkosi/disk", "image/rootfs", "image/containers"] {
         facts.set(name, digest::tree(&dirs.source.join(name))?);

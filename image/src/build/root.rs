@@ -6,7 +6,7 @@ use super::{Builder, VERSION, bind, containers, modules, prefetch, shim_info};
 use crate::format::elf;
 use crate::plan::Step;
 use crate::profile::Profile;
-use crate::select::{self, Chosen, Contents, Kind, Listing, modules::Deps};
+use crate::select::{self, Chosen, Kind, Listing, modules::Deps};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::fs;
@@ -70,8 +70,7 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
 }
 
 fn choose(builder: &Builder, base: &Path) -> Result<BTreeMap<String, Chosen>> {
-    let text = fs::read_to_string(builder.dirs.source.join("image/contents.txt"))?;
-    let contents = Contents::parse(&text).context("image/contents.txt")?;
+    let contents = super::contents(&builder.dirs.source)?;
     let mut paths = BTreeMap::new();
     list(base, "", &mut paths)?;
     let dir = paths

@@ -7,7 +7,6 @@ use crate::build;
 use crate::format::elf;
 use crate::host::{run, tools};
 use crate::profile::{Dirs, Profile};
-use crate::select::Contents;
 use anyhow::{Context, Result, bail};
 use report::{File, Reasons, Report};
 use std::fs;
@@ -32,8 +31,7 @@ pub fn run(dirs: &Dirs, profile: Profile, list: bool) -> Result<ExitCode> {
     let result = account(dirs, &output, &scratch, &manifest);
     let _ = fs::remove_dir_all(&scratch);
     let (files, compressed) = result?;
-    let table = fs::read_to_string(dirs.source.join("image/contents.txt"))?;
-    let contents = Contents::parse(&table).context("image/contents.txt")?;
+    let contents = build::contents(&dirs.source)?;
     let reasons = fs::read_to_string(output.join("contents.json")).context("reading contents.json")?;
     let reasons: Reasons = serde_json::from_str(&reasons).context("parsing contents.json")?;
     let mut report = Report::new(&files, &reasons, &contents, profile);

@@ -2,9 +2,10 @@
 //!
 //! The list of packages is orlop-image's; so is the decision what of an earlier build is still good.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use orlop_image::host::tools;
 
 use crate::case::{Case, Level};
@@ -41,6 +42,33 @@ pub fn suite() -> Result<()> {
     tools::ensure(tools::SUITE, &cache_dir().join("host-packages.log"))
 }
 
+/// What cases may need of the disk that the cache is on, bytes: disks of VMs that are filled, images of the control plane's
+/// containers, and the compilation of what is compiled for them.
+const ROOM: u64 = 8 << 30;
+
+/// Sees that the cache's disk has room for cases: without it they fail one by one, far from the cause.
+///
+/// # Errors
+/// If it has not: where, how much, and what may go.
+pub fn room() -> Result<()> {
+    let dir = cache_dir();
+    let disk = rustix::fs::statvfs(&dir).with_context(|| format!("look at the disk of {}", dir.display()))?;
+    enough(&dir, disk.f_bavail * disk.f_frsize)
+}
+
+fn enough(dir: &Path, free: u64) -> Result<()> {
+    let mib = |bytes: u64| bytes >> 20;
+    ensure!(
+        free >= ROOM,
+        "the disk of {dir} has {} MiB free, and cases may need {}; what may go, because it is made again: \
+         {dir}/target/*/incremental, {dir}/target, {dir}/e2e",
+        mib(free),
+        mib(ROOM),
+        dir = dir.display(),
+    );
+    Ok(())
+}
+
 /// True if any of the cases needs the built image.
 #[must_use]
 pub fn needs_image(cases: &[Case]) -> bool {
@@ -71,5 +99,22 @@ pub fn control_plane(run: &Arc<Run>, cases: &[Case]) {
         && let Err(e) = programs::prepare(run, with_metrics_server)
     {
         say::line(format!("  no control plane: {e:#}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_is_short_is_named_with_what_may_go() {
+        let dir = Path::new("/the/cache");
+        assert!(enough(dir, ROOM).is_ok());
+        let said = enough(dir, ROOM - 1).unwrap_err().to_string();
+        assert!(
+            said.starts_with("the disk of /the/cache has 8191 MiB free, and cases may need 8192;"),
+            "{said}"
+        );
+        assert!(said.contains("/the/cache/target/*/incremental"), "{said}");
     }
 }

@@ -210,8 +210,11 @@ fn remove_all(resources: &[Resource], id: &str) -> Vec<String> {
     processes.into_iter().chain(rest).filter_map(|r| r.remove(id).err().map(|e| format!("{e:#}"))).collect()
 }
 
-/// Removes what runs left whose process is gone (killed, or the machine lost power).
-/// Answers what was done and what could not be, one line each.
+/// So many runs' artefacts of failures are kept.
+const KEPT_RUNS: usize = 12;
+
+/// Removes what runs left whose process is gone (killed, or the machine lost power), and the artefacts of all but the
+/// newest [`KEPT_RUNS`] runs. Answers what was done and what could not be, one line each.
 ///
 /// # Errors
 /// If the directory of runs cannot be read.
@@ -219,10 +222,16 @@ pub fn clean_stale() -> Result<Vec<String>> {
     let base = runs_dir();
     let mut lines = Vec::new();
     let Ok(entries) = fs::read_dir(&base) else { return Ok(lines) };
+    // Without a record: the run has ended, and these are artefacts.
+    let mut ended = Vec::new();
     for entry in entries {
         let dir = entry.with_context(|| format!("read {}", base.display()))?.path();
         let record = dir.join(RECORD);
-        let Ok(text) = fs::read_to_string(&record) else { continue };
+        let Ok(text) = fs::read_to_string(&record) else {
+            let made = fs::metadata(&dir).and_then(|m| m.modified()).unwrap_or(UNIX_EPOCH);
+            ended.push((made, dir));
+            continue;
+        };
         let mut resources = text.lines().filter_map(|l| serde_json::from_str::<Resource>(l).ok());
         let Some(Resource::Process { pid, start_ticks: ticks }) = resources.next() else { continue };
         if start_ticks(pid) == Some(ticks) {
@@ -237,5 +246,29 @@ pub fn clean_stale() -> Result<Vec<String>> {
         }
         lines.extend(problems);
     }
+    for dir in beyond(ended, KEPT_RUNS) {
+        if let Err(e) = fs::remove_dir_all(&dir) {
+            lines.push(format!("remove {}: {e}", dir.display()));
+        }
+    }
     Ok(lines)
+}
+
+/// All but the newest so many.
+fn beyond(mut dirs: Vec<(SystemTime, PathBuf)>, kept: usize) -> impl Iterator<Item = PathBuf> {
+    dirs.sort_by_key(|(made, _)| std::cmp::Reverse(*made));
+    dirs.into_iter().skip(kept).map(|(_, dir)| dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_artefacts_are_kept() {
+        let at = |s: u64, name: &str| (UNIX_EPOCH + std::time::Duration::from_secs(s), PathBuf::from(name));
+        let left: Vec<_> = beyond(vec![at(2, "b"), at(1, "a"), at(4, "d"), at(3, "c")], 2).collect();
+        assert_eq!(left, ["b", "a"].map(PathBuf::from));
+        assert_eq!(beyond(vec![at(1, "a")], 2).count(), 0);
+    }
 }

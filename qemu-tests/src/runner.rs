@@ -81,8 +81,9 @@ pub fn units(cases: &[Case]) -> Vec<Vec<Case>> {
 /// Runs the cases and prints a line for each.
 ///
 /// # Errors
-/// If no worker thread can be started.
+/// If no worker thread can be started, or the disk is short.
 pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Counts> {
+    prepare::room()?;
     prepare::control_plane(run, cases);
     let queue = Arc::new(Mutex::new(VecDeque::from(units(cases))));
     let (send, reports) = channel::<Report>();

@@ -47,8 +47,8 @@ pub fn kubelet_configuration() -> String {
          authorization:\n  mode: Webhook\n\
          imageGCHighThresholdPercent: 100\n\
          featureGates:\n  {LOG_STREAMS_GATE}: true\n  CSIVolumeHealth: true\n\
-         evictionHard:\n  memory.available: 50Mi\n  nodefs.available: 1%\n  nodefs.inodesFree: 1%\n  \
-         imagefs.available: 1%\n  imagefs.inodesFree: 1%\n",
+         evictionHard:\n  memory.available: 50Mi\n  nodefs.available: 50Mi\n  nodefs.inodesFree: 1k\n  \
+         imagefs.available: 50Mi\n  imagefs.inodesFree: 1k\n",
         config::kubelet()
     )
 }

@@ -67,14 +67,6 @@ fn mounted(vm: &mut VmNode, at: &str) -> Result<usize> {
     Ok(table.lines().filter(|line| line.split(' ').nth(4) == Some(at)).count())
 }
 
-/// Does something to the agent of which it hears nothing until it is started again.
-fn while_dead(vm: &mut VmNode, act: impl FnOnce() -> Result<()>) -> Result<()> {
-    // Stopped and killed, so that it has no last moment.
-    vm.vm()?.shell()?.must("systemctl kill -s STOP kubelet")?;
-    act()?;
-    vm.vm()?.shell()?.must("systemctl kill -s KILL kubelet").map(drop)
-}
-
 fn maps(name: &str, claim: &str) -> Value {
     let mut made = pod(name, claim);
     let container = &mut made["spec"]["containers"][0];
@@ -128,7 +120,7 @@ fn disks(Fixture { vm, target, cluster }: &mut Fixture) -> Result<()> {
     vm.vm()?.shell()?.must(&format!("echo {} > {of_pod}/words && sync {of_pod}/words", WORDS[0]))?;
 
     // Another agent maps another unit of the same sessions, and leaves the first as it is.
-    while_dead(vm, || create(cluster, maps("maps", "raw-of-target")))?;
+    vm.while_agent_is_dead(|| create(cluster, maps("maps", "raw-of-target")))?;
     await_pod_ready(cluster, "maps", LIMIT_S)?;
     await_in_use(cluster, &UNITS)?;
     ensure!(mounted(vm, &global(lun))? == 1, "{} is not mounted once any more", global(lun));
@@ -142,7 +134,7 @@ fn disks(Fixture { vm, target, cluster }: &mut Fixture) -> Result<()> {
     ensure!(written == WORDS[1].as_bytes(), "the target has {written:?}");
 
     // The first goes while nobody looks: the sessions are the second one's still, and end with it.
-    while_dead(vm, || delete(cluster, "mounts"))?;
+    vm.while_agent_is_dead(|| delete(cluster, "mounts"))?;
     await_pod_gone(cluster, "mounts", LIMIT_S)?;
     await_in_use(cluster, &[raw])?;
     ensure!(mounted(vm, &global(lun))? == 0, "{} is still mounted", global(lun));

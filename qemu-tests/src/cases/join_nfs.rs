@@ -122,11 +122,10 @@ fn under_another_agent(cluster: &Cluster, vm: &mut VmNode, claim: Value) -> Resu
     let uid = await_pod_ready(cluster, "leaves", 60)?.metadata.uid.context("no UID")?;
     let stay = ["own", "stays"];
     let (before, containers) = (mounts(vm)?, instances(cluster, &stay)?);
-    let shell = vm.vm()?.shell()?;
-    shell.must("systemctl kill -s STOP kubelet")?;
-    let client = cluster.client();
-    client.delete::<Pod>(&client.of("default"), "leaves", None)?;
-    shell.must("systemctl kill -s KILL kubelet")?;
+    vm.while_agent_is_dead(|| {
+        let client = cluster.client();
+        client.delete::<Pod>(&client.of("default"), "leaves", None).map(drop)
+    })?;
     await_pod_gone(cluster, "leaves", 120)?;
     let (of_it, others): (Vec<_>, Vec<_>) = before.into_iter().partition(|mount| mount.contains(&uid));
     let after = mounts(vm)?;

@@ -186,6 +186,17 @@ impl VmNode {
         self.vm = None;
     }
 
+    /// Does something of which the agent hears nothing until it is started again, as systemd then does.
+    ///
+    /// # Errors
+    /// The shell's, or those of `act`.
+    pub fn while_agent_is_dead(&mut self, act: impl FnOnce() -> Result<()>) -> Result<()> {
+        // Stopped and killed, so that it has no last moment.
+        self.vm()?.shell()?.must("systemctl kill -s STOP kubelet")?;
+        act()?;
+        self.vm()?.shell()?.must("systemctl kill -s KILL kubelet").map(drop)
+    }
+
     /// Waits until it has switched itself off.
     ///
     /// # Errors

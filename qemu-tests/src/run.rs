@@ -214,7 +214,7 @@ fn remove_all(resources: &[Resource], id: &str) -> Vec<String> {
 const KEPT_RUNS: usize = 12;
 
 /// Removes what runs left whose process is gone (killed, or the machine lost power), and the artefacts of all but the
-/// newest [`KEPT_RUNS`] runs. Answers what was done and what could not be, one line each.
+/// newest dozen runs. Answers what was done and what could not be, one line each.
 ///
 /// # Errors
 /// If the directory of runs cannot be read.

@@ -15,7 +15,7 @@ use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::fixture::{
     GROUP, Joined, STAYS, api_pod, await_event, await_pod_gone, await_ready, named_container,
 };
-use crate::cluster::join::{Way, flags, kubelet_configuration, write};
+use crate::cluster::join::{Way, flags, kubelet_configuration, kubelet_configuration_with, write};
 use crate::cluster::plane::Cluster;
 use crate::cluster::ready;
 use crate::native::node::NativeNode;
@@ -157,9 +157,7 @@ fn start_agent(node: &mut NativeNode) -> Result<()> {
 }
 
 fn hard(available: u64, inodes: u64) -> String {
-    kubelet_configuration()
-        .replace("nodefs.available: 1%", &format!("nodefs.available: \"{available}\""))
-        .replace("nodefs.inodesFree: 1%", &format!("nodefs.inodesFree: \"{inodes}\""))
+    kubelet_configuration_with([&available.to_string(), &inodes.to_string()])
 }
 
 /// A pod with a volume on the node's disk.

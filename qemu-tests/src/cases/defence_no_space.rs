@@ -16,7 +16,7 @@ use crate::built;
 use crate::case::{Case, CaseContext, Level, Place, human};
 use crate::cluster::fixture::{Joined, await_ready, await_serving};
 use crate::cluster::flags::Settings;
-use crate::cluster::join::{Way, kubelet_configuration, start_kubelet};
+use crate::cluster::join::{Way, kubelet_configuration_with, start_kubelet};
 use crate::cluster::plane::Cluster;
 use crate::native::held::Held;
 use crate::native::node::NativeNode;
@@ -96,7 +96,7 @@ fn start(cx: &CaseContext<'_>) -> Result<Joined> {
         fs::write(root.join(name), text).context("the kubelet's directory")?;
     }
     // Nobody is evicted for it.
-    let configuration = kubelet_configuration().replace(": 1%", ": 0%");
+    let configuration = kubelet_configuration_with(["0%", "0%"]);
     fs::write(node.inside("/run/e2e/kubelet.yaml"), configuration).context("write the configuration")?;
     start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
     await_ready(&cluster, NODE, 90)?;

@@ -36,6 +36,16 @@ pub enum Way {
 /// test machine's disk is must not matter: no eviction and no image collection for it.
 #[must_use]
 pub fn kubelet_configuration() -> String {
+    kubelet_configuration_with(LEAST)
+}
+
+/// What is free on a disk when nothing works any more: bytes and inodes.
+const LEAST: [&str; 2] = ["50Mi", "1k"];
+
+/// The same with other thresholds `nodefs.available` and `nodefs.inodesFree`.
+#[must_use]
+pub fn kubelet_configuration_with([available, inodes]: [&str; 2]) -> String {
+    let [least, least_inodes] = LEAST;
     format!(
         "{}rotateCertificates: true\n\
          serverTLSBootstrap: true\n\
@@ -47,8 +57,8 @@ pub fn kubelet_configuration() -> String {
          authorization:\n  mode: Webhook\n\
          imageGCHighThresholdPercent: 100\n\
          featureGates:\n  {LOG_STREAMS_GATE}: true\n  CSIVolumeHealth: true\n\
-         evictionHard:\n  memory.available: 50Mi\n  nodefs.available: 50Mi\n  nodefs.inodesFree: 1k\n  \
-         imagefs.available: 50Mi\n  imagefs.inodesFree: 1k\n",
+         evictionHard:\n  memory.available: 50Mi\n  nodefs.available: {available:?}\n  nodefs.inodesFree: {inodes:?}\n  \
+         imagefs.available: {least}\n  imagefs.inodesFree: {least_inodes}\n",
         config::kubelet()
     )
 }
@@ -162,6 +172,13 @@ mod tests {
         assert!(value.get("caData").is_none());
         let text = join_file("https://172.30.0.1:6443", &token, &Trust::Data("pem".into()));
         assert!(text.contains("\"caData\": \"cGVt\""), "{text}");
+    }
+
+    #[test]
+    fn thresholds_are_those_that_were_asked_for() {
+        let text = kubelet_configuration_with(["12%", "34"]);
+        assert!(text.contains("\n  nodefs.available: \"12%\"\n  nodefs.inodesFree: \"34\"\n"), "{text}");
+        assert!(text.ends_with("\n  imagefs.available: 50Mi\n  imagefs.inodesFree: 1k\n"), "{text}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::cluster::flags::Settings;
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::truth::{Instances, Truth};
 use crate::native::cri::View;
-use crate::native::held::{Held, forgive_lost_tasks};
+use crate::native::held::{Held, forgive_lost_tasks, told};
 use crate::native::node::NativeNode;
 use crate::rng::Rng;
 use crate::say;
@@ -78,7 +78,7 @@ fn churn(cx: &mut CaseContext<'_>) -> Result<()> {
 /// What the runtime has forgotten.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost {
-    /// Tasks whose cgroups stay: their starts were cancelled by the agent's death, or cut off by its own.
+    /// Tasks whose cgroups stay: their starts were cut off by the agent's death, or by its own.
     tasks: usize,
     /// Shims that the agent has ended.
     shims: usize,
@@ -281,14 +281,14 @@ impl Crowd {
             all.is_empty().then_some(())
         })?;
         let node = &self.joined.nodes[0];
-        let mut left = Vec::new();
+        let (mut left, mut log) = (Vec::new(), String::new());
         let waited = node.wait(LOST_SHIMS_S, "nothing to be left of the pods", |_| {
             left = Held::by(node).map_or_else(|e| vec![format!("{e:#}")], |now| now.beyond(before));
-            let log = fs::read_to_string(node.logs().join("containerd.log")).unwrap_or_default();
+            log = fs::read_to_string(node.logs().join("containerd.log")).unwrap_or_default();
             let lost = forgive_lost_tasks(&mut left, &log);
             left.is_empty().then_some(lost)
         });
-        let tasks = waited.with_context(|| format!("left behind: {}", left.join(", ")))?;
+        let tasks = waited.with_context(|| format!("left behind: {}", told(&left, &log)))?;
         Ok(Lost { tasks, shims: ended_shims(node)? })
     }
 }

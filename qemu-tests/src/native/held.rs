@@ -42,7 +42,7 @@ impl Held {
         for top in node.cgroups() {
             let mut groups = Vec::new();
             below(&top, &mut groups);
-            held.extend(groups.iter().map(|group| format!("cgroup {}", group.display())));
+            held.extend(groups.iter().map(|group| format!("cgroup {}{}", group.display(), occupied(group))));
         }
         held.extend(shims(node)?.iter().map(|pid| format!("shim {pid}")));
         Ok(Held(held))
@@ -67,35 +67,70 @@ pub fn shims(node: &NativeNode) -> Result<Vec<i32>> {
     Ok(pids.filter(|pid| comm(pid).starts_with("containerd-shim")).collect())
 }
 
-/// Takes out of `left` the cgroups that containerd itself has lost by the words of its log; answers of how many tasks.
+/// Takes out of `left` the empty cgroups of tasks that containerd's log never says were started; answers of how many tasks.
 ///
-/// A caller that dies in RunPodSandbox or StartContainer cancels the call. containerd may then forget a task that its shim
-/// goes on to make: no call of CRI reaches it any more (see containerd's issue 7733). The agent ends such shims and what
-/// they hold; their cgroups go with the pod's where cgroups are version 2, and stay where the host's version 1 is what a
-/// native node has. A containerd that is itself killed between a task's making and its answer cleans up when it is back,
-/// and may leave the task's cgroups; the start that is asked for again then finds no pipes.
+/// A caller that dies in RunPodSandbox or StartContainer cancels the call, and a containerd that is killed breaks its
+/// connections: either way the shim ends its `crun create` wherever that is. containerd then forgets the task (see its issue
+/// 7733), or removes what its shim knows of once it is back, and crun has not written down yet that there is a cgroup. No call
+/// of CRI reaches it. The agent ends what such shims hold; their cgroups go with the pod's where cgroups are version 2, and
+/// stay where the host's version 1 is what a native node has.
 pub fn forgive_lost_tasks(left: &mut Vec<String>, containerd_log: &str) -> usize {
-    let ids: BTreeSet<&str> = containerd_log.lines().filter_map(lost_task).collect();
-    let id_of =
-        |what: &str| ids.iter().find(|id| what.starts_with("cgroup ") && what.ends_with(**id)).copied();
-    let lost: BTreeSet<&str> = left.iter().filter_map(|what| id_of(what)).collect();
-    left.retain(|what| id_of(what).is_none());
+    let started: BTreeSet<&str> = containerd_log.lines().filter_map(started_task).collect();
+    let lost_task = |what: &str| {
+        let id = what.strip_prefix("cgroup ")?.split_once("/k8s.io/")?.1;
+        let lost =
+            id.len() == ID_LENGTH && id.bytes().all(|b| b.is_ascii_hexdigit()) && !started.contains(id);
+        lost.then(|| id.to_owned())
+    };
+    let lost: BTreeSet<String> = left.iter().filter_map(|what| lost_task(what)).collect();
+    left.retain(|what| lost_task(what).is_none());
     lost.len()
 }
 
-/// The container or sandbox whose start was cancelled, or whose containerd was killed, while its shim was making the task.
-fn lost_task(line: &str) -> Option<&str> {
-    let named = ["StartContainer for \\\"", "failed to start sandbox \\\""];
-    let (_, rest) = named.iter().find_map(|before| line.split_once(before))?;
-    let (id, rest) = rest.split_once("\\\"")?;
-    let (_, why) = rest.split_once("failed to create shim task: ")?;
-    let causes = ["context canceled", "failed to start io pipe copy"];
-    causes.iter().any(|cause| why.starts_with(cause)).then_some(id)
+/// What a failure says of `left`: a cgroup once for all its hierarchies, with containerd's last words about it.
+#[must_use]
+pub fn told(left: &[String], containerd_log: &str) -> String {
+    let once = |what: &String| {
+        let group = what.split_once("/k8s.io/").filter(|_| what.starts_with("cgroup "));
+        group.map_or_else(|| what.clone(), |(_, rest)| format!("cgroup k8s.io/{rest}"))
+    };
+    let all: BTreeSet<String> = left.iter().map(once).collect();
+    let words = |what: &String| {
+        let id = what.strip_prefix("cgroup k8s.io/")?.get(..ID_LENGTH)?;
+        let about: Vec<&str> = containerd_log.lines().filter(|line| line.contains(id)).collect();
+        let last = about.iter().skip(about.len().saturating_sub(LAST_WORDS));
+        Some(last.map(|line| format!("\n  {line}")).collect::<String>())
+    };
+    let lines: Vec<String> =
+        all.iter().map(|what| format!("{what}{}", words(what).unwrap_or_default())).collect();
+    lines.join("\n")
+}
+
+/// How many lines of containerd's log about one cgroup are told.
+const LAST_WORDS: usize = 8;
+
+/// How many hexadecimal digits containerd's names of sandboxes and containers have.
+const ID_LENGTH: usize = 64;
+
+/// The container or sandbox of which the line says that it was started.
+fn started_task(line: &str) -> Option<&str> {
+    let container = || line.split_once("StartContainer for \\\"")?.1.split_once("\\\" returns successfully");
+    let sandbox = || {
+        line.contains("RunPodSandbox for ").then_some(())?;
+        line.split_once("returns sandbox id \\\"")?.1.split_once("\\\"")
+    };
+    container().or_else(sandbox).map(|(id, _)| id)
 }
 
 /// host-local's own files, and the cgroup that containerd keeps for all containers.
 fn is_bookkeeping(what: &str) -> bool {
     what.ends_with("/e2e/lock") || what.contains("/e2e/last_reserved_ip.") || what.ends_with("/k8s.io")
+}
+
+/// What is said of a cgroup that holds processes.
+fn occupied(group: &Path) -> &'static str {
+    let processes = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    if processes.is_empty() { "" } else { " with processes" }
 }
 
 fn mount_points(mountinfo: &str) -> impl Iterator<Item = &str> {
@@ -133,28 +168,37 @@ mod tests {
 
     #[test]
     fn what_containerd_lost_is_told_apart() {
-        let log = "time=\"x\" level=error msg=\"StartContainer for \\\"abc\\\" failed\" error=\"rpc error: desc = \
-                   failed to create containerd task: failed to create shim task: context canceled\"\n\
-                   level=info msg=\"StartContainer for \\\"def\\\" returns successfully\"\n\
-                   level=error msg=\"RunPodSandbox for &PodSandboxMetadata{Name:p,} failed, error\" error=\"rpc error: \
-                   desc = failed to start sandbox \\\"5a\\\": failed to create containerd task: failed to create shim \
-                   task: context canceled\"\n";
-        let all = [
-            "cgroup /c/pids/k8s.io/abc",
-            "cgroup /c/cpu/k8s.io/abc",
-            "cgroup /c/cpu/k8s.io/5a",
-            "cgroup /c/cpu/k8s.io/def",
-            "shim 1",
+        let [cancelled, killed, started, sandbox] = ["a", "b", "c", "d"].map(|digit| digit.repeat(ID_LENGTH));
+        let log = format!(
+            "time=\"x\" level=error msg=\"StartContainer for \\\"{cancelled}\\\" failed\" error=\"failed to create \
+             shim task: context canceled\"\n\
+             level=info msg=\"StartContainer for \\\"{killed}\\\"\"\n\
+             level=info msg=\"StartContainer for \\\"{started}\\\" returns successfully\"\n\
+             level=info msg=\"RunPodSandbox for &PodSandboxMetadata{{Name:p,Attempt:0,}} returns sandbox id \
+             \\\"{sandbox}\\\"\"\n"
+        );
+        let group = |controller: &str, name: &str| format!("cgroup /c/{controller}/k8s.io/{name}");
+        let kept = [
+            group("cpu", &started),
+            group("cpu", &sandbox),
+            format!("{} with processes", group("cpu", &killed)),
+            group("cpu", "abc"),
+            "shim 1".to_owned(),
         ];
-        let mut left = all.map(str::to_owned).to_vec();
-        assert_eq!(forgive_lost_tasks(&mut left, log), 2);
-        assert_eq!(left, ["cgroup /c/cpu/k8s.io/def", "shim 1"]);
-        let cleaned = log.replace("context canceled", "failed to start io pipe copy: unable to copy pipes");
-        let mut left = vec!["cgroup /c/pids/k8s.io/abc".to_owned()];
-        assert_eq!((forgive_lost_tasks(&mut left, &cleaned), left.len()), (1, 0));
-        let other = log.replace("context canceled", "OCI runtime create failed");
-        let mut left = vec!["cgroup /c/pids/k8s.io/abc".to_owned()];
-        assert_eq!((forgive_lost_tasks(&mut left, &other), left.len()), (0, 1));
+        let mut left = vec![group("pids", &cancelled), group("cpu", &cancelled), group("cpu", &killed)];
+        left.extend(kept.clone());
+        assert_eq!(forgive_lost_tasks(&mut left, &log), 2);
+        assert_eq!(left, kept);
+    }
+
+    #[test]
+    fn a_cgroup_is_told_once_with_the_log_about_it() {
+        let id = "e".repeat(ID_LENGTH);
+        let left = ["cpu", "pids"].map(|controller| format!("cgroup /c/{controller}/k8s.io/{id}"));
+        let left = [&left[..], &["shim 1".to_owned()]].concat();
+        let log = format!("begins \"{id}\"\nanother\nends \"{id}\"\n");
+        let wanted = format!("cgroup k8s.io/{id}\n  begins \"{id}\"\n  ends \"{id}\"\nshim 1");
+        assert_eq!(told(&left, &log), wanted);
     }
 
     #[test]

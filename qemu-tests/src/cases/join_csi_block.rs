@@ -13,14 +13,13 @@ use serde_json::{Value, json};
 
 use super::join_claims::{create, pod};
 use super::join_csi::{await_drivers, await_event, says};
-use super::join_csi_claims::{attach, await_attachment, await_grown, await_in_use, is_to_grow, touch};
+use super::join_csi_claims::{
+    attach, await_attachment, await_grown, await_in_use, is_to_grow, restart, touch,
+};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_block::{DEVICE_BYTES, Devices};
 use crate::cluster::csi_driver::{CsiDriver, Says};
-use crate::cluster::fixture::{
-    GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, await_ready, last_words,
-};
-use crate::cluster::join::{Way, start_kubelet};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, last_words, uid};
 use crate::cluster::plane::Cluster;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
@@ -57,25 +56,20 @@ pub(super) fn put_device(cluster: &Cluster, name: &str, source: &Value) -> Resul
 
 /// A pod whose container has the claim's device at `/dev/d`.
 pub(super) fn with_device(name: &str, script: &str, claim: &str, read_only: bool) -> Value {
-    let mut made = pod(name, script, claim, read_only);
-    let container = &mut made["spec"]["containers"][0];
+    as_device(pod(name, script, claim, read_only))
+}
+
+/// The pod with its volume `data` as a device at `/dev/d` instead of mounted.
+pub(super) fn as_device(mut pod: Value) -> Value {
+    let container = &mut pod["spec"]["containers"][0];
     container["volumeMounts"] = json!([]);
     container["volumeDevices"] = json!([{"name": "data", "devicePath": "/dev/d"}]);
-    made
+    pod
 }
 
-fn uid(pod: &Pod) -> Result<String> {
-    pod.metadata.uid.clone().context("no UID")
-}
-
-fn restart(joined: &mut Joined) -> Result<()> {
+fn kill_and_restart(joined: &mut Joined) -> Result<()> {
     joined.nodes[0].kill_agent()?;
-    start(joined)
-}
-
-fn start(joined: &mut Joined) -> Result<()> {
-    start_kubelet(&mut joined.nodes[0], Way::BootstrapKubeconfig)?;
-    await_ready(&joined.cluster, "first", 60).map(drop)
+    restart(joined)
 }
 
 fn delete_pod(joined: &Joined, name: &str) -> Result<()> {
@@ -146,7 +140,7 @@ fn grows(joined: &mut Joined, driver: &CsiDriver, alone: &Says, hangs: &Path) ->
     driver.await_staged(30, |all| all.grown.len() == 1)?;
     joined.nodes[0].kill_agent()?;
     driver.say(alone.clone());
-    start(joined)?;
+    restart(joined)?;
     await_grown(&joined.cluster, "block", "2Mi", 30)?;
     let grown = driver.staged().grown;
     let bytes = grown.iter().filter_map(|g| g.capacity_range.map(|r| r.required_bytes)).collect::<Vec<_>>();
@@ -181,7 +175,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     let why = "MapVolume.MapPodDevice failed for volume \"pv-block\" : rpc error: code = Internal desc = no device today";
     await_event(joined, "FailedMapVolume", "block-one", why)?;
     // An agent dies in the middle of staging: the next one asks for the same again.
-    restart(joined)?;
+    kill_and_restart(joined)?;
     driver.say(alone.clone());
     let before = await_pod_ready(&joined.cluster, "block-one", 60)?;
     let pod_uid = uid(&before)?;
@@ -226,7 +220,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     joined.nodes[0].kill_agent()?;
     let client = joined.cluster.client();
     client.delete::<Pod>(&client.of("default"), "block-size", None)?;
-    start(joined)?;
+    restart(joined)?;
     await_pod_gone(&joined.cluster, "block-size", 60)?;
     let after = await_pod_ready(&joined.cluster, "block-one", 30)?;
     ensure!(instance(&before) == instance(&after), "{:?} became {:?}", instance(&before), instance(&after));
@@ -271,7 +265,7 @@ fn node_device(joined: &mut Joined, root: &Path) -> Result<()> {
     let kept = format!("{LOCAL}/pv-local/{pod_uid}");
     let number = fs::metadata(&at)?.rdev();
     ensure_kept(joined, &link, &kept, number)?;
-    restart(joined)?;
+    kill_and_restart(joined)?;
     ensure_kept(joined, &link, &kept, number)?;
     delete_pod(joined, "block-local")?;
     ensure!(held(&kept)?.is_empty() && in_mounts(joined, &kept)?.is_none(), "the node does not let go");

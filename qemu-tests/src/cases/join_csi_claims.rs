@@ -21,7 +21,7 @@ use tonic::Code;
 
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_driver::{CAPACITY, CsiDriver, Says};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, await_pod_gone, await_pod_ready, await_ready, uid};
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
 
@@ -93,10 +93,6 @@ fn ensure_used_so(capability: Option<&VolumeCapability>) -> Result<()> {
     };
     ensure!(mount.fs_type == "ext4" && mount.mount_flags == ["noatime"], "the mount is {mount:?}");
     Ok(())
-}
-
-fn uid(pod: &Pod) -> Result<String> {
-    pod.metadata.uid.clone().context("no UID")
 }
 
 fn target(uid: &str, volume: &str) -> String {

@@ -13,7 +13,7 @@ use super::join_csi_claims::{attach, await_attachment, await_grown, is_to_grow, 
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::csi_driver::DISKS;
 use crate::cluster::csi_here::{HANGS, STATE, VERB, state};
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready, await_ready, await_started_anew};
+use crate::cluster::fixture::{await_pod_gone, await_pod_ready, await_ready, await_started_anew, uid_of};
 use crate::cluster::flags::Settings;
 use crate::cluster::plane::Cluster;
 use crate::cluster::second_disk::SecondDisk;
@@ -79,12 +79,6 @@ fn cut(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     start_driver(vm, DRIVER)
 }
 
-fn uid(cluster: &Cluster) -> Result<String> {
-    let client = cluster.client();
-    let pod = client.get::<Pod>(&client.of("default"), NAME)?.context("no pod")?;
-    pod.metadata.uid.context("no UID")
-}
-
 /// The driver's places in the mount table, each named as often as it is mounted.
 fn mounted(vm: &mut VmNode) -> Result<Vec<String>> {
     let text = vm.vm()?.shell()?.must("cat /proc/mounts")?;
@@ -124,7 +118,7 @@ fn power_cut(cx: &mut CaseContext<'_>) -> Result<()> {
     attach(&cluster, &attachment)?;
     await_pod_ready(&cluster, NAME, LIMIT_S)?;
     await_state(&mut vm, 1, 1, 0)?;
-    let uid = uid(&cluster)?;
+    let uid = uid_of(&cluster, NAME)?;
     ensure_mounted_once(&mut vm, &uid)?;
     let data = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pv-{NAME}/mount/data");
     vm.vm()?.shell()?.must(&format!("echo kept > {data} && sync {data}"))?;

@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::{Node, Secret};
 use serde_json::{Value, json};
 
 use super::join_claims::{create, put_claim, put_volume};
-use super::join_csi_block::put_device;
-use super::join_volumes_vm::{Fixture, HERE, LIMIT_S, await_words, boot, delete, pod, uid};
+use super::join_csi_block::{as_device, put_device};
+use super::join_volumes_vm::{Fixture, HERE, LIMIT_S, await_words, boot, delete, pod};
 use crate::case::{Case, CaseContext};
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready};
+use crate::cluster::fixture::{await_pod_gone, await_pod_ready, uid_of};
 use crate::cluster::flags::ADDRESS;
 use crate::cluster::iscsi_target::{self, IQN, PASSWORD, PORTS, USER};
 use crate::cluster::plane::Cluster;
@@ -67,14 +67,6 @@ fn mounted(vm: &mut VmNode, at: &str) -> Result<usize> {
     Ok(table.lines().filter(|line| line.split(' ').nth(4) == Some(at)).count())
 }
 
-fn maps(name: &str, claim: &str) -> Value {
-    let mut made = pod(name, claim);
-    let container = &mut made["spec"]["containers"][0];
-    container["volumeMounts"] = json!([]);
-    container["volumeDevices"] = json!([{"name": "data", "devicePath": "/dev/d"}]);
-    made
-}
-
 fn target_disks(cx: &mut CaseContext<'_>) -> Result<()> {
     let artefacts = cx.artefacts.clone();
     let fixture = cx.shared_or(boot)?;
@@ -114,20 +106,20 @@ fn disks(Fixture { vm, target, cluster }: &mut Fixture) -> Result<()> {
     ensure!(sessions == PORTS.len(), "{sessions} sessions over {} portals", PORTS.len());
     let of_pod = format!(
         "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~iscsi/pv-disk-of-target",
-        uid(cluster, "mounts")?
+        uid_of(cluster, "mounts")?
     );
     ensure!(mounted(vm, &of_pod)? == 1, "{of_pod} is not mounted once");
     vm.vm()?.shell()?.must(&format!("echo {} > {of_pod}/words && sync {of_pod}/words", WORDS[0]))?;
 
     // Another agent maps another unit of the same sessions, and leaves the first as it is.
-    vm.while_agent_is_dead(|| create(cluster, maps("maps", "raw-of-target")))?;
+    vm.while_agent_is_dead(|| create(cluster, as_device(pod("maps", "raw-of-target"))))?;
     await_pod_ready(cluster, "maps", LIMIT_S)?;
     await_in_use(cluster, &UNITS)?;
     ensure!(mounted(vm, &global(lun))? == 1, "{} is not mounted once any more", global(lun));
     ensure!(target.sessions()? == sessions, "{} sessions, and not {sessions}", target.sessions()?);
     let link = format!(
         "/var/lib/kubelet/pods/{}/volumeDevices/kubernetes.io~iscsi/pv-raw-of-target",
-        uid(cluster, "maps")?
+        uid_of(cluster, "maps")?
     );
     vm.vm()?.shell()?.must(&format!("echo {} | dd of={link} conv=notrunc,fsync status=none", WORDS[1]))?;
     let written = target.begins(raw, WORDS[1].len())?;

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::join_claims::{create, put_claim, put_volume};
 use super::join_csi_power::start_driver;
 use super::join_volumes_vm::{
-    Fixture, HERE, LIMIT_S, await_words as await_fitting, boot, delete, pod as in_vm, uid,
+    Fixture, HERE, LIMIT_S, await_words as await_fitting, boot, delete, pod as in_vm,
 };
 use crate::case::{Case, CaseContext};
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready};
+use crate::cluster::fixture::{await_pod_gone, await_pod_ready, uid_of};
 use crate::cluster::plane::Cluster;
 use crate::cluster::selinux::{self, FILES};
 use crate::cluster::vm_node::VmNode;
@@ -57,7 +57,7 @@ fn await_words(cluster: &Cluster, about: &str, words: &str) -> Result<()> {
 
 /// With which labels a pod's volume and the driver's stage are mounted; without one it is `none`.
 fn mounted(cluster: &Cluster, vm: &mut VmNode, name: &str, claim: &str) -> Result<Vec<String>> {
-    let uid = uid(cluster, name)?;
+    let uid = uid_of(cluster, name)?;
     let own = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pv-{claim}");
     let target = format!("{own}/mount");
     let shell = vm.vm()?.shell()?;

@@ -12,7 +12,7 @@ use super::join_claims::{create, put_claim, put_volume};
 use super::join_csi_claims::{await_grown, is_to_grow, touch};
 use super::join_csi_power::PROGRAM;
 use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::fixture::{await_event, await_pod_gone, await_pod_ready, await_ready, uid_of};
 use crate::cluster::flags::Settings;
 use crate::cluster::iscsi_target::{self, Target};
 use crate::cluster::plane::Cluster;
@@ -70,13 +70,6 @@ pub(super) fn await_words(
             })
             .then_some(())
     })
-}
-
-/// A pod's UID.
-pub(super) fn uid(cluster: &Cluster, name: &str) -> Result<String> {
-    let client = cluster.client();
-    let pod = client.get::<Pod>(&client.of("default"), name)?.context("no pod")?;
-    pod.metadata.uid.context("no UID")
 }
 
 pub(super) fn delete(cluster: &Cluster, name: &str) -> Result<()> {
@@ -175,7 +168,7 @@ fn huge_pages(cx: &mut CaseContext<'_>) -> Result<()> {
     huge["spec"]["containers"][0]["resources"] = json!({"limits": {"hugepages-2Mi": "4Mi", "memory": "64Mi", "cpu": "500m"}, "requests": {"cpu": "10m"}});
     create(cluster, huge)?;
     await_pod_ready(cluster, "huge", LIMIT_S)?;
-    let uid = uid(cluster, "huge")?;
+    let uid = uid_of(cluster, "huge")?;
     let at = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/data");
     let mounted = |vm: &mut VmNode| -> Result<Vec<String>> {
         let table = vm.vm()?.shell()?.must("cat /proc/mounts")?;

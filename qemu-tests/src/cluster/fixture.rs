@@ -147,6 +147,24 @@ pub fn await_started_anew(cluster: &Cluster, name: &str, limit_s: u64) -> Result
     )
 }
 
+/// The pod's UID.
+///
+/// # Errors
+/// If it has none, as no object that the API server gave.
+pub fn uid(pod: &Pod) -> Result<String> {
+    pod.metadata.uid.clone().with_context(|| format!("{:?} has no UID", pod.metadata.name))
+}
+
+/// The UID that a pod of namespace `default` has now.
+///
+/// # Errors
+/// If there is no such pod.
+pub fn uid_of(cluster: &Cluster, name: &str) -> Result<String> {
+    let client = cluster.client();
+    let pod = client.get::<Pod>(&client.of("default"), name)?.with_context(|| format!("no pod {name}"))?;
+    uid(&pod)
+}
+
 /// Waits until a pod of namespace `default` is no longer there.
 ///
 /// # Errors

@@ -1,14 +1,14 @@
 //! Failures: of connecting ([`CriError`]) and of calls (gRPC status to [`Class`]).
 //!
 //! In: `tonic::Status`. Out: [`CallError`], which becomes a `DriverError`.
-//! Invariant: `Unavailable` means the request did not reach the runtime; a connection that broke while an answer
-//! was awaited is `DeadlineExceeded`, because the call may have been applied.
+//! Invariant: `Unavailable` means that the request did not reach the runtime, or that the runtime refused it; a connection
+//! that broke while an answer was awaited is `Interrupted`, because the call may have been applied.
 
 use std::error::Error;
 use std::time::Duration;
 
 use agent_core::drivers::{Class, DriverError};
-use tonic::{Code, Status};
+use tonic::{Code, Status, TimeoutExpired};
 
 use crate::connect::ConnectFailed;
 
@@ -88,7 +88,10 @@ impl CallError {
             Fault::Lost(why) => {
                 let hint =
                     "connection lost while waiting for the answer; it may or may not have been applied";
-                (Class::DeadlineExceeded, format!("{hint}: {why}"))
+                (Class::Interrupted, format!("{hint}: {why}"))
+            }
+            Fault::Late(why) => {
+                (Class::DeadlineExceeded, format!("{why}; it may or may not have been applied"))
             }
             Fault::Answered => match classify(status.code()) {
                 Class::DeadlineExceeded => (
@@ -128,6 +131,8 @@ enum Fault {
     NotConnected(String),
     /// The connection broke: unknown.
     Lost(String),
+    /// The time of the call is over, by our own clock.
+    Late(String),
     /// The runtime's own answer.
     Answered,
 }
@@ -139,6 +144,9 @@ fn fault(status: &Status) -> Fault {
     while let Some(error) = cause {
         if let Some(failed) = error.downcast_ref::<ConnectFailed>() {
             return Fault::NotConnected(failed.to_string());
+        }
+        if error.is::<TimeoutExpired>() {
+            return Fault::Late(error.to_string());
         }
         deepest = Some(error);
         cause = error.source();

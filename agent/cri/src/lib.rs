@@ -6,7 +6,8 @@
 //!
 //! Invariants (contract chapter 7.4a):
 //! - Every call has a deadline, sent along with it, except `PullImage` and `ExecSync` without a timeout.
-//! - A failure after which the call may have been applied is `DeadlineExceeded`, never anything weaker.
+//! - A failure after which the call may have been applied is `Interrupted` (the connection broke) or `DeadlineExceeded`,
+//!   never anything weaker.
 //! - Creating is idempotent: a name that is taken is looked up by labels and attempt, and answered.
 //! - A failure is logged here, once, and the same words at most once a minute; callers need not log it again.
 //!

@@ -5,25 +5,19 @@
 //!
 //! After a clean stop every call was answered: no fence. After a reboot nothing of the old boot can act: no
 //! fence. After a crash the connection is gone with the process and the runtime cancels what came over it;
-//! [`CANCELLED_CALL_MAX`] is how long it may take to give up. A call that outlives even that is recognised
-//! by its name: sandbox and container names are functions of (UID, name, attempt) and the runtime refuses a
-//! second one of the same name.
+//! [`CANCELLED_CALL_MAX`] is how long it may take to give up.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use agent_core::drivers::Class;
+use agent_core::drivers::{CANCELLED_CALL_MAX, Class};
 use agent_core::node_shutdown::LastEnd;
 use agent_core::time::Mono;
 use agent_linux::files::{self, Durability, FilesError};
 use serde::{Deserialize, Serialize};
 
 use crate::pod_dirs::chain;
-
-/// How long the runtime may go on with a call whose caller is gone.
-pub const CANCELLED_CALL_MAX: Duration = Duration::from_secs(5);
 
 const NAME: &str = "orlop-agent-state.json";
 const BYTES_MAX: u64 = 4096;

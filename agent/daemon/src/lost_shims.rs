@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 
-use agent_core::runtime::lost_shims::{LostShims, Shim};
+use agent_core::runtime::lost_shims::{Kind, LostShims, Shim};
 use agent_linux::files::FilesError;
 use agent_linux::shims::{self, Ended};
 
@@ -38,17 +38,25 @@ pub async fn follow(socket: PathBuf, tasks: Tasks) {
 }
 
 fn say(shim: &Shim, ended: Result<Ended, FilesError>) {
-    let Shim { pid, sandbox, .. } = shim;
+    let Shim { kind, pid, id, .. } = shim;
     match ended {
         Ok(Ended::Nothing) => {}
+        Ok(Ended::Shim) if *kind == Kind::Unstarted => {
+            tracing::warn!(pid, id, "what a dead shim had left of a container in the making was ended");
+        }
         Ok(Ended::Shim) => {
-            tracing::warn!(pid, sandbox, "a shim that the runtime had forgotten was ended");
+            tracing::warn!(pid, sandbox = id, "a shim that the runtime had forgotten was ended");
         }
         Ok(Ended::Children(count)) => {
-            tracing::warn!(pid, sandbox, count, "what a shim that the runtime had forgotten held was ended");
+            tracing::warn!(
+                pid,
+                sandbox = id,
+                count,
+                "what a shim that the runtime had forgotten held was ended"
+            );
         }
         Err(error) => {
-            tracing::warn!(pid, sandbox, error = %chain(&error), "a shim that the runtime has forgotten stays");
+            tracing::warn!(pid, id, error = %chain(&error), "a shim that the runtime has forgotten stays");
         }
     }
 }

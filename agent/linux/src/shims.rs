@@ -1,8 +1,10 @@
 //! The runtime's shims as /proc shows them, and the end of those that the runtime has forgotten.
 //!
-//! In: the runtime's socket. Out: shims whose bundle is gone ([`agent_core::runtime::lost_shims`] says why that matters and
-//! decides). Invariants: a shim of another runtime is never seen: its address, looked up in its own root, must be the very
-//! socket that the agent speaks to; nobody is signalled by a number that may have become somebody else's.
+//! In: the runtime's socket. Out: shims whose bundle is gone, and what shims have left unstarted
+//! ([`agent_core::runtime::lost_shims`] says why that matters and decides). Invariants: a shim of another runtime is never
+//! seen: its address, looked up in its own root, must be the very socket that the agent speaks to; nor is what another
+//! runtime's shim has left, which PID 1 of its own container inherits, not the machine's; nobody is signalled by a number that
+//! may have become somebody else's.
 
 use std::fs;
 use std::io;
@@ -10,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use agent_core::runtime::lost_shims::Shim;
+use agent_core::runtime::lost_shims::{Kind, Shim};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::files::FilesError;
@@ -19,16 +21,52 @@ use crate::files::FilesError;
 const NAMESPACE: &str = "k8s.io";
 /// What the names of all shims begin with; the rest is the runtime's kind.
 const PROGRAM: &str = "containerd-shim-";
+/// Where the runtime keeps bundles, below the directory that its socket is in.
+const BUNDLES: &str = "io.containerd.runtime.v2.task";
+/// Who inherits the children of a shim that died.
+const INIT: i32 = 1;
 /// What the kernel adds to the name of a directory that was removed (proc(5): `/proc/pid/cwd`).
 const REMOVED: &str = " (deleted)";
 
-/// The shims of the runtime behind `socket` that have no bundle any more.
+/// The shims of the runtime behind `socket` that have no bundle any more, and what shims have left that was never started.
 ///
 /// # Errors
 /// /proc cannot be listed, or the socket is not there. Processes that end while they are looked at are left out.
 pub fn without_bundle(socket: &Path) -> Result<Vec<Shim>, FilesError> {
-    let socket = identity(socket).map_err(FilesError::at("look at", socket))?;
-    Ok(pids()?.into_iter().filter_map(|pid| lost_shim(pid, socket)).collect())
+    let runtime = Runtime::behind(socket)?;
+    Ok(pids()?.into_iter().filter_map(|pid| runtime.lost(pid)).collect())
+}
+
+/// What tells its processes from those of others.
+struct Runtime {
+    socket: (u64, u64),
+    bundles: PathBuf,
+}
+
+impl Runtime {
+    fn behind(socket: &Path) -> Result<Runtime, FilesError> {
+        let found = identity(socket).map_err(FilesError::at("look at", socket))?;
+        let bundles = socket.parent().unwrap_or(Path::new("/")).join(BUNDLES).join(NAMESPACE);
+        Ok(Runtime { socket: found, bundles })
+    }
+
+    /// The process as one that nobody has any more; `None` for every other.
+    fn lost(&self, pid: i32) -> Option<Shim> {
+        lost_shim(pid, self.socket).or_else(|| self.unstarted(pid))
+    }
+
+    /// What was to become a container, orphaned and without a bundle.
+    fn unstarted(&self, pid: i32) -> Option<Shim> {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let bundle = parse_create(&command)?;
+        let id = bundle.strip_prefix(&self.bundles).ok()?.to_str()?.to_owned();
+        let is_gone = fs::symlink_metadata(&bundle).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        if !is_gone || parent(pid) != Some(INIT) {
+            return None;
+        }
+        let started_ticks = started_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
+        Some(Shim { kind: Kind::Unstarted, pid, started_ticks, id })
+    }
 }
 
 /// What ending a shim did.
@@ -48,9 +86,9 @@ pub enum Ended {
 /// The kernel's refusal, or /proc's.
 pub fn end(shim: &Shim, socket: &Path) -> Result<Ended, FilesError> {
     let Some(handle) = open(shim.pid)? else { return Ok(Ended::Nothing) };
-    let known = identity(socket).map_err(FilesError::at("look at", socket))?;
+    let runtime = Runtime::behind(socket)?;
     // From here on the number cannot be another process's without the handle's telling.
-    if lost_shim(shim.pid, known).as_ref() != Some(shim) {
+    if runtime.lost(shim.pid).as_ref() != Some(shim) {
         return Ok(Ended::Nothing);
     }
     let mut children = 0;
@@ -70,7 +108,7 @@ pub fn end(shim: &Shim, socket: &Path) -> Result<Ended, FilesError> {
 fn lost_shim(pid: i32, socket: (u64, u64)) -> Option<Shim> {
     let of = |what: &str| PathBuf::from(format!("/proc/{pid}/{what}"));
     let command = fs::read(of("cmdline")).ok()?;
-    let (sandbox, address) = parse_command(&command)?;
+    let (id, address) = parse_command(&command)?;
     let bundle = fs::read_link(of("cwd")).ok()?;
     if !bundle.to_str()?.ends_with(REMOVED) {
         return None;
@@ -80,22 +118,36 @@ fn lost_shim(pid: i32, socket: (u64, u64)) -> Option<Shim> {
         return None;
     }
     let started_ticks = started_ticks(&fs::read_to_string(of("stat")).ok()?)?;
-    Some(Shim { pid, started_ticks, sandbox })
+    Some(Shim { kind: Kind::Shim, pid, started_ticks, id })
 }
 
 /// Sandbox and the runtime's address of a shim's command line (`-namespace NS -id ID -address PATH`).
 fn parse_command(command: &[u8]) -> Option<(String, String)> {
-    let words: Vec<&str> =
-        command.split(|byte| *byte == 0).map(std::str::from_utf8).collect::<Result<_, _>>().ok()?;
-    let program = words.first()?.rsplit('/').next()?;
-    let value = |flag: &str| {
-        let at = words.iter().position(|word| *word == flag)?;
-        words.get(at + 1).copied()
-    };
-    if !program.starts_with(PROGRAM) || value("-namespace")? != NAMESPACE {
+    let words = words(command)?;
+    if !program(&words)?.starts_with(PROGRAM) || after(&words, "-namespace")? != NAMESPACE {
         return None;
     }
-    Some((value("-id")?.to_owned(), value("-address")?.to_owned()))
+    Some((after(&words, "-id")?.to_owned(), after(&words, "-address")?.to_owned()))
+}
+
+/// The bundle in the command line of crun making a container, which its first process keeps until it is started.
+fn parse_create(command: &[u8]) -> Option<PathBuf> {
+    let words = words(command)?;
+    let creates = program(&words)? == "crun" && words.contains(&"create");
+    after(&words, "--bundle").filter(|_| creates).map(PathBuf::from)
+}
+
+fn words(command: &[u8]) -> Option<Vec<&str>> {
+    command.split(|byte| *byte == 0).map(|word| std::str::from_utf8(word).ok()).collect()
+}
+
+fn program<'a>(words: &[&'a str]) -> Option<&'a str> {
+    words.first()?.rsplit('/').next()
+}
+
+fn after<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
+    let at = words.iter().position(|word| *word == flag)?;
+    words.get(at + 1).copied()
 }
 
 /// The fields of /proc/PID/stat after the name, which may hold anything; the first is the state.
@@ -193,6 +245,32 @@ mod tests {
     }
 
     #[test]
+    fn what_a_dead_shim_left_is_known_by_its_command_its_parent_and_its_bundle() {
+        let parse = |text: &str| parse_create(text.replace(' ', "\0").as_bytes());
+        assert_eq!(parse("/usr/bin/crun --root /r create --bundle /b/x x"), Some(PathBuf::from("/b/x")));
+        for other in
+            ["crun start --bundle /b x", "runc create --bundle /b x", "crun create x", "crun create --bundle"]
+        {
+            assert_eq!(parse(other), None, "{other}");
+        }
+        // Orphans of these tests go to whoever inherits them here: that is PID 1 in a container's first process only.
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("c.sock");
+        let _listening = UnixListener::bind(&socket).unwrap();
+        let bundle = dir.path().join(BUNDLES).join(NAMESPACE).join("c1");
+        fs::create_dir_all(&bundle).unwrap();
+        let mut command = Command::new("sh");
+        command.arg0("crun").args(["-c", "echo; read x", "create", "--bundle"]).arg(&bundle);
+        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
+        io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        fs::remove_dir(&bundle).unwrap();
+        let seen = Runtime::behind(&socket).unwrap().unstarted(child.id().cast_signed());
+        assert_eq!(seen, None, "its parent lives and knows of it");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn stat_is_read_after_the_name() {
         let stat = "7 (a ) b) S 3 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 9";
         assert_eq!(started_ticks(stat), Some(4711));
@@ -226,7 +304,7 @@ mod tests {
         fs::remove_dir(&gone).unwrap();
         let found = without_bundle(&ours).unwrap();
         let [one] = &found[..] else { panic!("{found:?}") };
-        assert_eq!((one.pid.cast_unsigned(), &*one.sandbox), (lost.id(), "lost"));
+        assert_eq!((one.kind, one.pid.cast_unsigned(), &*one.id), (Kind::Shim, lost.id(), "lost"));
         let younger = Shim { started_ticks: one.started_ticks + 1, ..one.clone() };
         assert_eq!(end(&younger, &ours).unwrap(), Ended::Nothing);
         assert_eq!(end(one, &other).unwrap(), Ended::Nothing);

@@ -44,6 +44,21 @@ impl Ask {
         matches!(self, Ask::Effect { effect, .. } if !local(effect))
     }
 
+    /// True if it goes over the runtime's connection and changes something there.
+    pub(crate) fn is_of_the_runtime(&self) -> bool {
+        let Ask::Effect { effect, .. } = self else { return false };
+        matches!(
+            effect,
+            Effect::RunSandbox { .. }
+                | Effect::StopSandbox { .. }
+                | Effect::RemoveSandbox { .. }
+                | Effect::CreateContainer { .. }
+                | Effect::StartContainer { .. }
+                | Effect::StopContainer { .. }
+                | Effect::RemoveContainer { .. }
+        )
+    }
+
     pub(crate) fn mutates(&self) -> bool {
         match self {
             Ask::Effect { effect, .. } => !matches!(

@@ -12,6 +12,9 @@ pub struct Faults {
     pub error_before_apply: u64,
     /// An effect is applied, its answer is lost: the caller sees `DeadlineExceeded`.
     pub reply_lost: u64,
+    /// The connection breaks under a call of the runtime: the caller sees `Interrupted` at once; half of these calls are
+    /// carried out all the same, within the time that a cancelled call may take.
+    pub connection_lost: u64,
     /// An effect takes up to this many extra milliseconds before it is applied.
     pub slow_ms_max: u64,
     /// The agent is killed right after issuing an effect (crash point 1: before apply).
@@ -77,6 +80,7 @@ impl Faults {
         Faults {
             error_before_apply: some(120),
             reply_lost: some(120),
+            connection_lost: some(80),
             slow_ms_max: some(20_000),
             crash_before_apply: some(40),
             crash_before_ack: some(40),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use agent_core::allocation::Allocations;
 use agent_core::checkers::TraceEvent;
-use agent_core::drivers::Class;
+use agent_core::drivers::{CANCELLED_CALL_MAX, Class};
 use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_manager::Leftovers;
@@ -332,6 +332,8 @@ impl World {
                 .at(deadline.map_or(arrives, |d| d.min(arrives)), Event::Answer(call, Box::new(answer)));
         } else if deadline.is_some_and(|d| arrives >= d) {
             self.time_out(call);
+        } else if call.ask.is_of_the_runtime() && self.rng.chance(self.faults.connection_lost) {
+            self.interrupt(call);
         } else {
             self.queue.at(arrives, Event::Apply(call));
         }
@@ -346,6 +348,18 @@ impl World {
         let error = EffectError { class: Class::DeadlineExceeded, message: "no answer in time".into() };
         let answer = refused(&call, error);
         self.queue.at(at, Event::Answer(call, Box::new(answer)));
+    }
+
+    /// The connection breaks under the call, which may be carried out before the runtime has seen that.
+    fn interrupt(&mut self, call: Call) {
+        let heard = self.queue.now().after(Duration::from_millis(self.rng.between(1, 20)));
+        let error = EffectError { class: Class::Interrupted, message: "connection lost".into() };
+        let answer = refused(&call, error);
+        if self.rng.chance(500) {
+            let late = Duration::from_millis(self.rng.below(millis(CANCELLED_CALL_MAX)));
+            self.queue.at(heard.after(late), Event::Apply(call.clone()));
+        }
+        self.queue.at(heard, Event::Answer(call, Box::new(answer)));
     }
 
     fn answer(&mut self, call: Call, answer: Answer) {

@@ -35,6 +35,8 @@ const CHURN_VARIABLE: &str = "ORLOP_E2E_CHURN_S";
 const CHURN_S: u64 = 60;
 const NODE: &str = "churned";
 const PODS: u32 = 50;
+/// When all is as wanted after the last kill, seconds: nothing may wait for a call that a dead containerd will not answer.
+const REST_S: u64 = 120;
 /// How long a shim may stay that the runtime has forgotten, seconds: the agent looks once a minute, and 10 s later once
 /// for what the shim holds, once for the shim; and there is some work to be done besides.
 const LOST_SHIMS_S: u64 = 100;
@@ -235,7 +237,7 @@ impl Crowd {
 
     /// Everything that was asked for is there, and the API server and the runtime tell the same.
     pub(super) fn at_rest(&mut self) -> Result<()> {
-        self.await_settled(240)?;
+        self.await_settled(REST_S)?;
         self.look()?;
         let client = self.joined.cluster.client();
         for (name, kind) in self.wanted.iter().filter(|(_, k)| [Comes::Quiet, Comes::Runs].contains(&k.comes))

@@ -31,7 +31,9 @@ impl Retry {
             Duration::from_millis(first_ms.saturating_mul(factor)).min(max)
         };
         let wait = match class {
-            Class::Unavailable | Class::DeadlineExceeded => doubled(500, UNREACHABLE_MAX),
+            Class::Unavailable | Class::Interrupted | Class::DeadlineExceeded => {
+                doubled(500, UNREACHABLE_MAX)
+            }
             Class::Retryable { after_ms } => {
                 Duration::from_millis(after_ms).min(REFUSED_MAX).max(doubled(500, UNREACHABLE_MAX))
             }

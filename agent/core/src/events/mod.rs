@@ -302,7 +302,7 @@ impl Recorder {
             return;
         };
         match error.class {
-            Class::Unavailable | Class::DeadlineExceeded | Class::Retryable { .. } => {
+            Class::Unavailable | Class::Interrupted | Class::DeadlineExceeded | Class::Retryable { .. } => {
                 self.gate.failed(now.mono, error.class, "events");
                 // Nobody answered: the event keeps its place. An answer from a server in trouble counts.
                 pending.tries += u32::from(error.code.is_some());

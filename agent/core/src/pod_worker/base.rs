@@ -187,6 +187,13 @@ impl Base {
         false
     }
 
+    /// What was seen made and not started was not started: no start of it can be going on. One that is may run by the time
+    /// that it is removed, and what runs is stopped, with its grace (simulation, stopping, seed 10).
+    pub(super) fn was_never_started(&mut self, container: &str, now: Now) -> bool {
+        let over = self.ledger.starting_until(&Target::Container(container.to_owned()));
+        self.may_conclude_absence(over, now)
+    }
+
     pub(super) fn as_of(&self) -> Mono {
         self.snapshot.as_ref().map_or(Mono(0), |s| s.as_of)
     }

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::drivers::{CANCELLED_CALL_MAX, Class};
 use crate::lifecycle_hooks::Hook;
 use crate::machine::EffectId;
 use crate::restart;
@@ -121,7 +122,7 @@ struct Settled {
     known_after: Mono,
     /// A snapshot must be later for its silence to mean absence.
     absent_after: Mono,
-    /// The start whose answer was lost, and its deadline: the same as `absent_after` until it is seen to be over.
+    /// The start whose answer was lost, and when it is over at the latest: the same as `absent_after` until that is seen.
     starting: Option<(ContainerId, Mono)>,
 }
 
@@ -167,19 +168,31 @@ impl Ledger {
         id
     }
 
-    /// Ends a flight; `None` if the id is not in flight (an answer to an earlier incarnation, or a second one).
-    pub(super) fn close(&mut self, id: EffectId, completed_at: Mono, unknown: bool) -> Option<Flight> {
+    /// Ends a flight, with the class of its failure if it failed; `None` if the id is not in flight (an answer to an earlier
+    /// incarnation, or a second one).
+    pub(super) fn close(
+        &mut self,
+        id: EffectId,
+        completed_at: Mono,
+        failure: Option<Class>,
+    ) -> Option<Flight> {
         let flight = self.flights.remove(&id)?;
         self.busy.remove(&flight.target);
         if flight.purpose.mutates() {
             let s = self.settled.entry(flight.target.clone()).or_default();
             s.known_after = s.known_after.max(completed_at);
             // A stop or removal that may still be going on takes away, it brings nothing back.
-            let lingers = unknown && flight.purpose.creates();
-            let over = if lingers { flight.deadline.unwrap_or(completed_at) } else { completed_at };
-            let earlier = s.absent_after();
+            let lingers = failure.filter(|_| flight.purpose.creates()).and_then(|class| {
+                let deadline = flight.deadline.unwrap_or(completed_at);
+                match class {
+                    Class::DeadlineExceeded => Some(deadline),
+                    Class::Interrupted => Some(completed_at.after(CANCELLED_CALL_MAX).min(deadline)),
+                    _ => None,
+                }
+            });
+            let (over, earlier) = (lingers.unwrap_or(completed_at), s.absent_after());
             match &flight.purpose {
-                Purpose::Start(id) if lingers => {
+                Purpose::Start(id) if lingers.is_some() => {
                     // One of another container goes on whatever is seen of this one.
                     if s.starting.as_ref().is_some_and(|(other, _)| other != id) {
                         s.absent_after = earlier;
@@ -255,6 +268,12 @@ impl Ledger {
             && self.settled.values().all(|s| as_of > s.known_after)
     }
 
+    /// When a start on `target` whose answer was lost is over at the latest, if nobody has seen that it is.
+    pub(super) fn starting_until(&self, target: &Target) -> Mono {
+        let starting = self.settled.get(target).and_then(|s| s.starting.as_ref());
+        starting.map_or(Mono(0), |(_, over)| *over)
+    }
+
     /// From when on a snapshot's silence about `target` means absence.
     pub(super) fn absent_after(&self, target: &Target) -> Mono {
         self.settled.get(target).map_or(Mono(0), Settled::absent_after).max(self.fence)
@@ -289,7 +308,6 @@ impl Ledger {
         error: &EffectError,
         unknown: bool,
     ) {
-        use crate::drivers::Class;
         let r = self.retries.entry(target.clone()).or_default();
         r.failures = r.failures.saturating_add(1);
         let doubled = |base_ms: u64, max_ms: u64| {

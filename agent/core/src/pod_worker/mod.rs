@@ -67,7 +67,7 @@ use crate::declared_features;
 use crate::drivers::Class;
 use crate::machine::{EffectId, Machine, Outbox};
 use crate::runtime::PodKey;
-use crate::runtime::effect::{EffectError, EffectOk, EffectResult};
+use crate::runtime::effect::{EffectOk, EffectResult};
 use crate::status::{Phase, WaitingReason};
 use crate::time::{Mono, Now};
 use crate::types::pod;
@@ -311,8 +311,9 @@ impl PodWorker {
         now: Now,
         out: &mut Outbox<PodAction>,
     ) {
-        let unknown = result.as_ref().err().is_some_and(is_unknown);
-        let Some(flight) = self.base.ledger.close(id, completed_at, unknown) else { return };
+        let failure = result.as_ref().err().map(|e| e.class);
+        let unknown = failure.is_some_and(is_unanswered);
+        let Some(flight) = self.base.ledger.close(id, completed_at, failure) else { return };
         let result = forgive(&flight, result);
         match &result {
             Ok(_) => self.base.ledger.succeeded(&flight.target),
@@ -462,9 +463,9 @@ impl Machine for PodWorker {
     }
 }
 
-/// No answer: it may have been applied, or may still be.
-fn is_unknown(e: &EffectError) -> bool {
-    matches!(e.class, Class::Unavailable | Class::DeadlineExceeded)
+/// Nobody answered: there is nothing to wait for but somebody who does.
+fn is_unanswered(class: Class) -> bool {
+    matches!(class, Class::Unavailable | Class::Interrupted | Class::DeadlineExceeded)
 }
 
 /// Stopping or removing what is not there has succeeded.

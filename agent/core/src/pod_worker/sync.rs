@@ -268,7 +268,7 @@ fn stop_containers(
 fn remove_dead(b: &mut Base, actions: &PodActions, now: Now, out: &mut Outbox<PodAction>) {
     for (name, id) in &actions.remove {
         let target = Target::Container(name.clone());
-        if b.may_act(&target, now) {
+        if b.may_act(&target, now) && b.was_never_started(name, now) {
             let observed = b.snapshot.as_ref().and_then(|s| s.containers.iter().find(|c| c.id == *id));
             let log = observed.map(|c| RemovedLog { path: c.log_path.clone(), even_newest: false });
             let effect = Effect::RemoveContainer { container: id.clone(), log };

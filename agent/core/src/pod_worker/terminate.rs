@@ -181,7 +181,9 @@ pub(super) fn left_of(grace: Duration, since: Mono, now: Now) -> u32 {
 /// A container that was created and never started cannot be stopped, and a late start must not find it.
 fn remove_created(b: &mut Base, snapshot: &PodSnapshot, now: Now, out: &mut Outbox<PodAction>) {
     for c in snapshot.containers.iter().filter(|c| c.state == ContainerState::Created) {
-        remove(b, c, Logs::Superseded, now, out);
+        if b.was_never_started(&c.name, now) {
+            remove(b, c, Logs::Superseded, now, out);
+        }
     }
 }
 

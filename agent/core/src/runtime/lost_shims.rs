@@ -4,7 +4,8 @@
 //! still being started, or a task that the shim goes on to make. No call of CRI reaches such a shim any more, and it does
 //! not end by itself (containerd's issue 7733): it would hold its memory until the next boot, after every such crash.
 //! containerd removes a task's bundle, the directory in which its shim works, as the last step of forgetting it; so a shim
-//! whose bundle is gone is nobody's.
+//! whose bundle is gone is nobody's. A shim that dies while it makes a container leaves the process that was to become it,
+//! which waits for a start that cannot come; with the bundle gone that is nobody's, too.
 //!
 //! In: shims without a bundle, as /proc shows them, and the time. Out: those to end. Invariant: a shim is ended only if it
 //! was seen without its bundle for [`CONFIRM`]; one that is on its way out has ended by then.
@@ -19,15 +20,26 @@ pub const CONFIRM: Duration = Duration::from_secs(10);
 /// How often it is looked for them if none is suspected; upstream's `ContainerGCPeriod`.
 pub const EVERY: Duration = Duration::from_mins(1);
 
-/// A process of a shim: its id alone may be somebody else's later.
+/// What a process that nobody has any more is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A shim.
+    Shim,
+    /// What was to become a container's first process, left by a shim that died.
+    Unstarted,
+}
+
+/// A process of a shim, or one that a shim has left: its id alone may be somebody else's later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shim {
+    /// Which of the two.
+    pub kind: Kind,
     /// Process id.
     pub pid: i32,
     /// When it began, clock ticks since the boot (proc(5): `starttime`).
     pub started_ticks: u64,
-    /// The sandbox that it was started for.
-    pub sandbox: String,
+    /// The sandbox that the shim was started for, or the container (or sandbox) that was being made.
+    pub id: String,
 }
 
 /// What is suspected, and since when.
@@ -60,7 +72,7 @@ mod tests {
     use super::*;
 
     fn shim(pid: i32, started_ticks: u64) -> Shim {
-        Shim { pid, started_ticks, sandbox: "s".to_owned() }
+        Shim { kind: Kind::Shim, pid, started_ticks, id: "s".to_owned() }
     }
 
     fn at(seconds: u64) -> Mono {

@@ -413,7 +413,10 @@ impl StatusManager {
 
 /// No connection, no answer, or a server that asks for patience.
 fn is_unreachable(class: Class) -> bool {
-    matches!(class, Class::Unavailable | Class::DeadlineExceeded | Class::Retryable { .. })
+    matches!(
+        class,
+        Class::Unavailable | Class::Interrupted | Class::DeadlineExceeded | Class::Retryable { .. }
+    )
 }
 
 fn object_name(key: &PodKey) -> ObjectName {

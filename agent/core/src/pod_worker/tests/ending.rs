@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::world::{World, make_pod};
 use super::{one, secs};
-use crate::drivers::Class;
+use crate::drivers::{CANCELLED_CALL_MAX, Class};
 use crate::pod_worker::api::{KillReason, PodEvent};
 use crate::runtime::effect::{Effect, EffectError};
 
@@ -115,6 +115,10 @@ fn a_pod_that_had_ended_by_itself_keeps_its_end_when_the_machine_stops() {
 
 /// A pod whose StartContainer call got no answer; with what is still on its way.
 fn start_lost() -> (World, super::world::Call) {
+    start_lost_by(Class::DeadlineExceeded)
+}
+
+fn start_lost_by(class: Class) -> (World, super::world::Call) {
     let mut w = World::new();
     w.desire(&one("Never"));
     let (id, call) = loop {
@@ -125,7 +129,7 @@ fn start_lost() -> (World, super::world::Call) {
         let id = *id;
         w.perform(id);
     };
-    w.answer(id, Err(EffectError { class: Class::Unavailable, message: "connection lost".to_owned() }));
+    w.answer(id, Err(EffectError { class, message: "no answer".to_owned() }));
     (w, call)
 }
 
@@ -152,6 +156,18 @@ fn a_lost_start_of_what_was_not_started_is_waited_for() {
     w.wait(deadline.since(w.now) - secs(1));
     assert!(w.finished.is_none(), "it may still begin");
     w.wait(secs(5));
+    assert!(w.finished.is_some());
+}
+
+#[test]
+fn what_may_still_be_started_is_looked_at_again_before_it_is_removed() {
+    let (mut w, call) = start_lost_by(Class::Interrupted);
+    w.wait(secs(1));
+    // Late, and nobody tells.
+    let _late = w.apply(&call.effect);
+    w.kill(KillReason::Removed, Some(30));
+    w.wait(CANCELLED_CALL_MAX + secs(1));
+    assert_eq!(w.count("stop_container"), 1, "it ran: it has its grace");
     assert!(w.finished.is_some());
 }
 

@@ -20,7 +20,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::*;
-use crate::runtime::effect::Effect;
+use crate::drivers::CANCELLED_CALL_MAX;
+use crate::runtime::effect::{Effect, EffectError};
 use world::{REQUEST_TIMEOUT, SECOND, World, make_pod};
 
 fn secs(n: u64) -> Duration {
@@ -256,8 +257,8 @@ fn a_lost_answer_to_run_sandbox_is_looked_at_not_repeated() {
     assert_eq!(w.phase(), "Running", "what is there is adopted at once");
 }
 
-#[test]
-fn silence_counts_as_absence_only_after_the_calls_deadline() {
+/// A world whose sandbox is asked for, and the deadline of that. Its answer is an error of the class; it was not applied.
+fn sandbox_unanswered(class: Class) -> (World, Mono) {
     let mut w = World::new();
     w.desire(&one("Always"));
     while !w.pending.values().any(|c| matches!(c.effect, Effect::RunSandbox { .. })) {
@@ -265,14 +266,34 @@ fn silence_counts_as_absence_only_after_the_calls_deadline() {
         w.perform(id);
     }
     let (id, call) = w.pending.pop_first().expect("the sandbox");
-    let deadline = call.deadline.expect("every call but a pull has one");
-    let lost = EffectError { class: Class::Unavailable, message: "connection reset".to_owned() };
-    w.answer(id, Err(lost));
+    w.answer(id, Err(EffectError { class, message: "connection reset".to_owned() }));
+    (w, call.deadline.expect("every call but a pull has one"))
+}
+
+#[test]
+fn silence_counts_as_absence_only_after_the_calls_deadline() {
+    let (mut w, deadline) = sandbox_unanswered(Class::DeadlineExceeded);
     w.wait(deadline.since(w.now) - secs(1));
     assert_eq!(w.count("run_sandbox"), 0);
     w.wait(secs(3));
     assert_eq!(w.count("run_sandbox"), 1);
     assert_eq!(w.phase(), "Running");
+}
+
+#[test]
+fn a_call_whose_connection_broke_is_over_soon() {
+    let (mut w, _) = sandbox_unanswered(Class::Interrupted);
+    w.wait(CANCELLED_CALL_MAX - secs(1));
+    assert_eq!(w.count("run_sandbox"), 0);
+    w.wait(secs(3));
+    assert_eq!((w.count("run_sandbox"), w.phase()), (1, "Running"));
+}
+
+#[test]
+fn what_never_reached_the_runtime_is_asked_again_after_its_back_off() {
+    let (mut w, _) = sandbox_unanswered(Class::Unavailable);
+    w.wait(secs(2));
+    assert_eq!((w.count("run_sandbox"), w.phase()), (1, "Running"));
 }
 
 #[test]

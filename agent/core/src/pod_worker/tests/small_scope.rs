@@ -188,7 +188,7 @@ impl Search {
 }
 
 fn lost() -> Result<crate::runtime::effect::EffectOk, EffectError> {
-    Err(EffectError { class: Class::Unavailable, message: "connection lost".to_owned() })
+    Err(EffectError { class: Class::DeadlineExceeded, message: "no answer".to_owned() })
 }
 
 fn choices(node: &Node) -> Vec<Choice> {

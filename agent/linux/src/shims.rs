@@ -52,13 +52,13 @@ impl Runtime {
 
     /// The process as one that nobody has any more; `None` for every other.
     fn lost(&self, pid: i32) -> Option<Shim> {
-        lost_shim(pid, self.socket).or_else(|| self.unstarted(pid))
+        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        lost_shim(pid, &command, self.socket).or_else(|| self.unstarted(pid, &command))
     }
 
     /// What was to become a container, orphaned and without a bundle.
-    fn unstarted(&self, pid: i32) -> Option<Shim> {
-        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let bundle = parse_create(&command)?;
+    fn unstarted(&self, pid: i32, command: &[u8]) -> Option<Shim> {
+        let bundle = parse_create(command)?;
         let id = bundle.strip_prefix(&self.bundles).ok()?.to_str()?.to_owned();
         let is_gone = fs::symlink_metadata(&bundle).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
         if !is_gone || parent(pid) != Some(INIT) {
@@ -105,10 +105,9 @@ pub fn end(shim: &Shim, socket: &Path) -> Result<Ended, FilesError> {
 }
 
 /// The process as a lost shim; `None` for every other.
-fn lost_shim(pid: i32, socket: (u64, u64)) -> Option<Shim> {
+fn lost_shim(pid: i32, command: &[u8], socket: (u64, u64)) -> Option<Shim> {
     let of = |what: &str| PathBuf::from(format!("/proc/{pid}/{what}"));
-    let command = fs::read(of("cmdline")).ok()?;
-    let (id, address) = parse_command(&command)?;
+    let (id, address) = parse_command(command)?;
     let bundle = fs::read_link(of("cwd")).ok()?;
     if !bundle.to_str()?.ends_with(REMOVED) {
         return None;
@@ -264,7 +263,7 @@ mod tests {
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
         io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         fs::remove_dir(&bundle).unwrap();
-        let seen = Runtime::behind(&socket).unwrap().unstarted(child.id().cast_signed());
+        let seen = Runtime::behind(&socket).unwrap().lost(child.id().cast_signed());
         assert_eq!(seen, None, "its parent lives and knows of it");
         child.kill().unwrap();
         child.wait().unwrap();

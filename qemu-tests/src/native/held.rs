@@ -76,11 +76,12 @@ pub fn shims(node: &NativeNode) -> Result<Vec<i32>> {
 /// stay where the host's version 1 is what a native node has.
 pub fn forgive_lost_tasks(left: &mut Vec<String>, containerd_log: &str) -> usize {
     let started: BTreeSet<&str> = containerd_log.lines().filter_map(started_task).collect();
+    let refused = |id: &str| containerd_log.lines().any(|line| line.contains(id) && line.contains(REFUSED));
     let lost_task = |what: &str| {
         let id = what.strip_prefix("cgroup ")?.split_once("/k8s.io/")?.1;
         let lost =
             id.len() == ID_LENGTH && id.bytes().all(|b| b.is_ascii_hexdigit()) && !started.contains(id);
-        lost.then(|| id.to_owned())
+        (lost && !refused(id)).then(|| id.to_owned())
     };
     let lost: BTreeSet<String> = left.iter().filter_map(|what| lost_task(what)).collect();
     left.retain(|what| lost_task(what).is_none());
@@ -105,6 +106,9 @@ pub fn told(left: &[String], containerd_log: &str) -> String {
         all.iter().map(|what| format!("{what}{}", words(what).unwrap_or_default())).collect();
     lines.join("\n")
 }
+
+/// What containerd says where crun itself refused to make a task: nothing was cut off, so nothing may be left.
+const REFUSED: &str = "OCI runtime create failed";
 
 /// How many lines of containerd's log about one cgroup are told.
 const LAST_WORDS: usize = 8;
@@ -189,6 +193,9 @@ mod tests {
         left.extend(kept.clone());
         assert_eq!(forgive_lost_tasks(&mut left, &log), 2);
         assert_eq!(left, kept);
+        let other = log.replace("context canceled", "OCI runtime create failed");
+        let mut left = vec![group("pids", &cancelled)];
+        assert_eq!((forgive_lost_tasks(&mut left, &other), left.len()), (0, 1));
     }
 
     #[test]

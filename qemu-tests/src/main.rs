@@ -12,7 +12,9 @@ use orlop_qemu_tests::cluster::play::Kind;
 use orlop_qemu_tests::counts::Counts;
 use orlop_qemu_tests::run::{Run, clean_stale};
 use orlop_qemu_tests::runner::{Options, run_cases};
-use orlop_qemu_tests::{bench, cases, cluster, conformance, native, prepare, say, select, selftest, signals};
+use orlop_qemu_tests::{
+    bench, cases, cluster, conformance, history, native, prepare, say, select, selftest, signals,
+};
 
 /// Cases on the native node and in booted VMs, benchmarks, and every test there is.
 #[derive(Parser)]
@@ -201,11 +203,17 @@ struct How {
 impl How {
     fn options(&self) -> Options {
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| u64::from(d.subsec_nanos()));
-        Options { jobs: self.jobs, seed: self.seed.unwrap_or(clock), again: self.again, until: None }
+        Options {
+            jobs: self.jobs,
+            seed: self.seed.unwrap_or(clock),
+            again: self.again,
+            until: None,
+            history: Some(history::file()),
+        }
     }
 }
 
-/// When a selftest begins no more cases, seconds since 1970: who has a limit sets it.
+/// When a selftest's cases must be over, seconds since 1970: who has a limit sets it.
 const UNTIL: &str = "ORLOP_SELFTEST_UNTIL";
 
 fn until() -> Result<Option<SystemTime>> {

@@ -15,12 +15,14 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::case::{Case, CaseContext, Level, Shared, Skip, human};
 use crate::counts::Counts;
+use crate::history::{self, History};
 use crate::run::Run;
+use crate::schedule::{Planned, Unit, VM_LANES, plan};
 use crate::vm::machine::EmulatorFault;
 use crate::{prepare, say};
 
 /// How to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// How many groups at once; of VMs [`VM_LANES`] at most.
     pub jobs: usize,
@@ -30,22 +32,37 @@ pub struct Options {
     /// that say nothing about what is tested. What passes then counts as passed, and is named as unsteady, with why it
     /// failed, at the end.
     pub again: bool,
-    /// No case is begun after this: those that are left count as skipped, and are named.
+    /// When all must be over: no case is begun that would last longer. Those that are left count as skipped, and are named.
     pub until: Option<SystemTime>,
+    /// What cases came to earlier, and where it is written what they come to now.
+    pub history: Option<PathBuf>,
 }
 
 impl Options {
-    fn is_over(&self) -> bool {
-        self.until.is_some_and(|until| SystemTime::now() >= until)
+    fn time_left(&self) -> Option<Duration> {
+        self.until.map(|until| until.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+
+    fn has_time_for(&self, planned: &Planned) -> bool {
+        self.time_left().is_none_or(|left| Duration::from_secs(planned.expected_s) < left)
+    }
+
+    fn note(&self, report: &Report) {
+        let Some(file) = &self.history else { return };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let noted = match report.verdict {
+            Verdict::Passed => history::passed(file, report.case.name, now, report.took.as_secs().max(1)),
+            Verdict::Failed(_) => history::failed(file, report.case.name),
+            Verdict::Skipped(_) => Ok(()),
+        };
+        if let Err(e) = noted {
+            say::line(format!("  not written for the next run: {e:#}"));
+        }
     }
 }
 
 /// Why a case was not begun.
 const NO_TIME: &str = "no time was left for it";
-
-/// So many emulated machines at once are the most that two cores bear. Cases without one wait more than they compute, and
-/// have further lanes.
-pub const VM_LANES: usize = 2;
 
 /// So many cases at most run once more: what fails more is broken.
 const AGAIN_MAX: usize = 3;
@@ -63,21 +80,6 @@ struct Report {
     took: Duration,
 }
 
-/// Cases that run one after another: a whole group, or one case without a group. Longest first, so that
-/// no lane is left alone with a long one at the end.
-#[must_use]
-pub fn units(cases: &[Case]) -> Vec<Vec<Case>> {
-    let mut units: Vec<Vec<Case>> = Vec::new();
-    for case in cases {
-        match units.iter_mut().find(|u| case.group.is_some() && u[0].group == case.group) {
-            Some(unit) => unit.push(*case),
-            None => units.push(vec![*case]),
-        }
-    }
-    units.sort_by_key(|u| std::cmp::Reverse(u.iter().map(|c| c.expected_s).sum::<u64>()));
-    units
-}
-
 /// Runs the cases and prints a line for each.
 ///
 /// # Errors
@@ -85,14 +87,16 @@ pub fn units(cases: &[Case]) -> Vec<Vec<Case>> {
 pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Counts> {
     prepare::room()?;
     prepare::control_plane(run, cases);
-    let queue = Arc::new(Mutex::new(VecDeque::from(units(cases))));
+    let past = options.history.as_deref().map_or_else(History::new, history::read);
+    let time_s = options.time_left().map(|left| left.as_secs());
+    let queue = Arc::new(Mutex::new(VecDeque::from(plan(cases, &past, time_s, options.jobs))));
     let (send, reports) = channel::<Report>();
     let mut workers = Vec::new();
     for n in 0..options.jobs.clamp(1, 8) {
-        let (queue, send, run) = (queue.clone(), send.clone(), run.clone());
+        let (queue, send, run, options) = (queue.clone(), send.clone(), run.clone(), options.clone());
         let work = move || {
             while let Some(unit) = next_unit(&queue, n < VM_LANES) {
-                run_unit(&run, &unit, options, &send);
+                run_unit(&run, &unit, &options, &send);
             }
         };
         workers.push(
@@ -104,6 +108,7 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
     let mut failed = Vec::new();
     for (done, report) in (1..).zip(reports) {
         show(run, &report, &format!("[{done}/{}]", cases.len()), options.seed);
+        options.note(&report);
         match report.verdict {
             Verdict::Passed => counts.passed += 1,
             Verdict::Skipped(why) => {
@@ -121,7 +126,7 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
     let again = options.again && failed.len() <= AGAIN_MAX;
     for (case, why) in failed {
         let told = format!("{}: {why}", case.name);
-        if again && passes_again(run, case, options.seed) {
+        if again && passes_again(run, case, &options) {
             run.note_unsteady(told);
             counts.passed += 1;
         } else {
@@ -132,29 +137,31 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
     Ok(counts)
 }
 
-/// The longest unit that is left and that the lane may take. A lane for VMs takes what has none only when there are no more
+/// The first unit that is left and that the lane may take. A lane for VMs takes what has none only when there are no more
 /// VMs: they are what a run waits for in the end.
-fn next_unit(queue: &Mutex<VecDeque<Vec<Case>>>, vms: bool) -> Option<Vec<Case>> {
+fn next_unit(queue: &Mutex<VecDeque<Unit>>, vms: bool) -> Option<Unit> {
     let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-    let find = |vms: bool| queue.iter().position(|unit| unit.iter().any(|c| c.level == Level::L4v) == vms);
+    let find =
+        |vms: bool| queue.iter().position(|unit| unit.iter().any(|p| p.case.level == Level::L4v) == vms);
     let place = if vms { find(true).or_else(|| find(false)) } else { find(false) };
     queue.remove(place?)
 }
 
-fn run_unit(run: &Arc<Run>, unit: &[Case], options: Options, reports: &Sender<Report>) {
+fn run_unit(run: &Arc<Run>, unit: &[Planned], options: &Options, reports: &Sender<Report>) {
     let mut shared: Shared = None;
     let mut failed = false;
-    for case in unit {
-        let report = if options.is_over() {
-            Report { case: *case, verdict: Verdict::Skipped(NO_TIME.to_owned()), took: Duration::ZERO }
+    for planned in unit {
+        let case = planned.case;
+        let report = if options.has_time_for(planned) {
+            run_once(run, case, &mut shared, options.seed)
         } else {
-            run_once(run, *case, &mut shared, options.seed)
+            Report { case, verdict: Verdict::Skipped(NO_TIME.to_owned()), took: Duration::ZERO }
         };
         failed |= matches!(report.verdict, Verdict::Failed(_));
         let _ = reports.send(report);
     }
     drop(shared);
-    if let Some(group) = unit[0].group.filter(|_| !failed) {
+    if let Some(group) = unit[0].case.group.filter(|_| !failed) {
         let _ = fs::remove_dir_all(shared_artefacts(run, group));
     }
 }
@@ -178,14 +185,15 @@ fn run_once(run: &Arc<Run>, case: Case, shared: &mut Shared, seed: u64) -> Repor
 }
 
 /// Runs a case that failed once more, with nothing beside it; what the first attempt left to read is kept.
-fn passes_again(run: &Arc<Run>, case: Case, seed: u64) -> bool {
+fn passes_again(run: &Arc<Run>, case: Case, options: &Options) -> bool {
     for dir in [run.dir().join(case.name), shared_artefacts(run, case.group.unwrap_or(case.name))] {
         let _ = fs::rename(&dir, dir.with_extension("first"));
     }
     let mut shared: Shared = None;
-    let report = run_once(run, case, &mut shared, seed);
+    let report = run_once(run, case, &mut shared, options.seed);
     drop(shared);
-    show(run, &report, "[again]", seed);
+    show(run, &report, "[again]", options.seed);
+    options.note(&report);
     let passed = matches!(report.verdict, Verdict::Passed);
     if let Some(group) = case.group.filter(|_| passed) {
         let _ = fs::remove_dir_all(shared_artefacts(run, group));
@@ -276,18 +284,10 @@ mod tests {
     }
 
     #[test]
-    fn groups_stay_together_and_the_longest_comes_first() {
-        let cases =
-            [case("a", None, |_| Ok(())), case("b", Some("g"), |_| Ok(())), case("c", Some("g"), |_| Ok(()))];
-        let names: Vec<Vec<_>> = units(&cases).iter().map(|u| u.iter().map(|c| c.name).collect()).collect();
-        assert_eq!(names, [vec!["b", "c"], vec!["a"]]);
-    }
-
-    #[test]
     fn two_lanes_have_vms_and_the_others_take_what_has_none() {
         let vm = Case { level: Level::L4v, ..case("vm", None, |_| Ok(())) };
-        let queue = |cases: &[Case]| Mutex::new(VecDeque::from(units(cases)));
-        let name = |unit: Option<Vec<Case>>| unit.map(|unit| unit[0].name);
+        let queue = |cases: &[Case]| Mutex::new(VecDeque::from(plan(cases, &History::new(), None, 3)));
+        let name = |unit: Option<Unit>| unit.map(|unit| unit[0].case.name);
         let both = queue(&[vm, case("native", None, |_| Ok(()))]);
         assert_eq!(name(next_unit(&both, false)), Some("native"));
         assert_eq!(name(next_unit(&both, false)), None);
@@ -345,8 +345,9 @@ mod tests {
                 Ok(())
             }),
         ];
-        let options = Options { jobs: 2, seed: 1, again: true, until: None };
-        let counts = run_cases(&run, &cases, options).unwrap();
+        let past = run.dir().join("cases.json");
+        let options = Options { jobs: 2, seed: 1, again: true, until: None, history: Some(past.clone()) };
+        let counts = run_cases(&run, &cases, options.clone()).unwrap();
         // So many are not tried again.
         assert_eq!(counts, Counts { passed: 4, failed: 4, skipped: 1 });
         let mut failures = run.failures();
@@ -358,19 +359,25 @@ mod tests {
         assert_eq!(fs::read_to_string(run.dir().join("t/bad/log")).unwrap(), "why");
         assert_eq!(fs::read_to_string(run.dir().join("t/spoils/group/log")).unwrap(), "spoilt");
 
+        let known = history::read(&past);
+        assert!(known.len() == 4 && known["t/good"].passed_at > 0, "{known:?}");
+
         let few = |name: &str| matches!(name, "t/bad" | "t/unsteady");
         let few: Vec<Case> = cases.iter().filter(|c| few(c.name)).copied().collect();
-        let counts = run_cases(&run, &few, options).unwrap();
+        let counts = run_cases(&run, &few, options.clone()).unwrap();
         assert_eq!(counts, Counts { passed: 1, failed: 1, skipped: 0 });
         assert_eq!(run.unsteady(), ["t/unsteady: late"]);
-        let never = Options { again: false, ..options };
+        assert!(history::read(&past)["t/unsteady"].passed_at > 0, "it did, in the end");
+        let never = Options { again: false, ..options.clone() };
         fs::remove_dir_all(run.dir().join("t/unsteady.first")).unwrap();
         let counts = run_cases(&run, &few[1..], never).unwrap();
         assert_eq!(counts, Counts { passed: 0, failed: 1, skipped: 0 });
+        assert_eq!(history::read(&past)["t/unsteady"].passed_at, 0, "the next run begins with it");
         let late = Options { until: Some(SystemTime::now()), ..options };
         let counts = run_cases(&run, &cases[..2], late).unwrap();
         assert_eq!(counts, Counts { passed: 0, failed: 0, skipped: 2 });
-        assert!(run.left_out() == ["t/good", "t/bad"] && !counts.is_success(), "nothing was asked");
+        assert_eq!(history::read(&past)["t/unsteady"].passed_at, 0);
+        assert!(run.left_out() == ["t/bad", "t/good"] && !counts.is_success(), "nothing was asked");
         assert!(run.close().is_empty());
         fs::remove_dir_all(run.dir()).unwrap();
     }

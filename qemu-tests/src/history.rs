@@ -1,0 +1,92 @@
+//! What cases came to on this machine: when each passed last, and how long it took.
+//!
+//! A file in the cache, replaced as a whole after each case, so that a run that is killed has told what it knows. Whoever has
+//! not the time for all cases begins with those whose last pass is the longest ago ([`crate::schedule`]). A file that cannot
+//! be read says nothing: all cases are then as if they had never run. Two runs at once may lose each other's line; the case
+//! is then run sooner than it had to be.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::run::cache_dir;
+
+/// One case's past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Past {
+    /// When it passed last, seconds since 1970; 0 if it has failed since.
+    pub passed_at: u64,
+    /// How long it took the last time, seconds; with its group's fixture, if it was the first to ask for it.
+    pub took_s: u64,
+}
+
+/// By name.
+pub type History = BTreeMap<String, Past>;
+
+/// Where it is. Not among the runs' directories, which are tidied.
+#[must_use]
+pub fn file() -> PathBuf {
+    cache_dir().join("cases.json")
+}
+
+/// What is known.
+#[must_use]
+pub fn read(file: &Path) -> History {
+    fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
+/// Adds that a case passed at that time, seconds since 1970, and how long it took.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn passed(file: &Path, case: &str, at: u64, took_s: u64) -> Result<()> {
+    let mut all = read(file);
+    all.insert(case.to_owned(), Past { passed_at: at, took_s });
+    write(file, &all)
+}
+
+/// Adds that a case failed. How long it took then says nothing about how long it takes.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn failed(file: &Path, case: &str) -> Result<()> {
+    let mut all = read(file);
+    let Some(past) = all.get_mut(case) else { return Ok(()) };
+    past.passed_at = 0;
+    write(file, &all)
+}
+
+fn write(file: &Path, all: &History) -> Result<()> {
+    let partial = file.with_extension(format!("{}.partial", std::process::id()));
+    fs::write(&partial, serde_json::to_vec_pretty(all)?)
+        .and_then(|()| fs::rename(&partial, file))
+        .with_context(|| format!("write {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_is_read_again_and_rubbish_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("cases.json");
+        assert!(read(&file).is_empty());
+        failed(&file, "a/b").unwrap();
+        assert!(read(&file).is_empty(), "it never passed: there is nothing to take back");
+        passed(&file, "a/b", 1, 2).unwrap();
+        passed(&file, "a/c", 3, 4).unwrap();
+        failed(&file, "a/b").unwrap();
+        let past = |passed_at, took_s| Past { passed_at, took_s };
+        let expected = [("a/b".to_owned(), past(0, 2)), ("a/c".to_owned(), past(3, 4))];
+        assert_eq!(read(&file), expected.into_iter().collect());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no partial file is left");
+        fs::write(&file, "{\"a/b\": 1").unwrap();
+        assert!(read(&file).is_empty());
+        passed(&file, "a/c", 5, 4).unwrap();
+        assert_eq!(read(&file).len(), 1);
+    }
+}

@@ -1,0 +1,191 @@
+//! In which order cases are begun, and which of them if there is not the time for all. Pure.
+//!
+//! Without a limit: all of them, the longest first, so that no lane is left alone with a long one at the end. With one: first
+//! those that fit into the time, chosen by how long ago they passed on this machine (never, or failed since, comes first; then
+//! the cheapest, so that a machine of which nothing is known asks as many as it can); then the rest, in the same order, as
+//! far as the time lasts after all. So runs that are too short for all cases ask each of them in turn.
+
+use std::collections::BTreeMap;
+
+use crate::case::{Case, Level};
+use crate::history::History;
+
+/// So many emulated machines at once are the most that two cores bear. Cases without one wait more than they compute, and
+/// have further lanes.
+pub const VM_LANES: usize = 2;
+
+/// What a group's fixture takes, seconds, when it is made for one case: a VM that boots, a cluster with its nodes.
+const FIXTURE_S: [(Level, u64); 2] = [(Level::L4v, 30), (Level::L4n, 12)];
+
+/// A case, and how long it will take, seconds: as the last time here, or else as it says itself.
+#[derive(Clone, Copy)]
+pub struct Planned {
+    /// The case.
+    pub case: Case,
+    /// With its group's fixture, if it is the first of its unit.
+    pub expected_s: u64,
+}
+
+/// What runs one after another, with one fixture: a whole group, a part of it, or one case without a group.
+pub type Unit = Vec<Planned>;
+
+/// All cases, as units in the order in which they are begun. `time_s` is how long all may take, in `jobs` lanes.
+#[must_use]
+pub fn plan(cases: &[Case], history: &History, time_s: Option<u64>, jobs: usize) -> Vec<Unit> {
+    let expected = |case: &Case| history.get(case.name).map_or(case.expected_s, |past| past.took_s);
+    let Some(time_s) = time_s else { return longest_first(units(cases, expected)) };
+    let passed_at = |case: &Case| history.get(case.name).map_or(0, |past| past.passed_at);
+    let chosen = choose(cases, time_s, jobs, |case| (passed_at(case), expected(case)));
+    let side = |wanted: bool| -> Vec<Case> {
+        cases.iter().zip(&chosen).filter(|(_, chosen)| **chosen == wanted).map(|(case, _)| *case).collect()
+    };
+    let mut rest = units(&side(false), expected);
+    rest.sort_by_key(|unit| unit.iter().map(|p| passed_at(&p.case)).min());
+    longest_first(units(&side(true), expected)).into_iter().chain(rest).collect()
+}
+
+fn units(cases: &[Case], expected: impl Fn(&Case) -> u64) -> Vec<Unit> {
+    let mut units: Vec<Unit> = Vec::new();
+    for case in cases {
+        let planned = Planned { case: *case, expected_s: expected(case) };
+        match units.iter_mut().find(|u| case.group.is_some() && u[0].case.group == case.group) {
+            Some(unit) => unit.push(planned),
+            None => units.push(vec![Planned { expected_s: planned.expected_s + fixture_s(case), ..planned }]),
+        }
+    }
+    units
+}
+
+fn longest_first(mut units: Vec<Unit>) -> Vec<Unit> {
+    units.sort_by_key(|unit| std::cmp::Reverse(unit.iter().map(|p| p.expected_s).sum::<u64>()));
+    units
+}
+
+fn fixture_s(case: &Case) -> u64 {
+    let of_level = FIXTURE_S.iter().find(|(level, _)| *level == case.level);
+    case.group.and(of_level).map_or(0, |(_, seconds)| *seconds)
+}
+
+/// Which of the cases fit into the time, by the order of their keys, each of them when it passed last and what it takes: of
+/// one kind no more than its lanes have room for, of one group no more than one lane has.
+fn choose(cases: &[Case], time_s: u64, jobs: usize, key: impl Fn(&Case) -> (u64, u64)) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..cases.len()).collect();
+    order.sort_by_key(|i| key(&cases[*i]));
+    let mut chosen = vec![false; cases.len()];
+    let (mut vms, mut others) =
+        (time_s * jobs.min(VM_LANES) as u64, time_s * jobs.saturating_sub(VM_LANES).max(1) as u64);
+    let mut groups: BTreeMap<&str, u64> = BTreeMap::new();
+    for i in order {
+        let case = &cases[i];
+        let known = case.group.and_then(|group| groups.get(group));
+        let needed = key(case).1 + if known.is_some() { 0 } else { fixture_s(case) };
+        let of_lane = known.copied().unwrap_or(time_s);
+        let of_kind = if case.level == Level::L4v { &mut vms } else { &mut others };
+        if needed <= of_lane && needed <= *of_kind {
+            *of_kind -= needed;
+            chosen[i] = true;
+            if let Some(group) = case.group {
+                groups.insert(group, of_lane - needed);
+            }
+        }
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Past;
+
+    fn case(name: &'static str, level: Level, expected_s: u64, group: Option<&'static str>) -> Case {
+        Case { name, level, expected_s, about: "", group, run: |_| Ok(()) }
+    }
+
+    fn names(plan: &[Unit]) -> Vec<Vec<&str>> {
+        plan.iter().map(|unit| unit.iter().map(|p| p.case.name).collect()).collect()
+    }
+
+    #[test]
+    fn groups_stay_together_and_the_longest_comes_first() {
+        let cases = [
+            case("a", Level::L3, 9, None),
+            case("b", Level::L3, 5, Some("g")),
+            case("c", Level::L3, 5, Some("g")),
+        ];
+        let plan_of = |history: &History| plan(&cases, history, None, 3);
+        assert_eq!(names(&plan_of(&History::new())), [vec!["b", "c"], vec!["a"]]);
+        // What it took here counts more than what it says.
+        let slow = History::from([("a".to_owned(), Past { passed_at: 1, took_s: 11 })]);
+        assert_eq!(names(&plan_of(&slow)), [vec!["a"], vec!["b", "c"]]);
+    }
+
+    #[test]
+    fn the_first_of_a_unit_pays_for_the_fixture() {
+        let cases = [
+            case("a", Level::L4v, 5, Some("g")),
+            case("b", Level::L4v, 5, Some("g")),
+            case("c", Level::L4v, 5, None),
+        ];
+        let expected: Vec<Vec<u64>> = plan(&cases, &History::new(), None, 3)
+            .iter()
+            .map(|u| u.iter().map(|p| p.expected_s).collect())
+            .collect();
+        assert_eq!(expected, [vec![35, 5], vec![5]]);
+    }
+
+    #[test]
+    fn of_what_does_not_fit_the_longest_not_passed_is_chosen() {
+        let cases = [
+            case("new", Level::L4n, 60, None),
+            case("failed", Level::L4n, 30, None),
+            case("old", Level::L4n, 50, None),
+            case("fresh", Level::L4n, 10, None),
+        ];
+        let past = |name: &str, passed_at, took_s| (name.to_owned(), Past { passed_at, took_s });
+        let history = History::from([past("failed", 0, 30), past("old", 5, 50), past("fresh", 9, 10)]);
+        // 100 s in the one lane of those without a VM: `failed` and `new` are for certain; then there is room for `fresh`
+        // alone, but not for `old`, which is begun after all if the others take less.
+        assert_eq!(
+            names(&plan(&cases, &history, Some(100), 3)),
+            [vec!["new"], vec!["failed"], vec!["fresh"], vec!["old"]]
+        );
+        // With time for one only, the cheapest of those that never passed.
+        let short = plan(&cases, &history, Some(30), 3);
+        assert_eq!(names(&short)[0], ["failed"]);
+    }
+
+    #[test]
+    fn a_group_gets_no_more_than_a_lane_has_and_the_rest_of_it_comes_later() {
+        let long = |name| case(name, Level::L4v, 40, Some("g"));
+        let cases = [
+            long("a"),
+            long("b"),
+            long("c"),
+            case("alone", Level::L4v, 90, None),
+            case("other", Level::L4n, 90, None),
+        ];
+        // Two lanes of 120 s for VMs: two of the group with its fixture, and the one that is alone.
+        let plan = plan(&cases, &History::new(), Some(120), 3);
+        assert_eq!(names(&plan), [vec!["a", "b"], vec!["alone"], vec!["other"], vec!["c"]]);
+    }
+
+    #[test]
+    fn runs_that_are_too_short_ask_every_case_in_turn() {
+        let labels = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let cases: Vec<Case> =
+            labels.iter().zip(1..).map(|(name, n)| case(name, Level::L4n, 5 * n, None)).collect();
+        let mut history = History::new();
+        for now in 1..=8 {
+            let mut left = 60;
+            for planned in plan(&cases, &history, Some(60), 3).concat() {
+                if planned.expected_s <= left {
+                    left -= planned.expected_s;
+                    let past = Past { passed_at: now, took_s: planned.expected_s };
+                    history.insert(planned.case.name.to_owned(), past);
+                }
+            }
+        }
+        // Three runs are enough for all: 180 s in runs of 60 s, with what does not fit exactly a few more.
+        assert!(history.len() == 8 && history.values().all(|past| past.passed_at >= 4), "{history:?}");
+    }
+}

@@ -71,8 +71,11 @@ impl Place {
     }
 }
 
+/// Why a case is skipped for which the run has not the time.
+pub const NO_TIME: &str = "no time was left for it";
+
 /// The reason why a case cannot be asked on this machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Skip(pub String);
 
 impl fmt::Display for Skip {
@@ -94,8 +97,8 @@ pub fn skip<T>(reason: impl Into<String>) -> Result<T> {
 /// A fixture that several cases of a group share; the runner drops it after the last one.
 pub type Shared = Option<Box<dyn Any + Send>>;
 
-/// Stands for a fixture that could not be made.
-struct Broken;
+/// Stands for a fixture that could not be made, and says why if that is a reason to skip all that need it.
+struct Broken(Option<Skip>);
 
 /// What a case is given.
 pub struct CaseContext<'a> {
@@ -127,14 +130,17 @@ impl CaseContext<'_> {
             match make(&self.run, &self.shared_artefacts) {
                 Ok(fixture) => *self.shared = Some(Box::new(fixture)),
                 Err(e) => {
-                    *self.shared = Some(Box::new(Broken));
+                    *self.shared = Some(Box::new(Broken(e.downcast_ref::<Skip>().cloned())));
                     let dir = self.shared_artefacts.display();
                     return Err(e.context(format!("the group's fixture (its artefacts: {dir})")));
                 }
             }
         }
-        if self.shared.as_ref().is_some_and(|s| s.is::<Broken>()) {
-            anyhow::bail!("the group's fixture could not be made: see the group's first failure");
+        if let Some(Broken(why)) = self.shared.as_ref().and_then(|s| s.downcast_ref::<Broken>()) {
+            match why {
+                Some(why) => return Err(anyhow::Error::new(why.clone())),
+                None => anyhow::bail!("the group's fixture could not be made: see the group's first failure"),
+            }
         }
         self.shared
             .as_mut()

@@ -4,11 +4,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use orlop_image::host::tools;
 
-use crate::case::{Case, Level};
+use crate::case::{Case, Level, human};
 use crate::cluster::programs;
 use crate::native::root::ROOT_VARIABLE;
 use crate::process::stream;
@@ -86,20 +87,41 @@ pub fn image(run: &Arc<Run>) -> Result<bool> {
     Ok(stream(run, &mut command, |line| say::line(format!("  {line}")))?.success())
 }
 
-/// True if the case needs the control plane.
+/// True if the case may need the control plane.
 fn needs_control_plane(case: &Case) -> bool {
-    ["join/", "api/", "defence/"].iter().any(|area| case.name.starts_with(area))
+    ["join/", "api/", "defence/", "volumes/", "shutdown/"].iter().any(|area| case.name.starts_with(area))
 }
+
+fn needs_metrics_server(cases: &[Case]) -> bool {
+    cases.iter().any(|case| ["api/top", "join/vm"].contains(&case.name))
+}
+
+/// How long the control plane's compilation may take on two cores that have other things to do.
+const COMPILING: Duration = Duration::from_secs(15 * 60);
 
 /// Fetches and compiles the control plane before the first case that needs it, so that no case's time holds it.
 /// What goes wrong is said here and again by the cases.
 pub fn control_plane(run: &Arc<Run>, cases: &[Case]) {
-    let with_metrics_server = cases.iter().any(|case| ["api/top", "join/vm"].contains(&case.name));
     if cases.iter().any(needs_control_plane)
-        && let Err(e) = programs::prepare(run, with_metrics_server)
+        && !run.is_without_control_plane()
+        && let Err(e) = programs::prepare(run, needs_metrics_server(cases))
     {
         say::line(format!("  no control plane: {e:#}"));
     }
+}
+
+/// The same for a run that may not last longer than this. One that has not the time to compile it, and for cases after that,
+/// leaves out those that need it, and has time for the others.
+pub fn control_plane_within(run: &Arc<Run>, cases: &[Case], left: Option<Duration>) {
+    let short = left.filter(|left| *left < COMPILING);
+    if let Some(left) =
+        short.filter(|_| programs::are_there(needs_metrics_server(cases)).is_ok_and(|there| !there))
+    {
+        let left = human(left);
+        say::line(format!("  {left} are left: no control plane is compiled, and no case run that needs it"));
+        run.go_without_control_plane();
+    }
+    control_plane(run, cases);
 }
 
 #[cfg(test)]

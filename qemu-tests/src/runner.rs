@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::case::{Case, CaseContext, Level, Shared, Skip, human};
+use crate::case::{Case, CaseContext, Level, NO_TIME, Shared, Skip, human};
 use crate::counts::Counts;
 use crate::history::{self, History};
 use crate::run::Run;
@@ -39,7 +39,9 @@ pub struct Options {
 }
 
 impl Options {
-    fn time_left(&self) -> Option<Duration> {
+    /// Until all must be over.
+    #[must_use]
+    pub fn time_left(&self) -> Option<Duration> {
         self.until.map(|until| until.duration_since(SystemTime::now()).unwrap_or_default())
     }
 
@@ -60,9 +62,6 @@ impl Options {
         }
     }
 }
-
-/// Why a case was not begun.
-const NO_TIME: &str = "no time was left for it";
 
 /// So many cases at most run once more: what fails more is broken.
 const AGAIN_MAX: usize = 3;
@@ -274,6 +273,7 @@ fn show(run: &Run, report: &Report, place: &str, seed: u64) {
 mod tests {
     use super::*;
     use crate::case::skip;
+    use crate::cluster::programs;
 
     fn case(
         name: &'static str,
@@ -297,6 +297,25 @@ mod tests {
         let both = queue(&[longer, vm]);
         assert_eq!(name(next_unit(&both, true)), Some("vm"), "the shorter one, because it has a VM");
         assert_eq!(name(next_unit(&both, true)), Some("native"));
+    }
+
+    #[test]
+    fn without_a_control_plane_its_cases_are_left_out_and_the_others_run() {
+        fn needs(cx: &mut CaseContext<'_>) -> Result<()> {
+            cx.shared_or(|run, _| programs::find(run)).map(drop)
+        }
+        let run = Run::start().unwrap();
+        run.go_without_control_plane();
+        let cases = [
+            case("t/first", Some("g"), needs),
+            case("t/second", Some("g"), needs),
+            case("t/boots", None, |_| Ok(())),
+        ];
+        let options = Options { jobs: 1, seed: 1, again: false, until: None, history: None };
+        let counts = run_cases(&run, &cases, options).unwrap();
+        assert_eq!(counts, Counts { passed: 1, failed: 0, skipped: 2 });
+        assert_eq!(run.left_out(), ["t/first", "t/second"]);
+        assert!(run.close().is_empty());
     }
 
     #[test]

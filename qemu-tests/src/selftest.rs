@@ -102,7 +102,7 @@ pub fn cargo() -> Command {
 /// If a check cannot even be started.
 pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
     prepare::host()?;
-    let beside = begin_beside(Arc::clone(run))?;
+    let beside = begin_beside(Arc::clone(run), options.clone())?;
     let mut total = Counts::default();
     for check in CHECKS {
         let start = Instant::now();
@@ -125,9 +125,9 @@ pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
     Ok(total.plus(counts))
 }
 
-/// Builds the image, then the control plane's programs, at a lower priority than the checks. Answers if the image builds; what
-/// goes wrong with the control plane is said, and the cases that need it fail.
-fn begin_beside(run: Arc<Run>) -> Result<JoinHandle<Result<bool>>> {
+/// Builds the image, then, if there is time, the control plane's programs, at a lower priority than the checks. Answers if the
+/// image builds; what goes wrong with the control plane is said, and the cases that need it fail.
+fn begin_beside(run: Arc<Run>, options: Options) -> Result<JoinHandle<Result<bool>>> {
     let work = move || {
         // Of this thread, and so of all that it starts. Refused or not: nothing depends on it.
         let _ = rustix::process::nice(5);
@@ -135,7 +135,7 @@ fn begin_beside(run: Arc<Run>) -> Result<JoinHandle<Result<bool>>> {
         let built = prepare::image(&run)?;
         say::line(format!("== image: {} ({}) ==", Counts::one(built), human(start.elapsed())));
         if built {
-            prepare::control_plane(&run, &cases::all());
+            prepare::control_plane_within(&run, &cases::all(), options.time_left());
         }
         Ok(built)
     };

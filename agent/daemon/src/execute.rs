@@ -205,7 +205,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         to: Sender<PodEvent>,
     ) {
         let answer = Answer { id, to, tasks: self.tasks.clone(), given: false };
-        let mutates = changes_runtime(&effect);
+        let mutates = effect.changes_runtime();
         let counted = mutates.then(|| Counted::new(&self.mutating));
         // What changes nothing ends with the node; what does is let finish until it is abandoned.
         let end = if mutates { self.abandon.clone() } else { self.tasks.stop().clone() };
@@ -494,35 +494,6 @@ impl Drop for Counted {
 /// True for hooks that only wait.
 fn waits(effect: &Effect) -> bool {
     matches!(effect, Effect::RunHook { call, .. } if matches!(call.action, HookAction::Sleep { .. }))
-}
-
-/// True for calls that an earlier incarnation may still have in progress after its end.
-fn changes_runtime(effect: &Effect) -> bool {
-    match effect {
-        Effect::RunSandbox { .. }
-        | Effect::StopSandbox { .. }
-        | Effect::RemoveSandbox { .. }
-        | Effect::CreateContainer { .. }
-        | Effect::StartContainer { .. }
-        | Effect::StopContainer { .. }
-        | Effect::RemoveContainer { .. }
-        | Effect::Resize { .. } => true,
-        Effect::CreatePodDirs { .. }
-        | Effect::RemovePodDirs { .. }
-        | Effect::ResolveClaim { .. }
-        | Effect::SetUpVolume { .. }
-        | Effect::TearDownVolumes
-        | Effect::MountSubPaths { .. }
-        | Effect::FetchObjects { .. }
-        | Effect::MapUsers { .. }
-        | Effect::EnsureCgroup { .. }
-        | Effect::RemoveCgroup
-        | Effect::ReadEnvFiles { .. }
-        | Effect::InspectImage { .. }
-        | Effect::PullImage { .. }
-        | Effect::RunHook { .. }
-        | Effect::Inspect => false,
-    }
 }
 
 fn done_or_error(result: Result<(), DriverError>) -> EffectResult {

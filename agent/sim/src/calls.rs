@@ -46,17 +46,7 @@ impl Ask {
 
     /// True if it goes over the runtime's connection and changes something there.
     pub(crate) fn is_of_the_runtime(&self) -> bool {
-        let Ask::Effect { effect, .. } = self else { return false };
-        matches!(
-            effect,
-            Effect::RunSandbox { .. }
-                | Effect::StopSandbox { .. }
-                | Effect::RemoveSandbox { .. }
-                | Effect::CreateContainer { .. }
-                | Effect::StartContainer { .. }
-                | Effect::StopContainer { .. }
-                | Effect::RemoveContainer { .. }
-        )
+        self.is_remote() && matches!(self, Ask::Effect { effect, .. } if effect.changes_runtime())
     }
 
     pub(crate) fn mutates(&self) -> bool {

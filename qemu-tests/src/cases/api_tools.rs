@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::bench::native::resident_kib;
 use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, uid};
 use crate::cluster::kubeconfig::Credentials;
 use crate::cluster::node_api::NodeApi;
 use crate::cluster::plane::Cluster;
@@ -52,7 +52,7 @@ const FIRST: &str = "172.30.0.10";
 fn node_logs(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
     let pod = joined.run_pod(api_pod("writes", "first", &format!("echo a line; {STAYS}"), 1))?;
-    let uid = pod.metadata.uid.context("a UID")?;
+    let uid = uid(&pod)?;
     let log = |path: &str| joined.nodes[0].inside(&format!("/var/log/{path}"));
     fs::write(log("cron.log"), "at noon\n").context("write a log")?;
     symlink("/etc/passwd", log("passwd")).context("make a link that leads out")?;

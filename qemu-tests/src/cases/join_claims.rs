@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::join_volumes::mounts;
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::fixture::{
-    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, last_words,
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, last_words, uid,
 };
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::Cluster;
@@ -147,7 +147,7 @@ fn claims(cx: &mut CaseContext<'_>) -> Result<()> {
     let before = await_pod_ready(&joined.cluster, "keeps", 60)?;
     let found = fs::metadata(on_disk.join("f")).context("what the pod wrote")?;
     ensure!((found.uid(), found.gid()) == (1000, 2000), "written by {}:{}", found.uid(), found.gid());
-    let uid = before.metadata.uid.clone().context("no UID")?;
+    let uid = uid(&before)?;
     let place = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~local-volume/pv-data");
     let count = |joined: &Joined| -> Result<usize> {
         Ok(mounts(&joined.nodes[0])?.iter().filter(|m| **m == place).count())

@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_driver::{CsiDriver, Says};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::fixture::{
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, uid,
+};
 use crate::cluster::join::{Way, start_kubelet};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
@@ -164,7 +166,7 @@ fn inline(cx: &mut CaseContext<'_>) -> Result<()> {
     c["volumeMounts"] = json!([{"name": "data", "mountPath": "/d"}]);
     c["readinessProbe"] = json!({"exec": {"command": ["test", "-w", "/d/f"]}, "periodSeconds": 1});
     let made = client.create::<Pod>(&client.of("default"), pod)?;
-    let uid = made.metadata.uid.context("no UID")?;
+    let uid = uid(&made)?;
     await_told(
         joined,
         "inline",

@@ -14,7 +14,9 @@ use super::join_csi::{await_drivers, await_told, says};
 use super::join_csi_claims::{attach, await_grown, await_in_use, delete_pod, is_to_grow, restart, touch};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_driver::{CsiDriver, Says};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container};
+use crate::cluster::fixture::{
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, uid,
+};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
 
@@ -59,7 +61,7 @@ fn start(joined: &Joined, name: &str, topology: &[(&str, &str)]) -> Result<CsiDr
 }
 
 fn target(pod: &Pod, volume: &str) -> Result<String> {
-    let uid = pod.metadata.uid.as_deref().context("no UID")?;
+    let uid = uid(pod)?;
     Ok(format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount"))
 }
 

@@ -14,7 +14,7 @@ use super::join_csi_claims::{await_grown, await_in_use, delete_pod, is_to_grow, 
 use super::join_network_disks::{ensure_mounted, files, forget, gone, reads, writes};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_block::{Devices, may_grow};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, await_event, await_pod_gone, await_pod_ready};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, await_event, await_pod_gone, await_pod_ready, uid};
 use crate::cluster::flex::{ATTACHING, Drivers, PLAIN, install_attacher};
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
@@ -46,7 +46,7 @@ fn put_secret(joined: &Joined, name: &str, kind: &str) -> Result<()> {
 }
 
 fn place(pod: &Pod, driver: &str, volume: &str) -> Result<String> {
-    let uid = pod.metadata.uid.as_deref().context("no UID")?;
+    let uid = uid(pod)?;
     Ok(format!("/var/lib/kubelet/pods/{uid}/volumes/{}/{volume}", driver.replace('/', "~")))
 }
 

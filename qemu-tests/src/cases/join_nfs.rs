@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim,
 use serde_json::{Value, json};
 
 use crate::case::{Case, CaseContext, Level};
-use crate::cluster::fixture::{STAYS, await_pod_gone, await_pod_ready, await_ready, last_words};
+use crate::cluster::fixture::{STAYS, await_pod_gone, await_pod_ready, await_ready, last_words, uid};
 use crate::cluster::flags::{ADDRESS, Settings};
 use crate::cluster::nfs_server::{self, EXPORT, NfsServer};
 use crate::cluster::plane::Cluster;
@@ -119,7 +119,7 @@ fn instances(cluster: &Cluster, names: &[&str]) -> Result<Vec<(String, i32)>> {
 /// the others' as they are.
 fn under_another_agent(cluster: &Cluster, vm: &mut VmNode, claim: Value) -> Result<()> {
     create(cluster, pod("leaves", STAYS, claim))?;
-    let uid = await_pod_ready(cluster, "leaves", 60)?.metadata.uid.context("no UID")?;
+    let uid = uid(&await_pod_ready(cluster, "leaves", 60)?)?;
     let stay = ["own", "stays"];
     let (before, containers) = (mounts(vm)?, instances(cluster, &stay)?);
     vm.while_agent_is_dead(|| {

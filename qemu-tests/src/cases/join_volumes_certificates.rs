@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::built;
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::fixture::{
-    Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, await_serving,
+    Joined, STAYS, api_pod, await_event, await_pod_gone, await_pod_ready, await_ready, await_serving, uid,
 };
 use crate::cluster::flags::{CERTIFICATE_GATES, Settings};
 use crate::cluster::join::{Way, start_kubelet_with};
@@ -98,7 +98,7 @@ fn projecting(name: &str, sources: &Value) -> Value {
 /// A file of the pod's volume, as the node has it.
 fn path(joined: &Joined, pod: &Pod, file: &str) -> Result<PathBuf> {
     let node = joined.nodes.first().context("no node")?;
-    let uid = pod.metadata.uid.as_deref().context("a pod without a UID")?;
+    let uid = uid(pod)?;
     let volume = format!("var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected/v/{file}");
     Ok(PathBuf::from(format!("/proc/{}/root", node.pid())).join(volume))
 }
@@ -207,7 +207,7 @@ fn requests(
     but: &BTreeMap<String, PodCertificateRequest>,
 ) -> Result<BTreeMap<String, PodCertificateRequest>> {
     let client = joined.cluster.client();
-    let uid = pod.metadata.uid.clone().context("a pod without a UID")?;
+    let uid = uid(pod)?;
     client.wait::<PodCertificateRequest, _>(&client.of("default"), 60, &format!("{count} requests"), |all| {
         let of =
             |(name, r): &(&String, &PodCertificateRequest)| r.spec.pod_uid == uid && !but.contains_key(*name);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::join_claims::{await_told, create, words_of};
 use crate::case::{Case, CaseContext, Level, Place};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready};
+use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, uid};
 use crate::say;
 
 const HERE: Place = Place { level: Level::L4n, group: GROUP };
@@ -171,7 +171,7 @@ fn hostile(cx: &mut CaseContext<'_>) -> Result<()> {
     let pod = client.get::<Pod>(&client.of("default"), "plants")?.context("no pod")?;
     let ended = status(&pod).and_then(|s| s.state).and_then(|s| s.terminated).map(|t| t.exit_code);
     ensure!(ended == Some(0), "it planted too little: {ended:?}");
-    let uid = pod.metadata.uid.context("no UID")?;
+    let uid = uid(&pod)?;
     remove(joined, &["plants".to_owned()])?;
     let own = joined.nodes[0].inside(&format!("/var/lib/kubelet/pods/{uid}"));
     for _ in 0..GONE_LOOKS {

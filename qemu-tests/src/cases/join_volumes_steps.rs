@@ -18,7 +18,9 @@ use super::join_volumes::mounts;
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::csi_block::Devices;
 use crate::cluster::csi_driver::{CsiDriver, Says};
-use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready};
+use crate::cluster::fixture::{
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, await_ready, uid,
+};
 use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::ready;
 use crate::native::steps::StepKiller;
@@ -170,7 +172,7 @@ fn one_life(joined: &mut Joined, driver: &CsiDriver, nth: usize, met: &mut (Met,
     let about =
         |step: &Option<String>| format!("after the kill before {}", step.as_deref().unwrap_or("nothing"));
     let pod = await_pod_ready(&joined.cluster, NAME, 60).with_context(|| about(&on_the_way_in))?;
-    let uid = pod.metadata.uid.context("no UID")?;
+    let uid = uid(&pod)?;
     let delete = |joined: &Joined| {
         let client = joined.cluster.client();
         client.delete::<Pod>(&client.of("default"), NAME, None)

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 
 use super::build::{self, Target};
 use super::debs;
+use crate::case::{NO_TIME, skip};
 use crate::run::{Run, cache_dir};
 
 /// Names a directory with kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and perhaps etcd,
@@ -49,6 +50,10 @@ fn own_dir() -> Option<PathBuf> {
     std::env::var_os(BIN_DIR_VARIABLE).filter(|d| !d.is_empty()).map(PathBuf::from)
 }
 
+fn of_cases(with_metrics_server: bool) -> Vec<Target> {
+    [Target::ControlPlane].into_iter().chain(with_metrics_server.then_some(Target::MetricsServer)).collect()
+}
+
 /// Builds what is not there yet (minutes, the first time). metrics-server consists of the control plane's packages: what
 /// is compiled for the one is there for the other if both are made at once.
 ///
@@ -56,18 +61,27 @@ fn own_dir() -> Option<PathBuf> {
 /// The build's.
 pub fn prepare(run: &Arc<Run>, with_metrics_server: bool) -> Result<()> {
     if own_dir().is_none() {
-        let more = with_metrics_server.then_some(Target::MetricsServer);
-        let targets: Vec<Target> = [Target::ControlPlane].into_iter().chain(more).collect();
-        build::programs(run, &cache(), &targets)?;
+        build::programs(run, &cache(), &of_cases(with_metrics_server))?;
     }
     find(run).map(|_| ())
+}
+
+/// True if nothing has to be compiled.
+///
+/// # Errors
+/// No compiler can be had: what is built is known by its version.
+pub fn are_there(with_metrics_server: bool) -> Result<bool> {
+    Ok(own_dir().is_some() || build::are_built(&cache(), &of_cases(with_metrics_server))?)
 }
 
 /// Finds the programs, building what is not there yet (minutes, the first time).
 ///
 /// # Errors
-/// The user's directory lacks one, or the build's.
+/// The user's directory lacks one, or the build's; and that the run has no time to build them.
 pub fn find(run: &Arc<Run>) -> Result<Programs> {
+    if run.is_without_control_plane() {
+        return skip(NO_TIME);
+    }
     if let Some(dir) = own_dir() {
         for name in NAMES {
             anyhow::ensure!(dir.join(name).is_file(), "{BIN_DIR_VARIABLE}={} has no {name}", dir.display());

@@ -219,6 +219,37 @@ pub enum Effect {
 }
 
 impl Effect {
+    /// True for calls over the runtime's connection that change something there, which an earlier incarnation may still
+    /// have in progress after its end.
+    #[must_use]
+    pub fn changes_runtime(&self) -> bool {
+        match self {
+            Effect::RunSandbox { .. }
+            | Effect::StopSandbox { .. }
+            | Effect::RemoveSandbox { .. }
+            | Effect::CreateContainer { .. }
+            | Effect::StartContainer { .. }
+            | Effect::StopContainer { .. }
+            | Effect::RemoveContainer { .. }
+            | Effect::Resize { .. } => true,
+            Effect::CreatePodDirs { .. }
+            | Effect::RemovePodDirs { .. }
+            | Effect::ResolveClaim { .. }
+            | Effect::SetUpVolume { .. }
+            | Effect::TearDownVolumes
+            | Effect::MountSubPaths { .. }
+            | Effect::FetchObjects { .. }
+            | Effect::MapUsers { .. }
+            | Effect::EnsureCgroup { .. }
+            | Effect::RemoveCgroup
+            | Effect::ReadEnvFiles { .. }
+            | Effect::InspectImage { .. }
+            | Effect::PullImage { .. }
+            | Effect::RunHook { .. }
+            | Effect::Inspect => false,
+        }
+    }
+
     /// How long the executor may take before it answers `DeadlineExceeded` (contract 7.4a).
     /// `None`: only cancellation ends it.
     #[must_use]

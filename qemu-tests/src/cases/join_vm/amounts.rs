@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::VM;
-use crate::cluster::fixture::{await_pod_gone, await_pod_ready};
+use crate::cluster::fixture::{await_pod_gone, await_pod_ready, uid};
 use crate::cluster::plane::Cluster;
 use crate::cluster::vm_node::VmNode;
 
@@ -26,7 +26,7 @@ pub(super) fn ensure_changed(cluster: &Cluster, vm: &mut VmNode) -> Result<()> {
     let pods = client.of::<Pod>("default");
     client.block_on(pods.create(&kube::api::PostParams::default(), &pod))?;
     let ready = await_pod_ready(cluster, NAME, 120)?;
-    let uid = ready.metadata.uid.clone().context("a UID")?.replace('-', "_");
+    let uid = uid(&ready)?.replace('-', "_");
     let slice =
         format!("/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid}.slice");
     let id = |name: &str| -> Result<String> {

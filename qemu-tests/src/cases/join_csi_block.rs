@@ -204,7 +204,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     let said = words(joined, "block-two")?;
     ensure!(said.trim() == format!("precious{DEVICE_BYTES}"), "the second pod said {said:?}");
     delete_pod(joined, "block-two")?;
-    ensure!(driver.published().len() == 1, "published at {:?}", driver.published().keys());
+    driver.await_published(30, |all| all.keys().eq([&published]))?;
 
     grows(joined, &driver, &alone, &hangs)?;
     create(&joined.cluster, {
@@ -225,7 +225,7 @@ fn block(cx: &mut CaseContext<'_>) -> Result<()> {
     let after = await_pod_ready(&joined.cluster, "block-one", 30)?;
     ensure!(instance(&before) == instance(&after), "{:?} became {:?}", instance(&before), instance(&after));
     ensure_kept(joined, &link, &kept, number)?;
-    ensure!(driver.published().keys().eq([&published]), "published at {:?}", driver.published().keys());
+    driver.await_published(30, |all| all.keys().eq([&published]))?;
 
     node_device(joined, &root)?;
 

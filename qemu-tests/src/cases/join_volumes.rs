@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::case::{Case, CaseContext, Level, Place};
 use crate::cluster::client::Object;
 use crate::cluster::fixture::{
-    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, last_words,
+    GROUP, Joined, STAYS, api_pod, await_pod_gone, await_pod_ready, container, last_words, uid,
 };
 use crate::cluster::join::{Way, start_kubelet};
 use crate::native::node::NativeNode;
@@ -361,8 +361,11 @@ fn killed(cx: &mut CaseContext<'_>) -> Result<()> {
     let client = joined.cluster.client();
     let before = mounts(joined.nodes.first().context("no node")?)?;
     client.create::<Pod>(&client.of("default"), pod("keeps"))?;
-    await_pod_ready(&joined.cluster, "keeps", 60)?;
-    let held = mounts(joined.nodes.first().context("no node")?)?;
+    let uid = uid(&await_pod_ready(&joined.cluster, "keeps", 60)?)?;
+    // Its own: pods of the case before may still be going.
+    let mut held = mounts(joined.nodes.first().context("no node")?)?;
+    held.retain(|mount| mount.contains(&uid));
+    ensure!(held.len() >= 4, "it holds {held:?}");
     for round in 0..4 {
         let name = format!("comes{round}");
         let client = joined.cluster.client();

@@ -472,6 +472,20 @@ impl CsiDriver {
         self.published.borrow().clone()
     }
 
+    /// Waits until what is published is so: a pod that had ended is gone as soon as it is deleted, its volumes after that.
+    ///
+    /// # Errors
+    /// At the deadline.
+    pub fn await_published(&self, limit_s: u64, is: impl Fn(&Published) -> bool) -> Result<()> {
+        let mut published = self.published.clone();
+        let wait = async {
+            let limit = Duration::from_secs(limit_s);
+            tokio::time::timeout(limit, published.wait_for(|all| is(all))).await.map(|_| ())
+        };
+        let waited = self.handle.block_on(wait);
+        waited.with_context(|| format!("after {limit_s} s published at {:?}", self.published().keys()))
+    }
+
     /// What was asked of stages.
     #[must_use]
     pub fn staged(&self) -> Staged {

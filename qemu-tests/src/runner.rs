@@ -88,14 +88,15 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
     prepare::control_plane(run, cases);
     let past = options.history.as_deref().map_or_else(History::new, history::read);
     let time_s = options.time_left().map(|left| left.as_secs());
-    let queue = Arc::new(Mutex::new(VecDeque::from(plan(cases, &past, time_s, options.jobs))));
+    let queue = Arc::new(Queue::new(plan(cases, &past, time_s, options.jobs)));
     let (send, reports) = channel::<Report>();
     let mut workers = Vec::new();
     for n in 0..options.jobs.clamp(1, 8) {
         let (queue, send, run, options) = (queue.clone(), send.clone(), run.clone(), options.clone());
         let work = move || {
-            while let Some(unit) = next_unit(&queue, n < VM_LANES) {
+            while let Some(unit) = queue.next(n < VM_LANES) {
                 run_unit(&run, &unit, &options, &send);
+                queue.is_done(&unit);
             }
         };
         workers.push(
@@ -136,14 +137,35 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
     Ok(counts)
 }
 
-/// The first unit that is left and that the lane may take. A lane for VMs takes what has none only when there are no more
-/// VMs: they are what a run waits for in the end.
-fn next_unit(queue: &Mutex<VecDeque<Unit>>, vms: bool) -> Option<Unit> {
-    let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-    let find =
-        |vms: bool| queue.iter().position(|unit| unit.iter().any(|p| p.case.level == Level::L4v) == vms);
-    let place = if vms { find(true).or_else(|| find(false)) } else { find(false) };
-    queue.remove(place?)
+/// What is left to run, and the groups of which something runs.
+struct Queue(Mutex<(VecDeque<Unit>, Vec<&'static str>)>);
+
+impl Queue {
+    fn new(units: Vec<Unit>) -> Queue {
+        Queue(Mutex::new((units.into(), Vec::new())))
+    }
+
+    /// The first unit that is left and that the lane may take. A lane for VMs takes what has none only when there are no more
+    /// VMs: they are what a run waits for in the end. Two parts of one group have their logs in the same place: the lane that
+    /// runs the first comes back for the second.
+    fn next(&self, vms: bool) -> Option<Unit> {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (units, running) = &mut *inner;
+        let find = |vms: bool| {
+            let is_of = |unit: &Unit| unit.iter().any(|p| p.case.level == Level::L4v) == vms;
+            let is_free = |unit: &Unit| unit[0].case.group.is_none_or(|group| !running.contains(&group));
+            units.iter().position(|unit| is_of(unit) && is_free(unit))
+        };
+        let place = if vms { find(true).or_else(|| find(false)) } else { find(false) };
+        let unit = units.remove(place?)?;
+        running.extend(unit[0].case.group);
+        Some(unit)
+    }
+
+    fn is_done(&self, unit: &Unit) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.1.retain(|group| unit[0].case.group != Some(group));
+    }
 }
 
 fn run_unit(run: &Arc<Run>, unit: &[Planned], options: &Options, reports: &Sender<Report>) {
@@ -286,17 +308,17 @@ mod tests {
     #[test]
     fn two_lanes_have_vms_and_the_others_take_what_has_none() {
         let vm = Case { level: Level::L4v, ..case("vm", None, |_| Ok(())) };
-        let queue = |cases: &[Case]| Mutex::new(VecDeque::from(plan(cases, &History::new(), None, 3)));
+        let queue = |cases: &[Case]| Queue::new(plan(cases, &History::new(), None, 3));
         let name = |unit: Option<Unit>| unit.map(|unit| unit[0].case.name);
         let both = queue(&[vm, case("native", None, |_| Ok(()))]);
-        assert_eq!(name(next_unit(&both, false)), Some("native"));
-        assert_eq!(name(next_unit(&both, false)), None);
-        assert_eq!(name(next_unit(&both, true)), Some("vm"));
-        assert_eq!(name(next_unit(&both, true)), None);
+        assert_eq!(name(both.next(false)), Some("native"));
+        assert_eq!(name(both.next(false)), None);
+        assert_eq!(name(both.next(true)), Some("vm"));
+        assert_eq!(name(both.next(true)), None);
         let longer = Case { expected_s: 9, ..case("native", None, |_| Ok(())) };
         let both = queue(&[longer, vm]);
-        assert_eq!(name(next_unit(&both, true)), Some("vm"), "the shorter one, because it has a VM");
-        assert_eq!(name(next_unit(&both, true)), Some("native"));
+        assert_eq!(name(both.next(true)), Some("vm"), "the shorter one, because it has a VM");
+        assert_eq!(name(both.next(true)), Some("native"));
     }
 
     #[test]
@@ -316,6 +338,20 @@ mod tests {
         assert_eq!(counts, Counts { passed: 1, failed: 0, skipped: 2 });
         assert_eq!(run.left_out(), ["t/first", "t/second"]);
         assert!(run.close().is_empty());
+    }
+
+    #[test]
+    fn parts_of_a_group_run_one_after_the_other() {
+        let part = |name| vec![Planned { case: case(name, Some("g"), |_| Ok(())), expected_s: 1 }];
+        let other = vec![Planned { case: case("other", None, |_| Ok(())), expected_s: 1 }];
+        let queue = Queue::new(vec![part("first"), part("second"), other]);
+        let name = |unit: &Option<Unit>| unit.as_ref().map(|unit| unit[0].case.name);
+        let first = queue.next(false);
+        assert_eq!(name(&first), Some("first"));
+        assert_eq!(name(&queue.next(false)), Some("other"));
+        assert_eq!(name(&queue.next(true)), None, "the lane of the first part comes back for the second");
+        queue.is_done(&first.unwrap());
+        assert_eq!(name(&queue.next(false)), Some("second"));
     }
 
     #[test]

@@ -424,17 +424,19 @@ impl CsiDriver {
         *self.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
     }
 
+    fn await_so<T>(&self, what: &watch::Receiver<T>, limit_s: u64, is: impl FnMut(&T) -> bool) -> Result<()> {
+        let mut what = what.clone();
+        let limit = Duration::from_secs(limit_s);
+        let waited = async { tokio::time::timeout(limit, what.wait_for(is)).await.map(|_| ()) };
+        Ok(self.handle.block_on(waited)?)
+    }
+
     /// Waits until it was told something about its registration, and forgets nothing of it.
     ///
     /// # Errors
     /// At the deadline.
     pub fn await_told(&self, limit_s: u64, is: impl Fn(&RegistrationStatus) -> bool) -> Result<()> {
-        let mut told = self.told.clone();
-        let wait = async {
-            let limit = Duration::from_secs(limit_s);
-            tokio::time::timeout(limit, told.wait_for(|all| all.iter().any(&is))).await.map(|_| ())
-        };
-        let waited = self.handle.block_on(wait);
+        let waited = self.await_so(&self.told, limit_s, |all| all.iter().any(&is));
         waited.with_context(|| format!("within {limit_s} s the driver was told {:?}", *self.told.borrow()))
     }
 }
@@ -477,12 +479,7 @@ impl CsiDriver {
     /// # Errors
     /// At the deadline.
     pub fn await_published(&self, limit_s: u64, is: impl Fn(&Published) -> bool) -> Result<()> {
-        let mut published = self.published.clone();
-        let wait = async {
-            let limit = Duration::from_secs(limit_s);
-            tokio::time::timeout(limit, published.wait_for(|all| is(all))).await.map(|_| ())
-        };
-        let waited = self.handle.block_on(wait);
+        let waited = self.await_so(&self.published, limit_s, is);
         waited.with_context(|| format!("after {limit_s} s published at {:?}", self.published().keys()))
     }
 
@@ -497,12 +494,7 @@ impl CsiDriver {
     /// # Errors
     /// At the deadline.
     pub fn await_staged(&self, limit_s: u64, is: impl Fn(&Staged) -> bool) -> Result<()> {
-        let mut staged = self.staged.clone();
-        let wait = async {
-            let limit = Duration::from_secs(limit_s);
-            tokio::time::timeout(limit, staged.wait_for(|all| is(all))).await.map(|_| ())
-        };
-        let waited = self.handle.block_on(wait);
+        let waited = self.await_so(&self.staged, limit_s, is);
         waited.with_context(|| format!("within {limit_s} s the driver was asked for {:?}", self.staged()))
     }
 }

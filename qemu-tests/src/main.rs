@@ -1,6 +1,7 @@
 //! `orlop-e2e`: command line of the harness. Decides nothing: selects, runs, prints the closing line.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -39,8 +40,11 @@ enum Verb {
         #[command(flatten)]
         how: How,
     },
-    /// Format, lints, all tests, documentation, licences, then all cases.
+    /// Format, lints, all tests, documentation, licences, then a fixed set of cases.
     Selftest {
+        /// All cases instead of the fixed set.
+        #[arg(long)]
+        all: bool,
         #[command(flatten)]
         how: How,
     },
@@ -195,7 +199,7 @@ struct How {
     /// Repeats a run's random choices.
     #[arg(long)]
     seed: Option<u64>,
-    /// Cases that fail (three at most) run once more, alone, at the end; always so in a selftest.
+    /// Cases that fail (five at most) run again, alone, at the end, up to twice; always so in a selftest.
     #[arg(long)]
     again: bool,
 }
@@ -208,12 +212,13 @@ impl How {
             seed: self.seed.unwrap_or(clock),
             again: self.again,
             until: None,
+            touched: BTreeSet::new(),
             history: Some(history::file()),
         }
     }
 }
 
-/// When a selftest's cases must be over, seconds since 1970: who has a limit sets it.
+/// When a selftest's cases must be over, seconds since 1970. With this variable a selftest adds cases to the fixed set.
 const UNTIL: &str = "ORLOP_SELFTEST_UNTIL";
 
 fn until() -> Result<Option<SystemTime>> {
@@ -251,9 +256,10 @@ fn run(cli: &Cli) -> Result<ExitCode> {
                 run_cases(run, &chosen, options).map(Some)
             })
         }
-        Verb::Selftest { how } => {
+        Verb::Selftest { all, how } => {
             let options = Options { again: true, until: until()?, ..how.options() };
-            counted(|run| selftest::run(run, options).map(Some))
+            let which = if *all { selftest::Cases::All } else { selftest::Cases::Fixed };
+            counted(|run| selftest::run(run, options, which).map(Some))
         }
         Verb::Bench { what } => counted(|run| {
             match what {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use orlop_image::host::tools;
 
-use crate::case::{Case, Level, human};
+use crate::case::{Case, Level};
 use crate::cluster::programs;
 use crate::native::root::ROOT_VARIABLE;
 use crate::process::stream;
@@ -96,32 +96,18 @@ fn needs_metrics_server(cases: &[Case]) -> bool {
     cases.iter().any(|case| ["api/top", "join/vm"].contains(&case.name))
 }
 
-/// How long the control plane's compilation may take on two cores that have other things to do.
-const COMPILING: Duration = Duration::from_secs(15 * 60);
+/// The time that a run needs to compile metrics-server and to ask its cases. A run with less compiles the control plane only.
+const METRICS_SERVER: Duration = Duration::from_secs(10 * 60);
 
-/// Fetches and compiles the control plane before the first case that needs it, so that no case's time holds it.
-/// What goes wrong is said here and again by the cases.
-pub fn control_plane(run: &Arc<Run>, cases: &[Case]) {
+/// Fetches and compiles the control plane before the first case that needs it, so that no case's time holds it. `left` is the time
+/// until all cases must be over. A failure is reported here and again by the cases.
+pub fn control_plane(run: &Arc<Run>, cases: &[Case], left: Option<Duration>) {
+    let has_time = left.is_none_or(|left| left > METRICS_SERVER);
     if cases.iter().any(needs_control_plane)
-        && !run.is_without_control_plane()
-        && let Err(e) = programs::prepare(run, needs_metrics_server(cases))
+        && let Err(e) = programs::prepare(run, has_time && needs_metrics_server(cases))
     {
         say::line(format!("  no control plane: {e:#}"));
     }
-}
-
-/// The same for a run that may not last longer than this. One that has not the time to compile it, and for cases after that,
-/// leaves out those that need it, and has time for the others.
-pub fn control_plane_within(run: &Arc<Run>, cases: &[Case], left: Option<Duration>) {
-    let short = left.filter(|left| *left < COMPILING);
-    if let Some(left) =
-        short.filter(|_| programs::are_there(needs_metrics_server(cases)).is_ok_and(|there| !there))
-    {
-        let left = human(left);
-        say::line(format!("  {left} are left: no control plane is compiled, and no case run that needs it"));
-        run.go_without_control_plane();
-    }
-    control_plane(run, cases);
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,7 +31,6 @@ pub struct Run {
     /// What failed and passed when it was tried again, the same.
     unsteady: Mutex<Vec<String>>,
     left_out: Mutex<Vec<String>>,
-    without_control_plane: AtomicBool,
     /// Held while things are removed: who closes second waits until all is gone.
     closing: Mutex<()>,
 }
@@ -77,7 +76,6 @@ impl Run {
             failed: Mutex::default(),
             unsteady: Mutex::default(),
             left_out: Mutex::default(),
-            without_control_plane: AtomicBool::new(false),
             closing: Mutex::default(),
         };
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
@@ -125,17 +123,6 @@ impl Run {
     #[must_use]
     pub fn left_out(&self) -> Vec<String> {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The control plane's programs are not there, and this run has no time to compile them.
-    pub fn go_without_control_plane(&self) {
-        self.without_control_plane.store(true, Ordering::Relaxed);
-    }
-
-    /// True if cases that need a control plane are left out.
-    #[must_use]
-    pub fn is_without_control_plane(&self) -> bool {
-        self.without_control_plane.load(Ordering::Relaxed)
     }
 
     /// Notes that something failed and passed when it was tried again.

@@ -3,7 +3,7 @@
 //! What comes in: the selected cases. What goes out: progress lines, [`Counts`]. Invariant: a case that
 //! panics is a failed case, and its guards have run.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,10 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::case::{Case, CaseContext, Level, NO_TIME, Shared, Skip, human};
 use crate::counts::Counts;
+use crate::gate::{Area, tier};
 use crate::history::{self, History};
 use crate::run::Run;
-use crate::schedule::{Planned, Unit, VM_LANES, plan};
+use crate::schedule::{Limit, Planned, Unit, VM_LANES, plan};
 use crate::vm::machine::EmulatorFault;
 use crate::{prepare, say};
 
@@ -28,12 +29,15 @@ pub struct Options {
     pub jobs: usize,
     /// Seed of everything random; printed with a failure.
     pub seed: u64,
-    /// Cases that failed run once more, alone, after all others: an emulated machine on a busy host is late for reasons
-    /// that say nothing about what is tested. What passes then counts as passed, and is named as unsteady, with why it
-    /// failed, at the end.
+    /// Cases that failed run again, up to [`ATTEMPTS`] times, alone, after all others: an emulated machine on a busy host is
+    /// late for reasons that say nothing about the product. A case that passes then counts as passed. The end of the output
+    /// names the case as unsteady, with the reason of its first failure.
     pub again: bool,
-    /// When all must be over: no case is begun that would last longer. Those that are left count as skipped, and are named.
+    /// When all cases must be over: the runner begins no case that would last longer, but those of the fixed set. Cases without
+    /// time count as skipped, and the end of the output names them.
     pub until: Option<SystemTime>,
+    /// Areas that the change touches: their cases get the time before others do. Without a limit this has no effect.
+    pub touched: BTreeSet<Area>,
     /// What cases came to earlier, and where it is written what they come to now.
     pub history: Option<PathBuf>,
 }
@@ -46,7 +50,7 @@ impl Options {
     }
 
     fn has_time_for(&self, planned: &Planned) -> bool {
-        self.time_left().is_none_or(|left| Duration::from_secs(planned.expected_s) < left)
+        planned.must_run || self.time_left().is_none_or(|left| Duration::from_secs(planned.expected_s) < left)
     }
 
     fn note(&self, report: &Report) {
@@ -63,8 +67,14 @@ impl Options {
     }
 }
 
-/// So many cases at most run once more: what fails more is broken.
-const AGAIN_MAX: usize = 3;
+/// So many failed cases at most run again: if more fail, the product or the harness is broken.
+const AGAIN_MAX: usize = 5;
+
+/// So often a failed case runs again, at most.
+pub const ATTEMPTS: usize = 2;
+
+/// No failed case begins again later than so long after the time limit: the machine that runs CI ends the run at some time.
+const AGAIN_LATEST: Duration = Duration::from_secs(25 * 60);
 
 /// What one case came to.
 enum Verdict {
@@ -85,10 +95,11 @@ struct Report {
 /// If no worker thread can be started, or the disk is short.
 pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Counts> {
     prepare::room()?;
-    prepare::control_plane(run, cases);
+    prepare::control_plane(run, cases, options.time_left());
     let past = options.history.as_deref().map_or_else(History::new, history::read);
-    let time_s = options.time_left().map(|left| left.as_secs());
-    let queue = Arc::new(Queue::new(plan(cases, &past, time_s, options.jobs)));
+    let tier = |case: &Case| tier(case, &options.touched);
+    let limit = options.time_left().map(|left| Limit { time_s: left.as_secs(), tier: &tier });
+    let queue = Arc::new(Queue::new(plan(cases, &past, limit.as_ref(), options.jobs)));
     let (send, reports) = channel::<Report>();
     let mut workers = Vec::new();
     for n in 0..options.jobs.clamp(1, 8) {
@@ -125,12 +136,12 @@ pub fn run_cases(run: &Arc<Run>, cases: &[Case], options: Options) -> Result<Cou
     }
     let again = options.again && failed.len() <= AGAIN_MAX;
     for (case, why) in failed {
-        let told = format!("{}: {why}", case.name);
-        if again && passes_again(run, case, &options) {
-            run.note_unsteady(told);
+        let failure = format!("{}: {why}", case.name);
+        if again && (1..=ATTEMPTS).any(|attempt| passes_again(run, case, &options, attempt)) {
+            run.note_unsteady(failure);
             counts.passed += 1;
         } else {
-            run.note_failure(told);
+            run.note_failure(failure);
             counts.failed += 1;
         }
     }
@@ -205,15 +216,18 @@ fn run_once(run: &Arc<Run>, case: Case, shared: &mut Shared, seed: u64) -> Repor
     Report { case, verdict, took: start.elapsed() }
 }
 
-/// Runs a case that failed once more, with nothing beside it; what the first attempt left to read is kept.
-fn passes_again(run: &Arc<Run>, case: Case, options: &Options) -> bool {
+/// Runs a failed case again, with no other case next to it, and keeps the artefacts of the attempt before.
+fn passes_again(run: &Arc<Run>, case: Case, options: &Options, attempt: usize) -> bool {
+    if options.until.is_some_and(|until| SystemTime::now() > until + AGAIN_LATEST) {
+        return false;
+    }
     for dir in [run.dir().join(case.name), shared_artefacts(run, case.group.unwrap_or(case.name))] {
-        let _ = fs::rename(&dir, dir.with_extension("first"));
+        let _ = fs::rename(&dir, dir.with_extension(format!("attempt-{attempt}")));
     }
     let mut shared: Shared = None;
     let report = run_once(run, case, &mut shared, options.seed);
     drop(shared);
-    show(run, &report, "[again]", options.seed);
+    show(run, &report, &format!("[again, {attempt}]"), options.seed);
     options.note(&report);
     let passed = matches!(report.verdict, Verdict::Passed);
     if let Some(group) = case.group.filter(|_| passed) {
@@ -295,7 +309,6 @@ fn show(run: &Run, report: &Report, place: &str, seed: u64) {
 mod tests {
     use super::*;
     use crate::case::skip;
-    use crate::cluster::programs;
 
     fn case(
         name: &'static str,
@@ -303,6 +316,10 @@ mod tests {
         run: fn(&mut CaseContext<'_>) -> Result<()>,
     ) -> Case {
         Case { name, level: Level::L3, expected_s: 1, about: "", group, run }
+    }
+
+    fn options(jobs: usize, again: bool, history: Option<PathBuf>) -> Options {
+        Options { jobs, seed: 1, again, until: None, touched: BTreeSet::new(), history }
     }
 
     #[test]
@@ -322,28 +339,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_control_plane_its_cases_are_left_out_and_the_others_run() {
-        fn needs(cx: &mut CaseContext<'_>) -> Result<()> {
-            cx.shared_or(|run, _| programs::find(run)).map(drop)
-        }
-        let run = Run::start().unwrap();
-        run.go_without_control_plane();
-        let cases = [
-            case("t/first", Some("g"), needs),
-            case("t/second", Some("g"), needs),
-            case("t/boots", None, |_| Ok(())),
-        ];
-        let options = Options { jobs: 1, seed: 1, again: false, until: None, history: None };
-        let counts = run_cases(&run, &cases, options).unwrap();
-        assert_eq!(counts, Counts { passed: 1, failed: 0, skipped: 2 });
-        assert_eq!(run.left_out(), ["t/first", "t/second"]);
-        assert!(run.close().is_empty());
-    }
-
-    #[test]
     fn parts_of_a_group_run_one_after_the_other() {
-        let part = |name| vec![Planned { case: case(name, Some("g"), |_| Ok(())), expected_s: 1 }];
-        let other = vec![Planned { case: case("other", None, |_| Ok(())), expected_s: 1 }];
+        let planned = |case| Planned { case, expected_s: 1, must_run: false };
+        let part = |name| vec![planned(case(name, Some("g"), |_| Ok(())))];
+        let other = vec![planned(case("other", None, |_| Ok(())))];
         let queue = Queue::new(vec![part("first"), part("second"), other]);
         let name = |unit: &Option<Unit>| unit.as_ref().map(|unit| unit[0].case.name);
         let first = queue.next(false);
@@ -394,21 +393,30 @@ mod tests {
                 Ok(())
             }),
             case("t/unsteady", Some("n"), |cx| {
-                let before = cx.artefacts.with_extension("first");
+                // The third attempt is the first to pass.
+                let before = cx.artefacts.with_extension("attempt-2");
                 fs::write(cx.artefacts.join("log"), "x")?;
                 anyhow::ensure!(before.join("log").exists(), "late");
                 Ok(())
             }),
+            case("t/bad2", None, |_| anyhow::bail!("refuted")),
+            case("t/bad3", None, |_| anyhow::bail!("refuted")),
         ];
         let past = run.dir().join("cases.json");
-        let options = Options { jobs: 2, seed: 1, again: true, until: None, history: Some(past.clone()) };
+        let options = options(2, true, Some(past.clone()));
         let counts = run_cases(&run, &cases, options.clone()).unwrap();
         // So many are not tried again.
-        assert_eq!(counts, Counts { passed: 4, failed: 4, skipped: 1 });
+        assert_eq!(counts, Counts { passed: 4, failed: 6, skipped: 1 });
         let mut failures = run.failures();
         failures.sort_unstable();
-        let expected =
-            ["t/bad: refuted", "t/panics: panicked: on purpose", "t/spoils: spoilt", "t/unsteady: late"];
+        let expected = [
+            "t/bad2: refuted",
+            "t/bad3: refuted",
+            "t/bad: refuted",
+            "t/panics: panicked: on purpose",
+            "t/spoils: spoilt",
+            "t/unsteady: late",
+        ];
         assert_eq!(failures, expected);
         assert!(!run.dir().join("t/good").exists());
         assert_eq!(fs::read_to_string(run.dir().join("t/bad/log")).unwrap(), "why");
@@ -424,7 +432,9 @@ mod tests {
         assert_eq!(run.unsteady(), ["t/unsteady: late"]);
         assert!(history::read(&past)["t/unsteady"].passed_at > 0, "it did, in the end");
         let never = Options { again: false, ..options.clone() };
-        fs::remove_dir_all(run.dir().join("t/unsteady.first")).unwrap();
+        for attempt in 1..=ATTEMPTS {
+            fs::remove_dir_all(run.dir().join(format!("t/unsteady.attempt-{attempt}"))).unwrap();
+        }
         let counts = run_cases(&run, &few[1..], never).unwrap();
         assert_eq!(counts, Counts { passed: 0, failed: 1, skipped: 0 });
         assert_eq!(history::read(&past)["t/unsteady"].passed_at, 0, "the next run begins with it");

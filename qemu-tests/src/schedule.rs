@@ -1,13 +1,15 @@
-//! In which order cases are begun, and which of them if there is not the time for all. Pure.
+//! The order in which the runner begins cases, and its choice if the time is too short for all. Pure.
 //!
-//! Without a limit: all of them, the longest first, so that no lane is left alone with a long one at the end. With one: first
-//! those that fit into the time, chosen by how long ago they passed on this machine (never, or failed since, comes first; then
-//! the cheapest, so that a machine of which nothing is known asks as many as it can); then the rest, in the same order, as
-//! far as the time lasts after all. So runs that are too short for all cases ask each of them in turn.
+//! Without a time limit the runner begins all cases, the longest first, so that no lane ends with a long case alone. With a limit
+//! it begins the fixed set first. Then come the cases that fit into the time: those of touched areas before the others
+//! ([`crate::gate`]), of each kind those whose last pass on this machine is the longest ago (a case that never passed, or failed
+//! since, counts as the oldest; of these the cheapest comes first). The rest follows, for the case that time is left after all.
+//! So runs that are too short for all cases ask each case in turn.
 
 use std::collections::BTreeMap;
 
 use crate::case::{Case, Level};
+use crate::gate::Tier;
 use crate::history::History;
 
 /// So many emulated machines at once are the most that two cores bear. Cases without one wait more than they compute, and
@@ -17,37 +19,54 @@ pub const VM_LANES: usize = 2;
 /// What a group's fixture takes, seconds, when it is made for one case: a VM that boots, a cluster with its nodes.
 const FIXTURE_S: [(Level, u64); 2] = [(Level::L4v, 30), (Level::L4n, 12)];
 
-/// A case, and how long it will take, seconds: as the last time here, or else as it says itself.
+/// A case with its expected duration.
 #[derive(Clone, Copy)]
 pub struct Planned {
     /// The case.
     pub case: Case,
-    /// With its group's fixture, if it is the first of its unit.
+    /// Seconds: as the last time on this machine, or else as the case says itself. With its group's fixture, if the case is the
+    /// first of its unit.
     pub expected_s: u64,
+    /// The runner begins the case even if the time limit has passed.
+    pub must_run: bool,
+}
+
+/// A time limit, and the tier that each case has then.
+pub struct Limit<'a> {
+    /// Seconds until all cases must be over.
+    pub time_s: u64,
+    /// Tier of a case.
+    pub tier: &'a dyn Fn(&Case) -> Tier,
 }
 
 /// What runs one after another, with one fixture: a whole group, a part of it, or one case without a group.
 pub type Unit = Vec<Planned>;
 
-/// All cases, as units in the order in which they are begun. `time_s` is how long all may take, in `jobs` lanes.
+/// All cases, as units in the order in which the runner begins them in `jobs` lanes.
 #[must_use]
-pub fn plan(cases: &[Case], history: &History, time_s: Option<u64>, jobs: usize) -> Vec<Unit> {
+pub fn plan(cases: &[Case], history: &History, limit: Option<&Limit<'_>>, jobs: usize) -> Vec<Unit> {
     let expected = |case: &Case| history.get(case.name).map_or(case.expected_s, |past| past.took_s);
-    let Some(time_s) = time_s else { return longest_first(units(cases, expected)) };
+    let Some(limit) = limit else { return longest_first(units(cases, |case| (expected(case), false))) };
+    let planned = |case: &Case| (expected(case), (limit.tier)(case) == Tier::Fixed);
     let passed_at = |case: &Case| history.get(case.name).map_or(0, |past| past.passed_at);
-    let chosen = choose(cases, time_s, jobs, |case| (passed_at(case), expected(case)));
+    let chosen =
+        choose(cases, limit.time_s, jobs, |case| ((limit.tier)(case), passed_at(case), expected(case)));
     let side = |wanted: bool| -> Vec<Case> {
         cases.iter().zip(&chosen).filter(|(_, chosen)| **chosen == wanted).map(|(case, _)| *case).collect()
     };
-    let mut rest = units(&side(false), expected);
-    rest.sort_by_key(|unit| unit.iter().map(|p| passed_at(&p.case)).min());
-    longest_first(units(&side(true), expected)).into_iter().chain(rest).collect()
+    let mut first = longest_first(units(&side(true), planned));
+    first.sort_by_key(|unit| !unit.iter().any(|planned| planned.must_run));
+    let mut rest = units(&side(false), planned);
+    rest.sort_by_key(|unit| unit.iter().map(|p| ((limit.tier)(&p.case), passed_at(&p.case))).min());
+    first.into_iter().chain(rest).collect()
 }
 
-fn units(cases: &[Case], expected: impl Fn(&Case) -> u64) -> Vec<Unit> {
+/// `planned` answers a case's expected seconds, and whether the runner must begin the case.
+fn units(cases: &[Case], planned: impl Fn(&Case) -> (u64, bool)) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     for case in cases {
-        let planned = Planned { case: *case, expected_s: expected(case) };
+        let (expected_s, must_run) = planned(case);
+        let planned = Planned { case: *case, expected_s, must_run };
         match units.iter_mut().find(|u| case.group.is_some() && u[0].case.group == case.group) {
             Some(unit) => unit.push(planned),
             None => units.push(vec![Planned { expected_s: planned.expected_s + fixture_s(case), ..planned }]),
@@ -66,9 +85,10 @@ fn fixture_s(case: &Case) -> u64 {
     case.group.and(of_level).map_or(0, |(_, seconds)| *seconds)
 }
 
-/// Which of the cases fit into the time, by the order of their keys, each of them when it passed last and what it takes: of
-/// one kind no more than its lanes have room for, of one group no more than one lane has.
-fn choose(cases: &[Case], time_s: u64, jobs: usize, key: impl Fn(&Case) -> (u64, u64)) -> Vec<bool> {
+/// The cases that fit into the time, in the order of their keys: tier, time of the last pass, expected seconds. Cases with a VM
+/// get the time of the lanes for VMs, all others that of the remaining lanes; a group gets the time of one lane. The fixed set
+/// is always chosen.
+fn choose(cases: &[Case], time_s: u64, jobs: usize, key: impl Fn(&Case) -> (Tier, u64, u64)) -> Vec<bool> {
     let mut order: Vec<usize> = (0..cases.len()).collect();
     order.sort_by_key(|i| key(&cases[*i]));
     let mut chosen = vec![false; cases.len()];
@@ -77,15 +97,16 @@ fn choose(cases: &[Case], time_s: u64, jobs: usize, key: impl Fn(&Case) -> (u64,
     let mut groups: BTreeMap<&str, u64> = BTreeMap::new();
     for i in order {
         let case = &cases[i];
+        let (tier, _, expected_s) = key(case);
         let known = case.group.and_then(|group| groups.get(group));
-        let needed = key(case).1 + if known.is_some() { 0 } else { fixture_s(case) };
+        let needed = expected_s + if known.is_some() { 0 } else { fixture_s(case) };
         let of_lane = known.copied().unwrap_or(time_s);
         let of_kind = if case.level == Level::L4v { &mut vms } else { &mut others };
-        if needed <= of_lane && needed <= *of_kind {
-            *of_kind -= needed;
+        if tier == Tier::Fixed || (needed <= of_lane && needed <= *of_kind) {
+            *of_kind = of_kind.saturating_sub(needed);
             chosen[i] = true;
             if let Some(group) = case.group {
-                groups.insert(group, of_lane - needed);
+                groups.insert(group, of_lane.saturating_sub(needed));
             }
         }
     }
@@ -99,6 +120,10 @@ mod tests {
 
     fn case(name: &'static str, level: Level, expected_s: u64, group: Option<&'static str>) -> Case {
         Case { name, level, expected_s, about: "", group, run: |_| Ok(()) }
+    }
+
+    fn within(time_s: u64, tier: &dyn Fn(&Case) -> Tier, cases: &[Case], history: &History) -> Vec<Unit> {
+        plan(cases, history, Some(&Limit { time_s, tier }), 3)
     }
 
     fn names(plan: &[Unit]) -> Vec<Vec<&str>> {
@@ -146,11 +171,11 @@ mod tests {
         // 100 s in the one lane of those without a VM: `failed` and `new` are for certain; then there is room for `fresh`
         // alone, but not for `old`, which is begun after all if the others take less.
         assert_eq!(
-            names(&plan(&cases, &history, Some(100), 3)),
+            names(&within(100, &|_| Tier::Other, &cases, &history)),
             [vec!["new"], vec!["failed"], vec!["fresh"], vec!["old"]]
         );
         // With time for one only, the cheapest of those that never passed.
-        let short = plan(&cases, &history, Some(30), 3);
+        let short = within(30, &|_| Tier::Other, &cases, &history);
         assert_eq!(names(&short)[0], ["failed"]);
     }
 
@@ -165,7 +190,7 @@ mod tests {
             case("other", Level::L4n, 90, None),
         ];
         // Two lanes of 120 s for VMs: two of the group with its fixture, and the one that is alone.
-        let plan = plan(&cases, &History::new(), Some(120), 3);
+        let plan = within(120, &|_| Tier::Other, &cases, &History::new());
         assert_eq!(names(&plan), [vec!["a", "b"], vec!["alone"], vec!["other"], vec!["c"]]);
     }
 
@@ -177,7 +202,7 @@ mod tests {
         let mut history = History::new();
         for now in 1..=8 {
             let mut left = 60;
-            for planned in plan(&cases, &history, Some(60), 3).concat() {
+            for planned in within(60, &|_| Tier::Other, &cases, &history).concat() {
                 if planned.expected_s <= left {
                     left -= planned.expected_s;
                     let past = Past { passed_at: now, took_s: planned.expected_s };
@@ -187,5 +212,42 @@ mod tests {
         }
         // Three runs are enough for all: 180 s in runs of 60 s, with what does not fit exactly a few more.
         assert!(history.len() == 8 && history.values().all(|past| past.passed_at >= 4), "{history:?}");
+    }
+
+    #[test]
+    fn the_fixed_set_comes_first_and_runs_without_time_then_touched_areas_then_the_rest() {
+        let cases = [
+            case("old", Level::L4n, 40, None),
+            case("touched", Level::L4n, 40, None),
+            case("fixed", Level::L4n, 10, Some("g")),
+            case("of-its-group", Level::L4n, 10, Some("g")),
+            case("fixed-vm", Level::L4v, 30, None),
+        ];
+        let tier = |case: &Case| match case.name {
+            "fixed" | "fixed-vm" => Tier::Fixed,
+            "touched" => Tier::Touched,
+            _ => Tier::Other,
+        };
+        let past = |name: &str, passed_at| (name.to_owned(), Past { passed_at, took_s: 40 });
+        let history = History::from([past("old", 1), past("touched", 9)]);
+        // The lane of natives has 100 s: 22 for the fixed case, 40 for the touched area, then the other case of the group
+        // (it never passed), and no more.
+        let plan = within(100, &tier, &cases, &history);
+        assert_eq!(
+            names(&plan),
+            [vec!["fixed", "of-its-group"], vec!["fixed-vm"], vec!["touched"], vec!["old"]]
+        );
+        let plan = within(0, &tier, &cases, &history);
+        assert_eq!(
+            names(&plan),
+            [vec!["fixed-vm"], vec!["fixed"], vec!["touched"], vec!["of-its-group"], vec!["old"]]
+        );
+        let must_run: Vec<&str> = plan
+            .concat()
+            .iter()
+            .filter(|planned| planned.must_run)
+            .map(|planned| planned.case.name)
+            .collect();
+        assert_eq!(must_run, ["fixed-vm", "fixed"]);
     }
 }

@@ -1,8 +1,8 @@
-//! `selftest`: every check there is, cheapest first, progress as it comes, one closing line.
+//! `selftest`: all checks, cheapest first, then cases; progress while it runs, one closing line.
 //!
-//! Format, lints, tests, documentation, licences, then all cases. What cases need, the image and the control plane, is
-//! made beside the checks: most of that is one linker and one packer, which leave a processor idle. A check that is not
-//! `cargo test` counts as one; a tool that is not installed is reported and counts as skipped.
+//! Checks are format, lints, tests, documentation, licences. [`Cases`] says which cases follow. The image and the control plane,
+//! which cases need, are built at the same time as the checks: most of that work is one linker and one packer, which leave a
+//! processor idle. A check that is not `cargo test` counts as one; a tool that is not installed is reported and counts as skipped.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,12 +13,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use orlop_image::profile::find_checkout;
 
-use crate::case::human;
+use crate::case::{Case, human};
 use crate::counts::{Counts, of_cargo_test};
 use crate::process::stream;
 use crate::run::Run;
 use crate::runner::{Options, run_cases};
-use crate::{cases, prepare, say};
+use crate::{cases, changes, gate, prepare, say};
 
 /// A check outside the cases.
 struct Check {
@@ -96,13 +96,63 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Runs everything; the caller prints the closing line.
+/// The cases of a selftest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cases {
+    /// The fixed set; with a time limit ([`Options::until`]) also as many others as the time allows.
+    Fixed,
+    /// Every case, whatever time that takes.
+    All,
+}
+
+impl Cases {
+    /// The cases that the runner may begin.
+    fn of(self, options: &Options) -> Vec<Case> {
+        let mut cases = cases::all();
+        if self == Cases::Fixed && options.until.is_none() {
+            cases.retain(|case| gate::FIXED.contains(&case.name));
+        }
+        cases
+    }
+}
+
+/// Runs all checks and the cases; the caller prints the closing line.
 ///
 /// # Errors
 /// If a check cannot even be started.
-pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
+pub fn run(run: &Arc<Run>, options: Options, which: Cases) -> Result<Counts> {
     prepare::host()?;
-    let beside = begin_beside(Arc::clone(run), options.clone())?;
+    let options =
+        if which == Cases::All { Options { until: None, ..options } } else { with_touched(options) };
+    let chosen = which.of(&options);
+    let total = checks_and_cases(run, options, &chosen)?;
+    if total.is_success()
+        && let Err(e) = changes::note_passed(&workspace(), &changes::file())
+    {
+        say::line(format!("  the next run does not know this commit: {e:#}"));
+    }
+    Ok(total)
+}
+
+/// With a time limit, the cases of touched areas come before others.
+fn with_touched(options: Options) -> Options {
+    if options.until.is_none() {
+        return options;
+    }
+    let touched = match changes::paths(&workspace(), &changes::file()) {
+        Some(paths) => gate::touched(paths.iter().map(String::as_str)),
+        None => gate::AREAS.iter().copied().collect(),
+    };
+    let areas: Vec<&str> = touched.iter().copied().collect();
+    say::line(format!(
+        "areas that the change touches: {}",
+        if areas.is_empty() { "none".into() } else { areas.join(" ") }
+    ));
+    Options { touched, ..options }
+}
+
+fn checks_and_cases(run: &Arc<Run>, options: Options, chosen: &[Case]) -> Result<Counts> {
+    let image = begin_image(Arc::clone(run), chosen.to_vec(), options.clone())?;
     let mut total = Counts::default();
     for check in CHECKS {
         let start = Instant::now();
@@ -111,7 +161,7 @@ pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
         say::line(format!("== {}: {counts} ({}) ==", check.name, human(start.elapsed())));
         total = total.plus(counts);
     }
-    let built = beside.join().map_err(|_| anyhow!("what builds the image died"))??;
+    let built = image.join().map_err(|_| anyhow!("the thread that builds the image died"))??;
     total = total.plus(Counts::one(built));
     if !built {
         run.note_failure("image");
@@ -120,26 +170,26 @@ pub fn run(run: &Arc<Run>, options: Options) -> Result<Counts> {
     }
     let start = Instant::now();
     say::line("== e2e ==");
-    let counts = run_cases(run, &cases::all(), options)?;
+    let counts = run_cases(run, chosen, options)?;
     say::line(format!("== e2e: {counts} ({}) ==", human(start.elapsed())));
     Ok(total.plus(counts))
 }
 
-/// Builds the image, then, if there is time, the control plane's programs, at a lower priority than the checks. Answers if the
-/// image builds; what goes wrong with the control plane is said, and the cases that need it fail.
-fn begin_beside(run: Arc<Run>, options: Options) -> Result<JoinHandle<Result<bool>>> {
+/// Builds the image, then the control plane's programs, at a lower priority than the checks. Answers whether the image builds.
+/// A failure of the control plane is reported, and the cases that need it fail.
+fn begin_image(run: Arc<Run>, chosen: Vec<Case>, options: Options) -> Result<JoinHandle<Result<bool>>> {
     let work = move || {
-        // Of this thread, and so of all that it starts. Refused or not: nothing depends on it.
+        // The priority of this thread, and so of all that it starts. Refused or not: nothing depends on it.
         let _ = rustix::process::nice(5);
         let start = Instant::now();
         let built = prepare::image(&run)?;
         say::line(format!("== image: {} ({}) ==", Counts::one(built), human(start.elapsed())));
         if built {
-            prepare::control_plane_within(&run, &cases::all(), options.time_left());
+            prepare::control_plane(&run, &chosen, options.time_left());
         }
         Ok(built)
     };
-    std::thread::Builder::new().name("beside".into()).spawn(work).context("start a thread")
+    std::thread::Builder::new().name("image".into()).spawn(work).context("start a thread")
 }
 
 fn run_check(run: &Arc<Run>, check: &Check) -> Result<Counts> {

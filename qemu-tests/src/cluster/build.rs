@@ -160,21 +160,6 @@ fn oldest_go(go_mod: &'static str) -> Result<&'static str> {
     go_mod.lines().find_map(|l| l.strip_prefix("go ")).context("go.mod names no Go version")
 }
 
-/// True if these are built, and need no compiling.
-///
-/// # Errors
-/// No compiler can be had: what is built is known by its version.
-pub fn are_built(cache: &Path, targets: &[Target]) -> Result<bool> {
-    for &target in targets {
-        let module = target.module();
-        let dir = cache.join(key(&compiler(cache, module)?.version, module));
-        if !dir.join(target.program()).exists() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
 /// Builds targets, or finds them built; answers the directory with the programs of the first one's module. Packages of
 /// several modules are compiled once if their versions are the same.
 ///

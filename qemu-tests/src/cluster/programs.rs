@@ -12,7 +12,6 @@ use anyhow::{Context, Result};
 
 use super::build::{self, Target};
 use super::debs;
-use crate::case::{NO_TIME, skip};
 use crate::run::{Run, cache_dir};
 
 /// Names a directory with kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, and perhaps etcd,
@@ -66,22 +65,11 @@ pub fn prepare(run: &Arc<Run>, with_metrics_server: bool) -> Result<()> {
     find(run).map(|_| ())
 }
 
-/// True if nothing has to be compiled.
-///
-/// # Errors
-/// No compiler can be had: what is built is known by its version.
-pub fn are_there(with_metrics_server: bool) -> Result<bool> {
-    Ok(own_dir().is_some() || build::are_built(&cache(), &of_cases(with_metrics_server))?)
-}
-
 /// Finds the programs, building what is not there yet (minutes, the first time).
 ///
 /// # Errors
-/// The user's directory lacks one, or the build's; and that the run has no time to build them.
+/// The user's directory lacks one, or the build's.
 pub fn find(run: &Arc<Run>) -> Result<Programs> {
-    if run.is_without_control_plane() {
-        return skip(NO_TIME);
-    }
     if let Some(dir) = own_dir() {
         for name in NAMES {
             anyhow::ensure!(dir.join(name).is_file(), "{BIN_DIR_VARIABLE}={} has no {name}", dir.display());

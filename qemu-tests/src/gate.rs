@@ -1,0 +1,250 @@
+//! Which cases a run asks: the fixed set, the cases of the areas that a change touches, all others. Pure.
+//!
+//! `cargo selftest` asks the fixed set. `.ci/run` sets a time limit, and the runner adds cases until that limit: first the cases
+//! of the touched areas, then all others ([`crate::schedule`]). `cargo selftest --all` asks every case.
+
+use std::collections::BTreeSet;
+
+use crate::case::Case;
+
+/// An area of cases: the part of a case's name before the slash.
+pub type Area = &'static str;
+
+/// All areas.
+pub const AREAS: &[Area] = &["api", "boot", "defence", "join", "lifecycle", "shutdown", "volumes"];
+
+/// The fixed set: the cases that have been the steadiest, one at least for each area and level. Every run asks all of them, so
+/// their sum must stay small: about five minutes on two cores without KVM.
+pub const FIXED: &[&str] = &[
+    "api/healthz-auth",
+    "api/logs",
+    "api/serving-certificate",
+    "boot/cgroup2",
+    "boot/flipped-byte",
+    "boot/inspect",
+    "boot/ledger",
+    "boot/uefi",
+    "boot/verity-root",
+    "defence/pids",
+    "defence/storage-limits",
+    "join/container-fields",
+    "join/control-plane",
+    "join/node-ready",
+    "join/pod",
+    "join/pod-delete",
+    "join/wrong-clock",
+    "lifecycle/agent-killed-50",
+    "lifecycle/cri-contract",
+    "lifecycle/static-pod-add",
+    "lifecycle/static-pod-change",
+    "lifecycle/static-pod-remove",
+    "shutdown/power-button",
+    "volumes/files",
+    "volumes/huge-pages",
+    "volumes/sub-path",
+    "volumes/update",
+];
+
+/// Why a run asks a case. The order is the order in which the runner gives time to cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// In [`FIXED`]: the runner begins the case even if the time limit has passed.
+    Fixed,
+    /// The change touches the case's area.
+    Touched,
+    /// Every other case.
+    Other,
+}
+
+/// The tier of a case, in a run for a change that touches these areas.
+#[must_use]
+pub fn tier(case: &Case, touched: &BTreeSet<Area>) -> Tier {
+    if FIXED.contains(&case.name) {
+        Tier::Fixed
+    } else if touched.contains(area(case)) {
+        Tier::Touched
+    } else {
+        Tier::Other
+    }
+}
+
+/// The area of a case.
+#[must_use]
+pub fn area(case: &Case) -> &'static str {
+    case.name.split_once('/').map_or(case.name, |(area, _)| area)
+}
+
+/// The areas that a change of these files touches. Paths are relative to the checkout's root.
+#[must_use]
+pub fn touched<'a>(paths: impl IntoIterator<Item = &'a str>) -> BTreeSet<Area> {
+    paths.into_iter().flat_map(areas_of).copied().collect()
+}
+
+/// Folders and files, and the areas whose cases would notice a fault in them. The longest prefix of a path decides; a path
+/// without a prefix here touches every area.
+const PLACES: &[(&str, &[Area])] = &[
+    (".ci/", &[]),
+    (".gitignore", &[]),
+    ("LICENSE", &[]),
+    ("README.md", &[]),
+    ("agent/apiserver/", &["join", "api"]),
+    ("agent/cni/", &["join", "boot"]),
+    ("agent/core/src/admission/", &["join", "defence"]),
+    ("agent/core/src/allocation/", &["join"]),
+    ("agent/core/src/certs/", &["join", "api"]),
+    ("agent/core/src/checkers/", &[]),
+    ("agent/core/src/csi/", &["volumes"]),
+    ("agent/core/src/eviction/", &["defence"]),
+    ("agent/core/src/images/", &["defence", "join"]),
+    ("agent/core/src/lease/", &["join"]),
+    ("agent/core/src/logs/", &["api", "defence"]),
+    ("agent/core/src/metrics/", &["api"]),
+    ("agent/core/src/mirror_pods/", &["join"]),
+    ("agent/core/src/node_logs/", &["api"]),
+    ("agent/core/src/node_shutdown/", &["shutdown"]),
+    ("agent/core/src/node_status/", &["join"]),
+    ("agent/core/src/pod_worker/", &["lifecycle", "join"]),
+    ("agent/core/src/pod_actions/", &["lifecycle", "join"]),
+    ("agent/core/src/probe/", &["lifecycle"]),
+    ("agent/core/src/resources/", &["defence", "join"]),
+    ("agent/core/src/restart/", &["lifecycle"]),
+    ("agent/core/src/server_policy/", &["api"]),
+    ("agent/core/src/stats/", &["api", "defence"]),
+    ("agent/core/src/status/", &["join", "lifecycle"]),
+    ("agent/core/src/status_manager/", &["join"]),
+    ("agent/core/src/streaming/", &["api"]),
+    ("agent/core/src/volume/", &["volumes"]),
+    ("agent/core/tests/", &[]),
+    ("agent/cri/", &["lifecycle", "api"]),
+    ("agent/daemon/src/cluster/", &["join"]),
+    ("agent/daemon/src/csi/", &["volumes"]),
+    ("agent/daemon/src/eviction/", &["defence"]),
+    ("agent/daemon/src/execute/", &["volumes", "lifecycle"]),
+    ("agent/daemon/src/flex", &["volumes"]),
+    ("agent/daemon/src/garbage_collection", &["defence"]),
+    ("agent/daemon/src/handlers/", &["lifecycle"]),
+    ("agent/daemon/src/metrics/", &["api"]),
+    ("agent/daemon/src/serving/", &["api"]),
+    ("agent/daemon/src/shutdown", &["shutdown"]),
+    ("agent/daemon/src/sources/", &["volumes", "join"]),
+    ("agent/daemon/tests/", &[]),
+    ("agent/faults/", &[]),
+    ("agent/linux/src/cgroup", &["defence", "boot"]),
+    ("agent/linux/src/disk_use.rs", &["defence", "api"]),
+    ("agent/linux/src/logind", &["shutdown"]),
+    ("agent/linux/src/volumes", &["volumes"]),
+    ("agent/linux/tests/", &[]),
+    ("agent/netlink/", &["join", "boot"]),
+    ("agent/plugins/", &["volumes", "join"]),
+    ("agent/server/", &["api"]),
+    ("agent/sim/", &[]),
+    ("agent/tidy/", &[]),
+    ("clippy.toml", &[]),
+    ("config/src/kubelet/", &["lifecycle", "join"]),
+    ("config/src/node/", &["boot"]),
+    ("deny.toml", &[]),
+    ("docs/", &[]),
+    ("image/", &["boot", "shutdown"]),
+    ("init/", &["boot", "shutdown"]),
+    ("mkosi/", &["boot", "shutdown"]),
+    ("qemu-tests/conformance/", &[]),
+    ("qemu-tests/controlplane/", &["join"]),
+    ("qemu-tests/metrics-server/", &["api"]),
+    ("qemu-tests/src/bench", &[]),
+    ("qemu-tests/src/cases/api", &["api"]),
+    ("qemu-tests/src/cases/boot", &["boot"]),
+    ("qemu-tests/src/cases/cri_", &["lifecycle"]),
+    ("qemu-tests/src/cases/defence", &["defence"]),
+    ("qemu-tests/src/cases/image", &["boot"]),
+    ("qemu-tests/src/cases/join", &["join", "volumes"]),
+    ("qemu-tests/src/cases/lifecycle", &["lifecycle"]),
+    ("qemu-tests/src/cases/runtime_control.rs", &["lifecycle"]),
+    ("qemu-tests/src/cases/shutdown", &["shutdown"]),
+    ("qemu-tests/src/cluster/", &["join", "volumes", "api"]),
+    ("qemu-tests/src/conformance", &[]),
+    ("qemu-tests/src/native/", &["lifecycle"]),
+    ("qemu-tests/src/vm/", &["boot", "shutdown"]),
+    ("rustfmt.toml", &[]),
+];
+
+fn areas_of(path: &str) -> &'static [Area] {
+    let place = PLACES.iter().filter(|(prefix, _)| path.starts_with(prefix));
+    place.max_by_key(|(prefix, _)| prefix.len()).map_or(AREAS, |(_, areas)| *areas)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Level;
+    use crate::cases;
+    use crate::selftest::workspace;
+
+    #[test]
+    fn the_fixed_set_has_every_area_at_every_level_that_the_area_has() {
+        let all = cases::all();
+        for name in FIXED {
+            assert!(all.iter().any(|case| case.name == *name), "{name} is no case");
+        }
+        let places = |cases: &mut dyn Iterator<Item = &Case>| -> BTreeSet<(&str, Level)> {
+            cases.map(|case| (area(case), case.level)).collect()
+        };
+        let fixed = places(&mut all.iter().filter(|case| tier(case, &BTreeSet::new()) == Tier::Fixed));
+        assert_eq!(fixed, places(&mut all.iter()));
+        let seconds: u64 = all.iter().filter(|c| FIXED.contains(&c.name)).map(|c| c.expected_s).sum();
+        assert!(seconds < 1100, "one run after another, the fixed set takes {seconds} s");
+    }
+
+    #[test]
+    fn every_area_is_an_area_of_cases() {
+        let of_cases: BTreeSet<&str> = cases::all().iter().map(area).collect();
+        assert_eq!(of_cases, AREAS.iter().copied().collect());
+    }
+
+    #[test]
+    fn the_longest_prefix_decides_and_an_unknown_path_touches_everything() {
+        assert_eq!(touched(["docs/boot.md", "agent/sim/src/world.rs"]), BTreeSet::new());
+        assert_eq!(touched(["agent/core/src/volume/plan.rs"]), BTreeSet::from(["volumes"]));
+        assert_eq!(
+            touched(["agent/server/src/lib.rs", "init/src/main.rs"]),
+            BTreeSet::from(["api", "boot", "shutdown"])
+        );
+        assert_eq!(touched(["agent/core/src/machine.rs"]), AREAS.iter().copied().collect());
+        assert_eq!(touched(["Cargo.lock"]).len(), AREAS.len());
+    }
+
+    #[test]
+    fn the_table_of_unsteady_cases_names_cases() {
+        let page = std::fs::read_to_string(workspace().join("docs/testing.md")).unwrap();
+        let (_, section) = page.split_once("## Unsteady cases").expect("the page has the section");
+        let rows = section.lines().skip_while(|line| !line.starts_with("| ---")).skip(1);
+        let names = rows.take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));
+        for name in names.map(|name| name.trim().trim_matches('`')) {
+            assert!(name == "none" || cases::all().iter().any(|case| case.name == name), "{name} is no case");
+        }
+    }
+
+    #[test]
+    fn every_place_is_a_place_of_this_checkout() {
+        for (prefix, areas) in PLACES {
+            let path = workspace().join(prefix);
+            let (dir, start) = match prefix.strip_suffix('/') {
+                Some(_) => (path.as_path(), ""),
+                None => (path.parent().unwrap(), path.file_name().unwrap().to_str().unwrap()),
+            };
+            let mut names = std::fs::read_dir(dir).unwrap_or_else(|e| panic!("{prefix}: {e}"));
+            let there = names.any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with(start));
+            assert!(there, "{prefix} is not there any more");
+            assert!(areas.iter().all(|area| AREAS.contains(area)), "{prefix}");
+        }
+    }
+
+    #[test]
+    fn a_case_outside_the_fixed_set_is_touched_by_its_area() {
+        let case =
+            |name| Case { name, level: Level::L4n, expected_s: 1, about: "", group: None, run: |_| Ok(()) };
+        let volumes = BTreeSet::from(["volumes"]);
+        assert_eq!(tier(&case("volumes/files"), &volumes), Tier::Fixed);
+        assert_eq!(tier(&case("volumes/nfs"), &volumes), Tier::Touched);
+        assert_eq!(tier(&case("boot/second-boot"), &volumes), Tier::Other);
+    }
+}

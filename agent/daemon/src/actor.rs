@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::machine::{Machine, Outbox};
+use agent_core::runtime::PodUid;
 use agent_core::time::{Mono, Now};
 use agent_linux::clock::Clock;
 use tokio::sync::Notify;
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::mailbox::{Coalesce, Inbox, Sender, mailbox};
+use crate::pools::{Place, Pools};
 
 /// What surrounds a machine: carries out its actions and shows its state to readers.
 pub trait Shell: Send + 'static {
@@ -49,13 +51,20 @@ pub struct Tasks {
     stop: CancellationToken,
     clock: Arc<dyn Clock>,
     alive: Arc<Notify>,
+    pools: Arc<Pools>,
 }
 
 impl Tasks {
     /// Tasks of one node that live until `stop`.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, stop: CancellationToken) -> Tasks {
-        Tasks { tracker: TaskTracker::new(), stop, clock, alive: Arc::new(Notify::new()) }
+        Tasks {
+            tracker: TaskTracker::new(),
+            stop,
+            clock,
+            alive: Arc::new(Notify::new()),
+            pools: Arc::default(),
+        }
     }
 
     /// Both clocks.
@@ -94,11 +103,61 @@ impl Tasks {
         self.tracker.spawn(task);
     }
 
-    /// Runs blocking work where blocking is allowed.
+    /// Runs the node's own blocking work: short work on files that no pod can make long. Few threads carry all of it.
     ///
     /// # Errors
     /// `None` if the runtime is shutting down.
     pub async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        self.in_place(self.pools.node().await?, work).await
+    }
+
+    /// Runs blocking work on a pod's directories and volumes, which the pod can make as long as it likes. A pod has one thread at a
+    /// time: work that is asked for again waits for the earlier one, also if that one's asker has given up.
+    ///
+    /// # Errors
+    /// `None` if the runtime is shutting down.
+    pub async fn blocking_of_pod<T: Send + 'static>(
+        &self,
+        uid: &PodUid,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.in_place(self.pools.of_pod(uid.as_str()).await?, work).await
+    }
+
+    /// The same for a volume that several pods may have: a device, or the place where a driver stages the volume.
+    ///
+    /// # Errors
+    /// `None` if the runtime is shutting down.
+    pub async fn blocking_of_volume<T: Send + 'static>(
+        &self,
+        volume: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.in_place(self.pools.of_volume(volume).await?, work).await
+    }
+
+    /// Runs blocking work that measures a pod's volumes, one at a time for each pod.
+    ///
+    /// # Errors
+    /// `None` if the runtime is shutting down.
+    pub async fn blocking_measure<T: Send + 'static>(
+        &self,
+        uid: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.in_place(self.pools.measure(uid).await?, work).await
+    }
+
+    async fn in_place<T: Send + 'static>(
+        &self,
+        place: Place,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let work = move || {
+            let done = work();
+            drop(place);
+            done
+        };
         self.tracker.spawn_blocking(work).await.ok()
     }
 

@@ -301,7 +301,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         match effect {
             Effect::CreatePodDirs { log_directory, dirs, files, log_of } => {
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
-                let made = self.tasks.blocking(move || {
+                let made = self.tasks.blocking_of_pod(&key.uid, move || {
                     at.create(&uid, &log_directory, &dirs, &files)?;
                     let Some(log_of) = log_of else { return Ok(EffectOk::Done) };
                     at.newest_log(&log_of).map(|newest_log| EffectOk::Files { newest_log })
@@ -309,8 +309,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 made.await.map_or_else(|| Err(gave_up("the agent stops")), |made| made.map_err(error))
             }
             Effect::RemovePodDirs { keep_logs } => {
-                let (at, key) = (self.dirs.clone(), key.clone());
-                self.on_disk(move || at.remove(&key, keep_logs)).await
+                let (at, whole) = (self.dirs.clone(), key.clone());
+                of_disk(self.tasks.blocking_of_pod(&key.uid, move || at.remove(&whole, keep_logs)).await)
             }
             Effect::ResolveClaim { claim } => {
                 Ok(EffectOk::Claim(self.sources.claim(claim).await.map(Box::new)))
@@ -341,11 +341,12 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 done_or_error(cgroups.remove(&key.uid).await)
             }
             Effect::MapUsers { handler } => self.map_users(key, handler.as_deref()).await,
-            Effect::ReadEnvFiles { files } => volumes::read_env_files(self, files).await,
+            Effect::ReadEnvFiles { files } => volumes::read_env_files(self, key, files).await,
             Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
             Effect::TearDownVolumes => {
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
-                let has_flex = self.tasks.blocking(move || at.may_have_flex(&uid)).await == Some(true);
+                let has_flex =
+                    self.tasks.blocking_of_pod(&key.uid, move || at.may_have_flex(&uid)).await == Some(true);
                 // A driver that does not let go keeps no other one back.
                 let (csi, flex) =
                     tokio::join!(csi::tear_down(self, &key.uid), flex::tear_down(self, &key.uid));
@@ -353,7 +354,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
                 let looked =
                     move || (has_flex || at.may_have_network_disks(&uid), at.tear_down_volumes(&uid));
-                let (shared, result) = self.tasks.blocking(looked).await.unzip();
+                let (shared, result) = self.tasks.blocking_of_pod(&key.uid, looked).await.unzip();
                 if shared == Some(true) {
                     // They may be free from now on.
                     self.sources.csi().volumes.look_again();
@@ -433,10 +434,6 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         };
         self.metrics.pulled(key, bytes, self.tasks.now().mono.since(began));
         result
-    }
-
-    async fn on_disk(&self, work: impl FnOnce() -> Result<(), DriverError> + Send + 'static) -> EffectResult {
-        of_disk(self.tasks.blocking(work).await)
     }
 
     /// The handler is asked for what it can do when it is needed: that is rare, and a runtime that was replaced is noticed.

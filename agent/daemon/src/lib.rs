@@ -39,6 +39,7 @@ pub mod pod_dirs;
 pub mod pod_network;
 pub mod pod_output;
 pub mod pod_resources;
+pub mod pools;
 pub mod pull_records;
 pub mod run;
 pub mod runtime_state;

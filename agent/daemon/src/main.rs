@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use orlop_agent::cli::{self, Command, Settings};
-use orlop_agent::logging;
 use orlop_agent::run::{self, Environment};
+use orlop_agent::{logging, pools};
 
 fn main() -> ExitCode {
     let command = match cli::command(std::env::args().skip(1).collect()) {
@@ -34,8 +34,8 @@ fn start(settings: Settings) -> anyhow::Result<()> {
     logging::init(&settings.kubelet.logging, environment.under_journald)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(run::WORKER_THREADS)
-        .max_blocking_threads(run::BLOCKING_THREADS)
-        .thread_keep_alive(run::BLOCKING_KEEP_ALIVE)
+        .max_blocking_threads(pools::BLOCKING_THREADS)
+        .thread_keep_alive(pools::BLOCKING_KEEP_ALIVE)
         .enable_all()
         .build()
         .context("start the async runtime")?;

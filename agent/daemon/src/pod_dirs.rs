@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use agent_core::container_spec::dirs::termination_log_below;
 use agent_core::drivers::{Class, DriverError};
@@ -25,6 +25,7 @@ use agent_linux::remove_tree::remove_tree;
 use agent_linux::volumes::{self, VolumeError, sub_path};
 
 mod actuated;
+mod by_name;
 mod csi;
 mod devices;
 mod flex;
@@ -32,6 +33,7 @@ pub mod log_links;
 mod logs;
 mod users;
 
+use by_name::{ByName, Held};
 use log_links::LogLinks;
 
 pub use actuated::Whose;
@@ -45,19 +47,16 @@ const POD_DIR_MODE: u32 = 0o750;
 /// Readers of logs run as other users.
 const LOG_DIR_MODE: u32 = 0o755;
 
-/// How many pods' volumes may be worked on at once.
-const LOCKS: usize = 16;
-
 /// Where pods live on disk.
 #[derive(Clone, Debug)]
 pub struct PodDirs {
     pods: PathBuf,
     logs: PathBuf,
     links: LogLinks,
-    /// A set-up that outlived its deadline must not meet the tearing down of its pod. By hash of the UID.
-    volumes: Arc<[Mutex<()>; LOCKS]>,
-    /// Who has a volume that several pods may want is looked at by one at a time. By hash of its name.
-    shared: Arc<[Mutex<()>; LOCKS]>,
+    /// A set-up that outlived its deadline must not meet the tearing down of its pod. By UID.
+    volumes: ByName,
+    /// Only one thread at a time looks which pods have a volume that several pods may want. By name of the volume.
+    shared: ByName,
     /// Which ids pods with user namespaces have.
     users: Arc<Mutex<users::Users>>,
     /// What containers have.
@@ -72,8 +71,8 @@ impl PodDirs {
             pods: root_dir.join("pods"),
             logs: logs.to_owned(),
             links: LogLinks::new(links, logs),
-            volumes: Arc::default(),
-            shared: Arc::default(),
+            volumes: ByName::default(),
+            shared: ByName::default(),
             users: Arc::default(),
             actuated: Arc::default(),
         }
@@ -135,7 +134,7 @@ impl PodDirs {
         let _one = self.lock(uid);
         let name = Path::new(&volume.path).file_name().unwrap_or_default();
         let _alone = matches!(volume.work, Work::Bind(_) | Work::Device(_))
-            .then(|| one_of(&self.shared, name.as_encoded_bytes()));
+            .then(|| self.shared.lock(name.as_encoded_bytes()));
         volumes::set_up(&own, volume, files, now)
     }
 
@@ -189,8 +188,8 @@ impl PodDirs {
         parts.iter().try_for_each(|part| sub_path::mount_part(&own, part))
     }
 
-    fn lock(&self, uid: &PodUid) -> MutexGuard<'_, ()> {
-        one_of(&self.volumes, uid.as_str().as_bytes())
+    fn lock(&self, uid: &PodUid) -> Held {
+        self.volumes.lock(uid.as_str().as_bytes())
     }
 
     /// Removes both directories of a pod (that of its logs only unless `keep_logs`), what is mounted there first. Missing ones
@@ -352,12 +351,6 @@ impl PodDirs {
         }
         self.checked(operation, path, own).or_else(|_| self.checked(operation, path, logs))
     }
-}
-
-fn one_of<'l>(locks: &'l [Mutex<()>; LOCKS], name: &[u8]) -> MutexGuard<'l, ()> {
-    let sum: usize = name.iter().copied().map(usize::from).sum();
-    // It guards no data that a panic could have left half done.
-    locks[sum % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read_record(dir: &Path) -> Result<Option<TerminatingRecord>, FilesError> {

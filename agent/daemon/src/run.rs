@@ -6,7 +6,6 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use agent_apiserver::{ApiClient, Observer, Protocol};
 use agent_core::drivers::{ImageService, Runtime, RuntimeHandler};
@@ -507,7 +506,3 @@ fn log_usage() {
 
 /// How many threads carry the agent: the work is waiting, two are enough for a node full of pods.
 pub const WORKER_THREADS: usize = 2;
-/// Threads for file work; they end when idle.
-pub const BLOCKING_THREADS: usize = 4;
-/// Idle time after which they do.
-pub const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);

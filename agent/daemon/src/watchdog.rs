@@ -1,8 +1,8 @@
-//! Tells the service manager that the agent is ready, and that its state owners still answer.
+//! Reports to the service manager that the agent is ready, and that its state owners and its own file work still answer.
 //!
-//! In: the watchdog's period, the main owners' mailboxes. Out: `READY=1`, `WATCHDOG=1`. Invariant: a beat is
-//! sent only after every main owner has answered this round's question from its own loop: a stuck owner
-//! stops the beat, and systemd restarts the agent.
+//! In: the watchdog's period, the main owners' mailboxes. Out: `READY=1`, `WATCHDOG=1`. Invariant: a beat is sent only after every
+//! main owner has answered this round's question from its own loop, and after a thread for the node's own file work was free: a
+//! stuck owner or a stuck pool stops the beat, and systemd restarts the agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,11 @@ pub async fn beat(notifier: Arc<Notifier>, period: Duration, owners: Vec<Owner>,
         } else {
             let silent: Vec<&str> =
                 owners.iter().filter(|(_, o)| !o.has_answered(round)).map(|(n, _)| *n).collect();
-            tracing::error!(silent = silent.join(" "), "no beat: a state owner does not answer");
+            let silent = if silent.is_empty() { "file work of the node".into() } else { silent.join(" ") };
+            tracing::error!(
+                silent,
+                "no beat for the service manager: this part of the agent does not answer"
+            );
         }
         tasks.wait_until(next).await;
     }
@@ -70,10 +74,12 @@ async fn all_answer(owners: &[Owner], round: u64, tasks: &Tasks) {
         let mut answered = std::pin::pin!(tasks.alive().notified());
         answered.as_mut().enable();
         if owners.iter().all(|(_, o)| o.has_answered(round)) {
-            return;
+            break;
         }
         answered.await;
     }
+    // The runtime is shutting down otherwise, and nothing beats any more.
+    let _ = tasks.blocking(|| ()).await;
 }
 
 #[cfg(test)]

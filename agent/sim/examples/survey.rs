@@ -1,7 +1,7 @@
 //! Runs seeds one after the other and prints one line for each that fails: `survey KIND FIRST LAST`, where KIND is the name of
 //! a file in `agent/sim/tests`.
 //!
-//! `cargo run -p agent-sim --example survey -- seeds 0 5000` finds the seeds; `survey seeds 17` prints the whole trace of
+//! `cargo survey seeds 0 5000` finds the seeds; `survey seeds 17` prints the whole trace of
 //! seed 17 if it fails.
 #![allow(clippy::print_stdout)] // its whole purpose
 

@@ -56,7 +56,7 @@ impl fmt::Display for Failure {
         let kind = variant.name();
         write!(
             f,
-            "{tail}\n\nseed {seed}: {violation}\nreplay: cargo run -p agent-sim --example survey -- {kind} {seed}"
+            "{tail}\n\nseed {seed}: {violation}\nreplay: cargo survey {kind} {seed}"
         )
     }
 }

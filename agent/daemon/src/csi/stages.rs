@@ -107,18 +107,26 @@ async fn give_back(dirs: &Arc<PodDirs>, csi: &Csi, key: &VolumeKey, tasks: &Task
         let staged = agent_plugins::unstage(&endpoint()?, &key.handle, &dirs.stage_of(key)).await;
         staged.map_err(|e| e.to_string())?;
         let (at, of) = (dirs.clone(), key.clone());
-        tasks.blocking(move || at.unstaged(&of)).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
+        tasks
+            .blocking_of_volume(&key.handle, move || at.unstaged(&of))
+            .await
+            .ok_or(STOPS)?
+            .map_err(|e| chain(&e))?;
     }
     for volume in held.blocks {
         let at = dirs.device_stage(&volume);
         let stage = at.clone();
         // Nothing of a driver that does not stage is there.
-        if tasks.blocking(move || stage.exists()).await.ok_or(STOPS)? {
+        if tasks.blocking_of_volume(&key.handle, move || stage.exists()).await.ok_or(STOPS)? {
             let staged = agent_plugins::unstage(&endpoint()?, &key.handle, &at).await;
             staged.map_err(|e| e.to_string())?;
         }
         let at = dirs.clone();
-        tasks.blocking(move || at.forget_device(&volume)).await.ok_or(STOPS)?.map_err(|e| chain(&e))?;
+        tasks
+            .blocking_of_volume(&key.handle, move || at.forget_device(&volume))
+            .await
+            .ok_or(STOPS)?
+            .map_err(|e| chain(&e))?;
     }
     tracing::info!(driver = key.driver, volume = key.handle, "volume is given back to its CSI driver");
     Ok(true)

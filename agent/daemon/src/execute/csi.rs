@@ -201,12 +201,12 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
 
     /// Has the driver let go of what it staged for pods that are gone, with another label.
     async fn unstage(&self, endpoint: &Path) -> Result<(), String> {
-        let (dirs, key) = (self.executor.dirs.clone(), self.csi.key());
+        let (dirs, key, handle) = (self.executor.dirs.clone(), self.csi.key(), self.csi.key().handle);
         // Also if it fails it may no longer be what it was.
         self.executor.sources.csi().volumes.set_staged(&key, false);
         let unstaged = agent_plugins::unstage(endpoint, &key.handle, &dirs.stage_of(&key)).await;
         unstaged.map_err(|e| e.words())?;
-        let done = self.executor.tasks.blocking(move || dirs.unstaged(&key)).await;
+        let done = self.executor.tasks.blocking_of_volume(&handle, move || dirs.unstaged(&key)).await;
         done.ok_or("the agent stops")?.map_err(|e| chain(&e))
     }
 
@@ -227,7 +227,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let secrets = secrets.map_err(|why| (why, true))?;
         let (at, of, data) = (executor.dirs.clone(), key.clone(), self.csi.staged_data(&self.terms));
         let device = self.device();
-        let prepared = executor.tasks.blocking(move || match device {
+        let prepared = executor.tasks.blocking_of_volume(&key.handle, move || match device {
             Some(volume) => at.prepare_device_stage(&volume),
             None => at.prepare_stage(&of, &data),
         });
@@ -246,7 +246,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
                     let (at, of) = (executor.dirs.clone(), key.clone());
                     // If it cannot be removed the driver is asked to let go.
                     let device = self.device();
-                    let unstaged = executor.tasks.blocking(move || match device {
+                    let unstaged = executor.tasks.blocking_of_volume(&key.handle, move || match device {
                         Some(volume) => at.device_unstaged(&volume),
                         None => at.unstaged(&of),
                     });
@@ -277,7 +277,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let executor = self.executor;
         let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.target.clone());
         let (data, device) = (self.csi.data(&self.terms), self.device());
-        let prepared = executor.tasks.blocking(move || match device {
+        let prepared = executor.tasks.blocking_of_pod(&self.key.uid, move || match device {
             Some(volume) => at.prepare_device(&uid, &volume, &data),
             None => at.prepare_target(&uid, &target, &data),
         });
@@ -288,7 +288,9 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
     async fn keep(&self) -> Result<(), EffectError> {
         let Some(volume) = self.device() else { return Ok(()) };
         let (at, uid) = (self.executor.dirs.clone(), self.key.uid.clone());
-        let kept = answer(self.executor.tasks.blocking(move || at.keep_device(&uid, &volume)).await);
+        let kept = answer(
+            self.executor.tasks.blocking_of_pod(&self.key.uid, move || at.keep_device(&uid, &volume)).await,
+        );
         kept.map_err(|e| self.failed(volume::MAP_BLOCK_VOLUME, &e.message))
     }
 
@@ -298,7 +300,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.target.clone());
         let device = self.device();
         // If it cannot be removed the driver is asked to let go when the pod's volumes are taken away.
-        let released = executor.tasks.blocking(move || match device {
+        let released = executor.tasks.blocking_of_pod(&self.key.uid, move || match device {
             Some(volume) => at.release_device(&uid, &volume),
             None => at.release_target(&uid, Path::new(&target)),
         });
@@ -339,8 +341,10 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
             {
                 let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), target.clone());
                 let by_root = self.csi.by_root;
-                let given =
-                    executor.tasks.blocking(move || at.give_target(&uid, &target, group, by_root)).await;
+                let given = executor
+                    .tasks
+                    .blocking_of_pod(&self.key.uid, move || at.give_target(&uid, &target, group, by_root))
+                    .await;
                 answer(given)?;
             }
         }
@@ -423,7 +427,7 @@ pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     uid: &PodUid,
 ) -> Result<(), EffectError> {
     let (at, of) = (executor.dirs.clone(), uid.clone());
-    let Some(targets) = executor.tasks.blocking(move || at.targets(&of)).await else {
+    let Some(targets) = executor.tasks.blocking_of_pod(uid, move || at.targets(&of)).await else {
         return Err(gave_up("the agent stops"));
     };
     let all = targets.map_err(error)?;
@@ -451,7 +455,8 @@ async fn let_go<R: Runtime, I: ImageService>(
     let released = agent_plugins::unpublish(&endpoint, &data.handle, target).await;
     released.map_err(|e| refusal(format!("kubernetes.io/csi: Unmounter.TearDownAt failed: {e}")))?;
     let (at, of, target) = (executor.dirs.clone(), uid.clone(), target.to_path_buf());
-    let Some(done) = executor.tasks.blocking(move || at.release_target(&of, &target)).await else {
+    let Some(done) = executor.tasks.blocking_of_pod(uid, move || at.release_target(&of, &target)).await
+    else {
         return Err(gave_up("the agent stops"));
     };
     done.map_err(error)

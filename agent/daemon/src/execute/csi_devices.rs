@@ -20,7 +20,7 @@ pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     uid: &PodUid,
 ) -> Result<(), EffectError> {
     let (at, of) = (executor.dirs.clone(), uid.clone());
-    let devices = executor.tasks.blocking(move || at.devices(&of)).await;
+    let devices = executor.tasks.blocking_of_pod(uid, move || at.devices(&of)).await;
     let all = devices.ok_or_else(|| gave_up(STOPS))?.map_err(error)?;
     let released =
         join_all(all.iter().map(|(volume, data)| let_go(executor, uid, volume, data.as_ref()))).await;
@@ -39,7 +39,7 @@ async fn let_go<R: Runtime, I: ImageService>(
         None => None,
     };
     let (at, of, name) = (executor.dirs.clone(), uid.clone(), volume.to_owned());
-    let left = executor.tasks.blocking(move || at.leave_device(&of, &name)).await;
+    let left = executor.tasks.blocking_of_pod(uid, move || at.leave_device(&of, &name)).await;
     left.ok_or_else(|| gave_up(STOPS))?.map_err(error)?;
     // Without a word about whose it is no driver was asked for it.
     if let Some(data) = data {
@@ -53,6 +53,6 @@ async fn let_go<R: Runtime, I: ImageService>(
         released.map_err(|e| refusal(format!("blockMapper.UnmapPodDevice failed: {e}")))?;
     }
     let (at, of, name) = (executor.dirs.clone(), uid.clone(), volume.to_owned());
-    let released = executor.tasks.blocking(move || at.release_device(&of, &name)).await;
+    let released = executor.tasks.blocking_of_pod(uid, move || at.release_device(&of, &name)).await;
     released.ok_or_else(|| gave_up(STOPS))?.map_err(error)
 }

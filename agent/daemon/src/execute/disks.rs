@@ -33,7 +33,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         && executor.local_volumes.has(&key.uid, &volume.name)
     {
         let of = work.clone();
-        if answer(executor.tasks.blocking(move || Ok(on_disk::is_one(&of))).await)? {
+        if answer(executor.tasks.blocking_of_pod(&key.uid, move || Ok(on_disk::is_one(&of))).await)? {
             // What is mounted stays so: all that is looked at again and again is the claim.
             let resize = grown(executor, claim, &work, true).await?;
             return Ok(EffectOk::Volume(Mounted { renew_after: Some(AGAIN), resize, ..Mounted::default() }));
@@ -47,7 +47,10 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     }
     let (name, path) = (volume.name.clone(), PathBuf::from(&volume.path));
     let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
-    let done = executor.tasks.blocking(move || at.set_up_volume(&uid, &volume, &Payload::new(), now)).await;
+    let done = executor
+        .tasks
+        .blocking_of_pod(&key.uid, move || at.set_up_volume(&uid, &volume, &Payload::new(), now))
+        .await;
     let warning = answer(done)?;
     let claim = work.claim.as_ref().filter(|_| is_disk);
     let resize = match claim {
@@ -79,7 +82,8 @@ pub(super) async fn grow<R: Runtime, I: ImageService>(
     work: &Bind,
 ) -> Result<(), Refused> {
     let (root, of) = (executor.dirs.root().to_owned(), work.clone());
-    let seen = answer(executor.tasks.blocking(move || on_disk::look(&root, &of)).await);
+    let seen =
+        answer(executor.tasks.blocking_of_volume(&work.disk.global, move || on_disk::look(&root, &of)).await);
     let seen = seen.map_err(|e| Refused::Later(e.message))?;
     let content = seen.map_or(Content::Unknown, |seen| seen.content);
     let refused = |why: String| Refused::Final { why, infeasible: false, in_use: false };
@@ -100,12 +104,14 @@ pub(super) async fn mount<R: Runtime, I: ImageService>(
     let (root, of) = (executor.dirs.root().to_owned(), work.clone());
     let on = |step: fn(&std::path::Path, &Bind) -> Result<(), agent_linux::files::FilesError>| {
         let (root, of) = (root.clone(), of.clone());
-        executor.tasks.blocking(move || step(&root, &of).map_err(Into::into))
+        executor.tasks.blocking_of_volume(&work.disk.global, move || step(&root, &of).map_err(Into::into))
     };
     let mut checked = false;
     loop {
         let (place, which) = (root.clone(), of.clone());
-        let seen = answer(executor.tasks.blocking(move || on_disk::look(&place, &which)).await)?;
+        let seen = answer(
+            executor.tasks.blocking_of_volume(&work.disk.global, move || on_disk::look(&place, &which)).await,
+        )?;
         let Some(seen) = seen else { return Ok(false) };
         let next = disk::next(&of, seen, checked)
             .map_err(|message| EffectError { class: Class::Invalid, message })?;
@@ -151,10 +157,14 @@ pub(super) async fn release<R: Runtime, I: ImageService>(
         Vec::new()
     });
     for volume in all {
-        let _alone = executor.disks.alone(&disk::global(&root.to_string_lossy(), &volume)).await;
+        let global = disk::global(&root.to_string_lossy(), &volume);
+        let _alone = executor.disks.alone(&global).await;
         let (at, name) = (root.clone(), volume.clone());
-        let released =
-            executor.tasks.blocking(move || on_disk::release(&at, &name)).await.ok_or_else(stopped)?;
+        let released = executor
+            .tasks
+            .blocking_of_volume(&global, move || on_disk::release(&at, &name))
+            .await
+            .ok_or_else(stopped)?;
         if let Err(error) = released {
             tracing::warn!(volume, error = chain(&error), "a disk that no pod has is still mounted");
         }

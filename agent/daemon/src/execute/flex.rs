@@ -129,7 +129,7 @@ async fn look<R: Runtime, I: ImageService>(
     flex: &Flex,
 ) -> Result<Seen, EffectError> {
     let (at, uid, of, what) = (executor.dirs.clone(), key.uid.clone(), volume.clone(), flex.clone());
-    answer(executor.tasks.blocking(move || at.look_flex(&uid, &of, &what)).await)
+    answer(executor.tasks.blocking_of_pod(&key.uid, move || at.look_flex(&uid, &of, &what)).await)
 }
 
 /// Goes the way that [`Mounting`] says. It may turn out that nobody knows what the volume is, and why.
@@ -148,7 +148,9 @@ async fn mount<R: Runtime, I: ImageService>(
     let seen = look(executor, key, volume, flex).await?;
     let on = || (executor.dirs.clone(), key.uid.clone(), volume.clone(), flex.clone());
     let ((at, uid, of, what), global) = (on(), capabilities.attach && !seen.global);
-    answer(executor.tasks.blocking(move || at.prepare_flex(&uid, &of, &what, global)).await)?;
+    answer(
+        executor.tasks.blocking_of_pod(&key.uid, move || at.prepare_flex(&uid, &of, &what, global)).await,
+    )?;
     let here = Here { global: seen.global, pod: seen.mounted };
     let mut way =
         Mounting::new(flex, (capabilities, attachment, here), &volume.path, (volume.fs_group, &secret));
@@ -162,13 +164,14 @@ async fn mount<R: Runtime, I: ImageService>(
             Step::MountDevice(device) => way.done(mount_device(executor, flex, &device).await),
             Step::Bind => {
                 let (at, uid, of, what) = on();
-                let bound = executor.tasks.blocking(move || at.bind_flex(&uid, &of, &what)).await;
+                let bound =
+                    executor.tasks.blocking_of_pod(&key.uid, move || at.bind_flex(&uid, &of, &what)).await;
                 way.done(answer(bound).map_err(|e| e.message));
             }
             Step::Done => break,
             Step::Failed(why) => {
                 let (at, uid, of, _) = on();
-                answer(executor.tasks.blocking(move || at.abandon_flex(&uid, &of)).await)?;
+                answer(executor.tasks.blocking_of_pod(&key.uid, move || at.abandon_flex(&uid, &of)).await)?;
                 return match why {
                     SetUpError::Unprocessed(why) => Ok(Err(why)),
                     SetUpError::Failed(why) => Err(refusal(why)),
@@ -178,7 +181,7 @@ async fn mount<R: Runtime, I: ImageService>(
     }
     let gives = capabilities.fs_group && !flex.read_only;
     let ((at, uid, of, what), group) = (on(), volume.fs_group.filter(|_| gives));
-    answer(executor.tasks.blocking(move || at.finish_flex(&uid, &of, &what, group)).await)?;
+    answer(executor.tasks.blocking_of_pod(&key.uid, move || at.finish_flex(&uid, &of, &what, group)).await)?;
     tracing::info!(driver = flex.driver.name(), volume = flex.volume, uid = %key.uid, "a driver's volume is here");
     Ok(Ok(()))
 }
@@ -247,7 +250,7 @@ pub(super) async fn tear_down<R: Runtime, I: ImageService>(
     uid: &PodUid,
 ) -> Result<(), EffectError> {
     let (at, of) = (executor.dirs.clone(), uid.clone());
-    let held = executor.tasks.blocking(move || at.flex_held(&of)).await;
+    let held = executor.tasks.blocking_of_pod(uid, move || at.flex_held(&of)).await;
     let all = held.ok_or_else(|| gave_up(STOPS))?.map_err(error)?;
     let released = join_all(all.iter().map(|held| let_go(executor, uid, held))).await;
     released.into_iter().collect()
@@ -286,7 +289,7 @@ async fn let_go<R: Runtime, I: ImageService>(
     };
     ended.map_err(|why| refusal(format!("UnmountVolume.TearDown failed for volume {name:?} : {why}")))?;
     let (at, of, what) = (executor.dirs.clone(), uid.clone(), held.path.clone());
-    let done = executor.tasks.blocking(move || at.release_flex(&of, &what)).await;
+    let done = executor.tasks.blocking_of_pod(uid, move || at.release_flex(&of, &what)).await;
     done.ok_or_else(|| gave_up(STOPS))?.map_err(error)
 }
 

@@ -32,7 +32,8 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     let (node, of) = (executor.sources.csi(), disk.key());
     node.volumes.want(&key.uid, &of, true);
     let (at, uid, set_up, what) = (executor.dirs.clone(), key.uid.clone(), volume.clone(), disk.clone());
-    let has = executor.tasks.blocking(move || at.has_network_disk(&uid, &set_up, &what)).await;
+    let has =
+        executor.tasks.blocking_of_pod(&key.uid, move || at.has_network_disk(&uid, &set_up, &what)).await;
     if !answer(has)? {
         if node.attaches && node.volumes.is_attached(&of) != Attached::Yes {
             return Ok(EffectOk::Unattached { full: false });
@@ -50,8 +51,10 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         volume.work = work(executor, &disk).await?;
         let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
         let set_up = volume.clone();
-        let done =
-            executor.tasks.blocking(move || at.set_up_volume(&uid, &set_up, &Payload::new(), now)).await;
+        let done = executor
+            .tasks
+            .blocking_of_pod(&key.uid, move || at.set_up_volume(&uid, &set_up, &Payload::new(), now))
+            .await;
         answer(done).map_err(|e| failed(&disk, volume::SET_UP, volume::MAP_BLOCK_VOLUME, e))?;
     }
     if !disk.block {
@@ -59,7 +62,8 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     }
     let labelled = match disk.label {
         Some(_) => {
-            let label = executor.tasks.blocking(move || Ok(on_disk::label_of(&volume)?)).await;
+            let label =
+                executor.tasks.blocking_of_pod(&key.uid, move || Ok(on_disk::label_of(&volume)?)).await;
             answer(label)?.is_some()
         }
         None => false,
@@ -77,7 +81,8 @@ async fn work<R: Runtime, I: ImageService>(
         failed(disk, volume::WAIT_FOR_ATTACH, "MapVolume.WaitForAttach", error)
     };
     let (root, record) = (executor.dirs.root().to_owned(), disk.record());
-    let prepared = executor.tasks.blocking(move || Ok(on_disk::prepare(&root, &record)?)).await;
+    let prepared =
+        executor.tasks.blocking_of_volume(&disk.global, move || Ok(on_disk::prepare(&root, &record)?)).await;
     let mounted = answer(prepared)? && !disk.block;
     let bound = |bind: Bind| {
         // Its options are the disk's, and the second mount has them from the first.

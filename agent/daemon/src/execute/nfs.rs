@@ -27,7 +27,7 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     work: &Nfs,
 ) -> EffectResult {
     let (at, uid, of, what) = (executor.dirs.clone(), key.uid.clone(), volume.clone(), work.clone());
-    let prepared = executor.tasks.blocking(move || at.prepare_nfs(&uid, &of, &what)).await;
+    let prepared = executor.tasks.blocking_of_pod(&key.uid, move || at.prepare_nfs(&uid, &of, &what)).await;
     let attempts = answer(prepared)?;
     if attempts.is_empty() {
         return Ok(done());
@@ -47,7 +47,8 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         }
     }
     let path = PathBuf::from(&volume.path);
-    let abandoned = executor.tasks.blocking(move || agent_linux::volumes::nfs::abandon(&path)).await;
+    let abandoned =
+        executor.tasks.blocking_of_pod(&key.uid, move || agent_linux::volumes::nfs::abandon(&path)).await;
     match abandoned {
         None => return Err(gave_up("the agent stops")),
         Some(Err(error)) => tracing::warn!(%key, %error, "what a failed mount left is not gone"),

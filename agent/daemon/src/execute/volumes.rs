@@ -49,7 +49,8 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     };
     let (at, uid) = (executor.dirs.clone(), key.uid.clone());
     let reread = matches!(volume.work, Work::Files { .. }).then(|| executor.sources.reread_after()).flatten();
-    let done = executor.tasks.blocking(move || at.set_up_volume(&uid, &volume, &files, now)).await;
+    let done =
+        executor.tasks.blocking_of_pod(&key.uid, move || at.set_up_volume(&uid, &volume, &files, now)).await;
     let warning = answer(done)?;
     let renew_after = renew.map(|at| at.since(now).max(RENEW_MIN));
     let renew_after = [renew_after, reread].into_iter().flatten().min();
@@ -59,9 +60,10 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
 /// Reads files of volumes; which of them cannot be read is part of the answer.
 pub(super) async fn read_env_files<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
+    key: &PodKey,
     files: BTreeSet<EnvFile>,
 ) -> EffectResult {
-    let read = executor.tasks.blocking(move || {
+    let read = executor.tasks.blocking_of_pod(&key.uid, move || {
         files.into_iter().map(|file| (file.clone(), env_file::read(&file))).collect::<EnvFiles>()
     });
     read.await.map(EffectOk::EnvFiles).ok_or_else(|| gave_up("the agent stops"))
@@ -74,7 +76,7 @@ pub(super) async fn mount_sub_paths<R: Runtime, I: ImageService>(
     parts: Vec<SubPath>,
 ) -> EffectResult {
     let (at, uid) = (executor.dirs.clone(), key.uid.clone());
-    let done = executor.tasks.blocking(move || at.mount_sub_paths(&uid, &parts)).await;
+    let done = executor.tasks.blocking_of_pod(&key.uid, move || at.mount_sub_paths(&uid, &parts)).await;
     answer(done).map(|()| EffectOk::Done)
 }
 

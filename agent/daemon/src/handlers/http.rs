@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use super::names::Names;
 use super::{ANSWER_BYTES_MAX, net, tls};
 
 /// `User-Agent` of probes.
@@ -84,7 +85,7 @@ pub(crate) async fn fetch(get: &HttpGet, agent: &str, body_max: usize) -> Result
             tls::client().map_err(|e| HttpError::Get { url: get.url(), message: e.to_string() })?
         }
     };
-    let client = HttpClient { tls: TlsConnector::from(tls) };
+    let client = HttpClient { tls: TlsConnector::from(tls), names: Names::of_system() };
     match client.ask(get, agent, |_| None, body_max).await? {
         Step::Answered(answer) => Ok(answer),
         Step::Redirected(next) => Err(HttpError::Get { url: next.url(), message: "redirected".to_owned() }),
@@ -94,6 +95,7 @@ pub(crate) async fn fetch(get: &HttpGet, agent: &str, body_max: usize) -> Result
 /// Sends requests; holds no connections.
 pub struct HttpClient {
     tls: TlsConnector,
+    names: Names,
 }
 
 impl HttpClient {
@@ -103,7 +105,12 @@ impl HttpClient {
     /// TLS cannot be set up.
     pub fn new() -> anyhow::Result<HttpClient> {
         let config = tls::client().context("set up TLS for probes")?;
-        Ok(HttpClient { tls: TlsConnector::from(config) })
+        Ok(HttpClient { tls: TlsConnector::from(config), names: Names::of_system() })
+    }
+
+    /// The look-ups of host names, which all connections to containers share.
+    pub(super) fn names(&self) -> &Names {
+        &self.names
     }
 
     /// 200 to 299 is success, 300 to 399 one with a warning.
@@ -164,7 +171,7 @@ impl HttpClient {
     ) -> Result<Step, HttpError> {
         let failed = |message: String| HttpError::Get { url: get.url(), message };
         let request = request(get, agent).map_err(failed)?;
-        let stream = net::dial(&get.host, get.port).await.map_err(failed)?;
+        let stream = net::dial(&self.names, &get.host, get.port).await.map_err(failed)?;
         match get.scheme {
             Scheme::Http => exchange(stream, request, follow, failed, body_max).await,
             Scheme::Https => {

@@ -10,6 +10,7 @@ mod command;
 mod grpc;
 mod hook;
 pub mod http;
+mod names;
 mod net;
 mod tls;
 
@@ -75,7 +76,7 @@ impl<E: Exec> PodHandlers<E> {
                 command::probe(&*self.exec, &call.container, command, call.timeout).await
             }
             Check::HttpGet(get) => self.http.probe(get, call.timeout).await,
-            Check::TcpSocket { host, port } => net::probe(host, *port, call.timeout).await,
+            Check::TcpSocket { host, port } => net::probe(self.http.names(), host, *port, call.timeout).await,
             Check::Grpc { host, port, service } => grpc::probe(host, *port, service, call.timeout).await,
         }
     }

@@ -24,6 +24,9 @@ use crate::pod_dirs::chain;
 /// UID and name.
 type Key = (String, String);
 
+/// The time that one volume's measurement may keep the others waiting. The thread goes on after that, and the pod has no other.
+const MEASURE_MAX: Duration = Duration::from_secs(60);
+
 /// How a volume is measured.
 #[derive(Clone, Debug)]
 pub(super) enum Way {
@@ -173,8 +176,18 @@ async fn walk(known: Arc<watch::Sender<Known>>, due: Vec<(Key, Way)>, tasks: Tas
             Way::Look(path) => (path, disk_use::whole_volume),
             Way::Ask { .. } => continue,
         };
-        let found = tasks.blocking(move || (measure(&path, at.wall), path)).await;
-        let Some((found, path)) = found else { break };
+        let measured = tasks.blocking_measure(&key.0, move || (measure(&path, at.wall), path));
+        let found = match tokio::time::timeout(MEASURE_MAX, measured).await {
+            Ok(Some(found)) => found,
+            Ok(None) => break,
+            // A file system whose server is away, or a walk without end. The volume is not known; the others are measured.
+            Err(_) => {
+                tracing::warn!(pod = key.0, volume = key.1, "a volume is not measured: no answer in time");
+                known.send_modify(|known| known.answered(key, at.mono, None));
+                continue;
+            }
+        };
+        let (found, path) = found;
         let found = found.map_err(|error| {
             // A pod's volumes come before its containers and go after them, but questions come when they like.
             tracing::debug!(path = %path.display(), error = chain(&error), "a volume is not measured");

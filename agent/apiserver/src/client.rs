@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::access::{Access, Credentials, Server};
 use crate::connect::{ConnectError, Dialer, Protocol, chain};
-use crate::connection::{Connection, SendError};
+use crate::connection::{Connection, Identity, SendError};
 use crate::limiter::Limiter;
 use crate::request::{self, Lane};
 use crate::tls::TlsError;
@@ -130,7 +130,11 @@ pub struct Stats {
 pub struct ApiClient(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
+    /// Of everything but reviews.
     pub(crate) connection: Connection,
+    /// Of reviews ([`Lane::Reviews`]): whatever strangers cause, no heartbeat and no status waits behind it.
+    reviews: Connection,
+    protocol: Protocol,
     user_agent: HeaderValue,
     timeout: Duration,
     general: Option<Limiter>,
@@ -160,8 +164,11 @@ impl ApiClient {
             what: "user agent",
             reason: format!("{:?} is no header value", options.user_agent),
         })?;
+        let identity = Identity::new(access, options.protocol)?;
         Ok(ApiClient(Arc::new(Inner {
-            connection: Connection::new(access, dialer, options.protocol)?,
+            connection: Connection::new(identity.clone(), dialer.clone(), options.protocol),
+            reviews: Connection::new(identity, dialer, options.protocol),
+            protocol: options.protocol,
             user_agent,
             timeout: options.timeout,
             general: Limiter::new(options.api_rate.0, options.api_rate.1),
@@ -184,18 +191,26 @@ impl ApiClient {
     /// # Errors
     /// The new one cannot be used; the old one stays.
     pub fn set_access(&self, access: Access) -> Result<bool, TlsError> {
-        self.0.connection.replace(access)
+        if *self.0.connection.access() == access {
+            return Ok(false);
+        }
+        let identity = Identity::new(access, self.0.protocol)?;
+        self.0.connection.replace(identity.clone());
+        self.0.reviews.replace(identity);
+        Ok(true)
     }
 
-    /// Lets go of the connection, as upstream does after repeated heartbeat failures: the next request dials.
+    /// Lets go of all connections, as upstream does after repeated heartbeat failures: the next request dials.
     pub fn close_connections(&self) {
         self.0.connection.close();
+        self.0.reviews.close();
     }
 
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats { requests: self.0.requests.load(Ordering::Relaxed), connections: self.0.connection.count() }
+        let connections = self.0.connection.count() + self.0.reviews.count();
+        Stats { requests: self.0.requests.load(Ordering::Relaxed), connections }
     }
 
     /// Asks `/healthz`, within the client's limit.
@@ -233,10 +248,18 @@ impl ApiClient {
         self.0.connection.returned()
     }
 
-    /// Sends a request of ours with what all have in common.
+    /// Sends a request of ours with what all have in common, on the connection of everything but reviews.
     pub(crate) async fn exchange(&self, request: Request<Vec<u8>>) -> Result<Response<Incoming>, SendError> {
+        self.exchange_on(&self.0.connection, request).await
+    }
+
+    async fn exchange_on(
+        &self,
+        connection: &Connection,
+        request: Request<Vec<u8>>,
+    ) -> Result<Response<Incoming>, SendError> {
         let (mut parts, body) = request.into_parts();
-        let access = self.0.connection.access();
+        let access = connection.access();
         let path = parts.uri.path_and_query().map_or("/", |p| p.as_str()).trim_end_matches(['?', '&']);
         let full = format!("https://{}{}{path}", access.server.authority(), access.server.prefix);
         parts.uri = Uri::try_from(full).map_err(|e| SendError::Broken(e.to_string()))?;
@@ -258,10 +281,10 @@ impl ApiClient {
             code: None,
         };
         let request = Request::from_parts(parts, Full::new(Bytes::from(body)));
-        let outcome = self.0.connection.send(request).await;
+        let outcome = connection.send(request).await;
         observed.code = outcome.as_ref().ok().map(|response| response.status().as_u16());
         drop(observed);
-        self.0.connection.answered(outcome.is_ok());
+        connection.answered(outcome.is_ok());
         outcome
     }
 
@@ -292,8 +315,8 @@ impl ApiClient {
         }
     }
 
-    async fn send(&self, call: &ApiCall, request: Request<Vec<u8>>) -> ApiResult {
-        let response = self.exchange(request).await.map_err(|e| error::unanswered(call, &e))?;
+    async fn send(&self, call: &ApiCall, on: &Connection, request: Request<Vec<u8>>) -> ApiResult {
+        let response = self.exchange_on(on, request).await.map_err(|e| error::unanswered(call, &e))?;
         let (parts, body) = response.into_parts();
         if !parts.status.is_success() {
             // A refusal stands even if its words get lost.
@@ -312,10 +335,11 @@ impl ApiServer for ApiClient {
         let deadline = began + self.0.timeout;
         let request = request::build(call)
             .map_err(|message| ApiError::without_status(call, Class::Invalid, message))?;
-        let limiter = match request::lane(call) {
-            Lane::Heartbeat | Lane::Reviews => &None,
-            Lane::Events => &self.0.events,
-            Lane::General => &self.0.general,
+        let (on, limiter) = match request::lane(call) {
+            Lane::Heartbeat => (&self.0.connection, &None),
+            Lane::Reviews => (&self.0.reviews, &None),
+            Lane::Events => (&self.0.connection, &self.0.events),
+            Lane::General => (&self.0.connection, &self.0.general),
         };
         if let Some(limiter) = limiter {
             let wait = limiter.reserve(began, self.0.timeout).map_err(|w| error::throttled(call, w))?;
@@ -326,10 +350,10 @@ impl ApiServer for ApiClient {
                 sleep_until(began + wait).await;
             }
         }
-        match timeout_at(deadline, self.send(call, request)).await {
+        match timeout_at(deadline, self.send(call, on, request)).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                self.0.connection.answered(false);
+                on.answered(false);
                 Err(error::too_late(call, self.0.timeout))
             }
         }

@@ -1,4 +1,4 @@
-//! The one connection to the API server, and its replacement.
+//! A connection to the API server, and its replacement.
 //!
 //! ```text
 //! request ─► live connection? ─ yes ─► send ─► answer
@@ -45,6 +45,20 @@ pub(crate) enum SendError {
     Broken(String),
 }
 
+/// Which server, who we are to it, and the TLS configuration for both. Connections of one client share it.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) access: Arc<Access>,
+    tls: Arc<ClientConfig>,
+}
+
+impl Identity {
+    pub(crate) fn new(access: Access, protocol: Protocol) -> Result<Identity, TlsError> {
+        let tls = tls::client_config(&access, protocol)?;
+        Ok(Identity { access: Arc::new(access), tls })
+    }
+}
+
 #[derive(Clone)]
 struct Live {
     number: u64,
@@ -81,11 +95,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(access: Access, dialer: Dialer, protocol: Protocol) -> Result<Connection, TlsError> {
-        let tls = tls::client_config(&access, protocol)?;
+    /// None is dialled before the first request.
+    pub(crate) fn new(identity: Identity, dialer: Dialer, protocol: Protocol) -> Connection {
         let state = State {
-            access: Arc::new(access),
-            tls,
+            access: identity.access,
+            tls: identity.tls,
             live: None,
             dialing: None,
             pool: http1::Pool::default(),
@@ -93,14 +107,14 @@ impl Connection {
             failures: 0,
             silent: false,
         };
-        Ok(Connection {
+        Connection {
             state: Mutex::new(state),
             dialer,
             protocol,
             numbers: AtomicU64::new(0),
             generation: watch::Sender::new(0),
             returned: watch::Sender::new(0),
-        })
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -125,18 +139,13 @@ impl Connection {
         self.generation.subscribe()
     }
 
-    /// Takes a new identity; `false` if it is the old one.
-    pub(crate) fn replace(&self, access: Access) -> Result<bool, TlsError> {
-        if *self.access() == access {
-            return Ok(false);
-        }
-        let tls = tls::client_config(&access, self.protocol)?;
+    /// Takes a new identity: what comes next goes out on a new connection.
+    pub(crate) fn replace(&self, identity: Identity) {
         let mut state = self.state();
-        state.access = Arc::new(access);
-        state.tls = tls;
+        state.access = identity.access;
+        state.tls = identity.tls;
         drop(state);
         self.close();
-        Ok(true)
     }
 
     /// Lets go of the connection: what is under way finishes on it, what comes next dials anew.

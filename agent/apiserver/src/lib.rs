@@ -6,13 +6,14 @@
 //!
 //! ```text
 //! kubeconfig ─► Access ─► ApiClient ─┬─► call() ─► limiter ─┐
-//! discovery ──►              ▲       └─► watch_*() ─────────┴─► connection (one, HTTP/2) ─► TLS ─► TCP
-//! certificates ─► files ─► refresh
+//! discovery ──►              ▲       ├─► watch_*() ─────────┴─► connection (one, HTTP/2) ─► TLS ─► TCP
+//! certificates ─► files ─► refresh   └─► call() of reviews ───► another one, made when it is needed
 //! ```
 //!
 //! Requests are built by kube's core. Its client is not used: it loses `Retry-After`, fails a whole list for one
 //! object that does not decode, reads lines and bodies without a limit, and owns connections in a pool that
-//! cannot be told that the certificate was replaced. One HTTP/2 connection of our own does all four.
+//! cannot be told that the certificate was replaced. HTTP/2 connections of our own do all four: one for the node's own work,
+//! and one for reviews of callers of the node, which strangers cause.
 //!
 //! Invariants:
 //! - Nothing the server sends makes this crate panic or hold more than a bounded amount of memory.

@@ -30,7 +30,8 @@ pub(crate) enum Lane {
     Heartbeat,
     /// Events.
     Events,
-    /// Reviews of who calls the node: somebody waits, and the number of callers bounds them.
+    /// Reviews of callers of the node: strangers cause them, so they have a connection of their own. The node's guard
+    /// bounds their number and their rate.
     Reviews,
     /// The rest.
     General,

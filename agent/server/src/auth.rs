@@ -2,41 +2,38 @@
 //!
 //! In: what a request shows, an API server to ask. Out: the user, or a refusal with upstream's codes and words.
 //! Invariants: every way out of here but one is a refusal; without the API server only what is remembered counts, and
-//! only for its time; tokens are remembered by their digest. Decisions are in [`agent_core::server_policy`].
+//! only for its time; tokens are remembered by their digest; reviews that strangers cause have limits of their own
+//! ([`asking`]), and so have the lines of the log about them. Decisions are in [`agent_core::server_policy`].
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod asking;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use agent_core::api::{ApiCall, ApiReply, ApiServer};
 use agent_core::server_policy::{
-    AccessPolicy, Attributes, Begin, CertificateClaim, Next, ReviewCache, TokenAnswer, User, Verdict,
-    access_review, attributes, bearer_token, begin, conclude, is_allowed, review_key, token_review,
+    AccessPolicy, Attributes, Begin, CertificateClaim, DeskLimits, Next, RareLine, TokenAnswer, User,
+    Verdict, access_review, attributes, bearer_token, begin, conclude, is_allowed, review_key, token_review,
     user_of_review,
 };
 use agent_core::time::Now;
-use hyper::header::AUTHORIZATION;
+use futures_util::FutureExt;
+use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
-use ring::digest::{SHA256, digest};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
-use crate::body::{Body, text};
-use crate::tls::clients::AuthoritiesView;
+use asking::{Asking, Unanswered, digest_of};
 
-/// Answers remembered of each kind; a cluster has far fewer clients of one node.
-const REMEMBERED_MAX: usize = 1024;
+use crate::body::{Body, text};
+use crate::tls::clients::{AuthoritiesView, ClientAuthorities};
+
+/// Between two lines of the log about reviews that failed or were refused.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// Reads both clocks.
 pub type Clock = Arc<dyn Fn() -> Now + Send + Sync>;
-
-/// SHA-256 of a token.
-type TokenDigest = [u8; 32];
-
-struct Remembered {
-    /// `None`: the API server does not know the token.
-    tokens: ReviewCache<TokenDigest, Option<User>>,
-    access: ReviewCache<String, bool>,
-}
 
 /// Stands before every request.
 pub struct Guard<A> {
@@ -46,7 +43,9 @@ pub struct Guard<A> {
     client: watch::Receiver<Option<Arc<A>>>,
     authorities: AuthoritiesView,
     clock: Clock,
-    remembered: Mutex<Remembered>,
+    tokens: Asking<User>,
+    access: Asking<()>,
+    line: Mutex<RareLine>,
 }
 
 /// Why a request is not served.
@@ -58,7 +57,13 @@ pub enum Refusal {
     Forbidden(String),
     /// 500 with its text: the API server could not be asked.
     Failed(String),
+    /// 503: the node has too many reviews under way to have this one's caller reviewed.
+    Busy,
 }
+
+/// What a caller reads whose review has no place.
+const BUSY: &str =
+    "the node asks the API server about too many callers at the moment; try again in a second\n";
 
 impl Refusal {
     /// As it is sent.
@@ -68,6 +73,11 @@ impl Refusal {
             Refusal::Unauthorized => text(StatusCode::UNAUTHORIZED, "Unauthorized"),
             Refusal::Forbidden(words) => text(StatusCode::FORBIDDEN, words),
             Refusal::Failed(words) => text(StatusCode::INTERNAL_SERVER_ERROR, words),
+            Refusal::Busy => {
+                let mut response = text(StatusCode::SERVICE_UNAVAILABLE, BUSY);
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                response
+            }
         }
     }
 }
@@ -82,11 +92,16 @@ impl<A: ApiServer> Guard<A> {
         authorities: AuthoritiesView,
         clock: Clock,
     ) -> Guard<A> {
-        let remembered = Mutex::new(Remembered {
-            tokens: ReviewCache::new(REMEMBERED_MAX),
-            access: ReviewCache::new(REMEMBERED_MAX),
-        });
-        Guard { policy, node_name: node_name.into(), client, authorities, clock, remembered }
+        Guard {
+            policy,
+            node_name: node_name.into(),
+            client,
+            authorities,
+            tokens: Asking::new(DeskLimits::default(), clock.clone()),
+            access: Asking::new(DeskLimits::default(), clock.clone()),
+            clock,
+            line: Mutex::new(RareLine::new(QUIET)),
+        }
     }
 
     /// Lets the request in, and says whose it is.
@@ -100,18 +115,26 @@ impl<A: ApiServer> Guard<A> {
         Ok(user)
     }
 
+    /// True if a client CA says whose the chain (leaf first, possibly empty) is.
+    #[must_use]
+    pub fn knows(&self, chain: &[CertificateDer<'_>]) -> bool {
+        matches!(self.certificate(chain), CertificateClaim::Verified(_))
+    }
+
+    fn certificate(&self, chain: &[CertificateDer<'_>]) -> CertificateClaim {
+        let now = (self.clock)().wall;
+        let authorities = self.authorities.borrow();
+        let judge = |a: &ClientAuthorities| a.judge(chain, now, self.policy.certificate_uids);
+        authorities.as_ref().map_or(CertificateClaim::None, judge)
+    }
+
     async fn authenticate(&self, chain: &[CertificateDer<'_>], request: &Parts) -> Result<User, Refusal> {
-        let certificate = {
-            let authorities = self.authorities.borrow();
-            let now = (self.clock)().wall;
-            let uids = self.policy.certificate_uids;
-            authorities.as_ref().map_or(CertificateClaim::None, |a| a.judge(chain, now, uids))
-        };
+        let certificate = self.certificate(chain);
         let header = request.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = header.and_then(bearer_token);
         let verdict = match (begin(&self.policy, &certificate, token.is_some()), token) {
             (Begin::Done(verdict), _) => verdict,
-            (Begin::AskToken, Some(token)) => conclude(self.token(token).await),
+            (Begin::AskToken, Some(token)) => conclude(self.token(token).await?),
             (Begin::AskToken, None) => Verdict::Unauthorized,
         };
         match verdict {
@@ -120,30 +143,36 @@ impl<A: ApiServer> Guard<A> {
         }
     }
 
-    async fn token(&self, token: &str) -> TokenAnswer {
-        let mut key = TokenDigest::default();
-        key.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
-        let known = self.remembered().tokens.get(&key, (self.clock)().mono);
-        if let Some(known) = known {
-            return known.map_or(TokenAnswer::Unknown, TokenAnswer::User);
-        }
-        let call = ApiCall::ReviewToken(Box::new(token_review(token)));
-        let answer = match self.ask(&call).await {
-            Ok(ApiReply::TokenReview(review)) => user_of_review(&review),
-            Ok(_) => TokenAnswer::Failed,
-            Err(problem) => {
-                tracing::warn!(problem, "a token could not be reviewed; its request is refused");
-                TokenAnswer::Failed
+    async fn token(&self, token: &str) -> Result<TokenAnswer, Refusal> {
+        let ttl = self.policy.token_ttl;
+        let ask = || {
+            let asked = self.ask(ApiCall::ReviewToken(Box::new(token_review(token))));
+            let answer = async move {
+                match asked.await? {
+                    ApiReply::TokenReview(review) => match user_of_review(&review) {
+                        TokenAnswer::User(user) => Ok((Some(user), ttl)),
+                        TokenAnswer::Unknown | TokenAnswer::Failed => Ok((None, ttl)),
+                    },
+                    _ => Err("the API server answered something else".to_owned()),
+                }
+            };
+            answer.boxed()
+        };
+        match self.tokens.answer(digest_of(token), ask).await {
+            Ok(Some(user)) => Ok(TokenAnswer::User(user)),
+            Ok(None) => Ok(TokenAnswer::Unknown),
+            Err(Unanswered::Busy) => Err(self.busy()),
+            Err(Unanswered::Failed(problem)) => {
+                if let Some(left_out) = self.admits_line() {
+                    tracing::warn!(
+                        problem,
+                        left_out,
+                        "a token could not be reviewed; its request is refused"
+                    );
+                }
+                Ok(TokenAnswer::Failed)
             }
-        };
-        let remembered = match &answer {
-            TokenAnswer::User(user) => Some(user.clone()),
-            TokenAnswer::Unknown => None,
-            TokenAnswer::Failed => return answer,
-        };
-        let now = (self.clock)().mono;
-        self.remembered().tokens.keep(key, remembered, now, self.policy.token_ttl);
-        answer
+        }
     }
 
     async fn authorize(&self, user: &User, attributes: &Attributes) -> Result<(), Refusal> {
@@ -158,8 +187,12 @@ impl<A: ApiServer> Guard<A> {
                 Next::Ask(subresource) => match self.may(user, attributes.verb, subresource).await {
                     Ok(true) => allowed = true,
                     Ok(false) => denied += 1,
-                    Err(problem) => {
-                        tracing::warn!(user = user.name, problem, "a permission could not be reviewed");
+                    Err(Unanswered::Busy) => return Err(self.busy()),
+                    Err(Unanswered::Failed(problem)) => {
+                        if let Some(left_out) = self.admits_line() {
+                            let user = &user.name;
+                            tracing::warn!(user, problem, left_out, "a permission could not be reviewed");
+                        }
                         return Err(Refusal::Failed(attributes.failed(&user.name)));
                     }
                 },
@@ -167,36 +200,48 @@ impl<A: ApiServer> Guard<A> {
         }
     }
 
-    async fn may(&self, user: &User, verb: &str, subresource: &str) -> Result<bool, String> {
+    async fn may(&self, user: &User, verb: &str, subresource: &str) -> Result<bool, Unanswered> {
         let review = access_review(user, verb, &self.node_name, subresource);
-        let key = review_key(&review);
-        let known = key.as_ref().and_then(|key| self.remembered().access.get(key, (self.clock)().mono));
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        let allowed = match self.ask(&ApiCall::ReviewAccess(Box::new(review))).await? {
-            ApiReply::AccessReview(review) => is_allowed(&review),
-            _ => return Err("the API server answered something else".to_owned()),
+        let key = digest_of(&review_key(&review));
+        let (allowed_ttl, denied_ttl) = (self.policy.allowed_ttl, self.policy.denied_ttl);
+        let ask = || {
+            let asked = self.ask(ApiCall::ReviewAccess(Box::new(review)));
+            let answer = async move {
+                match asked.await? {
+                    ApiReply::AccessReview(review) if is_allowed(&review) => Ok((Some(()), allowed_ttl)),
+                    ApiReply::AccessReview(_) => Ok((None, denied_ttl)),
+                    _ => Err("the API server answered something else".to_owned()),
+                }
+            };
+            answer.boxed()
         };
-        if let Some(key) = key {
-            let ttl = if allowed { self.policy.allowed_ttl } else { self.policy.denied_ttl };
-            let now = (self.clock)().mono;
-            self.remembered().access.keep(key, allowed, now, ttl);
-        }
-        Ok(allowed)
+        Ok(self.access.answer(key, ask).await?.is_some())
     }
 
-    async fn ask(&self, call: &ApiCall) -> Result<ApiReply, String> {
+    fn ask(&self, call: ApiCall) -> impl Future<Output = Result<ApiReply, String>> + Send + use<A> {
         let client = self.client.borrow().clone();
-        match client {
-            Some(client) => client.call(call).await.map_err(|error| error.to_string()),
-            None => Err("the node has no identity in its cluster yet".to_owned()),
+        async move {
+            match client {
+                Some(client) => client.call(&call).await.map_err(|error| error.to_string()),
+                None => Err("the node has no identity in its cluster yet".to_owned()),
+            }
         }
     }
 
-    /// Held for a look-up only, never across an await.
-    fn remembered(&self) -> MutexGuard<'_, Remembered> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn busy(&self) -> Refusal {
+        if let Some(left_out) = self.admits_line() {
+            tracing::warn!(
+                left_out,
+                "too many callers are to be reviewed by the API server; some are refused"
+            );
+        }
+        Refusal::Busy
+    }
+
+    /// Strangers cause these lines: `Some` with how many were left out, if one may be written.
+    fn admits_line(&self) -> Option<u64> {
+        let now = (self.clock)().mono;
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).admit(now)
     }
 }
 

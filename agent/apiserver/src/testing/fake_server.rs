@@ -31,6 +31,7 @@ use tokio_rustls::TlsAcceptor;
 use super::authn::{Authenticator, Caller};
 use super::network::MemoryNetwork;
 use super::pki::{TestPki, Validity};
+use super::review_load::ReviewLoad;
 use super::route::{Wanted, route};
 use super::watching;
 use crate::access::{Access, Credentials, Server};
@@ -85,6 +86,9 @@ pub(super) struct Shared {
     tls: Mutex<Arc<ServerConfig>>,
     connections: Mutex<u64>,
     open: watch::Sender<u64>,
+    reviews: ReviewLoad,
+    /// Requests at once on one HTTP/2 connection.
+    streams: Mutex<u32>,
     pub(super) changed: watch::Sender<u64>,
     pub(super) cut: watch::Sender<u64>,
 }
@@ -241,6 +245,18 @@ impl FakeServer {
         *lock(&self.shared.plain_lists) = true;
     }
 
+    /// Answers reviews after `wait` from now on, and takes so many requests at once on new connections.
+    pub fn review_slowly(&self, wait: std::time::Duration, streams: u32) {
+        self.shared.reviews.set_wait(wait);
+        *lock(&self.shared.streams) = streams;
+    }
+
+    /// The most reviews that were under way at once.
+    #[must_use]
+    pub fn most_reviews_at_once(&self) -> usize {
+        self.shared.reviews.most()
+    }
+
     /// Presents another certificate to new connections.
     pub fn set_tls(&self, config: Arc<ServerConfig>) {
         *lock(&self.shared.tls) = config;
@@ -290,6 +306,9 @@ fn shared(pki: &TestPki) -> Arc<Shared> {
         tls: Mutex::new(pki.server_config(&["localhost", "127.0.0.1"], Validity::default())),
         connections: Mutex::new(0),
         open: watch::Sender::new(0),
+        reviews: ReviewLoad::default(),
+        // As kube-apiserver.
+        streams: Mutex::new(100),
         changed: watch::Sender::new(0),
         cut: watch::Sender::new(0),
     })
@@ -319,6 +338,7 @@ fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(shared: Arc<Shared>
             if agreed {
                 let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                     .max_header_list_size(1 << 20)
+                    .max_concurrent_streams(*lock(&shared.streams))
                     .serve_connection(stream, service);
                 return server.await;
             }
@@ -370,6 +390,7 @@ async fn answer(
     };
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+    shared.reviews.take_time(parts.uri.path()).await;
     let respond = || {
         let query = parts.uri.query().unwrap_or_default();
         respond(shared, &who, &parts.method, (parts.uri.path(), query), &body)

@@ -11,6 +11,7 @@ mod contract_suite;
 mod fake_server;
 mod network;
 mod pki;
+mod review_load;
 mod route;
 mod watching;
 

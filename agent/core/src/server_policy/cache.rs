@@ -1,7 +1,8 @@
 //! Answers of reviews, remembered for their time and no longer.
 //!
 //! In: answers with how long they hold, questions with the time. Out: what is remembered. Invariants: nothing is
-//! answered at or after its end; at most `max` answers are kept, and the one that ends soonest goes first.
+//! answered at or after its end; at most `max` answers are kept, and the one that ends soonest goes first. An answer that
+//! has ended stays until its place is needed: it says that its question was answered once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,12 +30,16 @@ impl<K: Ord + Clone, V: Clone> ReviewCache<K, V> {
         self.answers.get(key).filter(|(end, _)| now < *end).map(|(_, answer)| answer.clone())
     }
 
+    /// True if an answer to `key` is kept, one that has ended included.
+    #[must_use]
+    pub fn knew(&self, key: &K) -> bool {
+        self.answers.contains_key(key)
+    }
+
     /// Remembers an answer given at `now` for `ttl`.
     pub fn keep(&mut self, key: K, answer: V, now: Mono, ttl: Duration) {
         self.forget(&key);
-        while let Some((end, _)) = self.ends.first()
-            && (*end <= now || self.answers.len() >= self.max)
-        {
+        while !self.answers.is_empty() && self.answers.len() >= self.max {
             self.forget_first();
         }
         let end = now.after(ttl);
@@ -56,7 +61,8 @@ impl<K: Ord + Clone, V: Clone> ReviewCache<K, V> {
         self.answers.is_empty()
     }
 
-    fn forget(&mut self, key: &K) {
+    /// Forgets the answer to `key`.
+    pub fn forget(&mut self, key: &K) {
         if let Some((end, _)) = self.answers.remove(key) {
             self.ends.remove(&(end, key.clone()));
         }

@@ -11,8 +11,9 @@ use hyper::Request;
 use orlop_config::kubelet::KubeletConfiguration;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
+mod flood;
+
 use super::*;
-use crate::tls::clients::ClientAuthorities;
 
 /// An API server that can be away.
 struct TestApi {

@@ -1,0 +1,55 @@
+//! How the fake answers reviews: after how long, and how many it has under way.
+//!
+//! In: a wait. Out: the most reviews that were under way at once. Invariant: a review whose request was given up counts
+//! no longer.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Reviews under way.
+#[derive(Debug, Default)]
+pub(super) struct ReviewLoad(Mutex<Load>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    wait: Duration,
+    now: usize,
+    most: usize,
+}
+
+struct UnderWay<'a>(&'a ReviewLoad);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.load().now -= 1;
+    }
+}
+
+impl ReviewLoad {
+    fn load(&self) -> MutexGuard<'_, Load> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_wait(&self, wait: Duration) {
+        self.load().wait = wait;
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.load().most
+    }
+
+    /// Takes as long as a review, if the path is one's.
+    pub(super) async fn take_time(&self, path: &str) {
+        if !path.ends_with("/tokenreviews") && !path.ends_with("/subjectaccessreviews") {
+            return;
+        }
+        let wait = {
+            let mut load = self.load();
+            load.now += 1;
+            load.most = load.most.max(load.now);
+            load.wait
+        };
+        let _under_way = UnderWay(self);
+        tokio::time::sleep(wait).await;
+    }
+}

@@ -16,6 +16,7 @@ mod attributes;
 mod authentication;
 mod cache;
 mod desk;
+mod places;
 mod reviews;
 mod user;
 
@@ -26,6 +27,7 @@ pub use attributes::{Attributes, Next, attributes};
 pub use authentication::{Begin, CertificateClaim, TokenAnswer, Verdict, bearer_token, begin, conclude};
 pub use cache::ReviewCache;
 pub use desk::{DeskLimits, RareLine, ReviewDesk, Step};
+pub use places::{PlaceLimits, Places, Taken};
 pub use reviews::{access_review, is_allowed, review_key, token_review, user_of_review};
 pub use user::{Subject, User};
 

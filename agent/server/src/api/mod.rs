@@ -193,18 +193,23 @@ impl<N: NodeApi, A: ApiServer> Api<N, A> {
 }
 
 impl<N: NodeApi + NodeTools, A: ApiServer> Handler for Api<N, A> {
+    fn knows(&self, peer: &Peer) -> bool {
+        self.inner.guard.knows(&peer.chain)
+    }
+
     fn handle(
         &self,
         peer: &Peer,
         request: Request<Incoming>,
     ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + 'static>> {
-        let (inner, chain) = (self.inner.clone(), peer.chain.clone());
+        let (inner, peer) = (self.inner.clone(), peer.clone());
         Box::pin(async move {
             let _counted = Counted::new(inner.clone(), &request);
             // A body is not read (but for a log level): it is dropped with the request, or what a stream begins with.
             let (parts, body) = request.into_parts();
-            match inner.guard.admit(&chain, &parts).await {
+            match inner.guard.admit(&peer.chain, &parts).await {
                 Ok(user) => {
+                    peer.admitted();
                     tracing::debug!(user = user.name, method = %parts.method, path = parts.uri.path(), "request");
                     if inner.paths.debugging && streams::is_stream(parts.uri.path()) {
                         let request = Request::from_parts(parts, body);

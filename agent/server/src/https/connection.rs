@@ -1,13 +1,12 @@
-//! One connection: handshake, then HTTP/2 or HTTP/1.1 as was agreed, until it ends or is idle for too long.
+//! One connection: handshake, then HTTP/2 or HTTP/1.1 as was agreed, until it ends, is idle for too long, stays a
+//! stranger's for too long, loses its place, or does not take what is sent on it.
 
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -18,8 +17,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::{Https, Peer, Spawn};
-use crate::body::{Body, Broken};
+use super::places::Place;
+use super::sending::{Busy, Counted, SENDING, stalled};
+use super::{Https, Limits, Peer, Spawn};
 
 /// A connection that was told to go has this long.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -27,8 +27,25 @@ const LAST_WAIT: Duration = Duration::from_secs(1);
 const PING: Duration = Duration::from_secs(30);
 /// It has this long to answer.
 const PONG: Duration = Duration::from_secs(20);
+/// What a client may send of requests' bodies before they are read: the least that HTTP/2 has for a connection.
+const WINDOW: u32 = 65_535;
 
-pub(super) async fn serve(of: Https, acceptor: TlsAcceptor, stream: TcpStream, from: SocketAddr) {
+pub(super) async fn serve(
+    of: Https,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    from: SocketAddr,
+    place: Place,
+) {
+    let end = place.end();
+    tokio::select! {
+        // Dropped wherever it is: its place is another connection's now.
+        () = end.cancelled() => tracing::debug!(%from, "a stranger's connection made room for another one"),
+        () = talk(of, acceptor, stream, from, place) => {}
+    }
+}
+
+async fn talk(of: Https, acceptor: TlsAcceptor, stream: TcpStream, from: SocketAddr, place: Place) {
     // Small pieces of logs and streams must not wait for more.
     let _ = stream.set_nodelay(true);
     let stream = match timeout(of.limits.handshake, acceptor.accept(stream)).await {
@@ -44,26 +61,36 @@ pub(super) async fn serve(of: Https, acceptor: TlsAcceptor, stream: TcpStream, f
     };
     let session = stream.get_ref().1;
     let chain = session.peer_certificates().unwrap_or_default();
-    let peer = Peer { address: from, chain: chain.iter().map(|c| c.clone().into_owned()).collect() };
+    let chain = chain.iter().map(|c| c.clone().into_owned()).collect();
+    let is_http2 = session.alpn_protocol() == Some(b"h2");
+    let peer = Peer { address: from, chain, place: Arc::new(place) };
+    if of.handler.knows(&peer) {
+        peer.admitted();
+    }
     let (active, idle) = watch::channel(0_usize);
     let active = Arc::new(active);
+    let ends = Ends { idle, known: peer.place.known(), limits: of.limits };
     let handler = of.handler.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let busy = Busy::new(&active);
         let answer = handler.handle(&peer, request);
         async move {
             let answer = answer.await;
-            Ok::<_, std::convert::Infallible>(answer.map(|body| Counted { body, _busy: busy }))
+            Ok::<_, std::convert::Infallible>(answer.map(|body| Counted::new(body, busy)))
         }
     });
-    if session.alpn_protocol() == Some(b"h2") {
-        http2(&of, stream, service, idle).await;
+    if is_http2 {
+        http2(&of, stream, service, ends).await;
     } else {
-        http1(&of, stream, service, idle).await;
+        let (sending, seen) = watch::channel(None);
+        tokio::select! {
+            () = SENDING.scope(sending, http1(&of, stream, service, ends)) => {}
+            () = stalled(seen, of.limits.stalled) => tracing::debug!(%from, "the client takes nothing of its answer"),
+        }
     }
 }
 
-async fn http2<S, F>(of: &Https, stream: TlsStream<TcpStream>, service: S, idle: watch::Receiver<usize>)
+async fn http2<S, F>(of: &Https, stream: TlsStream<TcpStream>, service: S, ends: Ends)
 where
     S: hyper::service::Service<
             Request<Incoming>,
@@ -73,10 +100,15 @@ where
         >,
     F: Future<Output = Result<Response<Counted>, std::convert::Infallible>> + Send + 'static,
 {
-    let connection = http2::Builder::new(Executor(of.spawner.clone()))
+    let limits = of.limits;
+    let known = *ends.known.borrow();
+    let executor = Executor { spawner: of.spawner.clone(), stalled: limits.stalled };
+    let connection = http2::Builder::new(executor)
         .timer(TokioTimer::new())
-        .max_header_list_size(of.limits.head_bytes)
-        .max_concurrent_streams(of.limits.streams)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_header_list_size(limits.head_bytes)
+        .max_concurrent_streams(if known { limits.streams } else { limits.streams_of_strangers })
         .keep_alive_interval(Some(PING))
         .keep_alive_timeout(PONG)
         .serve_connection(TokioIo::new(stream), service);
@@ -84,12 +116,12 @@ where
     tokio::select! {
         // An error here is the client's.
         _ = connection.as_mut() => return,
-        () = is_idle(idle, of.limits.idle) => connection.as_mut().graceful_shutdown(),
+        () = ends.come() => connection.as_mut().graceful_shutdown(),
     }
     let _ = timeout(LAST_WAIT, connection).await;
 }
 
-async fn http1<S, F>(of: &Https, stream: TlsStream<TcpStream>, service: S, idle: watch::Receiver<usize>)
+async fn http1<S, F>(of: &Https, stream: TlsStream<TcpStream>, service: S, ends: Ends)
 where
     S: hyper::service::Service<
             Request<Incoming>,
@@ -110,7 +142,7 @@ where
     tokio::select! {
         // An error here is the client's.
         _ = connection.as_mut() => return,
-        () = is_idle(idle, of.limits.idle) => connection.as_mut().graceful_shutdown(),
+        () = ends.come() => connection.as_mut().graceful_shutdown(),
     }
     let _ = timeout(LAST_WAIT, connection).await;
 }
@@ -130,51 +162,36 @@ async fn is_idle(mut active: watch::Receiver<usize>, limit: Duration) {
     }
 }
 
-/// A request under way, until its answer was sent to the end.
-struct Busy(Arc<watch::Sender<usize>>);
+/// When a connection is told to go.
+struct Ends {
+    idle: watch::Receiver<usize>,
+    known: watch::Receiver<bool>,
+    limits: Limits,
+}
 
-impl Busy {
-    fn new(active: &Arc<watch::Sender<usize>>) -> Busy {
-        active.send_modify(|count| *count += 1);
-        Busy(active.clone())
+impl Ends {
+    async fn come(self) {
+        tokio::select! {
+            () = is_idle(self.idle, self.limits.idle) => {}
+            () = stays_unknown(self.known, self.limits.life_of_strangers) => {}
+        }
     }
 }
 
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+/// Returns if the connection is still a stranger's after `limit`.
+async fn stays_unknown(mut known: watch::Receiver<bool>, limit: Duration) {
+    if timeout(limit, known.wait_for(|known| *known)).await.is_ok() {
+        std::future::pending().await
     }
 }
 
-/// An answer's body that holds its connection busy.
-struct Counted {
-    body: Body,
-    _busy: Busy,
-}
-
-impl hyper::body::Body for Counted {
-    type Data = Bytes;
-    type Error = Broken;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// HTTP/2 needs tasks of its own for streams.
+/// HTTP/2 needs tasks of its own for streams: each ends with its answer, or when its client takes nothing of it. What is
+/// dropped here is reset.
 #[derive(Clone)]
-struct Executor(Arc<dyn Spawn>);
+struct Executor {
+    spawner: Arc<dyn Spawn>,
+    stalled: Duration,
+}
 
 impl<F> hyper::rt::Executor<F> for Executor
 where
@@ -182,8 +199,13 @@ where
     F::Output: Send,
 {
     fn execute(&self, task: F) {
-        self.0.spawn(Box::pin(async move {
-            task.await;
+        let limit = self.stalled;
+        let (sending, seen) = watch::channel(None);
+        self.spawner.spawn(Box::pin(async move {
+            tokio::select! {
+                _ = SENDING.scope(sending, task) => {}
+                () = stalled(seen, limit) => tracing::debug!("the client takes nothing of an answer"),
+            }
         }));
     }
 }

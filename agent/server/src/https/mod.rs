@@ -1,14 +1,19 @@
 //! The HTTPS listener: HTTP/2 and HTTP/1.1 over TLS, a task for each connection, within limits.
 //!
 //! ```text
-//! accept ─(a place is free)─► connection task: handshake ─► requests ─► idle or ended ─► place is free
+//! accept ─► a place? ─ yes ─► connection task: handshake ─► requests ─► idle, ended or displaced ─► place is free
+//!              └─ no ─► closed
 //! ```
-//! In: address, TLS configuration, a handler, who starts tasks. Out: answers. Invariants: at most
-//! [`Limits::connections`] are open, further ones wait in the kernel's queue; none of them costs more than
-//! [`Limits::head_bytes`] before its request is judged; no request's body is read before it is judged; a listener that
-//! cannot be had or fails is tried again and never stops the agent (upstream ends with exit code 1).
+//! In: address, TLS configuration, a handler, who starts tasks. Out: answers. Invariants: at most [`Limits::places`] are
+//! open, by the rules of [`agent_core::server_policy::Places`]; a connection on which no request was admitted and whose
+//! client certificate is not verified ends after [`Limits::life_of_strangers`], whatever it does; none costs more than
+//! [`Limits::head_bytes`] for each of its streams before a request is judged; no request's body is read before it is
+//! judged; an answer of which the client takes nothing ends after [`Limits::stalled`]; a listener that cannot be had or
+//! fails is tried again and never stops the agent (upstream ends with exit code 1).
 
 mod connection;
+mod places;
+mod sending;
 #[cfg(test)]
 mod tests;
 
@@ -19,17 +24,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::server_policy::PlaceLimits;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::body::Body;
+use places::{Doors, Place};
 
 /// How long until a failed listener is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -37,8 +44,8 @@ const RETRY: Duration = Duration::from_secs(5);
 /// What clients may use up.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Open connections.
-    pub connections: usize,
+    /// Open connections, and how many of them strangers may have.
+    pub places: PlaceLimits,
     /// For the TLS handshake.
     pub handshake: Duration,
     /// For the head of a request, from its first byte or the one before's end.
@@ -47,19 +54,29 @@ pub struct Limits {
     pub idle: Duration,
     /// Of a request's head.
     pub head_bytes: u32,
-    /// Requests at once on one HTTP/2 connection.
+    /// Requests at once on one HTTP/2 connection whose client certificate was verified.
     pub streams: u32,
+    /// And on any other: clients with tokens and strangers. More connections are a client's way to more requests.
+    pub streams_of_strangers: u32,
+    /// Of a connection on which no request was admitted.
+    pub life_of_strangers: Duration,
+    /// For which a client may take nothing of an answer that is ready; upstream's limit of a whole answer. A pager that
+    /// shows one page of a log takes nothing, either.
+    pub stalled: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            connections: 1000,
+            places: PlaceLimits::of(1000),
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(30),
             idle: Duration::from_secs(90),
             head_bytes: 64 * 1024,
             streams: 250,
+            streams_of_strangers: 16,
+            life_of_strangers: Duration::from_secs(60),
+            stalled: Duration::from_secs(4 * 3600),
         }
     }
 }
@@ -69,13 +86,25 @@ impl Default for Limits {
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// What it showed in the handshake, leaf first; it has the key of the first.
+    /// What it showed in the handshake, leaf first; it has the key of the first, unless that cannot be verified at all
+    /// ([`crate::tls::clients`]).
     pub chain: Arc<[CertificateDer<'static>]>,
+    place: Arc<Place>,
+}
+
+impl Peer {
+    /// It is no stranger: a request of it was admitted, or its certificate was verified.
+    pub fn admitted(&self) {
+        self.place.know();
+    }
 }
 
 /// Answers requests.
 pub trait Handler: Send + Sync + 'static {
-    /// One request; always answered.
+    /// True if the peer's certificate alone says who it is.
+    fn knows(&self, peer: &Peer) -> bool;
+
+    /// One request; always answered. Whoever admits it tells the peer so ([`Peer::admitted`]).
     fn handle(
         &self,
         peer: &Peer,
@@ -110,9 +139,9 @@ impl Https {
         bound: watch::Sender<Option<SocketAddr>>,
         stop: CancellationToken,
     ) {
-        let places = Arc::new(Semaphore::new(self.limits.connections));
+        let doors = Doors::new(self.limits.places);
         while !stop.is_cancelled() {
-            match self.listen(address, &bound, &places, &stop).await {
+            match self.listen(address, &bound, &doors, &stop).await {
                 Ok(()) => {}
                 Err(error) => {
                     tracing::error!(%address, %error, "the HTTPS API does not listen; trying again in 5 s");
@@ -128,7 +157,7 @@ impl Https {
         &self,
         address: SocketAddr,
         bound: &watch::Sender<Option<SocketAddr>>,
-        places: &Arc<Semaphore>,
+        doors: &Doors,
         stop: &CancellationToken,
     ) -> std::io::Result<()> {
         let listener = TcpListener::bind(address).await?;
@@ -136,23 +165,19 @@ impl Https {
         tracing::info!(%address, "the HTTPS API listens");
         let acceptor = TlsAcceptor::from(self.tls.clone());
         loop {
-            let accepted = async {
-                // Closed by nobody, so this only waits.
-                let place = places.clone().acquire_owned().await.ok();
-                (listener.accept().await, place)
-            };
-            let (accepted, place) = tokio::select! {
+            let accepted = tokio::select! {
                 // A connection that is not taken stays in the kernel's queue.
                 () = stop.cancelled() => return Ok(()),
-                accepted = accepted => accepted,
+                accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, from)) => {
+                    let Some(place) = doors.take(from.ip()) else {
+                        tracing::debug!(%from, "no place for the connection; it is closed");
+                        continue;
+                    };
                     let (this, acceptor) = (self.clone(), acceptor.clone());
-                    self.spawner.spawn(Box::pin(async move {
-                        connection::serve(this, acceptor, stream, from).await;
-                        drop(place);
-                    }));
+                    self.spawner.spawn(Box::pin(connection::serve(this, acceptor, stream, from, place)));
                 }
                 // The client went away while it waited.
                 Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}

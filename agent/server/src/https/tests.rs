@@ -14,7 +14,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -22,16 +23,33 @@ use super::*;
 use crate::body::text;
 use crate::tls::serving::ServingKey;
 
-/// Tells what it was shown: path and number of certificates.
-struct Echo;
+mod slow;
+
+/// Tells what it was shown: path and number of certificates. Admits `/admitted…`; knows whoever shows a certificate.
+#[derive(Default)]
+struct Echo {
+    /// Told when a body has gone.
+    gone: Arc<watch::Sender<usize>>,
+}
 
 impl Handler for Echo {
+    fn knows(&self, peer: &Peer) -> bool {
+        !peer.chain.is_empty()
+    }
+
     fn handle(
         &self,
         peer: &Peer,
         request: Request<Incoming>,
     ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + 'static>> {
-        let said = format!("{} {}", request.uri().path(), peer.chain.len());
+        let path = request.uri().path();
+        if path.starts_with("/admitted") {
+            peer.admitted();
+        }
+        if let Some(body) = slow::body(path, &self.gone) {
+            return Box::pin(async move { Response::new(body) });
+        }
+        let said = format!("{path} {}", peer.chain.len());
         Box::pin(async move { text(StatusCode::OK, said) })
     }
 }
@@ -58,6 +76,8 @@ fn serving(pair: &(String, String)) -> ServingKey {
 struct World {
     at: SocketAddr,
     shown: watch::Sender<Option<ServingKey>>,
+    /// How many bodies that were begun have gone.
+    gone: watch::Receiver<usize>,
     stop: CancellationToken,
 }
 
@@ -70,12 +90,14 @@ impl Drop for World {
 async fn world(limits: Limits) -> World {
     let (shown, view) = watch::channel(Some(serving(&pair())));
     let (tls, _) = crate::tls::server_config(&KubeletConfiguration::default(), view, true).unwrap();
-    let https = Https { tls, limits, handler: Arc::new(Echo), spawner: Arc::new(Started::default()) };
+    let echo = Echo::default();
+    let gone = echo.gone.subscribe();
+    let https = Https { tls, limits, handler: Arc::new(echo), spawner: Arc::new(Started::default()) };
     let (bound, mut address) = watch::channel(None);
     let stop = CancellationToken::new();
     tokio::spawn(https.serve(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), bound, stop.clone()));
     let at = address.wait_for(Option::is_some).await.unwrap().unwrap();
-    World { at, shown, stop }
+    World { at, shown, gone, stop }
 }
 
 /// Believes every server: what is tested is the other side.
@@ -122,6 +144,10 @@ async fn connect(
     protocol: &str,
     shows: Option<&(String, String)>,
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    over(TcpStream::connect(to).await?, client(protocol, shows)).await
+}
+
+fn client(protocol: &str, shows: Option<&(String, String)>) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -136,7 +162,10 @@ async fn connect(
         }
     };
     config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
-    let stream = TcpStream::connect(to).await?;
+    config
+}
+
+async fn over(stream: TcpStream, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
     TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("n").unwrap(), stream).await
 }
 
@@ -191,43 +220,67 @@ async fn a_new_certificate_is_shown_without_dropping_a_connection() {
     assert!(connect(world.at, "http/1.1", None).await.is_err(), "no certificate, no handshake");
 }
 
-/// What a client may do wrong; each is done twice with one place, so the second proves that the first lost it.
+/// A limit that a client has to feel: what ends before it was ended by another one.
 const MOMENT: Duration = Duration::from_millis(50);
 
 #[tokio::test]
-async fn a_client_that_says_nothing_loses_its_place() {
-    let world = world(Limits { connections: 1, handshake: MOMENT, ..Limits::default() }).await;
-    for _ in 0..2 {
-        let mut silent = TcpStream::connect(world.at).await.unwrap();
-        silent.read_to_end(&mut Vec::new()).await.unwrap();
-    }
+async fn a_client_that_says_nothing_is_ended() {
+    let world = world(Limits { handshake: MOMENT, ..Limits::default() }).await;
+    let mut silent = TcpStream::connect(world.at).await.unwrap();
+    let began = Instant::now();
+    silent.read_to_end(&mut Vec::new()).await.unwrap();
+    assert!(began.elapsed() >= MOMENT / 2);
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_come_to_its_end_loses_its_place() {
-    let world = world(Limits { connections: 1, head: MOMENT, ..Limits::default() }).await;
-    for _ in 0..2 {
-        let mut slow = connect(world.at, "http/1.1", None).await.unwrap();
-        tokio::io::AsyncWriteExt::write_all(&mut slow, b"GET / HTTP/1.1\r\nHost:").await.unwrap();
-        // How the server hangs up is its own affair.
-        let _ = slow.read_to_end(&mut Vec::new()).await;
-    }
+async fn a_request_that_does_not_come_to_its_end_is_ended() {
+    let world = world(Limits { head: MOMENT, ..Limits::default() }).await;
+    let mut slow = connect(world.at, "http/1.1", None).await.unwrap();
+    let began = Instant::now();
+    tokio::io::AsyncWriteExt::write_all(&mut slow, b"GET / HTTP/1.1\r\nHost:").await.unwrap();
+    // How the server hangs up is its own affair.
+    let _ = slow.read_to_end(&mut Vec::new()).await;
+    assert!(began.elapsed() >= MOMENT / 2);
 }
 
 #[tokio::test]
-async fn a_connection_without_requests_loses_its_place() {
-    let world = world(Limits { connections: 1, idle: MOMENT, ..Limits::default() }).await;
+async fn a_connection_without_requests_is_ended() {
+    let world = world(Limits { idle: MOMENT, ..Limits::default() }).await;
+    let stream = connect(world.at, "h2", None).await.unwrap();
+    let (_send, connection) = hyper::client::conn::http2::handshake::<_, _, Empty<bytes::Bytes>>(
+        TokioExecutor::new(),
+        TokioIo::new(stream),
+    )
+    .await
+    .unwrap();
+    let ended = timeout(Duration::from_secs(20), connection).await;
+    assert!(ended.is_ok(), "an idle connection lives on");
+}
+
+#[tokio::test]
+async fn one_source_does_not_take_the_places_of_others() {
+    let places = PlaceLimits { all: 8, strangers: 6, per_source: 2 };
+    let world = world(Limits { places, ..Limits::default() }).await;
+    let mut two = Vec::new();
     for _ in 0..2 {
-        let stream = connect(world.at, "h2", None).await.unwrap();
-        let (_send, connection) = hyper::client::conn::http2::handshake::<_, _, Empty<bytes::Bytes>>(
-            TokioExecutor::new(),
-            TokioIo::new(stream),
-        )
-        .await
-        .unwrap();
-        let ended = timeout(Duration::from_secs(20), connection).await;
-        assert!(ended.is_ok(), "an idle connection lives on");
+        two.push(connect(world.at, "http/1.1", None).await.unwrap());
     }
+    // A third one of the same source takes the place of the first.
+    two.push(connect(world.at, "http/1.1", None).await.unwrap());
+    let ended = timeout(Duration::from_secs(20), two.remove(0).read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "the first one is ended");
+    // The whole of 127.0.0.0/8 is the host's.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
+    let other = over(socket.connect(world.at).await.unwrap(), client("http/1.1", None)).await.unwrap();
+    assert_eq!(over_http1(other).await, "/one 0");
+    // A client that is known needs no stranger's place.
+    let (mut send, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(two.pop().unwrap())).await.unwrap();
+    let connection = tokio::spawn(connection);
+    assert_eq!(said(send.send_request(request("/admitted")).await.unwrap()).await, "/admitted 0");
+    assert_eq!(over_http1(connect(world.at, "http/1.1", None).await.unwrap()).await, "/one 0");
+    connection.abort();
 }
 
 #[tokio::test]

@@ -1,0 +1,140 @@
+//! Who gets a place among the connections of the HTTPS API.
+//!
+//! In: connections that come (with their address), become known and end. Out: whether one is taken, and which other one
+//! has to go for it. Invariants: no more places are taken than there are; a connection is a stranger's until a request on
+//! it was admitted or its client certificate was verified; one source has at most [`PlaceLimits::per_source`] strangers,
+//! and all sources together [`PlaceLimits::strangers`], so that places remain for the others; where strangers have
+//! all their places, a newcomer displaces the oldest stranger of the source with the most, or of its own source where that
+//! has as many. Known connections are never displaced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceLimits {
+    /// In all.
+    pub all: usize,
+    /// Of strangers.
+    pub strangers: usize,
+    /// Of strangers of one source.
+    pub per_source: usize,
+}
+
+impl PlaceLimits {
+    /// Three quarters of `all` are open to strangers, and one quarter to those of one source.
+    #[must_use]
+    pub fn of(all: usize) -> PlaceLimits {
+        PlaceLimits { all, strangers: all - all / 4, per_source: (all / 4).max(1) }
+    }
+}
+
+/// A connection that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its number, for [`Places::know`] and [`Places::leave`].
+    pub place: u64,
+    /// The connection that has lost its place for it and must be ended.
+    pub displaced: Option<u64>,
+}
+
+/// The places and who has them.
+#[derive(Clone, Debug)]
+pub struct Places {
+    limits: PlaceLimits,
+    strangers: BTreeMap<IpAddr, BTreeSet<u64>>,
+    /// Source of each stranger.
+    sources: BTreeMap<u64, IpAddr>,
+    known: BTreeSet<u64>,
+    next: u64,
+}
+
+impl Places {
+    /// All are free.
+    #[must_use]
+    pub fn new(limits: PlaceLimits) -> Places {
+        Places {
+            limits,
+            strangers: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            known: BTreeSet::new(),
+            next: 0,
+        }
+    }
+
+    /// A connection has come; `None` if it must be refused.
+    pub fn take(&mut self, from: IpAddr) -> Option<Taken> {
+        let source = source(from);
+        let own = self.strangers.get(&source).map_or(0, BTreeSet::len);
+        let full = self.sources.len() >= self.limits.strangers || self.taken() >= self.limits.all;
+        let displaced = if own >= self.limits.per_source {
+            Some(self.oldest(&source)?)
+        } else if full {
+            Some(self.displaceable(&source, own)?)
+        } else {
+            None
+        };
+        if let Some(place) = displaced {
+            self.forget_stranger(place);
+        }
+        let place = self.next;
+        self.next += 1;
+        self.strangers.entry(source).or_default().insert(place);
+        self.sources.insert(place, source);
+        Some(Taken { place, displaced })
+    }
+
+    /// The connection is no stranger's any more.
+    pub fn know(&mut self, place: u64) {
+        if self.forget_stranger(place) {
+            self.known.insert(place);
+        }
+    }
+
+    /// The connection has ended; one that was displaced has no place any more.
+    pub fn leave(&mut self, place: u64) {
+        self.known.remove(&place);
+        self.forget_stranger(place);
+    }
+
+    /// How many places are taken.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.sources.len() + self.known.len()
+    }
+
+    /// The oldest stranger of the source with the most, where those are more than `own` and the newcomer; else of `source`.
+    fn displaceable(&self, source: &IpAddr, own: usize) -> Option<u64> {
+        let (_, heaviest) = self.strangers.iter().max_by_key(|(_, places)| places.len())?;
+        if heaviest.len() > own + 1 { heaviest.first().copied() } else { self.oldest(source) }
+    }
+
+    fn oldest(&self, source: &IpAddr) -> Option<u64> {
+        self.strangers.get(source)?.first().copied()
+    }
+
+    fn forget_stranger(&mut self, place: u64) -> bool {
+        let Some(source) = self.sources.remove(&place) else { return false };
+        if let Some(places) = self.strangers.get_mut(&source) {
+            places.remove(&place);
+            if places.is_empty() {
+                self.strangers.remove(&source);
+            }
+        }
+        true
+    }
+}
+
+/// What counts as one source: an IPv4 address, or the /64 of an IPv6 address, of which a host may use all.
+fn source(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Places against crowds: tables, and a property with any order of comers and goers.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn host(n: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, n])
+}
+
+fn places(all: usize) -> Places {
+    Places::new(PlaceLimits::of(all))
+}
+
+#[test]
+fn one_source_has_a_quarter_and_its_oldest_make_room_for_its_newest() {
+    let mut places = places(1000);
+    for n in 0..10_000_u64 {
+        let taken = places.take(host(1)).expect("a place");
+        assert_eq!(taken, Taken { place: n, displaced: n.checked_sub(250) });
+    }
+    assert_eq!(places.taken(), 250);
+    assert_eq!(places.take(host(2)).map(|taken| taken.displaced), Some(None));
+}
+
+#[test]
+fn a_newcomer_displaces_the_oldest_of_the_largest_crowd() {
+    let mut places = places(16);
+    let of = |places: &mut Places, n| places.take(host(n)).map(|taken| taken.displaced);
+    for _ in 0..4 {
+        for n in 1..=3 {
+            assert_eq!(of(&mut places, n), Some(None));
+        }
+    }
+    // The strangers' twelve places are taken, four by each source: the first of all goes.
+    let displaced = places.take(host(9)).expect("taken").displaced.expect("somebody goes");
+    assert!(displaced < 3, "the oldest of its source: {displaced}");
+    places.leave(displaced);
+    assert_eq!(places.taken(), 12);
+    assert_eq!(of(&mut places, 9).map(|displaced| displaced.is_some()), Some(true));
+    assert_eq!(of(&mut places, 9).map(|displaced| displaced.is_some()), Some(true));
+    // Three by each: now its own oldest goes.
+    assert_eq!(of(&mut places, 9), Some(Some(12)));
+}
+
+#[test]
+fn known_connections_make_room_for_strangers_and_stay() {
+    let mut places = places(16);
+    for n in 0..16 {
+        let taken = places.take(host(1)).expect("a place");
+        assert_eq!(taken, Taken { place: n, displaced: None });
+        places.know(taken.place);
+    }
+    assert_eq!(places.take(host(2)), None, "all are taken by known ones");
+    places.leave(3);
+    let stranger = places.take(host(2)).expect("a place").place;
+    assert_eq!(places.take(host(3)), None, "one each");
+    places.leave(stranger);
+    assert!(places.take(host(3)).is_some());
+    assert_eq!(places.taken(), 16);
+}
+
+#[test]
+fn an_ipv6_host_is_one_source_and_a_mapped_address_is_ipv4() {
+    let same = |a: &str, b: &str| source(a.parse().expect("a")) == source(b.parse().expect("b"));
+    assert!(same("2001:db8::1", "2001:db8::ffff:1:2:3"));
+    assert!(!same("2001:db8::1", "2001:db8:0:1::1"));
+    assert!(same("::ffff:10.0.0.1", "10.0.0.1"));
+    assert!(!same("10.0.0.1", "10.0.0.2"));
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_given_out_twice(
+        steps in proptest::collection::vec((0_u8..6, 0_u8..8, any::<prop::sample::Index>()), 1..200),
+        all in 0_usize..20,
+    ) {
+        let (mut places, mut open) = (places(all), Vec::new());
+        for (what, n, which) in steps {
+            match what {
+                0..=3 => if let Some(taken) = places.take(host(n)) {
+                    open.retain(|(place, _)| Some(*place) != taken.displaced);
+                    open.push((taken.place, false));
+                },
+                4 if !open.is_empty() => {
+                    let (place, known) = which.get_mut(&mut open);
+                    *known = true;
+                    places.know(*place);
+                }
+                _ if !open.is_empty() => {
+                    let (place, _) = open.swap_remove(which.index(open.len()));
+                    places.leave(place);
+                }
+                _ => {}
+            }
+            prop_assert_eq!(places.taken(), open.len());
+            prop_assert!(open.len() <= all);
+            let strangers = open.iter().filter(|(_, known)| !known).count();
+            prop_assert!(strangers <= PlaceLimits::of(all).strangers);
+        }
+    }
+}

@@ -8,12 +8,16 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore, SignatureScheme,
+};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::access::{Access, Credentials, Trust};
+use crate::access::{Access, Credentials, KeyPem, Trust};
 use crate::connect::Protocol;
 
 /// Where Debian and most others keep the machine's certificate authorities.
@@ -99,14 +103,14 @@ pub(crate) fn client_config(access: &Access, protocol: Protocol) -> Result<Arc<C
     let builder = match &access.trust {
         Trust::Certificates(list) => builder.with_webpki_verifier(verifier(list.iter().cloned(), provider)?),
         Trust::System => builder.with_webpki_verifier(machines(provider)?),
-        Trust::Anyone => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified::new(&provider)))
-        }
+        Trust::Anyone => builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified)),
     };
     let mut config = match &access.credentials {
-        Credentials::Certificate { chain, key } => builder
-            .with_client_auth_cert(chain.to_vec(), key.der())
-            .map_err(|error| unusable("client certificate", error))?,
+        Credentials::Certificate { chain, key } => {
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(
+                identity(chain, key).map_err(|error| unusable("client certificate", error))?,
+            )))
+        }
         _ => builder.with_no_client_auth(),
     };
     config.alpn_protocols = vec![protocol.alpn().to_vec()];
@@ -183,17 +187,27 @@ pub(crate) fn explain(access: &Access, error: &std::io::Error) -> TlsError {
     }
 }
 
-/// Believes every certificate, but still checks that the peer holds its key.
-#[derive(Debug)]
-pub struct Unverified(WebPkiSupportedAlgorithms);
+/// Takes every certificate, and every signature: whoever wants the connection to be read by another one than the server can
+/// show a certificate of their own as well, so a signature that is right says nothing. What cannot be read here (version 1)
+/// or has a key that is unknown here (P-521) is taken like the rest, as Go's `InsecureSkipVerify` takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Unverified;
 
-impl Unverified {
-    /// Checks signatures as `provider` does.
-    #[must_use]
-    pub fn new(provider: &CryptoProvider) -> Unverified {
-        Unverified(provider.signature_verification_algorithms)
-    }
-}
+/// What servers may sign handshakes with, for keys of any kind: as Go offers, and what old servers have besides.
+const SCHEMES: [SignatureScheme; 12] = [
+    SignatureScheme::RSA_PSS_SHA256,
+    SignatureScheme::ECDSA_NISTP256_SHA256,
+    SignatureScheme::ED25519,
+    SignatureScheme::RSA_PSS_SHA384,
+    SignatureScheme::RSA_PSS_SHA512,
+    SignatureScheme::RSA_PKCS1_SHA256,
+    SignatureScheme::RSA_PKCS1_SHA384,
+    SignatureScheme::RSA_PKCS1_SHA512,
+    SignatureScheme::ECDSA_NISTP384_SHA384,
+    SignatureScheme::ECDSA_NISTP521_SHA512,
+    SignatureScheme::RSA_PKCS1_SHA1,
+    SignatureScheme::ECDSA_SHA1_Legacy,
+];
 
 impl ServerCertVerifier for Unverified {
     fn verify_server_cert(
@@ -209,23 +223,84 @@ impl ServerCertVerifier for Unverified {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn verify_tls13_signature(
         &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0)
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
+        SCHEMES.to_vec()
+    }
+}
+
+/// A client certificate with its key. webpki cannot read certificates of version 1, which Go takes: what it cannot read
+/// must still be a certificate of this key.
+fn identity(chain: &[CertificateDer<'static>], key: &KeyPem) -> Result<CertifiedKey, rustls::Error> {
+    let pair = CertifiedKey::new(chain.to_vec(), ring::sign::any_supported_type(&key.der())?);
+    match pair.keys_match() {
+        // A key that does not tell its public half cannot be compared.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(pair),
+        Err(rustls::Error::InvalidCertificate(_)) if is_of_its_key(&pair) => Ok(pair),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_of_its_key(pair: &CertifiedKey) -> bool {
+    let leaf = pair.cert.first().and_then(|der| X509Certificate::from_der(der).ok());
+    let public = pair.key.public_key();
+    leaf.zip(public).is_some_and(|((_, leaf), public)| leaf.public_key().raw == public.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+    use super::*;
+    use crate::access::Server;
+    use crate::testing::{Odd, OddCertificate};
+
+    fn access(credentials: Credentials) -> Access {
+        let server = Server::parse("https://localhost").unwrap();
+        Access { server, trust: Trust::Anyone, credentials }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_verified_may_show_any_certificate() {
+        let client = client_config(&access(Credentials::None), Protocol::Http1).unwrap();
+        for odd in [Odd::Version1, Odd::P521, Odd::Ended] {
+            let acceptor = TlsAcceptor::from(OddCertificate::new(odd, "localhost").server_config());
+            let connector = TlsConnector::from(client.clone());
+            let (near, far) = tokio::io::duplex(16 * 1024);
+            let name = ServerName::try_from("localhost").unwrap();
+            let (connected, accepted) = tokio::join!(connector.connect(name, near), acceptor.accept(far));
+            assert!(
+                connected.is_ok() && accepted.is_ok(),
+                "{odd:?}: {:?} {:?}",
+                connected.err(),
+                accepted.err()
+            );
+        }
+    }
+
+    #[test]
+    fn an_identity_of_version_1_is_taken_with_its_own_key_only() {
+        let (one, other) =
+            (OddCertificate::new(Odd::Version1, "old"), OddCertificate::new(Odd::Version1, "old"));
+        for (key, right) in [(&one.key_pem, true), (&other.key_pem, false)] {
+            let credentials = Credentials::from_pem(one.pem().as_bytes(), key.as_bytes()).unwrap();
+            let made = client_config(&access(credentials), Protocol::Http2);
+            assert_eq!(made.is_ok(), right, "{:?}", made.err());
+        }
     }
 }

@@ -7,7 +7,7 @@
 
 mod facts;
 mod key;
-mod pod_key;
+pub(crate) mod pod_key;
 mod self_signed;
 mod store;
 

@@ -21,15 +21,15 @@ use super::CertificateError;
 
 /// `ecdsa-with-SHA256`, `-SHA384`, `-SHA512`, `Ed25519`, `sha256WithRSAEncryption` (RFC 5758, 8410, 4055), as
 /// AlgorithmIdentifiers.
-const ECDSA_SHA256: &[u8] = &[0x30, 0x0a, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
+pub(crate) const ECDSA_SHA256: &[u8] = &[0x30, 0x0a, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
 const ECDSA_SHA384: &[u8] = &[0x30, 0x0a, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 3];
-const ECDSA_SHA512: &[u8] = &[0x30, 0x0a, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 4];
+pub(crate) const ECDSA_SHA512: &[u8] = &[0x30, 0x0a, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 4];
 const ED25519: &[u8] = &[0x30, 5, 6, 3, 0x2b, 0x65, 0x70];
 const RSA_SHA256: &[u8] = &[0x30, 0x0d, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 0x0b, 5, 0];
 
 /// Tags of DER.
-const SEQUENCE: u8 = 0x30;
-const BIT_STRING: u8 = 3;
+pub(crate) const SEQUENCE: u8 = 0x30;
+pub(crate) const BIT_STRING: u8 = 3;
 
 /// A private key with an empty request over it.
 pub struct PodKey {
@@ -110,7 +110,7 @@ fn request(
 }
 
 /// A value of DER (X.690, 8.1.3: lengths of one byte up to 127, else how many bytes they have).
-fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let length: Vec<u8> = body.len().to_be_bytes().into_iter().skip_while(|byte| *byte == 0).collect();
     let mut out = vec![tag];

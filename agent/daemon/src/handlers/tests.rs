@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use agent_apiserver::testing::{Odd, OddCertificate};
 use agent_core::drivers::{Class, DriverError, ExecOutput};
 use agent_core::lifecycle_hooks::{Hook, HookAction};
 use agent_core::probe::Kind;
@@ -233,6 +234,32 @@ async fn headers_are_the_users_and_the_defaults_beside_them() {
     assert!(seen.lock().unwrap().is_empty(), "nothing was sent");
 }
 
+/// A server over TLS; its port.
+async fn https_server(config: Arc<rustls::ServerConfig>) -> u16 {
+    let acceptor = tokio_rustls::TlsAcceptor::from(config);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            // A client that goes away in the handshake is what the test sees.
+            if let Ok(stream) = acceptor.accept(stream).await {
+                tokio::spawn(answer(stream, Arc::default()));
+            }
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn any_certificate_will_do() {
+    for odd in [Odd::Version1, Odd::P521, Odd::Ended] {
+        let port = https_server(OddCertificate::new(odd, "elsewhere.example").server_config()).await;
+        let https = Check::HttpGet(HttpGet { scheme: Scheme::Https, ..get(port, "/200") });
+        assert_eq!(ask(https).await, Outcome::Success, "{odd:?}");
+    }
+}
+
 #[tokio::test]
 async fn certificates_are_not_verified() {
     let own = rcgen::generate_simple_self_signed(["elsewhere.example".to_owned()]).unwrap();
@@ -244,16 +271,7 @@ async fn certificates_are_not_verified() {
             .with_no_client_auth()
             .with_single_cert(vec![own.cert.der().clone()], key)
             .unwrap();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let stream = acceptor.accept(stream).await.unwrap();
-            tokio::spawn(answer(stream, Arc::default()));
-        }
-    });
+    let port = https_server(Arc::new(config)).await;
     let https = |target: &str| Check::HttpGet(HttpGet { scheme: Scheme::Https, ..get(port, target) });
     assert_eq!(ask(https("/200")).await, Outcome::Success);
     assert_eq!(ask(https("/to-200")).await, Outcome::Success);

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use agent_apiserver::testing::{Odd, OddCertificate};
 use agent_core::api::{ApiError, ApiResult};
 use agent_core::drivers::Class;
 use agent_core::time::{Mono, Wall};
@@ -197,6 +198,18 @@ async fn certificates_tell_uids_and_the_api_server_hears_them() {
         let credential = user.map(|user| user.extra["authentication.kubernetes.io/credential-id"][0].len());
         assert_eq!(credential, expected.map(|_| "X509SHA256=".len() + 64));
     }
+}
+
+#[tokio::test]
+async fn a_certificate_of_version_1_names_no_user_and_leaves_the_token_its_say() {
+    let world = world(|_| {});
+    let old = OddCertificate::new(Odd::Version1, "alice");
+    // Not even one that is an authority itself.
+    world.authorities.send_replace(Some(ClientAuthorities::from_pem(old.pem().as_bytes()).unwrap()));
+    let chain = [old.der.clone()];
+    assert_eq!(code(&world.ask(&chain, None, "GET", "/metrics").await), 401);
+    assert_eq!(world.ask(&chain, Some("good"), "GET", "/pods").await.unwrap(), "robot");
+    assert!(!world.guard.knows(&chain));
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 
+use agent_apiserver::testing::{Odd, OddCertificate};
 use http_body_util::{BodyExt, Empty};
 use hyper::StatusCode;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -204,6 +205,26 @@ async fn both_versions_with_and_without_a_certificate() {
         assert_eq!(said(send.send_request(request).await.unwrap()).await, format!("{path} 1"));
     }
     connection.abort();
+}
+
+#[tokio::test]
+async fn a_client_certificate_of_version_1_does_not_break_the_handshake() {
+    let world = world(Limits::default()).await;
+    let old = OddCertificate::new(Odd::Version1, "old");
+    for protocol in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[protocol])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anyone));
+        let key = PrivateKeyDer::from_pem_slice(old.key_pem.as_bytes()).unwrap();
+        let key = ring::sign::any_supported_type(&key).unwrap();
+        let pair = rustls::sign::CertifiedKey::new(vec![old.der.clone()], key);
+        let resolver = rustls::sign::SingleCertAndKey::from(pair);
+        let config = config.with_client_cert_resolver(Arc::new(resolver));
+        let stream = over(TcpStream::connect(world.at).await.unwrap(), config).await.unwrap();
+        assert_eq!(over_http1(stream).await, "/one 1");
+    }
 }
 
 #[tokio::test]

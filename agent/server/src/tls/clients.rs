@@ -1,7 +1,11 @@
 //! Client certificates: asked for in the handshake, judged with each request.
 //!
-//! In: `clientCAFile` as PEM, a certificate chain, the time. Out: the user it names, or that it is not trusted.
-//! Upstream does the same (`tls.RequestClientCert` and the x509 authenticator).
+//! In: `clientCAFile` as PEM, a certificate chain, the time. Out: the user it names, or that it is not trusted. Invariant:
+//! a user is named only by a certificate whose key the client has proved to have in the handshake. A certificate that
+//! webpki cannot read (version 1) proves nothing and does not break the handshake: [`ClientAuthorities::judge`], which
+//! reads with webpki too, refuses it, and the client's token still counts.
+//! Upstream does the same (`tls.RequestClientCert` and the x509 authenticator), but for certificates of version 1 that a
+//! client CA has signed: those name a user there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +21,8 @@ use rustls::crypto::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use tokio::sync::watch;
 use x509_parser::der_parser::oid;
@@ -104,7 +108,12 @@ fn subject(der: &CertificateDer<'_>) -> Option<Subject> {
     })
 }
 
-/// Lets every client in that has the key of what it shows.
+/// True if webpki reads the certificate, and so might trust it.
+fn is_readable(certificate: &CertificateDer<'_>) -> bool {
+    ParsedCertificate::try_from(certificate).is_ok()
+}
+
+/// Lets every client in that has the key of what it shows, or shows what cannot be judged.
 #[derive(Debug)]
 pub(super) struct AskForCertificate(WebPkiSupportedAlgorithms);
 
@@ -138,7 +147,10 @@ impl ClientCertVerifier for AskForCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.0)
+        match is_readable(cert) {
+            true => verify_tls12_signature(message, cert, dss, &self.0),
+            false => Ok(HandshakeSignatureValid::assertion()),
+        }
     }
 
     fn verify_tls13_signature(
@@ -147,7 +159,10 @@ impl ClientCertVerifier for AskForCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.0)
+        match is_readable(cert) {
+            true => verify_tls13_signature(message, cert, dss, &self.0),
+            false => Ok(HandshakeSignatureValid::assertion()),
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

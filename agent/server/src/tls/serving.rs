@@ -9,6 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Certificate and key cannot be used together. No word of it quotes the key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +19,14 @@ pub struct ServingError {
     pub what: String,
     /// Why not, and what to do.
     pub reason: &'static str,
+}
+
+const OTHER_KEY: &str = "is not the certificate of the key: give the key that it was made for";
+
+/// Whether the first certificate is of the key; `None` if it is no certificate.
+fn is_of_its_key(pair: &CertifiedKey) -> Option<bool> {
+    let (_, leaf) = X509Certificate::from_der(pair.cert.first()?).ok()?;
+    Some(pair.key.public_key().is_none_or(|public| leaf.public_key().raw == public.as_ref()))
 }
 
 /// A certificate chain with its private key.
@@ -48,9 +57,14 @@ impl ServingKey {
             // A key that does not tell its public half cannot be compared.
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
             Err(rustls::Error::InconsistentKeys(_)) => {
-                return Err(wrong("is not the certificate of the key: give the key that it was made for"));
+                return Err(wrong(OTHER_KEY));
             }
-            Err(_) => return Err(wrong("holds a certificate that cannot be parsed")),
+            // Version 1, as old tools make them, cannot be read by the library, and clients that do not verify it take it.
+            Err(_) => match is_of_its_key(&pair) {
+                Some(true) => {}
+                Some(false) => return Err(wrong(OTHER_KEY)),
+                None => return Err(wrong("holds a certificate that cannot be parsed")),
+            },
         }
         Ok(ServingKey(Arc::new(pair)))
     }
@@ -81,6 +95,7 @@ impl ResolvesServerCert for Shown {
 
 #[cfg(test)]
 mod tests {
+    use agent_apiserver::testing::{Odd, OddCertificate};
     use rcgen::{CertificateParams, KeyPair};
 
     use super::*;
@@ -108,5 +123,13 @@ mod tests {
             let error = ServingKey::from_pem("f", certificate.as_bytes(), key.as_bytes()).unwrap_err();
             assert!(error.to_string().starts_with("f: ") && error.reason.contains(reason), "{error}");
         }
+    }
+    #[test]
+    fn a_certificate_of_version_1_can_be_shown() {
+        let old = OddCertificate::new(Odd::Version1, "n");
+        let read = |key: &str| ServingKey::from_pem("f", old.pem().as_bytes(), key.as_bytes());
+        assert!(read(&old.key_pem).is_ok());
+        let other = OddCertificate::new(Odd::Version1, "n");
+        assert!(read(&other.key_pem).unwrap_err().reason.contains("not the certificate of the key"));
     }
 }

@@ -1,0 +1,148 @@
+//! Certificates that rustls cannot judge and Go can: of version 1, of a key on P-521, and one that has ended.
+//!
+//! In: the kind, a name. Out: a self-signed certificate with its key, and a server that shows it. Invariant: each is well
+//! formed, so whoever refuses it refuses its kind.
+
+use std::fmt;
+use std::sync::Arc;
+
+use p521::ecdsa::signature::Signer as _;
+use p521::pkcs8::{DecodePrivateKey, EncodePublicKey};
+use rcgen::{KeyPair, PublicKeyData, SigningKey as _};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, Signer, SigningKey, SingleCertAndKey};
+use rustls::{ServerConfig, SignatureAlgorithm, SignatureScheme};
+
+use crate::certificates::pod_key::{BIT_STRING, ECDSA_SHA256, ECDSA_SHA512, PodKey, SEQUENCE, der};
+
+const SET: u8 = 0x31;
+const UTF8: u8 = 0x0c;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+const COMMON_NAME: &[u8] = &[6, 3, 0x55, 4, 3];
+
+/// What is odd about a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Odd {
+    /// Version 1, as `openssl x509 -req` makes them without extensions.
+    Version1,
+    /// Its key and signature are on P-521.
+    P521,
+    /// It ended years ago.
+    Ended,
+}
+
+/// A self-signed certificate and its key.
+#[derive(Clone)]
+pub struct OddCertificate {
+    /// The certificate.
+    pub der: CertificateDer<'static>,
+    /// The key as PKCS#8.
+    pub key_pem: String,
+    key: Arc<dyn SigningKey>,
+}
+
+impl OddCertificate {
+    /// A certificate of this kind for this name.
+    #[must_use]
+    pub fn new(odd: Odd, name: &str) -> OddCertificate {
+        if odd == Odd::P521 {
+            let key_pem = PodKey::generate("ECDSAP521").expect("key").key_pem.to_string();
+            let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).expect("key");
+            let key = p521::ecdsa::SigningKey::from_pkcs8_der(key.secret_der()).expect("key");
+            let public = key.verifying_key().to_public_key_der().expect("public key");
+            let key = KeyOfP521(Arc::new(key));
+            let signed = |body: &[u8]| key.signature(body);
+            let der = certificate(odd, name, public.as_bytes(), (ECDSA_SHA512, &signed));
+            return OddCertificate { der, key_pem, key: Arc::new(key) };
+        }
+        let pair = KeyPair::generate().expect("key");
+        let signed = |body: &[u8]| pair.sign(body).expect("signature");
+        let der = certificate(odd, name, &pair.subject_public_key_info(), (ECDSA_SHA256, &signed));
+        let key_pem = pair.serialize_pem();
+        let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).expect("key");
+        let key = rustls::crypto::ring::sign::any_supported_type(&key).expect("key");
+        OddCertificate { der, key_pem, key }
+    }
+
+    /// The certificate in PEM.
+    #[must_use]
+    pub fn pem(&self) -> String {
+        agent_core::types::pem::block("CERTIFICATE", &self.der)
+    }
+
+    /// A server that shows it.
+    #[must_use]
+    pub fn server_config(&self) -> Arc<ServerConfig> {
+        let shown = CertifiedKey::new(vec![self.der.clone()], self.key.clone());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
+        Arc::new(config)
+    }
+}
+
+/// RFC 5280, 4.1: version 1 says neither its version nor anything after the key.
+fn certificate(
+    odd: Odd,
+    name: &str,
+    public: &[u8],
+    (algorithm, sign): (&[u8], &dyn Fn(&[u8]) -> Vec<u8>),
+) -> CertificateDer<'static> {
+    let version = if odd == Odd::Version1 { Vec::new() } else { der(0xa0, &[&[2, 1, 2]]) };
+    let attribute = der(SEQUENCE, &[COMMON_NAME, &der(UTF8, &[name.as_bytes()])]);
+    let name = der(SEQUENCE, &[&der(SET, &[&attribute])]);
+    let until = if odd == Odd::Ended { b"20200102000000Z" } else { b"20990101000000Z" };
+    let from = der(UTC_TIME, &[b"200101000000Z"]);
+    let until = match odd {
+        Odd::Ended => der(UTC_TIME, &[&until[2..]]),
+        _ => der(GENERALIZED_TIME, &[until]),
+    };
+    let validity = der(SEQUENCE, &[&from, &until]);
+    let body = der(SEQUENCE, &[&version, &[2, 1, 1], algorithm, &name, &validity, &name, public]);
+    let signature = der(BIT_STRING, &[&[0], &sign(&body)]);
+    der(SEQUENCE, &[&body, algorithm, &signature]).into()
+}
+
+/// Signs handshakes on P-521, which ring cannot.
+#[derive(Clone)]
+struct KeyOfP521(Arc<p521::ecdsa::SigningKey>);
+
+impl KeyOfP521 {
+    fn signature(&self, of: &[u8]) -> Vec<u8> {
+        let signature: p521::ecdsa::DerSignature = self.0.try_sign(of).expect("signature");
+        signature.as_bytes().to_vec()
+    }
+}
+
+impl fmt::Debug for KeyOfP521 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyOfP521")
+    }
+}
+
+impl SigningKey for KeyOfP521 {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        offered
+            .contains(&SignatureScheme::ECDSA_NISTP521_SHA512)
+            .then(|| Box::new(self.clone()) as Box<dyn Signer>)
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        SignatureAlgorithm::ECDSA
+    }
+}
+
+impl Signer for KeyOfP521 {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rustls::Error> {
+        Ok(self.signature(message))
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        SignatureScheme::ECDSA_NISTP521_SHA512
+    }
+}

@@ -27,6 +27,7 @@ pub mod debs;
 pub mod fixture;
 pub mod flags;
 pub mod flex;
+pub mod flood;
 pub mod host_debs;
 pub mod hostile;
 pub mod identities;

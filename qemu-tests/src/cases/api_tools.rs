@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::bench::native::resident_kib;
 use crate::case::{Case, CaseContext, Level};
 use crate::cluster::fixture::{GROUP, Joined, STAYS, api_pod, await_pod_gone, uid};
+use crate::cluster::flood::{Flood, takers_of_nothing, tokens};
 use crate::cluster::kubeconfig::Credentials;
 use crate::cluster::node_api::NodeApi;
 use crate::cluster::plane::Cluster;
@@ -40,14 +41,16 @@ pub const CASES: &[Case] = &[
     Case {
         name: "api/strangers",
         level: Level::L4n,
-        expected_s: 90,
-        about: "10,000 silent connections, heads and bodies without end, a byte at a time: got rid of; node and pods unmoved",
+        expected_s: 240,
+        about: "silent connections, endless heads and bodies, tokens without end, answers that are not taken: node unmoved",
         group: GROUP,
         run: strangers,
     },
 ];
 
 const FIRST: &str = "172.30.0.10";
+/// Set: `api/strangers` floods the node with 1,000 connections of 250 streams for a minute.
+const WHOLE_FLOOD: &str = "ORLOP_E2E_WHOLE_FLOOD";
 
 fn node_logs(cx: &mut CaseContext<'_>) -> Result<()> {
     let joined = Joined::shared(cx)?;
@@ -167,7 +170,7 @@ fn debugging(node: &NodeApi<'_>, admin: &Credentials) -> Result<()> {
 fn strangers(cx: &mut CaseContext<'_>) -> Result<()> {
     const MIB: usize = 1024 * 1024;
     let joined = Joined::shared(cx)?;
-    let pod = joined.run_pod(api_pod("unmoved", "first", STAYS, 1))?;
+    let pod = joined.run_pod(api_pod("unmoved", "first", &format!("echo here; {STAYS}"), 1))?;
     let (cluster, node) = (&joined.cluster, &joined.nodes[0]);
     let api = NodeApi::at(cluster, FIRST)?;
     let admin = cluster.pki().node_admin()?;
@@ -205,8 +208,64 @@ fn strangers(cx: &mut CaseContext<'_>) -> Result<()> {
     let client = cluster.client();
     let same = client.get::<Pod>(&client.of("default"), "unmoved")?.context("the pod")?;
     ensure!(same.status == pod.status, "the pod was moved: {:?}", same.status);
+    flood(cluster, address, node)?;
+    ensure!(ready_since(cluster)? == ready, "the node was not Ready all the time");
     client.delete::<Pod>(&client.of("default"), "unmoved", None)?;
     await_pod_gone(cluster, "unmoved", 30)
+}
+
+/// Tokens that nobody has issued, then connections that take nothing of their answers: heartbeats and an admin's
+/// `kubectl logs` do not suffer.
+fn flood(cluster: &Cluster, address: SocketAddr, node: &NativeNode) -> Result<()> {
+    // The whole of it takes a host with more processors than this one.
+    let whole = std::env::var_os(WHOLE_FLOOD).is_some();
+    let flood = match whole {
+        true => Flood { connections: 1000, streams: 250, lasts: Duration::from_secs(60) },
+        false => Flood { connections: 200, streams: 100, lasts: Duration::from_secs(20) },
+    };
+    let before = resident_kib(node.agent_pid()?)? / 1024;
+    let (flooded, heartbeats) = while_asked(cluster, async |ca| tokens(address, &ca, flood).await)?;
+    let after = resident_kib(node.agent_pid()?)? / 1024;
+    say::line(format!("{flood:?}: {flooded:?}; {heartbeats}; agent {before} MiB, then {after} MiB"));
+    ensure!(after < before + 128, "the agent grew from {before} to {after} MiB");
+    let (lived, heartbeats) = while_asked(cluster, async |ca| {
+        takers_of_nothing(address, &ca, 1000, Duration::from_secs(120)).await
+    })?;
+    say::line(format!("1000 connections that take nothing lived {lived:.0?} at most; {heartbeats}"));
+    Ok(())
+}
+
+/// Runs strangers in the plane's network; meanwhile the lease must be renewed and a log be shown.
+fn while_asked<T: Send>(
+    cluster: &Cluster,
+    strangers: impl AsyncFnOnce(String) -> Result<T> + Send,
+) -> Result<(T, String)> {
+    let (pid, ca) = (cluster.pid()?, cluster.pki().ca.pem.clone());
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || inside(pid, async move || strangers(ca).await));
+        let (mut oldest, mut slowest, mut logs) = (Duration::ZERO, Duration::ZERO, 0);
+        while !thread.is_finished() {
+            oldest = oldest.max(lease_age(cluster)?);
+            let asked = Instant::now();
+            let said = cluster.kubectl(&["logs", "unmoved"])?;
+            ensure!(said == "here", "the log of the pod: {said}");
+            slowest = slowest.max(asked.elapsed());
+            logs += 1;
+        }
+        let came = thread.join().map_err(|_| anyhow::anyhow!("the strangers' thread panicked"))??;
+        ensure!(logs >= 3, "only {logs} logs were shown");
+        // It is renewed every 10 s, and Ready ends after 40 s without.
+        ensure!(oldest < Duration::from_secs(20), "the lease was {oldest:?} old");
+        Ok((came, format!("lease {oldest:.0?} old at most, {logs} logs, the slowest after {slowest:.1?}")))
+    })
+}
+
+fn lease_age(cluster: &Cluster) -> Result<Duration> {
+    let path = "jsonpath={.spec.renewTime}";
+    let renewed = cluster.kubectl(&["get", "lease", "-n", "kube-node-lease", "first", "-o", path])?;
+    let renewed: Timestamp = renewed.parse().context("the lease's renewTime")?;
+    let age = Timestamp::now().duration_since(renewed);
+    Ok(Duration::try_from(age).unwrap_or_default())
 }
 
 /// Since when the node has been Ready.

@@ -137,9 +137,18 @@ async fn pour_pieces(to: &mut (impl AsyncWriteExt + Unpin), piece: &[u8], most: 
 }
 
 async fn tls(node: SocketAddr, ca: &str) -> Result<TlsStream<TcpStream>> {
+    tls_of(node, ca, &[]).await
+}
+
+/// A connection whose client speaks these protocols (ALPN).
+///
+/// # Errors
+/// If there is none, or the node's certificate is not the cluster's.
+pub async fn tls_of(node: SocketAddr, ca: &str, protocols: &[&[u8]]) -> Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).context("the cluster's CA")?)?;
-    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let connect = async {
         let stream = TcpStream::connect(node).await?;
         TlsConnector::from(Arc::new(config)).connect(ServerName::IpAddress(node.ip().into()), stream).await

@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
@@ -18,6 +19,7 @@ use crate::cluster::node_api::NodeApi;
 use crate::cluster::plane::Cluster;
 use crate::cluster::proxy::inside;
 use crate::cluster::strangers::{endless_body, endless_head, silent_crowd, slow_head};
+use crate::native::node::NativeNode;
 use crate::say;
 
 /// Cases of this file.
@@ -224,11 +226,11 @@ fn flood(cluster: &Cluster, address: SocketAddr, node: &NativeNode) -> Result<()
         false => Flood { connections: 200, streams: 100, lasts: Duration::from_secs(20) },
     };
     let before = resident_kib(node.agent_pid()?)? / 1024;
-    let (flooded, heartbeats) = while_asked(cluster, async |ca| tokens(address, &ca, flood).await)?;
+    let (flooded, heartbeats) = while_asked(cluster, async |ca: String| tokens(address, &ca, flood).await)?;
     let after = resident_kib(node.agent_pid()?)? / 1024;
     say::line(format!("{flood:?}: {flooded:?}; {heartbeats}; agent {before} MiB, then {after} MiB"));
     ensure!(after < before + 128, "the agent grew from {before} to {after} MiB");
-    let (lived, heartbeats) = while_asked(cluster, async |ca| {
+    let (lived, heartbeats) = while_asked(cluster, async |ca: String| {
         takers_of_nothing(address, &ca, 1000, Duration::from_secs(120)).await
     })?;
     say::line(format!("1000 connections that take nothing lived {lived:.0?} at most; {heartbeats}"));

@@ -75,7 +75,7 @@ async fn strangers_hold_up_no_heartbeat_and_do_not_flood_the_api_server() {
         let (guard, refused) = (node.guard.clone(), refused.clone());
         strangers.spawn(async move {
             sleep_until(began + EVERY * u32::try_from(n / CROWD).unwrap()).await;
-            let status = asks(&guard, &format!("stranger {n}")).await;
+            let status = asks(&guard, &format!("stranger-{n}")).await;
             assert!(status == 401 || status == 503, "{status}");
             refused.fetch_add(u64::from(status == 503), Ordering::Relaxed);
         });

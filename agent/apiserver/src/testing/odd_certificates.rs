@@ -86,12 +86,15 @@ impl OddCertificate {
     }
 }
 
+/// Signs a text.
+type Sign<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
+
 /// RFC 5280, 4.1: version 1 says neither its version nor anything after the key.
 fn certificate(
     odd: Odd,
     name: &str,
     public: &[u8],
-    (algorithm, sign): (&[u8], &dyn Fn(&[u8]) -> Vec<u8>),
+    (algorithm, sign): (&[u8], Sign<'_>),
 ) -> CertificateDer<'static> {
     let version = if odd == Odd::Version1 { Vec::new() } else { der(0xa0, &[&[2, 1, 2]]) };
     let attribute = der(SEQUENCE, &[COMMON_NAME, &der(UTF8, &[name.as_bytes()])]);

@@ -6,6 +6,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep_until};
+
 /// Reviews under way.
 #[derive(Debug, Default)]
 pub(super) struct ReviewLoad(Mutex<Load>);
@@ -43,13 +45,13 @@ impl ReviewLoad {
         if !path.ends_with("/tokenreviews") && !path.ends_with("/subjectaccessreviews") {
             return;
         }
-        let wait = {
+        let until = {
             let mut load = self.load();
             load.now += 1;
             load.most = load.most.max(load.now);
-            load.wait
+            Instant::now() + load.wait
         };
         let _under_way = UnderWay(self);
-        tokio::time::sleep(wait).await;
+        sleep_until(until).await;
     }
 }

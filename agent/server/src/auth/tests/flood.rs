@@ -135,10 +135,11 @@ async fn one_review_serves_all_who_show_the_same_token() {
 async fn a_review_goes_on_when_its_first_client_goes_away() {
     let node = node();
     let (first, second) = (node.guard.clone(), node.guard.clone());
+    let began = Instant::now();
     let first = tokio::spawn(async move { asks(&first, "good").await });
-    tokio::time::sleep(SLOW / 4).await;
+    sleep_until(began + SLOW / 4).await;
     let second = tokio::spawn(async move { asks(&second, "good").await });
-    tokio::time::sleep(SLOW / 4).await;
+    sleep_until(began + SLOW / 2).await;
     first.abort();
     assert_eq!(second.await.unwrap(), 200);
     assert_eq!(reviews(&node.fake), 1);

@@ -1,4 +1,5 @@
-//! A partition table's one change: a partition behind all others is added, or the last one grows to the disk's end.
+//! A partition table's changes: a partition behind all others is added, the last one grows to the disk's end, disk and
+//! partitions get other GUIDs.
 //!
 //! In: the device. Out: the partition, and writes in the order in which they must reach the disk. Invariants: after
 //! any prefix of them one copy of the table is sound, and it is the old table or the new one; no other entry and no
@@ -14,9 +15,11 @@ use super::step::DiskWrite;
 const CRC: usize = 16;
 const MY_LBA: usize = 24;
 const ALTERNATE_LBA: usize = 32;
+const DISK: usize = 56;
 const ENTRIES_LBA: usize = 72;
 const ENTRIES_CRC: usize = 88;
 /// Fields of an entry.
+const PARTUUID: usize = 16;
 const LAST: usize = 40;
 const ATTRIBUTES: usize = 48;
 const LABEL: usize = 56;
@@ -50,6 +53,9 @@ pub enum ChangeError {
     /// The partition to grow is not the last one.
     #[error("partition {0} is not the last one")]
     NotLast(u32),
+    /// The partition is not there.
+    #[error("it has no partition {0}")]
+    Missing(u32),
 }
 
 /// A table, read to be changed.
@@ -152,7 +158,7 @@ impl Editor {
         let entry = &mut self.entries[at * self.entry..][..self.entry];
         entry.fill(0);
         entry[..16].copy_from_slice(&new.type_guid.to_disk());
-        entry[16..32].copy_from_slice(&new.partuuid.to_disk());
+        entry[PARTUUID..PARTUUID + 16].copy_from_slice(&new.partuuid.to_disk());
         let fields =
             [(32, start / self.sector), (LAST, (start + length) / self.sector - 1), (ATTRIBUTES, GROWS)];
         for (field, value) in fields {
@@ -191,6 +197,23 @@ impl Editor {
         self.partitions.retain(|p| p.number != number);
         self.partitions.push(partition.clone());
         Ok(partition)
+    }
+
+    /// Gives the disk another GUID.
+    pub fn identify_disk(&mut self, disk: Guid) {
+        self.header[DISK..DISK + 16].copy_from_slice(&disk.to_disk());
+    }
+
+    /// Gives a partition another PARTUUID.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn identify(&mut self, number: u32, partuuid: Guid) -> Result<(), ChangeError> {
+        let partition = self.partitions.iter_mut().find(|p| p.number == number);
+        partition.ok_or(ChangeError::Missing(number))?.partuuid = partuuid;
+        let at = (number as usize - 1) * self.entry + PARTUUID;
+        self.entries[at..at + 16].copy_from_slice(&partuuid.to_disk());
+        Ok(())
     }
 
     fn grain(&self) -> u64 {

@@ -87,6 +87,41 @@ fn the_last_one_grows() {
 }
 
 #[test]
+fn disk_and_partitions_get_other_guids_together_with_a_new_partition() {
+    let disk = grown(40_960);
+    let before = read(&disk).expect("sound");
+    let (identity, esp) = (Guid::from_u128(u128::MAX), Guid::from_u128(99));
+    let mut table = editor(&disk).expect("sound");
+    table.append(&new(MIB)).expect("room");
+    table.identify_disk(identity);
+    table.identify(1, esp).expect("there");
+    assert_eq!(table.identify(3, esp), Err(ChangeError::Missing(3)));
+    // Both GUIDs and the partition, or none of it, at each cut.
+    let seen = |disk: &[u8]| {
+        let table = read(disk).expect("sound");
+        (table.disk == identity, table.partitions[0].partuuid == esp, table.partitions.len() == 3)
+    };
+    let mut now = disk.clone();
+    for write in table.writes() {
+        let mut torn = now.clone();
+        let half = write.bytes.len() / 1024 * 512;
+        apply(&mut torn, &DiskWrite { offset: write.offset, bytes: write.bytes[..half].to_vec() });
+        apply(&mut now, &write);
+        for disk in [&torn, &now] {
+            assert!([(false, false, false), (true, true, true)].contains(&seen(disk)), "at {}", write.offset);
+        }
+    }
+    let after = read(&now).expect("sound");
+    assert_eq!(after.disk, identity);
+    let others = |t: &crate::plan::gpt::Table| t.partitions.iter().filter(|p| p.number == 6).cloned().next();
+    assert_eq!((after.partitions[0].partuuid, others(&after)), (esp, others(&before)));
+    // The backup says the same.
+    now[512] ^= 1;
+    let backup = read(&now).expect("backup");
+    assert_eq!((backup.disk, backup.partitions), (after.disk, after.partitions));
+}
+
+#[test]
 fn a_damaged_copy_is_mended_and_the_sound_one_written_last() {
     for at in [512, 1024, 40_959 * 512, 40_930 * 512] {
         let mut disk = grown(40_960);

@@ -55,6 +55,21 @@ impl Guid {
         u128::from_str_radix(&digits, 16).ok().map(Guid::from_u128)
     }
 
+    /// The same with the version for an application's own meaning (8, RFC 9562): the identity of a disk, which a first boot
+    /// gives to its partition table and to the state partition's file system. Tools never make this version.
+    #[must_use]
+    pub fn as_identity(mut self) -> Guid {
+        self.0[6] = 0x80 | self.0[6] & 0x0f;
+        self.0[8] = 0x80 | self.0[8] & 0x3f;
+        self
+    }
+
+    /// Is this the identity of a disk?
+    #[must_use]
+    pub fn is_identity(self) -> bool {
+        self.0[6] >> 4 == 8 && self.0[8] >> 6 == 2
+    }
+
     /// All zero: an unused partition entry.
     #[must_use]
     pub fn is_nil(self) -> bool {
@@ -92,6 +107,16 @@ mod tests {
         assert_eq!(Guid::from_disk(&disk), Some(TYPE_ESP));
         assert_eq!(TYPE_ESP.to_string(), "c12a7328-f81f-11d2-ba4b-00a0c93ec93b");
         assert_eq!(Guid::from_disk(&disk[..15]), None);
+    }
+
+    #[test]
+    fn identities_are_a_kind_of_their_own() {
+        for digits in [0, u128::MAX, 0x0123_4567_89ab_4def_8123_4567_89ab_cdef] {
+            let guid = Guid::from_u128(digits);
+            assert!(guid.as_identity().is_identity() && !guid.is_identity(), "{guid}");
+            assert_eq!(guid.as_identity().as_identity(), guid.as_identity());
+        }
+        assert!(![TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_VAR].iter().any(|g| g.is_identity()));
     }
 
     #[test]

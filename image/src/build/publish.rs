@@ -112,7 +112,7 @@ fn copy_artefacts(builder: &Builder, from: &Path, to: &Path, roothash: &str) -> 
 
 /// The kernel command line of the UKI: what `mkosi/disk/mkosi.conf` says, then the root hash.
 fn command_line(roothash: &str) -> String {
-    format!("console=ttyS0 cryptomgr.notests roothash={roothash}")
+    format!("console=ttyS0 cryptomgr.notests panic=10 roothash={roothash}")
 }
 
 // A hard link where possible: artefacts are never written in place.
@@ -149,4 +149,20 @@ fn update_lock(builder: &mut Builder, packages: &BTreeMap<String, String>) -> Re
 pub fn read_manifest(dirs: &Dirs, profile: Profile) -> Option<Manifest> {
     let text = fs::read_to_string(dirs.output(profile).join("manifest.json")).ok()?;
     serde_json::from_str(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_direct_boot_has_the_command_line_of_the_uki() {
+        let text = include_str!("../../../mkosi/disk/mkosi.conf");
+        let (_, after) = text.split_once("KernelCommandLine=").expect("mkosi's command line");
+        let words: Vec<&str> =
+            after.lines().skip(1).take_while(|l| l.starts_with(' ')).map(str::trim).collect();
+        assert_eq!(command_line("0f"), format!("{} roothash=0f", words.join(" ")));
+        // In seconds: a kernel that dies early restarts by itself.
+        assert!(words.contains(&"panic=10"), "{words:?}");
+    }
 }

@@ -43,7 +43,7 @@ fn boot() {
     steps::apply_all(&mounts::api_filesystems()).expect("API file systems");
     // A second time is harmless: the kernel may have mounted devtmpfs already.
     steps::apply_all(&mounts::api_filesystems()[1..3]).expect("API file systems again");
-    steps::apply_all(&mounts::firmware()).expect("optional");
+    steps::apply(&mounts::firmware()).expect("optional");
     steps::apply_all(&mounts::tool_chroot()).expect("binds");
     let out = child::run_in_root("/sysroot", "/usr/bin/cat", &["/proc/self/mounts"]).expect("cat runs");
     let seen = String::from_utf8_lossy(&out.stdout).into_owned();

@@ -1,10 +1,10 @@
 //! The configuration phase: sources collected, merged by `orlop_config`, and the run-time files written.
 
-use super::DEGRADED;
-use super::error::InitError;
+use super::error::{InitError, chain};
 use super::report::Report;
 use super::sources::Found;
 use super::steps::{apply, apply_all};
+use super::{DEGRADED, kept};
 use crate::plan::cmdline::BootArgs;
 use crate::plan::node_files::{CERTS, CNI, Inputs, MANIFESTS, VAR, plan, source_files};
 use crate::plan::swap;
@@ -30,13 +30,18 @@ pub fn run(report: &mut Report, found: &Found, args: &BootArgs) -> Result<String
     for problem in &effective.problems[report.problems().len()..] {
         report.problem(&format!("configuration: {problem}"));
     }
+    let degraded = Path::new(DEGRADED).exists();
+    // Before anything that follows from it: a pod must not find a node that is still at its first boot.
+    if !degraded && let Err(e) = kept::write(found, &effective.accepted) {
+        report.problem(&chain(&e));
+    }
     apply_all(&source_files(&found.documents, &args.sets))?;
     let machine_id = fs::read_to_string("/run/machine-id").unwrap_or_default();
     let (manifests, hosts) = (names(MANIFESTS), names(CERTS));
     let inputs = Inputs {
         effective: &effective,
         machine_id: machine_id.trim(),
-        degraded: Path::new(DEGRADED).exists(),
+        degraded,
         refused,
         manifests: &manifests,
         hosts: &hosts,
@@ -59,7 +64,7 @@ pub fn run(report: &mut Report, found: &Found, args: &BootArgs) -> Result<String
 }
 
 fn source(document: &crate::plan::source::Document) -> Source {
-    let (name, origin) = (document.kind.name().to_string(), document.origin.clone());
+    let (name, origin) = (document.kind.name().to_string(), document.shown());
     Source { name, origin, text: document.text.clone() }
 }
 
@@ -106,7 +111,7 @@ mod tests {
         let bad =
             Source { name: "fw-cfg".into(), origin: "fw_cfg:opt/org.orlop/config".into(), text: text.into() };
         let esp = Problem { source: "ESP".into(), reason: "cannot be read".into(), ..Problem::default() };
-        let found = Found { documents: vec![], problems: vec![esp] };
+        let found = Found { problems: vec![esp], ..Found::default() };
         let (effective, refused) = merge(vec![bad], &[], &found, &["state partition is full".into()]);
         assert!(refused && effective.accepted.is_empty());
         let said: Vec<String> = effective.problems.iter().map(ToString::to_string).collect();

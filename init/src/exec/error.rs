@@ -72,7 +72,7 @@ pub enum InitError {
     Corrupt {
         /// The data partition.
         device: String,
-        /// The signed hash.
+        /// The hash.
         roothash: String,
         /// What was being read.
         what: String,

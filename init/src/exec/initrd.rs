@@ -6,14 +6,15 @@ use super::clock::boottime_ms;
 use super::devices::{Uevents, scan};
 use super::drivers::Drivers;
 use super::error::{InitError, chain};
+use super::loader::{self, Loader};
 use super::report::Report;
-use super::sources::{Found, collect};
+use super::sources::{Found, Places, collect};
 use super::steps::{apply_all, read};
-use super::{DEGRADED, configuration, handover, machine_id, prefetch, seed, state, stop, verity};
+use super::{DEGRADED, configuration, handover, kept, machine_id, prefetch, seed, state, stop, verity};
 use crate::plan::cmdline::{self, BootArgs};
-use crate::plan::disk;
 use crate::plan::disk::{Choice, Disk, Slot, choose};
-use crate::plan::guid::Guid;
+use crate::plan::failure::OtherSlot;
+use crate::plan::kept::{Kept, ignored};
 use crate::plan::mounts::{self, SYSROOT};
 use crate::plan::phase::{OnFailure, Phase};
 use crate::plan::step::Step;
@@ -30,7 +31,8 @@ const DISK_DEADLINE_MS: u64 = 60_000;
 struct Boot {
     report: Report,
     drivers: Drivers,
-    other_slot: Option<bool>,
+    loader: Loader,
+    other_slot: OtherSlot,
     /// Sources of the configuration, if they were looked at already.
     found: Option<Found>,
 }
@@ -43,7 +45,8 @@ pub fn run() -> ! {
     let mut boot = Boot {
         report: Report::new("init", "orlop-init"),
         drivers: Drivers::default(),
-        other_slot: None,
+        loader: Loader::default(),
+        other_slot: OtherSlot::default(),
         found: None,
     };
     boot.report.stamp("kernel", None, &kernel_version(), true);
@@ -55,10 +58,13 @@ impl Boot {
     fn phases(&mut self) -> Result<Infallible, Stopped> {
         let args = self.vital(Phase::ApiFilesystems, api_filesystems)?;
         self.report.reopen_console();
+        for mistake in &args.mistakes {
+            self.report.problem(mistake);
+        }
         self.tolerated(Phase::Cgroup, |_| cgroup());
         self.tolerated(Phase::Modules, load);
         let (disk, slot) = self.vital(Phase::Disk, |b| find_disk(b, &args))?;
-        self.other_slot = Some(slot.other_slot);
+        self.other_slot = OtherSlot { filled: slot.other_slot, counted: self.loader.counts_tries };
         let opened = self.vital(Phase::Verity, |_| {
             let opened = verity::open(args.roothash, &disk, &slot)?;
             let detail = format!("{} root hash {}", opened.partition, args.roothash);
@@ -74,8 +80,12 @@ impl Boot {
         self.tolerated(Phase::State, |b| b.state(&disk, &args));
         self.tolerated(Phase::Seed, |_| seed::run(Path::new(SYSROOT)));
         self.tolerated(Phase::MachineId, |_| machine_id());
+        let found = self.found.take().unwrap_or_else(|| self.collect(&disk, &args, kept::read()));
+        self.alone(&args)?;
         self.tolerated(Phase::Configuration, |b| {
-            let found = b.found.take().unwrap_or_else(|| collect(&mut b.drivers, &disk, booted_esp(), &args));
+            if !found.ignored.is_empty() {
+                b.report.line(&ignored(&found.ignored, &found.kept));
+            }
             configuration::run(&mut b.report, &found, &args)
         });
         for module in self.drivers.missing() {
@@ -119,13 +129,35 @@ impl Boot {
         }
     }
 
+    fn collect(&mut self, disk: &Disk, args: &BootArgs, kept: Kept) -> Found {
+        collect(&mut self.drivers, Places { disk, esp: self.loader.esp, args }, kept)
+    }
+
+    /// The disk was used as soon as it appeared. Every controller has answered by now, and no program has run from the
+    /// disk's /var: a copy that appeared later is as good a reason to stop as one that was there before.
+    fn alone(&mut self, args: &BootArgs) -> Result<(), Stopped> {
+        match choose(&args.roothash, &scan(), self.loader.esp) {
+            Choice::Refuse { why } => {
+                state::close();
+                self.report.stamp(Phase::Disk.name(), None, &why, false);
+                Err(Stopped(Phase::Disk, why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn state(&mut self, disk: &Disk, args: &BootArgs) -> Result<String, InitError> {
         // How it is made is for the configuration to say; one that is there is as it was made.
+        let esp = self.loader.esp;
         let wants_quotas = |drivers: &mut Drivers| {
-            let found = self.found.insert(collect(drivers, disk, booted_esp(), args));
-            configuration::wants_project_quotas(found, args)
+            let found = self.found.insert(collect(drivers, Places { disk, esp, args }, Kept::Absent));
+            // Nothing is made on a disk that may be a copy; `alone` ends the boot.
+            match choose(&args.roothash, &scan(), esp) {
+                Choice::Refuse { why } => Err(InitError::Refused(why)),
+                _ => Ok(configuration::wants_project_quotas(found, args)),
+            }
         };
-        match state::open(&disk.name, &mut self.drivers, wants_quotas) {
+        match state::open(&disk.name, esp, &mut self.drivers, wants_quotas) {
             Ok(mounted) => {
                 for warning in &mounted.warnings {
                     self.report.problem(warning);
@@ -185,20 +217,21 @@ fn cgroup() -> Result<String, InitError> {
 
 fn load(boot: &mut Boot) -> Result<String, InitError> {
     boot.drivers = Drivers::read()?;
-    boot.drivers.start(&[state::FILE_SYSTEM]);
-    apply_all(&mounts::firmware())?;
+    let efi = loader::is_efi().then_some(loader::FILE_SYSTEM);
+    let soon: Vec<&str> = efi.into_iter().chain([state::FILE_SYSTEM]).collect();
+    boot.drivers.start(&soon);
     Ok(boot.drivers.detail())
 }
 
 fn find_disk(boot: &mut Boot, args: &BootArgs) -> Result<((Disk, Slot), String), InitError> {
     let deadline = boottime_ms() + DISK_DEADLINE_MS;
     let uevents = Uevents::subscribe()?;
-    let esp = booted_esp();
+    boot.loader = loader::read(&mut boot.drivers);
     loop {
         // A controller's driver brings devices of its own, which call for drivers in turn.
         boot.drivers.present();
         let mut disks = scan();
-        let why = match choose(&args.roothash, &disks, esp) {
+        let why = match choose(&args.roothash, &disks, boot.loader.esp) {
             Choice::Use(slot) => {
                 let disk = disks.swap_remove(slot.disk);
                 let detail = format!("/dev/{} of {} MiB", disk.name, disk.bytes >> 20);
@@ -209,6 +242,7 @@ fn find_disk(boot: &mut Boot, args: &BootArgs) -> Result<((Disk, Slot), String),
                 format!("the kernel shows no partition {} of /dev/{}", missing[0].number, disks[disk].name)
             }
             Choice::Wait { why } => why,
+            Choice::Refuse { why } => return Err(InitError::Refused(why)),
         };
         if !uevents.wait_device(deadline)? {
             return Err(InitError::NoDisk { seconds: DISK_DEADLINE_MS / 1000, why });
@@ -228,14 +262,6 @@ fn add_partitions(boot: &mut Boot, disk: &Disk, missing: &[crate::plan::gpt::Par
             boot.report.info(&format!("cannot add partition {} of {path}: {e}", partition.number));
         }
     }
-}
-
-/// PARTUUID of the ESP that the firmware booted from, as systemd-boot leaves it in an EFI variable:
-/// four bytes of attributes, then UTF-16.
-fn booted_esp() -> Option<Guid> {
-    let name = "LoaderDevicePartUUID-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
-    let bytes = fs::read(Path::new("/sys/firmware/efi/efivars").join(name)).ok()?;
-    disk::parse_loader_partuuid(&bytes)
 }
 
 fn machine_id() -> Result<String, InitError> {

@@ -4,8 +4,10 @@
 //! so it is written with fsync before anything may have seen it, and never replaced while it is valid.
 
 use super::error::InitError;
-use std::fs::{self, File};
+use super::steps::remove_file;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Reads the id in `dir` or makes one; the second value says whether it is new.
@@ -28,7 +30,7 @@ pub fn persistent(dir: &Path) -> Result<(String, bool), InitError> {
         Err(e) => return Err(fail("read")(e)),
     }
     let id = random().map_err(fail("make an id for"))?;
-    write_durably(dir, "machine-id", format!("{id}\n").as_bytes()).map_err(fail("write"))?;
+    write_durably(dir, "machine-id", 0o644, format!("{id}\n").as_bytes()).map_err(fail("write"))?;
     Ok((id, true))
 }
 
@@ -47,11 +49,16 @@ fn valid(text: &str) -> Option<String> {
     (hex && id.bytes().any(|b| b != b'0')).then(|| id.to_string())
 }
 
-/// Content and name are on disk when this returns.
-fn write_durably(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+/// Replaces a file; content and name are on disk when this returns.
+///
+/// # Errors
+/// It cannot be written; it is as it was.
+pub(super) fn write_durably(dir: &Path, name: &str, mode: u32, content: &[u8]) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let temporary = dir.join(format!(".{name}.new"));
-    let mut file = File::create(&temporary)?;
+    // One that a power cut has left may have another mode.
+    remove_file(&temporary)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&temporary, dir.join(name))?;

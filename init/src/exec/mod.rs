@@ -13,7 +13,9 @@ pub mod error;
 pub mod handover;
 pub mod host_channel;
 pub mod initrd;
+pub mod kept;
 pub mod ledger;
+pub mod loader;
 pub mod machine_id;
 pub mod notify;
 pub mod pod_network;
@@ -86,7 +88,7 @@ fn print(bytes: &[u8]) -> io::Result<()> {
 }
 
 /// A panic of PID 1 is a defect; it must not look like a hang. The kernel's own panic would follow from the
-/// abort, but without `panic=` on the command line it would wait for ever.
+/// abort, but without `panic=` on the command line (a kernel that was handed over without it) it would wait for ever.
 fn panic_reboots() {
     std::panic::set_hook(Box::new(|info| {
         let text = format!("defect in init: {info}; nothing was changed on disk; rebooting in 10 s");

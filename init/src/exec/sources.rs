@@ -7,8 +7,9 @@ use super::error::chain;
 use super::steps::apply;
 use crate::plan::cmdline::BootArgs;
 use crate::plan::disk::Disk;
-use crate::plan::guid::{Guid, TYPE_ESP};
-use crate::plan::source::{BYTES_MAX, Document, Kind, drive_file, is_node_config};
+use crate::plan::guid::Guid;
+use crate::plan::kept::{Kept, complete, is_medium};
+use crate::plan::source::{BYTES_MAX, DRIVES_MAX, Document, Kind, drive_file, is_node_config};
 use crate::plan::state::partition_name;
 use crate::plan::step::{Mount, Step};
 use crate::plan::{base64, fat, smbios, volume};
@@ -31,39 +32,81 @@ const ESP_DIR: &str = "orlop";
 const MOUNT_POINT: &str = "/run/orlop/volume";
 
 /// What was found.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Found {
     /// In rising precedence.
     pub documents: Vec<Document>,
     /// Sources that are there but unusable.
     pub problems: Vec<Problem>,
+    /// The state partition's word about the first boot.
+    pub kept: Kept,
+    /// One of the unusable ones is a drive or the ESP's file.
+    pub unreadable_medium: bool,
+    /// Drives and ESP that were not read, because this is not the first boot.
+    pub ignored: Vec<String>,
 }
 
-/// Collects all sources. `esp` is the PARTUUID of the ESP that was booted from, if known.
+impl Default for Found {
+    fn default() -> Found {
+        let (documents, problems, ignored) = (Vec::new(), Vec::new(), Vec::new());
+        Found { documents, problems, kept: Kept::Absent, unreadable_medium: false, ignored }
+    }
+}
+
+/// Where sources are looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// The system's disk.
+    pub disk: &'a Disk,
+    /// PARTUUID of the ESP that was booted from, if known.
+    pub esp: Option<Guid>,
+    /// The command line.
+    pub args: &'a BootArgs,
+}
+
+/// Collects all sources. Drives and the ESP are read only where `kept` or the command line says so; else init looks at
+/// their labels, mounts no file system, and takes the documents that an earlier boot kept.
 #[must_use]
-pub fn collect(drivers: &mut Drivers, disk: &Disk, esp: Option<Guid>, args: &BootArgs) -> Found {
+pub fn collect(drivers: &mut Drivers, places: Places<'_>, kept: Kept) -> Found {
     // A controller's driver is loaded when its ports have answered: what is plugged in there shows itself then.
     drivers.settle();
     drivers.present();
+    let live = kept.reads_media(places.args.drives_always);
     let mut found = Found::default();
     found.file(Kind::Image, "image:/usr/share/orlop/node-config.yaml", Path::new(IMAGE));
-    found.esp(drivers, disk, esp);
-    found.drives(drivers, disk);
+    found.esp(drivers, places, live);
+    found.drives(drivers, places.disk, live);
     found.file(Kind::FwCfg, "fw_cfg:opt/org.orlop/config", Path::new(FW_CFG));
     found.smbios();
-    found.cmdline(args);
+    found.cmdline(places.args);
+    complete(&mut found.documents, &kept);
+    if let Kept::Unknown(why) = &kept {
+        found.problem(
+            None,
+            "first boot",
+            &format!("the text that it accepted from drives and the ESP does not count: {why}"),
+        );
+    }
+    found.kept = kept;
     found
 }
 
 impl Found {
-    fn problem(&mut self, origin: &str, reason: &str) {
+    fn problem(&mut self, kind: Option<Kind>, origin: &str, reason: &str) {
+        self.unreadable_medium |= kind.is_some_and(is_medium);
         self.problems.push(Problem { source: origin.into(), reason: reason.into(), ..Problem::default() });
     }
 
     fn document(&mut self, kind: Kind, origin: &str, bytes: Vec<u8>) {
         match String::from_utf8(bytes) {
-            Ok(text) => self.documents.push(Document { kind, origin: origin.into(), text }),
-            Err(e) => self.problem(origin, &format!("is ignored: it is not UTF-8 text ({})", e.utf8_error())),
+            Ok(text) => self.documents.push(Document { kind, origin: origin.into(), text, kept: false }),
+            Err(e) => {
+                self.problem(
+                    Some(kind),
+                    origin,
+                    &format!("is ignored: it is not UTF-8 text ({})", e.utf8_error()),
+                );
+            }
         }
     }
 
@@ -71,27 +114,28 @@ impl Found {
         match read(path) {
             Ok(bytes) => self.document(kind, origin, bytes),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => self.problem(origin, &format!("is ignored: it cannot be read: {e}")),
+            Err(e) => self.problem(Some(kind), origin, &format!("is ignored: it cannot be read: {e}")),
         }
     }
 
-    fn esp(&mut self, drivers: &mut Drivers, disk: &Disk, esp: Option<Guid>) {
-        let Ok(table) = &disk.table else { return };
-        let all = table.partitions.iter().filter(|p| p.type_guid == TYPE_ESP);
-        let Some(partition) = all.min_by_key(|p| (Some(p.partuuid) != esp, p.number)) else { return };
-        let device = format!("/dev/{}", partition_name(&disk.name, partition.number));
+    fn esp(&mut self, drivers: &mut Drivers, places: Places<'_>, live: bool) {
+        let Some(partition) = places.disk.esp(places.esp) else { return };
+        let device = format!("/dev/{}", partition_name(&places.disk.name, partition.number));
         let origin = format!("ESP {device}:/{ESP_FILE}");
         if !fat::may_hold(ESP_DIR, |at, length| read_at(&device, at, length).ok()) {
             return;
         }
+        if !live {
+            return self.ignored.push(origin);
+        }
         drivers.need("fs-vfat");
-        self.on_volume(&device, "vfat", &origin, |found, root| {
+        self.on_volume(Kind::Esp, (&device, "vfat"), &origin, |found, root| {
             found.file(Kind::Esp, &origin, &root.join(ESP_FILE))
         });
     }
 
     /// Every block device but the system's own disk.
-    fn drives(&mut self, drivers: &mut Drivers, own: &Disk) {
+    fn drives(&mut self, drivers: &mut Drivers, own: &Disk, live: bool) {
         let mut names: Vec<String> = fs::read_dir("/sys/class/block")
             .map(|d| d.flatten().filter_map(|e| e.file_name().into_string().ok()).collect())
             .unwrap_or_default();
@@ -104,27 +148,36 @@ impl Found {
             let device = format!("/dev/{name}");
             let Some(volume) = probe(&device) else { continue };
             let Some(file) = drive_file(&volume.label) else { continue };
+            if !live {
+                self.ignored.push(format!("drive {device} ({})", volume.label));
+                continue;
+            }
             let origin = format!("drive {device} ({}):/{file}", volume.label);
+            if self.documents.iter().filter(|d| d.kind == Kind::Drive).count() >= DRIVES_MAX {
+                let reason = format!("is ignored: {DRIVES_MAX} drives have a configuration already");
+                self.problem(Some(Kind::Drive), &origin, &reason);
+                continue;
+            }
             drivers.need(&format!("fs-{}", volume.fstype));
-            self.on_volume(&device, volume.fstype, &origin, |found, root| {
-                let before = found.documents.len();
-                found.file(Kind::Drive, &origin, &root.join(file));
-                // Another system's user data is not ours to judge.
-                if found
-                    .documents
-                    .last()
-                    .is_some_and(|d| found.documents.len() > before && !is_node_config(&d.text))
-                {
-                    found.documents.pop();
-                }
+            self.on_volume(Kind::Drive, (&device, volume.fstype), &origin, |found, root| {
+                found.drive(&origin, &root.join(file));
             });
+        }
+    }
+
+    /// Another system's user data is not ours to judge.
+    fn drive(&mut self, origin: &str, path: &Path) {
+        let before = self.documents.len();
+        self.file(Kind::Drive, origin, path);
+        if self.documents.len() > before && self.documents.last().is_some_and(|d| !is_node_config(&d.text)) {
+            self.documents.pop();
         }
     }
 
     fn on_volume(
         &mut self,
-        device: &str,
-        fstype: &'static str,
+        kind: Kind,
+        (device, fstype): (&str, &'static str),
         origin: &str,
         work: impl FnOnce(&mut Found, &Path),
     ) {
@@ -132,7 +185,7 @@ impl Found {
         let (source, target) = (device.to_string(), MOUNT_POINT.to_string());
         let mount = Mount { source, target, fstype, flags, data: String::new(), optional: false };
         if let Err(e) = apply(&Step::Mount(mount)) {
-            self.problem(origin, &format!("cannot be looked for: {}", chain(&e)));
+            self.problem(Some(kind), origin, &format!("cannot be looked for: {}", chain(&e)));
             return;
         }
         work(self, Path::new(MOUNT_POINT));
@@ -147,7 +200,7 @@ impl Found {
             None => {}
             Some(smbios::Credential::Value(bytes)) => self.document(Kind::Smbios, origin, bytes),
             Some(smbios::Credential::BadBase64) => {
-                self.problem(origin, "is ignored: it is not base64");
+                self.problem(None, origin, "is ignored: it is not base64");
             }
         }
     }
@@ -157,15 +210,16 @@ impl Found {
         for text in &args.configs {
             match base64::decode(text) {
                 Some(bytes) => self.document(Kind::Cmdline, origin, bytes),
-                None => self.problem(origin, "is ignored: it is not base64"),
+                None => self.problem(None, origin, "is ignored: it is not base64"),
             }
         }
     }
 }
 
+/// The disk or one of its partitions (`state::partition_name`).
 fn is_part_of(name: &str, disk: &str) -> bool {
-    name.strip_prefix(disk)
-        .is_some_and(|rest| rest.trim_start_matches('p').bytes().all(|b| b.is_ascii_digit()))
+    let number = |rest: &str| rest.parse::<u32>().is_ok_and(|n| partition_name(disk, n) == name);
+    name.strip_prefix(disk).is_some_and(|rest| rest.is_empty() || number(rest.trim_start_matches('p')))
 }
 
 /// Reads as much of the beginning as there is.
@@ -177,14 +231,19 @@ fn probe(device: &str) -> Option<volume::Volume> {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_at_most(path, BYTES_MAX)
+}
+
+/// Reads a regular file of at most so many bytes; no link is followed.
+pub(super) fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
-    file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > BYTES_MAX {
-        return Err(io::Error::other("it is larger than 1 MiB"));
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::other(format!("it is larger than {} MiB", bytes_max >> 20)));
     }
     Ok(bytes)
 }
@@ -213,13 +272,14 @@ mod tests {
         for (problem, want) in found.problems.iter().zip(want) {
             assert!(problem.reason.contains(want), "{problem}");
         }
+        assert!(found.unreadable_medium);
     }
 
     #[test]
     fn command_line_documents() {
         let roothash = crate::plan::cmdline::RootHash([0; 32]);
-        let args =
-            BootArgs { roothash, configs: vec!["a2luZDogTm9kZUNvbmZpZw==".into(), "%".into()], sets: vec![] };
+        let configs = vec!["a2luZDogTm9kZUNvbmZpZw==".into(), "%".into()];
+        let args = BootArgs { roothash, configs, sets: vec![], drives_always: false, mistakes: vec![] };
         let mut found = Found::default();
         found.cmdline(&args);
         assert_eq!(found.documents[0].text, "kind: NodeConfig");
@@ -229,6 +289,15 @@ mod tests {
     #[test]
     fn own_partitions() {
         assert!(is_part_of("vda3", "vda") && is_part_of("vda", "vda") && is_part_of("nvme0n1p2", "nvme0n1"));
-        assert!(!is_part_of("vdb1", "vda") && !is_part_of("vdaa", "vda"));
+        for (other, disk) in [
+            ("vdb1", "vda"),
+            ("vdaa", "vda"),
+            ("nvme0n10", "nvme0n1"),
+            ("nvme0n10p1", "nvme0n1"),
+            ("nvme0n1p", "nvme0n1"),
+            ("vdap1", "vda"),
+        ] {
+            assert!(!is_part_of(other, disk), "{other}");
+        }
     }
 }

@@ -42,21 +42,22 @@ pub struct Mounted {
 }
 
 /// Finds or makes the state partition on the disk called `name` and mounts it on /sysroot/var. Whether one that is made has
-/// project quotas is asked only then.
+/// project quotas is asked only then. `esp` is the ESP that was booted from, if known.
 ///
 /// # Errors
 /// It cannot be used; nothing on it was changed.
 pub fn open(
     name: &str,
+    esp: Option<Guid>,
     drivers: &mut Drivers,
-    wants_quotas: impl FnOnce(&mut Drivers) -> bool,
+    wants_quotas: impl FnOnce(&mut Drivers) -> Result<bool, InitError>,
 ) -> Result<Mounted, InitError> {
     let disk = rescan(name)?;
     let mut warnings = Vec::new();
     let made = match decide(&disk) {
         Plan::Refuse { problem } => return Err(InitError::Refused(problem)),
         Plan::Create => {
-            create(&disk, wants_quotas(drivers))?;
+            create(&disk, esp, wants_quotas(drivers)?)?;
             true
         }
         Plan::Use { partition, grow_partition, .. } => {
@@ -100,20 +101,29 @@ fn decide(disk: &Disk) -> Plan {
 }
 
 /// File system first, table last: a partition that the table names was complete once. Until then the kernel alone knows
-/// the partition. Its UUID and the file system's are random: they must not repeat on every node.
-fn create(disk: &Disk, quotas: bool) -> Result<(), InitError> {
+/// the partition. With it the disk gets its identity: GUIDs of disk, ESP, state partition and file system are random, so that
+/// they do not repeat on every node and no copy of the image has them (docs/decisions/disk-identity.md).
+fn create(disk: &Disk, esp: Option<Guid>, quotas: bool) -> Result<(), InitError> {
     let device = format!("/dev/{}", disk.name);
     let (file, mut table) = edit(disk, &device)?;
     let failed = |action| {
         let path = device.clone();
         move |source| InitError::File { action, path, source }
     };
-    let uuid = machine_id::random().map_err(failed("make a partition UUID for"))?;
-    let partuuid = Guid::parse(&uuid).unwrap_or_default();
-    let new = New { type_guid: TYPE_VAR, partuuid, label: STATE_LABEL, bytes_min: BYTES_MIN };
+    let random = || {
+        let uuid = machine_id::random().map_err(failed("make an identity for"))?;
+        Guid::parse(&uuid).ok_or_else(|| failed("make an identity for")(io::ErrorKind::InvalidData.into()))
+    };
+    let identity = random()?.as_identity();
+    let new = New { type_guid: TYPE_VAR, partuuid: random()?, label: STATE_LABEL, bytes_min: BYTES_MIN };
     let partition = table.append(&new).map_err(|e| no_change(&device, e))?;
+    table.identify_disk(identity);
+    if let Some(esp) = disk.esp(esp) {
+        table.identify(esp.number, random()?).map_err(|e| no_change(&device, e))?;
+    }
     block::add_partition(&file, &partition).map_err(|e| failed("add a partition to")(e.into()))?;
-    let made = make_file_system(&format!("/dev/{}", partition_name(&disk.name, partition.number)), quotas);
+    let name = format!("/dev/{}", partition_name(&disk.name, partition.number));
+    let made = make_file_system(&name, identity, quotas);
     if made.is_err() {
         // As the table has it.
         let _ = block::remove_partition(&file, &partition);
@@ -125,8 +135,9 @@ fn create(disk: &Disk, quotas: bool) -> Result<(), InitError> {
 }
 
 /// A person's or a power cut's remains are no reason to ask (`-F`): `plan::state` has looked at them.
-fn make_file_system(device: &str, quotas: bool) -> Result<(), InitError> {
-    let layout = ["-b", "4096", "-I", "256", "-m", "0", "-E"];
+fn make_file_system(device: &str, identity: Guid, quotas: bool) -> Result<(), InitError> {
+    let uuid = identity.to_string();
+    let layout = ["-U", &uuid, "-b", "4096", "-I", "256", "-m", "0", "-E"];
     let more: &[&str] = if quotas { &ext4::WITH_QUOTAS } else { &ext4::WITHOUT_QUOTAS };
     run(MKFS, &[&["-q", "-F", "-L", STATE_LABEL], &layout[..], more, &[device]].concat(), |_| false)?;
     let sync = || OpenOptions::new().write(true).open(device)?.sync_all();
@@ -240,6 +251,11 @@ fn mount(
     let verb = if made { "made" } else { "kept" };
     let detail = format!("{device}, {verb}, {} MiB of {} MiB free", free >> 20, partition.length >> 20);
     Ok(Mounted { detail, warnings })
+}
+
+/// Lets go of it again: a boot that ends leaves it clean.
+pub fn close() {
+    let _ = umount2(VAR, MntFlags::empty());
 }
 
 fn grow_file_system(disk: &Disk, partition: &Partition, warnings: &mut Vec<String>) {

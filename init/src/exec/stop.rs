@@ -1,7 +1,7 @@
 //! The end of a boot that cannot go on: one line, sync, then reboot or stay as `plan::failure` says.
 
 use super::report::Report;
-use crate::plan::failure::{Verdict, closing, verdict};
+use crate::plan::failure::{OtherSlot, Verdict, closing, verdict};
 use crate::plan::phase::Phase;
 use nix::errno::Errno;
 use nix::sys::reboot::{RebootMode, reboot};
@@ -13,9 +13,9 @@ use nix::unistd::sync;
 const REPEAT_S: i64 = 60;
 
 /// Never returns.
-pub fn stop(report: &mut Report, phase: Phase, other_slot: Option<bool>, why: &str) -> ! {
-    let verdict = verdict(phase, other_slot);
-    let line = format!("boot failed in {}: {why}; {}", phase.name(), closing(verdict));
+pub fn stop(report: &mut Report, phase: Phase, other: OtherSlot, why: &str) -> ! {
+    let verdict = verdict(phase, other);
+    let line = format!("boot failed in {}: {why}; {}", phase.name(), closing(verdict, other));
     report.problem(&line);
     report.flush();
     sync();

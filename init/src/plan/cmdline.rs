@@ -1,7 +1,7 @@
 //! The kernel command line: text in, the arguments that concern init out.
 //!
-//! Seam: docs/architecture.md, "Kernel command line". The command line is part of the signed UKI; only
-//! `roothash=` is trusted to choose a root, so a second, different one is refused and not merged.
+//! Seam: docs/architecture.md, "Kernel command line". The command line is part of the UKI; only `roothash=` is trusted to
+//! choose a root, so a second, different one is refused and not merged.
 
 use super::guid::Guid;
 use std::fmt;
@@ -66,6 +66,10 @@ pub struct BootArgs {
     pub configs: Vec<String>,
     /// `orlop.set=` as written (`dotted.path=scalar`), in order.
     pub sets: Vec<String>,
+    /// `orlop.drive=always`: drives and the ESP's file are read in this boot, too.
+    pub drives_always: bool,
+    /// Arguments that say nothing that init knows: each a line for a person.
+    pub mistakes: Vec<String>,
 }
 
 /// Why the command line cannot be booted from.
@@ -132,7 +136,8 @@ fn unquote(s: &str) -> &str {
 /// No root hash, a malformed one, or two different ones.
 pub fn parse(text: &str) -> Result<BootArgs, CmdlineError> {
     let mut roothash: Option<RootHash> = None;
-    let (mut configs, mut sets) = (Vec::new(), Vec::new());
+    let (mut configs, mut sets, mut mistakes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut drives_always = false;
     for (key, value) in split(text) {
         if key == "--" && value.is_none() {
             break;
@@ -148,10 +153,15 @@ pub fn parse(text: &str) -> Result<BootArgs, CmdlineError> {
             }
             "orlop.config" => configs.push(value),
             "orlop.set" => sets.push(value),
+            "orlop.drive" if value == "always" => drives_always = true,
+            "orlop.drive" => mistakes.push(format!(
+                "orlop.drive={value} on the kernel command line is ignored: its only value is \"always\""
+            )),
             _ => {}
         }
     }
-    Ok(BootArgs { roothash: roothash.ok_or(CmdlineError::NoRootHash)?, configs, sets })
+    let roothash = roothash.ok_or(CmdlineError::NoRootHash)?;
+    Ok(BootArgs { roothash, configs, sets, drives_always, mistakes })
 }
 
 #[cfg(test)]
@@ -192,6 +202,16 @@ mod tests {
         assert_eq!(args.roothash.to_string(), HASH);
         assert_eq!(args.roothash.root_partuuid().to_string(), "00112233-4455-6677-8899-001122334455");
         assert_eq!(args.roothash.verity_partuuid().to_string(), "66778899-aabb-ccdd-eeff-001122334455");
+    }
+
+    #[test]
+    fn drives_are_read_again_only_on_purpose() {
+        let of = |words: &str| parse(&format!("roothash={HASH} {words}")).expect("valid");
+        assert!(!of("").drives_always && !of("-- orlop.drive=always").drives_always);
+        assert!(of("orlop.drive=always").drives_always && of("orlop.drive=always").mistakes.is_empty());
+        let other = of("orlop.drive=never orlop.drive");
+        assert!(!other.drives_always && other.mistakes.len() == 1, "{:?}", other.mistakes);
+        assert!(other.mistakes[0].contains("orlop.drive=never"), "{:?}", other.mistakes);
     }
 
     #[test]

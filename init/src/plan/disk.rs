@@ -1,11 +1,13 @@
 //! Which disk and which partitions this boot uses: disks with their tables in, a choice out.
 //!
-//! The root hash chooses: root and hash partition carry its halves as PARTUUIDs (discoverable partitions
-//! specification). Device names, labels and order of discovery never decide what is mounted as root.
+//! The root hash and the booted ESP choose: root and hash partition carry the hash's halves as PARTUUIDs (discoverable
+//! partitions specification), and the boot loader names the ESP. A copy of an image has the same halves, so the ESP's
+//! PARTUUID is random from the first boot on (docs/decisions/disk-identity.md). Device names, labels and order of
+//! discovery never decide; of two disks that fit none is taken.
 
 use super::cmdline::RootHash;
 use super::gpt::{GptError, Partition, Table};
-use super::guid::{Guid, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_VAR};
+use super::guid::{Guid, TYPE_ESP, TYPE_ROOT, TYPE_ROOT_VERITY, TYPE_VAR};
 
 /// Label of the state partition.
 pub const STATE_LABEL: &str = "orlop-state";
@@ -43,6 +45,13 @@ impl Disk {
     pub fn state(&self) -> Option<&Partition> {
         let table = self.table.as_ref().ok()?;
         table.partitions.iter().find(|p| p.type_guid == TYPE_VAR && p.label == STATE_LABEL)
+    }
+
+    /// The ESP: the one that was booted from, if it is here, else the first.
+    #[must_use]
+    pub fn esp(&self, booted: Option<Guid>) -> Option<&Partition> {
+        let all = self.table.as_ref().ok()?.partitions.iter().filter(|p| p.type_guid == TYPE_ESP);
+        all.min_by_key(|p| (Some(p.partuuid) != booted, p.number))
     }
 
     /// Another root slot with content: what the boot loader could try instead.
@@ -86,40 +95,66 @@ pub enum Choice {
         /// What has been seen instead.
         why: String,
     },
+    /// Several disks fit, and nothing tells which of them is this machine's: none is used.
+    Refuse {
+        /// Names all of them, and the remedy.
+        why: String,
+    },
 }
 
-/// Chooses. `booted_esp` is the PARTUUID of the ESP the firmware started from, if the loader told it: it
-/// decides between identical disks.
+/// Chooses. `booted_esp` is the PARTUUID of the ESP that the firmware started from, if the loader has left it: with it only
+/// a disk that has this partition counts, and any other is waited past.
 #[must_use]
 pub fn choose(root: &RootHash, disks: &[Disk], booted_esp: Option<Guid>) -> Choice {
-    let wanted = (root.root_partuuid(), root.verity_partuuid());
-    let mut found: Vec<(usize, &Disk)> = disks
-        .iter()
-        .enumerate()
-        .filter(|(_, d)| d.find(wanted.0).is_some() && d.find(wanted.1).is_some())
-        .collect();
-    found.sort_by_key(|(_, d)| (booted_esp.is_none_or(|esp| d.find(esp).is_none()), d.name.clone()));
-    let Some((index, disk)) = found.first().copied() else {
-        return Choice::Wait { why: explain(root, disks) };
+    let fits = |d: &Disk| has_root(root, d) && booted_esp.is_none_or(|esp| d.find(esp).is_some());
+    let found: Vec<(usize, &Disk)> = disks.iter().enumerate().filter(|(_, d)| fits(d)).collect();
+    let (index, disk) = match found.as_slice() {
+        [] => return Choice::Wait { why: explain(root, disks, booted_esp) },
+        [one] => *one,
+        several => return Choice::Refuse { why: several_fit(root, several, booted_esp) },
     };
-    let (Some(data), Some(hash)) = (disk.find(wanted.0), disk.find(wanted.1)) else {
-        return Choice::Wait { why: explain(root, disks) };
+    let (Some(data), Some(hash)) = (disk.find(root.root_partuuid()), disk.find(root.verity_partuuid()))
+    else {
+        return Choice::Wait { why: explain(root, disks, booted_esp) };
     };
     if [data, hash].into_iter().any(|p| disk.node(p.number).is_none()) {
         let all = disk.table.as_ref().map(|t| t.partitions.as_slice()).unwrap_or_default();
         let missing = all.iter().filter(|p| disk.node(p.number).is_none()).cloned().collect();
         return Choice::AddPartitions { disk: index, missing };
     }
-    let other_slot = disk.other_slot(wanted.0).is_some();
+    let other_slot = disk.other_slot(data.partuuid).is_some();
     Choice::Use(Slot { disk: index, root: data.clone(), hash: hash.clone(), other_slot })
+}
+
+fn has_root(root: &RootHash, disk: &Disk) -> bool {
+    [root.root_partuuid(), root.verity_partuuid()].into_iter().all(|half| disk.find(half).is_some())
+}
+
+fn several_fit(root: &RootHash, disks: &[(usize, &Disk)], booted_esp: Option<Guid>) -> String {
+    let names: Vec<String> = disks.iter().map(|(_, d)| format!("/dev/{}", d.name)).collect();
+    let esp = booted_esp.map_or(String::new(), |esp| format!(" and the booted ESP {esp}"));
+    let names = names.join(" and ");
+    format!(
+        "{names} all carry root hash {root}{esp}: one is a copy of the other, and none is used. Detach the one that is not \
+         this machine's"
+    )
 }
 
 /// One line on why no disk fits: what a person needs in order to tell a missing driver from a missing disk
 /// from a wrong image.
-fn explain(root: &RootHash, disks: &[Disk]) -> String {
+fn explain(root: &RootHash, disks: &[Disk], booted_esp: Option<Guid>) -> String {
     let (data, hash) = (root.root_partuuid(), root.verity_partuuid());
     if disks.is_empty() {
         return "the kernel has found no disk at all".into();
+    }
+    let copies: Vec<String> =
+        disks.iter().filter(|d| has_root(root, d)).map(|d| format!("/dev/{}", d.name)).collect();
+    if let (Some(esp), false) = (booted_esp, copies.is_empty()) {
+        return format!(
+            "the firmware started from ESP {esp}, and no disk has it; {} carries the same root and another ESP, so it \
+             is not this machine's disk",
+            copies.join(" and ")
+        );
     }
     let seen: Vec<String> = disks
         .iter()
@@ -150,6 +185,13 @@ pub fn parse_loader_partuuid(bytes: &[u8]) -> Option<Guid> {
     Guid::parse(&char::decode_utf16(units).map(|c| c.unwrap_or(' ')).collect::<String>())
 }
 
+/// True if another kernel started this one (`/proc/sys/kernel/bootloader_type`; the upper four bits are 0xd, Linux' boot
+/// protocol). The loader's variables are of the boot before then: the disk's identity may have been made since.
+#[must_use]
+pub fn is_kexec(bootloader_type: &str) -> bool {
+    bootloader_type.trim().parse::<u32>().is_ok_and(|kind| kind >> 4 == 0xd)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::gpt::Copy;
@@ -166,7 +208,7 @@ mod tests {
 
     fn disk(name: &str, esp: u128) -> Disk {
         let partitions = vec![
-            part(1, super::super::guid::TYPE_ESP, esp, "esp"),
+            part(1, TYPE_ESP, esp, "esp"),
             part(2, TYPE_ROOT, 0x1111_1111_1111_1111_1111_1111_1111_1111, "orlop_1"),
             part(3, TYPE_ROOT_VERITY, 0x2222_2222_2222_2222_2222_2222_2222_2222, "orlop_1_verity"),
             part(4, TYPE_ROOT, 0x44, EMPTY_LABEL),
@@ -199,13 +241,45 @@ mod tests {
     }
 
     #[test]
-    fn of_two_clones_the_booted_one_wins_else_the_first_by_name() {
-        let disks = [disk("vdb", 7), disk("vda", 8)];
-        for (esp, want) in [(Some(7), 0), (Some(8), 1), (None, 1), (Some(99), 1)] {
-            let Choice::Use(slot) = choose(&hash(), &disks, esp.map(Guid::from_u128)) else {
+    fn only_the_booted_disk_is_used_and_it_is_waited_for() {
+        let disks = [disk("nvme0n1", 7), disk("sdb", 8)];
+        for (esp, want) in [(7, 0), (8, 1)] {
+            let Choice::Use(slot) = choose(&hash(), &disks, Some(Guid::from_u128(esp))) else {
                 panic!("usable")
             };
-            assert_eq!(slot.disk, want, "{esp:?}");
+            assert_eq!(slot.disk, want, "{esp}");
+        }
+        // The copy on the faster bus is there, the machine's own disk is not yet.
+        let Choice::Wait { why } = choose(&hash(), &disks[..1], Some(Guid::from_u128(8))) else {
+            panic!("the wrong disk is not used")
+        };
+        assert!(why.contains("/dev/nvme0n1") && why.contains("-000000000008"), "{why}");
+    }
+
+    #[test]
+    fn of_two_disks_with_one_identity_none_is_used() {
+        let same = [disk("nvme0n1", 7), disk("sdb", 7), disk("sdc", 9)];
+        let Choice::Refuse { why } = choose(&hash(), &same, Some(Guid::from_u128(7))) else {
+            panic!("refused")
+        };
+        assert!(why.contains("/dev/nvme0n1 and /dev/sdb all") && !why.contains("sdc"), "{why}");
+        // Nothing is known of the ESP: the root hash alone tells nothing apart.
+        let Choice::Refuse { why } = choose(&hash(), &[disk("vdb", 7), disk("vda", 8)], None) else {
+            panic!("refused")
+        };
+        assert!(why.contains("/dev/vdb and /dev/vda all"), "{why}");
+        // A copy that the kernel has no partitions of is one all the same.
+        let mut bare = disk("vdb", 8);
+        bare.nodes.clear();
+        assert!(matches!(choose(&hash(), &[disk("vda", 7), bare], None), Choice::Refuse { .. }));
+    }
+
+    #[test]
+    fn the_booted_esp_goes_before_the_first() {
+        let mut d = disk("vda", 1);
+        edit(&mut d, |p| p.push(part(9, TYPE_ESP, 9, "esp")));
+        for (booted, want) in [(None, 1), (Some(9), 9), (Some(77), 1)] {
+            assert_eq!(d.esp(booted.map(Guid::from_u128)).map(|p| p.number), Some(want), "{booted:?}");
         }
     }
 
@@ -249,5 +323,13 @@ mod tests {
         assert_eq!(parse_loader_partuuid(&bytes), Some(TYPE_VAR));
         assert_eq!(parse_loader_partuuid(&bytes[..20]), None);
         assert_eq!(parse_loader_partuuid(&[]), None);
+    }
+
+    #[test]
+    fn who_started_the_kernel() {
+        // kexec; the EFI stub, QEMU, nothing that is a number.
+        for (kind, want) in [("208\n", true), ("33\n", false), ("176\n", false), ("", false), ("x", false)] {
+            assert_eq!(is_kexec(kind), want, "{kind:?}");
+        }
     }
 }

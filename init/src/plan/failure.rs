@@ -1,8 +1,8 @@
 //! What a failed boot does: reboot if that can help, else stay and show why.
 //!
-//! A reboot helps if the cause may pass (a disk that did not appear) or another slot has content for the boot
-//! loader to try. A slot that does not match its hash will not match it after a reboot: with no other slot
-//! init stays, so that there is no boot loop and the reason stays on the screen.
+//! A reboot helps if the cause may pass (a disk that did not appear) or the boot loader will choose another slot: it does so
+//! only where it counts the tries of the entry that was booted. A slot that does not match its hash will not match it
+//! after a reboot: without such a loader init stays, so that there is no boot loop and the reason stays on the screen.
 
 use super::phase::Phase;
 
@@ -21,11 +21,20 @@ pub enum Verdict {
     Stay,
 }
 
-/// Decides. `other_slot` is what the disk phase found, `None` before it has found anything.
+/// The other slot, as far as init knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OtherSlot {
+    /// It has content; false before the disk phase has looked.
+    pub filled: bool,
+    /// The loader counts the tries of the entry that was booted, and goes on to another when they are used up.
+    pub counted: bool,
+}
+
+/// Decides.
 #[must_use]
-pub fn verdict(phase: Phase, other_slot: Option<bool>) -> Verdict {
+pub fn verdict(phase: Phase, other: OtherSlot) -> Verdict {
     let lasting = matches!(phase, Phase::Verity | Phase::Root);
-    if lasting && other_slot != Some(true) {
+    if lasting && !(other.filled && other.counted) {
         Verdict::Stay
     } else {
         Verdict::Reboot { after_s: REBOOT_DELAY_S }
@@ -34,13 +43,19 @@ pub fn verdict(phase: Phase, other_slot: Option<bool>) -> Verdict {
 
 /// The last line a person reads.
 #[must_use]
-pub fn closing(verdict: Verdict) -> String {
+pub fn closing(verdict: Verdict, other: OtherSlot) -> String {
     match verdict {
         Verdict::Reboot { after_s } => format!("nothing was changed on disk; rebooting in {after_s} s"),
         Verdict::Stay => {
-            "nothing was changed on disk; a reboot alone will not help, so this machine stays here. Write the slot \
-             anew, then press Ctrl-Alt-Del or power-cycle"
-                .into()
+            let way = if other.filled {
+                "Choose the other slot in the boot loader's menu, or write this slot again"
+            } else {
+                "Write the slot again"
+            };
+            format!(
+                "nothing was changed on disk; a reboot alone will not help, so this machine stays here. {way}, then press \
+                 Ctrl-Alt-Del or power-cycle"
+            )
         }
     }
 }
@@ -52,16 +67,23 @@ mod tests {
     #[test]
     fn a_refused_slot_is_not_retried_for_ever() {
         let reboot = Verdict::Reboot { after_s: REBOOT_DELAY_S };
+        let (none, uncounted) = (OtherSlot::default(), OtherSlot { filled: true, counted: false });
+        let counted = OtherSlot { filled: true, counted: true };
         let cases = [
-            (Phase::Verity, Some(false), Verdict::Stay),
-            (Phase::Root, Some(false), Verdict::Stay),
-            (Phase::Verity, Some(true), reboot),
-            (Phase::Disk, None, reboot),
-            (Phase::ApiFilesystems, None, reboot),
-            (Phase::Handover, Some(false), reboot),
+            (Phase::Verity, none, Verdict::Stay),
+            (Phase::Root, none, Verdict::Stay),
+            // The loader would choose the same entry again, for ever.
+            (Phase::Verity, uncounted, Verdict::Stay),
+            (Phase::Root, OtherSlot { filled: false, ..counted }, Verdict::Stay),
+            (Phase::Verity, counted, reboot),
+            (Phase::Disk, none, reboot),
+            (Phase::ApiFilesystems, none, reboot),
+            (Phase::Handover, uncounted, reboot),
         ];
         for (phase, other, want) in cases {
             assert_eq!(verdict(phase, other), want, "{phase:?} {other:?}");
         }
+        assert!(closing(Verdict::Stay, uncounted).contains("the other slot in the boot loader's menu"));
+        assert!(!closing(Verdict::Stay, none).contains("other slot"));
     }
 }

@@ -15,6 +15,7 @@ pub mod gpt;
 pub mod gpt_change;
 pub mod gpt_relocate;
 pub mod guid;
+pub mod kept;
 pub mod masquerade;
 pub mod modules;
 pub mod mounts;

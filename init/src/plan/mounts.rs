@@ -25,12 +25,15 @@ pub fn api_filesystems() -> Vec<Step> {
     ]
 }
 
-/// EFI variables, after the modules: efivarfs may be one. A BIOS machine has none.
+/// Where EFI variables are.
+pub const EFI_VARIABLES: &str = "/sys/firmware/efi/efivars";
+
+/// EFI variables, for as long as init reads them. A BIOS machine has none.
 #[must_use]
-pub fn firmware() -> Vec<Step> {
-    let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    let efivars = mount("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", strict, "");
-    vec![Step::Mount(Mount { optional: true, ..efivars })]
+pub fn firmware() -> Step {
+    let strict = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let variables = mount("efivarfs", EFI_VARIABLES, "efivarfs", strict, "");
+    Step::Mount(Mount { optional: true, ..variables })
 }
 
 /// The verified root.

@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn sources_keep_their_rank() {
-        let d = |kind| Document { kind, origin: String::new(), text: "x".into() };
+        let d = |kind| Document { kind, origin: String::new(), text: "x".into(), kept: false };
         let steps = source_files(
             &[d(Kind::Image), d(Kind::Drive), d(Kind::Drive), d(Kind::Cmdline)],
             &["a=b".into()],

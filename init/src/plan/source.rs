@@ -4,15 +4,17 @@
 
 /// Largest document that is read from any source, bytes.
 pub const BYTES_MAX: u64 = 1 << 20;
+/// As many documents are read from drives; of more than that each is a problem.
+pub const DRIVES_MAX: usize = 4;
 
 /// Where a document came from, in rising precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// `/usr/share/orlop/node-config.yaml` of the verified root.
     Image,
-    /// `/orlop/node-config.yaml` on the ESP.
+    /// `/orlop/node-config.yaml` on the ESP, at the first boot.
     Esp,
-    /// A drive labelled `cidata` or `config-2`.
+    /// A drive labelled `cidata` or `config-2`, at the first boot.
     Drive,
     /// QEMU's fw_cfg.
     FwCfg,
@@ -59,6 +61,16 @@ pub struct Document {
     pub origin: String,
     /// The text. It may hold a token: never printed.
     pub text: String,
+    /// An earlier boot read it, and the state partition has kept it (`plan::kept`).
+    pub kept: bool,
+}
+
+impl Document {
+    /// Where it came from, for messages and provenance.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        if self.kept { format!("{}, kept since the first boot", self.origin) } else { self.origin.clone() }
+    }
 }
 
 impl std::fmt::Debug for Document {
@@ -128,7 +140,7 @@ mod tests {
 
     #[test]
     fn debug_keeps_secrets() {
-        let d = Document { kind: Kind::Esp, origin: "ESP".into(), text: "token: abc".into() };
+        let d = Document { kind: Kind::Esp, origin: "ESP".into(), text: "token: abc".into(), kept: false };
         assert_eq!(format!("{d:?}"), "ESP (10 bytes)");
     }
 }

@@ -8,6 +8,7 @@ use super::disk::{Disk, STATE_LABEL};
 use super::ext4::Superblock;
 use super::gpt::Partition;
 use super::gpt_change::GRAIN;
+use super::guid::Guid;
 
 /// Free space behind the state partition from which growing it is worth it, bytes.
 const GROW_FROM: u64 = 64 << 20;
@@ -82,6 +83,16 @@ pub fn plan(facts: &Facts<'_>) -> Plan {
             ),
         };
     };
+    if let Some(identity) = disk.table.as_ref().ok().map(|t| t.disk).filter(|d| !belong(*d, sb.uuid)) {
+        return Plan::Refuse {
+            problem: format!(
+                "the file system on state partition {device} was made on another disk (its UUID is {}, this disk's GUID is \
+                 {identity}); nothing was changed. If it was moved here on purpose, let the disk have its identity \
+                 (`sgdisk -U {} /dev/{}`) and reboot; to give up its data, delete partition {} and reboot",
+                sb.uuid, sb.uuid, disk.name, partition.number
+            ),
+        };
+    }
     if sb.bytes > partition.length {
         return Plan::Refuse {
             problem: format!(
@@ -95,6 +106,12 @@ pub fn plan(facts: &Facts<'_>) -> Plan {
     let last = disk.table.as_ref().is_ok_and(|t| t.partitions.iter().all(|p| p.start <= partition.start));
     let grow_partition = last && behind >= GROW_FROM;
     Plan::Use { partition: partition.clone(), check: sb.wants_check, grow_partition, quotas: sb.has_quotas }
+}
+
+/// Were disk and file system made for each other? A first boot gives both one GUID of a kind that is used for nothing else.
+/// An older image made neither of that kind; init does not distinguish such disks.
+fn belong(disk: Guid, file_system: Guid) -> bool {
+    disk == file_system || !(disk.is_identity() || file_system.is_identity())
 }
 
 fn absent(facts: &Facts<'_>) -> Plan {
@@ -130,7 +147,7 @@ pub fn partition_name(disk: &str, number: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::gpt::{Copy, Table};
-    use super::super::guid::{Guid, TYPE_ROOT, TYPE_VAR};
+    use super::super::guid::{TYPE_ROOT, TYPE_VAR};
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -203,6 +220,34 @@ mod tests {
         for sb in [None, Some(superblock(501 * MIB, true, false))] {
             let Plan::Refuse { problem } = decide(&d, sb, None) else { panic!() };
             assert!(problem.contains("/dev/vda6") && problem.contains("nothing was changed"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn the_state_of_another_disk_is_refused() {
+        let (own, other) = (Guid::from_u128(1).as_identity(), Guid::from_u128(2).as_identity());
+        let (old, factory) = (Guid::from_u128(3), Guid::from_u128(4));
+        for (disk_guid, uuid, used) in [
+            (own, own, true),
+            (own, other, false),
+            // A state partition of an older image in a disk that has its own, and the other way round.
+            (own, old, false),
+            (factory, other, false),
+            // Both by an older image: as it was.
+            (factory, old, true),
+        ] {
+            let mut d = disk(Some((101 * MIB, 500 * MIB)), 602 * MIB);
+            if let Ok(table) = &mut d.table {
+                table.disk = disk_guid;
+            }
+            match decide(&d, Some(Superblock { uuid, ..superblock(500 * MIB, true, false) }), None) {
+                Plan::Use { .. } => assert!(used, "{disk_guid} {uuid}"),
+                Plan::Refuse { problem } => {
+                    assert!(!used && problem.contains(&format!("sgdisk -U {uuid} /dev/vda")), "{problem}");
+                    assert!(problem.contains("nothing was changed"), "{problem}");
+                }
+                Plan::Create => panic!("nothing is made over it"),
+            }
         }
     }
 

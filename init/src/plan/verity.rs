@@ -1,7 +1,7 @@
 //! dm-verity: the superblock of the hash partition in, the device-mapper table out.
 //!
 //! The superblock is not signed and need not be: it only says how to compute. Whatever it claims, data that
-//! does not lead up to the signed root hash is refused by the kernel. Upstream: cryptsetup's on-disk format.
+//! does not lead up to the root hash is refused by the kernel. Upstream: cryptsetup's on-disk format.
 
 use super::cmdline::RootHash;
 use super::{le_u16, le_u32, le_u64};

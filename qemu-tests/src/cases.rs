@@ -12,6 +12,7 @@ pub mod api_streams;
 pub mod api_tools;
 pub mod api_top;
 pub mod boot;
+pub mod boot_believes;
 pub mod boot_refused;
 pub mod cri_contract;
 pub mod cri_golden;
@@ -81,6 +82,7 @@ pub fn all() -> Vec<Case> {
     [
         image::CASES,
         boot::CASES,
+        boot_believes::CASES,
         boot_refused::CASES,
         defence_cgroups::CASES,
         runtime_control::CASES,

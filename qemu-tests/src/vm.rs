@@ -12,6 +12,7 @@
 //! See docs/testing.md, level L4v.
 
 pub mod disk;
+pub mod fat;
 pub mod feed;
 pub mod lab;
 pub mod machine;

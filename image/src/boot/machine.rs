@@ -5,7 +5,7 @@
 //! it never outlives us. Dropping a [`Running`] ends it, waits for its end and removes the scratch directory.
 
 use crate::host::run;
-use crate::qemu::{self, Boot, Disk, FW_CFG_CONFIG, Firmware, Guest, Machine, Network, Qmp};
+use crate::qemu::{self, Boot, Bus, Disk, FW_CFG_CONFIG, Firmware, Guest, Machine, Network, Qmp};
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal, kill};
 use std::collections::VecDeque;
@@ -222,7 +222,7 @@ fn prepare(setup: &Setup, dir: &Path, accelerator: qemu::Accelerator) -> Result<
         memory_mib: setup.memory_mib,
         processors: PROCESSORS,
         boot,
-        disks: vec![Disk { file: disk, format: "qcow2" }],
+        disks: vec![Disk { file: disk, format: "qcow2", bus: Bus::Virtio }],
         fw_cfg: vec![(FW_CFG_CONFIG.to_owned(), config)],
         firmware: Firmware::default(),
         network: Network::Nowhere,

@@ -31,6 +31,16 @@ pub enum Boot {
     },
 }
 
+/// The controller of a disk of the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bus {
+    /// virtio, the fastest to appear.
+    #[default]
+    Virtio,
+    /// The board's SATA controller, which appears later.
+    Sata,
+}
+
 /// A disk of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
@@ -38,6 +48,8 @@ pub struct Disk {
     pub file: PathBuf,
     /// `raw` or `qcow2`.
     pub format: &'static str,
+    /// Where it is plugged in.
+    pub bus: Bus,
 }
 
 /// What the guest's network card is plugged into.
@@ -188,7 +200,11 @@ pub fn arguments(machine: &Machine) -> Vec<String> {
         let file = escape(&disk.file);
         add("-drive", format!("if=none,id=disk{n},format={},cache=unsafe,file={file}", disk.format));
         // 0 is the kernel's that QEMU hands over itself.
-        add("-device", format!("virtio-blk-pci,drive=disk{n},bootindex={}", n + 1));
+        let device = match disk.bus {
+            Bus::Virtio => format!("virtio-blk-pci,drive=disk{n}"),
+            Bus::Sata => format!("ide-hd,bus=ide.{n},drive=disk{n}"),
+        };
+        add("-device", format!("{device},bootindex={}", n + 1));
     }
     for (name, file) in &machine.fw_cfg {
         add("-fw_cfg", format!("name={name},file={}", escape(file)));
@@ -217,7 +233,7 @@ mod tests {
             memory_mib: 1024,
             processors: 2,
             boot: Boot::Uefi { code: "/c".into(), vars: "/v,w".into() },
-            disks: vec![Disk { file: "/d.qcow2".into(), format: "qcow2" }],
+            disks: vec![Disk { file: "/d.qcow2".into(), format: "qcow2", bus: Bus::Virtio }],
             fw_cfg: vec![(FW_CFG_CONFIG.into(), "/f".into())],
             firmware: Firmware::default(),
             network: Network::Nowhere,
@@ -279,6 +295,18 @@ mod tests {
             assert!(args.contains(part), "{part}: {args}");
         }
         assert!(!args.contains("restrict=on"), "{args}");
+    }
+
+    #[test]
+    fn disks_are_plugged_in_where_they_are_to_be() {
+        let mut machine = machine();
+        machine.disks.insert(0, Disk { file: "/s".into(), format: "raw", bus: Bus::Sata });
+        let args = arguments(&machine);
+        let devices: Vec<&String> = args.iter().filter(|a| a.contains("drive=disk")).collect();
+        assert_eq!(
+            devices,
+            ["ide-hd,bus=ide.0,drive=disk0,bootindex=1", "virtio-blk-pci,drive=disk1,bootindex=2"]
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use orlop_config::ledger::HostMessage;
-use orlop_image::qemu::{self, Boot, Disk, Machine};
+use orlop_image::qemu::{self, Boot, Bus, Disk, Machine};
 
 use super::native::processor_s;
 use super::stock::{self, MARK};
@@ -86,7 +86,7 @@ fn debian(run: &Arc<Run>, artefacts: &Path, stock: &stock::Stock, n: u32) -> Res
                 initrd: stock.initrd.clone(),
                 cmdline: stock::COMMAND_LINE.into(),
             },
-            disks: vec![Disk { file: own.clone(), format: "raw" }],
+            disks: vec![Disk { file: own.clone(), format: "raw", bus: Bus::Virtio }],
             fw_cfg: Vec::new(),
             firmware: qemu::Firmware::default(),
             network: qemu::Network::Nowhere,

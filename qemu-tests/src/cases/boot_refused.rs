@@ -14,7 +14,7 @@ use crate::vm::lab::{Firmware, Lab};
 use crate::vm::machine::Vm;
 
 const ALONE: Place = Place { level: Level::L4v, group: None };
-const STATE: Place = Place { level: Level::L4v, group: Some("vm-state") };
+pub(super) const STATE: Place = Place { level: Level::L4v, group: Some("vm-state") };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -46,7 +46,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// The first problem of the current boot for which `wanted` holds.
-fn await_problem(vm: &Vm, what: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
+pub(super) fn await_problem(vm: &Vm, what: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
     let problem = vm.await_message(what, BOOT_LIMIT_S, |m| match m {
         HostMessage::Problem { source, message } if wanted(&message) => Some(format!("{source}: {message}")),
         _ => None,
@@ -76,7 +76,7 @@ fn flipped_byte(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 /// A disk whose state partition a first boot has made.
-fn used_lab<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a Lab> {
+pub(super) fn used_lab<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Lab> {
     cx.shared_or(|run, artefacts| {
         let lab = Lab::new(run, artefacts)?;
         let vm = lab.boot(Firmware::Direct, None)?;
@@ -84,7 +84,6 @@ fn used_lab<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a Lab> {
         vm.power_off(120)?;
         Ok(lab)
     })
-    .map(|lab| &*lab)
 }
 
 /// Enough to hold superblocks, group descriptors and the first inodes.
@@ -144,7 +143,9 @@ fn uefi(cx: &mut CaseContext<'_>) -> Result<()> {
     let entry = vm.await_phase("pod.running", BOOT_LIMIT_S)?;
     ensure!(entry.detail.contains("hello"), "pod.running says {:?}", entry.detail);
     let cmdline = vm.shell()?.must("cat /proc/cmdline")?;
-    ensure!(cmdline.contains("roothash="), "command line of the UKI: {cmdline}");
+    for word in ["roothash=", "panic=10"] {
+        ensure!(cmdline.contains(word), "command line of the UKI: {cmdline}");
+    }
     vm.shell()?.must("test -d /sys/firmware/efi")?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use orlop_image::qemu::{self, Accelerator, Boot, Disk, FW_CFG_CONFIG, Guest, Machine, Network};
+use orlop_image::qemu::{self, Accelerator, Boot, Bus, Disk, FW_CFG_CONFIG, Guest, Machine, Network};
 
 use super::disk::{self, Partition};
 use super::machine::{EmulatorFault, KERNEL_STARTS_INIT, Vm, socket_dir};
@@ -86,6 +86,10 @@ pub struct Lab {
     processors: u32,
     /// What the kernel is told beside what the image says.
     arguments: String,
+    /// Where its own disk is plugged in.
+    bus: Bus,
+    /// Raw disks besides.
+    attached: Vec<PathBuf>,
 }
 
 /// Kernel source of a boot.
@@ -179,7 +183,8 @@ impl Lab {
         let accelerator = image.accelerator()?;
         image.copy_to(run, &dir)?;
         let (processors, arguments) = (processors(accelerator), arguments(accelerator).to_owned());
-        Ok(Lab { run: run.clone(), dir, artefacts: artefacts.to_owned(), accelerator, processors, arguments })
+        let (run, artefacts, bus, attached) = (run.clone(), artefacts.to_owned(), Bus::Virtio, Vec::new());
+        Ok(Lab { run, dir, artefacts, accelerator, processors, arguments, bus, attached })
     }
 
     /// Its VMs are as `cargo boot` has them: two processors, and the kernel is told what the image says and nothing else.
@@ -192,6 +197,29 @@ impl Lab {
     /// Its VMs have so many processors, from the next boot on.
     pub fn give_processors(&mut self, number: u32) {
         self.processors = number;
+    }
+
+    /// Its VMs' own disk is at the board's SATA controller.
+    #[must_use]
+    pub fn on_sata(mut self) -> Lab {
+        self.bus = Bus::Sata;
+        self
+    }
+
+    /// Its VMs have these raw disks besides, at virtio, from the next boot on.
+    pub fn attach(&mut self, disks: &[PathBuf]) {
+        self.attached = disks.to_vec();
+    }
+
+    /// Its directory, for files of a case.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Takes back what [`Lab::tell_kernel`] added.
+    pub fn tell_kernel_no_more(&mut self, words: &str) {
+        self.arguments = self.arguments.replace(&format!(" {words}"), "");
     }
 
     /// Its VMs' kernel is told this, too, from the next boot on, where QEMU hands it over.
@@ -250,7 +278,8 @@ impl Lab {
                 fs::write(file, kept).with_context(|| format!("write {}", file.display()))?;
             }
             let machine = self.machine(Firmware::Direct)?;
-            let second = board.disk.map(|file| Disk { file: file.to_owned(), format: "raw" });
+            let second =
+                board.disk.map(|file| Disk { file: file.to_owned(), format: "raw", bus: Bus::Virtio });
             Ok(Machine {
                 disks: machine.disks.into_iter().chain(second).collect(),
                 firmware: qemu::Firmware {
@@ -311,12 +340,15 @@ impl Lab {
             Firmware::Direct => self.direct()?,
             Firmware::Uefi => self.uefi()?,
         };
+        let besides = self.attached.iter().map(|file| (file.clone(), Bus::Virtio));
+        let disks = std::iter::once((self.disk(), self.bus)).chain(besides);
+        let disks = disks.map(|(file, bus)| Disk { file, format: "raw", bus }).collect();
         Ok(Machine {
             accelerator: EmulatorFault.mind(&self.artefacts, self.accelerator),
             memory_mib: MEMORY_MIB,
             processors: self.processors,
             boot,
-            disks: vec![Disk { file: self.disk(), format: "raw" }],
+            disks,
             fw_cfg: Vec::new(),
             firmware: qemu::Firmware::default(),
             network: Network::Nowhere,

@@ -113,7 +113,7 @@ fn disk_and_partitions_get_other_guids_together_with_a_new_partition() {
     }
     let after = read(&now).expect("sound");
     assert_eq!(after.disk, identity);
-    let others = |t: &crate::plan::gpt::Table| t.partitions.iter().filter(|p| p.number == 6).cloned().next();
+    let others = |t: &crate::plan::gpt::Table| t.partitions.iter().find(|p| p.number == 6).cloned();
     assert_eq!((after.partitions[0].partuuid, others(&after)), (esp, others(&before)));
     // The backup says the same.
     now[512] ^= 1;

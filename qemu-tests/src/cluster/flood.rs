@@ -59,7 +59,7 @@ pub async fn tokens(node: SocketAddr, ca: &str, flood: Flood) -> Result<Flooded>
         }
         seen
     };
-    let mut all: FuturesUnordered<_> = (0..flood.connections).map(|number| one(number)).collect();
+    let mut all: FuturesUnordered<_> = (0..flood.connections).map(one).collect();
     let mut sum = Flooded::default();
     while let Some(seen) = all.next().await {
         sum.sent += seen.sent;

@@ -54,10 +54,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Failure { seed, variant, violation, tail } = self;
         let kind = variant.name();
-        write!(
-            f,
-            "{tail}\n\nseed {seed}: {violation}\nreplay: cargo survey {kind} {seed}"
-        )
+        write!(f, "{tail}\n\nseed {seed}: {violation}\nreplay: cargo survey {kind} {seed}")
     }
 }
 

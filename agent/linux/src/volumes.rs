@@ -93,10 +93,11 @@ pub fn set_up(
                 make_below(path, &path.join(nested))?;
             }
             let group = volume.fs_group;
-            atomic_writer::write(path, files, now, |written| match group {
+            let own = |written: &Path| match group {
                 Some(group) => ownership::give(written, group, true),
                 None => Ok(()),
-            })?;
+            };
+            atomic_writer::write(path, files, now, own, || sub_path::mounted(pod_dir, &volume.name))?;
         }
     }
     Ok(None)

@@ -6,13 +6,14 @@
 //! volume/a -> ..data/a                          one link for each first part of a path
 //! ```
 //! In: a directory, files by clean paths. Out: the layout above. Invariants: nothing is written if nothing changed; a crash
-//! at any point leaves either version whole, and the next write removes what it left. Upstream:
-//! pkg/volume/util/atomic_writer.go; containers that watch `..data` rely on it.
+//! at any point leaves either version whole, and the next write removes what it left; an old version stays as long as
+//! something of it is mounted by `subPath`. Upstream: pkg/volume/util/atomic_writer.go; containers that watch `..data` rely
+//! on it.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use agent_core::time::Wall;
@@ -26,12 +27,20 @@ use crate::remove_tree::remove_tree;
 const DATA: &str = "..data";
 const DATA_NEW: &str = "..data_tmp";
 
-/// Makes `files` what `volume` holds. `own` is called with the volume's directory before a new version is shown.
+/// The device and the inode of a file or a directory.
+pub(super) type Inode = (u64, u64);
+
+/// Makes `files` what `volume` holds. `own` is called with the volume's directory before a new version is shown; `mounted`
+/// says which files and directories are mounted by `subPath`, and is asked only if an old version is there.
+///
+/// # Errors
+/// The step that failed; calling again goes on.
 pub(super) fn write(
     volume: &Path,
     files: &Payload,
     now: Wall,
     own: impl Fn(&Path) -> Result<(), FilesError>,
+    mounted: impl FnOnce() -> Result<BTreeSet<Inode>, FilesError>,
 ) -> Result<(), FilesError> {
     for path in files.keys() {
         // A path that is not clean was not checked: nothing may be written there.
@@ -56,7 +65,17 @@ pub(super) fn write(
         show(volume, &new)?;
     }
     link(volume, files)?;
-    clean_up(volume, files)
+    let old = clean_up(volume, files)?;
+    if old.is_empty() {
+        return Ok(());
+    }
+    let mounted = mounted()?;
+    for version in old {
+        if !holds_one_of(&version, &mounted)? {
+            remove_tree(&version)?;
+        }
+    }
+    Ok(())
 }
 
 /// The directory that `..data` names: a version of this volume and nothing else.
@@ -177,11 +196,12 @@ fn link(volume: &Path, files: &Payload) -> Result<(), FilesError> {
     Ok(())
 }
 
-/// Removes links into the data that lead nowhere any more, and every version but the current one.
-fn clean_up(volume: &Path, files: &Payload) -> Result<(), FilesError> {
+/// Removes links into the data that lead nowhere any more. Answers with every version but the current one.
+fn clean_up(volume: &Path, files: &Payload) -> Result<Vec<PathBuf>, FilesError> {
     let data = volume.join(DATA);
     let current = std::fs::read_link(&data).map_err(FilesError::at("readlink", &data))?;
     let names: BTreeSet<&str> = files.keys().map(|path| first(path)).collect();
+    let mut old = Vec::new();
     for entry in std::fs::read_dir(volume).map_err(FilesError::at("readdir", volume))? {
         let entry = entry.map_err(FilesError::at("readdir", volume))?;
         let (name, path) = (entry.file_name(), entry.path());
@@ -190,7 +210,7 @@ fn clean_up(volume: &Path, files: &Payload) -> Result<(), FilesError> {
             // `..data` itself is a link.
             let is_dir = entry.file_type().map_err(FilesError::at("stat", &path))?.is_dir();
             if is_dir && Path::new(&name) != current {
-                remove_tree(&path)?;
+                old.push(path);
             }
             continue;
         }
@@ -199,5 +219,30 @@ fn clean_up(volume: &Path, files: &Payload) -> Result<(), FilesError> {
             std::fs::remove_file(&path).map_err(FilesError::at("unlink", &path))?;
         }
     }
-    Ok(())
+    Ok(old)
+}
+
+/// `path` or something below it is one of these. The kernel refuses to mount a file again once its name was removed, and
+/// the runtime mounts it when it starts the container: later than the agent, and in another process.
+fn holds_one_of(path: &Path, inodes: &BTreeSet<Inode>) -> Result<bool, FilesError> {
+    if inodes.is_empty() {
+        return Ok(false);
+    }
+    let found = match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found.map_err(FilesError::at("stat", path))?,
+    };
+    if inodes.contains(&(found.dev(), found.ino())) {
+        return Ok(true);
+    }
+    if !found.is_dir() {
+        return Ok(false);
+    }
+    for entry in std::fs::read_dir(path).map_err(FilesError::at("readdir", path))? {
+        let entry = entry.map_err(FilesError::at("readdir", path))?;
+        if holds_one_of(&entry.path(), inodes)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -5,6 +5,7 @@
 //! opened is what is mounted; directories that are made on the way have the volume's mode. Upstream:
 //! pkg/volume/util/subpath/subpath_linux.go.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,6 +19,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, mkdirat};
 
+use super::atomic_writer::Inode;
 use super::{DIR_MODE, VolumeError, mounts, refused};
 use crate::files::{self, FilesError};
 
@@ -153,6 +155,28 @@ fn make_target(target: &Path, found: &FileStat) -> Result<(), FilesError> {
         return files::make_dir(target, DIR_MODE);
     }
     fs::File::create_new(target).map(drop).map_err(FilesError::at("create", target))
+}
+
+/// The files and directories that are mounted as parts of the volume `name` for containers of a pod. A target at which
+/// nothing is mounted counts as itself.
+pub(super) fn mounted(pod_dir: &Path, name: &str) -> Result<BTreeSet<Inode>, FilesError> {
+    let mut found = BTreeSet::new();
+    for container in entries(&pod_dir.join(SUB_PATHS).join(name))? {
+        for target in entries(&container)? {
+            let there = fs::symlink_metadata(&target).map_err(FilesError::at("stat", &target))?;
+            found.insert((there.dev(), there.ino()));
+        }
+    }
+    Ok(found)
+}
+
+/// The paths of a directory's entries; none if there is no such directory.
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, FilesError> {
+    let at = || FilesError::at("readdir", directory);
+    match fs::read_dir(directory) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        found => found.map_err(at())?.map(|entry| Ok(entry.map_err(at())?.path())).collect(),
+    }
 }
 
 /// Parts that a pod has left: empty directories and files, once nothing is mounted there.

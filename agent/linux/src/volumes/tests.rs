@@ -3,6 +3,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
+use agent_core::volume::sub_path::{SUB_PATHS, SubPath};
 use agent_core::volume::{FileContent, HostPathType, Plugin};
 use nix::unistd::Uid;
 
@@ -95,6 +96,66 @@ fn versions_replace_each_other_at_once() {
     tear_down(&p.pod).unwrap();
     assert!(names(&p.pod).is_empty());
     tear_down(&p.pod).unwrap();
+}
+
+/// Mounts `target` once more somewhere else, as a runtime does when it starts a container; the file's content.
+fn mounted_again(p: &Place, target: &Path) -> String {
+    let again = p.pod.join("rootfs");
+    fs::write(&again, "").unwrap();
+    mount(Some(target), &again, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    let content = fs::read_to_string(&again).unwrap();
+    umount2(&again, MntFlags::empty()).unwrap();
+    content
+}
+
+#[test]
+fn a_runtime_can_mount_a_part_of_a_volume_that_changed_since() {
+    if !Uid::effective().is_root() {
+        return;
+    }
+    let p = Place::new();
+    let volume = p.files(Medium::Disk, None);
+    let path = PathBuf::from(&volume.path);
+    let write = |text: &str, now| {
+        set_up(&p.pod, &volume, &payload(&[("a", text, 0o644), ("d/x", text, 0o644)]), at(now)).unwrap();
+    };
+    let part = |path: &str, container: &str| {
+        let target = p.pod.join(SUB_PATHS).join("v").join(container).join("0");
+        let part = SubPath {
+            volume: "v".to_owned(),
+            container: container.to_owned(),
+            root: volume.path.clone(),
+            path: path.to_owned(),
+            target: target.display().to_string(),
+        };
+        sub_path::mount_part(&p.pod, &part).unwrap();
+        target
+    };
+    let versions = || names(&path).into_iter().filter(|n| n.starts_with("..1")).collect::<Vec<_>>();
+    write("0", 0);
+    let first = part("a", "first");
+    write("1", 1);
+    let (second, directory) = (part("a", "second"), part("d", "directory"));
+    for second in 2..5 {
+        write(&second.to_string(), second);
+    }
+    // Two versions are held: the first by a file, the second by a file and a directory.
+    let kept = ["..1970_01_01_00_00_00.0", "..1970_01_01_00_00_01.0", "..1970_01_01_00_00_04.0"];
+    assert_eq!(versions(), kept);
+    assert_eq!((mounted_again(&p, &first).as_str(), mounted_again(&p, &second).as_str()), ("0", "1"));
+    assert_eq!(mounted_again(&p, &directory.join("x")), "1");
+    assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "4");
+    // A container that is made again has the newest version; the next look at the volume finds that the old one is free.
+    assert_eq!(mounted_again(&p, &part("a", "first")), "4");
+    assert_eq!(mounted_again(&p, &part("a", "second")), "4");
+    write("4", 5);
+    assert_eq!(versions(), kept[1..], "the directory is mounted still");
+    part("d", "directory");
+    write("4", 6);
+    assert_eq!(versions(), kept[2..]);
+    write("5", 7);
+    tear_down(&p.pod).unwrap();
+    assert!(!path.exists());
 }
 
 #[test]

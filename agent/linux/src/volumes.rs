@@ -17,6 +17,7 @@ pub mod network_disk;
 pub mod nfs;
 mod ownership;
 pub mod sub_path;
+mod within;
 
 use std::fs;
 use std::io::{self, ErrorKind};

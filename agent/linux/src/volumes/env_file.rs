@@ -1,16 +1,19 @@
 //! Reads a file that a container may have left in its volume (`fileKeyRef`).
 //!
-//! In: the volume, a path inside of it. Out: the file's bytes. Invariants: the kernel walks the path as if the volume were
-//! the root of the file system, so no link leads out, whatever is changed meanwhile; nothing but a file is read, and no
-//! more than 1 MiB of it; nobody is waited for.
+//! In: the volume, a path inside of it. Out: the file's bytes. Invariants: the path is followed by [`super::within`] as if
+//! the volume were the root of the file system, so no link leads out, whatever a container changes meanwhile; only a regular
+//! file is read, and no more than 1 MiB of it; no reader waits for a writer.
 
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 
 use agent_core::container_spec::env_files::EnvFile;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, SFlag, fstat};
+
+use super::within::{Volume, WalkError, by_descriptor, kind};
 
 /// Most that is read, bytes.
 const SIZE_MAX: u64 = 1 << 20;
@@ -21,24 +24,17 @@ const SIZE_MAX: u64 = 1 << 20;
 /// In words for people: it cannot be opened or read, is no file, or is too large.
 pub fn read(file: &EnvFile) -> Result<Vec<u8>, String> {
     let said = |e: Errno| e.desc().to_owned();
-    let root = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let root = open(file.root.as_str(), root, Mode::empty()).map_err(said)?;
-    // A pipe would be waited for.
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    let how = OpenHow::new()
-        .flags(flags)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let opened = loop {
-        match openat2(&root, file.path.as_str(), how) {
-            // A directory on the way is being renamed.
-            Err(Errno::EAGAIN) => {}
-            other => break other.map_err(said)?,
-        }
-    };
-    let kind = SFlag::from_bits_truncate(fstat(&opened).map_err(said)?.st_mode & SFlag::S_IFMT.bits());
-    if kind != SFlag::S_IFREG {
+    let volume = Volume::as_root(Path::new(&file.root)).map_err(said)?;
+    let found = volume.find(Path::new(&file.path), None).map_err(|e| match e {
+        WalkError::Step(e) => said(e),
+        other => other.to_string(),
+    })?;
+    if kind(&fstat(&found).map_err(said)?) != SFlag::S_IFREG {
         return Err("it is not a regular file".to_owned());
     }
+    // The same file again, for reading.
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let opened = open(by_descriptor(&found).as_str(), flags, Mode::empty()).map_err(said)?;
     let mut bytes = Vec::new();
     File::from(opened).take(SIZE_MAX + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
     if bytes.len() as u64 > SIZE_MAX {

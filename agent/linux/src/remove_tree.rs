@@ -3,7 +3,8 @@
 //! Each directory is opened relative to its parent with `openat2` (RESOLVE_NO_XDEV: not even a bind mount
 //! of the same filesystem is entered; RESOLVE_NO_SYMLINKS), so that nothing a pod does to names in there
 //! can make the agent remove something elsewhere. What lies too deep for one walk is moved to the top of the tree and
-//! removed from there, so that no tree is too deep. Upstream term: remove all on one filesystem.
+//! removed from there, so that no tree is too deep; names are read a few at a time, so that none is too wide. Upstream
+//! term: remove all on one filesystem.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -11,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nix::dir::{Dir, Type};
+use nix::dir::{Dir, Iter, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat2};
 use nix::sys::stat::{FileStat, fstat};
@@ -21,6 +22,8 @@ use crate::files::FilesError;
 
 /// The walk keeps a descriptor and a frame for each level; what is deeper is moved up.
 const DEPTH_MAX: usize = 64;
+/// Names of one directory that are in memory at once: a pod decides how many it has.
+const BATCH: usize = 2000;
 
 /// One walk through a tree.
 struct Walk {
@@ -102,25 +105,32 @@ impl Walk {
     }
 
     fn empty_directory(&mut self, fd: OwnedFd, path: &Path, depth: usize) -> Result<(), FilesError> {
+        let parent = fd.try_clone().map_err(FilesError::at("open", path))?;
         let mut directory = Dir::from_fd(fd).map_err(|e| FilesError::at("readdir", path)(e.into()))?;
-        // Names first: removing while reading a directory may skip entries on some filesystems.
-        let mut entries = Vec::new();
-        for entry in directory.iter() {
-            let entry = entry.map_err(|e| FilesError::at("readdir", path)(e.into()))?;
-            let name = entry.file_name();
-            if name != c"." && name != c".." {
-                entries.push((name.to_owned(), entry.file_type()));
+        loop {
+            // Each `iter` begins with the first entry.
+            let mut entries = directory.iter();
+            let mut removed = 0;
+            loop {
+                let names = next_names(&mut entries, path)?;
+                if names.is_empty() {
+                    break;
+                }
+                removed += names.len();
+                for (name, kind) in names {
+                    let below = path.join(OsStr::from_bytes(name.to_bytes()));
+                    if matches!(kind, Some(Type::Directory) | None) {
+                        self.remove_entry(parent.as_fd(), &name, below, depth + 1)?;
+                    } else {
+                        unlink(parent.as_fd(), &name, &below, UnlinkatFlags::NoRemoveDir)?;
+                    }
+                }
+            }
+            // Some file systems skip entries where others are removed between two reads: then all is read again.
+            if removed < BATCH {
+                return Ok(());
             }
         }
-        for (name, kind) in entries {
-            let below = path.join(OsStr::from_bytes(name.to_bytes()));
-            if matches!(kind, Some(Type::Directory) | None) {
-                self.remove_entry(directory.as_fd(), &name, below, depth + 1)?;
-            } else {
-                unlink(directory.as_fd(), &name, &below, UnlinkatFlags::NoRemoveDir)?;
-            }
-        }
-        Ok(())
     }
 
     /// Moves it to the top, under a name that nobody has there; the next walk finds it. A mount point stays where it is.
@@ -136,6 +146,22 @@ impl Walk {
             }
         }
     }
+}
+
+/// The next names of a directory, and what they are names of, as far as the file system says.
+fn next_names(entries: &mut Iter<'_>, path: &Path) -> Result<Vec<(CString, Option<Type>)>, FilesError> {
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| FilesError::at("readdir", path)(e.into()))?;
+        let name = entry.file_name();
+        if name != c"." && name != c".." {
+            names.push((name.to_owned(), entry.file_type()));
+            if names.len() == BATCH {
+                break;
+            }
+        }
+    }
+    Ok(names)
 }
 
 fn open_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
@@ -238,6 +264,24 @@ pub(crate) mod tests {
             }
             std::fs::rename(&new, top.join("next")).unwrap();
         }
+    }
+
+    #[test]
+    fn no_directory_is_too_wide() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("wide");
+        std::fs::create_dir_all(tree.join("sub")).unwrap();
+        for at in [&tree, &tree.join("sub")] {
+            for number in 0..2 * BATCH + 1 {
+                std::fs::write(at.join(format!("f{number}")), "").unwrap();
+            }
+        }
+        let mut directory = Dir::open(&tree, OFlag::O_RDONLY, nix::sys::stat::Mode::empty()).unwrap();
+        let mut entries = directory.iter();
+        let read = [(); 4].map(|()| next_names(&mut entries, &tree).unwrap().len());
+        assert_eq!(read, [BATCH, BATCH, 2, 0], "never more at once");
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Is there room for a pod, and are its host ports free?
 //!
 //! In: a pod, the pods beside it, allocatable amounts. Out: what is short (`OutOf<resource>`), `NodePorts`. Invariant: exact
-//! arithmetic; a resource that the pod does not ask for cannot refuse it. Upstream: scheduler noderesources.
+//! arithmetic; a resource that the pod does not ask for cannot refuse it, nor an extended resource that the node does not
+//! have: somebody else counts it. Upstream: scheduler noderesources, pkg/kubelet/lifecycle removeMissingExtendedResources.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ContainerPort, Pod};
 
 use super::{AdmissionContext, Rejection};
-use crate::resources::requests::{CPU, pod_request};
+use crate::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY, pod_request};
 use crate::types::{Quantity, pod};
 
 /// The name under which pods themselves are counted.
@@ -52,17 +55,39 @@ pub(super) fn shortages(pod: &Pod, beside: &[&Pod], node: &AdmissionContext) -> 
     let used = i64::try_from(beside.len()).unwrap_or(i64::MAX);
     let full = node.max_pods.map(i64::from).filter(|max| used >= *max);
     let of_pods = full.map(|capacity| Shortage { resource: PODS.to_owned(), requested: 1, used, capacity });
-    let of_resources = node.allocatable.iter().filter_map(|(resource, capacity)| {
+    let of_resources = amounts(pod, node).into_iter().filter_map(|(resource, capacity)| {
         let asked = pod_request(pod, resource);
         let used = beside.iter().fold(Quantity::ZERO, |sum, other| sum.plus(pod_request(other, resource)));
-        (!asked.is_zero() && used.plus(asked) > *capacity).then(|| Shortage {
-            resource: resource.clone(),
+        (!asked.is_zero() && used.plus(asked) > capacity).then(|| Shortage {
+            resource: resource.to_owned(),
             requested: in_units(asked, resource),
             used: in_units(used, resource),
-            capacity: in_units(*capacity, resource),
+            capacity: in_units(capacity, resource),
         })
     });
     of_pods.into_iter().chain(of_resources).collect()
+}
+
+/// What the node has of each resource, in the order in which shortages are told: the best known ones, then the others by
+/// name. Of a size of huge pages that only the pod knows the node has none.
+fn amounts<'a>(pod: &'a Pod, node: &'a AdmissionContext) -> Vec<(&'a str, Quantity)> {
+    let none = huge_pages(pod).map(|name| (name, Quantity::ZERO));
+    let has = node.allocatable.iter().map(|(name, amount)| (name.as_str(), *amount));
+    let all: BTreeMap<&str, Quantity> = none.chain(has).collect();
+    let rank =
+        |name: &str| [CPU, MEMORY, EPHEMERAL_STORAGE].iter().position(|known| *known == name).unwrap_or(3);
+    let mut all: Vec<(&str, Quantity)> = all.into_iter().collect();
+    all.sort_by_key(|(name, _)| rank(name));
+    all
+}
+
+/// Sizes of huge pages that the pod asks for, as resource names.
+fn huge_pages(pod: &Pod) -> impl Iterator<Item = &str> {
+    let containers = pod::init_containers(pod).iter().chain(pod::containers(pod));
+    let resources = containers.filter_map(|c| c.resources.as_ref()).chain(pod::spec(pod).resources.as_ref());
+    let lists = resources.filter_map(|r| r.requests.as_ref()).chain(pod::spec(pod).overhead.as_ref());
+    let names: BTreeSet<&str> = lists.flat_map(|list| list.keys().map(String::as_str)).collect();
+    names.into_iter().filter(|name| name.starts_with(HUGEPAGES_PREFIX))
 }
 
 pub(super) fn host_ports(pod: &Pod, active: &[&Pod]) -> Result<(), Rejection> {

@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use crate::allocation::resize;
 use crate::api::WatchEvent;
 use crate::container_spec::{security::apparmor, unsupported};
-use crate::node_status::Pressures;
+use crate::node_status::{Pressures, is_extended};
 use crate::pod_source::validate;
 use crate::pod_worker::KillReason;
 use crate::runtime::config::SecurityProfile;
@@ -60,6 +60,9 @@ pub struct NodeMarks {
     pub labels: BTreeMap<String, String>,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
+    /// Extended resources in `status.allocatable`, which people and other programs write there: they are counted, nothing
+    /// else.
+    pub extended: BTreeMap<String, Quantity>,
 }
 
 impl NodeMarks {
@@ -69,6 +72,7 @@ impl NodeMarks {
         NodeMarks {
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default(),
+            extended: extended_resources(node),
         }
     }
 
@@ -84,11 +88,21 @@ impl NodeMarks {
     }
 }
 
+/// What a Node object has of extended resources; an amount that does not parse is none.
+fn extended_resources(node: &Node) -> BTreeMap<String, Quantity> {
+    let shown = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
+    let extended = shown.into_iter().flatten().filter(|(name, _)| is_extended(name));
+    extended.map(|(name, text)| (name.clone(), Quantity::parse(&text.0).unwrap_or_default())).collect()
+}
+
 impl AdmissionContext {
-    /// The same node with the labels and taints that its Node object has now.
+    /// The same node with the labels, taints and extended resources that its Node object has now.
     #[must_use]
     pub fn marked(&self, marks: NodeMarks) -> AdmissionContext {
-        AdmissionContext { node_labels: marks.labels, node_taints: marks.taints, ..self.clone() }
+        let mut allocatable = self.allocatable.clone();
+        allocatable.retain(|name, _| !is_extended(name));
+        allocatable.extend(marks.extended);
+        AdmissionContext { node_labels: marks.labels, node_taints: marks.taints, allocatable, ..self.clone() }
     }
 
     /// The same node under these pressures.

@@ -194,6 +194,53 @@ fn room_beside_others() {
     assert_eq!(message, "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3");
 }
 
+/// Nobody but the Node object says what there is of an extended resource; what it does not say is somebody else's.
+#[test]
+fn extended_resources_are_counted_as_the_node_object_has_them() {
+    let asks = |name: &str, amount: &str| pod("p", container(json!({name: amount}), json!([])));
+    let dongle = "example.com/dongle";
+    assert_eq!(reason(&asks(dongle, "1"), &[], &node()), None, "the node does not know it");
+    let object = |amount: &str| -> Node {
+        let amounts = json!({dongle: amount, "cpu": "64", "hugepages-2Mi": "1Gi"});
+        serde_json::from_value(
+            json!({"metadata": {"labels": {"a": "b"}}, "status": {"allocatable": amounts}}),
+        )
+        .unwrap()
+    };
+    let marks = NodeMarks::of(&object("4"));
+    assert_eq!(marks.extended, [(dongle.to_owned(), Quantity::from_units(4))].into());
+    let marked = node().marked(marks);
+    let beside = [asks(dongle, "3")];
+    assert_eq!(reason(&asks(dongle, "1"), &beside, &marked), None);
+    let message = format!("Node didn't have enough resource: {dongle}, requested: 2, used: 3, capacity: 4");
+    assert_eq!(reason(&asks(dongle, "2"), &beside, &marked), Some((format!("OutOf{dongle}"), message)));
+    assert_eq!(reason(&asks("example.com/other", "9"), &beside, &marked), None);
+    let gone = marked.marked(NodeMarks::default());
+    assert_eq!(reason(&asks(dongle, "5"), &[], &gone), None, "it was taken off again");
+    assert_eq!(gone.allocatable, node().allocatable);
+}
+
+#[test]
+fn of_several_shortages_the_best_known_is_told_first() {
+    let mut node = node();
+    node.allocatable.insert("ephemeral-storage".to_owned(), Quantity::from_units(1));
+    node.allocatable.insert("hugepages-2Mi".to_owned(), Quantity::from_units(1));
+    let mut asked = json!({"hugepages-1Gi": "1Gi", "hugepages-2Mi": "2Mi", "ephemeral-storage": "2", "memory": "2Gi", "cpu": "2"});
+    for first in ["cpu", "memory", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi"] {
+        let (reason, _) = reason(&pod("p", container(asked.clone(), json!([]))), &[], &node).unwrap();
+        assert_eq!(reason, format!("OutOf{first}"));
+        asked.as_object_mut().unwrap().remove(first);
+    }
+}
+
+#[test]
+fn huge_pages_of_a_size_that_the_node_lacks_are_none() {
+    let asks = pod("p", container(json!({"hugepages-1Gi": "1Gi"}), json!([])));
+    let message =
+        "Node didn't have enough resource: hugepages-1Gi, requested: 1073741824, used: 0, capacity: 0";
+    assert_eq!(reason(&asks, &[], &node()), Some(("OutOfhugepages-1Gi".to_owned(), message.to_owned())));
+}
+
 #[test]
 fn a_rejection_fails_the_pod() {
     let rejection = Rejection::new("OutOfcpu", "no room");

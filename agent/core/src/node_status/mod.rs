@@ -45,6 +45,7 @@ pub use addresses::{AddressError, AddressPolicy, HostNetwork, InterfaceAddress};
 pub use config::{JoinError, NodeStatusConfig, may_join};
 pub use inputs::{DeviceResources, MachineFacts, NodeImage, NodeInput, Pressures};
 pub use machine::NodeStatus;
+pub(crate) use setters::is_extended;
 
 /// What the machine reacts to.
 #[derive(Clone, Debug)]

@@ -150,7 +150,7 @@ pub(super) fn set_amount(texts: &mut BTreeMap<String, resource::Quantity>, name:
 }
 
 /// Resources outside Kubernetes' own names, for example of device plugins.
-pub(super) fn is_extended(name: &str) -> bool {
+pub(crate) fn is_extended(name: &str) -> bool {
     let own = |domain: &str| domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
     let quota = name.strip_prefix("requests.").is_some();
     name.split_once('/').is_some_and(|(domain, _)| !own(domain)) && !quota

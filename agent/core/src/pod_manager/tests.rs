@@ -164,6 +164,7 @@ fn marks(labels: &[(&str, &str)], taints: &[&str]) -> ManagerEvent {
             .iter()
             .map(|key| Taint { key: (*key).to_owned(), effect: "NoExecute".into(), ..Taint::default() })
             .collect(),
+        ..NodeMarks::default()
     }))
 }
 

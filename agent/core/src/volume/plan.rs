@@ -21,7 +21,8 @@ use crate::container_spec::NodeContext;
 use crate::container_spec::dirs::pod_dir;
 use crate::csi::translation;
 use crate::csi::volume::{self as csi, TARGET};
-use crate::resources::requests::{HUGEPAGES_PREFIX, MEMORY, limit, pod_limit};
+use crate::resources::cgroups::pod::is_limited;
+use crate::resources::requests::{HUGEPAGES_PREFIX, MEMORY, pod_limit};
 use crate::types::{Quantity, pod};
 
 /// `emptyDir.medium` of huge pages begins so.
@@ -331,12 +332,10 @@ fn page_size(p: &Pod, medium: &str) -> Result<u64, String> {
     })
 }
 
-/// A tmpfs may be as large as what the pod may use at all: the least of the node's allocatable memory, the pod's limit if
-/// every container has one, and the volume's own.
+/// A tmpfs may be as large as what the pod may use at all: the least of the node's allocatable memory, the limit of the
+/// whole pod if it has one, and the volume's own.
 fn memory(p: &Pod, size_limit: Option<Quantity>, node: &NodeContext) -> Medium {
-    let all = || pod::init_containers(p).iter().chain(pod::containers(p));
-    let limited = all().all(|c| limit(c, MEMORY).is_some_and(|q| !q.is_zero()));
-    let of_pod = limited.then(|| pod_limit(p, MEMORY).value());
+    let of_pod = is_limited(p, MEMORY).then(|| pod_limit(p, MEMORY).value());
     let candidates = [of_pod, size_limit.map(Quantity::value)];
     let least = candidates.into_iter().flatten().filter(|bytes| *bytes > 0).fold(
         node.machine.allocatable_memory_bytes,

@@ -227,6 +227,16 @@ fn empty_dirs() {
         let Work::EmptyDir { medium, .. } = set_up.work else { panic!("{set_up:?}") };
         assert_eq!(medium, Medium::Memory(bytes), "{source}");
     }
+    // The pod's own limit bounds it whatever its containers have (KEP-2837).
+    for (containers, bytes) in [(json!([{"name": "c"}]), 32 << 20), (json!([limited("16Mi")]), 32 << 20)] {
+        let p = json!({"containers": containers, "resources": {"limits": {"memory": "32Mi"}},
+            "volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]});
+        let set_up = set_up(&pod(p), "v", &Claims::new(), &node).unwrap();
+        assert!(
+            matches!(set_up.work, Work::EmptyDir { medium: Medium::Memory(size), .. } if size == bytes),
+            "{set_up:?}"
+        );
+    }
     let huge = of(json!({"name": "v", "emptyDir": {"medium": "HugePages"}}), json!([]));
     let none =
         "medium HugePages: hugePages storage requested, but there is no resource request for huge pages";

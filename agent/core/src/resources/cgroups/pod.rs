@@ -135,7 +135,8 @@ fn whole_percents(quota_us: u64, period_us: u64) -> u64 {
 }
 
 /// The whole pod is limited: by itself, or because each of its containers is.
-fn is_limited(p: &Pod, resource: &str) -> bool {
+#[must_use]
+pub(crate) fn is_limited(p: &Pod, resource: &str) -> bool {
     let has = |c: &Container| limit(c, resource).is_some_and(|limit| !limit.is_zero());
     let by_itself = pod_level_limit(p, resource).is_some_and(|limit| !limit.is_zero());
     by_itself || pod::containers(p).iter().chain(pod::init_containers(p)).all(has)

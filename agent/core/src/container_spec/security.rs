@@ -227,7 +227,13 @@ fn verify_non_root(pod: &Pod, container: &Container, image: &ImageInfo) -> Resul
         (Some(0), _) => "container's runAsUser breaks non-root policy".to_owned(),
         (Some(_), _) => return Ok(()),
         (None, Some(0)) => "container has runAsNonRoot and image will run as root".to_owned(),
-        (None, Some(_)) => return Ok(()),
+        // A runtime may cut it to 32 bits, and 0 may be left.
+        (None, Some(uid)) if i32::try_from(uid).is_ok_and(|uid| uid > 0) => return Ok(()),
+        (None, Some(uid)) => format!(
+            "container has runAsNonRoot and image has an invalid user id ({uid}). (Must be 1-({max})): must be between 0 \
+             and {max}, inclusive",
+            max = i32::MAX
+        ),
         (None, None) if image.username.is_empty() => {
             "container has runAsNonRoot and image will run as root".to_owned()
         }

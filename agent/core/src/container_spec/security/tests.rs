@@ -70,6 +70,16 @@ fn non_root_is_proven_or_refused() {
         (json!({"runAsNonRoot": true}), json!({}), image(Some(7), ""), None),
         (json!({"runAsNonRoot": true}), json!({}), image(Some(0), ""), Some(root)),
         (json!({"runAsNonRoot": true}), json!({}), image(None, ""), Some(root)),
+        (json!({"runAsNonRoot": true}), json!({}), image(Some(2_147_483_647), ""), None),
+        (
+            json!({"runAsNonRoot": true}),
+            json!({}),
+            image(Some(4_294_967_296), ""),
+            Some(
+                "container has runAsNonRoot and image has an invalid user id (4294967296). (Must be 1-(2147483647)): must \
+                 be between 0 and 2147483647, inclusive (pod: \"p_ns(u)\", container: c)",
+            ),
+        ),
         (
             json!({}),
             json!({"runAsNonRoot": true}),

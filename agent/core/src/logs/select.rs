@@ -87,7 +87,7 @@ impl Selector {
             return;
         }
         if self.timestamps && self.at_line_start {
-            self.send(trimmed(time).as_bytes(), out);
+            self.send(fixed(time).as_bytes(), out);
             self.send(b" ", out);
         }
         self.send(content, out);
@@ -119,13 +119,11 @@ fn parse(record: &[u8]) -> Option<(Record<'_>, &str, Wall)> {
     Some((record, time, at))
 }
 
-/// The time without zeros at the end of its fraction, as upstream prints it.
-fn trimmed(time: &str) -> String {
-    let Some((seconds, rest)) = time.split_once('.') else { return time.to_owned() };
-    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let (fraction, zone) = rest.split_at(end);
-    match fraction.trim_end_matches('0') {
-        "" => format!("{seconds}{zone}"),
-        fraction => format!("{seconds}.{fraction}{zone}"),
-    }
+/// The time with nine digits of its second, as upstream prints it (RFC3339NanoFixed): all times are of one width.
+fn fixed(time: &str) -> String {
+    let of_day = time.find('T').map_or(0, |t| t + 1);
+    let zone = time[of_day..].find(['Z', 'z', '+', '-']).map_or(time.len(), |zone| of_day + zone);
+    let (clock, zone) = time.split_at(zone);
+    let (seconds, fraction) = clock.split_once('.').unwrap_or((clock, ""));
+    format!("{seconds}.{fraction:0<9.9}{zone}")
 }

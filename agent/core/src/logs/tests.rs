@@ -81,7 +81,7 @@ fn one_output_alone() {
     // Lines of both that are in parts at once.
     let mixed = b"2026-11-21T04:00:01Z stdout P a \n2026-11-21T04:00:02Z stderr F b\n2026-11-21T04:00:03Z stdout F c\n";
     let timed = LogOptions { timestamps: true, ..of(Output::Stdout, false) };
-    assert_eq!(selected(&timed, &[mixed]), "2026-11-21T04:00:01Z a c\n");
+    assert_eq!(selected(&timed, &[mixed]), "2026-11-21T04:00:01.000000000Z a c\n");
 }
 
 #[test]
@@ -89,9 +89,11 @@ fn times_stand_before_lines_not_before_parts() {
     let options = LogOptions { timestamps: true, ..LogOptions::default() };
     assert_eq!(
         selected(&options, &[LOG]),
-        "2026-11-21T04:00:00.12Z one\n2026-11-21T04:00:01Z two more\n2026-11-21T04:00:03Z \n\
-         2026-11-21T04:00:04Z last\n"
+        "2026-11-21T04:00:00.120000000Z one\n2026-11-21T04:00:01.000000000Z two more\n\
+         2026-11-21T04:00:03.000000000Z \n2026-11-21T04:00:04.000000000Z last\n"
     );
+    let zoned = b"2026-11-21T04:00:00.123456-02:00 stdout F x\n";
+    assert_eq!(selected(&options, &[zoned]), "2026-11-21T04:00:00.123456000-02:00 x\n");
 }
 
 #[test]

@@ -61,7 +61,8 @@ impl PodStorage {
         self.seen
     }
 
-    /// Replace everything by `pods`; of two with one name or one UID the earlier stays.
+    /// Replace everything by `pods`; of two with one name or one UID the earlier stays. New ones are told by age, the
+    /// oldest first.
     pub fn set(&mut self, pods: Vec<Arc<Pod>>, now: Wall) -> (Vec<PodUpdate>, Vec<DuplicateName>) {
         let mut changes = Changes::default();
         let mut duplicates = Vec::new();
@@ -89,6 +90,8 @@ impl PodStorage {
         let remove: Vec<Arc<Pod>> = gone.map(|(_, pod)| Arc::clone(pod)).collect();
         self.pods = next;
         self.names = names;
+        // Of those that do not fit together the older ones stay (upstream: PodsByCreationTime).
+        changes.add.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|at| at.0));
         (self.updates(remove, changes), duplicates)
     }
 

@@ -60,6 +60,16 @@ fn nothing_before_the_first_list_and_an_empty_list_makes_ready() {
 }
 
 #[test]
+fn new_pods_of_a_list_come_by_age() {
+    let made = |uid: &str, second: u32| {
+        pod(uid, uid, json!({"metadata": {"creationTimestamp": format!("2026-01-01T00:00:{second:02}Z")}}))
+    };
+    let mut source = ApiSource::new("n");
+    let listed = WatchEvent::Listed(vec![made("a", 7), made("b", 3), made("c", 5), made("d", 3)]);
+    assert_eq!(delivered(&mut source, listed), [op(PodOp::Add, &["b", "d", "c", "a"])]);
+}
+
+#[test]
 fn changes_one_by_one() {
     let mut source = ApiSource::new("n");
     let first = delivered(&mut source, WatchEvent::Listed(vec![plain("1", "a"), plain("2", "b")]));

@@ -115,6 +115,7 @@ impl NodeFacts {
         let cap = kubelet.crash_loop_back_off.max_container_restart_period;
         Ok(WorkerContext {
             host_ips: node.node_ips.clone(),
+            ipv6_first: self.ipv6_first(),
             specs: Arc::new(node),
             request_timeout: kubelet.runtime_request_timeout.to_std(),
             crash_loop: restart::Policy {
@@ -259,6 +260,12 @@ impl NodeFacts {
     /// What `--node-ip` says; the unspecified addresses only say which family is preferred.
     fn given_ips(&self) -> Option<&str> {
         self.settings.options.node_ip.as_deref().filter(|given| !matches!(*given, "" | "0.0.0.0" | "::"))
+    }
+
+    /// The first address of `--node-ip` is of IPv6; `::` says nothing else.
+    fn ipv6_first(&self) -> bool {
+        let first = self.settings.options.node_ip.as_deref().and_then(|given| given.split(',').next());
+        first.and_then(|ip| ip.trim().parse().ok()).is_some_and(|ip: std::net::IpAddr| ip.is_ipv6())
     }
 
     /// The name to look the node's address up by; `None` if the address was given.

@@ -29,9 +29,9 @@ pub struct Violation {
 
 /// Calls, timers and hints that may wait at once: a few for each pod.
 const AGENDA_MAX: usize = 2_000;
-/// Effects that one pod worker may have in flight: one for each container, the sandboxes, the record, a look, the cgroup, and
-/// four volumes.
-const IN_FLIGHT_MAX: usize = 13;
+/// Effects that one pod worker may have in flight: one for each container and its hook (which may outlast the grace), the
+/// sandboxes, the record, a look, the cgroup, and four volumes.
+const IN_FLIGHT_MAX: usize = 18;
 
 /// The observers and what they were shown last.
 pub struct Checks {

@@ -56,8 +56,9 @@ struct Ran {
     over: bool,
 }
 
-/// HOOK-GRACE: no stop while the preStop hook of its instance runs; the hook and the stop together take no more than the
-/// grace, of which a stop gets 2 s in any case.
+/// HOOK-GRACE: no stop while the preStop hook of its instance runs, as long as there is any grace left; the hook and the stop
+/// together take no more than the grace, of which a stop gets 2 s in any case. A hook that outlasts the grace goes on next
+/// to that last stop, as upstream's does: it ends with its container.
 #[derive(Clone, Debug, Default)]
 pub struct HookGrace {
     hooks: BTreeMap<ContainerId, Ran>,
@@ -108,7 +109,7 @@ impl Invariant for HookGrace {
                     return Err(format!("{id} is stopped with {grace_s} s of grace"));
                 }
                 let Some(ran) = self.hooks.get(id) else { return Ok(()) };
-                if !ran.over {
+                if !ran.over && *grace_s > STOP_GRACE_MIN_S {
                     return Err(format!("{id} is stopped while its preStop hook runs"));
                 }
                 let whole = at.since(ran.began) + Duration::from_secs(u64::from(*grace_s));

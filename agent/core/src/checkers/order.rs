@@ -79,7 +79,8 @@ struct Progress {
 
 /// ORDER: init containers run one after another to a good end, sidecars are started in their place among them, the
 /// rest comes after all of them, and in a sandbox where the rest began they do not run again. At the end of the pod a
-/// sidecar is stopped only when nothing that came after it runs; of a pod that this incarnation of the agent was never
+/// sidecar is stopped only when nothing that came after it runs, or when the grace is over: upstream stops all that is
+/// left at once then, next to a container that does not end as well. Of a pod that this incarnation of the agent was never
 /// given nobody knows which containers are sidecars.
 #[derive(Clone, Debug, Default)]
 pub struct Order {
@@ -197,6 +198,8 @@ impl Invariant for Order {
                 }
             }
             TraceEvent::AgentStarted { .. } => self.known.clear(),
+            // What is left of the grace is no more than what each stop gets: the grace is over.
+            TraceEvent::StopAsked { grace_s, .. } if u64::from(*grace_s) <= STOP_MIN_S => {}
             TraceEvent::StopAsked { pod, id, .. } => return self.stopped(at, pod, id),
             TraceEvent::RuntimeEmptied => self.progress.clear(),
             _ => {}

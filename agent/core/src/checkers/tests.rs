@@ -205,6 +205,8 @@ fn order_and_grace_as_they_should_be_break_nothing() {
     let anew = [ready("s2", 1), again("i", "i1"), started("i1")];
     for trace in [
         then(then(up(), &pause(140)), &end),
+        // A regular container that does not end: when the grace is over its sidecar is stopped next to it.
+        then(then(up(), &pause(140)), &[state("terminating"), stop("a", 3), stop("s", 2)]),
         // An orphan: which of its containers is a sidecar is known no more (simulation, seed 454).
         then(
             then(up(), &pause(140)),

@@ -5,8 +5,6 @@
 //! container with a live instance is never in `start`. Upstream: computeInitContainerActions,
 //! ShouldContainerBeRestarted (contract 7.1 rules 5 and 6, container restart rules of 7.3).
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::view::{Slot, SlotKind, Slots, newest, newest_in, next_attempt, slots};
@@ -14,9 +12,10 @@ use super::{Inputs, Kill, PodActions, SandboxPlan, Start, Waiting};
 use super::{ephemeral, reset, rules};
 use crate::probe::Kind;
 use crate::restart;
-use crate::runtime::observed::{ContainerObserved, ContainerState};
-use crate::runtime::{ContainerId, SandboxId, labels};
+use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use crate::runtime::{SandboxId, labels};
 use crate::status::named;
+use crate::time::Wall;
 use crate::types::pod;
 
 /// How a container that is not live ended.
@@ -28,11 +27,13 @@ pub enum Ended {
     Failed(i32),
 }
 
-/// How the instance ended; `None` while it is live or was never started.
+/// How the instance ended; `None` while it is live or was never started. An init container did not do its work if the
+/// kernel killed one of its processes (upstream: isInitContainerFailed); of the others the exit code says all.
 #[must_use]
-pub fn ended(c: &ContainerObserved) -> Option<Ended> {
+pub fn ended(kind: SlotKind, c: &ContainerObserved) -> Option<Ended> {
+    let killed = kind == SlotKind::Init && c.reason == "OOMKilled";
     match c.state {
-        ContainerState::Exited if c.exit_code == 0 && c.reason != "OOMKilled" => Some(Ended::Succeeded),
+        ContainerState::Exited if c.exit_code == 0 && !killed => Some(Ended::Succeeded),
         ContainerState::Exited => Some(Ended::Failed(c.exit_code)),
         ContainerState::Created | ContainerState::Running | ContainerState::Unknown => None,
     }
@@ -49,13 +50,17 @@ pub fn restarts(p: &Pod, slot: &Slot, container: &Container, how: Ended) -> bool
     if rules::restarts(container, exit_code) {
         return slot.kind != SlotKind::Init || how != Ended::Succeeded;
     }
-    let pod_policy = pod::spec(p).restart_policy.as_deref().unwrap_or("Always");
-    let policy = container.restart_policy.as_deref().unwrap_or(pod_policy);
-    match (policy, how) {
+    match (policy(p, container), how) {
         ("Never", _) | ("OnFailure", Ended::Succeeded) => false,
         (_, Ended::Succeeded) => slot.kind != SlotKind::Init,
         _ => true,
     }
+}
+
+/// The container's own restart policy, else the pod's.
+fn policy<'a>(p: &'a Pod, container: &'a Container) -> &'a str {
+    let of_pod = pod::spec(p).restart_policy.as_deref().unwrap_or("Always");
+    container.restart_policy.as_deref().unwrap_or(of_pod)
 }
 
 /// Whether the slot should have an instance that runs or will run, seen from its newest instance.
@@ -63,10 +68,8 @@ pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&Con
     let Some(container) = slot.spec(inputs.pod) else { return false };
     match seen {
         None => !ended_for_good(inputs.pod, slot, &container),
-        Some(c) => match ended(c) {
-            Some(how) => {
-                is_replaced(inputs.pod, inputs.replaced, &c.id) || restarts(inputs.pod, slot, &container, how)
-            }
+        Some(c) => match ended(slot.kind, c) {
+            Some(how) => inputs.replaced.contains_key(&c.id) || restarts(inputs.pod, slot, &container, how),
             None if c.state == ContainerState::Created => true,
             // Live now, but its sandbox goes: it will have failed when the new one is ready.
             None => restarts(inputs.pod, slot, &container, Ended::Failed(137)),
@@ -85,12 +88,6 @@ fn ended_for_good(p: &Pod, slot: &Slot, container: &Container) -> bool {
         // Where all may be made to begin anew, no end is for good.
         slot.kind == SlotKind::Regular && !restarts(p, slot, container, how) && !rules::may_restart_all(p)
     })
-}
-
-/// The instance was killed to come back, and the pod's policy lets it.
-#[must_use]
-pub fn is_replaced(p: &Pod, replaced: &BTreeSet<ContainerId>, instance: &ContainerId) -> bool {
-    replaced.contains(instance) && pod::spec(p).restart_policy.as_deref() != Some("Never")
 }
 
 /// Appends what the containers need in the sandbox `home`.
@@ -112,7 +109,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActio
     for slot in all.iter().filter(|s| s.kind == SlotKind::Regular) {
         regular(inputs, home, slot, actions);
     }
-    if !keeps_anything(inputs, home, &all) {
+    if !keeps_anything(inputs, home, &all, actions) {
         stop_all(inputs, actions);
     }
 }
@@ -123,6 +120,7 @@ fn stop_all(inputs: &Inputs<'_>, actions: &mut PodActions) {
     actions.waiting.clear();
     actions.kill.clear();
     actions.sandbox = SandboxPlan::Stop;
+    actions.over = true;
     super::clear_out(inputs, actions);
 }
 
@@ -169,7 +167,7 @@ fn init_plan(
         if passed {
             continue;
         }
-        match here.map(|c| (c, ended(c))) {
+        match here.map(|c| (c, ended(slot.kind, c))) {
             Some((_, Some(Ended::Succeeded))) => {}
             Some((c, Some(how @ Ended::Failed(_)))) => {
                 let container = slot.spec(inputs.pod);
@@ -181,7 +179,7 @@ fn init_plan(
             }
             Some((c, None)) => {
                 match c.state {
-                    ContainerState::Unknown => kill(slot, c, "", false, actions),
+                    ContainerState::Unknown => kill(slot, c, false, actions),
                     ContainerState::Created => adopt_created(inputs, home, slot, c, actions),
                     _ => {}
                 }
@@ -234,8 +232,13 @@ fn settle(
     match c.state {
         ContainerState::Running if c.sandbox != *home => {} // a stray, stopped already
         ContainerState::Running if changed(inputs, slot, c) => {
-            let text = format!("Container {} definition changed", slot.name);
-            kill(slot, c, &text, wants_instance(inputs, slot, Some(c)), actions);
+            // Whatever the policy is: the pod asks for another container than the one that runs.
+            let message = match slot.kind {
+                SlotKind::Sidecar => format!("Init container {} definition changed", slot.name),
+                _ => format!("Container {} definition changed, will be restarted", slot.name),
+            };
+            let (slot, id) = (slot.clone(), c.id.clone());
+            actions.kill.push(Kill { slot, id, message, replace: true, grace_s: None });
         }
         ContainerState::Running if inputs.hook_failed.contains(&c.id) => {
             let message = "FailedPostStartHook".to_owned();
@@ -253,7 +256,7 @@ fn settle(
         }
         ContainerState::Unknown => {
             if c.sandbox == *home {
-                kill(slot, c, "", true, actions);
+                kill(slot, c, true, actions);
             }
         }
         ContainerState::Created => adopt_created(inputs, home, slot, c, actions),
@@ -280,7 +283,7 @@ pub(super) fn adopt_created(
             slot: slot.clone(),
             attempt: c.attempt,
             created: Some(c.id.clone()),
-            previous_end: None,
+            counts: false,
         });
     } else {
         actions.remove.push((c.name.clone(), c.id.clone()));
@@ -299,7 +302,7 @@ fn live_elsewhere(inputs: &Inputs<'_>, slot: &Slot, newest: &ContainerObserved) 
 
 pub(super) fn start_fresh(inputs: &Inputs<'_>, slot: &Slot, actions: &mut PodActions) {
     let attempt = next_attempt(inputs.snapshot, &slot.name);
-    let previous_end = newest(inputs.snapshot, &slot.name).and_then(|c| c.finished);
+    let counts = newest(inputs.snapshot, &slot.name).is_some_and(|c| c.finished.is_some());
     if let Some(c) = newest(inputs.snapshot, &slot.name) {
         // An init container of an earlier sandbox: its end does not count as a crash, but it must be down.
         if super::is_live(c.state) {
@@ -317,7 +320,7 @@ pub(super) fn start_fresh(inputs: &Inputs<'_>, slot: &Slot, actions: &mut PodAct
         actions.waiting.push(waiting);
         return;
     }
-    actions.start.push(Start { slot: slot.clone(), attempt, created: None, previous_end });
+    actions.start.push(Start { slot: slot.clone(), attempt, created: None, counts });
 }
 
 /// That the container has to wait for its crash-loop back-off after this instance, if it has to.
@@ -343,16 +346,20 @@ fn restart_later_or_now(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved,
         slot: slot.clone(),
         attempt: c.attempt.saturating_add(1),
         created: None,
-        previous_end: c.finished.or(Some(c.created)),
+        // Upstream counts from the end of the instance before the one that it kills: without one it counts nothing.
+        counts: inputs.replaced.get(&c.id).is_none_or(Option::is_some),
     });
 }
 
-pub(super) fn kill(slot: &Slot, c: &ContainerObserved, why: &str, replace: bool, actions: &mut PodActions) {
-    let message = match (why, replace) {
-        ("", _) => format!("Stopping container {}", slot.name),
-        (text, true) => format!("{text}, will be restarted"),
-        (text, false) => text.to_owned(),
-    };
+/// When the newest instance of the container that has ended did so, if the runtime has one.
+#[must_use]
+pub fn last_end(snapshot: &PodSnapshot, name: &str) -> Option<Wall> {
+    let ended = snapshot.containers.of(name).iter().find(|o| o.state == ContainerState::Exited);
+    ended.map(|o| o.finished.unwrap_or(o.created))
+}
+
+pub(super) fn kill(slot: &Slot, c: &ContainerObserved, replace: bool, actions: &mut PodActions) {
+    let message = format!("Stopping container {}", slot.name);
     actions.kill.push(Kill { slot: slot.clone(), id: c.id.clone(), message, replace, grace_s: None });
 }
 
@@ -364,7 +371,9 @@ fn kill_unhealthy(
     kind: Kind,
     actions: &mut PodActions,
 ) {
-    let replace = wants_instance(inputs, slot, Some(c));
+    let spec = slot.spec(inputs.pod);
+    // The policy alone decides: the container has no exit code yet that a rule could look at.
+    let replace = spec.as_ref().is_some_and(|spec| policy(inputs.pod, spec) != "Never");
     let (what, suffix) = match slot.kind {
         SlotKind::Regular | SlotKind::Ephemeral => {
             ("Container", if replace { ", will be restarted" } else { "" })
@@ -372,7 +381,6 @@ fn kill_unhealthy(
         SlotKind::Init | SlotKind::Sidecar => ("Init container", ""),
     };
     let message = format!("{what} {} failed {} probe{suffix}", slot.name, kind.as_lower_str());
-    let spec = slot.spec(inputs.pod);
     let probe = spec.as_ref().and_then(|spec| kind.of(spec));
     let grace_s = probe.and_then(|probe| probe.termination_grace_period_seconds);
     actions.kill.push(Kill { slot: slot.clone(), id: c.id.clone(), message, replace, grace_s });
@@ -386,11 +394,15 @@ fn changed(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved) -> bool {
     c.annotations.get(labels::CONTAINER_HASH).is_some_and(|have| *have != wanted)
 }
 
-/// A regular container lives here, or will. Sidecars do not keep a pod alive.
-fn keeps_anything(inputs: &Inputs<'_>, home: &SandboxId, all: &[Slot]) -> bool {
+/// A regular container lives here and may go on, or will live. Sidecars do not keep a pod alive, nor does a container that
+/// its probe failed and that is not to come back.
+fn keeps_anything(inputs: &Inputs<'_>, home: &SandboxId, all: &[Slot], actions: &PodActions) -> bool {
+    let failed = |c: &ContainerObserved| {
+        inputs.probes.failed.contains_key(&c.id) && actions.kill.iter().any(|k| k.id == c.id && !k.replace)
+    };
     all.iter().filter(|s| s.kind == SlotKind::Regular).any(|s| {
         let seen = newest(inputs.snapshot, &s.name);
-        let lives = seen.is_some_and(|c| super::is_live(c.state) && c.sandbox == *home);
+        let lives = seen.is_some_and(|c| super::is_live(c.state) && c.sandbox == *home && !failed(c));
         lives || wants_instance(inputs, s, seen)
     })
 }

@@ -24,7 +24,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActio
             // It was made and has not run yet.
             Some(c) if c.state == ContainerState::Created => adopt_created(inputs, home, slot, c, actions),
             Some(c) if c.state == ContainerState::Unknown && c.sandbox == *home => {
-                kill(slot, c, "", false, actions);
+                kill(slot, c, false, actions);
             }
             Some(_) => {}
         }

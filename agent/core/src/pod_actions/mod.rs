@@ -15,7 +15,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -29,10 +29,14 @@ use crate::runtime::{ContainerId, SandboxId};
 use crate::time::{Mono, Wall};
 use crate::types::pod;
 
-pub use containers::{Ended, back_off_key, ended, is_replaced, restarts};
+pub use containers::{Ended, back_off_key, ended, last_end, restarts};
 pub use ephemeral::{has_run, target};
 pub use rules::{may_restart_all, restarts_all};
 pub use view::{Slot, SlotKind, Slots, is_live, newest, newest_in, next_attempt, slots};
+
+/// Instances that were killed in order to be replaced, each with the end of the newest instance that had ended before, if
+/// the runtime had one when the kill was decided.
+pub type Replaced = BTreeMap<ContainerId, Option<Wall>>;
 
 /// What a plan is computed from.
 #[derive(Clone, Copy)]
@@ -43,8 +47,8 @@ pub struct Inputs<'a> {
     pub snapshot: &'a PodSnapshot,
     /// Crash-loop state, with every ended instance already reported to it.
     pub back_off: &'a BackOff,
-    /// Instances that were killed in order to be replaced: they restart unless the policy is Never.
-    pub replaced: &'a BTreeSet<ContainerId>,
+    /// Instances that were killed in order to be replaced: they restart however they end.
+    pub replaced: &'a Replaced,
     /// What probes say about the instances that run.
     pub probes: &'a Verdicts,
     /// Instances whose postStart hook failed.
@@ -82,8 +86,8 @@ pub struct Start {
     pub attempt: u32,
     /// An instance that was created but never started: start it, create nothing.
     pub created: Option<ContainerId>,
-    /// When the previous instance ended, if there was one: a restart, counted by the back-off.
-    pub previous_end: Option<Wall>,
+    /// A restart that the back-off counts.
+    pub counts: bool,
 }
 
 /// A running container to stop.
@@ -132,6 +136,8 @@ pub struct PodActions {
     pub remove_sandboxes: Vec<SandboxId>,
     /// All containers begin anew (RestartAllContainers): what is to be killed is killed at once.
     pub resetting: bool,
+    /// Nothing is left to run in a sandbox that is good: the pod ends, its containers stop in the order of an end.
+    pub over: bool,
     /// Of a reset, the containers that asked for it: to be removed when nothing else of the pod can be left.
     pub remove_last: Vec<(String, ContainerId)>,
 }
@@ -148,6 +154,7 @@ pub fn compute(inputs: &Inputs<'_>) -> PodActions {
         remove: Vec::new(),
         remove_sandboxes: Vec::new(),
         resetting: false,
+        over: false,
         remove_last: Vec::new(),
     };
     match actions.sandbox.clone() {

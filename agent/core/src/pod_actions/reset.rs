@@ -27,7 +27,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
             }
             left = true;
             if is_live(c.state) {
-                kill(slot, c, "", false, actions);
+                kill(slot, c, false, actions);
             } else {
                 actions.remove.push((c.name.clone(), c.id.clone()));
             }

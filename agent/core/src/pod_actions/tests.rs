@@ -10,9 +10,10 @@ use serde_json::json;
 
 use super::*;
 use crate::probe::{Kind, Verdicts};
+use crate::restart::Exit;
 use crate::runtime::labels;
 use crate::runtime::observed::ContainerState as St;
-use crate::time::Now;
+use crate::time::{Now, Wall};
 
 fn pod_of(spec: serde_json::Value) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec}))
@@ -63,7 +64,7 @@ fn container(name: &str, attempt: u32, home: u32, state: St, code: i32) -> Conta
 fn plan_with(p: &Pod, s: Vec<SandboxObserved>, c: Vec<ContainerObserved>, replaced: &[&str]) -> PodActions {
     let snapshot =
         PodSnapshot { pod: pod::key(p), as_of: Mono(1), sandboxes: s, containers: c.into(), actuated: None };
-    let replaced = replaced.iter().map(|id| ContainerId::from(*id)).collect();
+    let replaced = replaced.iter().map(|id| (ContainerId::from(*id), None)).collect();
     compute(&Inputs {
         pod: p,
         snapshot: &snapshot,
@@ -224,20 +225,36 @@ fn what_the_api_shows_as_ended_for_good_does_not_run_again() {
 }
 
 #[test]
-fn a_changed_definition_replaces_unless_it_never_restarts() {
-    for (policy, expected, text) in [
-        ("Always", "keep s0 -a0!", "Container a definition changed, will be restarted"),
-        ("OnFailure", "keep s0 -a0!", "Container a definition changed, will be restarted"),
-        ("Never", "keep s0 -a0", "Container a definition changed"),
-    ] {
+fn a_changed_definition_replaces_whatever_the_policy_is() {
+    for policy in ["Always", "OnFailure", "Never"] {
         let p = pod_of(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "i:2"}]}));
         let a = plan(&p, vec![sandbox(0, READY)], vec![container("a", 0, 0, St::Running, 0)]);
-        assert_eq!((short(&a).as_str(), a.kill[0].message.as_str()), (expected, text), "{policy}");
-        // Killed for that, and exited well: it comes back although OnFailure would not bring it back.
-        let exited = vec![container("a", 0, 0, St::Exited, 0)];
-        let back = short(&plan_with(&p, vec![sandbox(0, READY)], exited, &["a0"]));
-        assert_eq!(back, if policy == "Never" { "stop" } else { "keep s0 +a/1" }, "{policy}");
+        let text = "Container a definition changed, will be restarted";
+        assert_eq!((short(&a).as_str(), a.kill[0].message.as_str()), ("keep s0 -a0!", text), "{policy}");
+        // Killed for that, it comes back however it ended.
+        for code in [0, 137] {
+            let exited = vec![container("a", 0, 0, St::Exited, code)];
+            let back = short(&plan_with(&p, vec![sandbox(0, READY)], exited, &["a0"]));
+            assert_eq!(back, "keep s0 +a/1", "{policy}, {code}");
+        }
     }
+    let p = pod_of(json!({"initContainers": [{"name": "side", "image": "i:2", "restartPolicy": "Always"}],
+        "containers": [{"name": "a", "image": "i:1"}]}));
+    let both = vec![container("a", 0, 0, St::Running, 0), container("side", 0, 0, St::Running, 0)];
+    let a = plan(&p, vec![sandbox(0, READY)], both);
+    let text = "Init container side definition changed";
+    assert_eq!((short(&a).as_str(), a.kill[0].message.as_str()), ("keep s0 -side0!", text));
+}
+
+#[test]
+fn a_process_that_the_kernel_killed_makes_a_failure_of_init_containers_alone() {
+    let killed = |name: &str| ContainerObserved {
+        reason: "OOMKilled".to_owned(),
+        ..container(name, 0, 0, St::Exited, 0)
+    };
+    let of = |p: Pod, name: &str| short(&plan(&p, vec![sandbox(0, READY)], vec![killed(name)]));
+    assert_eq!(of(single("OnFailure"), "a"), "stop");
+    assert_eq!(of(with_init("OnFailure"), "i1"), "keep s0 +i1/1");
 }
 
 #[test]
@@ -327,7 +344,7 @@ fn what_failed_its_probe_is_killed_and_a_sidecar_gates_until_it_has_started() {
             pod: p,
             snapshot: &snapshot,
             back_off: &BackOff::default(),
-            replaced: &BTreeSet::new(),
+            replaced: &Replaced::new(),
             probes: &verdicts,
             hook_failed: &BTreeSet::new(),
             resized: &BTreeSet::new(),
@@ -362,7 +379,8 @@ fn what_failed_its_probe_is_killed_and_a_sidecar_gates_until_it_has_started() {
             "Container a failed startup probe, will be restarted",
             None,
         ),
-        ("Never", Kind::Liveness, "keep s0 -a0", "Container a failed liveness probe", Some(7)),
+        // Nothing else is left to run: the pod ends as a whole.
+        ("Never", Kind::Liveness, "stop -a0", "Stopping container a", None),
     ];
     for (policy, kind, expected, message, grace_s) in table {
         let a = judged(&graced(policy), vec![up("a")], &[("a0", kind)], &[]);
@@ -404,13 +422,14 @@ fn in_back_off_with(
     };
     let mut back_off = BackOff::default();
     let key = back_off_key(p, &Slot::of(p, &c.name));
-    back_off.restarted(&key, Wall(0), Wall(0));
-    back_off.observe_exit(&key, &c.id, Wall(2), Now { mono: Mono(3), wall: Wall(3) });
+    back_off.restarted(&key, Now::default());
+    let exit = Exit { instance: &c.id, finished: Wall(2), killed_after: None };
+    back_off.observe_exit(&key, exit, Now { mono: Mono(3), wall: Wall(3) });
     let inputs = Inputs {
         pod: p,
         snapshot: &snapshot,
         back_off: &back_off,
-        replaced: &BTreeSet::new(),
+        replaced: &Replaced::new(),
         probes: Verdicts::NONE,
         hook_failed: &BTreeSet::new(),
         resized: &BTreeSet::new(),

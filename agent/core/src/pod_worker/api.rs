@@ -229,6 +229,8 @@ pub struct WorkerContext {
     pub runtime_name: String,
     /// The node's addresses, the primary first.
     pub host_ips: Vec<String>,
+    /// Pods' IPv6 addresses come before their IPv4 ones: the first address of `--node-ip` is one.
+    pub ipv6_first: bool,
     /// When this agent started: containers older than it were started by another.
     pub agent_started: Now,
 }

@@ -4,7 +4,7 @@
 //! always later than now; a snapshot older than the one held is dropped.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -16,7 +16,7 @@ use super::ledger::{Flight, Ledger, Purpose, Target};
 use super::resize::Resize;
 use crate::drivers::Class;
 use crate::machine::{EffectId, Outbox};
-use crate::pod_actions::newest_sandbox;
+use crate::pod_actions::{Replaced, newest_sandbox};
 use crate::probe::PodProbes;
 use crate::runtime::effect::{Effect, EffectError};
 use crate::runtime::observed::{
@@ -74,7 +74,7 @@ pub(super) struct Base {
     /// Requests for other amounts.
     pub(super) resize: Resize,
     /// Instances killed in order to be replaced.
-    pub(super) replaced: BTreeSet<ContainerId>,
+    pub(super) replaced: Replaced,
     /// A decision waits for a snapshot later than this.
     wanted_after: Option<Mono>,
 }
@@ -100,7 +100,7 @@ impl Base {
             pre_stops: BTreeMap::new(),
             cgroup: Cgroup::Unseen,
             resize: Resize::default(),
-            replaced: BTreeSet::new(),
+            replaced: Replaced::new(),
             wanted_after: None,
         }
     }
@@ -240,8 +240,14 @@ impl Base {
         s.state == SandboxState::Ready || (network_up && !self.stopped.contains(&s.id))
     }
 
+    /// All that the runtime says, in its order.
     pub(super) fn pod_ips(&self) -> Vec<String> {
         self.snapshot.as_deref().and_then(newest_sandbox).map(|s| s.ips.clone()).unwrap_or_default()
+    }
+
+    /// The pod's addresses as its status shows them: what its containers are told of, and what probes and hooks ask.
+    pub(super) fn shown_ips(&self) -> Vec<String> {
+        status::one_of_each_family(&self.pod_ips(), self.ctx.ipv6_first)
     }
 
     pub(super) fn event(
@@ -320,6 +326,7 @@ impl Base {
             stop_signals: features.stop_signals,
             recursive_read_only: self.makes_read_only(),
             host_ips: &self.ctx.host_ips,
+            ipv6_first: self.ctx.ipv6_first,
             runtime_name: &self.ctx.runtime_name,
             start_time,
             now: now.wall,

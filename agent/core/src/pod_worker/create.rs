@@ -9,7 +9,7 @@ use super::base::Base;
 use super::ledger::{Purpose, Target};
 use super::start::fail;
 use super::state::{Chain, Syncing};
-use super::sync::RESTART_BACK_OFF;
+use super::sync::{RESTART_BACK_OFF, noted_back_off};
 use super::users;
 use crate::container_spec::env_files::EnvFiles;
 use crate::container_spec::{Given, SpecError};
@@ -60,7 +60,7 @@ pub(super) fn read(s: &mut Syncing, b: &mut Base, files: EnvFiles, now: Now, out
     let chain = chain.clone();
     let slot = &chain.start.slot;
     let Some(image) = &chain.found else { return };
-    let ips = b.pod_ips();
+    let ips = b.shown_ips();
     let given = given(b, &chain, image, &ips);
     match b.ctx.specs.sub_paths(&s.pod, slot.container_ref(), given) {
         Ok(parts) if parts.is_empty() => create(s, b, &chain, now, out),
@@ -95,7 +95,7 @@ pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out
     let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
     let Some(image) = &chain.found else { return };
     let specs = b.ctx.specs.clone();
-    let ips = b.pod_ips();
+    let ips = b.shown_ips();
     let given = given(b, chain, image, &ips);
     let built = specs.sandbox(&s.pod, chain.sandbox_attempt, b.volumes.claims()).and_then(|mut sandbox| {
         let mut c = specs.container(&s.pod, slot.container_ref(), attempt, given)?;
@@ -109,7 +109,8 @@ pub(super) fn create(s: &mut Syncing, b: &mut Base, chain: &Chain, now: Now, out
         Err(e) => return refuse(s, b, &slot.name, e, now, out),
     };
     if let Some(delay) = count_restart(s, chain, now) {
-        config.annotations.insert(RESTART_BACK_OFF.to_owned(), delay.as_secs().to_string());
+        let note = noted_back_off(&back_off_key(&s.pod, slot), delay);
+        config.annotations.insert(RESTART_BACK_OFF.to_owned(), note);
     }
     let effect = Effect::CreateContainer {
         sandbox: chain.sandbox.clone(),
@@ -133,13 +134,14 @@ fn look_at(s: &Syncing, b: &Base, slot: &Slot, c: &mut ContainerConfig) -> Resul
     Ok(())
 }
 
-/// Counts the restart once for each attempt, however often its creation has to be repeated.
+/// Counts the restart once for each attempt, however often its creation has to be repeated; answers the delay that is in
+/// force from then on.
 fn count_restart(s: &mut Syncing, chain: &Chain, now: Now) -> Option<std::time::Duration> {
     let (slot, attempt) = (&chain.start.slot, chain.start.attempt);
-    let ended = chain.start.previous_end.or_else(|| s.reset_ends.get(&slot.name).copied())?;
     let key = back_off_key(&s.pod, slot);
-    if s.counted.insert(slot.name.clone(), attempt) == Some(attempt) {
+    let counts = chain.start.counts || s.reset_ends.contains_key(&slot.name);
+    if !counts || s.counted.insert(slot.name.clone(), attempt) == Some(attempt) {
         return s.back_off.delay(&key);
     }
-    Some(s.back_off.restarted(&key, ended, now.wall))
+    Some(s.back_off.restarted(&key, now))
 }

@@ -1,8 +1,9 @@
 //! Hooks of a pod worker's containers: when they run, how much of the grace is left, what their failure means.
 //!
 //! In: a container that has just been started, or one that is to be stopped. Out: [`Effect::RunHook`], events, and
-//! whether the stop may go ahead. Invariants: a preStop hook runs at most once for an instance and incarnation, and
-//! never longer than the grace; GRACE, what it took is gone from the grace, of which a stop gets 2 s at least.
+//! whether the stop may go ahead. Invariants: a preStop hook runs at most once for an instance and incarnation; nobody
+//! waits longer for it than the grace, and it goes on next to the stop until its container is gone; GRACE, what it took is
+//! gone from the grace, of which a stop gets 2 s at least.
 //! Upstream: killContainer, executePreStopHook, pkg/kubelet/lifecycle (contract 7.11).
 
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub(super) struct PreStop {
     pub(super) since: Mono,
     /// How long it may take, the hook and what follows.
     pub(super) within: Duration,
-    /// It has ended, or could not begin.
+    /// It has ended, or could not begin, or is not waited for any more.
     pub(super) over: bool,
 }
 
@@ -66,10 +67,7 @@ pub(super) fn post_start(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outb
 
 /// Hooks whose container has ended meanwhile are not waited for.
 pub(super) fn give_up(s: &Syncing, b: &mut Base, snapshot: &PodSnapshot, out: &mut Outbox<PodAction>) {
-    let ended = |id: &ContainerId| {
-        snapshot.containers.iter().any(|c| c.id == *id && c.state == ContainerState::Exited)
-    };
-    cancel(b, |flight| matches!(&flight.purpose, Purpose::Hook { id, .. } if ended(id)), out);
+    drop_of_ended(b, snapshot, out);
     let Some(Chain { start, instance: Some(id), hooked: true, .. }) = &s.chain else { return };
     let runs =
         newest(snapshot, &start.slot.name).is_some_and(|c| c.id == *id && c.state == ContainerState::Running);
@@ -79,7 +77,15 @@ pub(super) fn give_up(s: &Syncing, b: &mut Base, snapshot: &PodSnapshot, out: &m
     cancel(b, |flight| matches!(&flight.purpose, Purpose::Hook { id: of, .. } if of == id), out);
 }
 
-/// Whether `c` may be stopped now. If not, its preStop hook runs, for at most `left`.
+/// Hooks of containers that have ended are not waited for.
+pub(super) fn drop_of_ended(b: &mut Base, snapshot: &PodSnapshot, out: &mut Outbox<PodAction>) {
+    let ended = |id: &ContainerId| {
+        snapshot.containers.iter().any(|c| c.id == *id && c.state == ContainerState::Exited)
+    };
+    cancel(b, |flight| matches!(&flight.purpose, Purpose::Hook { id, .. } if ended(id)), out);
+}
+
+/// Whether `c` may be stopped now. If not, its preStop hook runs; it is waited for, for at most `left` from now on.
 pub(super) fn may_stop(
     b: &mut Base,
     p: Option<&Pod>,
@@ -88,8 +94,14 @@ pub(super) fn may_stop(
     now: Now,
     out: &mut Outbox<PodAction>,
 ) -> bool {
-    if let Some(known) = b.pre_stops.get(&c.id) {
-        return known.over;
+    if let Some(known) = b.pre_stops.get_mut(&c.id) {
+        let due = known.since.after(known.within).min(now.mono.after(left));
+        known.over |= now.mono >= due;
+        let over = known.over;
+        if !over {
+            b.wake_at(due, now);
+        }
+        return over;
     }
     let target = Target::Hook(c.name.clone());
     if b.ledger.busy(&target) {
@@ -113,6 +125,7 @@ pub(super) fn may_stop(
     let effect = Effect::RunHook { call: Box::new(call), within_s: Some(within_s) };
     b.issue(now, target, Purpose::Hook { id: c.id.clone(), hook: Hook::PreStop }, effect, out);
     b.pre_stops.insert(c.id.clone(), PreStop { over: false, ..begun });
+    b.wake_at(now.mono.after(left), now);
     false
 }
 
@@ -125,10 +138,12 @@ pub(super) fn begun(b: &Base, id: &ContainerId, grace: Duration, now: Now) -> (M
 /// A hook's answer, in any state.
 pub(super) fn answered(b: &mut Base, flight: &Flight, result: &EffectResult, out: &mut Outbox<PodAction>) {
     let (Purpose::Hook { id, hook }, Target::Hook(name)) = (&flight.purpose, &flight.target) else { return };
+    let mut outlasted = false;
     if *hook == Hook::PreStop
         && let Some(known) = b.pre_stops.get_mut(id)
     {
-        known.over = true;
+        // One that the stop cut off did not fail.
+        outlasted = std::mem::replace(&mut known.over, true);
     }
     match result {
         Ok(EffectOk::Hook { fell_back: Some(host) }) => {
@@ -138,27 +153,15 @@ pub(super) fn answered(b: &mut Base, flight: &Flight, result: &EffectResult, out
             b.event(EventKind::Warning, "LifecycleHTTPFallback", text, None, out);
         }
         Ok(_) => {}
-        Err(_) if flight.cancelled => {}
+        Err(_) if flight.cancelled || outlasted => {}
         Err(_) => tell_failure(b, *hook, name, out),
     }
 }
 
-/// Pods on their way out wait for no postStart hook, and for a preStop hook only while the grace lasts.
-pub(super) fn drop_overdue(b: &mut Base, until: Mono, now: Now, out: &mut Outbox<PodAction>) {
-    let due = now.mono >= until;
-    let mut running = false;
-    let overdue = |flight: &Flight| match &flight.purpose {
-        Purpose::Hook { hook: Hook::PostStart, .. } => true,
-        Purpose::Hook { hook: Hook::PreStop, .. } => {
-            running = true;
-            due
-        }
-        _ => false,
-    };
-    cancel(b, overdue, out);
-    if running && !due {
-        b.wake_at(until, now);
-    }
+/// Pods on their way out wait for no postStart hook.
+pub(super) fn drop_post_start(b: &mut Base, out: &mut Outbox<PodAction>) {
+    let of_start = |flight: &Flight| matches!(flight.purpose, Purpose::Hook { hook: Hook::PostStart, .. });
+    cancel(b, of_start, out);
 }
 
 pub(super) fn cancel(b: &mut Base, mut which: impl FnMut(&Flight) -> bool, out: &mut Outbox<PodAction>) {
@@ -183,9 +186,9 @@ fn tell_failure(b: &Base, hook: Hook, name: &str, out: &mut Outbox<PodAction>) {
 fn pod_ip(b: &Base) -> String {
     let newest = b.snapshot.as_deref().and_then(newest_sandbox);
     let ips = match newest {
-        Some(s) if s.host_network => &b.ctx.host_ips,
-        Some(s) => &s.ips,
+        Some(s) if s.host_network => b.ctx.host_ips.clone(),
+        Some(_) => b.shown_ips(),
         None => return String::new(),
     };
-    ips.first().cloned().unwrap_or_default()
+    ips.into_iter().next().unwrap_or_default()
 }

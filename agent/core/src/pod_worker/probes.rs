@@ -25,7 +25,7 @@ pub(super) fn observe(state: &State, b: &mut Base, now: Now, out: &mut Outbox<Po
     let mut actions = Vec::new();
     match (p, b.snapshot.clone()) {
         (Some(p), Some(snapshot)) => {
-            let ips = if pod::host_network(p) { b.ctx.host_ips.clone() } else { b.pod_ips() };
+            let ips = if pod::host_network(p) { b.ctx.host_ips.clone() } else { b.shown_ips() };
             let view = View {
                 pod: p,
                 snapshot: &snapshot,

@@ -5,6 +5,7 @@
 //! one at a time in order. Upstream: SyncPod (contract 6.3, 7.2).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::api::{EventKind, KillReason, PodAction};
 use super::base::{Base, Stage};
@@ -21,19 +22,31 @@ use super::volumes;
 use crate::allocation::actuate;
 use crate::logs::retention::RemovedLog;
 use crate::machine::Outbox;
-use crate::pod_actions::{self, Inputs, PodActions, SandboxPlan};
-use crate::restart;
+use crate::pod_actions::{self, Inputs, PodActions, Replaced, SandboxPlan};
+use crate::restart::{self, Exit};
 use crate::runtime::ContainerId;
 use crate::runtime::config::SandboxConfig;
 use crate::runtime::effect::Effect;
-use crate::runtime::observed::{ContainerState, PodSnapshot, SandboxState};
+use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, SandboxState};
 use crate::status::{Phase, WaitingReason};
 use crate::time::{Mono, Now};
 use crate::types::pod;
 
-/// Annotation on containers: the crash-loop delay in seconds that was in force when the instance was made.
-/// With it a restarted agent continues the series instead of starting it over.
+/// Annotation on containers: the crash-loop delay in seconds that was in force when the instance was made, and the key of
+/// its series. With it a restarted agent continues the series instead of starting it over; a container of another image
+/// or with other resources begins a series of its own.
 pub const RESTART_BACK_OFF: &str = "io.orlop.container.restartBackOffSeconds";
+
+/// The value of [`RESTART_BACK_OFF`].
+pub(super) fn noted_back_off(key: &str, delay: Duration) -> String {
+    format!("{} {key}", delay.as_secs())
+}
+
+/// The delay that an instance's annotation notes for the series `key`.
+fn back_off_of(c: &ContainerObserved, key: &str) -> Option<Duration> {
+    let (seconds, series) = c.annotations.get(RESTART_BACK_OFF)?.split_once(' ')?;
+    (series == key).then(|| seconds.parse().ok().map(Duration::from_secs)).flatten()
+}
 
 /// One pass. `Some` if the pod must be terminated instead.
 pub(super) fn advance(
@@ -46,8 +59,8 @@ pub(super) fn advance(
         b.want_snapshot_after(Mono(0));
         return None;
     };
-    digest(s, &snapshot, now);
-    b.replaced.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
+    b.replaced.retain(|id, _| snapshot.containers.iter().any(|c| c.id == *id));
+    digest(s, &b.replaced, &snapshot, now);
     hooks::give_up(s, b, &snapshot, out);
     if b.ledger.all_fresh(snapshot.as_of) {
         s.hook_failed.retain(|id| snapshot.containers.iter().any(|c| c.id == *id));
@@ -67,10 +80,11 @@ pub(super) fn advance(
     }
     note_waiting(s, b, &actions, &snapshot, now, out);
     // One that was killed to come back, and ended well of it, has not ended the pod.
-    let comes_back = |start: &pod_actions::Start| {
-        pod_actions::newest(&snapshot, &start.slot.name).is_some_and(|c| b.replaced.contains(&c.id))
+    let comes_back = |slot: &pod_actions::Slot| {
+        pod_actions::newest(&snapshot, &slot.name).is_some_and(|c| b.replaced.contains_key(&c.id))
     };
-    let replacing = actions.start.iter().any(comes_back);
+    let coming = actions.start.iter().map(|s| &s.slot).chain(actions.waiting.iter().map(|w| &w.slot));
+    let replacing = coming.into_iter().any(comes_back);
     if s.chain.is_none() && !actions.resetting && !replacing && b.ledger.all_fresh(snapshot.as_of) {
         let status = b.status(&s.pod, &s.waiting, Stage::default(), now);
         if Phase::end(&status).is_some() {
@@ -79,6 +93,10 @@ pub(super) fn advance(
     }
     if b.ledger.known_after() >= snapshot.as_of {
         b.want_snapshot_after(b.ledger.known_after());
+    }
+    if actions.over && !replacing {
+        // Its containers stop in their order, with one grace for all of them.
+        return b.ledger.all_fresh(snapshot.as_of).then_some(KillReason::Ended);
     }
     if actions.sandbox != SandboxPlan::Stop {
         volumes::advance(b, &s.pod.clone(), now, out);
@@ -155,16 +173,15 @@ fn plan(
 }
 
 /// Tells the back-off what ended, taking over what an earlier incarnation left in annotations.
-fn digest(s: &mut Syncing, snapshot: &PodSnapshot, now: Now) {
+fn digest(s: &mut Syncing, replaced: &Replaced, snapshot: &PodSnapshot, now: Now) {
     let slots = pod_actions::slots(&s.pod);
     let keys: BTreeSet<String> = slots.iter().map(|slot| pod_actions::back_off_key(&s.pod, slot)).collect();
     s.back_off.retain(|k| keys.contains(k));
     for slot in &slots {
         let Some(c) = pod_actions::newest(snapshot, &slot.name) else { continue };
         let key = pod_actions::back_off_key(&s.pod, slot);
-        let noted = c.annotations.get(RESTART_BACK_OFF).and_then(|t| t.parse::<u64>().ok());
-        if let Some(seconds) = noted {
-            s.back_off.restore(&key, std::time::Duration::from_secs(seconds), c.created);
+        if let Some(delay) = back_off_of(c, &key) {
+            s.back_off.restore(&key, delay, c.created);
         }
         match c.state {
             ContainerState::Running if s.hook_failed.contains(&c.id) => {}
@@ -175,7 +192,9 @@ fn digest(s: &mut Syncing, snapshot: &PodSnapshot, now: Now) {
             // Its successor has been counted already: this instance has done its waiting.
             ContainerState::Exited if s.counted.get(&slot.name) == Some(&c.attempt.saturating_add(1)) => {}
             ContainerState::Exited => {
-                s.back_off.observe_exit(&key, &c.id, c.finished.unwrap_or(c.created), now);
+                let killed_after = replaced.get(&c.id).copied();
+                let finished = c.finished.unwrap_or(c.created);
+                s.back_off.observe_exit(&key, Exit { instance: &c.id, finished, killed_after }, now);
             }
             ContainerState::Created | ContainerState::Unknown => {}
         }
@@ -184,7 +203,7 @@ fn digest(s: &mut Syncing, snapshot: &PodSnapshot, now: Now) {
 
 fn past_active_deadline(s: &Syncing, b: &mut Base, now: Now) -> bool {
     let Some(seconds) = pod::spec(&s.pod).active_deadline_seconds else { return false };
-    let allowed = std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let allowed = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     let used = now.wall.since(b.start_time(&s.pod.clone(), now));
     if used >= allowed {
         return true;
@@ -247,13 +266,14 @@ fn stop_containers(
             continue;
         }
         if kill.replace {
-            b.replaced.insert(kill.id.clone());
+            let last_end = || pod_actions::last_end(&snapshot, &kill.slot.name);
+            b.replaced.entry(kill.id.clone()).or_insert_with(last_end);
         }
         if s.told.insert(format!("killing {}", kill.id)) {
             b.event(EventKind::Normal, "Killing", kill.message.clone(), Some(&kill.slot.name), out);
         }
         let Some(c) = snapshot.containers.iter().find(|c| c.id == kill.id) else { continue };
-        let grace = std::time::Duration::from_secs(u64::from(grace_s));
+        let grace = Duration::from_secs(u64::from(grace_s));
         let p = s.pod.clone();
         if !actions.resetting && !hooks::may_stop(b, Some(&p), c, grace, now, out) {
             continue;
@@ -387,7 +407,7 @@ fn network_ready(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAc
     if s.told.insert(format!("network {why}")) {
         b.event(EventKind::Warning, "NetworkNotReady", format!("network is not ready: {why}"), None, out);
     }
-    let second = std::time::Duration::from_secs(1);
+    let second = Duration::from_secs(1);
     b.wake_at(now.mono.after(restart::jittered(second, b.key.uid.as_str(), now.mono.0)), now);
     false
 }

@@ -18,14 +18,13 @@ use super::ledger::{Flight, Purpose, Target};
 use super::state::{Cleanup, Record, Terminated, Terminating, verdict};
 use super::sync::{discard_sandbox, stop_sandboxes};
 use super::volumes;
-use crate::lifecycle_hooks::with_pre_stop;
 use crate::logs::retention::RemovedLog;
 use crate::machine::Outbox;
 use crate::pod_actions::{self, SlotKind, Slots};
 use crate::runtime::ContainerId;
 use crate::runtime::effect::Effect;
 use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
-use crate::status::Phase;
+use crate::status::{Phase, terminated_status};
 use crate::time::{Mono, Now, Wall};
 use crate::types::pod;
 
@@ -49,11 +48,12 @@ pub(super) fn effective_grace(p: Option<&Pod>, override_s: Option<u32>) -> u32 {
 /// One pass of terminating. True when nothing of the pod runs or can come to run.
 pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
     drop_what_nobody_wants(b, t.grace_s, out);
-    hooks::drop_overdue(b, t.since.after(Duration::from_secs(u64::from(t.grace_s))), now, out);
+    hooks::drop_post_start(b, out);
     let Some(snapshot) = b.snapshot.clone() else {
         b.want_snapshot_after(Mono(0));
         return false;
     };
+    hooks::drop_of_ended(b, &snapshot, out);
     let live = snapshot.containers.iter().any(|c| pod_actions::is_live(c.state));
     if !live && had_ended(t, b, now) {
         t.reason = KillReason::Ended;
@@ -128,7 +128,9 @@ fn write_record(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<Po
     out.push(PodAction::Persist { id, record });
 }
 
-/// Stops what may be stopped now: first everything that is no sidecar, then the last sidecar that is live.
+/// Stops what may be stopped now: first everything that is no sidecar, then the last sidecar that is live. When the grace
+/// is over nobody waits for a turn any more: all that is live is stopped at once, next to a container that cannot be
+/// killed as well. Upstream: waitForTurn.
 fn stop_stage(
     t: &mut Terminating,
     b: &mut Base,
@@ -141,16 +143,18 @@ fn stop_stage(
     let slot_of = |c: &ContainerObserved| slots.as_ref().map(|all| all.get(&c.name));
     let is_sidecar = |c: &ContainerObserved| slot_of(c).is_some_and(|s| s.kind == SlotKind::Sidecar);
     let live = || snapshot.containers.iter().filter(|c| pod_actions::is_live(c.state));
-    let mut stage: Vec<&ContainerObserved> = live().filter(|c| !is_sidecar(c)).collect();
+    let grace = Duration::from_secs(u64::from(t.grace_s));
+    let over = t.since.after(grace);
+    let mut stage: Vec<&ContainerObserved> = live().filter(|c| now.mono >= over || !is_sidecar(c)).collect();
     if stage.is_empty() {
         stage.extend(live().max_by_key(|c| slot_of(c).map(|s| s.index)));
     }
     let stage: BTreeSet<&ContainerId> = stage.into_iter().map(|c| &c.id).collect();
     for c in live() {
-        let its_turn = stage.contains(&c.id);
         // Hooks run at once, also those of sidecars, whose stops wait for their turn.
-        if !its_turn && with_pre_stop(p.as_deref(), c).is_none() {
-            continue;
+        let its_turn = stage.contains(&c.id);
+        if !its_turn {
+            b.wake_at(over, now);
         }
         let target = Target::Container(c.name.clone());
         if !b.may_act(&target, now) {
@@ -160,7 +164,6 @@ fn stop_stage(
             let text = format!("Stopping container {}", c.name);
             b.event(EventKind::Normal, "Killing", text, Some(&c.name), out);
         }
-        let grace = Duration::from_secs(u64::from(t.grace_s));
         let left = grace.saturating_sub(now.mono.since(t.since));
         if hooks::may_stop(b, p.as_deref(), c, left, now, out) && its_turn {
             let grace_s = left_of(grace, t.since, now);
@@ -307,12 +310,13 @@ pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<
     }
 }
 
-/// Publishes the status of a pod that is over; nothing new is learned from containers that were removed.
+/// Publishes the status of a pod that is over: a container that did not end as far as anybody knows is told as lost.
+/// Nothing new is learned from containers that were removed.
 pub(super) fn publish_final(t: &Terminated, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     let removing = t.cleanup != Cleanup::Kept;
     if let Some(p) = t.pod.clone().filter(|p| !removing || can_tell(p, b)) {
         let status = b.status(&p, &t.waiting, Stage::down(verdict(&t.reason).as_ref()), now);
-        b.publish(status, out);
+        b.publish(terminated_status(&p, &status), out);
     }
 }
 

@@ -301,7 +301,9 @@ impl PodProbes {
         let instance = runs.map(|c| instance(view, c, kind, now));
         out.extend(slot.watch(instance).map(ProbeAction::Cancel));
         let hooked = view.hooked.is_some() && view.hooked == slot.instance();
-        let allowed = started && !hooked && (kind == Kind::Readiness || !view.terminating);
+        // Upstream stops liveness and startup probes of regular containers alone (StopLivenessAndStartup).
+        let goes_on = kind == Kind::Readiness || !view.terminating || pod::is_sidecar(container);
+        let allowed = started && !hooked && goes_on;
         out.extend(slot.allow(allowed, now.mono).map(ProbeAction::Cancel));
     }
 

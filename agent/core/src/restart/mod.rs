@@ -1,8 +1,9 @@
 //! When something that failed may be tried again: crash-loop back-off, image back-off, requeue jitter.
 //!
 //! In: what ended when, what was restarted when. Out: due times. Invariants: a delay never exceeds its
-//! maximum; it doubles on every restart and starts over only after [`EXPIRY`]; a wall clock that is set back
-//! can lengthen a wait by at most the delay itself, because due times are kept on the monotonic clock.
+//! maximum; it doubles on every restart and starts over only [`EXPIRY`] after the restart before; no wait outlasts
+//! that; a wall clock that is set back can lengthen a wait by at most the delay itself, because due times are kept on
+//! the monotonic clock.
 //! Upstream: `client-go/util/flowcontrol` BackOff, pkg/kubelet/kuberuntime doBackOff (contract 7.3, 7.4).
 
 use std::collections::BTreeMap;
@@ -14,7 +15,8 @@ use crate::time::{Mono, Now, Wall};
 #[cfg(test)]
 mod tests;
 
-/// A failure this long after the previous restart starts the series over, whatever the maximum is.
+/// This long after the previous restart the series starts over, whatever the maximum is, and whether the container runs
+/// then or waits.
 pub const EXPIRY: Duration = Duration::from_secs(600);
 
 /// Base of the requeue after a failed sync.
@@ -55,8 +57,31 @@ struct Entry {
     delay: Duration,
     /// When the delay was set: the moment of the restart.
     updated: Wall,
-    /// The ended instance that waits now, and until when.
-    waiting: Option<(ContainerId, Mono)>,
+    /// What waits now.
+    waiting: Option<Wait>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wait {
+    /// The ended instance.
+    instance: ContainerId,
+    /// Until when.
+    due: Mono,
+    /// When the entry counts no more.
+    expires: Mono,
+}
+
+/// The end of an instance, as the back-off sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Exit<'a> {
+    /// Which instance.
+    pub instance: &'a ContainerId,
+    /// When it ended.
+    pub finished: Wall,
+    /// `None`: it ended by itself. Else it was killed in order to be replaced, and this is when the instance before it
+    /// ended, if the runtime has one. Its own life counts as waited then: upstream decides about the successor from what
+    /// it saw before the kill.
+    pub killed_after: Option<Option<Wall>>,
 }
 
 /// Crash-loop back-off of one pod's containers, by key (see [`key`]).
@@ -80,18 +105,20 @@ impl BackOff {
         self.entries.entry(key.to_owned()).or_insert(Entry { delay, updated: restarted, waiting: None });
     }
 
-    /// Notes that `instance` ended at `finished`. The first call for an instance fixes its due time.
-    pub fn observe_exit(&mut self, key: &str, instance: &ContainerId, finished: Wall, now: Now) {
+    /// Notes an end. The first call for an instance fixes its due time.
+    pub fn observe_exit(&mut self, key: &str, exit: Exit<'_>, now: Now) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        if entry.waiting.as_ref().is_some_and(|(known, _)| known == instance) {
+        if entry.waiting.as_ref().is_some_and(|known| known.instance == *exit.instance) {
             return;
         }
-        let due = if finished.since(entry.updated) > EXPIRY {
+        let expires = now.mono.after(EXPIRY.saturating_sub(now.wall.since(entry.updated)));
+        let has_waited = |before: Option<Wall>| before.is_none_or(|at| now.wall.since(at) >= entry.delay);
+        let due = if exit.killed_after.is_some_and(has_waited) {
             now.mono
         } else {
-            now.mono.after(entry.delay.saturating_sub(now.wall.since(finished)))
+            now.mono.after(entry.delay.saturating_sub(now.wall.since(exit.finished))).min(expires)
         };
-        entry.waiting = Some((instance.clone(), due));
+        entry.waiting = Some(Wait { instance: exit.instance.clone(), due, expires });
     }
 
     /// `(due, delay)` if `instance` must still wait at `now`.
@@ -99,20 +126,23 @@ impl BackOff {
     pub fn wait(&self, key: &str, instance: &ContainerId, now: Mono) -> Option<(Mono, Duration)> {
         let entry = self.entries.get(key)?;
         match &entry.waiting {
-            Some((known, due)) if known == instance && now < *due => Some((*due, entry.delay)),
+            Some(known) if known.instance == *instance && now < known.due => Some((known.due, entry.delay)),
             _ => None,
         }
     }
 
-    /// Records that the container whose last instance ended at `finished` is started again now; answers the
-    /// delay that its next end will have to wait.
-    pub fn restarted(&mut self, key: &str, finished: Wall, now: Wall) -> Duration {
+    /// Records that the container is started again now; answers the delay that its next end will have to wait.
+    pub fn restarted(&mut self, key: &str, now: Now) -> Duration {
         let policy = self.policy;
-        let delay = match self.entries.get(key) {
-            Some(e) if finished.since(e.updated) <= EXPIRY => policy.doubled(e.delay),
-            _ => policy.first(),
+        let counts = |e: &&Entry| {
+            let expired = e.waiting.as_ref().is_some_and(|wait| wait.expires <= now.mono);
+            !expired && now.wall.since(e.updated) < EXPIRY
         };
-        self.entries.insert(key.to_owned(), Entry { delay, updated: now, waiting: None });
+        let delay = match self.entries.get(key).filter(counts) {
+            Some(e) => policy.doubled(e.delay),
+            None => policy.first(),
+        };
+        self.entries.insert(key.to_owned(), Entry { delay, updated: now.wall, waiting: None });
         delay
     }
 

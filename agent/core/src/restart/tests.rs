@@ -16,6 +16,11 @@ fn id(n: u64) -> ContainerId {
     ContainerId::from(format!("c{n}"))
 }
 
+/// The instance ended by itself.
+fn crash(instance: &ContainerId, finished: Wall) -> Exit<'_> {
+    Exit { instance, finished, killed_after: None }
+}
+
 /// Restarts a container that runs `run_s` seconds each time; answers the waits in seconds.
 fn waits(policy: Policy, run_s: u64, rounds: u64) -> Vec<u64> {
     let mut b = BackOff::new(policy);
@@ -24,12 +29,12 @@ fn waits(policy: Policy, run_s: u64, rounds: u64) -> Vec<u64> {
     for n in 0..rounds {
         t += run_s;
         let finished = at(t);
-        b.observe_exit("k", &id(n), finished.wall, finished);
+        b.observe_exit("k", crash(&id(n), finished.wall), finished);
         let wait =
             b.wait("k", &id(n), finished.mono).map_or(0, |(due, _)| due.since(finished.mono).as_secs());
         t += wait;
         out.push(wait);
-        b.restarted("k", finished.wall, at(t).wall);
+        b.restarted("k", at(t));
     }
     out
 }
@@ -48,14 +53,67 @@ fn a_configured_maximum_caps_the_first_delay_as_well() {
 #[test]
 fn running_longer_than_the_expiry_starts_over() {
     assert_eq!(waits(Policy::default(), 601, 4), [0, 0, 0, 0]);
-    assert_eq!(waits(Policy::default(), 599, 4), [0, 10, 20, 40]);
+    assert_eq!(waits(Policy::default(), 589, 4), [0, 10, 11, 10]);
+}
+
+/// 600 s after the last restart nothing is known of the series any more, in the middle of a wait as well.
+#[test]
+fn a_series_ends_while_its_container_waits() {
+    let lives = |life: u64, rounds: usize| -> Vec<u64> {
+        let mut b = BackOff::default();
+        for n in 0..6 {
+            b.restarted("k", at(n));
+        }
+        assert_eq!(b.delay("k"), Some(Duration::from_secs(300)));
+        let (mut t, mut out) = (5, Vec::new());
+        for n in 0..rounds {
+            t += life;
+            b.observe_exit("k", crash(&id(n as u64), at(t).wall), at(t));
+            let wait =
+                b.wait("k", &id(n as u64), at(t).mono).map_or(0, |(due, _)| due.since(at(t).mono).as_secs());
+            t += wait;
+            b.restarted("k", at(t));
+            out.push(wait);
+        }
+        out
+    };
+    assert_eq!(lives(400, 3), [200, 10, 20], "from the last restart on, and then a new series");
+    assert_eq!(lives(299, 3), [300, 300, 300]);
+    assert_eq!(lives(600, 2), [0, 0]);
+}
+
+/// Upstream decides about the successor of what it kills from what it saw before: the end of the instance before.
+#[test]
+fn what_was_killed_to_be_replaced_has_waited_while_it_ran() {
+    let waits = |life: u64, rounds: u64| -> Vec<u64> {
+        let mut b = BackOff::default();
+        let (mut t, mut before, mut out) = (0, None, Vec::new());
+        for n in 0..rounds {
+            t += life;
+            let (instance, finished) = (id(n), at(t).wall);
+            b.observe_exit("k", Exit { instance: &instance, finished, killed_after: Some(before) }, at(t));
+            let wait =
+                b.wait("k", &instance, at(t).mono).map_or(0, |(due, _)| due.since(at(t).mono).as_secs());
+            t += wait;
+            out.push(wait);
+            // One that no other went before is not counted.
+            if before.is_some() {
+                b.restarted("k", at(t));
+            }
+            before = Some(finished);
+        }
+        out
+    };
+    assert_eq!(waits(30, 9), [0, 0, 0, 0, 40, 80, 160, 300, 0]);
+    assert_eq!(waits(1, 5), [0, 0, 10, 20, 40]);
+    assert_eq!(waits(601, 4), [0, 0, 0, 0]);
 }
 
 #[test]
 fn the_wait_counts_from_the_end_not_from_when_it_was_seen() {
     let mut b = BackOff::default();
-    b.restarted("k", at(0).wall, at(0).wall);
-    b.observe_exit("k", &id(1), at(5).wall, at(12));
+    b.restarted("k", at(0));
+    b.observe_exit("k", crash(&id(1), at(5).wall), at(12));
     let (due, delay) = b.wait("k", &id(1), at(12).mono).unwrap();
     assert_eq!((due, delay), (at(15).mono, Duration::from_secs(10)));
     assert!(b.wait("k", &id(1), at(15).mono).is_none());
@@ -64,9 +122,9 @@ fn the_wait_counts_from_the_end_not_from_when_it_was_seen() {
 #[test]
 fn a_clock_set_back_an_hour_lengthens_a_wait_by_the_delay_only() {
     let mut b = BackOff::default();
-    b.restarted("k", at(7200).wall, at(7200).wall);
+    b.restarted("k", at(7200));
     let set_back = Now { mono: at(7205).mono, wall: at(3600).wall };
-    b.observe_exit("k", &id(1), at(7204).wall, set_back);
+    b.observe_exit("k", crash(&id(1), at(7204).wall), set_back);
     assert_eq!(b.wait("k", &id(1), set_back.mono).unwrap().0, at(7215).mono);
 }
 
@@ -74,9 +132,9 @@ fn a_clock_set_back_an_hour_lengthens_a_wait_by_the_delay_only() {
 fn a_restored_entry_waits_as_if_nothing_had_happened() {
     let mut b = BackOff::default();
     b.restore("k", Duration::from_secs(40), at(100).wall);
-    b.observe_exit("k", &id(3), at(103).wall, at(104));
+    b.observe_exit("k", crash(&id(3), at(103).wall), at(104));
     assert_eq!(b.wait("k", &id(3), at(104).mono).unwrap().0, at(143).mono);
-    assert_eq!(b.restarted("k", at(103).wall, at(143).wall), Duration::from_secs(80));
+    assert_eq!(b.restarted("k", at(143)), Duration::from_secs(80));
 }
 
 #[test]
@@ -111,14 +169,14 @@ proptest! {
         for (n, run) in (0u64..).zip(runs) {
             let restarted = t;
             t += run;
-            b.observe_exit("k", &id(n), at(t).wall, at(t));
+            b.observe_exit("k", crash(&id(n), at(t).wall), at(t));
             let wait = b.wait("k", &id(n), at(t).mono).map_or(0, |(due, _)| due.since(at(t).mono).as_secs());
-            let fresh = t - restarted > 600 || expected.is_none();
-            prop_assert_eq!(wait, if fresh { 0 } else { expected.unwrap_or(0) });
+            let left = 600u64.saturating_sub(t - restarted);
+            prop_assert_eq!(wait, expected.unwrap_or(0).min(left));
             prop_assert!(wait <= max);
-            let finished = t;
             t += wait;
-            let next = b.restarted("k", at(finished).wall, at(t).wall).as_secs();
+            let fresh = t - restarted >= 600 || expected.is_none();
+            let next = b.restarted("k", at(t)).as_secs();
             let want = if fresh { 10.min(max) } else { (expected.unwrap_or(0) * 2).min(max) };
             prop_assert_eq!(next, want);
             expected = Some(next);

@@ -75,6 +75,9 @@ pub struct PodFile {
     pub write: FileWrite,
 }
 
+/// How long a preStop hook may go on next to the stop of its container: what a stop is given at least.
+pub const HOOK_MORE: Duration = Duration::from_secs(2);
+
 /// One thing for an executor to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Effect {
@@ -206,7 +209,8 @@ pub enum Effect {
     RunHook {
         /// Which, and what it does.
         call: Box<HookCall>,
-        /// Whole seconds it may take; `None` is no limit but cancellation.
+        /// Whole seconds for which its container is not stopped because of it; `None` is no limit but cancellation. It may
+        /// go on for as long as a stop is given at least ([`HOOK_MORE`]): it ends with its container.
         within_s: Option<u32>,
     },
     /// Give containers that run other amounts: these steps in order, none after one that failed.
@@ -256,7 +260,9 @@ impl Effect {
     pub fn timeout(&self, request_timeout: Duration) -> Option<Duration> {
         match self {
             Effect::PullImage { .. } => None,
-            Effect::RunHook { within_s, .. } => within_s.map(|s| Duration::from_secs(u64::from(s))),
+            Effect::RunHook { within_s, .. } => {
+                within_s.map(|s| Duration::from_secs(u64::from(s)).saturating_add(HOOK_MORE))
+            }
             Effect::RunSandbox { .. } => Some(request_timeout * 2),
             Effect::StopContainer { grace_s, .. } => {
                 Some(request_timeout + Duration::from_secs(u64::from(*grace_s)))

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::{StatusInputs, api_time, instance, reset};
-use crate::pod_actions::{Slot, SlotKind, ended, is_replaced, restarts, slots};
+use crate::pod_actions::{Slot, SlotKind, ended, restarts, slots};
 use crate::runtime::labels;
 use crate::runtime::observed::{ContainerObserved, ContainerState};
 use crate::time::Wall;
@@ -66,6 +66,10 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
         Some(newest) => observed(inputs, slot, spec, newest),
         None => absent(inputs, slot, spec, before, initialized),
     };
+    if never_seen_to_run(found.first(), before) {
+        status.state =
+            Some(ApiState { waiting: Some(ContainerStateWaiting::default()), ..ApiState::default() });
+    }
     // Another instance than the one that ended before this.
     let after = before.filter(|b| {
         let ended = b.state.as_ref().is_some_and(|s| s.terminated.is_some());
@@ -255,22 +259,37 @@ fn absent(
         status.state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
         status.last_state.clone_from(&b.last_state);
     } else if was_running(b) {
-        went_missing(inputs, slot.kind, &mut status);
+        went_missing(inputs, slot.kind, b, &mut status);
     }
     status
 }
 
 /// It ran when last seen, and the runtime does not know it any more.
-fn went_missing(inputs: &StatusInputs<'_>, kind: SlotKind, status: &mut ContainerStatus) {
+fn went_missing(
+    inputs: &StatusInputs<'_>,
+    kind: SlotKind,
+    before: &ContainerStatus,
+    status: &mut ContainerStatus,
+) {
     // An ephemeral container does not come back: it is over, whatever the pod does.
     if inputs.terminating || kind == SlotKind::Ephemeral {
-        let over = lost(None, Some(inputs.now), LOST_TERMINATED);
+        let over = lost(None, None, LOST_TERMINATED);
         status.state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
+    } else if before.last_state.as_ref().is_some_and(|s| s.terminated.is_some()) {
+        // The end that is known says more than that nobody knows the one that followed.
+        status.last_state.clone_from(&before.last_state);
     } else {
-        let over = lost(None, Some(inputs.now), LOST_DELETED);
+        let over = lost(None, None, LOST_DELETED);
         status.last_state = Some(ApiState { terminated: Some(over), ..ApiState::default() });
         status.restart_count = status.restart_count.saturating_add(1);
     }
+}
+
+/// What the runtime does not know the state of, and nobody saw run, waits: that it ran and failed cannot be said.
+fn never_seen_to_run(newest: Option<&ContainerObserved>, before: Option<&ContainerStatus>) -> bool {
+    let ran = |s: &ApiState| s.running.is_some() || s.terminated.is_some();
+    newest.is_some_and(|c| c.state == ContainerState::Unknown)
+        && !before.and_then(|b| b.state.as_ref()).is_some_and(ran)
 }
 
 /// An ended container that comes back is waiting, with its end as the last state.
@@ -284,12 +303,12 @@ fn waiting_to_restart(
     if inputs.terminating || slot.kind == SlotKind::Ephemeral {
         return;
     }
-    let Some((id, how)) = newest.and_then(|c| Some((&c.id, ended(c)?))) else { return };
+    let Some((id, how)) = newest.and_then(|c| Some((&c.id, ended(slot.kind, c)?))) else { return };
     let comes_back = if restarts(inputs.pod, slot, spec, how) {
         inputs.waiting.contains_key(&slot.name)
     } else {
         // Else its end would be told to be for good, which nobody may take back.
-        is_replaced(inputs.pod, inputs.replaced, id)
+        inputs.replaced.contains_key(id)
     };
     if !comes_back {
         return;

@@ -12,19 +12,20 @@ mod instance;
 pub mod last_words;
 mod phase;
 mod reset;
+mod terminated;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::allocation::resize::PendingResize;
-use crate::pod_actions::newest_sandbox;
+use crate::pod_actions::{Replaced, newest_sandbox};
 use crate::probe::Verdicts;
-use crate::runtime::ContainerId;
 use crate::runtime::observed::{PodSnapshot, SandboxState};
 use crate::time::Wall;
 use crate::types::pod;
@@ -33,6 +34,7 @@ pub use amounts::Whole;
 pub use conditions::{DISRUPTION_TARGET, PENDING_RESIZE, PROGRESS_OF_RESIZE};
 pub(crate) use containers::named;
 pub use phase::{Phase, phase};
+pub use terminated::terminated_status;
 
 /// Why a container is not running, as its waiting state says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +99,7 @@ pub struct StatusInputs<'a> {
     /// All containers are being made to begin anew (RestartAllContainers).
     pub resetting: bool,
     /// Instances that were killed to come back, however they end.
-    pub replaced: &'a BTreeSet<ContainerId>,
+    pub replaced: &'a Replaced,
     /// What is going on about its amounts.
     pub resize: ResizeShown<'a>,
     /// Statuses show by which signal containers end (`ContainerStopSignals`).
@@ -106,6 +108,8 @@ pub struct StatusInputs<'a> {
     pub recursive_read_only: bool,
     /// The node's addresses, the primary first.
     pub host_ips: &'a [String],
+    /// Pods' IPv6 addresses come before their IPv4 ones.
+    pub ipv6_first: bool,
     /// Scheme of container ids, for example `containerd`.
     pub runtime_name: &'a str,
     /// When the node first took the pod up.
@@ -194,39 +198,32 @@ fn is_initialized(inputs: &StatusInputs<'_>) -> bool {
     home.is_some_and(|home| snapshot.containers.iter().any(|c| c.sandbox == home.id && regular(&c.name)))
 }
 
-/// Nothing of the pod was ever made, and nothing will be: statuses of its containers would say that they are being
-/// made, and clients show that in the place of the reason. Upstream: rejectPod.
+/// The pod was refused before anything was made of it or said of its containers: statuses of them would say that they
+/// were to run, and clients show that in the place of the reason. Upstream: rejectPod.
 fn was_refused(inputs: &StatusInputs<'_>) -> bool {
-    let Some(snapshot) = inputs.snapshot.filter(|_| inputs.terminating && inputs.verdict.is_some()) else {
-        return false;
-    };
+    let known = [inputs.previous, inputs.pod.status.as_ref()];
+    let known = || known.into_iter().flatten();
+    // One that an agent before this one refused shows its end.
+    let is_refused = inputs.verdict.is_some() || known().any(|s| Phase::end(s).is_some());
+    let Some(snapshot) = inputs.snapshot.filter(|_| inputs.terminating && is_refused) else { return false };
     let none = |s: &PodStatus| {
         let all = [&s.init_container_statuses, &s.container_statuses, &s.ephemeral_container_statuses];
-        all.into_iter().flatten().flatten().all(never_made)
+        all.into_iter().flatten().flatten().next().is_none()
     };
-    let known = [inputs.previous, inputs.pod.status.as_ref()];
-    inputs.waiting.is_empty() && snapshot.containers.is_empty() && known.into_iter().flatten().all(none)
-}
-
-fn never_made(container: &ContainerStatus) -> bool {
-    let of = |s: &Option<ContainerState>| {
-        s.as_ref().is_some_and(|s| s.running.is_some() || s.terminated.is_some())
-    };
-    !of(&container.state) && !of(&container.last_state)
+    inputs.waiting.is_empty() && snapshot.containers.is_empty() && known().all(none)
 }
 
 fn may_run(snapshot: Option<&PodSnapshot>) -> bool {
     snapshot.is_some_and(|s| s.containers.iter().any(|c| crate::pod_actions::is_live(c.state)))
 }
 
-/// The first address of the node's own family, then the first of the other one: the API takes no more.
-fn one_of_each_family(ips: Vec<String>, host_ips: &[String]) -> Vec<String> {
-    let is_v6 = |ip: &String| ip.contains(':');
-    let v6_first = host_ips.first().is_some_and(is_v6);
-    [v6_first, !v6_first]
-        .into_iter()
-        .filter_map(|v6| ips.iter().find(|ip| is_v6(ip) == v6).cloned())
-        .collect()
+/// The first address of the family that goes first, then the first of the other one, in their canonical text: the API
+/// takes no more. What is no address is left out. Upstream: sortPodIPs.
+#[must_use]
+pub fn one_of_each_family(ips: &[String], ipv6_first: bool) -> Vec<String> {
+    let parsed = || ips.iter().filter_map(|ip| Some(ip.parse::<IpAddr>().ok()?.to_canonical()));
+    let families = [ipv6_first, !ipv6_first].into_iter();
+    families.filter_map(|v6| parsed().find(|ip| ip.is_ipv6() == v6)).map(|ip| ip.to_string()).collect()
 }
 
 fn addresses(inputs: &StatusInputs<'_>, status: &mut PodStatus) {
@@ -242,7 +239,7 @@ fn addresses(inputs: &StatusInputs<'_>, status: &mut PodStatus) {
         let kept = inputs.previous.or(inputs.pod.status.as_ref()).and_then(|s| s.pod_ips.clone());
         kept.unwrap_or_default().into_iter().map(|ip| ip.ip).collect()
     } else {
-        one_of_each_family(observed, inputs.host_ips)
+        one_of_each_family(&observed, inputs.ipv6_first)
     };
     status.pod_ip = ips.first().cloned();
     status.pod_ips = some_unless_empty(ips.into_iter().map(|ip| PodIP { ip }).collect());

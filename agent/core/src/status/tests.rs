@@ -75,11 +75,12 @@ pub(super) fn shown(
         verdict: None,
         probes: Verdicts::NONE,
         resetting: false,
-        replaced: &BTreeSet::new(),
+        replaced: &Replaced::new(),
         resize: ResizeShown { whole: Some(whole), ..ResizeShown::default() },
         stop_signals: false,
         recursive_read_only: false,
         host_ips: &[],
+        ipv6_first: false,
         runtime_name: "containerd",
         start_time: NOW,
         now: NOW,
@@ -94,7 +95,7 @@ struct Case<'a> {
     terminating: bool,
     may_start: bool,
     resetting: bool,
-    replaced: BTreeSet<ContainerId>,
+    replaced: Replaced,
     stop_signals: bool,
     verdict: Option<Verdict>,
     probes: &'a Verdicts,
@@ -112,7 +113,7 @@ impl<'a> Case<'a> {
             terminating: false,
             may_start: false,
             resetting: false,
-            replaced: BTreeSet::new(),
+            replaced: Replaced::new(),
             stop_signals: false,
             verdict: None,
             probes: Verdicts::NONE,
@@ -138,6 +139,7 @@ impl<'a> Case<'a> {
             stop_signals: self.stop_signals,
             recursive_read_only: false,
             host_ips: &["192.0.2.1".to_owned()],
+            ipv6_first: false,
             runtime_name: "containerd",
             start_time: NOW,
             now: self.now,
@@ -431,17 +433,52 @@ fn all_containers_begin_anew() {
 }
 
 #[test]
+fn a_container_that_the_runtime_lost_keeps_the_end_that_is_known() {
+    let p = two("Always");
+    let b = || container("b", 0, St::Running, 0);
+    for (before, exit_code, count) in [
+        (vec![container("a", 2, St::Running, 0), container("a", 1, St::Exited, 1), b()], 1, 2),
+        (vec![container("a", 2, St::Running, 0), b()], 137, 3),
+    ] {
+        let shown = Case::of(&p, before).status();
+        let lost = Case { previous: Some(shown), ..Case::of(&p, vec![b()]) }.status();
+        let a = lost.container_statuses.unwrap().into_iter().find(|c| c.name == "a").unwrap();
+        let last = a.last_state.and_then(|s| s.terminated).unwrap();
+        assert_eq!((last.exit_code, a.restart_count), (exit_code, count));
+        assert_eq!(last.finished_at.is_some(), exit_code == 1, "nobody knows when");
+    }
+}
+
+#[test]
+fn what_nobody_knows_the_state_of_has_ended_only_if_it_was_seen_to_run() {
+    let p = two("Always");
+    let b = || container("b", 0, St::Running, 0);
+    let unknown = || vec![container("a", 0, St::Unknown, 0), b()];
+    let first = Case::of(&p, unknown()).status();
+    let running = Case::of(&p, vec![container("a", 0, St::Running, 0), b()]).status();
+    let later = Case { previous: Some(running), ..Case::of(&p, unknown()) }.status();
+    let again = Case { previous: Some(later.clone()), ..Case::of(&p, unknown()) }.status();
+    for (status, ended) in [(first, false), (later, true), (again, true)] {
+        let a = status.container_statuses.unwrap().into_iter().find(|c| c.name == "a").unwrap();
+        let state = a.state.unwrap();
+        assert_eq!((state.terminated.is_some(), state.waiting.is_some()), (ended, !ended));
+        assert_eq!(status.phase.as_deref() == Some("Pending"), !ended);
+    }
+}
+
+#[test]
 fn the_nodes_own_family_comes_first_and_each_once() {
     let owned = |list: &[&str]| list.iter().map(|ip| (*ip).to_owned()).collect::<Vec<_>>();
-    for (ips, host, shown) in [
-        (&["10.0.0.1", "fd00::1"][..], &["192.0.2.1"][..], &["10.0.0.1", "fd00::1"][..]),
-        (&["fd00::1", "10.0.0.1"], &["192.0.2.1"], &["10.0.0.1", "fd00::1"]),
-        (&["10.0.0.1", "fd00::1"], &["2001:db8::1"], &["fd00::1", "10.0.0.1"]),
-        (&["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"], &["192.0.2.1"], &["10.0.0.1", "fd00::1"]),
-        (&["fd00::1"], &[], &["fd00::1"]),
-        (&[], &["192.0.2.1"], &[]),
+    for (ips, ipv6_first, shown) in [
+        (&["10.0.0.1", "fd00::1"][..], false, &["10.0.0.1", "fd00::1"][..]),
+        (&["fd00::1", "10.0.0.1"], false, &["10.0.0.1", "fd00::1"]),
+        (&["10.0.0.1", "fd00::1"], true, &["fd00::1", "10.0.0.1"]),
+        (&["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"], false, &["10.0.0.1", "fd00::1"]),
+        (&["FD00:0:0::0001", "::ffff:10.0.0.1", "x"], false, &["10.0.0.1", "fd00::1"]),
+        (&["fd00::1"], false, &["fd00::1"]),
+        (&[], false, &[]),
     ] {
-        assert_eq!(one_of_each_family(owned(ips), &owned(host)), owned(shown), "{ips:?} on {host:?}");
+        assert_eq!(one_of_each_family(&owned(ips), ipv6_first), owned(shown), "{ips:?}, {ipv6_first}");
     }
 }
 
@@ -466,11 +503,14 @@ fn the_stop_signal_is_shown_where_the_node_has_the_feature() {
 #[test]
 fn one_that_was_killed_to_come_back_waits_however_it_ended() {
     let ended = container("a", 0, St::Exited, 0);
-    for (policy, replaced, waits) in
-        [("OnFailure", true, true), ("OnFailure", false, false), ("Never", true, false)]
-    {
+    for (policy, replaced, waits) in [
+        ("OnFailure", true, true),
+        ("OnFailure", false, false),
+        ("Never", true, true),
+        ("Never", false, false),
+    ] {
         let p = two(policy);
-        let killed = if replaced { BTreeSet::from([ended.id.clone()]) } else { BTreeSet::new() };
+        let killed = if replaced { Replaced::from([(ended.id.clone(), None)]) } else { Replaced::new() };
         let both = vec![ended.clone(), container("b", 0, St::Running, 0)];
         let status = Case { replaced: killed, ..Case::of(&p, both) }.status();
         let all = status.container_statuses.unwrap();

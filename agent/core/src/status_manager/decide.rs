@@ -7,11 +7,10 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use super::book::{ApiPods, Entry, Via};
 use super::merge::{MergeInputs, merge};
 use super::patch::{Guard, status_patch};
-use super::terminate::terminated_status;
 use super::{name_of, patch, transition};
 use crate::api::{ApiCall, ObjectName};
 use crate::node_shutdown::is_left_over;
-use crate::status::Phase;
+use crate::status::{Phase, terminated_status};
 use crate::time::{Mono, Now};
 use crate::types::pod;
 

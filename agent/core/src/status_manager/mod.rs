@@ -31,7 +31,6 @@ mod book;
 mod decide;
 mod merge;
 mod patch;
-mod terminate;
 mod transition;
 
 #[cfg(test)]
@@ -57,7 +56,6 @@ use decide::Need;
 
 pub use merge::{MergeInputs, is_owned_condition, merge};
 pub use patch::{Guard, status_patch};
-pub use terminate::terminated_status;
 
 /// How often a status that somebody else keeps changing is put right.
 pub const RECONCILE: Duration = Duration::from_secs(10);

@@ -69,6 +69,7 @@ impl ContextSource for Facts {
             runtime_name: "fake".to_owned(),
             agent_started: Now::default(),
             host_ips: addresses::host_ips(shown),
+            ipv6_first: false,
         })
     }
 }

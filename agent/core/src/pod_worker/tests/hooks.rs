@@ -1,6 +1,7 @@
 //! Hooks inside a pod worker: order, grace, failures, cancellation, orphans.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -9,9 +10,11 @@ use super::secs;
 use super::world::{World, make_pod};
 use crate::drivers::Class;
 use crate::lifecycle_hooks::{Hook, HookAction};
-use crate::pod_worker::KillReason;
-use crate::runtime::effect::{EffectError, EffectOk, EffectResult};
-use crate::runtime::labels;
+use crate::machine::Machine;
+use crate::pod_worker::{KillReason, PodEvent};
+use crate::probe::Outcome;
+use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult};
+use crate::runtime::{ContainerId, labels};
 use crate::time::Mono;
 
 const FINE: EffectResult = Ok(EffectOk::Hook { fell_back: None });
@@ -87,14 +90,44 @@ fn pre_stop_runs_before_the_stop_and_out_of_the_grace() {
         w.kill(KillReason::Removed, None);
         w.settle();
         assert_eq!(stops(&w), ["stop_container c3 20"], "only the one without a hook");
-        assert_eq!(w.hooks[0].2, Some(w.hooks[0].2.unwrap().min(w.now.after(secs(20)))), "within the grace");
+        let deadline = w.hooks[0].2.expect("a limit");
+        assert!(deadline <= w.now.after(secs(22)), "the grace, and what a stop is given at least");
         w.wait(secs(takes));
         let cancelled = w.cancelled.contains(&w.hooks[0].0);
-        assert_eq!(cancelled, takes >= 20, "after {takes} s");
+        assert_eq!((cancelled, stops(&w).len() == 2), (takes >= 20, takes >= 20), "after {takes} s");
         w.end_hook(if cancelled { failed(Class::DeadlineExceeded) } else { FINE });
         assert_eq!(stops(&w)[1], format!("stop_container c2 {left}"), "after {takes} s");
         assert_eq!((w.finished, w.told("FailedPreStopHook").len()), (Some(false), 0));
         assert_eq!(w.told("Killing").len(), 2);
+    }
+}
+
+/// Upstream's goes on as well, until its container is killed.
+#[test]
+fn a_hook_that_outlasts_the_grace_goes_on_until_its_container_is_gone() {
+    for reason in [Some(KillReason::Removed), None] {
+        let mut w = World::with(&hooked(json!({"preStop": exec()})));
+        match &reason {
+            Some(reason) => w.kill(reason.clone(), None),
+            // Its definition changes: the pod lives on.
+            None => w.desire(&make_pod(json!({"restartPolicy": "Always", "terminationGracePeriodSeconds": 20, "containers": [
+                {"name": "a", "image": "img:2", "lifecycle": {"preStop": exec()}}, {"name": "b", "image": "img:1"}]}))),
+        }
+        w.settle();
+        let refused = EffectError { class: Class::Unavailable, message: "away".to_owned() };
+        w.runtime.refuse.insert("stop_container", refused);
+        w.wait(secs(19));
+        assert!(w.told("FailedKillPod").is_empty(), "the stop waits for the hook");
+        w.wait(secs(2));
+        let (id, _, _) = w.hooks[0].clone();
+        assert!(!w.told("FailedKillPod").is_empty(), "the grace is over: it is stopped");
+        assert!(!w.cancelled.contains(&id), "the hook goes on");
+        w.runtime.refuse.clear();
+        w.wait(secs(20));
+        assert!(stops(&w).contains(&"stop_container c2 2"), "{:?}", stops(&w));
+        assert!(w.cancelled.contains(&id), "its container is gone");
+        w.end_hook(failed(Class::DeadlineExceeded));
+        assert!(w.told("FailedPreStopHook").is_empty());
     }
 }
 
@@ -161,6 +194,79 @@ fn hooks_of_sidecars_run_at_once_and_their_stops_in_their_turn() {
     assert_eq!(stops(&w), ["stop_container c3 20", "stop_container c2 20"]);
 }
 
+fn with_sidecars(policy: &str, lifecycle: &Value) -> Arc<Pod> {
+    let sidecar = |name: &str| json!({"name": name, "image": "img:1", "restartPolicy": "Always", "lifecycle": lifecycle});
+    make_pod(json!({"restartPolicy": policy, "terminationGracePeriodSeconds": 20,
+        "initContainers": [sidecar("s1"), sidecar("s2")], "containers": [{"name": "a", "image": "img:1"}]}))
+}
+
+#[test]
+fn a_pod_that_ends_by_itself_stops_its_sidecars_one_after_the_other_after_all_their_hooks_were_called() {
+    let mut w = World::with(&with_sidecars("Never", &json!({"preStop": exec()})));
+    w.exit("a", 0);
+    assert_eq!((w.hooks.len(), stops(&w).len()), (2, 0), "both at once, and nobody is stopped before them");
+    assert_eq!(w.told("Killing"), ["Stopping container s1", "Stopping container s2"]);
+    assert_eq!(w.end_hook(FINE), "PreStop s1");
+    assert!(stops(&w).is_empty(), "it is the other one's turn");
+    assert_eq!(w.end_hook(FINE), "PreStop s2");
+    assert_eq!(stops(&w), ["stop_container c3 20", "stop_container c2 20"]);
+    assert_eq!((w.phase(), w.worker.state_name()), ("Succeeded", "terminated"));
+}
+
+/// Performs all calls but the stop of `held`, for so long.
+fn wait_but(w: &mut World, held: &ContainerId, d: Duration) {
+    let end = w.now.after(d);
+    let of_held = |e: &Effect| matches!(e, Effect::StopContainer { container, .. } if container == held);
+    loop {
+        if let Some(id) = w.pending.iter().find(|(_, c)| !of_held(&c.effect)).map(|(id, _)| *id) {
+            w.perform(id);
+        } else if let Some(due) = w.worker.deadline().filter(|due| *due <= end) {
+            w.now = w.now.max(due);
+            w.step(PodEvent::Tick);
+        } else {
+            w.now = w.now.max(end);
+            return;
+        }
+    }
+}
+
+#[test]
+fn when_the_grace_is_over_sidecars_are_stopped_at_once_next_to_a_container_that_does_not_end() {
+    let mut w = World::with(&with_sidecars("Always", &json!({})));
+    let deaf = w.runtime.running("a")[0].clone();
+    w.kill(KillReason::Removed, None);
+    wait_but(&mut w, &deaf, secs(19));
+    let all = ["Stopping container a", "Stopping container s1", "Stopping container s2"];
+    assert_eq!(w.told("Killing"), all, "told at once, whoever's turn it is");
+    assert!(stops(&w).is_empty());
+    wait_but(&mut w, &deaf, secs(2));
+    assert_eq!(stops(&w), ["stop_container c2 2", "stop_container c3 2"]);
+}
+
+#[test]
+fn a_probe_that_ends_a_pod_which_never_restarts_ends_it_as_a_whole() {
+    let probe =
+        json!({"exec": {"command": ["x"]}, "failureThreshold": 1, "terminationGracePeriodSeconds": 9});
+    let mut w = World::with(&make_pod(json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 20,
+        "initContainers": [{"name": "s", "image": "img:1", "restartPolicy": "Always"}],
+        "containers": [{"name": "a", "image": "img:1", "livenessProbe": probe, "lifecycle": {"preStop": exec()}}]})));
+    while w.probes.is_empty() {
+        w.wait(secs(1));
+    }
+    let (id, _) = w.probes.remove(0);
+    w.step(PodEvent::ProbeDone { id, outcome: Outcome::Failure("no".to_owned()) });
+    w.settle();
+    assert_eq!((w.worker.state_name(), w.hooks.len()), ("terminating", 1));
+    assert_eq!(w.told("Killing"), ["Stopping container a", "Stopping container s"]);
+    // What is down stays down while the hook runs.
+    w.exit("s", 1);
+    w.wait(secs(5));
+    assert_eq!(w.count("start_container"), 2);
+    w.end_hook(FINE);
+    assert_eq!(stops(&w), ["stop_container c3 15"], "out of the pod's grace");
+    assert_eq!((w.phase(), w.worker.state_name()), ("Failed", "terminated"));
+}
+
 #[test]
 fn an_orphan_runs_the_hook_that_its_maker_wrote_down() {
     let mut w = World::with(&hooked(json!({})));
@@ -180,6 +286,22 @@ fn an_orphan_runs_the_hook_that_its_maker_wrote_down() {
     assert_eq!((get.url().as_str(), w.hooks[0].1.hook), ("http://10.0.0.9:81/bye", Hook::PreStop));
     w.end_hook(FINE);
     assert_eq!(w.finished, Some(false));
+}
+
+/// The runtime's order of a pod's addresses is nobody's business.
+#[test]
+fn a_hook_asks_the_address_that_the_status_shows() {
+    let mut w = World::with(&hooked(json!({"preStop": {"httpGet": {"port": 80}}})));
+    for s in w.runtime.sandboxes.values_mut() {
+        s.ips = ["fd00:0::9", "10.0.0.9", "10.0.0.10"].map(str::to_owned).to_vec();
+    }
+    w.observe();
+    let shown = w.statuses.last().and_then(|s| s.pod_ips.clone()).unwrap_or_default();
+    assert_eq!(shown.iter().map(|ip| ip.ip.as_str()).collect::<Vec<_>>(), ["10.0.0.9", "fd00::9"]);
+    w.kill(KillReason::Removed, None);
+    w.settle();
+    let HookAction::HttpGet(get) = &w.hooks[0].1.action else { panic!("a GET") };
+    assert_eq!(get.url(), "http://10.0.0.9:80/");
 }
 
 #[test]

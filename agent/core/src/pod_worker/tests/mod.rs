@@ -17,10 +17,12 @@ mod world;
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ContainerStatus;
 use serde_json::json;
 
 use super::*;
 use crate::drivers::CANCELLED_CALL_MAX;
+use crate::probe::Outcome;
 use crate::runtime::effect::{Effect, EffectError};
 use world::{REQUEST_TIMEOUT, SECOND, World, make_pod};
 
@@ -348,6 +350,53 @@ fn a_changed_image_replaces_that_container_only() {
 }
 
 #[test]
+fn a_changed_image_is_started_at_once_whatever_the_policy_and_the_end_of_the_one_before() {
+    for (policy, crashes) in [("Never", 0), ("OnFailure", 2), ("Always", 2)] {
+        let of = |image: &str| {
+            make_pod(json!({"restartPolicy": policy, "containers": [{"name": "a", "image": image}]}))
+        };
+        let mut w = World::with(&of("img:1"));
+        for _ in 0..crashes {
+            w.exit("a", 1);
+            w.wait(secs(15));
+        }
+        assert_eq!(w.count("start_container"), crashes + 1);
+        w.desire(&of("img:2"));
+        // It is asked to stop and ends well.
+        w.end("a", 0);
+        w.settle();
+        assert_eq!(
+            w.count("start_container"),
+            crashes + 2,
+            "{policy}: the series of the old image is not its own"
+        );
+        assert_eq!((w.phase(), w.worker.state_name()), ("Running", "syncing"), "{policy}");
+        assert_eq!(w.runtime.containers[&w.runtime.running("a")[0]].image, "img:2");
+    }
+}
+
+#[test]
+fn one_that_was_killed_to_come_back_has_not_ended_its_pod_while_it_waits() {
+    let probe = json!({"exec": {"command": ["x"]}, "failureThreshold": 1, "periodSeconds": 1});
+    let p = make_pod(json!({"restartPolicy": "OnFailure", "containers": [
+        {"name": "a", "image": "img:1", "livenessProbe": probe}]}));
+    let mut w = World::with(&p);
+    for _ in 0..3 {
+        while w.probes.is_empty() {
+            w.wait(secs(1));
+        }
+        while let Some((id, _)) = w.probes.pop() {
+            w.step(PodEvent::ProbeDone { id, outcome: Outcome::Failure("no".to_owned()) });
+        }
+        w.end("a", 0);
+        w.settle();
+    }
+    assert_eq!((w.waiting_reason("a").as_str(), w.worker.state_name()), ("CrashLoopBackOff", "syncing"));
+    w.wait(secs(60));
+    assert_eq!((w.runtime.running("a").len(), w.phase()), (1, "Running"));
+}
+
+#[test]
 fn image_pulls_fail_back_off_and_recover() {
     let mut w = World::new();
     w.runtime.absent_images.push("img:1".to_owned());
@@ -456,6 +505,67 @@ fn a_rejected_pod_is_failed_and_never_started() {
     let status = w.worker.status().unwrap();
     let words = (status.reason.as_deref(), status.message.as_deref(), status.qos_class.as_deref());
     assert_eq!(words, (Some("OutOfcpu"), Some("Pod was rejected: x"), Some("BestEffort")));
+    assert_eq!(status.container_statuses, None);
+    // Another agent adds nothing to what the API shows of it.
+    let mut shown = one("Always");
+    Arc::make_mut(&mut shown).status = Some(status.clone());
+    w.restart_agent();
+    w.desire(&shown);
+    w.settle();
+    assert_eq!(w.worker.status().map(|s| s.container_statuses.clone()), Some(None));
+}
+
+/// Reason and exit code with which the containers of a list are shown to have ended; `None` for one that waits.
+fn ends(list: Option<&Vec<ContainerStatus>>) -> Vec<Option<(String, i32)>> {
+    let state = |c: &ContainerStatus| c.state.as_ref().and_then(|s| s.terminated.clone());
+    list.into_iter()
+        .flatten()
+        .map(|c| state(c).map(|t| (t.reason.unwrap_or_default(), t.exit_code)))
+        .collect()
+}
+
+#[test]
+fn a_pod_that_ends_before_its_containers_ran_shows_them_as_lost() {
+    let lost = || Some(("ContainerStatusUnknown".to_owned(), 137));
+    // An image that is nowhere; a directory that no container can be made in; a pod that nothing was made of.
+    for container in
+        [json!({"name": "a", "image": "img:1"}), json!({"name": "a", "image": "img:2", "workingDir": "bad"})]
+    {
+        for reason in [
+            KillReason::Deleted,
+            KillReason::Failed { reason: "Evicted".into(), message: "m".into(), disruption: None },
+        ] {
+            let mut w = World::new();
+            w.runtime
+                .refuse
+                .insert("pull_image", EffectError { class: Class::Invalid, message: "no".to_owned() });
+            w.runtime.absent_images.push("img:1".to_owned());
+            w.desire(&make_pod(json!({"restartPolicy": "Always", "containers": [container]})));
+            w.wait(secs(30));
+            assert_eq!(w.phase(), "Pending");
+            w.kill(reason, None);
+            w.settle();
+            let last = w.statuses.last().unwrap();
+            assert_eq!(
+                (last.phase.as_deref(), ends(last.container_statuses.as_ref())),
+                (Some("Failed"), vec![lost()])
+            );
+        }
+    }
+    // One that waits for its network, and one that waits for its first init container.
+    for (init, of_init, of_regular) in [
+        (json!([]), vec![], lost()),
+        (json!([{"name": "i", "image": "img:1"}, {"name": "j", "image": "img:1"}]), vec![lost(), None], None),
+    ] {
+        let mut w = World::new();
+        w.step(PodEvent::Network(Err("away".to_owned())));
+        w.desire(&make_pod(json!({"activeDeadlineSeconds": 30, "initContainers": init, "containers": [{"name": "a", "image": "img:1"}]})));
+        w.wait(secs(40));
+        let last = w.statuses.last().unwrap();
+        assert_eq!(last.reason.as_deref(), Some("DeadlineExceeded"));
+        assert_eq!(ends(last.init_container_statuses.as_ref()), of_init);
+        assert_eq!(ends(last.container_statuses.as_ref()), [of_regular]);
+    }
 }
 
 #[test]

@@ -75,7 +75,8 @@ fn liveness_kills_with_its_own_grace_and_the_policy_decides_what_follows() {
     for (policy, restarts, message) in [
         ("Always", 2, "Container a failed liveness probe, will be restarted"),
         ("OnFailure", 2, "Container a failed liveness probe, will be restarted"),
-        ("Never", 1, "Container a failed liveness probe"),
+        // Nothing of the pod is left to run: it ends as a whole, with its own grace.
+        ("Never", 1, "Stopping container a"),
     ] {
         let mut probe = exec();
         probe["terminationGracePeriodSeconds"] = json!(9);
@@ -84,8 +85,9 @@ fn liveness_kills_with_its_own_grace_and_the_policy_decides_what_follows() {
         assert_eq!(answer(&mut w, &bad()), Kind::Liveness);
         assert_eq!(w.told("Killing"), [message]);
         assert_eq!(w.told("Unhealthy"), ["Liveness probe failed: no"]);
+        let grace = if restarts > 1 { " 9" } else { " 20" };
         assert!(
-            w.applied.iter().any(|a| a.starts_with("stop_container") && a.ends_with(" 9")),
+            w.applied.iter().any(|a| a.starts_with("stop_container") && a.ends_with(grace)),
             "{:?}",
             w.applied
         );
@@ -143,6 +145,52 @@ fn a_pod_on_its_way_out_is_asked_only_whether_it_is_ready_and_then_nothing() {
     w.settle();
     assert_eq!(w.finished, Some(false));
     assert!(w.probes.is_empty(), "{:?}", w.probes);
+}
+
+#[test]
+fn probes_of_sidecars_go_on_while_the_pod_ends() {
+    let probed = |name: &str, more: Value| {
+        let mut container =
+            json!({"name": name, "image": "img:1", "livenessProbe": exec(), "startupProbe": exec()});
+        for (key, value) in more.as_object().expect("fields") {
+            container[key] = value.clone();
+        }
+        container
+    };
+    let mut w =
+        World::with(&make_pod(json!({"restartPolicy": "Always", "terminationGracePeriodSeconds": 60,
+        "initContainers": [probed("s", json!({"restartPolicy": "Always"}))],
+        "containers": [probed("a", json!({"lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}))]})));
+    while w.count("start_container") < 2 || !w.probes.is_empty() {
+        answer(&mut w, &Outcome::Success);
+    }
+    w.kill(KillReason::Removed, None);
+    w.wait(secs(15));
+    let asked: Vec<(String, Kind)> =
+        w.probes.iter().map(|(_, call)| (call.name.clone(), call.kind)).collect();
+    assert_eq!(asked, [("s".to_owned(), Kind::Liveness)]);
+    answer(&mut w, &bad());
+    assert_eq!(w.told("Unhealthy"), ["Liveness probe failed: no"]);
+    w.wait(secs(20));
+    assert_eq!((w.count("stop_container"), w.count("start_container")), (0, 2), "nothing comes of it");
+}
+
+/// Upstream's numbers: it judges by the end of the instance before the one that it kills.
+#[test]
+fn the_back_off_counts_the_life_of_what_liveness_kills_as_waited() {
+    let mut probe = exec();
+    probe["initialDelaySeconds"] = json!(25);
+    let mut w = World::with(&probed("Always", json!({ "livenessProbe": probe })));
+    for restarts in 1..=4 {
+        answer(&mut w, &bad());
+        assert_eq!(w.count("start_container"), restarts + 1, "at once");
+    }
+    answer(&mut w, &bad());
+    assert_eq!((w.waiting_reason("a").as_str(), w.count("start_container")), ("CrashLoopBackOff", 5));
+    w.wait(secs(38));
+    assert_eq!(w.count("start_container"), 5);
+    w.wait(secs(3));
+    assert_eq!(w.count("start_container"), 6, "40 s after its end");
 }
 
 #[test]

@@ -170,6 +170,7 @@ pub(super) fn context() -> Arc<WorkerContext> {
         crash_loop: restart::Policy::default(),
         runtime_name: "tiny".to_owned(),
         host_ips: vec!["192.0.2.1".to_owned()],
+        ipv6_first: false,
         agent_started: Now::default(),
     })
 }

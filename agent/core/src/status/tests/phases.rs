@@ -1,6 +1,7 @@
 //! Contract 6.5: phases.
 
 use super::*;
+use crate::runtime::ContainerId;
 
 #[test]
 fn phases() {

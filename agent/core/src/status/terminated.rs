@@ -1,17 +1,18 @@
-//! The last status of a pod of which nothing is left: every container ended, a terminal phase.
+//! The last status of a pod of which nothing runs and nothing will: every container ended, a terminal phase.
 //!
-//! In: the API's pod, the last status that anybody knows. Out: that status, ended. Pure. Invariant: the phase of what
-//! comes out is terminal. Upstream: TerminatePod, hasPodInitialized.
+//! In: the pod, its newest status. Out: that status, ended. Pure. Invariant: the phase of what comes out is terminal, but
+//! for a static pod, which may run again. Upstream: TerminatePod, hasPodInitialized, initializedContainers.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
-use crate::status::Phase;
+use super::Phase;
 use crate::types::pod;
 
 const LOST: &str = "ContainerStatusUnknown";
 const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
 
-/// `status` of `pod` after everything of it is gone.
+/// `status` of `pod` once nothing of it can run any more. What did not end as far as anybody knows counts as failed: nobody
+/// can say that it did its work. Containers whose turn never came, because init containers are before them, go on waiting.
 #[must_use]
 pub fn terminated_status(pod: &Pod, status: &PodStatus) -> PodStatus {
     let mut out = status.clone();
@@ -22,9 +23,10 @@ pub fn terminated_status(pod: &Pod, status: &PodStatus) -> PodStatus {
     ephemeral.filter(|c| has_started(c)).for_each(end);
     let init = out.init_container_statuses.iter_mut().flatten();
     let mut init: Vec<&mut ContainerStatus> = init.collect();
-    let started = init.iter().rposition(|c| has_started(c)).map_or(0, |last| last + 1);
+    // The first one had its turn in any case.
+    let started = init.iter().rposition(|c| has_started(c)).map_or(1, |last| last + 1);
     init.iter_mut().take(started).for_each(|c| end(c));
-    if Phase::end(&out).is_none() {
+    if Phase::end(&out).is_none() && !pod::is_static(pod) {
         out.phase = Some(Phase::Failed.as_str().to_owned());
     }
     out

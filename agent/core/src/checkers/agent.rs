@@ -145,9 +145,8 @@ pub struct BackOff {
 }
 
 const STARTS_WINDOW: Duration = Duration::from_secs(600);
-/// 1 start + restarts after 0, 10, 30, 70, 150 and 310 s, + 1 for an entry that expires inside the window,
-/// + 1 for the first kill by a probe, which counts for nothing, + 2 for restarts that are not crashes (definition changed,
-/// sandbox replaced).
+/// One start, restarts after 0, 10, 30, 70, 150 and 310 s, one for an entry that expires inside the window, one for the first kill
+/// by a probe, which counts for nothing, and two for restarts that are not crashes (definition changed, sandbox replaced).
 const STARTS_MAX: usize = 11;
 const EFFECTS_WINDOW: Duration = Duration::from_secs(10);
 const EFFECTS_MAX: usize = 40;

@@ -56,6 +56,7 @@ pub mod join_runtime_class;
 pub mod join_selinux;
 pub mod join_services;
 pub mod join_status;
+pub mod join_sub_paths;
 pub mod join_users;
 pub mod join_vm;
 pub mod join_volumes;
@@ -111,6 +112,7 @@ pub fn all() -> Vec<Case> {
         join_resize::CASES,
         cri_golden::CASES,
         join_volumes::CASES,
+        join_sub_paths::CASES,
         join_volumes_hostile::CASES,
         join_volumes_quota::CASES,
         join_volumes_steps::CASES,

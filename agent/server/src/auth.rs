@@ -3,7 +3,7 @@
 //! In: what a request shows, an API server to ask. Out: the user, or a refusal with upstream's codes and words.
 //! Invariants: every way out of here but one is a refusal; without the API server only what is remembered counts, and
 //! only for its time; tokens are remembered by their digest; reviews that strangers cause have limits of their own
-//! ([`asking`]), and so have the lines of the log about them. Decisions are in [`agent_core::server_policy`].
+//! (`asking`), and so have the lines of the log about them. Decisions are in [`agent_core::server_policy`].
 
 mod asking;
 

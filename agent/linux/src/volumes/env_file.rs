@@ -1,6 +1,6 @@
 //! Reads a file that a container may have left in its volume (`fileKeyRef`).
 //!
-//! In: the volume, a path inside of it. Out: the file's bytes. Invariants: the path is followed by [`super::within`] as if
+//! In: the volume, a path inside of it. Out: the file's bytes. Invariants: the path is followed by `within.rs` as if
 //! the volume were the root of the file system, so no link leads out, whatever a container changes meanwhile; only a regular
 //! file is read, and no more than 1 MiB of it; no reader waits for a writer.
 

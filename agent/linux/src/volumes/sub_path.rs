@@ -1,6 +1,6 @@
 //! Parts of volumes, mounted where a container finds them (`subPath`).
 //!
-//! In: a [`SubPath`]. Out: a bind mount of the part at its target. Invariants: the path is followed by [`super::within`], so
+//! In: a [`SubPath`]. Out: a bind mount of the part at its target. Invariants: the path is followed by `within.rs`, so
 //! a container that swaps directories for links meanwhile gains nothing: the file that was opened is the one that is
 //! mounted; directories that are made on the way have the volume's mode. Upstream:
 //! pkg/volume/util/subpath/subpath_linux.go.

@@ -181,14 +181,14 @@ fn strangers(cx: &mut CaseContext<'_>) -> Result<()> {
     let ready = ready_since(cluster)?;
     let address = SocketAddr::new(FIRST.parse()?, 10250);
     let ca = cluster.pki().ca.pem.clone();
-    // Those who want something are connected before the crowd comes.
+    // The crowd comes last: of one source the node ends the oldest strangers in favour of newcomers.
     let all = inside(cluster.pid()?, async move || {
-        Ok(tokio::join!(
+        let (slow, head, body) = tokio::join!(
             slow_head(address, &ca),
             endless_head(address, &ca, 1024 * MIB),
             endless_body(address, &ca, 1024 * MIB),
-            silent_crowd(address, 10_000, Duration::from_secs(15))
-        ))
+        );
+        Ok((slow, head, body, silent_crowd(address, 10_000, Duration::from_secs(15)).await))
     });
     let (slow, head, body, crowd) = all?;
     let (slow, head, body, crowd) = (slow?, head?, body?, crowd?);

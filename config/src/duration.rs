@@ -2,8 +2,9 @@
 //!
 //! Invariant: `parse(d.to_string()) == d` for every value. Upstream term: `metav1.Duration`.
 
-use serde::{Deserialize, Serialize};
 use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 const NS_PER_US: i64 = 1_000;
 const NS_PER_MS: i64 = 1_000_000;
@@ -155,6 +156,13 @@ fn fraction_nanos(digits: &str, unit_ns: i128) -> i128 {
     let value: i64 = digits.parse().unwrap_or(0);
     let scale = 10_f64.powi(i32::try_from(digits.len()).unwrap_or(0));
     (value as f64 * (unit_ns as f64 / scale)) as i128
+}
+
+impl From<std::time::Duration> for Duration {
+    /// The longest duration that Go has (292 years) stands for all longer ones.
+    fn from(span: std::time::Duration) -> Duration {
+        Duration::from_nanos(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX))
+    }
 }
 
 impl fmt::Display for Duration {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
-use agent_core::api::{ApiCall, ApiError, ApiReply, ApiResult, ApiServer};
-use agent_core::drivers::Class;
+use agent_types::api::{ApiCall, ApiError, ApiReply, ApiResult, ApiServer};
+use agent_types::failure::Class;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;

@@ -1,13 +1,13 @@
 //! From an HTTP answer, or none, to [`ApiError`]: the one place that knows the class of a failure.
 //!
 //! In: a status code, `Retry-After`, the body of a metav1.Status; or why nothing came. Out: an [`ApiError`].
-//! Invariants: the mapping is the one that agent_core::api documents; a body of any shape gives some message, cut
+//! Invariants: the mapping is the one that agent_types::api documents; a body of any shape gives some message, cut
 //! to a line's length; a write whose fate is unknown is `DeadlineExceeded`.
 
 use std::time::Duration;
 
-use agent_core::api::{ApiCall, ApiError};
-use agent_core::drivers::Class;
+use agent_types::api::{ApiCall, ApiError};
+use agent_types::failure::Class;
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn an_unknown_fate_is_said() {
         let write = ApiCall::PatchPodStatus {
-            pod: agent_core::api::ObjectName { namespace: "a".into(), name: "b".into() },
+            pod: agent_types::api::ObjectName { namespace: "a".into(), name: "b".into() },
             patch: serde_json::Value::Null,
         };
         let read = ApiCall::GetNode { name: "n".into() };

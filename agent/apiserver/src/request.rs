@@ -4,7 +4,7 @@
 //! Invariants: every variant has exactly one shape; names are escaped, so that no object's name becomes another
 //! path.
 
-use agent_core::api::ApiCall;
+use agent_types::api::ApiCall;
 use hyper::Request;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -177,7 +177,7 @@ fn json(object: &impl Serialize) -> Result<Vec<u8>, String> {
 
 #[cfg(test)]
 mod tests {
-    use agent_core::api::ObjectName;
+    use agent_types::api::ObjectName;
     use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
     use serde_json::json;
 
@@ -235,8 +235,8 @@ mod tests {
         for (call, expected) in table {
             assert_eq!(shape(&call), expected);
         }
-        let user = agent_core::server_policy::User::of_certificate("u", &[]);
-        let access = agent_core::server_policy::access_review(&user, "get", "n", "proxy");
+        let user = agent_kubelet_api::server_policy::User::of_certificate("u", &[]);
+        let access = agent_kubelet_api::server_policy::access_review(&user, "get", "n", "proxy");
         let name = || ObjectName { namespace: "ns".into(), name: "x".into() };
         assert_eq!(shape(&ApiCall::GetSecret(name())), "GET /api/v1/namespaces/ns/secrets/x  ");
         let account = shape(&ApiCall::GetServiceAccount(name()));
@@ -280,7 +280,7 @@ mod tests {
                 "POST /apis/certificates.k8s.io/v1beta1/namespaces/ns/podcertificaterequests application/json {",
             ),
             (
-                ApiCall::ReviewToken(Box::new(agent_core::server_policy::token_review("t"))),
+                ApiCall::ReviewToken(Box::new(agent_kubelet_api::server_policy::token_review("t"))),
                 "POST /apis/authentication.k8s.io/v1/tokenreviews application/json {",
             ),
             (

@@ -5,9 +5,9 @@ mod http1;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName, WatchEvent};
-use agent_core::drivers::Class;
 use agent_sim::fake_api::{Key, Resource};
+use agent_types::api::{ApiCall, ApiReply, ApiServer, ObjectName, WatchEvent};
+use agent_types::failure::Class;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;

@@ -6,9 +6,9 @@ use std::path::Path;
 use agent_apiserver::Server;
 use agent_apiserver::certificates::{Store, self_signed};
 use agent_apiserver::kubeconfig::{self, OwnKubeconfig};
-use agent_core::certs::CertKind;
-use agent_core::time::Wall;
 use agent_faults::{Deed, survives};
+use agent_types::certificates::CertKind;
+use agent_types::time::Wall;
 
 const NOON: Wall = Wall(1_795_262_400_000_000_000); // 2026-11-21 12:00:00 UTC
 const LATER: Wall = Wall(NOON.0 + 1_000_000_000);

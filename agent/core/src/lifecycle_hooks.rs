@@ -3,13 +3,14 @@
 //! In: handlers, the container, the pod's address. Out: [`HookCall`]s, or why there is nothing to do. When a hook runs,
 //! and what its end means, the pod worker decides. Upstream: pkg/kubelet/lifecycle (contract 7.11).
 
+use agent_types::ids::ContainerId;
+use agent_types::runtime::labels;
+use agent_types::runtime::observed::ContainerObserved;
+use agent_types::runtime::view::Slot;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Lifecycle, LifecycleHandler, Pod};
 use serde::{Deserialize, Serialize};
 
-use crate::pod_actions::Slot;
 use crate::probe::check::{HttpGet, http_get};
-use crate::runtime::observed::ContainerObserved;
-use crate::runtime::{ContainerId, labels};
 
 /// Which hook of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

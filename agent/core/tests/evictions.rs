@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::eviction::{
-    ContainerUse, Eviction, EvictionAction, EvictionConfig, EvictionEvent, Layout, Observation, Observations,
-    Observed, PodUse, Space, Uses, Victim, VolumeUse,
+    ContainerUse, Eviction, EvictionAction, EvictionConfig, EvictionEvent, Observed, PodUse, Space, Uses,
+    Victim, VolumeUse,
 };
-use agent_core::machine::{Machine, Outbox};
-use agent_core::node_status::Pressures;
-use agent_core::runtime::PodUid;
-use agent_core::stats::shown::shown;
-use agent_core::time::{Mono, Now, Wall};
-use agent_core::types::pod;
+use agent_kubelet_api::stats::shown::shown;
+use agent_types::ids::PodUid;
+use agent_types::machine::{Machine, Outbox};
+use agent_types::pod;
+use agent_types::pressures::Pressures;
+use agent_types::resources::observation::{Layout, Observation, Observations};
+use agent_types::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::kubelet::eviction::SIGNALS;

@@ -3,13 +3,16 @@
 //! In: `fixtures/<name>.{yaml,json}`. Expected: `fixtures/<name>.golden.json`. A failure prints the whole new text;
 //! if the change is meant, put it into the file and say why in the commit.
 
-use agent_core::container_spec::env_files::EnvFiles;
-use agent_core::container_spec::{self, Given, ImageVolumes, NodeContext, context::ResolvConf};
+use agent_core::container_spec;
+use agent_core::container_spec::given::{Given, ImageVolumes};
 use agent_core::pod_source::{Source, decode::decode, file::static_pod};
-use agent_core::runtime::effect::ImageInfo;
-use agent_core::types::{ContainerRef, pod};
-use agent_core::volume::Objects;
-use agent_core::volume::claim::Claims;
+use agent_core::pod_worker::effect::Effect;
+use agent_types::node_context::{NodeContext, ResolvConf};
+use agent_types::objects::Objects;
+use agent_types::runtime::image::ImageInfo;
+use agent_types::{ContainerRef, pod};
+use agent_volumes::bound::Claims;
+use agent_volumes::env_file::EnvFiles;
 use serde_json::{Value, json};
 
 fn node() -> NodeContext {
@@ -59,12 +62,12 @@ fn built(manifest: &str, place: &str) -> Value {
         .chain(regular)
         .map(|c| {
             let config = container_spec::container_config(&pod, c, 3, given, &node).expect("a configuration");
-            json!({"config": config, "files": container_spec::container_files(&pod, c, 3, ips, &node)})
+            json!({"config": config, "files": Effect::from(container_spec::container_files(&pod, c, 3, ips, &node))})
         })
         .collect();
     json!({
         "pod": pod,
-        "directories": container_spec::pod_dirs(&pod, &node),
+        "directories": Effect::from(container_spec::pod_dirs(&pod, &node)),
         "sandbox": container_spec::sandbox_config(&pod, 1, &Claims::new(), &node).expect("a sandbox"),
         "containers": containers,
     })

@@ -4,13 +4,16 @@
 use std::sync::LazyLock;
 
 use agent_core::admission::{AdmissionContext, admit};
-use agent_core::container_spec::env_files::EnvFiles;
-use agent_core::container_spec::{self, Given, ImageVolumes, NodeContext};
+use agent_core::container_spec;
+use agent_core::container_spec::given::{Given, ImageVolumes};
 use agent_core::pod_source::{Source, decode::decode, file::static_pod};
-use agent_core::runtime::effect::{Effect, ImageInfo};
-use agent_core::types::{ContainerRef, pod};
-use agent_core::volume::Objects;
-use agent_core::volume::claim::Claims;
+use agent_core::pod_worker::effect::Effect;
+use agent_types::node_context::NodeContext;
+use agent_types::objects::Objects;
+use agent_types::runtime::image::ImageInfo;
+use agent_types::{ContainerRef, pod};
+use agent_volumes::bound::Claims;
+use agent_volumes::env_file::EnvFiles;
 use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -84,7 +87,7 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
     let uid = pod::uid(pod);
     let logs = format!("{}/{}_{}_{uid}", node.pod_logs_dir, pod::namespace(pod), pod::name(pod));
     let roots = [format!("{}/pods/{uid}", node.root_dir), logs];
-    check_effect(&container_spec::pod_dirs(pod, node), &roots)?;
+    check_effect(&container_spec::pod_dirs(pod, node).into(), &roots)?;
     let _ = container_spec::sandbox_config(pod, 0, &Claims::new(), node);
     let _ = admit(pod, [pod], &AdmissionContext::default());
     let image = ImageInfo {
@@ -108,7 +111,7 @@ fn check(pod: &Pod, node: &NodeContext) -> Result<(), TestCaseError> {
         recursive_read_only: true,
     };
     for container in init.chain(pod::containers(pod).iter().map(|c| ContainerRef::Regular(&c.name))) {
-        check_effect(&container_spec::container_files(pod, container, 0, &ips, node), &roots)?;
+        check_effect(&container_spec::container_files(pod, container, 0, &ips, node).into(), &roots)?;
         let first = container_spec::container_config(pod, container, 0, given, node);
         let second = container_spec::container_config(pod, container, 0, given, node);
         prop_assert_eq!(&first, &second);

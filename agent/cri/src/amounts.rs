@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use agent_core::drivers::{Amounts, DriverError};
-use agent_core::runtime::config::LinuxResources;
-use agent_core::runtime::{ContainerId, SandboxId};
+use agent_kubelet_api::drivers::Amounts;
+use agent_types::failure::DriverError;
+use agent_types::ids::{ContainerId, SandboxId};
+use agent_types::runtime::config::LinuxResources;
 use orlop_proto::cri::v1;
 use tonic::Code;
 

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_core::drivers::{Class, DriverError};
+use agent_types::failure::{Class, DriverError};
 use orlop_proto::cri::v1::image_service_client::ImageServiceClient;
 use orlop_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
 use orlop_proto::cri::v1::{VersionRequest, VersionResponse};

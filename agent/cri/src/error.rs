@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use agent_core::drivers::{Class, DriverError};
+use agent_types::failure::{Class, DriverError};
 use tonic::{Code, Status, TimeoutExpired};
 
 use crate::connect::ConnectFailed;

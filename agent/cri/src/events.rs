@@ -10,9 +10,9 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use agent_core::drivers::DriverError;
-use agent_core::runtime::PodUid;
-use agent_core::runtime::observed::RuntimeHint;
+use agent_types::failure::DriverError;
+use agent_types::ids::PodUid;
+use agent_types::runtime::observed::RuntimeHint;
 use orlop_proto::cri::v1;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};

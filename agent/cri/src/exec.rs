@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use agent_core::drivers::{Checkpoints, ContainerLogs, DriverError, Exec, ExecOutput};
-use agent_core::runtime::ContainerId;
+use agent_kubelet_api::drivers::{Checkpoints, ContainerLogs, Exec, ExecOutput};
+use agent_types::failure::DriverError;
+use agent_types::ids::ContainerId;
 use orlop_proto::cri::v1;
 
 use crate::CriClient;

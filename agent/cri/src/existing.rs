@@ -4,9 +4,10 @@
 
 use std::collections::HashMap;
 
-use agent_core::drivers::{Class, DriverError};
-use agent_core::runtime::config::{ContainerConfig, SandboxConfig};
-use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId, labels};
+use agent_types::failure::{Class, DriverError};
+use agent_types::ids::{ContainerId, PodKey, PodUid, SandboxId};
+use agent_types::runtime::config::{ContainerConfig, SandboxConfig};
+use agent_types::runtime::labels;
 use orlop_proto::cri::v1;
 
 use crate::CriClient;

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use agent_core::drivers::{Class, DriverError, ImageService, ImagesInUse};
-use agent_core::images::keyring::Credential;
-use agent_core::runtime::effect::ImageInfo;
+use agent_kubelet_api::drivers::{ImageService, ImagesInUse};
+use agent_types::credential::Credential;
+use agent_types::failure::{Class, DriverError};
+use agent_types::runtime::image::ImageInfo;
 use orlop_proto::cri::v1;
 use tonic::Code;
 

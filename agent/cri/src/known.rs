@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_core::runtime::observed::{ContainerObserved, ContainerState, SandboxObserved, SandboxState};
-use agent_core::runtime::{ContainerId, PodUid};
+use agent_types::ids::{ContainerId, PodUid};
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, SandboxObserved, SandboxState};
 use tokio::time::Instant;
 
 /// An answer is good for so long.

@@ -1,7 +1,7 @@
 //! The CRI client: everything that touches the container runtime's socket.
 //!
 //! In: the endpoint (`unix:///…`), and agent-core's configurations and ids. Out: [`CriClient`], which implements
-//! [`agent_core::drivers::Runtime`], [`agent_core::drivers::ImageService`] and [`agent_core::drivers::Exec`], and
+//! [`agent_kubelet_api::drivers::Runtime`], [`agent_kubelet_api::drivers::ImageService`] and [`agent_kubelet_api::drivers::Exec`], and
 //! the event stream ([`CriClient::events`]).
 //!
 //! Invariants (contract chapter 7.4a):

@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent_core::drivers::{DriverError, PodObservation};
-use agent_core::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved, SandboxState};
-use agent_core::runtime::{PodKey, PodUid};
-use futures_util::StreamExt as _;
-use futures_util::stream;
+use agent_kubelet_api::drivers::PodObservation;
+use agent_types::failure::DriverError;
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::runtime::observed::{ContainerObserved, ListedPod, SandboxObserved, SandboxState};
+use futures_util::{StreamExt as _, stream};
 use orlop_proto::cri::v1;
 use tonic::Code;
 

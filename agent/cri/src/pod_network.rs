@@ -1,6 +1,7 @@
 //! [`PodNetwork`] over CRI `UpdateRuntimeConfig`: the runtime hears which addresses its pods have.
 
-use agent_core::drivers::{DriverError, PodNetwork};
+use agent_kubelet_api::drivers::PodNetwork;
+use agent_types::failure::DriverError;
 use orlop_proto::cri::v1;
 
 use crate::CriClient;

@@ -4,12 +4,13 @@
 
 use std::time::Duration;
 
-use agent_core::drivers::{
-    CgroupDriver, Class, DriverError, PodObservation, Runtime, RuntimeStatus, RuntimeVersion,
-};
-use agent_core::runtime::config::{ContainerConfig, SandboxConfig};
-use agent_core::runtime::observed::ListedPod;
-use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
+use agent_kubelet_api::drivers::{PodObservation, Runtime};
+use agent_types::failure::{Class, DriverError};
+use agent_types::ids::{ContainerId, PodKey, PodUid, SandboxId};
+use agent_types::node_context::CgroupDriver;
+use agent_types::runtime::config::{ContainerConfig, SandboxConfig};
+use agent_types::runtime::observed::ListedPod;
+use agent_types::runtime::status::{RuntimeStatus, RuntimeVersion};
 use orlop_proto::cri::v1;
 use tonic::Code;
 

@@ -1,14 +1,15 @@
 //! [`Statistics`] over CRI `ListContainerStats` and `ImageFsInfo`.
 //!
 //! Invariants: a figure that the runtime does not give is `None`; its rate of processor time is not taken, because it is
-//! measured between any two calls of anybody (`agent_core::stats::rates` measures); a layer that the runtime has not
+//! measured between any two calls of anybody (`agent_kubelet_api::stats::rates` measures); a layer that the runtime has not
 //! measured yet (its time is 0) is none.
 
-use agent_core::drivers::{DriverError, Statistics, StoragePlaces};
-use agent_core::stats::RuntimeUsage;
-use agent_core::stats::disk::Layer;
-use agent_core::stats::usage::{Cpu, Memory, Swap, Usage};
-use agent_core::time::Wall;
+use agent_kubelet_api::drivers::{Statistics, StoragePlaces};
+use agent_kubelet_api::stats::RuntimeUsage;
+use agent_kubelet_api::stats::disk::Layer;
+use agent_kubelet_api::stats::usage::{Cpu, Memory, Swap, Usage};
+use agent_types::failure::DriverError;
+use agent_types::time::Wall;
 use orlop_proto::cri::v1;
 
 use crate::CriClient;

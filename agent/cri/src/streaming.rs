@@ -1,8 +1,9 @@
 //! [`Streaming`] over CRI `Exec`, `Attach` and `PortForward`: the runtime says where its streaming server waits.
 
-use agent_core::drivers::{DriverError, Streaming};
-use agent_core::runtime::{ContainerId, SandboxId};
-use agent_core::streaming::StreamOptions;
+use agent_kubelet_api::drivers::Streaming;
+use agent_kubelet_api::streaming::StreamOptions;
+use agent_types::failure::DriverError;
+use agent_types::ids::{ContainerId, SandboxId};
 use orlop_proto::cri::v1;
 
 use crate::CriClient;

@@ -6,17 +6,18 @@ mod support;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent_core::drivers::{
-    Amounts as _, Class, DriverError, Exec as _, ImageService as _, ImagesInUse as _, PodNetwork as _,
-    Runtime as _,
-};
-use agent_core::runtime::config::{ImageMount, LinuxResources, Mount};
-use agent_core::runtime::{ContainerId, PodUid, SandboxId};
 use agent_cri::testing::{FakeCri, Fault, container_config, sandbox_config};
 use agent_cri::{CriClient, convert};
-use support::{TIMEOUT, pair, pod, until};
+use agent_kubelet_api::drivers::{
+    Amounts as _, Exec as _, ImageService as _, ImagesInUse as _, PodNetwork as _, Runtime as _,
+};
+use agent_types::failure::{Class, DriverError};
+use agent_types::ids::{ContainerId, PodUid, SandboxId};
+use agent_types::runtime::config::{ImageMount, LinuxResources, Mount};
 use tokio::time::Instant;
 use tonic::Code;
+
+use support::{TIMEOUT, pair, pod, until};
 
 /// The call hangs, ends at `deadline` as "may have been applied", and had told the runtime that deadline.
 async fn expires<T: std::fmt::Debug>(

@@ -4,16 +4,17 @@ mod support;
 
 use std::time::Duration;
 
-use agent_core::drivers::Runtime as _;
-use agent_core::runtime::PodUid;
-use agent_core::runtime::observed::RuntimeHint;
 use agent_cri::testing::Fault;
 use agent_cri::{RelistReason, RuntimeSignal};
+use agent_kubelet_api::drivers::Runtime as _;
+use agent_types::ids::PodUid;
+use agent_types::runtime::observed::RuntimeHint;
 use orlop_proto::cri::v1;
-use support::{pair, pod, until};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Code;
+
+use support::{pair, pod, until};
 
 fn hint(name: &str) -> RuntimeSignal {
     RuntimeSignal::Hint(RuntimeHint { uid: PodUid::from(format!("uid-{name}")) })

@@ -3,13 +3,14 @@
 
 mod support;
 
-use agent_core::runtime::config::NamespaceMode;
-use agent_core::runtime::observed::ContainerState;
-use agent_core::runtime::{ContainerId, ImageId};
-use agent_core::time::{Mono, Now};
 use agent_cri::testing::{Commands, Subject, contract_suite};
 use agent_sim::driver::FakeDriver;
 use agent_sim::fake_runtime::{FakeRuntime, Program, image, now_at};
+use agent_types::ids::{ContainerId, ImageId};
+use agent_types::runtime::config::NamespaceMode;
+use agent_types::runtime::observed::ContainerState;
+use agent_types::time::{Mono, Now};
+
 use support::pair;
 
 const CHECKS: usize = 34;

@@ -6,9 +6,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use orlop_agent::cli::{self, Command, Settings};
-use orlop_agent::run::{self, Environment};
-use orlop_agent::{logging, pools};
+use orlop_agent::process::cli::{self, Command, Settings};
+use orlop_agent::process::logging;
+use orlop_agent::process::run::{self, Environment};
+use orlop_agent::tasks::pools;
 
 fn main() -> ExitCode {
     let command = match cli::command(std::env::args().skip(1).collect()) {

@@ -1,7 +1,7 @@
 //! Helpers of this crate's tests: a clock that follows tokio's, which tests pause.
 
-use agent_core::time::{Mono, Now, Wall};
 use agent_linux::clock::Clock;
+use agent_types::time::{Mono, Now, Wall};
 use tokio::time::Instant;
 
 /// Tokio's clock as the node's: virtual while a test has paused it.

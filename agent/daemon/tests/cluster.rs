@@ -6,10 +6,11 @@
 
 mod support;
 
-use agent_core::time::Mono;
 use agent_sim::fake_api::{Key, Resource, Verb, Who};
-use orlop_agent::status::PodViews;
+use agent_types::time::Mono;
+use orlop_agent::pods::status::PodViews;
 use serde_json::{Value, json};
+
 use support::Machine;
 use support::api::TestApi;
 

@@ -7,20 +7,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agent_core::allocation::{Allocations, PodAllocation};
-use agent_core::images::keyring::{Credential, Origin, Source};
 use agent_core::images::pull_records::Policy;
 use agent_core::node_shutdown::LastEnd;
-use agent_core::pod_worker::{KillReason, TerminatingRecord};
-use agent_core::resources::user_ranges::{UNIT, UserRanges};
-use agent_core::runtime::effect::{FileWrite, PodFile};
-use agent_core::runtime::{PodKey, PodUid};
-use agent_core::time::{Mono, Wall};
 use agent_faults::{Deed, Refusal, refusing, survives};
+use agent_types::credential::{Credential, Origin, Source};
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::kill::{KillReason, TerminatingRecord};
+use agent_types::resources::user_ranges::{UNIT, UserRanges};
+use agent_types::runtime::pod_files::{FileWrite, PodFile};
+use agent_types::time::{Mono, Wall};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use nix::errno::Errno;
-use orlop_agent::incarnation::Incarnation;
-use orlop_agent::pod_dirs::{PodDirs, Whose};
-use orlop_agent::pull_records::PullRecords;
+use orlop_agent::images::pull_records::PullRecords;
+use orlop_agent::pods::pod_dirs::{PodDirs, Whose};
+use orlop_agent::process::incarnation::Incarnation;
 use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
 use serde_json::json;
 
@@ -37,7 +37,7 @@ fn logs(root: &Path) -> String {
 }
 
 /// The pod's directories, a file in them, and a link to a log.
-fn make(root: &Path) -> Result<(), agent_core::drivers::DriverError> {
+fn make(root: &Path) -> Result<(), agent_types::failure::DriverError> {
     let own = root.join("kubelet/pods/u");
     let hosts = PodFile {
         path: own.join("etc-hosts").display().to_string(),

@@ -8,9 +8,10 @@ mod support;
 
 use std::time::Duration;
 
-use agent_core::time::Mono;
 use agent_linux::clock::Clock;
-use orlop_agent::status::PodViews;
+use agent_types::time::Mono;
+use orlop_agent::pods::status::PodViews;
+
 use support::{Machine, put};
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use agent_core::time::Wall;
+use agent_types::time::Wall;
 use nix::dir::{Dir, Type};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};

@@ -9,11 +9,12 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use agent_core::stats::cgroup::{self, Extent};
-use agent_core::stats::host::{self, Network};
-use agent_core::stats::usage::{Cpu, Tasks};
-use agent_core::stats::{PodUsage, Snapshot, Usage};
-use agent_core::time::Wall;
+use agent_kubelet_api::stats::cgroup::{self, Extent};
+use agent_kubelet_api::stats::host::{self, Network};
+use agent_kubelet_api::stats::usage::{Cpu, Tasks};
+use agent_kubelet_api::stats::{PodUsage, Snapshot, Usage};
+use agent_types::resources::cgroups::name;
+use agent_types::time::Wall;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::stat::{major, minor};
@@ -199,7 +200,7 @@ impl Reader<'_> {
         groups: &mut Vec<Usage>,
     ) {
         for name in dir.names() {
-            let pod = cgroup::pod_of(&name);
+            let pod = name::pod_of(&name);
             if pod.is_none() && levels <= 1 {
                 continue;
             }

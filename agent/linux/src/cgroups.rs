@@ -13,8 +13,10 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use agent_core::drivers::{Applied, CgroupDriver, Cgroups, Class, DriverError};
-use agent_core::resources::cgroups::{CgroupName, CgroupValues};
+use agent_kubelet_api::drivers::{Applied, Cgroups};
+use agent_types::failure::{Class, DriverError};
+use agent_types::node_context::CgroupDriver;
+use agent_types::resources::cgroups::{CgroupName, CgroupValues};
 
 use directories::Directories;
 use systemd::Systemd;

@@ -3,7 +3,7 @@
 //! Out: [`Now`]. [`Mono`] is CLOCK_BOOTTIME, so it counts suspended time and agrees with the boot ledger;
 //! [`Wall`] is CLOCK_REALTIME and may jump. Invariant: `mono` never goes back.
 
-use agent_core::time::{Mono, Now, Wall};
+use agent_types::time::{Mono, Now, Wall};
 use nix::time::{ClockId, clock_gettime};
 
 /// Where a shell reads the time before it steps a machine. Tests put virtual time here.

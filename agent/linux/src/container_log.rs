@@ -4,7 +4,7 @@
 //! file ─► Selector ─► pieces ─► client (slow clients slow the reading down)
 //!   ▲ at its end: a hint, or the container ended
 //! ```
-//! In: a path, [`LogOptions`]. Out: pieces. Decisions are in [`agent_core::logs`]. Invariants: what was written to a file
+//! In: a path, [`LogOptions`]. Out: pieces. Decisions are in [`agent_kubelet_api::logs`]. Invariants: what was written to a file
 //! before it was rotated away is read before the next file; nothing is read on a timer; one piece is in memory at a
 //! time, beside those that wait for the client.
 
@@ -13,7 +13,7 @@ use std::io::SeekFrom;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use agent_core::logs::{LogOptions, Selector, TailScan};
+use agent_kubelet_api::logs::{LogOptions, Selector, TailScan};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc;

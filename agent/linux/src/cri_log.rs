@@ -4,7 +4,7 @@
 //!
 //! Invariant: memory is bounded whatever a container prints; malformed lines are dropped and counted.
 
-use agent_core::logs::{Record, Records};
+use agent_kubelet_api::logs::{Record, Records};
 
 /// Longer lines are given in pieces of this size, bytes.
 const LINE_BYTES_MAX: usize = 16 * 1024;

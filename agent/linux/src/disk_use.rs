@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use agent_core::stats::disk::{Filesystem, Taken, VolumeUse};
-use agent_core::time::Wall;
+use agent_kubelet_api::stats::disk::{Filesystem, Taken, VolumeUse};
+use agent_types::time::Wall;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2};

@@ -7,11 +7,11 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use agent_core::eviction::{Layout, Observation, Observations};
-use agent_core::stats::cgroup::{field, number};
-use agent_core::stats::disk::Filesystem;
-use agent_core::stats::host;
-use agent_core::time::Wall;
+use agent_kubelet_api::stats::cgroup::{field, number};
+use agent_kubelet_api::stats::disk::Filesystem;
+use agent_kubelet_api::stats::host;
+use agent_types::resources::observation::{Layout, Observation, Observations};
+use agent_types::time::Wall;
 use orlop_config::kubelet::eviction::Signal;
 
 use crate::disk_use;

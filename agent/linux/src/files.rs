@@ -8,7 +8,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use agent_core::drivers::{Class, DriverError};
+use agent_types::failure::{Class, DriverError};
 
 /// A failed operation on a path.
 #[derive(Debug, thiserror::Error)]

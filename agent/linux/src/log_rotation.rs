@@ -3,15 +3,15 @@
 //! In: paths of logs. Out: what is in their directories. Invariants: no line is lost by a step that fails or is cut off: a
 //! file is removed only after what it became is whole and on disk, and nothing is ever renamed over another file. What is
 //! no regular file is not touched: a pod that may write to the log directories could put a link there. Blocking; see
-//! [`agent_core::logs::rotation`] for the decisions.
+//! [`agent_kubelet_api::logs::rotation`] for the decisions.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use agent_core::logs::rotation::{COMPRESSED, Policy, TEMPORARY, rotated_name};
-use agent_core::time::Wall;
+use agent_kubelet_api::logs::rotation::{COMPRESSED, Policy, TEMPORARY, rotated_name};
+use agent_types::time::Wall;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use nix::fcntl::OFlag;
@@ -149,7 +149,7 @@ fn no_file(path: &Path) -> FilesError {
 mod tests {
     use std::io::{Read as _, Write as _};
 
-    use agent_core::drivers::Class;
+    use agent_types::failure::Class;
     use flate2::read::GzDecoder;
 
     use super::*;

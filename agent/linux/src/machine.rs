@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use agent_core::resources::node_allocatable::HugePages;
-use agent_core::stats::host::kilobytes;
+use agent_kubelet_api::stats::host::kilobytes;
+use agent_types::resources::node_allocatable::HugePages;
 use nix::sys::statvfs::statvfs;
 
 use crate::files::FilesError;

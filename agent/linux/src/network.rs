@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, ToSocketAddrs};
 
-use agent_core::node_status::{HostNetwork, InterfaceAddress};
+use agent_types::resources::machine::{HostNetwork, InterfaceAddress};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 

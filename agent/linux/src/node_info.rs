@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use agent_core::node_status::MachineFacts;
-use agent_core::resources::node_allocatable::MachineAmounts;
+use agent_types::resources::machine::MachineFacts;
+use agent_types::resources::node_allocatable::MachineAmounts;
 
 use crate::files::FilesError;
 use crate::{machine, process};

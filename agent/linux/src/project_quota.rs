@@ -5,7 +5,7 @@
 //!     ▲                                 ids in use ◄──Q_GETNEXTQUOTA
 //!     └──FS_IOC_FSSETXATTR── the first free one
 //! ```
-//! In: paths of directories. Out: ids and amounts. What is to be done is said by [`agent_core::volume::project`]. Invariants:
+//! In: paths of directories. Out: ids and amounts. What is to be done is said by [`agent_volumes::project`]. Invariants:
 //! one call tells a directory its project and that of everything below it, so a kill leaves it with or without one; no limit is
 //! ever set, so an id whose last file is gone is free, and the file system forgets it by itself. Needs quotactl_fd(2), Linux
 //! 5.14. See ioctl_xfs_fsgetxattr(2), quotactl(2).
@@ -19,7 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use agent_core::volume::project::{self, Attributes, Next, Why};
+use agent_volumes::project::{self, Attributes, Next, Why};
 use nix::errno::Errno;
 use nix::libc;
 

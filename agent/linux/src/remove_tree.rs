@@ -188,7 +188,7 @@ fn c_name(path: &Path, name: &OsStr) -> Result<CString, FilesError> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use agent_core::drivers::Class;
+    use agent_types::failure::Class;
     use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
     #[test]

@@ -7,7 +7,8 @@
 use std::fs;
 use std::path::Path;
 
-use agent_core::volume::selinux::{self, Label};
+use agent_types::node_context::Label;
+use agent_volumes::selinux;
 use rustix::fs::XattrFlags;
 
 use crate::files::FilesError;

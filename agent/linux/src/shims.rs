@@ -1,18 +1,17 @@
 //! The runtime's shims as /proc shows them, and the end of those that the runtime has forgotten.
 //!
 //! In: the runtime's socket. Out: shims whose bundle is gone, and what shims have left unstarted
-//! ([`agent_core::runtime::lost_shims`] says why that matters and decides). Invariants: a shim of another runtime is never
+//! ([`agent_types::runtime::lost_shims`] says why that matters and decides). Invariants: a shim of another runtime is never
 //! seen: its address, looked up in its own root, must be the very socket that the agent speaks to; nor is what another
 //! runtime's shim has left, which PID 1 of its own container inherits, not the machine's; nobody is signalled by a number that
 //! may have become somebody else's.
 
-use std::fs;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use agent_core::runtime::lost_shims::{Kind, Shim};
+use agent_types::runtime::lost_shims::{Kind, Shim};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::files::FilesError;

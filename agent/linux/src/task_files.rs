@@ -5,7 +5,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use agent_core::stats::usage::Tasks;
+use agent_kubelet_api::stats::usage::Tasks;
 use nix::dir::{Dir, Type};
 use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::stat::Mode;

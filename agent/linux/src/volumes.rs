@@ -25,12 +25,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 use std::sync::Once;
 
-use agent_core::time::Wall;
-use agent_core::volume::device::DEVICES;
-use agent_core::volume::mount_table::{self, MountPoint};
-use agent_core::volume::payload::Payload;
-use agent_core::volume::project::Why;
-use agent_core::volume::{Medium, SetUp, Work};
+use agent_types::time::Wall;
+use agent_volumes::device::DEVICES;
+use agent_volumes::mount_table::{self, MountPoint};
+use agent_volumes::payload::Payload;
+use agent_volumes::project::Why;
+use agent_volumes::{Medium, SetUp, Work};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
 
@@ -47,7 +47,7 @@ const NESTED_MODE: u32 = 0o755;
 /// Says that a volume's directory was made and is its group's.
 const READY: &str = "ready";
 /// Below a pod's directory.
-const VOLUMES: &str = agent_core::volume::VOLUMES_DIR;
+const VOLUMES: &str = agent_volumes::VOLUMES_DIR;
 
 /// Why a volume cannot be set up: in words that people know, or a step on the disk.
 #[derive(Debug, thiserror::Error)]

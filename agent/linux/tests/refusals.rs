@@ -5,18 +5,20 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-use agent_core::csi::staging::VolumeKey;
-use agent_core::csi::volume::VolumeData;
-use agent_core::logs::rotation::Policy;
-use agent_core::time::Wall;
-use agent_core::volume::payload::Payload;
-use agent_core::volume::sub_path::{SUB_PATHS, SubPath};
-use agent_core::volume::{Bind, FileContent, Medium, Plugin, SetUp, Work};
 use agent_faults::{Call, Deed, mounted, survives, survives_as};
+use agent_kubelet_api::logs::rotation::Policy;
 use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
 use agent_linux::volumes::{self, VolumeError, csi, sub_path};
 use agent_linux::{log_rotation, pstore};
+use agent_types::time::Wall;
+use agent_volumes::bind::Bind;
+use agent_volumes::csi::VolumeData;
+use agent_volumes::key::VolumeKey;
+use agent_volumes::payload::Payload;
+use agent_volumes::plugin::Plugin;
+use agent_volumes::sub_path::{SUB_PATHS, SubPath};
+use agent_volumes::{FileContent, Medium, SetUp, Work};
 
 fn names(calls: &[Call]) -> Vec<String> {
     calls.iter().map(ToString::to_string).collect()

@@ -1,7 +1,7 @@
 //! gRPC to plugins of the node, which serve on UNIX sockets: what a plugin is, what a CSI driver says of its node, and the
 //! volumes that it stages, publishes, makes larger and measures.
 //!
-//! In: paths of sockets. Out: answers as `agent_core::csi` knows them. Invariants: every call has upstream's time limit; a
+//! In: paths of sockets. Out: answers as `agent_volumes::csi::plugin` has them. Invariants: every call has upstream's time limit; a
 //! connection is made for each conversation, so that a plugin that was replaced is never spoken to by mistake; what a
 //! plugin says is judged in core. Upstream: pkg/kubelet/pluginmanager/operationexecutor, pkg/volume/csi/csi_client.go.
 
@@ -11,10 +11,10 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_core::csi::request::{
+use agent_volumes::csi::plugin::{NodeInfo, PluginInfo};
+use agent_volumes::csi::request::{
     Access, Amounts, Both, Capabilities, Capability, Condition, Expand, Publish, Stage, Usage,
 };
-use agent_core::csi::{NodeInfo, PluginInfo};
 use hyper_util::rt::TokioIo;
 use orlop_proto::csi::v1::node_client::NodeClient;
 use orlop_proto::csi::v1::volume_capability::access_mode::Mode;

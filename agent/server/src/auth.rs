@@ -3,20 +3,21 @@
 //! In: what a request shows, an API server to ask. Out: the user, or a refusal with upstream's codes and words.
 //! Invariants: every way out of here but one is a refusal; without the API server only what is remembered counts, and
 //! only for its time; tokens are remembered by their digest; reviews that strangers cause have limits of their own
-//! (`asking`), and so have the lines of the log about them. Decisions are in [`agent_core::server_policy`].
+//! (`asking`), and so have the lines of the log about them. Decisions are in [`agent_kubelet_api::server_policy`].
 
 mod asking;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_core::api::{ApiCall, ApiReply, ApiServer};
-use agent_core::server_policy::{
-    AccessPolicy, Attributes, Begin, CertificateClaim, DeskLimits, Next, RareLine, TokenAnswer, User,
-    Verdict, access_review, attributes, bearer_token, begin, conclude, is_allowed, review_key, token_review,
+use agent_kubelet_api::server_policy::policy::AccessPolicy;
+use agent_kubelet_api::server_policy::{
+    Attributes, Begin, CertificateClaim, DeskLimits, Next, RareLine, TokenAnswer, User, Verdict,
+    access_review, attributes, bearer_token, begin, conclude, is_allowed, review_key, token_review,
     user_of_review,
 };
-use agent_core::time::Now;
+use agent_types::api::{ApiCall, ApiReply, ApiServer};
+use agent_types::time::Now;
 use futures_util::FutureExt;
 use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;

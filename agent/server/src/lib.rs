@@ -5,7 +5,7 @@
 //! TCP ─► https (limits) ─► tls (who shows what) ─► auth (who may) ─► api (routes) ─► NodeApi (the daemon's view)
 //! ```
 //! In: a listener, the serving certificate, client CAs, an API server to ask, the node's view of itself. Out: answers.
-//! Decisions about access are in [`agent_core::server_policy`].
+//! Decisions about access are in [`agent_kubelet_api::server_policy`].
 #![forbid(unsafe_code)]
 
 pub mod api;

@@ -9,10 +9,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use agent_core::api::{ApiCall, ApiError, ApiResult};
-use agent_core::drivers::Class;
-use agent_core::machine::EffectId;
-use agent_core::time::Mono;
+use agent_types::api::{ApiCall, ApiError, ApiResult};
+use agent_types::failure::Class;
+use agent_types::machine::EffectId;
+use agent_types::time::Mono;
 
 use crate::api_watch::{Heard, Which};
 use crate::cluster::{NODE, Owner};

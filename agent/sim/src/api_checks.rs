@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent_core::api::ApiCall;
 use agent_core::checkers::TraceEvent;
-use agent_core::runtime::PodUid;
-use agent_core::types::pod::{CONFIG_MIRROR, annotation};
+use agent_types::api::ApiCall;
+use agent_types::ids::PodUid;
+use agent_types::pod::{CONFIG_MIRROR, annotation};
 use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
 use serde_json::Value;

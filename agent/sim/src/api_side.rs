@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use agent_core::checkers::TraceEvent;
-use agent_core::drivers::RuntimeStatus;
-use agent_core::node_status::{HostNetwork, InterfaceAddress, MachineFacts, NodeInput};
-use agent_core::resources::node_allocatable::MachineAmounts;
-use agent_core::runtime::PodUid;
-use agent_core::time::Mono;
+use agent_core::node_status::NodeInput;
+use agent_types::ids::PodUid;
+use agent_types::resources::machine::{HostNetwork, InterfaceAddress, MachineFacts};
+use agent_types::resources::node_allocatable::MachineAmounts;
+use agent_types::runtime::status::RuntimeStatus;
+use agent_types::time::Mono;
 use serde_json::Value;
 
 use crate::api_calls::ApiEvent;
@@ -74,7 +75,10 @@ impl World {
     }
 
     /// What others do to the API server; the checkers and the watches see it.
-    pub fn on_server<T>(&mut self, act: impl FnOnce(&mut FakeApi, agent_core::time::Wall) -> T) -> Option<T> {
+    pub fn on_server<T>(
+        &mut self,
+        act: impl FnOnce(&mut FakeApi, agent_types::time::Wall) -> T,
+    ) -> Option<T> {
         let wall = self.now().wall;
         let result = act(&mut self.api.as_mut()?.server, wall);
         self.server_changed(None);
@@ -82,7 +86,7 @@ impl World {
     }
 
     /// Shows a change to the checkers, then to the watches.
-    pub(crate) fn server_changed(&mut self, by: Option<&agent_core::api::ApiCall>) {
+    pub(crate) fn server_changed(&mut self, by: Option<&agent_types::api::ApiCall>) {
         let Some(api) = &mut self.api else { return };
         let now = self.queue.now();
         for event in api.checks.changes(&api.server, by) {
@@ -158,7 +162,7 @@ impl World {
     /// The connection of a watch broke: the driver says so and lists again after a while.
     fn lost(&mut self, which: Which) {
         use crate::api_watch::Heard;
-        use agent_core::api::WatchEvent;
+        use agent_types::api::WatchEvent;
         let why = "connection lost".to_owned();
         self.deliver(
             which,

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use agent_core::api::WatchEvent;
-use agent_core::time::Mono;
+use agent_types::api::WatchEvent;
+use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use agent_core::checkers::TraceEvent;
 use agent_core::pleg::PlegEvent;
-use agent_core::runtime::config::IdMapping;
-use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
-use agent_core::runtime::observed::{ContainerState, PodSnapshot};
-use agent_core::runtime::{ContainerId, PodKey, PodUid};
+use agent_core::pod_worker::effect::{Effect, EffectOk, EffectResult};
+use agent_types::ids::{ContainerId, IdMapping, PodKey, PodUid};
+use agent_types::runtime::observed::{ContainerState, PodSnapshot};
 
 use crate::calls::{Answer, Ask, Call, answered_effect};
 use crate::defects::Defect;

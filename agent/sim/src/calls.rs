@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use agent_core::allocation::Allocations;
-use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
-use agent_core::pod_worker::TerminatingRecord;
-use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult};
-use agent_core::runtime::{PodKey, PodUid};
-use agent_core::time::Mono;
+use agent_core::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult};
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::kill::TerminatingRecord;
+use agent_types::machine::EffectId;
+use agent_types::time::Mono;
 
 use crate::trace::{brief, brief_result, brief_snapshot};
 

@@ -8,13 +8,14 @@
 
 use std::collections::BTreeMap;
 
-use agent_core::allocation::{Amounts, PodAllocation};
-use agent_core::resources::cgroups::pod::PodCgroup;
-use agent_core::resources::cgroups::values::weight_of;
-use agent_core::runtime::PodKey;
-use agent_core::runtime::effect::Effect;
-use agent_core::runtime::observed::ContainerState;
-use agent_core::types::pod;
+use agent_core::allocation::PodAllocation;
+use agent_core::pod_worker::effect::Effect;
+use agent_types::ids::PodKey;
+use agent_types::pod;
+use agent_types::resources::amounts::Amounts;
+use agent_types::resources::cgroups::pod::PodCgroup;
+use agent_types::resources::cgroups::values::weight_of;
+use agent_types::runtime::observed::ContainerState;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 
 use crate::defects::Defect;

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use agent_core::checkers::{self, InitContainer, Invariant, TraceEvent};
-use agent_core::runtime::effect::Effect;
-use agent_core::runtime::observed::{ContainerState, SandboxState};
-use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
-use agent_core::time::Mono;
-use agent_core::types::pod;
+use agent_core::pod_worker::effect::Effect;
+use agent_types::ids::{ContainerId, PodKey, PodUid, SandboxId};
+use agent_types::pod;
+use agent_types::runtime::observed::{ContainerState, SandboxState};
+use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::fake_runtime::FakeRuntime;

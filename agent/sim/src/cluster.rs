@@ -10,20 +10,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use agent_core::admission::Rejection;
-use agent_core::api::{ApiCall, ApiResult, WatchEvent};
 use agent_core::events::{Fact, Rate, Recorder, RecorderAction, RecorderEvent};
 use agent_core::lease::{LeaseAction, LeaseConfig, LeaseEvent, NodeLease};
-use agent_core::machine::{EffectId, Machine, Outbox};
 use agent_core::mirror_pods::{MirrorAction, MirrorEvent, MirrorPods, NodeView};
 use agent_core::node_status::{
     NodeFact, NodeInput, NodeStatus, NodeStatusAction, NodeStatusConfig, NodeStatusEvent,
 };
 use agent_core::pod_source::api::{ApiSource, ApiSourceAction, ApiSourceEvent};
 use agent_core::pod_source::{PodUpdate, Source};
-use agent_core::pod_worker::{EventFact, EventKind};
-use agent_core::runtime::{PodKey, PodUid};
 use agent_core::status_manager::{StatusAction, StatusEvent, StatusManager};
-use agent_core::time::{Mono, Now};
+use agent_types::api::{ApiCall, ApiResult, WatchEvent};
+use agent_types::event::{EventFact, EventKind};
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::kubelet::flags::args::Options;

@@ -6,17 +6,18 @@
 //!                        └─ the last pod is gone ─► unstaged ─► not in use ─► the controller detaches
 //! ```
 //! In: set-ups and tearings down of pods, seconds. Out: calls of the driver, what is written down of them, which outlives the
-//! agent; what VOL-HELD and LEAK look at. The decisions are `agent_core::csi::staging`'s; the order of the steps is that of the
+//! agent; what VOL-HELD and LEAK look at. The decisions are `agent_volumes::attach`'s; the order of the steps is that of the
 //! daemon's `execute::csi` and `csi::stages`. An agent may die between any two steps, and any call of the driver may fail or
 //! have its answer lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use agent_core::csi::staging::{Attached, OnDisk, Staging, VolumeKey};
-use agent_core::drivers::Class;
-use agent_core::runtime::PodUid;
-use agent_core::runtime::effect::{EffectError, EffectOk};
+use agent_core::pod_worker::effect::{EffectError, EffectOk};
+use agent_types::failure::Class;
+use agent_types::ids::PodUid;
+use agent_volumes::attach::{Attached, OnDisk, Staging};
+use agent_volumes::key::VolumeKey;
 
 use crate::defects::Defect;
 use crate::node::NodeEvent;

@@ -2,12 +2,14 @@
 //!
 //! In: what the correct machines ask for. Out: that, and what a [`Defect`] adds to it, changes or swallows.
 
-use agent_core::api::{ApiCall, ObjectName};
-use agent_core::machine::EffectId;
-use agent_core::runtime::PodKey;
-use agent_core::runtime::effect::Effect;
-use agent_core::time::Mono;
-use agent_core::volume::{FileSource, Medium, ObjectKind, ObjectRef, Plugin, SetUp, Work};
+use agent_core::pod_worker::effect::Effect;
+use agent_types::api::{ApiCall, ObjectName};
+use agent_types::ids::PodKey;
+use agent_types::machine::EffectId;
+use agent_types::objects::{ObjectKind, ObjectRef};
+use agent_types::time::Mono;
+use agent_volumes::plugin::Plugin;
+use agent_volumes::{FileSource, Medium, SetUp, Work};
 use serde_json::json;
 
 use crate::cluster::Owner;

@@ -6,16 +6,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_core::drivers::{
-    Amounts, CgroupDriver, Class, DriverError, Exec, ExecOutput, ImageService, PodObservation, Runtime,
-    RuntimeStatus, RuntimeVersion,
-};
-use agent_core::images::keyring::Credential;
-use agent_core::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
-use agent_core::runtime::effect::{Effect, EffectOk, ImageInfo, ImageUser};
-use agent_core::runtime::observed::{ContainerState, ListedPod, ResourcesObserved};
-use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
-use agent_core::time::Now;
+use agent_core::pod_worker::effect::{Effect, EffectOk, ImageUser};
+use agent_kubelet_api::drivers::{Amounts, Exec, ExecOutput, ImageService, PodObservation, Runtime};
+use agent_types::credential::Credential;
+use agent_types::failure::{Class, DriverError};
+use agent_types::ids::{ContainerId, PodKey, PodUid, SandboxId};
+use agent_types::node_context::CgroupDriver;
+use agent_types::runtime::config::{ContainerConfig, LinuxResources, SandboxConfig};
+use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::observed::{ContainerState, ListedPod, ResourcesObserved};
+use agent_types::runtime::status::{RuntimeStatus, RuntimeVersion};
+use agent_types::time::Now;
 
 use crate::fake_runtime::FakeRuntime;
 

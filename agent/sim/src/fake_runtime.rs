@@ -7,14 +7,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use agent_core::drivers::{Class, PodObservation};
-use agent_core::runtime::config::{ContainerConfig, NamespaceMode, SandboxConfig};
-use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
-use agent_core::runtime::observed::{
+use agent_core::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult};
+use agent_kubelet_api::drivers::PodObservation;
+use agent_types::failure::Class;
+use agent_types::ids::{ContainerId, ImageId, PodKey, PodUid, SandboxId};
+use agent_types::runtime::config::{ContainerConfig, NamespaceMode, SandboxConfig};
+use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::observed::{
     ContainerObserved, ContainerState, ListedPod, PodSnapshot, SandboxObserved, SandboxState,
 };
-use agent_core::runtime::{ContainerId, ImageId, PodKey, PodUid, SandboxId};
-use agent_core::time::{Mono, Now, Wall};
+use agent_types::time::{Mono, Now, Wall};
 
 /// What the first process of a container does.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use agent_core::checkers::TraceEvent;
 use agent_core::pod_actions::has_run;
-use agent_core::runtime::effect::EffectOk;
-use agent_core::runtime::observed::ContainerState;
-use agent_core::runtime::{ContainerId, PodUid};
-use agent_core::types::pod;
+use agent_core::pod_worker::effect::EffectOk;
+use agent_types::ids::{ContainerId, PodUid};
+use agent_types::pod;
+use agent_types::runtime::observed::ContainerState;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

@@ -9,20 +9,21 @@ use std::sync::Arc;
 
 use agent_core::admission::{AdmissionContext, NodeMarks};
 use agent_core::allocation::Allocations;
-use agent_core::api::{ApiCall, ApiReply, ApiResult, ObjectName};
-use agent_core::machine::{EffectId, Machine, Outbox};
 use agent_core::node_shutdown::{NodeShutdown, ShutdownAction, ShutdownEvent};
 use agent_core::node_status::NodeInput;
 use agent_core::pleg::{Config as PlegConfig, Pleg, PlegAction, PlegEvent};
 use agent_core::pod_manager::{Beginning, Leftovers, ManagerAction, ManagerEvent, PodManager};
 use agent_core::pod_source::{PodOp, PodUpdate, Source};
-use agent_core::pod_worker::{EventFact, PodAction, PodEvent, PodWorker, TerminatingRecord, WorkerContext};
+use agent_core::pod_worker::effect::{Effect, EffectOk, EffectResult};
+use agent_core::pod_worker::{PodAction, PodEvent, PodWorker, WorkerContext};
 use agent_core::probe::{Outcome, ProbeCall, ProbeId};
-use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
-use agent_core::runtime::{PodKey, PodUid};
-use agent_core::time::{Mono, Now};
-use agent_core::types::Quantity;
-
+use agent_types::Quantity;
+use agent_types::api::{ApiCall, ApiReply, ApiResult, ObjectName};
+use agent_types::event::EventFact;
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::kill::TerminatingRecord;
+use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::api_watch::Heard;

@@ -15,13 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_core::eviction::{
-    CLEANUP_MAX, Eviction, EvictionAction, EvictionConfig, EvictionEvent, Layout, Observation, Observed,
-    PERIOD, PodUse, Uses, Victim,
+    CLEANUP_MAX, Eviction, EvictionAction, EvictionConfig, EvictionEvent, Observed, PERIOD, PodUse, Uses,
+    Victim,
 };
-use agent_core::machine::{Machine, Outbox};
-use agent_core::runtime::PodUid;
-use agent_core::time::{Mono, Now, Wall};
-use agent_core::types::pod;
+use agent_types::ids::PodUid;
+use agent_types::machine::{Machine, Outbox};
+use agent_types::pod;
+use agent_types::resources::observation::{Layout, Observation};
+use agent_types::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::eviction::Signal;
 use serde_json::json;

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use agent_core::checkers::TraceEvent;
-use agent_core::drivers::Class;
 use agent_core::lifecycle_hooks::{Hook, HookCall};
-use agent_core::machine::EffectId;
-use agent_core::pod_worker::EventFact;
+use agent_core::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult};
 use agent_core::probe::{Kind, Outcome, ProbeCall, ProbeId};
-use agent_core::runtime::effect::{Effect, EffectError, EffectOk, EffectResult};
-use agent_core::runtime::observed::ContainerState;
-use agent_core::runtime::{ContainerId, PodKey, PodUid};
+use agent_types::event::EventFact;
+use agent_types::failure::Class;
+use agent_types::ids::{ContainerId, PodKey, PodUid};
+use agent_types::machine::EffectId;
+use agent_types::runtime::observed::ContainerState;
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::{Value, json};
 

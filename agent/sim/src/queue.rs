@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agent_core::time::Mono;
+use agent_types::time::Mono;
 
 /// The world's agenda.
 #[derive(Debug)]

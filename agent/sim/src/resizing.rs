@@ -7,15 +7,16 @@
 
 use std::collections::BTreeMap;
 
+use agent_core::allocation::Allocations;
 use agent_core::allocation::actuate::Step;
-use agent_core::allocation::{Allocations, Amounts};
-use agent_core::api::ObjectName;
-use agent_core::drivers::Class;
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult};
-use agent_core::runtime::observed::{ContainerState, PodSnapshot};
-use agent_core::runtime::{ContainerId, PodKey, PodUid};
+use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult};
 use agent_core::status::{PENDING_RESIZE, PROGRESS_OF_RESIZE};
-use agent_core::types::{Quantity, pod};
+use agent_types::api::ObjectName;
+use agent_types::failure::Class;
+use agent_types::ids::{ContainerId, PodKey, PodUid};
+use agent_types::resources::amounts::Amounts;
+use agent_types::runtime::observed::{ContainerState, PodSnapshot};
+use agent_types::{Quantity, pod};
 use k8s_openapi::api::core::v1::{Pod, PodCondition, ResourceRequirements};
 use serde_json::{Value, json};
 

@@ -6,12 +6,12 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::container_spec::NodeContext;
 use agent_core::pod_worker::WorkerContext;
-use agent_core::restart;
-use agent_core::runtime::PodUid;
-use agent_core::runtime::observed::ContainerState;
-use agent_core::time::Now;
+use agent_types::ids::PodUid;
+use agent_types::node_context::NodeContext;
+use agent_types::restart;
+use agent_types::runtime::observed::ContainerState;
+use agent_types::time::Now;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

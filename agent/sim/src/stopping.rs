@@ -11,25 +11,26 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use agent_core::checkers::TraceEvent;
-use agent_core::machine::{Machine, Outbox};
 use agent_core::node_shutdown::{
     EVENT, Group, Kind, NodeShutdown, Receipt, ShutdownAction, ShutdownEvent, begins_anew, budget,
 };
 use agent_core::node_status::NodeInput;
 use agent_core::pod_manager::{ManagerEvent, ShutdownOrder};
-use agent_core::pod_worker::{EventKind, TerminatingRecord};
-use agent_core::runtime::PodUid;
-use agent_core::runtime::observed::ContainerState;
-use agent_core::time::{Mono, Now};
+use agent_types::event::EventKind;
+use agent_types::ids::PodUid;
+use agent_types::kill::TerminatingRecord;
+use agent_types::machine::{Machine, Outbox};
+use agent_types::runtime::observed::ContainerState;
+use agent_types::time::{Mono, Now};
 use serde_json::{Value, json};
+
+use departing::Unit;
 
 use crate::defects::Defect;
 use crate::fake_api::resource::text;
 use crate::node::{Node, NodeEvent, NodeRequest};
 use crate::rng::Rng;
 use crate::world::{Event, World};
-
-use departing::Unit;
 
 /// What logind waits beyond the pods' periods.
 const MARGIN: Duration = Duration::from_secs(5);

@@ -6,10 +6,10 @@
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
-use agent_core::api::ApiCall;
-use agent_core::runtime::effect::{Effect, EffectOk, EffectResult};
-use agent_core::runtime::observed::{ContainerObserved, PodSnapshot};
-use agent_core::time::Mono;
+use agent_core::pod_worker::effect::{Effect, EffectOk, EffectResult};
+use agent_types::api::ApiCall;
+use agent_types::runtime::observed::{ContainerObserved, PodSnapshot};
+use agent_types::time::Mono;
 
 /// Lines of the tail unless told.
 const TAIL: usize = 400;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use agent_core::checkers::at_rest;
 use agent_core::pod_source::api::refusal;
-use agent_core::runtime::observed::ContainerState;
-use agent_core::runtime::{ContainerId, PodUid};
-use agent_core::types::pod::{self, CONFIG_MIRROR};
+use agent_types::ids::{ContainerId, PodUid};
+use agent_types::pod::{self, CONFIG_MIRROR};
+use agent_types::runtime::observed::ContainerState;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde::Deserialize;
 use serde_json::{Value, json};

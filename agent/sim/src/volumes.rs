@@ -8,14 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agent_core::checkers::TraceEvent;
-use agent_core::csi::volume::{CsiSource, unregistered};
-use agent_core::drivers::Class;
-use agent_core::runtime::effect::{EffectError, EffectOk, EffectResult, Mounted};
-use agent_core::runtime::{PodKey, PodUid};
-use agent_core::types::pod;
-use agent_core::volume::claim::{Bound, ClaimRef, Source};
-use agent_core::volume::payload::{Known, payload};
-use agent_core::volume::{Fetched, FileSource, ObjectData, ObjectKind, ObjectRef, Objects, SetUp, Work};
+use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
+use agent_types::failure::Class;
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::objects::{Fetched, ObjectData, ObjectKind, ObjectRef, Objects};
+use agent_types::pod;
+use agent_volumes::bound::{Bound, Source};
+use agent_volumes::claim::ClaimRef;
+use agent_volumes::csi::source::CsiSource;
+use agent_volumes::csi::unregistered;
+use agent_volumes::payload::{Known, payload};
+use agent_volumes::{FileSource, SetUp, Work};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

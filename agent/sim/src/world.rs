@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use agent_core::allocation::Allocations;
 use agent_core::checkers::TraceEvent;
-use agent_core::drivers::{CANCELLED_CALL_MAX, Class};
-use agent_core::machine::EffectId;
 use agent_core::pleg::PlegEvent;
 use agent_core::pod_manager::Leftovers;
-use agent_core::pod_worker::{TerminatingRecord, WorkerContext, longest_call};
-use agent_core::resources::cgroups::CgroupValues;
-use agent_core::runtime::effect::{Effect, EffectError};
-use agent_core::runtime::observed::{ContainerState, RuntimeHint};
-use agent_core::runtime::{ContainerId, PodKey, PodUid, SandboxId};
-use agent_core::time::{Mono, Now};
+use agent_core::pod_worker::effect::{Effect, EffectError};
+use agent_core::pod_worker::{WorkerContext, longest_call};
+use agent_types::failure::{CANCELLED_CALL_MAX, Class};
+use agent_types::ids::{ContainerId, PodKey, PodUid, SandboxId};
+use agent_types::kill::TerminatingRecord;
+use agent_types::machine::EffectId;
+use agent_types::resources::cgroups::CgroupValues;
+use agent_types::runtime::observed::{ContainerState, RuntimeHint};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::api_calls::ApiEvent;

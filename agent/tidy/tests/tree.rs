@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use agent_tidy::tree::SourceFile;
-use agent_tidy::{Finding, crates, layout, manifest, text, tree};
+use agent_tidy::{Finding, crates, layout, manifest, ranks, text, tree};
 
 fn root() -> PathBuf {
     // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
@@ -84,6 +84,11 @@ fn dependency_directions() {
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     check(crates::directions(&String::from_utf8_lossy(&output.stdout)).expect("metadata is JSON"));
+}
+
+#[test]
+fn folders_keep_their_ranks() {
+    check(ranks::ranks(&files()));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Tables and laws of [`Duration`]: Go's notation in both directions.
 
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
 
 #[test]
 fn reads_what_go_reads() {
@@ -97,4 +98,10 @@ proptest! {
             prop_assert_eq!(Duration::parse(&d.to_string()), Ok(d));
         }
     }
+}
+
+#[test]
+fn a_span_that_go_cannot_hold_is_its_longest() {
+    assert_eq!(Duration::from(std::time::Duration::from_millis(62_500)).to_string(), "1m2.5s");
+    assert_eq!(Duration::from(std::time::Duration::MAX).as_nanos(), i64::MAX);
 }

@@ -13,7 +13,7 @@ use orlop_image::qemu::{self, Boot, Bus, Disk, Machine};
 
 use super::native::processor_s;
 use super::stock::{self, MARK};
-use crate::cases::boot::{config_with_pod, render};
+use crate::cases::boot::boots::{config_with_pod, render};
 use crate::run::Run;
 use crate::say;
 use crate::vm::disk;

@@ -5,8 +5,8 @@
 
 use std::net::IpAddr;
 
-use agent_core::certs::CertificateFacts;
-use agent_core::time::Wall;
+use agent_types::certificates::CertificateFacts;
+use agent_types::time::Wall;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};

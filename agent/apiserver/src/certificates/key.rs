@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use agent_core::certs::CertTemplate;
+use agent_types::certificates::CertTemplate;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
 use zeroize::Zeroizing;
 

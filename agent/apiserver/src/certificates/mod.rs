@@ -2,7 +2,7 @@
 //!
 //! In: what core's certificate machine decided (subject, names, when). Out: a key with its request ([`KeyAndCsr`]),
 //! the facts of a certificate
-//! ([`agent_core::certs::CertificateFacts`]), the certificate store on disk ([`Store`], contract chapter 2).
+//! ([`agent_types::certificates::CertificateFacts`]), the certificate store on disk ([`Store`], contract chapter 2).
 //! Invariants: private keys are never logged and are wiped from memory where the libraries allow; files are 0600.
 
 mod facts;

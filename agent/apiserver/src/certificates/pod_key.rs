@@ -129,7 +129,7 @@ pub(crate) fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
 
 /// `PRIVATE KEY`, lines of 64 characters that end as Go's do.
 fn pem(der: &[u8]) -> String {
-    agent_core::types::pem::block("PRIVATE KEY", der)
+    agent_types::pem::block("PRIVATE KEY", der)
 }
 
 /// The system's random numbers, as the two crates want them.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use agent_core::time::Wall;
+use agent_types::time::Wall;
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256,

@@ -14,8 +14,8 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use agent_core::certs::CertKind;
-use agent_core::time::Wall;
+use agent_types::certificates::CertKind;
+use agent_types::time::Wall;
 use zeroize::Zeroizing;
 
 use super::{CertificateError, is_key_of};

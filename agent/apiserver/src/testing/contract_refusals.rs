@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use agent_core::api::{ApiCall, ApiReply, ApiServer, ObjectName, WatchEvent};
-use agent_core::drivers::Class;
+use agent_types::api::{ApiCall, ApiReply, ApiServer, ObjectName, WatchEvent};
+use agent_types::failure::Class;
 use serde_json::json;
 
 use super::contract_suite::{Checked, Strangers, Suite, Violation, typed};

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::api::{ApiCall, ApiError, ApiReply, ApiResult, ApiServer, ObjectName, WatchEvent};
-use agent_core::certs::CertTemplate;
-use agent_core::drivers::Class;
+use agent_types::api::{ApiCall, ApiError, ApiReply, ApiResult, ApiServer, ObjectName, WatchEvent};
+use agent_types::certificates::CertTemplate;
+use agent_types::failure::Class;
 use hyper::Request;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::de::DeserializeOwned;

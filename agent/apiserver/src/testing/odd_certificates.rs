@@ -69,7 +69,7 @@ impl OddCertificate {
     /// The certificate in PEM.
     #[must_use]
     pub fn pem(&self) -> String {
-        agent_core::types::pem::block("CERTIFICATE", &self.der)
+        agent_types::pem::block("CERTIFICATE", &self.der)
     }
 
     /// A server that shows it.

@@ -18,7 +18,7 @@ mod lines;
 mod session;
 mod store;
 
-use agent_core::api::WatchEvent;
+use agent_types::api::WatchEvent;
 use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, PodCertificateRequest};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -27,9 +27,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
+use session::Session;
+
 use crate::ApiClient;
 use crate::request::segment;
-use session::Session;
 
 /// Events waiting for the consumer. Small: what is beyond it waits in the server, held back by HTTP/2's windows.
 const EVENTS_MAX: usize = 64;

@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent_types::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY, pod_request};
+use agent_types::{Quantity, pod};
 use k8s_openapi::api::core::v1::{ContainerPort, Pod};
 
 use super::{AdmissionContext, Rejection};
-use crate::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY, pod_request};
-use crate::types::{Quantity, pod};
 
 /// The name under which pods themselves are counted.
 const PODS: &str = "pods";

@@ -10,21 +10,23 @@ pub(crate) mod affinity;
 mod fit;
 mod preempt;
 mod pressure;
+pub mod resize_rules;
 mod sysctl;
 mod taints;
 
 use std::collections::BTreeMap;
 
+use agent_types::api::WatchEvent;
+use agent_types::kill::KillReason;
+use agent_types::pressures::Pressures;
+use agent_types::resources::requests::is_extended;
+use agent_types::runtime::config::SecurityProfile;
+use agent_types::{Quantity, pod};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 
-use crate::allocation::resize;
-use crate::api::WatchEvent;
-use crate::container_spec::{security::apparmor, unsupported};
-use crate::node_status::{Pressures, is_extended};
+use crate::container_spec::security::apparmor;
+use crate::container_spec::unsupported;
 use crate::pod_source::validate;
-use crate::pod_worker::KillReason;
-use crate::runtime::config::SecurityProfile;
-use crate::types::{Quantity, pod};
 
 /// What admission must know about the node.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,7 +46,7 @@ pub struct AdmissionContext {
     /// Version of the kernel, major and minor.
     pub kernel: (u32, u32),
     /// What forbids resizes.
-    pub resizes: resize::Rules,
+    pub resizes: resize_rules::Rules,
     /// True if the kernel enforces AppArmor.
     pub apparmor_enabled: bool,
     /// True if the runtime knows `supplementalGroupsPolicy`.
@@ -136,7 +138,7 @@ impl Rejection {
     /// The machine is about to stop.
     #[must_use]
     pub fn shutdown() -> Rejection {
-        Rejection::new(crate::node_shutdown::REFUSED_REASON, "Pod was rejected as the node is shutting down.")
+        Rejection::new(agent_types::kill::REFUSED_REASON, "Pod was rejected as the node is shutting down.")
     }
 
     /// `status.message`.

@@ -5,12 +5,12 @@
 //! classes below it cannot give (BestEffort, then Burstable, then Guaranteed); exact arithmetic, where upstream's is
 //! floating. Upstream: pkg/kubelet/preemption, pkg/kubelet/types Preemptable (contract 5.2).
 
+use agent_types::pod;
+use agent_types::resources::qos::{QosClass, qos_class};
+use agent_types::resources::requests::{CPU, MEMORY};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::fit::{self, Shortage};
-use crate::resources::qos::{QosClass, qos_class};
-use crate::resources::requests::{CPU, MEMORY};
-use crate::types::pod;
 
 /// Squares of fractions are compared as parts of a million.
 const WHOLE: i128 = 1_000_000;

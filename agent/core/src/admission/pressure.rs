@@ -3,13 +3,13 @@
 //! In: a pod, the Node's conditions. Out: yes, or `Evicted`. Invariants: critical pods are let in always; with memory alone
 //! running short all but BestEffort pods are, and those that tolerate it. Upstream: Admit of pkg/kubelet/eviction.
 
+use agent_types::kill::EVICTED;
+use agent_types::pod;
+use agent_types::pressures::Pressures;
+use agent_types::resources::qos::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::{Pod, Taint};
 
 use super::{AdmissionContext, Rejection, taints};
-use crate::eviction;
-use crate::node_status::Pressures;
-use crate::resources::qos::{QosClass, qos_class};
-use crate::types::pod;
 
 pub(super) fn check(p: &Pod, node: &AdmissionContext) -> Result<(), Rejection> {
     let Pressures { memory, disk, pid } = node.pressures;
@@ -22,7 +22,7 @@ pub(super) fn check(p: &Pod, node: &AdmissionContext) -> Result<(), Rejection> {
     let conditions = [(memory, "MemoryPressure"), (disk, "DiskPressure"), (pid, "PIDPressure")];
     let conditions: Vec<&str> = conditions.into_iter().filter(|(holds, _)| *holds).map(|(_, c)| c).collect();
     let message = format!("The node had condition: [{}]. ", conditions.join(" "));
-    Err(Rejection::new(eviction::REASON, message))
+    Err(Rejection::new(EVICTED, message))
 }
 
 fn tolerates_memory_pressure(p: &Pod) -> bool {

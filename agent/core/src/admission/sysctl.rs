@@ -3,11 +3,11 @@
 //! In: `securityContext.sysctls`, the node's allow-list and kernel. Out: yes, or `SysctlForbidden`. Invariant: only
 //! sysctls that live in a namespace of the pod's own are ever allowed. Upstream: pkg/kubelet/sysctl.
 
+use agent_types::pod;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{AdmissionContext, Rejection};
 use crate::container_spec::sandbox::normal_sysctl;
-use crate::types::pod;
 
 /// Safe sysctls and the kernel from which they are namespaced.
 const SAFE: [(&str, (u32, u32)); 12] = [

@@ -3,10 +3,10 @@
 //! In: a pod, the node's taints. Out: yes, or `TaintToleration`. Invariants: only `NoExecute` counts here, the scheduler
 //! minds the others; a static pod is exempt, for it belongs to the node. Upstream: predicate.go, ToleratesTaint.
 
+use agent_types::pod;
 use k8s_openapi::api::core::v1::{Pod, Taint, Toleration};
 
 use super::{AdmissionContext, Rejection};
-use crate::types::pod;
 
 pub(super) fn check(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection> {
     let tolerations = pod::spec(pod).tolerations.as_deref().unwrap_or(&[]);

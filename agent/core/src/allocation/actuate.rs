@@ -7,18 +7,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent_types::ids::{ContainerId, SandboxId};
+use agent_types::resources::amounts::Amounts;
+use agent_types::resources::cgroups::pod::PodCgroup;
+use agent_types::resources::cgroups::{CgroupValues, CpuMax};
+use agent_types::resources::requests::{CPU, MEMORY, resources_in_pod};
+use agent_types::runtime::config::LinuxResources;
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, ResourcesObserved};
+use agent_types::runtime::view::{SlotKind, newest, slots};
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use serde::{Deserialize, Serialize};
 
-use super::{Amounts, is_restarted_for};
-use crate::pod_actions::{SlotKind, newest, slots};
-use crate::pod_worker::PodSpecs;
-use crate::resources::cgroups::pod::PodCgroup;
-use crate::resources::cgroups::{CgroupValues, CpuMax};
-use crate::resources::requests::{CPU, MEMORY, resources_in_pod};
-use crate::runtime::config::LinuxResources;
-use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, ResourcesObserved};
-use crate::runtime::{ContainerId, SandboxId};
+use super::is_restarted_for;
+use crate::pod_specs::PodSpecs;
 
 /// A limit of memory that is about to be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,7 +146,7 @@ fn containers<'a>(
     snapshot: &PodSnapshot,
     specs: &dyn PodSpecs,
 ) -> (Vec<Running<'a>>, BTreeSet<ContainerId>) {
-    let all = crate::types::pod::init_containers(p).iter().chain(crate::types::pod::containers(p));
+    let all = agent_types::pod::init_containers(p).iter().chain(agent_types::pod::containers(p));
     let specs_by_name: BTreeMap<&str, &Container> = all.map(|c| (c.name.as_str(), c)).collect();
     let (mut running, mut unstarted) = (Vec::new(), BTreeSet::new());
     for slot in slots(p).into_iter().filter(|slot| slot.kind != SlotKind::Ephemeral) {
@@ -247,7 +248,7 @@ pub fn plan(
     let updates: Vec<&Running<'_>> = running.iter().filter(|r| r.differs() && !r.restarts()).collect();
     let wanted = specs.cgroup(p);
     let record = actual.pod.filter(|_| !restarts).map(|_| {
-        let own = crate::types::pod::spec(p).resources.clone().unwrap_or_default();
+        let own = agent_types::pod::spec(p).resources.clone().unwrap_or_default();
         Step::PodLevel { record: Box::new(own) }
     });
     let mut steps = Vec::new();

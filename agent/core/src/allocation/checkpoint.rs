@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use agent_types::ids::PodUid;
 use serde::{Deserialize, Serialize};
 
 use super::{Allocations, PodAllocation};
 use crate::container_spec::hash::fnv32a;
-use crate::runtime::PodUid;
 
 /// Name of the record of what pods were given, in the root directory.
 pub const ALLOCATED: &str = "allocated_pods_state";

@@ -1,10 +1,9 @@
 //! What events say about resizes. Upstream: pkg/kubelet/events/resize.go.
 
+use agent_types::pod;
+use agent_types::resources::amounts::List;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::Serialize;
-
-use super::List;
-use crate::types::pod;
 
 #[derive(Serialize)]
 struct Named<'a> {

@@ -7,34 +7,22 @@
 
 use std::cmp::{Ordering, Reverse};
 
+use agent_types::pod;
+use agent_types::resources::amounts::Amounts;
+use agent_types::resources::requests::{CPU, MEMORY, pod_request};
+use agent_types::resources::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::{Deserialize, Serialize};
 
-use super::{Amounts, PodAllocation, is_restarted_for};
+use super::{PodAllocation, is_restarted_for};
+use crate::admission::resize_rules::Rules;
 use crate::admission::{AdmissionContext, Rejection, resized};
 use crate::container_spec::linux::memory::may_swap;
-use crate::resources::requests::{CPU, MEMORY, pod_request};
-use crate::resources::{QosClass, qos_class};
-use crate::types::pod;
 
 /// `reason` of the condition `PodResizePending`: there may be room later.
 pub const DEFERRED: &str = "Deferred";
 /// The same: never on this node.
 pub const INFEASIBLE: &str = "Infeasible";
-
-/// What of the node's configuration forbids resizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// `cpuManagerPolicy: static`, whose exclusive processors cannot be changed (gate
-    /// InPlacePodVerticalScalingExclusiveCPUs is off).
-    pub static_cpus: bool,
-    /// What pods ask for themselves cannot be changed: gate InPlacePodLevelResourcesVerticalScaling is off.
-    pub fixed_pod_level: bool,
-    /// Containers may swap (`memorySwap.swapBehavior: LimitedSwap`), whose share is not computed anew.
-    pub limited_swap: bool,
-    /// `memoryManagerPolicy: Static`, and the gate InPlacePodVerticalScalingExclusiveMemory is off.
-    pub static_memory: bool,
-}
 
 /// A resize that waits, or that will never be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

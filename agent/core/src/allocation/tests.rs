@@ -3,21 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agent_types::ids::{ContainerId, PodUid, SandboxId};
+use agent_types::node_context::{CgroupDriver, NodeContext};
+use agent_types::resources::amounts::Amounts;
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, ResourcesObserved};
+use agent_types::time::{Mono, Wall};
+use agent_types::{Quantity, pod};
 use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::actuate::{Lowered, Step, actual, plan, too_low};
 use super::checkpoint::{CheckpointError, decode, encode};
-use super::resize::{self, Refusal, Rules, Waiting, changes, judge};
-use super::{Allocations, Amounts, PodAllocation, message};
+use super::resize::{self, Refusal, Waiting, changes, judge};
+use super::{Allocations, PodAllocation, message};
 use crate::admission::AdmissionContext;
-use crate::container_spec::NodeContext;
-use crate::drivers::CgroupDriver;
-use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, ResourcesObserved};
-use crate::runtime::{ContainerId, PodUid, SandboxId};
-use crate::time::{Mono, Wall};
-use crate::types::{Quantity, pod};
+use crate::admission::resize_rules::Rules;
 
 fn of(spec: Value) -> Arc<Pod> {
     let whole =
@@ -297,7 +298,8 @@ fn what_the_pod_itself_has_is_changed_with_those_that_inherit_it() {
     let go = |from: &Arc<Pod>, to: &Arc<Pod>| {
         let mut has = PodAllocation::of(from);
         for c in pod::containers(from) {
-            has.containers.insert(c.name.clone(), crate::resources::requests::resources_in_pod(from, c));
+            has.containers
+                .insert(c.name.clone(), agent_types::resources::requests::resources_in_pod(from, c));
         }
         let seen = snapshot(to, &has);
         words(&plan(to, &actual(to, &seen, &node), &SandboxId::from("s"), &node, None))
@@ -361,7 +363,7 @@ fn a_pod_that_is_larger_than_its_containers_is_lowered_at_the_end() {
         of(json!({"containers": [limited("a", "2", "128Mi")]})),
         of(json!({"containers": [limited("a", "1", "64Mi")]})),
     );
-    let applied = crate::resources::cgroups::pod::pod_cgroup(&large, &node).unwrap().values;
+    let applied = agent_types::resources::cgroups::pod::pod_cgroup(&large, &node).unwrap().values;
     let seen = snapshot(&small, &PodAllocation::of(&small));
     let steps = |applied| plan(&small, &actual(&small, &seen, &node), &SandboxId::from("s"), &node, applied);
     assert_eq!(words(&steps(Some(&applied))), "check[pod<64 ] pod=100/64");
@@ -404,7 +406,7 @@ proptest! {
         let (old, new) = (spec(&from), spec(&to[..from.len()]));
         let node = specs(true);
         let mut has = PodAllocation::of(&old);
-        let cgroup = |p: &Pod| crate::resources::cgroups::pod::pod_cgroup(p, &node).unwrap().values;
+        let cgroup = |p: &Pod| agent_types::resources::cgroups::pod::pod_cgroup(p, &node).unwrap().values;
         let mut of_pod = cgroup(&old);
         let seen = snapshot(&new, &has);
         for step in plan(&new, &actual(&new, &seen, &node), &SandboxId::from("s"), &node, Some(&of_pod)) {

@@ -2,10 +2,9 @@
 //!
 //! In: PEM of a request, or the object as the API server has it. Out: the object to create, or a [`Verdict`].
 
+use agent_types::certificates::CertKind;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
-
-use super::CertKind;
 
 /// What has become of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]

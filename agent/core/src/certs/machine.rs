@@ -5,18 +5,19 @@
 
 use std::time::Duration;
 
-use super::csr::{self, Verdict};
-use super::facts::{CertTemplate, CertificateFacts};
-use super::rotation::{self, ClockProblem, Need};
-use super::{CertAction, CertConfig, CertEvent, CertFact, CertIdentity, CertKind, KeyHandle, message};
-use crate::api::{ApiCall, ApiReply, ApiResult};
-use crate::drivers::Class;
-use crate::entropy::Entropy;
-use crate::machine::{EffectId, Machine, Outbox};
-use crate::time::{Mono, Now, Wall};
-use crate::types::time::text;
+use agent_types::api::{ApiCall, ApiReply, ApiResult};
+use agent_types::api_time::text;
+use agent_types::certificates::{CertConfig, CertKind, CertTemplate, CertificateFacts};
+use agent_types::entropy::Entropy;
+use agent_types::failure::Class;
+use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::time::{Mono, Now, Wall};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::NodeAddress;
+
+use super::csr::{self, Verdict};
+use super::rotation::{self, ClockProblem, Need};
+use super::{CertAction, CertEvent, CertFact, CertIdentity, KeyHandle, message};
 
 /// One request is waited for this long.
 const APPROVAL_MAX: Duration = Duration::from_secs(15 * 60);
@@ -211,7 +212,7 @@ impl CertManager {
     fn call_failed(
         &mut self,
         with: CertIdentity,
-        error: &crate::api::ApiError,
+        error: &agent_types::api::ApiError,
         now: Now,
         out: &mut Outbox<CertAction>,
     ) {

@@ -2,8 +2,10 @@
 //!
 //! In: errors and verdicts. Out: one line each, without secrets.
 
-use super::{CertIdentity, CertKind};
-use crate::api::ApiError;
+use agent_types::api::ApiError;
+use agent_types::certificates::CertKind;
+
+use super::CertIdentity;
 
 /// A call failed.
 pub(super) fn call_failed(kind: CertKind, with: CertIdentity, error: &ApiError) -> String {

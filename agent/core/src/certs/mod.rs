@@ -27,7 +27,6 @@
 //! Upstream: client-go/util/certificate, pkg/kubelet/certificate.
 
 mod csr;
-mod facts;
 mod machine;
 mod message;
 mod rotation;
@@ -36,70 +35,13 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
-use std::net::IpAddr;
-use std::sync::Arc;
-
+use agent_types::api::{ApiCall, ApiResult};
+use agent_types::certificates::{CertTemplate, CertificateFacts};
+use agent_types::machine::EffectId;
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::NodeAddress;
 
-use crate::api::{ApiCall, ApiResult};
-use crate::machine::EffectId;
-use crate::time::Wall;
-
-pub use facts::{CertTemplate, CertificateFacts};
 pub use machine::CertManager;
-
-/// Which certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CertKind {
-    /// The node's identity towards the API server, `kubelet-client-current.pem`.
-    Client,
-    /// The node's HTTPS server, `kubelet-server-current.pem`.
-    Serving,
-}
-
-impl CertKind {
-    /// `spec.signerName`.
-    #[must_use]
-    pub fn signer_name(self) -> &'static str {
-        match self {
-            CertKind::Client => "kubernetes.io/kube-apiserver-client-kubelet",
-            CertKind::Serving => "kubernetes.io/kubelet-serving",
-        }
-    }
-
-    /// `spec.usages` for a key of the ECDSA kind.
-    #[must_use]
-    pub fn usages(self) -> [&'static str; 2] {
-        match self {
-            CertKind::Client => ["digital signature", "client auth"],
-            CertKind::Serving => ["digital signature", "server auth"],
-        }
-    }
-
-    /// For messages.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CertKind::Client => "client",
-            CertKind::Serving => "serving",
-        }
-    }
-}
-
-/// What does not change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CertConfig {
-    /// Which certificate.
-    pub kind: CertKind,
-    /// Name of the node.
-    pub node_name: Arc<str>,
-    /// `rotateCertificates` or `serverTLSBootstrap`: false renews only what is missing or expired.
-    pub rotate: bool,
-    /// No clock that shows less than this is right: when the image was built.
-    pub clock_floor: Wall,
-    /// For the spread of rotations and retries.
-    pub seed: u64,
-}
 
 /// Who sends a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,10 +200,4 @@ impl CertState {
             CertState::Requesting { message } | CertState::Waiting { message } => message,
         }
     }
-}
-
-/// What a serving certificate must name, from a Node's addresses.
-#[must_use]
-pub fn serving_names(addresses: &[NodeAddress]) -> (Vec<String>, Vec<IpAddr>) {
-    facts::names(addresses)
 }

@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-use super::facts::{CertTemplate, CertificateFacts};
-use crate::entropy::Entropy;
-use crate::time::Wall;
-use crate::types::time::text;
+use agent_types::api_time::text;
+use agent_types::certificates::{CertTemplate, CertificateFacts};
+use agent_types::entropy::Entropy;
+use agent_types::time::Wall;
 
 /// First pause after a failure; it doubles.
 const RETRY_MIN: Duration = Duration::from_secs(2);

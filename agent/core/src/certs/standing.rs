@@ -4,12 +4,13 @@
 //! token is used only where the node's own certificate does not do; if neither gets anywhere they take turns, so that
 //! whichever is mended first is found.
 
-use super::facts::{CertTemplate, CertificateFacts};
+use agent_types::api_time::text;
+use agent_types::certificates::{CertKind, CertTemplate, CertificateFacts};
+use agent_types::machine::Outbox;
+use agent_types::time::{Now, Wall};
+
 use super::machine::{CertManager, Phase};
-use super::{CertAction, CertIdentity, CertKind, CertState, message};
-use crate::machine::Outbox;
-use crate::time::{Now, Wall};
-use crate::types::time::text;
+use super::{CertAction, CertIdentity, CertState, message};
 
 impl CertManager {
     /// How it stands at `wall`.

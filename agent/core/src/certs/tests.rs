@@ -1,8 +1,15 @@
 //! The certificate managers against a small signer: tables, every short sequence of faults, long lives.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
+use agent_types::api::{ApiError, ApiReply};
+use agent_types::certificates::{CertConfig, CertKind, serving_names};
+use agent_types::entropy::Entropy;
+use agent_types::failure::Class;
+use agent_types::machine::{Machine, Outbox};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
@@ -11,11 +18,6 @@ use proptest::prelude::*;
 
 use super::rotation::{Need, deadline, deadline_of_new, need, retry_pause};
 use super::*;
-use crate::api::{ApiError, ApiReply};
-use crate::drivers::Class;
-use crate::entropy::Entropy;
-use crate::machine::{Machine, Outbox};
-use crate::time::{Mono, Now};
 
 const SECOND: i64 = 1_000_000_000;
 const BUILT: Wall = Wall(1_795_000_000 * SECOND);

@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use agent_types::ids::{ContainerId, PodUid};
+use agent_types::time::Mono;
+
 use super::{Invariant, TraceEvent};
-use crate::runtime::{ContainerId, PodUid};
-use crate::time::Mono;
 
 /// Verbs that bring something up.
 fn brings_up(verb: &str) -> bool {

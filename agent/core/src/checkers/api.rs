@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent_types::ids::{ContainerId, PodUid, SandboxId};
+use agent_types::time::Mono;
+
 use super::{Invariant, TraceEvent};
-use crate::runtime::{ContainerId, PodUid, SandboxId};
 use crate::status::Phase;
-use crate::time::Mono;
 
 fn is_terminal(phase: &str) -> bool {
     Phase::terminal(phase).is_some()

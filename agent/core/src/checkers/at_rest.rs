@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent_types::ids::ContainerId;
+use agent_types::pod::{self, CONFIG_HASH, CONFIG_MIRROR};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-use crate::runtime::ContainerId;
 use crate::status::Phase;
-use crate::types::pod::{self, CONFIG_HASH, CONFIG_MIRROR};
 
 /// MIRROR-ONE: each static pod has exactly one mirror pod in the API, which is not being deleted, and no other mirror
 /// pod is there. `shown` are the API's pods of this node.

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use agent_types::ids::{ContainerId, PodUid};
+use agent_types::time::Mono;
+
 use super::{Invariant, TraceEvent};
 use crate::probe::Kind;
-use crate::runtime::{ContainerId, PodUid};
-use crate::time::Mono;
 
 /// PROBE-OWN: what is said of an instance because of a probe was answered about that very instance.
 #[derive(Clone, Debug, Default)]

@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent_types::ids::{ContainerId, PodUid};
+use agent_types::time::Mono;
+
 use super::{Invariant, TraceEvent};
-use crate::runtime::{ContainerId, PodUid};
-use crate::time::Mono;
 
 /// EPHEMERAL-ONCE: an ephemeral container is started at most once, whatever its end and whoever the agent is. A runtime
 /// that lost everything begins anew.

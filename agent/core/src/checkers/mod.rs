@@ -20,12 +20,10 @@ mod tests;
 
 use std::time::Duration;
 
+use agent_types::ids::{ContainerId, PodUid, SandboxId};
+use agent_types::pod::{self, CONFIG_MIRROR};
+use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
-
-use crate::probe::Kind;
-use crate::runtime::{ContainerId, PodUid, SandboxId};
-use crate::time::Mono;
-use crate::types::pod::{self, CONFIG_MIRROR};
 
 pub use agent::{AbsorbTerm, BackOff, Bounded, RestartTransparent, StatusMono};
 pub use api::{ApiStatusMono, DeleteLast, SecretScope, StatusTruth};
@@ -35,6 +33,8 @@ pub use order::{GcSafe, Grace, InitContainer, Order};
 pub use runtime::{NoOutlive, OneLive, OneSandbox};
 pub use shutdown::{ShutdownBudget, ShutdownClosed, ShutdownOrder};
 pub use volumes::VolHeld;
+
+use crate::probe::Kind;
 
 /// Something that happened in the world.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use agent_types::ids::{ContainerId, PodUid};
+use agent_types::time::Mono;
+
 use super::{Invariant, TraceEvent};
-use crate::runtime::{ContainerId, PodUid};
-use crate::time::Mono;
 
 /// A look at the runtime is answered or given up within this: what has run for longer was seen.
 const LOOK_MAX: Duration = Duration::from_secs(130);

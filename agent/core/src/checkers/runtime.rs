@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent_types::ids::{ContainerId, PodUid, SandboxId};
+use agent_types::time::Mono;
+
 use super::agent::GoingOn;
 use super::{Invariant, TraceEvent};
-use crate::runtime::{ContainerId, PodUid, SandboxId};
-use crate::time::Mono;
 
 #[derive(Clone, Debug)]
 struct Instance {

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use agent_types::ids::PodUid;
+use agent_types::time::Mono;
+
 use super::order::Instances;
 use super::{Invariant, TraceEvent};
-use crate::runtime::PodUid;
-use crate::time::Mono;
 
 /// What may be spent beyond the pods' periods, on telling and writing.
 const BEYOND: Duration = Duration::from_secs(2);

@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent_types::ids::{ContainerId, PodUid};
+use agent_types::time::Mono;
+
 use super::{Invariant, TraceEvent};
-use crate::runtime::{ContainerId, PodUid};
-use crate::time::Mono;
 
 /// VOL-HELD.
 #[derive(Clone, Debug, Default)]

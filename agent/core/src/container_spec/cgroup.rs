@@ -3,10 +3,9 @@
 //! In: UID, QoS class, the node's cgroup settings. Out: the `cgroup_parent` of the sandbox. Invariant: one pod,
 //! one parent, a function of UID and class only. Upstream: pkg/kubelet/cm pod_container_manager.
 
+use agent_types::node_context::{CgroupContext, NodeContext};
+use agent_types::resources::cgroups::pod as pod_cgroups;
 use k8s_openapi::api::core::v1::Pod;
-
-use super::context::{CgroupContext, NodeContext};
-use crate::resources::cgroups::pod as pod_cgroups;
 
 /// The pod's `cgroup_parent`: a full slice path for systemd, a directory for cgroupfs. Without
 /// `cgroupsPerQOS` it is the configured root, and empty (the runtime's choice) if there is none.
@@ -32,7 +31,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::drivers::CgroupDriver;
+    use agent_types::node_context::CgroupDriver;
 
     fn pod(requests: serde_json::Value, limits: serde_json::Value) -> Pod {
         serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"uid": "12-ab"},

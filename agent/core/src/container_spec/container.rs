@@ -6,48 +6,25 @@
 
 use std::collections::BTreeMap;
 
+use agent_types::node_context::NodeContext;
+use agent_types::runtime::config::{ContainerConfig, ContainerSecurity};
+use agent_types::runtime::labels;
+use agent_types::spec_error::SpecError;
+use agent_types::{ContainerRef, pod};
+use agent_volumes::bound::Claims;
+use agent_volumes::sub_path::SubPath;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod};
 use serde::Serialize;
 
-use super::SpecError;
-use super::context::NodeContext;
 use super::devices::devices;
 use super::env::{EnvSources, environment};
-use super::env_files::EnvFiles;
 use super::hash::container_hash;
 use super::linux::container_resources;
 use super::mounts::mounts;
 use super::sandbox::identity_labels;
 use super::security::{container_security, groups_of_volumes};
-use crate::runtime::config::{ContainerConfig, ContainerSecurity};
-use crate::runtime::effect::ImageInfo;
-use crate::runtime::{ImageId, labels};
-use crate::types::{ContainerRef, pod};
-use crate::volume::Objects;
-use crate::volume::claim::Claims;
-use crate::volume::sub_path::{self, SubPath};
-
-/// What is found out between the pod's admission and its container's creation.
-#[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
-    /// The container's image.
-    pub image: &'a ImageInfo,
-    /// The pod's addresses, the primary one first.
-    pub pod_ips: &'a [String],
-    /// What is known of the objects that the environment refers to.
-    pub objects: &'a Objects,
-    /// The files that the environment refers to.
-    pub files: &'a EnvFiles,
-    /// The volumes of the pod's claims.
-    pub claims: &'a Claims,
-    /// The images of its image volumes, by the volumes' names.
-    pub images: &'a ImageVolumes,
-    /// Read-only mounts can be so all the way down.
-    pub recursive_read_only: bool,
-}
-
-/// Images that are there for image volumes, by the volumes' names.
-pub type ImageVolumes = BTreeMap<String, ImageId>;
+use crate::container_spec::given::Given;
+use crate::container_spec::sub_path;
 
 /// The parts of volumes that must be mounted before the container is made.
 ///
@@ -182,8 +159,13 @@ fn written(ports: &[ContainerPort]) -> Option<String> {
 mod tests {
     use serde_json::json;
 
+    use agent_types::objects::Objects;
+    use agent_types::runtime::image::ImageInfo;
+    use agent_volumes::env_file::EnvFiles;
+
     use super::*;
-    use crate::volume::claim::{Bound, Source};
+    use crate::container_spec::given::ImageVolumes;
+    use agent_volumes::bound::{Bound, Source};
 
     fn config(pod: &Pod, name: &str, claims: &Claims, node: &NodeContext) -> ContainerConfig {
         let image = ImageInfo {

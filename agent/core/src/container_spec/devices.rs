@@ -3,14 +3,13 @@
 //! In: the container's `volumeDevices`, what the pod's claims are bound to. Out: [`Device`]s as listed. Invariant: only volumes
 //! that are block devices, and nobody writes to one whose claim is read only. Upstream: kubelet_pods.go makeBlockVolumes.
 
+use agent_types::node_context::NodeContext;
+use agent_types::pod;
+use agent_types::runtime::config::Device;
+use agent_types::spec_error::SpecError;
+use agent_volumes::bound::Claims;
+use agent_volumes::plan::{Location, location};
 use k8s_openapi::api::core::v1::{Container, Pod};
-
-use super::SpecError;
-use super::context::NodeContext;
-use crate::runtime::config::Device;
-use crate::types::pod;
-use crate::volume::claim::Claims;
-use crate::volume::plan::{Location, location};
 
 /// Whoever may write to a device.
 const WRITE: &str = "mrw";
@@ -52,7 +51,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::volume::claim::{Bound, Source};
+    use agent_volumes::bound::{Bound, Source};
 
     #[test]
     fn table() {

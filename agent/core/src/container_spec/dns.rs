@@ -3,11 +3,10 @@
 //! In: `dnsPolicy`, `dnsConfig`, the node's [`DnsContext`]. Out: [`DnsConfig`] and what to warn about.
 //! Invariants: at most 3 servers, 32 search domains, 2048 characters of them. Upstream: pkg/kubelet/network/dns.
 
+use agent_types::node_context::{DnsContext, NodeContext, ResolvConf};
+use agent_types::pod;
+use agent_types::runtime::config::DnsConfig;
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
-
-use super::context::{DnsContext, NodeContext, ResolvConf};
-use crate::runtime::config::DnsConfig;
-use crate::types::pod;
 
 const SERVERS_MAX: usize = 3;
 const SEARCHES_MAX: usize = 32;

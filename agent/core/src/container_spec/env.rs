@@ -7,17 +7,15 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent_types::node_context::NodeContext;
+use agent_types::objects::Objects;
+use agent_types::spec_error::SpecError;
+use agent_types::{ContainerRef, downward_api};
+use agent_volumes::env_file::EnvFiles;
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
-use super::SpecError;
-use super::context::NodeContext;
-use super::downward;
-use super::env_files::{self, EnvFiles};
-use super::env_objects;
 use super::expansion::expand;
-use super::services;
-use crate::types::ContainerRef;
-use crate::volume::Objects;
+use super::{env_files, env_objects, services};
 
 /// Variables in order of definition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,10 +122,10 @@ fn value_of(
         return Ok(Some(so_far.expand(var.value.as_deref().unwrap_or(""))));
     };
     if let Some(field) = &from.field_ref {
-        return downward::field(pod, &field.field_path, pod_ips, node).map(Some);
+        return downward_api::field(pod, &field.field_path, pod_ips, node).map(Some);
     }
     if let Some(selector) = &from.resource_field_ref {
-        return downward::resource_field(pod, container, selector, node).map(Some);
+        return downward_api::resource_field(pod, container, selector, node).map(Some);
     }
     if let Some(value) = env_objects::key_ref(pod, from, objects) {
         return value;
@@ -145,7 +143,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::volume::{Fetched, ObjectData, ObjectKind, ObjectRef};
+    use agent_types::objects::{Fetched, ObjectData, ObjectKind, ObjectRef};
 
     fn vars(env: Value) -> Result<Vec<(String, String)>, SpecError> {
         vars_from(json!([]), env)

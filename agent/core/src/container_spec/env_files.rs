@@ -5,30 +5,18 @@
 //! nothing, but a file that is missing or broken is an error also then. Format: a strict part of the POSIX shell's,
 //! `KEY='value'`. Upstream: makeEnvironmentVariables, pkg/kubelet/util/env.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use agent_types::node_context::NodeContext;
+use agent_types::pod;
+use agent_types::spec_error::SpecError;
+use agent_volumes::bound::Claims;
+use agent_volumes::env_file::{EnvFile, EnvFiles};
+use agent_volumes::plan::location;
 use k8s_openapi::api::core::v1::{Container, FileKeySelector, Pod};
-use serde::{Deserialize, Serialize};
-
-use super::{NodeContext, SpecError};
-use crate::types::pod;
-use crate::volume::claim::Claims;
-use crate::volume::plan::location;
 
 /// Longest line, bytes.
 const LINE_MAX: usize = 65_535;
-
-/// A file of a volume, variables in it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct EnvFile {
-    /// Absolute path of the volume.
-    pub root: String,
-    /// Inside of it; links are followed as if the volume were the whole file system.
-    pub path: String,
-}
-
-/// Files as they were read, or why they could not be.
-pub type EnvFiles = BTreeMap<EnvFile, Result<Vec<u8>, String>>;
 
 /// All files that the container's variables come from.
 ///

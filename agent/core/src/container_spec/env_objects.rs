@@ -4,11 +4,10 @@
 //! missing. Invariant: what is optional and missing defines nothing. Names are taken as they are: which of them are
 //! variables is the API server's to judge. Upstream: makeEnvironmentVariables.
 
+use agent_types::objects::{ObjectData, ObjectKind, ObjectRef, Objects, look_up};
+use agent_types::pod;
+use agent_types::spec_error::SpecError;
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, Pod};
-
-use super::SpecError;
-use crate::types::pod;
-use crate::volume::{ObjectData, ObjectKind, ObjectRef, Objects, look_up};
 
 /// All variables of `envFrom`, in order; later ones of the same name win.
 ///

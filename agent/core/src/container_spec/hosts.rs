@@ -5,11 +5,10 @@
 
 use std::fmt::Write as _;
 
+use agent_types::node_context::NodeContext;
+use agent_types::pod;
+use agent_types::spec_error::SpecError;
 use k8s_openapi::api::core::v1::Pod;
-
-use super::SpecError;
-use super::context::NodeContext;
-use crate::types::pod;
 
 /// Longest host name, characters.
 const HOSTNAME_MAX: usize = 63;

@@ -8,37 +8,22 @@ pub mod memory;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
-
-use super::context::NodeContext;
-use crate::resources::requests::{
+use agent_types::node_context::NodeContext;
+use agent_types::resources::cpu::{cpu_quota_us, cpu_shares, kernel_page_size};
+use agent_types::resources::requests::{
     CPU, HUGEPAGES_PREFIX, MEMORY, limit_in_pod, overhead, peak_request, pod_level_request, request,
     running_limit, running_request,
 };
-use crate::resources::{QosClass, qos_class};
-use crate::runtime::config::LinuxResources;
-use crate::types::{Quantity, pod};
+use agent_types::resources::{QosClass, qos_class};
+use agent_types::runtime::config::LinuxResources;
+use agent_types::{Quantity, pod};
+use k8s_openapi::api::core::v1::{Container, Pod};
 
-const SHARES_MIN: i64 = 2;
-const SHARES_MAX: i64 = 262_144;
-const QUOTA_MIN_US: i64 = 1000;
 const OOM_GUARANTEED: i64 = -997;
 const OOM_BEST_EFFORT: i64 = 1000;
 /// Room kept for what the node itself cannot lose.
 const OOM_BURSTABLE_MIN: i64 = 1000 + OOM_GUARANTEED;
 const OOM_BURSTABLE_MAX: i64 = OOM_BEST_EFFORT - 1;
-
-/// CPU weight of `milli` thousandths of a core.
-#[must_use]
-pub fn cpu_shares(milli: i64) -> i64 {
-    milli.saturating_mul(1024).saturating_div(1000).clamp(SHARES_MIN, SHARES_MAX)
-}
-
-/// CFS quota in microseconds for a limit of `milli` thousandths of a core; 0 for no limit.
-#[must_use]
-pub fn cpu_quota_us(milli: i64, period_us: i64) -> i64 {
-    if milli <= 0 { 0 } else { (milli.saturating_mul(period_us) / 1000).max(QUOTA_MIN_US) }
-}
 
 /// Everything the runtime is told about one container's resources.
 #[must_use]
@@ -151,15 +136,6 @@ fn hugepage_limits(pod: &Pod, container: &Container, sizes: &[String]) -> BTreeM
         limits.insert(size, u64::try_from(bytes).unwrap_or(0));
     }
     limits
-}
-
-/// `2Mi` becomes `2MB`, as cgroup files spell it.
-#[must_use]
-pub fn kernel_page_size(size: &str) -> Option<String> {
-    let bytes = Quantity::parse(size).ok()?.value();
-    let units = [(1i64 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
-    let (unit, name) = units.into_iter().find(|(unit, _)| bytes >= *unit && bytes % unit == 0)?;
-    Some(format!("{}{name}", bytes / unit))
 }
 
 #[cfg(test)]

@@ -3,19 +3,21 @@
 //! In: `volumeMounts`, the pod's volumes, the node. Out: [`Mount`]s in order: volumes as listed, then the managed
 //! hosts file, then the termination message. Invariant: only volume kinds that `unsupported` lets through.
 
+use agent_types::ContainerRef;
+use agent_types::node_context::NodeContext;
+use agent_types::pod_paths::{hosts_path, termination_log};
+use agent_types::runtime::config::{ImageMount, Mount, MountPropagation};
+use agent_types::spec_error::SpecError;
+use agent_volumes::bound::{Bound, Claims};
+use agent_volumes::plan::Location;
+use agent_volumes::plugin::Plugin;
 use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod, VolumeMount};
 
-use super::container::{Given, ImageVolumes};
-use super::context::NodeContext;
-use super::dirs::{hosts_path, termination_log};
 use super::env::Environment;
-use super::{SpecError, hosts};
-use crate::runtime::config::{ImageMount, Mount, MountPropagation};
-use crate::types::{ContainerRef, pod};
-use crate::volume::Plugin;
-use crate::volume::claim::{Bound, Claims};
-use crate::volume::plan::{Location, location};
-use crate::volume::sub_path;
+use super::hosts;
+use crate::container_spec::given::{Given, ImageVolumes};
+use crate::container_spec::mounted::{image_of, mounted_volume};
+use crate::container_spec::sub_path;
 
 const ETC_HOSTS: &str = "/etc/hosts";
 
@@ -64,32 +66,6 @@ pub fn mounts(
         });
     }
     Ok(mounts)
-}
-
-/// Where the volume of a mount is on the host.
-///
-/// # Errors
-/// The pod does not have it, or this node cannot provide it.
-pub(crate) fn mounted_volume(
-    pod: &Pod,
-    container: &Container,
-    mount: &VolumeMount,
-    (claims, node): (&Claims, &NodeContext),
-) -> Result<Location, SpecError> {
-    let volumes = pod::spec(pod).volumes.as_deref().unwrap_or(&[]);
-    let volume = volumes.iter().find(|v| v.name == mount.name).ok_or_else(|| {
-        SpecError::container(format!(
-            "cannot find volume {:?} to mount into container {:?}",
-            mount.name, container.name
-        ))
-    })?;
-    location(pod, volume, claims, node).ok_or_else(|| {
-        SpecError::container(format!("volume {:?} has a type that this node cannot provide", mount.name))
-    })
-}
-
-fn image_of<'p>(pod: &'p Pod, volume: &str) -> Option<&'p ImageVolumeSource> {
-    pod::spec(pod).volumes.iter().flatten().find(|v| v.name == volume)?.image.as_ref()
 }
 
 /// The runtime mounts the image by itself: always to be read only.
@@ -182,10 +158,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::container_spec::env_files::EnvFiles;
-    use crate::runtime::effect::ImageInfo;
-    use crate::volume::claim::Source;
-    use crate::volume::{HostPathType, Objects};
+    use agent_types::objects::Objects;
+    use agent_types::runtime::image::ImageInfo;
+    use agent_volumes::bound::HostPathType;
+    use agent_volumes::bound::Source;
+    use agent_volumes::env_file::EnvFiles;
 
     fn pod(mounts: Value, message_path: &str) -> Pod {
         serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",

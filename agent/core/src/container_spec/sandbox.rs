@@ -4,20 +4,20 @@
 
 use std::collections::BTreeMap;
 
+use agent_types::node_context::NodeContext;
+use agent_types::pod;
+use agent_types::pod_paths::log_directory;
+use agent_types::runtime::config::{PortMapping, Protocol, SandboxConfig};
+use agent_types::runtime::labels;
+use agent_types::spec_error::SpecError;
+use agent_volumes::bound::Claims;
 use k8s_openapi::api::core::v1::{ContainerPort, Pod};
 
-use super::SpecError;
 use super::cgroup::cgroup_parent;
-use super::context::NodeContext;
-use super::dirs::log_directory;
 use super::dns::pod_dns;
 use super::hosts::sandbox_hostname;
 use super::linux::{sandbox_overhead, sandbox_resources};
 use super::security::sandbox_security;
-use crate::runtime::config::{PortMapping, Protocol, SandboxConfig};
-use crate::runtime::labels;
-use crate::types::pod;
-use crate::volume::claim::Claims;
 
 /// Configuration of the pod's sandbox number `attempt`, with what its claims are bound to, for the node's default runtime:
 /// the handler of its RuntimeClass is filled in by who found it out.

@@ -6,20 +6,19 @@
 
 use std::collections::BTreeSet;
 
+use agent_types::node_context::NodeContext;
+use agent_types::pod;
+use agent_types::runtime::config::{
+    ContainerSecurity, NamespaceMode, Namespaces, SandboxSecurity, SecurityProfile, SelinuxOption,
+    SupplementalGroupsPolicy,
+};
+use agent_types::runtime::image::ImageInfo;
+use agent_types::spec_error::SpecError;
+use agent_volumes::bound::Claims;
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, EphemeralContainer, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile,
     SecurityContext,
 };
-
-use super::SpecError;
-use super::context::NodeContext;
-use crate::runtime::config::{
-    ContainerSecurity, NamespaceMode, Namespaces, SandboxSecurity, SecurityProfile, SelinuxOption,
-    SupplementalGroupsPolicy,
-};
-use crate::runtime::effect::ImageInfo;
-use crate::types::pod;
-use crate::volume::claim::Claims;
 
 const MASKED_PATHS: [&str; 12] = [
     "/proc/asound",

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use agent_types::objects::{Fetched, Objects};
+use agent_types::pod;
+use agent_types::spec_error::SpecError;
+use agent_volumes::references;
 use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
-
-use super::SpecError;
-use crate::types::pod;
-use crate::volume::{Fetched, Objects, references};
 
 /// Protocol of a port that names none.
 const TCP: &str = "TCP";
@@ -84,7 +84,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::volume::ObjectData;
+    use agent_types::objects::ObjectData;
 
     fn service(name: &str, spec: Value) -> Service {
         serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()

@@ -7,10 +7,9 @@
 
 use std::fmt;
 
+use agent_types::pod;
+use agent_volumes::plan::is_known;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
-
-use crate::types::pod;
-use crate::volume::plan::is_known;
 
 /// A field that is not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,12 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use agent_volumes::csi::plugin::NodeInfo;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
-
-use super::NodeInfo;
 
 /// What drivers call the node, as JSON.
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";

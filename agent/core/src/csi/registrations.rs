@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::time::Mono;
+use agent_types::time::Mono;
 
 /// First wait after a failure.
 const BACK_OFF: Duration = Duration::from_millis(500);

@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::pod_source::identity::digest;
-use crate::time::{Mono, Now};
 
 /// Entries of each cache.
 pub const CACHE_MAX: usize = 4096;

@@ -21,24 +21,24 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::api::retry::Retry;
+use agent_types::api::{ApiCall, ApiError, ApiResult, ObjectName};
+use agent_types::event::{ClaimId, EventFact, EventKind};
+use agent_types::failure::Class;
+use agent_types::ids::PodKey;
+use agent_types::kill::EVICTED;
+use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Event;
 use serde_json::json;
 
+use correlate::{Bucket, Correlator};
+
 use crate::admission::Rejection;
-use crate::api::retry::Retry;
-use crate::api::{ApiCall, ApiError, ApiResult, ObjectName};
 use crate::container_spec::dns;
-use crate::drivers::Class;
-use crate::eviction::{self, Victim};
-use crate::machine::{EffectId, Machine, Outbox};
+use crate::eviction::Victim;
 use crate::node_status::NodeEvent;
 use crate::pod_source::storage::DuplicateName;
-use crate::pod_worker::{EventFact, EventKind};
-use crate::runtime::PodKey;
-use crate::time::{Mono, Now};
-use crate::volume::ClaimId;
-
-use correlate::{Bucket, Correlator};
 
 /// Writes that may wait at one time; further facts are dropped.
 pub const QUEUE_MAX: usize = 1000;
@@ -148,7 +148,7 @@ impl Fact {
         Fact {
             about: About::Pod { key: victim.key.clone(), field_path: None },
             kind: EventKind::Warning,
-            reason: eviction::REASON.to_owned(),
+            reason: EVICTED.to_owned(),
             message: victim.message.clone(),
             annotations: victim.annotations.clone(),
         }

@@ -3,14 +3,14 @@
 //! In: a fact, the node, the time. Out: the object with upstream's form of name. Pure. Upstream: makeEvent,
 //! GenerateEventName, GenerateContainerRef.
 
+use agent_types::event::EventKind;
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{About, Fact, MESSAGE_BYTES_MAX};
 use crate::pod_source::identity::digest;
-use crate::pod_worker::EventKind;
 use crate::status::api_time;
-use crate::time::Wall;
 
 /// Who tells.
 const COMPONENT: &str = "kubelet";

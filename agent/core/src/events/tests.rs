@@ -1,8 +1,9 @@
 //! The recorder, step by step.
 
+use agent_types::event::ContainerList;
+use agent_types::time::Wall;
+
 use super::*;
-use crate::pod_worker::ContainerList;
-use crate::time::Wall;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -51,7 +52,7 @@ impl Node {
 
     fn done(&mut self) -> ApiCall {
         let (id, call) = self.calls.remove(0);
-        self.step(RecorderEvent::Answer { id, result: Ok(crate::api::ApiReply::Done) });
+        self.step(RecorderEvent::Answer { id, result: Ok(agent_types::api::ApiReply::Done) });
         call
     }
 }

@@ -6,15 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::pressures::Pressures;
+use agent_types::resources::observation::{Layout, Observations};
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::KubeletConfiguration;
 use orlop_config::kubelet::eviction::{EvictionProblem, Signal};
 
 use super::rank::Uses;
-use super::threshold::{self, Layout, Observations, Resource, Threshold};
-use crate::node_status::Pressures;
-use crate::runtime::{PodKey, PodUid};
-use crate::time::Wall;
+use super::threshold::{self, Resource, Threshold};
 
 /// What is configured.
 #[derive(Clone, Debug, Default, PartialEq)]

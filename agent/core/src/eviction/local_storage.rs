@@ -3,13 +3,13 @@
 //! In: a pod, what it uses. Out: what it did wrong, in upstream's words. Invariants: pure; the first of emptyDir, pod and
 //! container counts; nothing is wrong with what was not measured. Upstream: localStorageEviction.
 
+use agent_types::quantity_text::{binary, decimal};
+use agent_types::resources::observation::Layout;
+use agent_types::resources::requests::{self, EPHEMERAL_STORAGE};
+use agent_types::{Quantity, pod};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::threshold::Layout;
 use super::usage::{PodUse, Space};
-use crate::resources::requests::{self, EPHEMERAL_STORAGE};
-use crate::types::quantity_text::{binary, decimal};
-use crate::types::{Quantity, pod};
 
 /// What is wrong: the signal that is counted, the message.
 pub(super) type Excess = (&'static str, String);

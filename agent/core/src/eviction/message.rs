@@ -6,16 +6,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use agent_types::pod;
+use agent_types::quantity_text::binary;
+use agent_types::resources::observation::Observation;
+use agent_types::resources::requests::{self, MEMORY};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::threshold::{Observation, Resource, Threshold};
+use super::threshold::{Resource, Threshold};
 use super::usage::{ContainerUse, PodUse};
-use crate::resources::requests::{self, MEMORY};
-use crate::types::pod;
-use crate::types::quantity_text::binary;
 
-/// `status.reason`, and the event's.
-pub const REASON: &str = "Evicted";
 /// Reason of the Node's event.
 pub const THRESHOLD_MET: &str = "EvictionThresholdMet";
 

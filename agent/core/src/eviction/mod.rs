@@ -34,22 +34,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::ids::PodUid;
+use agent_types::machine::{Machine, Outbox};
+use agent_types::pod;
+use agent_types::pressures::Pressures;
+use agent_types::resources::observation::Layout;
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::eviction::Signal;
-
-use crate::machine::{Machine, Outbox};
-use crate::node_status::Pressures;
-use crate::runtime::PodUid;
-use crate::time::{Mono, Now};
-use crate::types::pod;
 
 pub use api::{
     EvictionAction, EvictionConfig, EvictionEvent, EvictionReport, Measure, Observed, Reclaim, Victim,
 };
-
-pub use message::{REASON, THRESHOLD_MET};
+pub use message::THRESHOLD_MET;
 pub use rank::{Uses, rank};
-pub use threshold::{Amount, Layout, Observation, Observations, Resource, Threshold};
+pub use threshold::{Amount, Resource, Threshold};
 pub use usage::{ContainerUse, PodUse, Space, VolumeUse};
 
 use standing::Standing;

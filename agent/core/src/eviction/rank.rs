@@ -11,14 +11,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agent_types::ids::PodUid;
+use agent_types::resources::observation::Layout;
+use agent_types::resources::requests::{self, EPHEMERAL_STORAGE, MEMORY};
+use agent_types::{Quantity, pod};
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::eviction::Signal;
 
-use super::threshold::{Layout, Resource};
+use super::threshold::Resource;
 use super::usage::{Parts, PodUse};
-use crate::resources::requests::{self, EPHEMERAL_STORAGE, MEMORY};
-use crate::runtime::PodUid;
-use crate::types::{Quantity, pod};
 
 /// What pods use, by UID.
 pub type Uses = BTreeMap<PodUid, PodUse>;

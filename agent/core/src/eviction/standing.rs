@@ -8,11 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use agent_types::pressures::Pressures;
+use agent_types::resources::observation::Observations;
+use agent_types::time::Mono;
 use orlop_config::kubelet::eviction::Signal;
 
-use super::threshold::{self, Observations, Resource, Threshold};
-use crate::node_status::Pressures;
-use crate::time::Mono;
+use super::threshold::{self, Resource, Threshold};
 
 /// The fastest that memory is expected to be used up, bytes in a second: a few processors that do nothing else.
 const FASTEST: u64 = 1 << 30;

@@ -6,8 +6,8 @@
 //! Upstream: pkg/kubelet/oom and cadvisor's oomparser, which take a kill for the machine's unless its line names a cgroup
 //! whose limit was hit.
 
-use crate::runtime::ContainerId;
-use crate::runtime::observed::{ContainerObserved, ContainerState};
+use agent_types::ids::ContainerId;
+use agent_types::runtime::observed::{ContainerObserved, ContainerState};
 
 /// Reason of the Node's event.
 pub const REASON: &str = "SystemOOM";
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_runtime_that_did_not_see_it_is_corrected() {
         let ended = |exit_code, reason: &str| {
-            let mut container = ContainerObserved::created("c", "s", "c", 0, crate::time::Wall(0));
+            let mut container = ContainerObserved::created("c", "s", "c", 0, agent_types::time::Wall(0));
             (container.state, container.exit_code) = (ContainerState::Exited, exit_code);
             reason.clone_into(&mut container.reason);
             correct(&mut container);
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(ended(137, "OOMKilled"), "OOMKilled");
         assert_eq!(ended(137, "StartError"), "StartError");
         assert_eq!(ended(1, "Error"), "Error", "one of its processes was killed, and it ended by itself");
-        let mut running = ContainerObserved::created("c", "s", "c", 0, crate::time::Wall(0));
+        let mut running = ContainerObserved::created("c", "s", "c", 0, agent_types::time::Wall(0));
         correct(&mut running);
         assert_eq!(running.reason, "");
     }

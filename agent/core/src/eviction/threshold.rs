@@ -4,15 +4,13 @@
 //! which they are served. Invariants: pure; memory is served first; what was not observed is not met; a share is computed in
 //! integers, so a few bytes may differ from upstream's 32-bit floats. Upstream: eviction/helpers.go, eviction/api.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use orlop_config::kubelet::KubeletConfiguration;
-use orlop_config::kubelet::eviction::{self as config, EvictionProblem, Signal};
-
-use crate::time::Wall;
-use crate::types::Quantity;
-use crate::types::quantity_text::{binary, decimal};
+use agent_types::Quantity;
+use agent_types::quantity_text::{binary, decimal};
+use agent_types::resources::observation::{Layout, Observations};
+use orlop_config::kubelet::eviction::{EvictionProblem, Signal};
+use orlop_config::kubelet::{KubeletConfiguration, eviction as config};
 
 /// What runs out, as it is named to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,29 +67,6 @@ impl Resource {
         }
     }
 }
-
-/// Which file systems there are besides the node's own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
-    /// Images are on another file system than the kubelet's root directory.
-    pub dedicated_images: bool,
-    /// Writable layers are on another file system than images.
-    pub split_containers: bool,
-}
-
-/// What was observed of a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Observation {
-    /// When.
-    pub at: Wall,
-    /// What is left.
-    pub available: i64,
-    /// What there is in all.
-    pub capacity: i64,
-}
-
-/// Observations by signal.
-pub type Observations = BTreeMap<Signal, Observation>;
 
 /// An amount, absolute or relative to the capacity.
 #[derive(Clone, Debug, PartialEq)]

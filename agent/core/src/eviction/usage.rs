@@ -3,8 +3,8 @@
 //! In: statistics. Out: [`PodUse`]. Invariants: pure; what was not measured is `None` and counts as nothing; of a pod of
 //! which nothing is known there is no [`PodUse`]. Upstream: the summary's PodStats.
 
-use crate::stats::disk::Measured;
-use crate::stats::{Shown, Snapshot, usage};
+use agent_kubelet_api::stats::disk::Measured;
+use agent_kubelet_api::stats::{Shown, Snapshot, usage};
 
 /// Bytes and inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl PodUse {
         let found = snapshot.pod(&shown.uid)?;
         let key = |name: &String| (shown.uid.clone(), name.clone());
         let space = |bytes: u64, inodes: Option<u64>| Space { bytes, inodes: inodes.unwrap_or(0) };
-        let container = |c: &crate::stats::ShownContainer| {
+        let container = |c: &agent_kubelet_api::stats::ShownContainer| {
             let usage = found.container(&c.id)?;
             let layer = measured.and_then(|m| m.layers.get(&c.id));
             let logs = measured.and_then(|m| m.logs.get(&key(&c.name)));
@@ -93,7 +93,7 @@ impl PodUse {
                 logs: logs.map(|taken| space(taken.bytes, Some(taken.inodes))),
             })
         };
-        let volume = |volume: &crate::stats::ShownVolume| {
+        let volume = |volume: &agent_kubelet_api::stats::ShownVolume| {
             let taken = measured?.volumes.get(&key(&volume.name))?.taken?;
             Some(VolumeUse {
                 name: volume.name.clone(),

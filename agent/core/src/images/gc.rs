@@ -11,10 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::runtime::ImageId;
-use crate::runtime::effect::ImageInfo;
-use crate::stats::disk::Filesystem;
-use crate::time::Mono;
+use agent_kubelet_api::stats::disk::Filesystem;
+use agent_types::ids::ImageId;
+use agent_types::runtime::image::ImageInfo;
+use agent_types::time::Mono;
 
 /// Reason of the warning that the file system of images has no size.
 pub const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";

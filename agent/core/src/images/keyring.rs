@@ -5,17 +5,17 @@
 //! pkg/credentialprovider (contract 7.4).
 
 use std::collections::BTreeMap;
-use std::fmt;
 
+use agent_types::credential::{Credential, Origin, Source};
+use agent_types::objects::{ObjectData, ObjectRef};
 use base64::Engine as _;
-use base64::engine::DecodePaddingMode;
-use base64::engine::GeneralPurposeConfig;
 use base64::engine::general_purpose::GeneralPurpose;
+use base64::engine::{DecodePaddingMode, GeneralPurposeConfig};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::providers::Auth;
-use crate::volume::{ObjectData, ObjectRef};
+use crate::images::pattern::{matches, split};
 
 /// Key of a Secret of type `kubernetes.io/dockerconfigjson`.
 pub const DOCKER_CONFIG_JSON: &str = ".dockerconfigjson";
@@ -31,82 +31,6 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
-
-/// A name and a password.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Credential {
-    /// Who.
-    pub username: String,
-    /// The password or token.
-    pub password: String,
-    /// Whose it is; `None`: every pod of the node may use it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
-}
-
-/// Whose a credential is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Source {
-    /// That of pods that name this Secret.
-    Secret(Origin),
-    /// That of pods that run as this service account: a plugin gave it for their token.
-    Account(AccountName),
-}
-
-/// A service account, as records of pulled images name it (upstream's `ImagePullServiceAccount`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct AccountName {
-    /// Its UID.
-    pub uid: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl AccountName {
-    /// In the order of records.
-    #[must_use]
-    pub fn key(&self) -> (&str, &str, &str) {
-        (&self.namespace, &self.name, &self.uid)
-    }
-}
-
-/// The Secret that a credential is from, as records of pulled images name it (upstream's `ImagePullSecret`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Origin {
-    /// UID of the Secret.
-    pub uid: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// SHA-256 of the credential, as upstream makes it.
-    pub credential_hash: String,
-}
-
-impl Origin {
-    /// The same object, whatever it holds now.
-    #[must_use]
-    pub fn is_same_secret(&self, other: &Origin) -> bool {
-        self.key() == other.key()
-    }
-
-    /// In the order of records.
-    #[must_use]
-    pub fn key(&self) -> (&str, &str, &str) {
-        (&self.namespace, &self.name, &self.uid)
-    }
-}
-
-/// Only whose it is.
-impl fmt::Debug for Credential {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Credential({:?})", self.username)
-    }
-}
 
 /// Credentials by the registry, and perhaps the repositories, that they are for.
 #[derive(Clone, Debug, Default)]
@@ -276,7 +200,7 @@ impl Keyring {
 }
 
 /// `https://host/v1/path` as `host/path`.
-fn place(location: &str) -> String {
+pub(super) fn place(location: &str) -> String {
     let rest = location.strip_prefix("https://").or_else(|| location.strip_prefix("http://"));
     let (host, path) = split(rest.unwrap_or(location));
     let path = match path {
@@ -286,41 +210,12 @@ fn place(location: &str) -> String {
     if path == "/" { host.to_owned() } else { format!("{host}{path}") }
 }
 
-/// Host and the path from its slash on.
-fn split(text: &str) -> (&str, &str) {
-    text.find('/').map_or((text, ""), |at| text.split_at(at))
-}
-
-/// Name and port of a host.
-fn port(host: &str) -> (&str, &str) {
-    match host.rsplit_once(':') {
-        Some((name, port)) if !name.contains(':') || name.ends_with(']') => (name, port),
-        _ => (host, ""),
-    }
-}
-
-/// The place is the image's registry, or a pattern of it (`*` within a part of the host's name), and its path is what the
-/// image's begins with.
-pub(super) fn matches(place: &str, image: &str) -> bool {
-    let ((host, path), (image_host, image_path)) = (split(place), split(image));
-    let ((name, port_of), (image_name, image_port)) = (port(host), port(image_host));
-    let (parts, image_parts): (Vec<&str>, Vec<&str>) =
-        (name.split('.').collect(), image_name.split('.').collect());
-    let part_fits = |(pattern, part): (&&str, &&str)| {
-        glob::Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(part))
-    };
-    port_of == image_port
-        && parts.len() == image_parts.len()
-        && image_path.starts_with(path)
-        && parts.iter().zip(&image_parts).all(part_fits)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::volume::ObjectKind;
+    use agent_types::objects::ObjectKind;
 
     fn keyring(places: &[&str]) -> Keyring {
         let auths: serde_json::Map<String, Value> = places

@@ -5,13 +5,14 @@
 
 pub mod gc;
 pub mod keyring;
+pub mod pattern;
 pub mod providers;
 pub mod pull_records;
 pub mod reference;
 
+use agent_types::runtime::image::PullPolicy;
 use k8s_openapi::api::core::v1::Container;
 
-use crate::runtime::effect::PullPolicy;
 pub use reference::{ReferenceError, normalize, repository};
 
 /// What to do about a container's image before it is created.

@@ -11,15 +11,15 @@
 
 use std::collections::BTreeMap;
 
+use agent_types::api_time as time;
+use agent_types::credential::{AccountName, Credential, Origin, Source};
+use agent_types::time::Wall;
 use k8s_openapi::jiff::Timestamp;
 use orlop_config::kubelet::enums::ImagePullCredentialsVerificationPolicy as Verification;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::keyring::{AccountName, Credential, Origin, Source};
 use super::reference;
-use crate::time::Wall;
-use crate::types::time;
 
 /// Below `--root-dir`: intents.
 pub const PULLING: &str = "image_manager/pulling";

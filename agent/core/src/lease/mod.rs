@@ -20,13 +20,12 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::api::{ApiCall, ApiReply, ApiResult};
+use agent_types::entropy::Entropy;
+use agent_types::failure::Class;
+use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::coordination::v1::Lease;
-
-use crate::api::{ApiCall, ApiReply, ApiResult};
-use crate::drivers::Class;
-use crate::entropy::Entropy;
-use crate::machine::{EffectId, Machine, Outbox};
-use crate::time::{Mono, Now};
 
 /// Namespace of node leases.
 pub const NAMESPACE: &str = "kube-node-lease";

@@ -2,12 +2,12 @@
 //!
 //! In: configuration, the lease as the API server has it, the Node's UID, the time. Out: the lease to send.
 
+use agent_types::api_time::timestamp;
+use agent_types::time::Wall;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 
 use super::{LeaseConfig, NAMESPACE};
-use crate::time::Wall;
-use crate::types::time::timestamp;
 
 /// True if somebody owns it.
 pub(super) fn has_owner(lease: &Lease) -> bool {

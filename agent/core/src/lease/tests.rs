@@ -1,10 +1,10 @@
 //! The lease against a small API server: every short sequence of faults, then peace.
 
+use agent_types::api::ApiError;
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::Node;
 
 use super::*;
-use crate::api::ApiError;
-use crate::time::Wall;
 
 /// What happens to one call.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -25,18 +25,18 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agent_types::api::{ApiCall, ApiError, ApiReply, ApiResult, ObjectName, WatchEvent};
+use agent_types::failure::Class;
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::pod::{self, CONFIG_HASH, CONFIG_MIRROR};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::api::{ApiCall, ApiError, ApiReply, ApiResult, ObjectName, WatchEvent};
-use crate::drivers::Class;
-use crate::machine::{EffectId, Machine, Outbox};
-use crate::pod_source::{PodOp, PodUpdate, api};
-use crate::runtime::{PodKey, PodUid};
-use crate::time::{Mono, Now};
-use crate::types::pod::{self, CONFIG_HASH, CONFIG_MIRROR};
-
 use slot::{Mirror, Need, Slot};
+
+use crate::pod_source::{PodOp, PodUpdate, api};
 
 /// Calls in flight at one time.
 const CALLS_MAX: usize = 8;

@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 
+use agent_types::api::retry::Retry;
+use agent_types::pod::{self, CONFIG_HASH, CONFIG_MIRROR};
 use k8s_openapi::api::core::v1::Pod;
-
-use crate::api::retry::Retry;
-use crate::types::pod::{self, CONFIG_HASH, CONFIG_MIRROR};
 
 /// A pod of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]

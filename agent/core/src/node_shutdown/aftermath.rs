@@ -5,12 +5,12 @@
 //! what to take away, what to say. Invariant: a receipt with an end of the last boot, and only that, makes its end a clean
 //! one.
 
+use agent_types::kill::{KillReason, REFUSED_REASON, TerminatingRecord};
+use agent_types::pod;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, POD_MESSAGE, POD_REASON, REFUSED_REASON, Receipt};
-use crate::pod_worker::{KillReason, TerminatingRecord};
-use crate::types::pod;
+use super::{Kind, POD_MESSAGE, POD_REASON, Receipt};
 
 /// The pod failed for a shutdown (it was ended, or not let in), and its controller has made another one without ever
 /// taking this one away: a ReplicaSet or a ReplicationController. Others delete theirs (StatefulSet, DaemonSet), count
@@ -184,8 +184,8 @@ mod tests {
 
     use super::*;
     use crate::node_shutdown::PodReceipt;
-    use crate::runtime::PodKey;
-    use crate::time::Wall;
+    use agent_types::ids::PodKey;
+    use agent_types::time::Wall;
 
     #[test]
     fn what_nobody_else_takes_away() {

@@ -33,10 +33,10 @@ pub use kind::Kind;
 pub use plan::{Group, Stage, budget, groups, stages};
 pub use receipt::{FILE, PodReceipt, Receipt};
 
-use crate::machine::{Machine, Outbox};
-use crate::runtime::{PodKey, PodUid};
-use crate::time::{Mono, Now};
-use crate::types::time;
+use agent_types::api_time as time;
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::machine::{Machine, Outbox};
+use agent_types::time::{Mono, Now};
 
 /// Reason of the Node's events.
 pub const EVENT: &str = "Shutdown";
@@ -48,8 +48,6 @@ pub const NO_DELAY: &str = "ShutdownNotDelayed";
 pub const NODE_MESSAGE: &str = "node is shutting down";
 /// `status.reason` of pods that end.
 pub const POD_REASON: &str = "Terminated";
-/// `status.reason` of pods that are not let in meanwhile.
-pub const REFUSED_REASON: &str = "NodeShutdown";
 /// `status.message` of pods that end.
 pub const POD_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 /// How long the API server is waited for when the pods have used up the budget.

@@ -4,13 +4,13 @@
 //! reads the other's. Invariant: the end is written before the machine may go on to stop; so a receipt of the last boot
 //! that has one says that the boot ended well, and none, or one without an end, that it did not.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-use crate::runtime::PodKey;
-use crate::time::{Now, Wall};
-use crate::types::time;
+use agent_types::api_time as time;
+use agent_types::ids::PodKey;
+use agent_types::time::{Now, Wall};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::{Deserialize, Serialize};
 
 /// Name of the file in the kubelet's root directory, as upstream's.
 pub const FILE: &str = "graceful_node_shutdown_state";

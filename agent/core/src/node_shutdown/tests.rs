@@ -1,9 +1,9 @@
 //! Shutdowns told in short words, and the budget as a property.
 
+use agent_types::time::Wall;
 use proptest::prelude::*;
 
 use super::*;
-use crate::time::Wall;
 
 const SECOND: u64 = 1_000_000_000;
 

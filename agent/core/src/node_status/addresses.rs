@@ -7,29 +7,8 @@
 
 use std::net::IpAddr;
 
+use agent_types::resources::machine::HostNetwork;
 use k8s_openapi::api::core::v1::NodeAddress;
-
-/// An address of an interface that is up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InterfaceAddress {
-    /// Name of the interface.
-    pub interface: String,
-    /// The address.
-    pub ip: IpAddr,
-}
-
-/// The host's network, as far as the node's address depends on it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostNetwork {
-    /// In the kernel's order, loopback included.
-    pub addresses: Vec<InterfaceAddress>,
-    /// Interfaces of IPv4 default routes, lowest metric first.
-    pub default_v4: Vec<String>,
-    /// Interfaces of IPv6 default routes, lowest metric first.
-    pub default_v6: Vec<String>,
-    /// What the node's name resolves to.
-    pub resolved: Vec<IpAddr>,
-}
 
 /// What was configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

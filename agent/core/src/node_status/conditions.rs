@@ -9,14 +9,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use agent_types::api_time::api_time;
+use agent_types::resources::node_allocatable::{EPHEMERAL_STORAGE, PODS};
+use agent_types::resources::requests::{CPU, MEMORY};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use super::inputs::Inputs;
 use crate::node_shutdown::{LastEnd, NO_DELAY, UNCLEAN_SHUTDOWN};
-use crate::resources::node_allocatable::{EPHEMERAL_STORAGE, PODS};
-use crate::resources::requests::{CPU, MEMORY};
-use crate::time::{Mono, Now};
-use crate::types::time::api_time;
 
 /// A runtime that was not seen ready for this long is down.
 const RUNTIME_SYNC_THRESHOLD: Duration = Duration::from_secs(30);

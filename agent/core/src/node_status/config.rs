@@ -8,14 +8,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::declared_features::declared;
+use agent_types::resources::node_allocatable::Reservations;
 use k8s_openapi::api::core::v1::Taint;
+use orlop_config::kubelet::enums::TaintEffect;
 use orlop_config::kubelet::flags::args::Options;
-use orlop_config::kubelet::{FeatureGates, KubeletConfiguration, enums::TaintEffect};
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 
 use super::addresses::AddressPolicy;
 use super::inputs::Inputs;
-use crate::declared_features::declared;
-use crate::resources::node_allocatable::Reservations;
 
 /// What does not change while the agent runs.
 #[derive(Clone, Debug, PartialEq)]

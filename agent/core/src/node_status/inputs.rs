@@ -6,34 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::drivers::{RuntimeStatus, RuntimeVersion};
+use agent_types::pressures::Pressures;
+use agent_types::resources::machine::{HostNetwork, MachineFacts};
+use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::status::{RuntimeStatus, RuntimeVersion};
+use agent_types::time::Mono;
+
 use crate::node_shutdown::LastEnd;
-use crate::resources::node_allocatable::MachineAmounts;
-use crate::runtime::effect::ImageInfo;
-use crate::time::Mono;
-
-use super::addresses::HostNetwork;
-
-/// What the machine is and has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MachineFacts {
-    /// /etc/machine-id.
-    pub machine_id: String,
-    /// DMI product UUID; the machine id where there is none.
-    pub system_uuid: String,
-    /// /proc/sys/kernel/random/boot_id.
-    pub boot_id: String,
-    /// `uname -r`.
-    pub kernel_version: String,
-    /// `PRETTY_NAME` of os-release.
-    pub os_image: String,
-    /// As Go spells it: `amd64`, `arm64`.
-    pub architecture: String,
-    /// Swap, bytes; 0 without.
-    pub swap_bytes: u64,
-    /// Amounts of resources.
-    pub amounts: MachineAmounts,
-}
 
 /// One image that the runtime has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,17 +33,6 @@ impl From<&ImageInfo> for NodeImage {
             size_bytes: image.size_bytes,
         }
     }
-}
-
-/// Which resources run out; eviction says so. All false until it does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pressures {
-    /// `MemoryPressure`.
-    pub memory: bool,
-    /// `DiskPressure`.
-    pub disk: bool,
-    /// `PIDPressure`.
-    pub pid: bool,
 }
 
 /// Resources of device plugins, by resource name.

@@ -5,6 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::api::{ApiCall, ApiError, ApiReply, ApiResult, WatchEvent};
+use agent_types::entropy::Entropy;
+use agent_types::failure::Class;
+use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Node;
 
 use super::inputs::{Inputs, NodeInput};
@@ -12,11 +17,6 @@ use super::setters::{self, Notes};
 use super::{
     NodeEvent, NodeFact, NodeStatusAction, NodeStatusConfig, NodeStatusEvent, conditions, object, patch,
 };
-use crate::api::{ApiCall, ApiError, ApiReply, ApiResult, WatchEvent};
-use crate::drivers::Class;
-use crate::entropy::Entropy;
-use crate::machine::{EffectId, Machine, Outbox};
-use crate::time::{Mono, Now};
 
 /// Tries in one cycle.
 const TRIES: u32 = 5;

@@ -36,16 +36,14 @@ mod setters;
 #[cfg(test)]
 mod tests;
 
+use agent_types::api::{ApiCall, ApiResult, WatchEvent};
+use agent_types::machine::EffectId;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::api::{ApiCall, ApiResult, WatchEvent};
-use crate::machine::EffectId;
-
-pub use addresses::{AddressError, AddressPolicy, HostNetwork, InterfaceAddress};
+pub use addresses::{AddressError, AddressPolicy};
 pub use config::{JoinError, NodeStatusConfig, may_join};
-pub use inputs::{DeviceResources, MachineFacts, NodeImage, NodeInput, Pressures};
+pub use inputs::{DeviceResources, NodeImage, NodeInput};
 pub use machine::NodeStatus;
-pub(crate) use setters::is_extended;
 
 /// What the machine reacts to.
 #[derive(Clone, Debug)]

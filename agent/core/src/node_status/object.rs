@@ -4,14 +4,15 @@
 //! Node are left alone, they belong to the cluster's people; `spec.podCIDR` is never touched.
 //! Upstream: pkg/kubelet/kubelet_node_status.go.
 
+use agent_types::Quantity;
+use agent_types::resources::node_allocatable::{HUGEPAGES_PREFIX, capacity};
+use agent_types::resources::requests::is_extended;
+use agent_types::time::Now;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 
 use super::NodeStatusConfig;
 use super::inputs::Inputs;
-use super::setters::{self, Notes, is_extended, set_amount};
-use crate::resources::node_allocatable::{HUGEPAGES_PREFIX, capacity};
-use crate::time::Now;
-use crate::types::Quantity;
+use super::setters::{self, Notes, set_amount};
 
 /// Volumes are attached by a controller, not by the node.
 pub(super) const CONTROLLER_ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";

@@ -7,6 +7,11 @@
 
 use std::collections::BTreeMap;
 
+use agent_types::Quantity;
+use agent_types::quantity_text::of_resource;
+use agent_types::resources::node_allocatable::{PODS, Resources, allocatable, capacity};
+use agent_types::resources::requests::{CPU, MEMORY, is_extended};
+use agent_types::time::Now;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures, NodeSwapStatus, NodeSystemInfo,
@@ -16,11 +21,6 @@ use k8s_openapi::apimachinery::pkg::api::resource;
 use super::addresses::{node_addresses, provided_node_ip};
 use super::inputs::Inputs;
 use super::{NodeStatusConfig, conditions};
-use crate::resources::node_allocatable::{PODS, Resources, allocatable, capacity};
-use crate::resources::requests::{CPU, MEMORY};
-use crate::time::Now;
-use crate::types::Quantity;
-use crate::types::quantity_text::of_resource;
 
 /// Names of one image that are reported.
 const NAMES_PER_IMAGE_MAX: usize = 5;
@@ -147,13 +147,6 @@ pub(super) fn set_amount(texts: &mut BTreeMap<String, resource::Quantity>, name:
     if !same {
         texts.insert(name.to_owned(), resource::Quantity(of_resource(name, amount)));
     }
-}
-
-/// Resources outside Kubernetes' own names, for example of device plugins.
-pub(crate) fn is_extended(name: &str) -> bool {
-    let own = |domain: &str| domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
-    let quota = name.strip_prefix("requests.").is_some();
-    name.split_once('/').is_some_and(|(domain, _)| !own(domain)) && !quota
 }
 
 fn set_versions(node: &mut Node, config: &NodeStatusConfig, inputs: &Inputs) {

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::runtime::observed::{ContainerState, ListedPod, PodSnapshot, SandboxState};
-use crate::runtime::{PodKey, PodUid};
-use crate::time::Mono;
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::runtime::observed::{ContainerState, ListedPod, PodSnapshot, SandboxState};
+use agent_types::time::Mono;
 
 #[derive(Clone, Debug, Default)]
 struct Entry {

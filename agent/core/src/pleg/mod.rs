@@ -20,10 +20,10 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::machine::{Machine, Outbox};
-use crate::runtime::observed::{ListedPod, PodSnapshot, RuntimeHint};
-use crate::runtime::{PodKey, PodUid};
-use crate::time::{Mono, Now};
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::machine::{Machine, Outbox};
+use agent_types::runtime::observed::{ListedPod, PodSnapshot, RuntimeHint};
+use agent_types::time::{Mono, Now};
 
 use book::Book;
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use agent_types::ids::SandboxId;
+use agent_types::runtime::observed::{ContainerObserved, SandboxObserved, SandboxState};
+use agent_types::time::Wall;
+
 use super::*;
-use crate::runtime::SandboxId;
-use crate::runtime::observed::{ContainerObserved, SandboxObserved, SandboxState};
-use crate::time::Wall;
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;

@@ -5,15 +5,14 @@
 //! shows that it ran; it waits for no init container and keeps no pod alive. Upstream: computePodActions
 //! (EphemeralContainersToStart), getTargetID.
 
+use agent_types::ids::{ContainerId, SandboxId};
+use agent_types::pod::{self, named};
+use agent_types::runtime::observed::{ContainerState, PodSnapshot};
+use agent_types::runtime::view::{SlotKind, is_live, newest, slots};
 use k8s_openapi::api::core::v1::{ContainerState as ApiState, Pod};
 
-use super::containers::{adopt_created, kill, start_fresh};
-use super::view::{SlotKind, is_live, newest, slots};
 use super::{Inputs, PodActions};
-use crate::runtime::observed::{ContainerState, PodSnapshot};
-use crate::runtime::{ContainerId, SandboxId};
-use crate::status::named;
-use crate::types::pod;
+use crate::pod_actions::steps::{adopt_created, kill, start_fresh};
 
 /// Appends what the pod's ephemeral containers need in the sandbox `home`.
 pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {

@@ -7,10 +7,11 @@
 //! Upstream: pkg/kubelet/kuberuntime computePodActions (contract 7.1).
 
 mod containers;
+pub mod ended;
 mod ephemeral;
 mod reset;
 mod rules;
-mod view;
+pub mod steps;
 
 #[cfg(test)]
 mod tests;
@@ -18,21 +19,21 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
-
-use crate::probe::Verdicts;
-use crate::restart::BackOff;
-use crate::runtime::observed::{
+use agent_types::ids::{ContainerId, SandboxId};
+use agent_types::pod;
+use agent_types::restart::BackOff;
+use agent_types::runtime::observed::{
     ContainerObserved, ContainerState, PodSnapshot, SandboxObserved, SandboxState,
 };
-use crate::runtime::{ContainerId, SandboxId};
-use crate::time::{Mono, Wall};
-use crate::types::pod;
+use agent_types::runtime::view::{Slot, SlotKind, Slots, is_live, newest, newest_sandbox, slots};
+use agent_types::time::{Mono, Wall};
+use k8s_openapi::api::core::v1::Pod;
 
-pub use containers::{Ended, back_off_key, ended, last_end, restarts};
+pub use containers::last_end;
 pub use ephemeral::{has_run, target};
 pub use rules::{may_restart_all, restarts_all};
-pub use view::{Slot, SlotKind, Slots, is_live, newest, newest_in, next_attempt, slots};
+
+use crate::probe::Verdicts;
 
 /// Instances that were killed in order to be replaced, each with the end of the newest instance that had ended before, if
 /// the runtime had one when the kill was decided.
@@ -164,12 +165,6 @@ pub fn compute(inputs: &Inputs<'_>) -> PodActions {
     }
     retire(inputs, &mut actions);
     actions
-}
-
-/// The newest sandbox, by attempt and then by age.
-#[must_use]
-pub fn newest_sandbox(snapshot: &PodSnapshot) -> Option<&SandboxObserved> {
-    snapshot.sandboxes.iter().max_by_key(|s| (s.attempt, s.created))
 }
 
 fn sandbox_plan(inputs: &Inputs<'_>) -> SandboxPlan {

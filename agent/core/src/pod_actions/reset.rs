@@ -5,10 +5,12 @@
 //! runtime itself says that a reset is under way, whoever the agent is; nothing is started meanwhile. One that asks again
 //! and again is heard when its crash-loop back-off is over. Upstream: getContainersToReset (KEP-5532).
 
-use super::containers::{kill, waiting};
-use super::view::{Slot, SlotKind, is_live, newest, slots};
-use super::{Inputs, PodActions, rules};
-use crate::runtime::observed::{ContainerObserved, ContainerState};
+use agent_types::runtime::observed::ContainerObserved;
+use agent_types::runtime::view::{Slot, SlotKind, is_live, slots};
+
+use super::{Inputs, PodActions};
+use crate::pod_actions::ended::ended_asking;
+use crate::pod_actions::steps::{kill, waiting};
 
 /// Appends what has to go. True if a reset is under way: nothing else may be done.
 pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
@@ -43,11 +45,4 @@ pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
 /// The newest instance of the container, if it ended in a way that asks for a reset, and may ask now.
 fn asks<'a>(inputs: &Inputs<'a>, slot: &Slot) -> Option<&'a ContainerObserved> {
     ended_asking(inputs, slot).filter(|c| waiting(inputs, slot, c).is_none())
-}
-
-/// The newest instance of the container, in whichever sandbox, if it ended in a way that asks for a reset.
-pub(super) fn ended_asking<'a>(inputs: &Inputs<'a>, slot: &Slot) -> Option<&'a ContainerObserved> {
-    let c = newest(inputs.snapshot, &slot.name).filter(|c| c.state == ContainerState::Exited)?;
-    let spec = slot.spec(inputs.pod)?;
-    rules::restarts_all(&spec, c.exit_code).then_some(c)
 }

@@ -3,9 +3,8 @@
 //! In: container, exit code. Out: the rule. The first that matches counts. Upstream: FindMatchingContainerRestartRule,
 //! AllContainersCouldRestart (KEP-5307, KEP-5532).
 
+use agent_types::pod;
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
-
-use crate::types::pod;
 
 const RESTART_ALL: &str = "RestartAllContainers";
 

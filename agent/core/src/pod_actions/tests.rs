@@ -6,14 +6,15 @@ mod reset;
 
 use std::collections::BTreeMap;
 
+use agent_types::restart::Exit;
+use agent_types::runtime::labels;
+use agent_types::runtime::observed::ContainerState as St;
+use agent_types::time::{Now, Wall};
 use serde_json::json;
 
 use super::*;
+use crate::pod_actions::ended::back_off_key;
 use crate::probe::{Kind, Verdicts};
-use crate::restart::Exit;
-use crate::runtime::labels;
-use crate::runtime::observed::ContainerState as St;
-use crate::time::{Now, Wall};
 
 fn pod_of(spec: serde_json::Value) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec}))

@@ -14,17 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::ids::PodUid;
+use agent_types::machine::Outbox;
+use agent_types::pod;
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 
 use super::state::{Worker, is_over};
 use super::{ManagerAction, PodManager, tell};
 use crate::allocation::resize::{self, Change, DEFERRED, PendingResize, Refusal, Waiting};
 use crate::allocation::{Allocations, PodAllocation, message};
-use crate::machine::Outbox;
 use crate::pod_worker::PodEvent;
-use crate::runtime::PodUid;
-use crate::time::{Mono, Now};
-use crate::types::pod;
 
 /// Requests that wait are judged again after as long, whatever happens.
 const RETRY: Duration = Duration::from_secs(3 * 60);

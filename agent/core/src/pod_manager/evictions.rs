@@ -5,13 +5,15 @@
 
 use std::sync::Arc;
 
+use agent_types::ids::PodUid;
+use agent_types::kill::{EVICTED, KillReason};
+use agent_types::machine::Outbox;
+use agent_types::pressures::Pressures;
+
 use super::{ManagerAction, PodManager, tell};
 use crate::admission::AdmissionContext;
-use crate::eviction::{REASON, Victim};
-use crate::machine::Outbox;
-use crate::node_status::Pressures;
-use crate::pod_worker::{KillReason, PodEvent};
-use crate::runtime::PodUid;
+use crate::eviction::Victim;
+use crate::pod_worker::PodEvent;
 
 impl PodManager {
     /// What the pod is judged by.
@@ -30,7 +32,7 @@ impl PodManager {
             return;
         }
         let reason = KillReason::Failed {
-            reason: REASON.to_owned(),
+            reason: EVICTED.to_owned(),
             message: victim.message.clone(),
             disruption: victim.disrupted.then(|| victim.message.clone()),
         };

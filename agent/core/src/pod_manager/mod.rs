@@ -37,20 +37,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::kill::{KillReason, TerminatingRecord};
+use agent_types::machine::{Machine, Outbox};
+use agent_types::pod::{self, CONFIG_MIRROR};
+use agent_types::pressures::Pressures;
+use agent_types::runtime::observed::PodSnapshot;
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
-
-use crate::admission::{AdmissionContext, NodeMarks, Rejection};
-use crate::allocation::Allocations;
-use crate::eviction::Victim;
-use crate::machine::{Machine, Outbox};
-use crate::node_shutdown::LeavingPod;
-use crate::node_status::Pressures;
-use crate::pod_source::{PodOp, PodUpdate, Source};
-use crate::pod_worker::{KillReason, PodEvent, TerminatingRecord, WorkerContext};
-use crate::runtime::observed::PodSnapshot;
-use crate::runtime::{PodKey, PodUid};
-use crate::time::{Mono, Now};
-use crate::types::pod::{self, CONFIG_MIRROR};
 
 pub use allocating::ResizeNote;
 pub use shutdown::ShutdownOrder;
@@ -61,6 +55,13 @@ use preemption::Preemption;
 use shrinking::Shrinking;
 use shutdown::Shutdown;
 use state::{Names, Worker, is_over};
+
+use crate::admission::{AdmissionContext, NodeMarks, Rejection};
+use crate::allocation::Allocations;
+use crate::eviction::Victim;
+use crate::node_shutdown::LeavingPod;
+use crate::pod_source::{PodOp, PodUpdate, Source};
+use crate::pod_worker::{PodEvent, WorkerContext};
 
 /// What the manager reacts to.
 #[derive(Clone, Debug)]

@@ -7,11 +7,11 @@
 
 use std::collections::BTreeSet;
 
+use agent_types::ids::PodUid;
+use agent_types::pod;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::admission::Rejection;
-use crate::runtime::PodUid;
-use crate::types::pod;
 
 /// The view; on a standalone node it knows all there is.
 #[derive(Clone, Debug)]

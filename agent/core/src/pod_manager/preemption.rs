@@ -7,15 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::kill::KillReason;
+use agent_types::machine::Outbox;
+use agent_types::pod;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::state::Worker;
 use super::{ManagerAction, PodManager, tell};
 use crate::admission::{self, Rejection};
-use crate::machine::Outbox;
-use crate::pod_worker::{KillReason, PodEvent};
-use crate::runtime::{PodKey, PodUid};
-use crate::types::pod;
+use crate::pod_worker::PodEvent;
 
 /// The room that is being made.
 #[derive(Clone, Debug, Default)]

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::ids::PodUid;
+use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::PodManager;
 use super::state::Worker;
 use crate::admission;
-use crate::runtime::PodUid;
-use crate::time::Mono;
 
 /// So long at most; memory that is in use is not given up at all.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);

@@ -6,15 +6,16 @@
 
 use std::collections::BTreeSet;
 
+use agent_types::ids::PodUid;
+use agent_types::kill::KillReason;
+use agent_types::machine::Outbox;
+use agent_types::pod;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{ManagerAction, PodManager, tell};
 use crate::admission::Rejection;
-use crate::machine::Outbox;
 use crate::node_shutdown::LeavingPod;
-use crate::pod_worker::{KillReason, PodEvent};
-use crate::runtime::PodUid;
-use crate::types::pod;
+use crate::pod_worker::PodEvent;
 
 /// What is ordered.
 #[derive(Clone, Debug, PartialEq, Eq)]

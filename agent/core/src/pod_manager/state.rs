@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agent_types::ids::PodKey;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::runtime::PodKey;
 use crate::status::Phase;
 
 /// A pod that has a worker.

@@ -2,12 +2,12 @@
 
 mod evictions;
 
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::Taint;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::time::Wall;
 
 mod resize;
 
@@ -44,7 +44,7 @@ fn finished(uid: &str) -> ManagerEvent {
 
 fn manager(expected: &[Source], leftovers: Leftovers) -> PodManager {
     let admission = AdmissionContext {
-        allocatable: [("cpu".to_owned(), crate::types::Quantity::from_milli(1000))].into(),
+        allocatable: [("cpu".to_owned(), agent_types::Quantity::from_milli(1000))].into(),
         ..AdmissionContext::default()
     };
     PodManager::new(expected.iter().copied().collect(), leftovers, Arc::new(admission), Ok(()))
@@ -476,10 +476,10 @@ fn snapshots_go_to_the_worker_or_make_an_orphan() {
     };
     assert_eq!(step(&mut m, ManagerEvent::Changed(Arc::new(snapshot(&a)))), "a:observed");
     assert_eq!(step(&mut m, ManagerEvent::Changed(Arc::new(snapshot(&stray)))), "");
-    let sandbox = crate::runtime::observed::SandboxObserved {
+    let sandbox = agent_types::runtime::observed::SandboxObserved {
         id: "1".into(),
         attempt: 0,
-        state: crate::runtime::observed::SandboxState::Ready,
+        state: agent_types::runtime::observed::SandboxState::Ready,
         created: Wall(0),
         ips: vec![],
         host_network: false,

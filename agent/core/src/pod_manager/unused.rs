@@ -4,10 +4,11 @@
 //! workers whose pods have ended are told; what is wanted again meanwhile joins those that are not done. Upstream:
 //! `DeleteAllUnusedContainers`, pkg/kubelet/container/container_gc.go.
 
+use agent_types::ids::PodUid;
+use agent_types::machine::Outbox;
+
 use super::{ManagerAction, PodManager, tell};
-use crate::machine::Outbox;
 use crate::pod_worker::PodEvent;
-use crate::runtime::PodUid;
 
 impl PodManager {
     pub(super) fn delete_unused(&mut self, out: &mut Outbox<ManagerAction>) {

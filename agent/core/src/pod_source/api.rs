@@ -15,14 +15,14 @@
 
 use std::sync::Arc;
 
+use agent_types::api::WatchEvent;
+use agent_types::machine::{Machine, Outbox};
+use agent_types::pod;
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::storage::DuplicateName;
 use super::{PodStorage, PodUpdate, Source, validate};
-use crate::api::WatchEvent;
-use crate::machine::{Machine, Outbox};
-use crate::time::{Mono, Now};
-use crate::types::pod;
 
 /// What the source reacts to.
 #[derive(Clone, Debug, PartialEq)]

@@ -246,7 +246,7 @@ mod tests {
     fn a_list_has_several_pods_and_a_pod_is_a_list_of_one() {
         let names = |text: &str| {
             decode_all(text.as_bytes())
-                .map(|all| all.iter().map(|d| crate::types::pod::name(&d.pod).to_owned()).collect::<Vec<_>>())
+                .map(|all| all.iter().map(|d| agent_types::pod::name(&d.pod).to_owned()).collect::<Vec<_>>())
                 .map_err(|e| e.to_string())
         };
         let list =

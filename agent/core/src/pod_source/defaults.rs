@@ -5,14 +5,16 @@
 
 use std::collections::BTreeSet;
 
+use agent_types::resources::requests::{
+    CPU, HUGEPAGES_PREFIX, MEMORY, is_pod_level_set, peak_limit, peak_request,
+};
+use agent_types::{Quantity, pod, quantity_text};
 use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, Pod, PodSecurityContext, PodSpec, ResourceRequirements, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use crate::images;
-use crate::resources::requests::{CPU, HUGEPAGES_PREFIX, MEMORY, is_pod_level_set, peak_limit, peak_request};
-use crate::types::{Quantity, pod, quantity_text};
 
 /// `system-node-critical` lies above `system-cluster-critical`.
 const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;

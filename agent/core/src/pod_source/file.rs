@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::machine::{Machine, Outbox};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::storage::DuplicateName;
 use super::{ManifestError, PodStorage, PodUpdate, Source, api_refs, decode, defaults, identity, validate};
-use crate::machine::{Machine, Outbox};
-use crate::time::{Mono, Now};
 
 /// What a source needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,11 +5,11 @@
 //! not restart the pod), the node and the path; comments, order of keys and layout do not matter.
 //! Upstream: pkg/kubelet/config/common.go applyDefaults. See docs/decisions.
 
+use agent_types::pod::{CONFIG_HASH, CONFIG_SOURCE};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Toleration};
 use serde_json::Value;
 
 use super::Source;
-use crate::types::pod::{CONFIG_HASH, CONFIG_SOURCE};
 
 /// Fill in UID, name, namespace, node, annotations, toleration and phase. `place` is the path or URL.
 pub fn assign(pod: &mut Pod, raw: &Value, source: Source, node_name: &str, place: &str) {
@@ -115,9 +115,9 @@ pub fn digest(bytes: &[u8]) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::decode::decode;
     use super::*;
-    use crate::types::pod;
+    use crate::pod_source::decode::decode;
+    use agent_types::pod;
 
     fn identified(text: &str, node: &str, place: &str) -> Pod {
         let decoded = decode(text.as_bytes()).unwrap();

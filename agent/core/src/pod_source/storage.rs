@@ -9,13 +9,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agent_types::ids::PodKey;
+use agent_types::pod::{self, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE};
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{PodOp, PodUpdate, Source};
-use crate::runtime::PodKey;
-use crate::time::Wall;
-use crate::types::pod::{self, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE};
 
 /// Annotations that the node adds; they say nothing about what is wanted.
 const LOCAL_ANNOTATIONS: [&str; 3] = [CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR];

@@ -14,14 +14,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::machine::{Machine, Outbox};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::file::static_pod;
 use super::storage::DuplicateName;
 use super::{ManifestError, PodStorage, PodUpdate, Source, decode, identity};
-use crate::machine::{Machine, Outbox};
 use crate::probe::check::{HttpGet, Scheme};
-use crate::time::{Mono, Now};
 
 /// Failures in a row that are worth a line; the one after them says that there are no more.
 const FAILURES_SAID: u32 = 3;

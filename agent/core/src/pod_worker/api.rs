@@ -6,59 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::event::EventFact;
+use agent_types::kill::{KillReason, TerminatingRecord};
+use agent_types::machine::EffectId;
+use agent_types::restart;
+use agent_types::runtime::observed::PodSnapshot;
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use serde::{Deserialize, Serialize};
 
-use super::specs::PodSpecs;
 use crate::allocation::resize::PendingResize;
-use crate::machine::EffectId;
+use crate::pod_specs::PodSpecs;
+use crate::pod_worker::effect::{Effect, EffectResult};
 use crate::probe::{Outcome, ProbeCall, ProbeId};
-use crate::restart;
-use crate::runtime::PodKey;
-use crate::runtime::effect::{Effect, EffectResult};
-use crate::runtime::observed::PodSnapshot;
-use crate::time::{Mono, Now, Wall};
-use crate::volume::ClaimId;
-
-/// Why a pod is taken down.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum KillReason {
-    /// Its source does not have it any more.
-    Removed,
-    /// `metadata.deletionTimestamp` is set.
-    Deleted,
-    /// It runs, and no source has it (grace 1 s).
-    Orphan,
-    /// Its containers ended and none comes back.
-    Ended,
-    /// `spec.activeDeadlineSeconds` passed.
-    DeadlineExceeded,
-    /// The node refuses or ends it: admission, eviction, preemption. Becomes `status.reason` and `.message`.
-    Failed {
-        /// For example `Evicted`, `OutOfcpu`, `Preempting`.
-        reason: String,
-        /// For people.
-        message: String,
-        /// Message of the condition `DisruptionTarget`, if the node ends it for its own sake.
-        #[serde(default)]
-        disruption: Option<String>,
-    },
-    /// The machine is about to stop.
-    Shutdown {
-        /// It begins anew with the next boot, or if the machine does not stop after all: nobody else would bring it back
-        /// (static pods).
-        again: bool,
-    },
-}
-
-impl KillReason {
-    /// True if nothing of the pod is to be left on the node; otherwise its dead containers and its
-    /// directories are kept until it is removed.
-    #[must_use]
-    pub fn removes(&self) -> bool {
-        matches!(self, KillReason::Removed | KillReason::Deleted | KillReason::Orphan)
-    }
-}
 
 /// What a pod worker reacts to.
 #[derive(Clone, Debug)]
@@ -148,72 +107,6 @@ pub enum PodAction {
         /// The pod was desired again meanwhile: start a new worker for it.
         desired_again: bool,
     },
-}
-
-/// What must survive a crash of the agent during termination.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TerminatingRecord {
-    /// Which pod.
-    pub pod: PodKey,
-    /// Why.
-    pub reason: KillReason,
-    /// Effective grace, seconds.
-    pub grace_s: u32,
-    /// When termination began.
-    pub since: Wall,
-    /// Whether everything of the pod is to go.
-    pub remove: bool,
-}
-
-/// Severity of a Kubernetes event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum EventKind {
-    /// For information.
-    Normal,
-    /// Something went wrong.
-    Warning,
-}
-
-/// A Kubernetes event about the pod, without the bookkeeping of the API object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EventFact {
-    /// Severity.
-    pub kind: EventKind,
-    /// Contract chapter 16.
-    pub reason: &'static str,
-    /// For people.
-    pub message: String,
-    /// The container it is about.
-    pub container: Option<String>,
-    /// Where the pod's specification has that container.
-    pub list: ContainerList,
-    /// A claim of the pod's of which the same is told.
-    pub claim: Option<ClaimId>,
-}
-
-/// A list of containers of a pod's specification.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ContainerList {
-    /// `spec.containers`.
-    #[default]
-    Regular,
-    /// `spec.initContainers`.
-    Init,
-    /// `spec.ephemeralContainers`.
-    Ephemeral,
-}
-
-impl EventFact {
-    /// `involvedObject.fieldPath`: where in the pod its container stands.
-    #[must_use]
-    pub fn field_path(&self) -> Option<String> {
-        let list = match self.list {
-            ContainerList::Regular => "containers",
-            ContainerList::Init => "initContainers",
-            ContainerList::Ephemeral => "ephemeralContainers",
-        };
-        self.container.as_ref().map(|name| format!("spec.{list}{{{name}}}"))
-    }
 }
 
 /// What all pod workers of a node share.

@@ -7,25 +7,25 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
-
-use super::api::{ContainerList, EventFact, EventKind, PodAction, WorkerContext};
-use super::cgroups::Cgroup;
-use super::hooks::PreStop;
-use super::ledger::{Flight, Ledger, Purpose, Target};
-use super::resize::Resize;
-use crate::drivers::Class;
-use crate::machine::{EffectId, Outbox};
-use crate::pod_actions::{Replaced, newest_sandbox};
-use crate::probe::PodProbes;
-use crate::runtime::effect::{Effect, EffectError};
-use crate::runtime::observed::{
+use agent_types::event::{ContainerList, EventFact, EventKind};
+use agent_types::failure::Class;
+use agent_types::ids::{ContainerId, PodKey, SandboxId};
+use agent_types::machine::{EffectId, Outbox};
+use agent_types::runtime::observed::{
     ContainerObserved, ContainerState, PodSnapshot, SandboxObserved, SandboxState,
 };
-use crate::runtime::{ContainerId, PodKey, SandboxId};
+use agent_types::runtime::view::newest_sandbox;
+use agent_types::time::{Mono, Now, Wall};
+use agent_volumes::PodVolumes;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use super::api::{PodAction, WorkerContext};
+use super::ledger::{Flight, Ledger, Purpose, Target};
+use crate::pod_actions::Replaced;
+use crate::pod_worker::effect::{Effect, EffectError};
+use crate::pod_worker::parts::{Cgroup, PreStop, Resize};
+use crate::probe::PodProbes;
 use crate::status::{self, StatusInputs, Verdict, WaitingReason};
-use crate::time::{Mono, Now, Wall};
-use crate::volume::PodVolumes;
 
 /// How far a pod has come, for its status.
 #[derive(Clone, Copy, Debug, Default)]

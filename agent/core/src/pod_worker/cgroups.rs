@@ -5,27 +5,19 @@
 //! directory. A node whose pods have no cgroups (`cgroupsPerQOS: false`) does neither. Upstream: pod_container_manager,
 //! SyncPod, SyncTerminatedPod.
 
-use super::api::{EventKind, PodAction};
+use agent_types::event::EventKind;
+use agent_types::machine::Outbox;
+use agent_types::pod;
+use agent_types::resources::cgroups::CgroupValues;
+use agent_types::time::Now;
+
+use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::Syncing;
 use crate::allocation::actuate;
-use crate::machine::Outbox;
-use crate::resources::cgroups::CgroupValues;
-use crate::runtime::effect::{Effect, EffectResult};
-use crate::time::{Mono, Now};
-use crate::types::pod;
-
-/// What this incarnation did to it last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cgroup {
-    /// Nothing.
-    Unseen,
-    /// Made it, or saw that it is as it should be; asked for then.
-    Made(Mono),
-    /// Removed it.
-    Removed,
-}
+use crate::pod_worker::effect::{Effect, EffectResult};
+use crate::pod_worker::parts::Cgroup;
 
 /// It was made. Once calls of earlier incarnations are over, what was made before that is looked at anew: the last of them
 /// may have removed it.

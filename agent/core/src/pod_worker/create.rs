@@ -4,22 +4,28 @@
 //! there are any, then the one that makes it. Invariants: what is fetched is what this instance is made from; what cannot be
 //! resolved is told as the container's waiting reason and tried again later.
 
-use super::api::{EventKind, PodAction};
+use agent_types::event::EventKind;
+use agent_types::machine::Outbox;
+use agent_types::objects::Objects;
+use agent_types::resources::requests::resources_in_pod;
+use agent_types::runtime::config::{ContainerConfig, NamespaceMode};
+use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::view::{Slot, SlotKind};
+use agent_types::spec_error::SpecError;
+use agent_types::time::Now;
+use agent_volumes::env_file::EnvFiles;
+
+use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Purpose, Target};
-use super::start::fail;
 use super::state::{Chain, Syncing};
-use super::sync::{RESTART_BACK_OFF, noted_back_off};
 use super::users;
-use crate::container_spec::env_files::EnvFiles;
-use crate::container_spec::{Given, SpecError};
-use crate::machine::Outbox;
-use crate::pod_actions::{self, Slot, SlotKind, back_off_key};
-use crate::resources::requests::resources_in_pod;
-use crate::runtime::config::{ContainerConfig, NamespaceMode};
-use crate::runtime::effect::{Effect, ImageInfo};
-use crate::time::Now;
-use crate::volume::Objects;
+use crate::container_spec::given::Given;
+use crate::pod_actions;
+use crate::pod_actions::ended::back_off_key;
+use crate::pod_worker::back_off::{RESTART_BACK_OFF, noted_back_off};
+use crate::pod_worker::chain::fail;
+use crate::pod_worker::effect::Effect;
 
 /// The files are there: has the environment's objects fetched, if there are any.
 pub(super) fn fetch(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {

@@ -8,34 +8,25 @@
 
 use std::time::Duration;
 
+use agent_types::event::EventKind;
+use agent_types::ids::ContainerId;
+use agent_types::machine::Outbox;
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use agent_types::runtime::view::{newest, newest_sandbox};
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::api::{EventKind, PodAction};
+use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Chain, Syncing};
 use crate::lifecycle_hooks::{Hook, HookCall, action, with_pre_stop};
-use crate::machine::Outbox;
-use crate::pod_actions::{newest, newest_sandbox};
-use crate::runtime::ContainerId;
-use crate::runtime::effect::{Effect, EffectOk, EffectResult};
-use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
+use crate::pod_worker::parts::PreStop;
 use crate::status::WaitingReason;
-use crate::time::{Mono, Now};
 
 /// Why a container waits whose postStart hook failed.
 pub(super) const POST_START_ERROR: &str = "PostStartHookError";
-
-/// The preStop hook of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PreStop {
-    /// When the stop of the instance began.
-    pub(super) since: Mono,
-    /// How long it may take, the hook and what follows.
-    pub(super) within: Duration,
-    /// It has ended, or could not begin, or is not waited for any more.
-    pub(super) over: bool,
-}
 
 /// Runs the hook of the container that the chain has started, if it has one; false if there is nothing to run.
 pub(super) fn post_start(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {

@@ -9,13 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::drivers::{CANCELLED_CALL_MAX, Class};
+use agent_types::failure::{CANCELLED_CALL_MAX, Class};
+use agent_types::ids::{ContainerId, SandboxId};
+use agent_types::machine::EffectId;
+use agent_types::restart;
+use agent_types::time::Mono;
+
 use crate::lifecycle_hooks::Hook;
-use crate::machine::EffectId;
-use crate::restart;
-use crate::runtime::effect::EffectError;
-use crate::runtime::{ContainerId, SandboxId};
-use crate::time::Mono;
+use crate::pod_worker::effect::EffectError;
 
 /// What effects of one pod act on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -25,17 +25,21 @@
 //! fence; the grace only shrinks; no state is ever left backwards. Upstream: pkg/kubelet/pod_workers.go.
 
 mod api;
+pub mod back_off;
 mod base;
 mod cgroups;
+pub mod chain;
 mod create;
+pub mod effect;
 mod hooks;
 mod ledger;
+pub mod parts;
 mod probes;
 mod pull;
 mod reset;
 mod resize;
 pub mod runtime_class;
-mod specs;
+pub mod sandboxes;
 mod start;
 mod state;
 mod sync;
@@ -50,30 +54,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::event::{ContainerList, EventKind};
+use agent_types::failure::Class;
+use agent_types::ids::PodKey;
+use agent_types::kill::{KillReason, TerminatingRecord};
+use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::spec_error::CREATE_CONTAINER_CONFIG_ERROR;
+use agent_types::time::{Mono, Now};
+use agent_types::{declared_features, pod};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-pub use api::{
-    ContainerList, EventFact, EventKind, KillReason, PodAction, PodEvent, TerminatingRecord, WorkerContext,
-};
-pub use specs::PodSpecs;
-pub use sync::RESTART_BACK_OFF;
+pub use api::{PodAction, PodEvent, WorkerContext};
 
 use base::{Base, Stage};
 use ledger::{Flight, Purpose, Target};
 use state::{Cleanup, Record, State, Syncing, Terminated, Terminating};
 
-use crate::container_spec::CREATE_CONTAINER_CONFIG_ERROR;
-use crate::declared_features;
-use crate::drivers::Class;
-use crate::machine::{EffectId, Machine, Outbox};
-use crate::runtime::PodKey;
-use crate::runtime::effect::{EffectOk, EffectResult};
+use crate::pod_worker::effect::{EffectOk, EffectResult};
 use crate::status::{Phase, WaitingReason};
-use crate::time::{Mono, Now};
-use crate::types::pod;
 
 #[cfg(doc)]
-use crate::runtime::effect::Effect;
+use crate::pod_worker::effect::Effect;
 
 /// What terminating keeps of syncing: the pod, and what its containers waited for.
 type LastSync = (Arc<Pod>, BTreeMap<String, WaitingReason>);

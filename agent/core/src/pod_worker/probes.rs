@@ -3,13 +3,15 @@
 //! In: the worker's state and ticks, answers of probes. Out: questions, cancellations and events as [`PodAction`]s.
 //! Invariant: a question that is due, or an answer that changes nothing, costs no pass over the whole pod.
 
-use super::api::{EventKind, PodAction};
+use agent_types::event::EventKind;
+use agent_types::machine::Outbox;
+use agent_types::pod;
+use agent_types::time::Now;
+
+use super::api::PodAction;
 use super::base::Base;
 use super::state::State;
-use crate::machine::Outbox;
 use crate::probe::{Outcome, ProbeAction, ProbeId, View};
-use crate::time::Now;
-use crate::types::pod;
 
 /// Shows the pod to its probes, before anything is decided from their verdicts.
 pub(super) fn observe(state: &State, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {

@@ -5,19 +5,22 @@
 //! broken is told and does not keep the image from being pulled with the others, or anonymously. Upstream:
 //! getPullSecretsForPod, image manager (contract 7.4).
 
+use agent_types::event::EventKind;
+use agent_types::machine::Outbox;
+use agent_types::objects::{Objects, look_up};
+use agent_types::pod;
+use agent_types::time::Now;
+use agent_volumes::references;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::api::{EventKind, PodAction};
+use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Purpose, Target};
-use super::start::step;
 use super::state::{Chain, Syncing, Wanted};
-use crate::images::{self, ReferenceError, keyring::Keyring};
-use crate::machine::Outbox;
-use crate::runtime::effect::{Effect, ImageUser};
-use crate::time::Now;
-use crate::types::pod;
-use crate::volume::{Objects, look_up, references};
+use crate::images::keyring::Keyring;
+use crate::images::{self, ReferenceError};
+use crate::pod_worker::chain::step;
+use crate::pod_worker::effect::{Effect, ImageUser};
 
 /// The chain begins: what of the image is there is to be found out.
 pub(super) fn look(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {

@@ -5,16 +5,17 @@
 //! still bring something (the runtime's record of them is what says that the reset is not over). See
 //! `pod_actions::reset`.
 
+use agent_types::machine::Outbox;
+use agent_types::runtime::observed::PodSnapshot;
+use agent_types::time::Now;
+
 use super::api::PodAction;
 use super::base::Base;
 use super::hooks;
 use super::ledger::{Purpose, Target};
 use super::state::Syncing;
-use crate::machine::Outbox;
 use crate::pod_actions::PodActions;
-use crate::runtime::effect::Effect;
-use crate::runtime::observed::PodSnapshot;
-use crate::time::Now;
+use crate::pod_worker::effect::Effect;
 
 /// Nothing of the pod is brought up any more, and nobody waits for pulls and hooks.
 pub(super) fn begin(s: &mut Syncing, b: &mut Base, out: &mut Outbox<PodAction>) {

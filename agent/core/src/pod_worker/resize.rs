@@ -7,37 +7,23 @@
 
 use std::sync::Arc;
 
+use agent_types::event::EventKind;
+use agent_types::failure::Class;
+use agent_types::ids::SandboxId;
+use agent_types::machine::Outbox;
+use agent_types::resources::cgroups::CgroupValues;
+use agent_types::time::Now;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::api::{EventKind, PodAction};
+use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::Syncing;
 use crate::allocation::actuate::{self, Actual, Step};
 use crate::allocation::resize::{INFEASIBLE, PendingResize};
 use crate::allocation::{PodAllocation, message};
-use crate::drivers::Class;
-use crate::machine::Outbox;
-use crate::resources::cgroups::CgroupValues;
-use crate::runtime::SandboxId;
-use crate::runtime::effect::{Effect, EffectResult};
+use crate::pod_worker::effect::{Effect, EffectResult};
 use crate::status::{PENDING_RESIZE, PROGRESS_OF_RESIZE, Progress};
-use crate::time::Now;
-
-/// What is going on.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Resize {
-    /// The pod asks for something that it was not given.
-    pub(super) pending: Option<PendingResize>,
-    /// It was given something that its containers do not have yet.
-    pub(super) progress: Option<Progress>,
-    /// What its cgroup was last given; `None`: nobody knows.
-    pub(super) cgroup: Option<CgroupValues>,
-    /// What it is being given.
-    pub(super) asked: Option<CgroupValues>,
-    /// What its containers were last seen to have all of.
-    settled: Option<PodAllocation>,
-}
 
 /// The pod is wanted as it was given; `before` is what it was until now.
 pub(super) fn desired(b: &mut Base, before: Option<&Pod>, p: &Arc<Pod>, out: &mut Outbox<PodAction>) {

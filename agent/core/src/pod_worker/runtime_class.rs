@@ -4,15 +4,17 @@
 //! Invariants: a pod that names a class is never run by another handler; a class that is not there is told, and waited for.
 //! Upstream: pkg/kubelet/runtimeclass, createPodSandbox.
 
+use agent_types::machine::Outbox;
+use agent_types::objects::look_up;
+use agent_types::time::Now;
+use agent_volumes::references;
+
 use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Purpose, Target};
 use super::state::{RuntimeHandler, Syncing};
-use super::sync;
-use crate::machine::Outbox;
-use crate::runtime::effect::{Effect, EffectOk, EffectResult};
-use crate::time::Now;
-use crate::volume::{look_up, references};
+use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
+use crate::pod_worker::sandboxes;
 
 /// Key of the handler among a class' values.
 pub const HANDLER: &str = "handler";
@@ -54,7 +56,7 @@ pub(super) fn answered(
         Ok(found) => found.and_then(|class| class.data.get(HANDLER)).cloned().unwrap_or_default(),
         Err(why) => {
             s.runtime = RuntimeHandler::Missed;
-            return sync::refuse_sandbox(b, &why, now, out);
+            return sandboxes::refuse_sandbox(b, &why, now, out);
         }
     };
     s.runtime = RuntimeHandler::Found(String::from_utf8_lossy(&handler).into_owned());

@@ -5,25 +5,28 @@
 //! back-off once; a chain whose container changed meanwhile is given up. Upstream: startContainer,
 //! image manager (contract 7.2, 7.4).
 
-use super::api::{EventKind, PodAction};
+use agent_types::event::EventKind;
+use agent_types::ids::{ContainerId, SandboxId};
+use agent_types::machine::Outbox;
+use agent_types::objects::Objects;
+use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::observed::PodSnapshot;
+use agent_types::runtime::view;
+use agent_types::spec_error::CREATE_CONTAINER_CONFIG_ERROR;
+use agent_types::time::{Mono, Now};
+use agent_volumes::env_file::EnvFiles;
+
+use super::api::PodAction;
 use super::base::Base;
-use super::create;
-use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
-use super::pull;
 use super::state::{Chain, Syncing};
-use crate::container_spec::env_files::EnvFiles;
-use crate::container_spec::{CREATE_CONTAINER_CONFIG_ERROR, ImageVolumes};
+use super::{create, hooks, pull};
+use crate::container_spec::given::ImageVolumes;
 use crate::images::{self, PullDecision};
-use crate::machine::Outbox;
-use crate::pod_actions::{self, PodActions, Start};
-use crate::restart;
-use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo};
-use crate::runtime::observed::PodSnapshot;
-use crate::runtime::{ContainerId, SandboxId};
+use crate::pod_actions::{PodActions, Start};
+use crate::pod_worker::chain::{fail, step, told_error};
+use crate::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult};
 use crate::status::WaitingReason;
-use crate::time::{Mono, Now};
-use crate::volume::Objects;
 
 /// Begins the first start of the plan that may begin, unless one is under way.
 pub(super) fn begin_next(
@@ -97,22 +100,6 @@ fn begin(
     }
 }
 
-/// Issues the chain's next effect that needs nothing but the chain.
-pub(super) fn step(s: &Syncing, b: &mut Base, purpose: Purpose, now: Now, out: &mut Outbox<PodAction>) {
-    let Some(chain) = &s.chain else { return };
-    let effect = match purpose {
-        Purpose::ContainerFiles => {
-            let slot = &chain.start.slot;
-            b.ctx.specs.container_files(&s.pod, slot.container_ref(), chain.start.attempt, &b.pod_ips())
-        }
-        _ => {
-            let wanted = chain.wanted();
-            Effect::InspectImage { image: wanted.image.clone(), user: wanted.user.clone() }
-        }
-    };
-    b.issue(now, Target::Container(chain.start.slot.name.clone()), purpose, effect, out);
-}
-
 fn issue_start(s: &mut Syncing, b: &mut Base, container: ContainerId, now: Now, out: &mut Outbox<PodAction>) {
     let Some(chain) = &mut s.chain else { return };
     chain.instance = Some(container.clone());
@@ -148,7 +135,7 @@ pub(super) fn answered(
             pull::secrets_known(s, b, &secrets, now, out);
         }
         (Purpose::PullImage, Ok(EffectOk::Image(Some(found)))) => {
-            let took = go_duration(now.mono.since(flight.issued));
+            let took = whole_millis(now.mono.since(flight.issued));
             let text = format!(
                 "Successfully pulled image \"{}\" in {took} ({took} including waiting). Image size: {} bytes.",
                 chain.wanted().image,
@@ -194,7 +181,7 @@ pub(super) fn answered(
         (purpose, Err(e)) => failed(s, b, &chain, purpose, &e, now, out),
         (purpose, Ok(other)) => {
             let e = EffectError {
-                class: crate::drivers::Class::Invalid,
+                class: agent_types::failure::Class::Invalid,
                 message: format!("unexpected answer to {purpose:?}: {other:?}"),
             };
             failed(s, b, &chain, purpose, &e, now, out);
@@ -204,7 +191,7 @@ pub(super) fn answered(
 
 /// The runtime has no instance of the container.
 fn is_first(b: &Base, start: &Start) -> bool {
-    let has = |s: &PodSnapshot| pod_actions::newest(s, &start.slot.name).is_some();
+    let has = |s: &PodSnapshot| view::newest(s, &start.slot.name).is_some();
     start.created.is_none() && !b.snapshot.as_deref().is_some_and(has)
 }
 
@@ -319,11 +306,6 @@ fn failed(
     s.chain = None;
 }
 
-/// That a container cannot be started: of images the reason in a word, of all else what went wrong.
-fn told_error(b: &Base, name: &str, what: &str, out: &mut Outbox<PodAction>) {
-    b.event(EventKind::Warning, "Failed", format!("Error: {what}"), Some(name), out);
-}
-
 /// Runtimes put the kind of a pull failure in front of their message.
 fn pull_reason(message: &str) -> &'static str {
     ["RegistryUnavailable", "SignatureValidationFailed"]
@@ -332,29 +314,7 @@ fn pull_reason(message: &str) -> &'static str {
         .unwrap_or("ErrImagePull")
 }
 
-/// The chain ends by our own judgement, without a failed effect: say why, try again later.
-pub(super) fn fail(
-    s: &mut Syncing,
-    b: &mut Base,
-    name: &str,
-    reason: &str,
-    message: String,
-    now: Now,
-    _out: &mut Outbox<PodAction>,
-) {
-    s.waiting.insert(name.to_owned(), WaitingReason { reason: reason.to_owned(), message });
-    let seed = format!("{}/{name}", b.key.uid);
-    let until = now.mono.after(restart::jittered(restart::REQUEUE, &seed, now.mono.0));
-    b.ledger.hold(&Target::Container(name.to_owned()), until);
-    b.wake_at(until, now);
-    s.chain = None;
-}
-
-/// A duration as Go prints it, to the millisecond.
-fn go_duration(d: std::time::Duration) -> String {
-    if d.as_secs() == 0 {
-        format!("{}ms", d.as_millis())
-    } else {
-        format!("{}.{:03}s", d.as_secs(), d.subsec_millis())
-    }
+/// The duration as Go prints it, without parts of a millisecond (upstream: `Truncate(time.Millisecond)`).
+fn whole_millis(d: std::time::Duration) -> orlop_config::Duration {
+    orlop_config::Duration::from_millis(i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

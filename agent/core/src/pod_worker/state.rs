@@ -9,20 +9,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use agent_types::ids::{ContainerId, IdMapping, SandboxId};
+use agent_types::kill::KillReason;
+use agent_types::objects::Objects;
+use agent_types::restart::{BackOff, ImageBackOff, Policy};
+use agent_types::runtime::image::{ImageInfo, PullPolicy};
+use agent_types::time::{Mono, Wall};
+use agent_volumes::env_file::EnvFiles;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::api::KillReason;
-use crate::container_spec::ImageVolumes;
-use crate::container_spec::env_files::EnvFiles;
+use crate::container_spec::given::ImageVolumes;
 use crate::node_shutdown;
 use crate::pod_actions::Start;
-use crate::restart::{BackOff, ImageBackOff, Policy};
-use crate::runtime::config::IdMapping;
-use crate::runtime::effect::{ImageInfo, ImageUser, PullPolicy};
-use crate::runtime::{ContainerId, SandboxId};
+use crate::pod_worker::effect::ImageUser;
 use crate::status::{Verdict, WaitingReason};
-use crate::time::{Mono, Wall};
-use crate::volume::Objects;
 
 #[derive(Clone, Debug)]
 pub(super) enum State {

@@ -7,40 +7,29 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::api::{EventKind, KillReason, PodAction};
+use agent_kubelet_api::logs::retention::RemovedLog;
+use agent_types::event::EventKind;
+use agent_types::ids::ContainerId;
+use agent_types::kill::KillReason;
+use agent_types::machine::Outbox;
+use agent_types::pod;
+use agent_types::restart::{self, Exit};
+use agent_types::runtime::config::SandboxConfig;
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, SandboxState};
+use agent_types::runtime::view;
+use agent_types::time::{Mono, Now};
+
+use super::api::PodAction;
 use super::base::{Base, Stage};
-use super::cgroups;
-use super::hooks;
 use super::ledger::{Purpose, Target};
-use super::reset;
-use super::resize;
-use super::runtime_class;
-use super::start;
 use super::state::Syncing;
-use super::users;
-use super::volumes;
+use super::{cgroups, hooks, reset, resize, runtime_class, start, users, volumes};
 use crate::allocation::actuate;
-use crate::logs::retention::RemovedLog;
-use crate::machine::Outbox;
-use crate::pod_actions::{self, Inputs, PodActions, Replaced, SandboxPlan};
-use crate::restart::{self, Exit};
-use crate::runtime::ContainerId;
-use crate::runtime::config::SandboxConfig;
-use crate::runtime::effect::Effect;
-use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, SandboxState};
+use crate::pod_actions::{self, Inputs, PodActions, Replaced, SandboxPlan, ended};
+use crate::pod_worker::back_off::RESTART_BACK_OFF;
+use crate::pod_worker::effect::Effect;
+use crate::pod_worker::sandboxes::{discard_sandbox, refuse_sandbox, stop_sandboxes};
 use crate::status::{Phase, WaitingReason};
-use crate::time::{Mono, Now};
-use crate::types::pod;
-
-/// Annotation on containers: the crash-loop delay in seconds that was in force when the instance was made, and the key of
-/// its series. With it a restarted agent continues the series instead of starting it over; a container of another image
-/// or with other resources begins a series of its own.
-pub const RESTART_BACK_OFF: &str = "io.orlop.container.restartBackOffSeconds";
-
-/// The value of [`RESTART_BACK_OFF`].
-pub(super) fn noted_back_off(key: &str, delay: Duration) -> String {
-    format!("{} {key}", delay.as_secs())
-}
 
 /// The delay that an instance's annotation notes for the series `key`.
 fn back_off_of(c: &ContainerObserved, key: &str) -> Option<Duration> {
@@ -80,8 +69,8 @@ pub(super) fn advance(
     }
     note_waiting(s, b, &actions, &snapshot, now, out);
     // One that was killed to come back, and ended well of it, has not ended the pod.
-    let comes_back = |slot: &pod_actions::Slot| {
-        pod_actions::newest(&snapshot, &slot.name).is_some_and(|c| b.replaced.contains_key(&c.id))
+    let comes_back = |slot: &view::Slot| {
+        view::newest(&snapshot, &slot.name).is_some_and(|c| b.replaced.contains_key(&c.id))
     };
     let coming = actions.start.iter().map(|s| &s.slot).chain(actions.waiting.iter().map(|w| &w.slot));
     let replacing = coming.into_iter().any(comes_back);
@@ -174,12 +163,12 @@ fn plan(
 
 /// Tells the back-off what ended, taking over what an earlier incarnation left in annotations.
 fn digest(s: &mut Syncing, replaced: &Replaced, snapshot: &PodSnapshot, now: Now) {
-    let slots = pod_actions::slots(&s.pod);
-    let keys: BTreeSet<String> = slots.iter().map(|slot| pod_actions::back_off_key(&s.pod, slot)).collect();
+    let slots = view::slots(&s.pod);
+    let keys: BTreeSet<String> = slots.iter().map(|slot| ended::back_off_key(&s.pod, slot)).collect();
     s.back_off.retain(|k| keys.contains(k));
     for slot in &slots {
-        let Some(c) = pod_actions::newest(snapshot, &slot.name) else { continue };
-        let key = pod_actions::back_off_key(&s.pod, slot);
+        let Some(c) = view::newest(snapshot, &slot.name) else { continue };
+        let key = ended::back_off_key(&s.pod, slot);
         if let Some(delay) = back_off_of(c, &key) {
             s.back_off.restore(&key, delay, c.created);
         }
@@ -224,7 +213,7 @@ fn note_waiting(
     for w in &actions.waiting {
         b.wake_at(w.until, now);
         let (name, key) = (&w.slot.name, b.key.clone());
-        let delay = go_seconds(w.delay.as_secs());
+        let delay = orlop_config::Duration::from(w.delay);
         let message = format!("back-off {delay} restarting failed container={name} pod={key}");
         s.waiting.insert(name.clone(), WaitingReason { reason: "CrashLoopBackOff".to_owned(), message });
         if s.told.insert(format!("back-off {}", w.instance)) {
@@ -237,16 +226,6 @@ fn note_waiting(
         let id = t.rsplit(' ').next().unwrap_or("");
         !t.starts_with("back-off ") || snapshot.containers.iter().any(|c| c.id.as_str() == id)
     });
-}
-
-/// Seconds as Go prints a duration: `40s`, `2m40s`, `1h0m0s`.
-fn go_seconds(total: u64) -> String {
-    let (h, m, s) = (total / 3600, total / 60 % 60, total % 60);
-    match (h, m) {
-        (0, 0) => format!("{s}s"),
-        (0, _) => format!("{m}m{s}s"),
-        _ => format!("{h}h{m}m{s}s"),
-    }
 }
 
 fn stop_containers(
@@ -304,46 +283,6 @@ fn remove_sandboxes(b: &mut Base, actions: &PodActions, now: Now, out: &mut Outb
     }
 }
 
-/// Removes a sandbox: stopped first, because removal wants its network gone.
-pub(super) fn discard_sandbox(
-    b: &mut Base,
-    id: &crate::runtime::SandboxId,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) {
-    let sandbox = id.clone();
-    let (purpose, effect) = if b.stopped.contains(id) {
-        (Purpose::RemoveSandbox(id.clone()), Effect::RemoveSandbox { sandbox })
-    } else {
-        (Purpose::StopSandbox(id.clone()), Effect::StopSandbox { sandbox })
-    };
-    b.issue(now, Target::Sandbox, purpose, effect, out);
-}
-
-/// Stops what is ready once no container can be running; true when nothing is left to stop.
-pub(super) fn stop_sandboxes(
-    b: &mut Base,
-    snapshot: &PodSnapshot,
-    now: Now,
-    out: &mut Outbox<PodAction>,
-) -> bool {
-    let up = |state| pod_actions::is_live(state) || state == ContainerState::Created;
-    if b.ledger.any_container_busy() || snapshot.containers.iter().any(|c| up(c.state)) {
-        return false;
-    }
-    if !b.ledger.all_fresh(snapshot.as_of) {
-        b.want_snapshot_after(b.ledger.known_after());
-        return false;
-    }
-    let Some(next) = snapshot.sandboxes.iter().find(|s| b.needs_stop(s)) else { return true };
-    if b.may_act(&Target::Sandbox, now) {
-        let id = next.id.clone();
-        let effect = Effect::StopSandbox { sandbox: id.clone() };
-        b.issue(now, Target::Sandbox, Purpose::StopSandbox(id), effect, out);
-    }
-    false
-}
-
 fn replace_sandbox(
     s: &mut Syncing,
     b: &mut Base,
@@ -390,15 +329,6 @@ fn replace_sandbox(
     }
 }
 
-/// There can be no sandbox yet: says why, and when it is tried again.
-pub(super) fn refuse_sandbox(b: &mut Base, why: &str, now: Now, out: &mut Outbox<PodAction>) {
-    let text = format!("Failed to create pod sandbox: {why}");
-    b.event(EventKind::Warning, "FailedCreatePodSandBox", text, None, out);
-    let until = now.mono.after(restart::jittered(restart::REQUEUE, b.key.uid.as_str(), now.mono.0));
-    b.ledger.hold(&Target::Sandbox, until);
-    b.wake_at(until, now);
-}
-
 fn network_ready(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
     let Err(why) = b.network.clone() else { return true };
     if pod::host_network(&s.pod) {
@@ -420,7 +350,7 @@ fn dirs_made(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction
         b.wake_at(held, now);
         return false;
     }
-    let effect = b.ctx.specs.pod_dirs(&s.pod);
+    let effect = b.ctx.specs.pod_dirs(&s.pod).into();
     b.issue(now, Target::Dirs, Purpose::CreateDirs, effect, out);
     false
 }

@@ -8,25 +8,26 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use agent_kubelet_api::logs::retention::RemovedLog;
+use agent_types::event::EventKind;
+use agent_types::ids::ContainerId;
+use agent_types::kill::{KillReason, TerminatingRecord};
+use agent_types::machine::Outbox;
+use agent_types::pod;
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use agent_types::runtime::view::{self, SlotKind, Slots};
+use agent_types::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use super::api::{EventKind, KillReason, PodAction, TerminatingRecord};
+use super::api::PodAction;
 use super::base::{Base, Stage};
-use super::cgroups;
-use super::hooks;
 use super::ledger::{Flight, Purpose, Target};
 use super::state::{Cleanup, Record, Terminated, Terminating, verdict};
-use super::sync::{discard_sandbox, stop_sandboxes};
-use super::volumes;
-use crate::logs::retention::RemovedLog;
-use crate::machine::Outbox;
-use crate::pod_actions::{self, SlotKind, Slots};
-use crate::runtime::ContainerId;
-use crate::runtime::effect::Effect;
-use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use super::{cgroups, hooks, volumes};
+use crate::pod_actions;
+use crate::pod_worker::effect::Effect;
+use crate::pod_worker::sandboxes::{discard_sandbox, stop_sandboxes};
 use crate::status::{Phase, terminated_status};
-use crate::time::{Mono, Now, Wall};
-use crate::types::pod;
 
 /// Grace of a pod that does not say one; the API server fills it in.
 pub(super) const DEFAULT_GRACE_S: i64 = 30;
@@ -54,7 +55,7 @@ pub(super) fn advance(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Out
         return false;
     };
     hooks::drop_of_ended(b, &snapshot, out);
-    let live = snapshot.containers.iter().any(|c| pod_actions::is_live(c.state));
+    let live = snapshot.containers.iter().any(|c| view::is_live(c.state));
     if !live && had_ended(t, b, now) {
         t.reason = KillReason::Ended;
     }
@@ -142,7 +143,7 @@ fn stop_stage(
     let slots = p.as_deref().map(Slots::of);
     let slot_of = |c: &ContainerObserved| slots.as_ref().map(|all| all.get(&c.name));
     let is_sidecar = |c: &ContainerObserved| slot_of(c).is_some_and(|s| s.kind == SlotKind::Sidecar);
-    let live = || snapshot.containers.iter().filter(|c| pod_actions::is_live(c.state));
+    let live = || snapshot.containers.iter().filter(|c| view::is_live(c.state));
     let grace = Duration::from_secs(u64::from(t.grace_s));
     let over = t.since.after(grace);
     let mut stage: Vec<&ContainerObserved> = live().filter(|c| now.mono >= over || !is_sidecar(c)).collect();

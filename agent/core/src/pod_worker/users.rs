@@ -4,16 +4,17 @@
 //! containers. Invariants: nothing of such a pod is made before its ids are known and on disk; they are asked for once by
 //! each incarnation, and the handler that is to run a new sandbox must be able to do it. Upstream: pkg/kubelet/userns.
 
+use agent_types::machine::Outbox;
+use agent_types::pod;
+use agent_types::runtime::config::{ContainerConfig, SandboxConfig};
+use agent_types::time::Now;
+
 use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Purpose, Target};
 use super::state::Syncing;
-use super::sync;
-use crate::machine::Outbox;
-use crate::runtime::config::{ContainerConfig, SandboxConfig};
-use crate::runtime::effect::{Effect, EffectOk, EffectResult};
-use crate::time::Now;
-use crate::types::pod;
+use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
+use crate::pod_worker::sandboxes;
 
 /// True if nothing is missing. `handler` is the one that is to run a new sandbox.
 pub(super) fn known(
@@ -44,7 +45,7 @@ pub(super) fn answered(
     match result {
         Ok(EffectOk::Users(mapping)) => s.users = Some(mapping),
         Ok(_) => {}
-        Err(e) => sync::refuse_sandbox(b, &e.message, now, out),
+        Err(e) => sandboxes::refuse_sandbox(b, &e.message, now, out),
     }
 }
 

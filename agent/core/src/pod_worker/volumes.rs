@@ -1,24 +1,27 @@
 //! The pod worker's side of its volumes: set up before containers start, looked through when sources change, torn down
 //! when the pod's containers have ended.
 //!
-//! In: the pod, answers of set-ups. Out: effects, events. Invariants: see [`crate::volume`]; a pod without volumes costs
+//! In: the pod, answers of set-ups. Out: effects, events. Invariants: see [`agent_volumes`]; a pod without volumes costs
 //! nothing here.
 
+use agent_types::event::{EventFact, EventKind};
+use agent_types::kill::KillReason;
+use agent_types::machine::Outbox;
+use agent_types::pod;
+use agent_types::time::{Mono, Now};
+use agent_volumes as volume;
+use agent_volumes::account::{self, ASK_AFTER};
+use agent_volumes::claim::{self, ClaimError};
+use agent_volumes::csi::limits::ATTACH_LIMIT;
+use agent_volumes::references::parts_of_pod;
+use agent_volumes::{Desired, Resize, SetUpError, inline};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::api::{EventFact, EventKind, KillReason, PodAction};
+use super::api::PodAction;
 use super::base::Base;
 use super::ledger::{Purpose, Target};
 use crate::admission::Rejection;
-use crate::csi::limits::ATTACH_LIMIT;
-use crate::machine::Outbox;
-use crate::runtime::effect::{Effect, EffectOk, EffectResult, Mounted};
-use crate::time::{Mono, Now};
-use crate::types::pod;
-use crate::volume::account::{self, ASK_AFTER};
-use crate::volume::claim::{self, ClaimError};
-use crate::volume::references::parts_of_pod;
-use crate::volume::{self, Desired, Resize, SetUpError, inline};
+use crate::pod_worker::effect::{Effect, EffectOk, EffectResult, Mounted};
 
 /// Set-ups of one pod in flight at once.
 const SET_UPS_MAX: usize = 4;

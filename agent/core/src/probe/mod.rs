@@ -19,17 +19,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::ids::ContainerId;
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use agent_types::runtime::view::newest;
+use agent_types::time::{Mono, Now};
+use agent_types::{pod, restart};
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use serde::{Deserialize, Serialize};
 
 use self::check::{Check, check};
 use self::slot::{Answered, Instance, Slot, Standing, Timing};
-use crate::pod_actions::newest;
-use crate::restart;
-use crate::runtime::ContainerId;
-use crate::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
-use crate::time::{Mono, Now};
-use crate::types::pod;
 
 /// Which probe of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
+use agent_types::ids::ContainerId;
+use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::Probe;
 
 use super::{Kind, Outcome, ProbeId};
-use crate::runtime::ContainerId;
-use crate::time::Mono;
 
 /// A prober that fails by itself is asked this often before its failure is told.
 const TRIES_MAX: u32 = 3;

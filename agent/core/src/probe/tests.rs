@@ -1,12 +1,12 @@
 //! A pod's probes against scripts of answers: who is asked when, and what follows.
 
+use agent_types::ids::{PodKey, SandboxId};
+use agent_types::runtime::observed::{SandboxObserved, SandboxState};
+use agent_types::time::Wall;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::runtime::observed::{SandboxObserved, SandboxState};
-use crate::runtime::{PodKey, SandboxId};
-use crate::time::Wall;
 
 const SECOND: u64 = 1_000_000_000;
 const EPOCH: i64 = 1_700_000_000_000_000_000;

@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 
+use agent_types::resources::cgroups::CgroupValues;
+use agent_types::resources::requests::{CPU, MEMORY, all_limits, all_requests};
+use agent_types::{Quantity, pod, quantity_text};
 use k8s_openapi::api::core::v1::{PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use super::{Phase, StatusInputs};
-use crate::resources::cgroups::CgroupValues;
-use crate::resources::requests::{CPU, MEMORY, all_limits, all_requests};
-use crate::types::{Quantity, pod, quantity_text};
 
 /// A request of processor time up to this comes out alike in the kernel, thousandths of a core.
 const CPU_MIN_MILLI: i64 = 2;
@@ -126,10 +126,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::container_spec::NodeContext;
-    use crate::drivers::CgroupDriver;
-    use crate::resources::cgroups::pod::pod_cgroup;
     use crate::status::tests::shown;
+    use agent_types::node_context::CgroupDriver;
+    use agent_types::node_context::NodeContext;
+    use agent_types::resources::cgroups::pod::pod_cgroup;
 
     fn of(resources: Value, container: Value) -> Arc<Pod> {
         let spec = json!({"resources": resources, "containers": [{"name": "a", "resources": container}]});

@@ -3,12 +3,12 @@
 //! In: inputs and the generated container statuses. Out: conditions, whose transition time changes only
 //! with their status. Upstream: pkg/kubelet/status/generate.go.
 
+use agent_types::pod::{self, named};
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 
-use super::containers::named;
 use super::{Phase, StatusInputs, api_time, reset};
 use crate::pod_actions::{may_restart_all, usable_sandbox};
-use crate::types::pod;
+use crate::status::previous::{before, was_true};
 
 const OWNED: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
@@ -111,14 +111,6 @@ fn resizes(inputs: &StatusInputs<'_>, out: &mut Vec<PodCondition>) {
     }
 }
 
-fn before<'a>(inputs: &StatusInputs<'a>, name: &str) -> Option<&'a PodCondition> {
-    [inputs.previous, inputs.pod.status.as_ref()]
-        .into_iter()
-        .flatten()
-        .filter_map(|s| s.conditions.as_ref())
-        .find_map(|all| all.iter().find(|c| c.type_ == name))
-}
-
 fn sandbox_ready(inputs: &StatusInputs<'_>) -> bool {
     inputs.snapshot.is_some_and(|snapshot| usable_sandbox(inputs.pod, snapshot).is_some())
 }
@@ -156,12 +148,6 @@ fn initialized(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> F
     }
     let message = format!("containers with incomplete status: {}", bracketed(&incomplete));
     Finding::no("ContainersNotInitialized", message)
-}
-
-/// The condition is True in the status that is known best.
-pub(super) fn was_true(inputs: &StatusInputs<'_>, name: &str) -> bool {
-    let before = inputs.previous.or(inputs.pod.status.as_ref()).and_then(|s| s.conditions.as_ref());
-    before.is_some_and(|all| all.iter().any(|c| c.type_ == name && c.status == "True"))
 }
 
 fn containers_ready(inputs: &StatusInputs<'_>, phase: Phase, status: &PodStatus) -> Finding {

@@ -4,17 +4,19 @@
 //! Invariants: only the two newest instances are shown; a restart count never falls; what ran and cannot be
 //! found any more is reported as lost, never as fresh. Upstream: convertToAPIContainerStatuses.
 
+use agent_types::pod::{self, named};
+use agent_types::runtime::labels;
+use agent_types::runtime::observed::{ContainerObserved, ContainerState};
+use agent_types::runtime::view::{Slot, SlotKind, slots};
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus, PodStatus,
 };
 
 use super::{StatusInputs, api_time, instance, reset};
-use crate::pod_actions::{Slot, SlotKind, ended, restarts, slots};
-use crate::runtime::labels;
-use crate::runtime::observed::{ContainerObserved, ContainerState};
-use crate::time::Wall;
-use crate::types::pod;
+use crate::pod_actions::ended::{ended, restarts};
+use crate::status::previous::Statuses;
 
 const LOST: &str = "ContainerStatusUnknown";
 const LOST_TERMINATED: &str = "The container could not be located when the pod was terminated";
@@ -22,17 +24,6 @@ const LOST_DELETED: &str =
     "The container could not be located when the pod was deleted.  The container used to be Running";
 const INIT_LOST: &str = "Unable to get init container status from container runtime and pod has been \
                          initialized, treat it as exited normally";
-
-/// The statuses of both lists.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Statuses {
-    /// Of `spec.initContainers`, in order.
-    pub init: Vec<ContainerStatus>,
-    /// Of `spec.containers`, by name.
-    pub regular: Vec<ContainerStatus>,
-    /// Of `spec.ephemeralContainers`, by name; part of no phase and no readiness.
-    pub ephemeral: Vec<ContainerStatus>,
-}
 
 /// All container statuses of the pod.
 pub(super) fn statuses(inputs: &StatusInputs<'_>) -> Statuses {
@@ -98,12 +89,6 @@ fn one(inputs: &StatusInputs<'_>, slot: &Slot, spec: &Container, initialized: bo
     status.stop_signal.take_if(|_| !inputs.stop_signals);
     waiting_to_restart(inputs, slot, spec, found.first(), &mut status);
     status
-}
-
-/// The status of a container. Our own lists are sorted by name; others are looked through.
-pub(crate) fn named<'a>(all: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
-    let found = all.binary_search_by(|s| s.name.as_str().cmp(name)).ok().and_then(|at| all.get(at));
-    found.or_else(|| all.iter().find(|s| s.name == name))
 }
 
 fn newest_runs(found: &[ContainerObserved]) -> bool {

@@ -6,16 +6,16 @@
 
 use std::collections::BTreeMap;
 
+use agent_types::resources::amounts::Amounts;
+use agent_types::resources::requests::{CPU, MEMORY};
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, ResourcesObserved, UserObserved};
+use agent_types::{Quantity, quantity_text};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStatus, ContainerUser, LinuxContainerUser, ResourceRequirements, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-use crate::allocation::Amounts;
 use crate::container_spec::mounts::recursively;
-use crate::resources::requests::{CPU, MEMORY};
-use crate::runtime::observed::{ContainerObserved, ContainerState, ResourcesObserved, UserObserved};
-use crate::types::{Quantity, quantity_text};
 
 /// CPU limits up to this come out alike in the kernel, thousandths of a core.
 const CPU_LIMIT_MIN_MILLI: i64 = 10;
@@ -146,7 +146,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::time::Wall;
+    use agent_types::time::Wall;
 
     fn container(resources: Value) -> Container {
         serde_json::from_value(json!({"name": "a", "image": "i", "resources": resources})).unwrap()

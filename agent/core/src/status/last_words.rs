@@ -4,9 +4,9 @@
 //! reads. Invariants: at most [`FILE_BYTES_MAX`] bytes of a file, `LOG_LINES_MAX` lines and `LOG_BYTES_MAX` bytes of
 //! a log; bytes that are not UTF-8 are replaced. Upstream: pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
-use crate::logs::{LogOptions, Selector, TailScan};
-use crate::runtime::labels;
-use crate::runtime::observed::{ContainerObserved, ContainerState};
+use agent_kubelet_api::logs::{LogOptions, Selector, TailScan};
+use agent_types::runtime::labels;
+use agent_types::runtime::observed::{ContainerObserved, ContainerState};
 
 /// What is kept of a message file, from its end, bytes.
 pub const FILE_BYTES_MAX: u64 = 4096;
@@ -82,7 +82,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::time::Wall;
+    use agent_types::time::Wall;
 
     fn ended(path: &str, policy: &str, exit_code: i32) -> ContainerObserved {
         let annotations =

@@ -11,6 +11,7 @@ mod containers;
 mod instance;
 pub mod last_words;
 mod phase;
+pub mod previous;
 mod reset;
 mod terminated;
 
@@ -20,21 +21,21 @@ mod tests;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use agent_types::pod;
+use agent_types::runtime::observed::{PodSnapshot, SandboxState};
+use agent_types::runtime::view::newest_sandbox;
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::allocation::resize::PendingResize;
-use crate::pod_actions::{Replaced, newest_sandbox};
-use crate::probe::Verdicts;
-use crate::runtime::observed::{PodSnapshot, SandboxState};
-use crate::time::Wall;
-use crate::types::pod;
-
 pub use amounts::Whole;
 pub use conditions::{DISRUPTION_TARGET, PENDING_RESIZE, PROGRESS_OF_RESIZE};
-pub(crate) use containers::named;
 pub use phase::{Phase, phase};
 pub use terminated::terminated_status;
+
+use crate::allocation::resize::PendingResize;
+use crate::pod_actions::Replaced;
+use crate::probe::Verdicts;
 
 /// Why a container is not running, as its waiting state says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +131,7 @@ pub fn generate(inputs: &StatusInputs<'_>) -> PodStatus {
     let mut containers = containers::statuses(inputs);
     let (phase, reason, message) = decide_phase(inputs, &containers);
     if was_refused(inputs) {
-        containers = containers::Statuses::default();
+        containers = previous::Statuses::default();
     }
     let mut status = PodStatus {
         phase: Some(phase.as_str().to_owned()),
@@ -155,14 +156,14 @@ fn some_unless_empty<T>(v: Vec<T>) -> Option<Vec<T>> {
 }
 
 fn qos_class(p: &Pod) -> String {
-    crate::resources::qos_class(p).to_string()
+    agent_types::resources::qos_class(p).to_string()
 }
 
 /// The API's or the previous terminal phase wins, then a verdict, then the containers; a terminal phase is
 /// withheld while something may still run.
 fn decide_phase(
     inputs: &StatusInputs<'_>,
-    containers: &containers::Statuses,
+    containers: &previous::Statuses,
 ) -> (Phase, Option<String>, Option<String>) {
     let known = [inputs.previous, inputs.pod.status.as_ref()];
     for status in known.into_iter().flatten() {
@@ -214,7 +215,7 @@ fn was_refused(inputs: &StatusInputs<'_>) -> bool {
 }
 
 fn may_run(snapshot: Option<&PodSnapshot>) -> bool {
-    snapshot.is_some_and(|s| s.containers.iter().any(|c| crate::pod_actions::is_live(c.state)))
+    snapshot.is_some_and(|s| s.containers.iter().any(|c| agent_types::runtime::view::is_live(c.state)))
 }
 
 /// The first address of the family that goes first, then the first of the other one, in their canonical text: the API

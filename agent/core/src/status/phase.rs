@@ -2,14 +2,15 @@
 //!
 //! In: specification and statuses. Out: [`Phase`]. Upstream: getPhase in pkg/kubelet/kubelet_pods.go.
 
+use agent_types::pod::{self, named};
+use agent_types::runtime::view::{Slot, SlotKind};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus,
 };
 
-use super::containers::{Statuses, named};
 use super::reset::RESTARTING_ALL;
-use crate::pod_actions::{Ended, Slot, SlotKind, restarts};
-use crate::types::pod;
+use crate::pod_actions::ended::{Ended, restarts};
+use crate::status::previous::Statuses;
 
 /// `status.phase`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
 };
 
-use super::conditions::was_true;
 use super::{Phase, StatusInputs};
+use crate::status::previous::was_true;
 
 /// Reason of the waiting state and of the last state of a container that was removed.
 pub(super) const RESTARTING_ALL: &str = "RestartingAllContainers";

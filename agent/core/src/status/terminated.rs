@@ -3,10 +3,10 @@
 //! In: the pod, its newest status. Out: that status, ended. Pure. Invariant: the phase of what comes out is terminal, but
 //! for a static pod, which may run again. Upstream: TerminatePod, hasPodInitialized, initializedContainers.
 
+use agent_types::pod;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
 use super::Phase;
-use crate::types::pod;
 
 const LOST: &str = "ContainerStatusUnknown";
 const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";

@@ -2,15 +2,15 @@
 
 mod phases;
 
+use agent_types::ids::SandboxId;
+use agent_types::runtime::observed::{
+    ContainerObserved, ContainerState as St, PodSnapshot, SandboxObserved, SandboxState,
+};
+use agent_types::time::Mono;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::probe::Verdicts;
-use crate::runtime::SandboxId;
-use crate::runtime::observed::{
-    ContainerObserved, ContainerState as St, PodSnapshot, SandboxObserved, SandboxState,
-};
-use crate::time::Mono;
 
 const NOW: Wall = Wall(1_700_000_000_000_000_000);
 

@@ -9,18 +9,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::api::retry::Retry;
+use agent_types::api::{ApiError, ObjectName};
+use agent_types::failure::Class;
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::pod::{self, CONFIG_MIRROR};
+use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::decide::Need;
 use super::{CONFLICTS_MAX, MANY_CONTAINERS, PACE, RECONCILE, name_of, object_name};
-use crate::api::retry::Retry;
-use crate::api::{ApiError, ObjectName};
-use crate::drivers::Class;
 use crate::pod_source::api::refusal;
-use crate::runtime::{PodKey, PodUid};
-use crate::time::Mono;
-use crate::types::pod::{self, CONFIG_MIRROR};
 
 /// The pods of the API by their UID there.
 #[derive(Clone, Debug)]
@@ -338,4 +337,15 @@ impl Entry {
             _ => !matches!(class, Class::Invalid | Class::Retryable { .. }),
         };
     }
+}
+
+/// The kind of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    Find,
+    /// The version of the entry that it tells.
+    Patch {
+        version: u64,
+    },
+    Delete,
 }

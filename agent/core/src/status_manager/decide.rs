@@ -2,28 +2,18 @@
 //!
 //! In: what its worker said, what the API shows. Out: the next call, or nothing. Pure.
 
+use agent_types::api::{ApiCall, ObjectName};
+use agent_types::pod;
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::book::{ApiPods, Entry, Via};
 use super::merge::{MergeInputs, merge};
-use super::patch::{Guard, status_patch};
-use super::{name_of, patch, transition};
-use crate::api::{ApiCall, ObjectName};
+use super::patch::{self, Guard, status_patch};
+use super::{name_of, transition};
 use crate::node_shutdown::is_left_over;
 use crate::status::{Phase, terminated_status};
-use crate::time::{Mono, Now};
-use crate::types::pod;
-
-/// The kind of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Need {
-    Find,
-    /// The version of the entry that it tells.
-    Patch {
-        version: u64,
-    },
-    Delete,
-}
+use crate::status_manager::book::Need;
 
 /// A call that should be sent.
 pub(super) struct Wanted {

@@ -4,10 +4,10 @@
 //! owners stay as they are; a terminal phase is withheld while a container may run and never left again; a pod in a
 //! terminal phase is not ready; the start time does not change. Upstream: mergePodStatus, updateStatusInternal.
 
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 
 use crate::status::{DISRUPTION_TARGET, Phase, api_time};
-use crate::time::Wall;
 
 /// Conditions that the node owns (contract 6.6).
 const OWNED: [&str; 8] = [

@@ -40,22 +40,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::api::retry::Retry;
+use agent_types::api::{ApiCall, ApiError, ApiReply, ApiResult, ObjectName, WatchEvent};
+use agent_types::failure::Class;
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::pod;
+use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-
-use crate::api::retry::Retry;
-use crate::api::{ApiCall, ApiError, ApiReply, ApiResult, ObjectName, WatchEvent};
-use crate::drivers::Class;
-use crate::machine::{EffectId, Machine, Outbox};
-use crate::runtime::{PodKey, PodUid};
-use crate::status::Phase;
-use crate::time::{Mono, Now};
-use crate::types::pod;
-
-use book::{ApiPods, Entry, Flight, Via};
-use decide::Need;
 
 pub use merge::{MergeInputs, is_owned_condition, merge};
 pub use patch::{Guard, status_patch};
+
+use book::{ApiPods, Entry, Flight, Via};
+
+use crate::status::Phase;
+use crate::status_manager::book::Need;
 
 /// How often a status that somebody else keeps changing is put right.
 pub const RECONCILE: Duration = Duration::from_secs(10);

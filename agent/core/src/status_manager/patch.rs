@@ -5,11 +5,10 @@
 //! by key where the API merges them (`patchMergeKey` of PodStatus) and replaced as a whole elsewhere.
 //! Upstream: strategicpatch.CreateTwoWayMergePatch, normalizeStatus.
 
+use agent_types::pod;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
-
-use crate::types::pod;
 
 /// Termination messages of all containers of a pod together, bytes.
 const MESSAGES_BYTES_MAX: usize = 12 * 1024;

@@ -3,10 +3,12 @@
 //! In: two statuses in a row and the pod's specification. Out: yes, or which container contradicts. Pure.
 //! Upstream: checkContainerStateTransition.
 
+use agent_types::pod::named;
+use agent_types::runtime::view::{SlotKind, slots};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 
-use crate::pod_actions::{Ended, SlotKind, may_restart_all, restarts, slots};
-use crate::status::named;
+use crate::pod_actions::ended::{Ended, restarts};
+use crate::pod_actions::may_restart_all;
 
 /// May `after` follow `before`? Without a specification nobody knows, and everything may.
 pub(super) fn check<'a>(

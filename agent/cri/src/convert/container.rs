@@ -1,7 +1,8 @@
 //! `ContainerConfig` to CRI `ContainerConfig`.
 
-use agent_core::runtime::config::{
-    ContainerConfig, ContainerSecurity, Device, IdMapping, ImageMount, Mount, MountPropagation,
+use agent_types::ids::IdMapping;
+use agent_types::runtime::config::{
+    ContainerConfig, ContainerSecurity, Device, ImageMount, Mount, MountPropagation,
 };
 use orlop_proto::cri::v1;
 

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use agent_core::runtime::ContainerId;
-use agent_core::runtime::config::{
-    IdMapping, LinuxResources, NamespaceMode, Namespaces, SecurityProfile, SelinuxOption,
-    SupplementalGroupsPolicy,
+use agent_types::ids::{ContainerId, IdMapping};
+use agent_types::runtime::config::{
+    LinuxResources, NamespaceMode, Namespaces, SecurityProfile, SelinuxOption, SupplementalGroupsPolicy,
 };
 use orlop_proto::cri::v1;
 use orlop_proto::cri::v1::security_profile::ProfileType;

@@ -5,13 +5,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use agent_core::drivers::{CgroupDriver, RuntimeFeatures, RuntimeHandler, RuntimeStatus, RuntimeVersion};
-use agent_core::runtime::effect::ImageInfo;
-use agent_core::runtime::observed::{
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::node_context::CgroupDriver;
+use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::labels;
+use agent_types::runtime::observed::{
     ContainerObserved, ContainerState, ResourcesObserved, SandboxObserved, SandboxState, UserObserved,
 };
-use agent_core::runtime::{PodKey, PodUid, labels};
-use agent_core::time::Wall;
+use agent_types::runtime::status::{RuntimeFeatures, RuntimeHandler, RuntimeStatus, RuntimeVersion};
+use agent_types::time::Wall;
 use orlop_proto::cri::v1;
 
 use super::signal;

@@ -1,7 +1,7 @@
 //! `SandboxConfig` to CRI `PodSandboxConfig`. The runtime handler is not part of it: it goes beside it in
 //! `RunPodSandboxRequest`.
 
-use agent_core::runtime::config::{DnsConfig, PortMapping, Protocol, SandboxConfig, SandboxSecurity};
+use agent_types::runtime::config::{DnsConfig, PortMapping, Protocol, SandboxConfig, SandboxSecurity};
 use orlop_proto::cri::v1;
 
 use super::linux;

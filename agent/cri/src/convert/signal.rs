@@ -18,7 +18,7 @@ pub(super) fn name(number: i32) -> Option<String> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use agent_core::types::signal;
+    use agent_types::signal;
 
     use super::*;
 

@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use agent_core::drivers::CgroupDriver;
-use agent_core::runtime::PodKey;
-use agent_core::runtime::config::*;
-use agent_core::runtime::observed::{
+use agent_types::ids::{IdMapping, PodKey};
+use agent_types::node_context::CgroupDriver;
+use agent_types::runtime::config::*;
+use agent_types::runtime::observed::{
     ContainerObserved, ContainerState, ResourcesObserved, SandboxObserved, SandboxState, UserObserved,
 };
-use agent_core::time::Wall;
+use agent_types::time::Wall;
 use orlop_proto::cri::v1;
 use orlop_proto::cri::v1::security_profile::ProfileType;
 

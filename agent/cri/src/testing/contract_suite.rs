@@ -5,10 +5,11 @@
 //! In: a runtime and templates of a pod on it ([`Subject`]). Out: the names of the checks that held, or the first
 //! [`Violation`]. Invariant: depends on agent-core alone; leaves nothing behind when it succeeds.
 
-use agent_core::drivers::{Class, DriverError, ImageService, PodObservation, Runtime};
-use agent_core::runtime::config::{ContainerConfig, NamespaceMode, SandboxConfig};
-use agent_core::runtime::observed::{ContainerObserved, ContainerState, SandboxState};
-use agent_core::runtime::{ContainerId, SandboxId};
+use agent_kubelet_api::drivers::{ImageService, PodObservation, Runtime};
+use agent_types::failure::{Class, DriverError};
+use agent_types::ids::{ContainerId, SandboxId};
+use agent_types::runtime::config::{ContainerConfig, NamespaceMode, SandboxConfig};
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, SandboxState};
 
 /// What the suite works with. Container names must differ from each other.
 #[derive(Clone, Debug)]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use agent_core::runtime::config::{
+use agent_types::ids::{ImageId, PodKey, PodUid};
+use agent_types::runtime::config::{
     ContainerConfig, ContainerSecurity, LinuxResources, NamespaceMode, Namespaces, SandboxConfig,
     SandboxSecurity,
 };
-use agent_core::runtime::{ImageId, PodKey, PodUid, labels};
+use agent_types::runtime::labels;
 
 use super::Subject;
 

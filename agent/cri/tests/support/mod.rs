@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use agent_core::runtime::ImageId;
-use agent_core::runtime::config::{ContainerConfig, SandboxConfig};
 use agent_cri::CriClient;
 use agent_cri::testing::{FakeCri, container_config, sandbox_config};
+use agent_types::ids::ImageId;
+use agent_types::runtime::config::{ContainerConfig, SandboxConfig};
 
 /// `runtimeRequestTimeout` in these tests; the clock is paused, so it costs nothing.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);

@@ -13,13 +13,13 @@ use std::path::Path;
 use agent_apiserver::discovery::{Join as Question, discover};
 use agent_apiserver::kubeconfig::Kubeconfig;
 use agent_apiserver::{Access, Credentials, Options, Server, Trust};
-use agent_core::types::pem;
+use agent_types::pem;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use orlop_config::node::Join;
 
-use crate::cluster_settings::ClusterSettings;
-use crate::pod_dirs::chain;
+use crate::pods::pod_dirs::chain;
+use crate::process::cluster_settings::ClusterSettings;
 
 /// As it is in the file.
 #[derive(Clone, Debug, PartialEq)]

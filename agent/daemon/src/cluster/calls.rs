@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use agent_core::api::{ApiCall, ApiError, ApiResult, ApiServer};
-use agent_core::drivers::Class;
+use agent_types::api::{ApiCall, ApiError, ApiResult, ApiServer};
+use agent_types::failure::Class;
 use tokio::sync::watch;
 
-use crate::actor::Tasks;
+use crate::tasks::actor::Tasks;
 
 /// The way to the API server; clones share it.
 pub struct Caller<A> {

@@ -2,13 +2,13 @@
 //!
 //! In: facts about pods and the node. Out: calls. Decisions are in [`agent_core::events`].
 
-use agent_core::api::ApiServer;
 use agent_core::events::{Recorder, RecorderAction, RecorderEvent, RecorderReport};
-use agent_core::time::Now;
+use agent_types::api::ApiServer;
+use agent_types::time::Now;
 
 use super::calls::Caller;
-use crate::actor::Shell;
-use crate::mailbox::{Coalesce, Relation, Sender};
+use crate::tasks::actor::Shell;
+use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
 /// The recorder's surroundings.
 pub struct RecorderShell<A> {

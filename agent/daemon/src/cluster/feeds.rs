@@ -10,14 +10,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::drivers::{ImageService, Runtime};
 use agent_core::events::Fact;
-use agent_core::node_status::{HostNetwork, MachineFacts, NodeImage, NodeInput, NodeStatusEvent};
-use agent_core::time::Mono;
+use agent_core::node_status::{NodeImage, NodeInput, NodeStatusEvent};
+use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_types::resources::machine::{HostNetwork, MachineFacts};
+use agent_types::time::Mono;
 use tokio::sync::{Notify, watch};
 
-use crate::actor::Tasks;
-use crate::mailbox::Sender;
+use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::Sender;
 
 /// Status of the runtime, as often as upstream asks for it.
 const RUNTIME: Duration = Duration::from_secs(5);

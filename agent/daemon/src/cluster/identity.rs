@@ -16,23 +16,21 @@ use std::time::Duration;
 use agent_apiserver::certificates::{Store, facts_of_pem};
 use agent_apiserver::kubeconfig::{self, Kubeconfig, OwnKubeconfig};
 use agent_apiserver::{ApiClient, Options, Refreshed, keep_fresh};
-use agent_core::api::{ApiCall, ApiServer};
-use agent_core::certs::{
-    CertAction, CertConfig, CertEvent, CertFact, CertIdentity, CertKind, CertManager, CertificateFacts,
-    KeyHandle,
-};
-use agent_core::machine::EffectId;
-use agent_core::time::Now;
+use agent_core::certs::{CertAction, CertEvent, CertFact, CertIdentity, CertManager, KeyHandle};
+use agent_types::api::{ApiCall, ApiServer};
+use agent_types::certificates::{CertConfig, CertKind, CertificateFacts};
+use agent_types::machine::EffectId;
+use agent_types::time::Now;
 use tokio::sync::{Notify, watch};
 
 use super::bootstrap::{Found, Told};
 use super::keys::PendingKeys;
-use crate::actor::{Shell, Tasks};
-use crate::board::{Board, Part};
-use crate::cluster_settings::ClusterSettings;
-use crate::mailbox::{Coalesce, Relation, Sender};
-use crate::metrics::{Certificate, Metrics};
-use crate::pod_dirs::chain;
+use crate::node::cluster_problems::{Board, Part};
+use crate::pods::pod_dirs::chain;
+use crate::process::cluster_settings::ClusterSettings;
+use crate::serving::metrics::{Certificate, Metrics};
+use crate::tasks::actor::{Shell, Tasks};
+use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
 /// First pause after bootstrap credentials could not be had; it doubles.
 const RETRY_MIN: Duration = Duration::from_secs(1);

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_apiserver::certificates::KeyAndCsr;
-use agent_core::certs::{CertEvent, CertTemplate, KeyHandle};
-use agent_core::machine::EffectId;
+use agent_core::certs::{CertEvent, KeyHandle};
+use agent_types::certificates::CertTemplate;
+use agent_types::machine::EffectId;
 use zeroize::Zeroizing;
 
-use crate::actor::Tasks;
-use crate::mailbox::Sender;
-use crate::pod_dirs::chain;
+use crate::pods::pod_dirs::chain;
+use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::Sender;
 
 /// A private key as PEM.
 pub type Key = Arc<Zeroizing<String>>;

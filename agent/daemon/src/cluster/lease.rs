@@ -4,15 +4,15 @@
 
 use std::sync::Arc;
 
-use agent_core::api::ApiServer;
 use agent_core::lease::{LeaseAction, LeaseEvent, LeaseFact, NodeLease};
-use agent_core::time::Now;
+use agent_types::api::ApiServer;
+use agent_types::time::Now;
 use tokio::sync::Notify;
 
 use super::calls::Caller;
-use crate::actor::Shell;
-use crate::board::{Board, Part};
-use crate::mailbox::{Coalesce, Relation, Sender};
+use crate::node::cluster_problems::{Board, Part};
+use crate::tasks::actor::Shell;
+use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
 /// The lease's surroundings.
 pub struct LeaseShell<A> {

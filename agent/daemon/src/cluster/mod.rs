@@ -22,7 +22,6 @@ pub mod watches;
 use std::sync::Arc;
 
 use agent_core::admission::NodeMarks;
-use agent_core::api::{ApiCall, ApiReply, ApiServer, WatchEvent};
 use agent_core::events::{Rate, Recorder, RecorderEvent};
 use agent_core::lease::{LeaseConfig, LeaseEvent, NodeLease};
 use agent_core::mirror_pods::{MirrorEvent, MirrorPods};
@@ -31,23 +30,24 @@ use agent_core::node_status::{NodeStatus, NodeStatusConfig, NodeStatusEvent};
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::api::{ApiSource, ApiSourceEvent};
 use agent_core::status_manager::{StatusEvent, StatusManager};
+use agent_types::api::{ApiCall, ApiReply, ApiServer, WatchEvent};
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Pod};
 use tokio::sync::{Notify, mpsc, watch};
-
-use crate::actor::Tasks;
-use crate::board::Board;
-use crate::csi::volumes::CsiVolumes;
-use crate::mailbox::{Inbox, Sender};
-use crate::metrics::Metrics;
-use crate::outlets::ApiOutlets;
-use crate::sources::{ObjectPolicy, ObjectWatches};
-use crate::watchdog::Owner;
 
 use calls::Caller;
 use events::RecorderShell;
 use lease::LeaseShell;
 use node_object::{NodeListeners, NodeObjectShell};
 use pods::{ApiSourceShell, MirrorShell, PodWatchers, StatusShell};
+
+use crate::node::cluster_problems::Board;
+use crate::node::node_events::ApiOutlets;
+use crate::pods::pod_values::{ObjectPolicy, ObjectWatches};
+use crate::process::watchdog::Owner;
+use crate::serving::metrics::Metrics;
+use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::{Inbox, Sender};
+use crate::volumes::csi::volumes::CsiVolumes;
 
 /// What the cluster's part is made from, besides its drivers.
 #[derive(Clone, Debug)]

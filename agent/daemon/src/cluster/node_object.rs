@@ -6,20 +6,20 @@
 use std::sync::Arc;
 
 use agent_core::admission::NodeMarks;
-use agent_core::api::{ApiCall, ApiServer};
 use agent_core::events::{Fact, RecorderEvent};
 use agent_core::lease::LeaseEvent;
 use agent_core::mirror_pods::{MirrorEvent, NodeView};
 use agent_core::node_status::{NodeFact, NodeInput, NodeStatus, NodeStatusAction, NodeStatusEvent};
 use agent_core::pod_manager::ManagerEvent;
-use agent_core::time::Now;
+use agent_types::api::{ApiCall, ApiServer};
+use agent_types::time::Now;
 use tokio::sync::{Notify, watch};
 
 use super::calls::Caller;
-use crate::actor::Shell;
-use crate::board::{Board, Part};
-use crate::mailbox::{Coalesce, Relation, Sender};
-use crate::metrics::Metrics;
+use crate::node::cluster_problems::{Board, Part};
+use crate::serving::metrics::Metrics;
+use crate::tasks::actor::Shell;
+use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
 /// Who hears about the Node.
 pub struct NodeListeners {
@@ -155,8 +155,8 @@ fn input_relation(queued: &NodeInput, newer: &NodeInput) -> Relation {
 
 #[cfg(test)]
 mod tests {
-    use agent_core::api::WatchEvent;
-    use agent_core::node_status::Pressures;
+    use agent_types::api::WatchEvent;
+    use agent_types::pressures::Pressures;
 
     use super::*;
 

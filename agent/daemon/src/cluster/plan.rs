@@ -8,17 +8,17 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use agent_apiserver::{Observer, Options, Protocol};
-use agent_core::certs::{CertConfig, CertKind};
 use agent_core::events::Rate;
 use agent_core::lease::LeaseConfig;
 use agent_core::node_status::{JoinError, NodeStatusConfig};
-use agent_core::time::Wall;
-use agent_core::volume::{pod_certificate, trust_bundle};
+use agent_types::certificates::{CertConfig, CertKind};
+use agent_types::time::Wall;
+use agent_volumes::{pod_certificate, trust_bundle};
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
 
 use super::ClusterPlan;
-use crate::cli::Settings;
-use crate::sources::ObjectPolicy;
+use crate::pods::pod_values::ObjectPolicy;
+use crate::process::cli::Settings;
 
 /// The Kubernetes release whose behaviour this agent has, as the Node's `kubeletVersion`. What is ours stands behind a
 /// plus sign, as build metadata: behind a hyphen it would be a version before the release (Semantic Versioning 2.0, 9, 10).

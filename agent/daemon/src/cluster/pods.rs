@@ -5,23 +5,23 @@
 //!            ├─► StatusManager ─► calls
 //!            └─► MirrorPods ───► calls
 //! ```
-//! In: watch events, what workers did ([`crate::outlets`]). Out: calls, desired pods, log lines. Decisions are in
+//! In: watch events, what workers did ([`crate::node::node_events`]). Out: calls, desired pods, log lines. Decisions are in
 //! [`agent_core::pod_source::api`], [`agent_core::status_manager`], [`agent_core::mirror_pods`].
 
-use agent_core::api::{ApiServer, WatchEvent};
 use agent_core::events::{Fact, RecorderEvent};
 use agent_core::mirror_pods::{MirrorAction, MirrorEvent, MirrorPods, MirrorReport};
 use agent_core::node_shutdown::ShutdownEvent;
 use agent_core::pod_manager::ManagerEvent;
 use agent_core::pod_source::api::{ApiSource, ApiSourceAction, ApiSourceEvent, ApiSourceReport};
 use agent_core::status_manager::{StatusAction, StatusEvent, StatusManager, StatusReport};
-use agent_core::time::Now;
+use agent_types::api::{ApiServer, WatchEvent};
+use agent_types::time::Now;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::calls::Caller;
-use crate::actor::Shell;
-use crate::mailbox::{Coalesce, Relation, Sender};
-use crate::metrics::Metrics;
+use crate::serving::metrics::Metrics;
+use crate::tasks::actor::Shell;
+use crate::tasks::mailbox::{Coalesce, Relation, Sender};
 
 /// Who hears the pod watch.
 #[derive(Clone)]
@@ -231,7 +231,7 @@ impl Coalesce for StatusEvent {
     }
 }
 
-fn uid(event: &StatusEvent) -> Option<&agent_core::runtime::PodUid> {
+fn uid(event: &StatusEvent) -> Option<&agent_types::ids::PodUid> {
     match event {
         StatusEvent::Published { pod, .. } | StatusEvent::Terminated(pod) | StatusEvent::Finished(pod) => {
             Some(&pod.uid)
@@ -262,7 +262,7 @@ impl Coalesce for MirrorEvent {
 mod tests {
     use std::sync::Arc;
 
-    use agent_core::runtime::PodKey;
+    use agent_types::ids::PodKey;
 
     use super::*;
 

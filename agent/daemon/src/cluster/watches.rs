@@ -9,19 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_apiserver::ApiClient;
-use agent_core::api::WatchEvent;
 use agent_core::container_spec::services;
-use agent_core::volume::trust_bundle::Bundle;
-use agent_core::volume::watched::ObjectNews;
-use agent_core::volume::{ObjectData, ObjectKind, ObjectRef};
+use agent_types::api::WatchEvent;
+use agent_types::objects::{Bundle, ObjectData, ObjectKind, ObjectRef};
+use agent_volumes::watched::ObjectNews;
 use k8s_openapi::Metadata;
 use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, PodCertificateRequest};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::{mpsc, watch};
 
-use crate::actor::Tasks;
-use crate::sources::{ObjectWatches, Values, soon};
+use crate::pods::pod_values::{ObjectWatches, Values, soon};
+use crate::tasks::actor::Tasks;
 
 /// The consumers only sort events into mailboxes.
 const EVENTS_MAX: usize = 16;

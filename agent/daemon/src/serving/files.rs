@@ -15,7 +15,7 @@ use agent_server::tls::serving::{ServingKey, ServingView};
 use anyhow::{Context, bail};
 use tokio::sync::watch;
 
-use crate::actor::Tasks;
+use crate::tasks::actor::Tasks;
 
 /// How often files are read without a hint, as upstream does.
 const EVERY: Duration = Duration::from_secs(60);

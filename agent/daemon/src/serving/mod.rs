@@ -9,6 +9,8 @@
 //! it; what cannot be used later is said, and what was read before stays in use. See docs/server.md.
 
 mod files;
+pub mod metrics;
+pub mod pod_resources;
 mod request;
 mod self_signed;
 pub(crate) mod statistics;
@@ -21,19 +23,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use agent_apiserver::ApiClient;
-use agent_core::csi::request::HEALTH_GATE;
-use agent_core::declared_features::WEBSOCKETS;
-use agent_core::drivers::{Checkpoints, Exec, Runtime, Statistics as RuntimeStatistics, Streaming};
-use agent_core::pod_worker::{ContainerList, EventFact, EventKind};
-use agent_core::runtime::PodKey;
-use agent_core::server_policy::AccessPolicy;
+use agent_kubelet_api::drivers::{Checkpoints, Exec, Runtime, Statistics as RuntimeStatistics, Streaming};
+use agent_kubelet_api::server_policy::policy::AccessPolicy;
 use agent_linux::directory_hints::DirectoryHints;
 use agent_server::api::{Api, Paths, Streams};
 use agent_server::auth::{Clock, Guard};
 use agent_server::https::{Https, Limits, Spawn};
-use agent_server::read_only;
-use agent_server::tls;
 use agent_server::tls::serving::ServingKey;
+use agent_server::{read_only, tls};
+use agent_types::declared_features::WEBSOCKETS;
+use agent_types::event::{ContainerList, EventFact, EventKind};
+use agent_types::ids::PodKey;
+use agent_volumes::csi::request::HEALTH_GATE;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
@@ -41,21 +42,21 @@ use tokio::sync::watch;
 
 pub(crate) use tools::LOGS;
 
-use crate::actor::Tasks;
-use crate::board::Board;
-use crate::cli::Settings;
-use crate::cluster::plan;
-use crate::csi::Csi;
-use crate::local_volumes::LocalVolumes;
-use crate::manager::DesiredPods;
-use crate::metrics::Metrics;
-use crate::outlets::Outlets;
-use crate::pod_dirs::chain;
-use crate::status::StatusStore;
-
 use files::Authorities;
 use statistics::{Alarm, Place, Statistics};
 use view::{About, NodeView};
+
+use crate::cluster::plan;
+use crate::node::cluster_problems::Board;
+use crate::node::node_events::Outlets;
+use crate::pods::manager_task::DesiredPods;
+use crate::pods::pod_dirs::chain;
+use crate::pods::status::StatusStore;
+use crate::process::cli::Settings;
+use crate::serving::metrics::Metrics;
+use crate::tasks::actor::Tasks;
+use crate::volumes::csi::Csi;
+use crate::volumes::local_volumes::LocalVolumes;
 
 /// The node's views that the API shows.
 pub struct Views {

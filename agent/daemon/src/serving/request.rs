@@ -14,23 +14,22 @@ use std::sync::Arc;
 
 use agent_apiserver::ApiClient;
 use agent_apiserver::certificates::{Store, facts_of_pem};
-use agent_core::api::ApiServer;
-use agent_core::certs::{
-    CertAction, CertConfig, CertEvent, CertFact, CertKind, CertManager, CertificateFacts, KeyHandle,
-};
-use agent_core::machine::EffectId;
-use agent_core::time::{Now, Wall};
+use agent_core::certs::{CertAction, CertEvent, CertFact, CertManager, KeyHandle};
 use agent_server::tls::serving::{ServingKey, ServingView};
+use agent_types::api::ApiServer;
+use agent_types::certificates::{CertConfig, CertKind, CertificateFacts};
+use agent_types::machine::EffectId;
+use agent_types::time::{Now, Wall};
 use k8s_openapi::api::core::v1::NodeAddress;
 use tokio::sync::watch;
 
-use crate::actor::{Shell, Tasks};
-use crate::board::{Board, Part};
 use crate::cluster::calls::Caller;
 use crate::cluster::keys::PendingKeys;
-use crate::mailbox::Sender;
-use crate::metrics::{Certificate, Metrics};
-use crate::pod_dirs::chain;
+use crate::node::cluster_problems::{Board, Part};
+use crate::pods::pod_dirs::chain;
+use crate::serving::metrics::{Certificate, Metrics};
+use crate::tasks::actor::{Shell, Tasks};
+use crate::tasks::mailbox::Sender;
 
 /// The serving certificate's surroundings.
 struct ServingShell<A> {

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use agent_apiserver::certificates::{facts_of_pem, is_key_of, self_signed};
-use agent_core::time::Wall;
 use agent_linux::files::{Durability, write_atomic};
+use agent_types::time::Wall;
 use anyhow::Context;
 
 /// The pair's paths: certificate, key.

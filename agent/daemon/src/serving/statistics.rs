@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cgroupfs, /proc ─┐
-//! the runtime ─────┼─► Snapshot, Measured ─► agent_core::stats ─► texts
+//! the runtime ─────┼─► Snapshot, Measured ─► agent_kubelet_api::stats ─► texts
 //! file systems ────┘        ▲ rates and volumes remembered
 //! ```
 //! In: pods as they are shown. Out: documents. Invariants: nothing is read between two questions, but for a walk of volumes
@@ -17,28 +17,33 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_core::drivers::{DriverError, Runtime, Statistics as RuntimeStatistics};
 use agent_core::eviction::{PodUse, Uses};
-use agent_core::stats::cgroup::{self, Extent};
-use agent_core::stats::disk::{DiskIo, Filesystem, Layer, Measured};
-use agent_core::stats::rates::Rates;
-use agent_core::stats::{RuntimeUsage, Shown, ShownVolume, Snapshot, Usage, cadvisor, resource, summary};
-use agent_core::time::{Mono, Wall};
-use agent_core::volume::project;
+use agent_kubelet_api::drivers::{Runtime, Statistics as RuntimeStatistics};
+use agent_kubelet_api::stats::cgroup::Extent;
+use agent_kubelet_api::stats::disk::{DiskIo, Filesystem, Layer, Measured};
+use agent_kubelet_api::stats::rates::Rates;
+use agent_kubelet_api::stats::{
+    RuntimeUsage, Shown, ShownVolume, Snapshot, Usage, cadvisor, resource, summary,
+};
 use agent_linux::cgroup_stats::{self, Processes, Question};
 use agent_linux::{disk_use, machine, node_info, task_files};
+use agent_types::failure::DriverError;
+use agent_types::resources::cgroups::name;
+use agent_types::time::{Mono, Wall};
+use agent_volumes::project;
 use orlop_config::kubelet::FeatureGates;
 
-use crate::actor::Tasks;
-use crate::cli::Settings;
-use crate::csi::Csi;
-use crate::csi::volumes::Published;
-use crate::local_volumes::LocalVolumes;
-use crate::pod_dirs::chain;
+pub(super) use volumes::{Alarm, WAIT};
+
 use layers::{Layers, Told};
 use volumes::{VolumeUses, Way};
 
-pub(super) use volumes::{Alarm, WAIT};
+use crate::pods::pod_dirs::chain;
+use crate::process::cli::Settings;
+use crate::tasks::actor::Tasks;
+use crate::volumes::csi::Csi;
+use crate::volumes::csi::volumes::Published;
+use crate::volumes::local_volumes::LocalVolumes;
 
 const STOPPED: &str = "the node is being stopped";
 
@@ -232,7 +237,7 @@ impl<R: Runtime + RuntimeStatistics> Statistics<R> {
         let mut sandboxes: BTreeMap<String, String> = BTreeMap::new();
         for pod in listed {
             let ready = pod.sandboxes.into_iter().find(|(_, ready)| *ready);
-            let key = cgroup::key(pod.pod.uid.as_str());
+            let key = name::key(pod.pod.uid.as_str());
             sandboxes.extend(ready.map(|(id, _)| (key, id.to_string())));
         }
         let shown = shown.to_vec();

@@ -8,25 +8,25 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use agent_core::drivers::{Checkpoints, Exec, ExecOutput, Runtime};
-use agent_core::node_logs::{ServiceQuery, files_of};
-use agent_core::runtime::observed::ContainerObserved;
-use agent_core::time::Wall;
-use agent_core::types::time;
+use agent_kubelet_api::drivers::{Checkpoints, Exec, ExecOutput, Runtime};
+use agent_kubelet_api::node_logs::{ServiceQuery, files_of};
 use agent_linux::files;
 use agent_linux::node_logs::{NodeLog, NodeLogError, is_text, look};
 use agent_server::api::{ContainerOf, LogPieces, NodeFile, NodeFileError, NodeTools};
 use agent_server::body::Broken;
+use agent_types::api_time as time;
+use agent_types::runtime::observed::ContainerObserved;
+use agent_types::time::Wall;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
 use super::view::{NodeView, running};
-use crate::actor::Tasks;
-use crate::cli::Settings;
-use crate::logging;
-use crate::pod_dirs::chain;
+use crate::pods::pod_dirs::chain;
+use crate::process::cli::Settings;
+use crate::process::logging;
+use crate::tasks::actor::Tasks;
 
 /// The node's log directory.
 pub(crate) const LOGS: &str = "/var/log";

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use agent_core::drivers::{Applied, CgroupDriver, Cgroups, DriverError};
-use agent_core::resources::cgroups::manager::Config;
-use agent_core::resources::cgroups::name::KUBEPODS;
-use agent_core::resources::cgroups::{CgroupName, CgroupValues};
-use orlop_agent::container_manager::ContainerManagerPlan;
+use agent_core::container_manager::Config;
+use agent_kubelet_api::drivers::{Applied, Cgroups};
+use agent_types::failure::DriverError;
+use agent_types::node_context::CgroupDriver;
+use agent_types::resources::cgroups::name::KUBEPODS;
+use agent_types::resources::cgroups::{CgroupName, CgroupValues};
+use orlop_agent::node::container_manager::ContainerManagerPlan;
 
 const DRIVER: CgroupDriver = CgroupDriver::Systemd;
 

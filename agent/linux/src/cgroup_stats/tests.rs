@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use agent_core::stats::usage::Memory;
+use agent_kubelet_api::stats::usage::Memory;
 
 use super::*;
 use crate::kernel_cgroup::KernelCgroup;

@@ -9,8 +9,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_core::drivers::{CgroupDriver, Class, DriverError};
-use agent_core::resources::cgroups::CgroupName;
+use agent_types::failure::{Class, DriverError};
+use agent_types::node_context::CgroupDriver;
+use agent_types::resources::cgroups::CgroupName;
 use futures_util::StreamExt;
 use inotify::{Inotify, WatchMask};
 use nix::unistd::{SysconfVar, sysconf};

@@ -9,8 +9,8 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use agent_core::drivers::{Class, DriverError};
-use agent_core::resources::cgroups::{CgroupName, CgroupValues};
+use agent_types::failure::{Class, DriverError};
+use agent_types::resources::cgroups::{CgroupName, CgroupValues};
 use futures_util::StreamExt;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;

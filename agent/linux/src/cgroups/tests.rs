@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use agent_core::resources::cgroups::CpuMax;
+use agent_types::resources::cgroups::CpuMax;
 
 use super::*;
 use crate::kernel_cgroup::KernelCgroup;

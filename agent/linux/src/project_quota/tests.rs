@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use agent_core::time::Wall;
-use agent_core::volume::payload::Payload;
-use agent_core::volume::{Medium, Plugin, SetUp, Work};
+use agent_types::time::Wall;
+use agent_volumes::payload::Payload;
+use agent_volumes::plugin::Plugin;
+use agent_volumes::{Medium, SetUp, Work};
 use nix::mount::{MntFlags, umount2};
 use nix::unistd::{Uid, sync};
 use project::FIRST;

@@ -16,9 +16,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use agent_core::time::Wall;
-use agent_core::volume::paths;
-use agent_core::volume::payload::Payload;
+use agent_types::time::Wall;
+use agent_volumes::paths;
+use agent_volumes::payload::Payload;
 
 use super::invalid;
 use crate::files::FilesError;

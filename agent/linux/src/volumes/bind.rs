@@ -8,8 +8,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use agent_core::volume::mount_table::{self, MountPoint};
-use agent_core::volume::{Bind, Plugin, SetUp};
+use agent_volumes::SetUp;
+use agent_volumes::bind::Bind;
+use agent_volumes::mount_table::{self, MountPoint};
+use agent_volumes::plugin::Plugin;
 use nix::mount::{MsFlags, mount};
 
 use super::{DIR_MODE, VOLUMES, VolumeError, mounts, no_way_up, ownership, refused};

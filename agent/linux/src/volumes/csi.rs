@@ -9,10 +9,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use agent_core::csi::staging::VolumeKey;
-use agent_core::csi::volume::{DATA_FILE, TARGET, VolumeData};
-use agent_core::volume::Plugin;
-use agent_core::volume::sub_path::SUB_PATHS;
+use agent_volumes::csi::{DATA_FILE, TARGET, VolumeData};
+use agent_volumes::key::VolumeKey;
+use agent_volumes::plugin::Plugin;
+use agent_volumes::sub_path::SUB_PATHS;
 
 use super::{DIR_MODE, VOLUMES, VolumeError, invalid, make_way, ownership, refused, unmount_below};
 use crate::files::{self, Durability, FilesError};

@@ -14,9 +14,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use agent_core::csi::volume::{DATA_FILE, VolumeData};
-use agent_core::volume::Plugin;
-use agent_core::volume::device::{self, DATA, DEV, PUBLISH, STAGING};
+use agent_volumes::csi::{DATA_FILE, VolumeData};
+use agent_volumes::device::{self, DATA, DEV, PUBLISH, STAGING};
+use agent_volumes::plugin::Plugin;
 
 use super::csi::{read, record, remove_unwritten};
 use super::device::{entries, gone, link, linked};

@@ -1,6 +1,6 @@
 //! Block devices of pods: a link below the pod's directory, and a bind mount that a loop device holds.
 //!
-//! In: a device, the places of [`agent_core::volume::device`]. Out: link, mount, loop device. Invariants: the link comes first
+//! In: a device, the places of [`agent_volumes::device`]. Out: link, mount, loop device. Invariants: the link comes first
 //! and goes last, so that what there is of a pod's devices is known by its links alone; what is there already stays.
 //! Upstream: pkg/volume/util/util.go MapBlockVolume, UnmapBlockVolume.
 
@@ -9,9 +9,11 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::Path;
 
-use agent_core::volume::device::{self, DEVICES};
-use agent_core::volume::network_disk::{ISCSI_FILE, PLUGINS as NETWORK_PLUGINS};
-use agent_core::volume::{Device, Plugin, SetUp};
+use agent_volumes::SetUp;
+use agent_volumes::bind::Device;
+use agent_volumes::device::{self, DEVICES};
+use agent_volumes::network_disk::{ISCSI_FILE, PLUGINS as NETWORK_PLUGINS};
+use agent_volumes::plugin::Plugin;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::{DIR_MODE, VolumeError, network_disk, no_way_up, refused};

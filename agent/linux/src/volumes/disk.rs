@@ -9,8 +9,9 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use agent_core::volume::disk::{self, LOOKED_AT, Seen};
-use agent_core::volume::{Bind, Plugin};
+use agent_volumes::bind::Bind;
+use agent_volumes::disk::{self, LOOKED_AT, Seen};
+use agent_volumes::plugin::Plugin;
 use nix::mount::{MntFlags, umount2};
 
 use super::device::entries;
@@ -142,7 +143,8 @@ pub fn release(root: &Path, volume: &str) -> Result<bool, FilesError> {
 
 #[cfg(test)]
 mod tests {
-    use agent_core::volume::disk::{Content, Disk};
+    use agent_volumes::bind::Disk;
+    use agent_volumes::disk::Content;
 
     use super::*;
 

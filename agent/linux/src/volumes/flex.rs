@@ -10,11 +10,13 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use agent_core::csi::staging::OnDisk;
-use agent_core::runtime::PodUid;
-use agent_core::volume::flex::{Driver, Flex, RECORD_FILE, Record, records_directory};
-use agent_core::volume::sub_path::SUB_PATHS;
-use agent_core::volume::{Plugin, SetUp, mount_table};
+use agent_types::ids::PodUid;
+use agent_volumes::attach::OnDisk;
+use agent_volumes::flex::source::Driver;
+use agent_volumes::flex::{Flex, RECORD_FILE, Record, records_directory};
+use agent_volumes::plugin::Plugin;
+use agent_volumes::sub_path::SUB_PATHS;
+use agent_volumes::{SetUp, mount_table};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 

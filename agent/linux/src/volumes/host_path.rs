@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use agent_core::volume::HostPathType;
+use agent_volumes::bound::HostPathType;
 
 use super::{VolumeError, refused};
 

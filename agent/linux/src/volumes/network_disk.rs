@@ -10,12 +10,13 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use agent_core::csi::staging::OnDisk;
-use agent_core::runtime::PodUid;
-use agent_core::volume::device::DEVICES;
-use agent_core::volume::mount_table::{self, MountPoint};
-use agent_core::volume::network_disk::{ISCSI_FILE, NetworkDisk, PLUGINS, RECORD_END, Record};
-use agent_core::volume::{Plugin, SetUp};
+use agent_types::ids::PodUid;
+use agent_volumes::SetUp;
+use agent_volumes::attach::OnDisk;
+use agent_volumes::device::DEVICES;
+use agent_volumes::mount_table::{self, MountPoint};
+use agent_volumes::network_disk::{ISCSI_FILE, NetworkDisk, PLUGINS, RECORD_END, Record};
+use agent_volumes::plugin::Plugin;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use agent_core::volume::mount_table::{self, MountPoint};
-use agent_core::volume::nfs::{Nfs, Way};
-use agent_core::volume::{SetUp, VOLUMES_DIR};
+use agent_volumes::mount_table::{self, MountPoint};
+use agent_volumes::nfs::{Nfs, Way};
+use agent_volumes::{SetUp, VOLUMES_DIR};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
@@ -155,9 +155,9 @@ mod tests {
             Nfs { server: "127.0.0.1".to_owned(), path: "/x".to_owned(), read_only: false, options: vec![] };
         let volume = SetUp {
             name: "v".to_owned(),
-            plugin: agent_core::volume::Plugin::Nfs,
+            plugin: agent_volumes::plugin::Plugin::Nfs,
             path: path.display().to_string(),
-            work: agent_core::volume::Work::Nfs(work.clone()),
+            work: agent_volumes::Work::Nfs(work.clone()),
             nested: Vec::new(),
             fs_group: None,
         };

@@ -10,8 +10,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use agent_core::volume::mount_table;
-use agent_core::volume::sub_path::{SUB_PATHS, SubPath};
+use agent_volumes::mount_table;
+use agent_volumes::sub_path::{SUB_PATHS, SubPath};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};

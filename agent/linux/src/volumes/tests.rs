@@ -3,8 +3,10 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
-use agent_core::volume::sub_path::{SUB_PATHS, SubPath};
-use agent_core::volume::{FileContent, HostPathType, Plugin};
+use agent_volumes::FileContent;
+use agent_volumes::bound::HostPathType;
+use agent_volumes::plugin::Plugin;
+use agent_volumes::sub_path::{SUB_PATHS, SubPath};
 use nix::unistd::Uid;
 
 use super::*;

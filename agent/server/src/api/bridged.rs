@@ -2,7 +2,7 @@
 //! WebSocket. Contract 14.4.
 //!
 //! ```text
-//! client ─ WebSocket ─► node: agent_core::streaming::{channels, tunnel} ─ SPDY/3.1 ─► runtime (loopback)
+//! client ─ WebSocket ─► node: agent_kubelet_api::streaming::{channels, tunnel} ─ SPDY/3.1 ─► runtime (loopback)
 //! ```
 //! In: the client's request, the URL that the runtime gave. Out: 101, and a task that moves bytes. Invariants: a direction
 //! reads no more before what it has read was written, so memory is four buffers of 16 KiB a stream; a direction that
@@ -12,10 +12,10 @@ use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_core::streaming::channels::{self, Translator};
-use agent_core::streaming::tunnel::{PREFIX, Tunnel};
-use agent_core::streaming::upgrade::Wish;
-use agent_core::streaming::{Bridge, StreamOptions};
+use agent_kubelet_api::streaming::channels::{self, Translator};
+use agent_kubelet_api::streaming::tunnel::{PREFIX, Tunnel};
+use agent_kubelet_api::streaming::upgrade::Wish;
+use agent_kubelet_api::streaming::{Bridge, StreamOptions};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::body::Incoming;

@@ -1,7 +1,7 @@
 //! `/containerLogs/<namespace>/<pod>/<container>`: which log, what of it, and its pieces as they come.
 
-use agent_core::logs::{LogOptions, OptionsError, choose};
-use agent_core::time::Wall;
+use agent_kubelet_api::logs::{LogOptions, OptionsError, choose};
+use agent_types::time::Wall;
 use hyper::{Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;

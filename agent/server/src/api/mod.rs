@@ -20,10 +20,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent_core::api::ApiServer;
-use agent_core::logs::LogOptions;
-use agent_core::stats::exposition;
-use agent_core::time::Wall;
+use agent_kubelet_api::logs::LogOptions;
+use agent_kubelet_api::stats::exposition;
+use agent_types::api::ApiServer;
+use agent_types::time::Wall;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ALLOW, HeaderValue};

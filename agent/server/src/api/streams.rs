@@ -1,7 +1,7 @@
 //! `/exec`, `/attach`, `/portForward`: whom the client wants to speak with, and the tunnel there.
 
-use agent_core::streaming::upgrade::{Kind, Way, way};
-use agent_core::streaming::{StreamOptions, ports};
+use agent_kubelet_api::streaming::upgrade::{Kind, Way, way};
+use agent_kubelet_api::streaming::{StreamOptions, ports};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 
@@ -73,7 +73,7 @@ pub(super) fn find<N: NodeApi>(
     path: &str,
     query: &str,
 ) -> Result<StreamRequest, (StatusCode, String)> {
-    let bad = |error: agent_core::streaming::StreamError| (StatusCode::BAD_REQUEST, error.to_string());
+    let bad = |error: agent_kubelet_api::streaming::StreamError| (StatusCode::BAD_REQUEST, error.to_string());
     if !matches!(*method, Method::GET | Method::POST) {
         return Err((StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed".to_owned()));
     }

@@ -1,6 +1,6 @@
 //! Tables over paths and their answers, with a node of values.
 
-use agent_core::time::Wall;
+use agent_types::time::Wall;
 use http_body_util::BodyExt;
 
 use super::*;
@@ -127,7 +127,7 @@ const NOW: Wall = Wall(1_795_262_400_000_000_000);
 async fn with_read_only(client: impl AsyncFnOnce(std::net::SocketAddr)) {
     let (bound, mut listening) = tokio::sync::watch::channel(None);
     let stop = tokio_util::sync::CancellationToken::new();
-    let clock: Clock = Arc::new(|| agent_core::time::Now { wall: NOW, ..Default::default() });
+    let clock: Clock = Arc::new(|| agent_types::time::Now { wall: NOW, ..Default::default() });
     let local = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let server = crate::read_only::serve(Arc::new(node()), clock, local, bound, stop.clone());
     let client = async {

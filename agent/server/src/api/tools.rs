@@ -6,10 +6,10 @@
 
 use std::future::Future;
 
-use agent_core::node_logs::{NodeLogQuery, NodeLogs, QueryError, ServiceQuery, directory_page};
-use agent_core::runtime::PodKey;
-use agent_core::time::Wall;
-use agent_core::types::pod;
+use agent_kubelet_api::node_logs::{NodeLogQuery, NodeLogs, QueryError, ServiceQuery, directory_page};
+use agent_types::ids::PodKey;
+use agent_types::pod;
+use agent_types::time::Wall;
 use hyper::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use hyper::{Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;

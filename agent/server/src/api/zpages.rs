@@ -3,8 +3,8 @@
 //!
 //! In: what the client accepts, facts about the process. Out: text, or JSON of `config.k8s.io/v1beta1`.
 
-use agent_core::time::Wall;
-use agent_core::types::time;
+use agent_types::api_time as time;
+use agent_types::time::Wall;
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 

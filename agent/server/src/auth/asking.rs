@@ -7,13 +7,13 @@
 //! ```
 //! In: digests of questions, how to ask. Out: answers. Invariants: a flight lives as long as a request waits for it, so
 //! one whose requests have all gone away takes no place; the lock is held for a look-up only, never across an await.
-//! Decisions are in [`agent_core::server_policy::ReviewDesk`].
+//! Decisions are in [`agent_kubelet_api::server_policy::ReviewDesk`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_core::server_policy::{DeskLimits, ReviewDesk, Step};
+use agent_kubelet_api::server_policy::{DeskLimits, ReviewDesk, Step};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use ring::digest::{SHA256, digest};

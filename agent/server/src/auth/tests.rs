@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use agent_apiserver::testing::{Odd, OddCertificate};
-use agent_core::api::{ApiError, ApiResult};
-use agent_core::drivers::Class;
-use agent_core::time::{Mono, Wall};
 use agent_sim::fake_api::{FakeApi, Who};
+use agent_types::api::{ApiError, ApiResult};
+use agent_types::failure::Class;
+use agent_types::time::{Mono, Wall};
 use hyper::Request;
 use orlop_config::kubelet::KubeletConfiguration;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};

@@ -5,7 +5,7 @@
 //!              └─ no ─► closed
 //! ```
 //! In: address, TLS configuration, a handler, who starts tasks. Out: answers. Invariants: at most [`Limits::places`] are
-//! open, by the rules of [`agent_core::server_policy::Places`]; a connection on which no request was admitted and whose
+//! open, by the rules of [`agent_kubelet_api::server_policy::Places`]; a connection on which no request was admitted and whose
 //! client certificate is not verified ends after [`Limits::life_of_strangers`], whatever it does; none costs more than
 //! [`Limits::head_bytes`] for each of its streams before a request is judged; no request's body is read before it is
 //! judged; an answer of which the client takes nothing ends after [`Limits::stalled`]; a listener that cannot be had or
@@ -24,7 +24,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::server_policy::PlaceLimits;
+use agent_kubelet_api::server_policy::PlaceLimits;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use rustls::ServerConfig;
@@ -35,8 +35,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::body::Body;
 use places::{Doors, Place};
+
+use crate::body::Body;
 
 /// How long until a failed listener is tried again.
 const RETRY: Duration = Duration::from_secs(5);

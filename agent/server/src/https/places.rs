@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use agent_core::server_policy::{PlaceLimits, Places};
+use agent_kubelet_api::server_policy::{PlaceLimits, Places};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -11,8 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::server_policy::{CertificateClaim, Subject};
-use agent_core::time::Wall;
+use agent_kubelet_api::server_policy::{CertificateClaim, Subject};
+use agent_types::time::Wall;
 use ring::digest::{SHA256, digest};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{

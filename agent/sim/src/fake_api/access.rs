@@ -4,7 +4,8 @@
 //! reading a pod that does not exist is **403** for a node, because no relationship is found; patching its status and
 //! deleting it are 404. Upstream: plugin/pkg/auth/authorizer/node, plugin/pkg/admission/noderestriction.
 
-use agent_core::volume::{ObjectKind, ObjectRef, references};
+use agent_types::objects::{ObjectKind, ObjectRef};
+use agent_volumes::references;
 use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
 use serde_json::Value;

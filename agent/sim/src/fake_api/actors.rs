@@ -3,7 +3,7 @@
 //! In: the API and names. Out: the changed objects, as controllers and the scheduler leave them. Each is one request
 //! of [`Who::Admin`], so the same rules hold.
 
-use agent_core::time::Wall;
+use agent_types::time::Wall;
 use serde_json::{Value, json};
 
 use super::graceful::DeleteOptions;

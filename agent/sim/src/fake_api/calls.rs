@@ -2,8 +2,8 @@
 //!
 //! In: [`ApiCall`]. Out: [`ApiResult`] with the reply that the call's documentation promises.
 
-use agent_core::api::{ApiCall, ApiReply, ApiResult, ObjectName};
-use agent_core::time::Wall;
+use agent_types::api::{ApiCall, ApiReply, ApiResult, ObjectName};
+use agent_types::time::Wall;
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

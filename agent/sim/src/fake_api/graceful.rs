@@ -3,7 +3,7 @@
 //! In: the object, the options, now. Out: [`Outcome`]. Invariants: the grace of a pod only shrinks; 0 removes; an object
 //! with finalizers is only marked. Upstream: apiserver/pkg/registry/rest/delete.go, core/pod/strategy.go.
 
-use agent_core::time::Wall;
+use agent_types::time::Wall;
 use serde_json::{Value, json};
 
 use super::resource::{Key, Resource, number, put, text};

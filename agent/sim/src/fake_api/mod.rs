@@ -33,7 +33,7 @@ pub mod watch;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use agent_core::time::Wall;
+use agent_types::time::Wall;
 use serde_json::{Value, json};
 
 pub use graceful::DeleteOptions;

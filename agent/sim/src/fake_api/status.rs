@@ -1,9 +1,9 @@
 //! How the API server refuses: code, reason and words, and what they become for the node.
 //!
-//! Out: [`Status`]. [`Status::class`] is the mapping that `agent_core::api::ApiError` documents.
+//! Out: [`Status`]. [`Status::class`] is the mapping that `agent_types::api::ApiError` documents.
 
-use agent_core::api::{ApiCall, ApiError};
-use agent_core::drivers::Class;
+use agent_types::api::{ApiCall, ApiError};
+use agent_types::failure::Class;
 use serde_json::{Value, json};
 
 use super::resource::Key;

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use agent_core::time::Wall;
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ pub(super) fn before_create(object: &mut Value, key: &Key) -> Result<(), Status>
             // What is no pod keeps its shape: the API server of a test may be hostile.
             if let Ok(mut pod) = serde_json::from_value::<Pod>(object.clone()) {
                 agent_core::pod_source::defaults::apply(&mut pod);
-                status["qosClass"] = json!(agent_core::resources::qos_class(&pod).to_string());
+                status["qosClass"] = json!(agent_types::resources::qos_class(&pod).to_string());
                 if let Ok(defaulted) = serde_json::to_value(&pod) {
                     keep(object, &defaulted, "spec");
                 }

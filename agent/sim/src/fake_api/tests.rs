@@ -1,8 +1,8 @@
 //! The fake keeps the API server's rules: versions, watches, graceful deletion, patches, a node's permissions.
 
-use agent_core::api::{ApiCall, ApiReply, ObjectName};
-use agent_core::drivers::Class;
-use agent_core::time::Wall;
+use agent_types::api::{ApiCall, ApiReply, ObjectName};
+use agent_types::failure::Class;
+use agent_types::time::Wall;
 use serde_json::{Value, json};
 
 use super::resource::{number, text};

@@ -3,13 +3,11 @@
 //! In: container, pod, node with cgroup v2. Out: values of `memory.swap.max`, `memory.min`, `memory.low`, `memory.high`.
 //! Invariant: who is critical, Guaranteed or asks for nothing does not swap. Upstream: kuberuntime_container_linux.go.
 
+use agent_types::node_context::{MemoryQos, NodeContext};
+use agent_types::pod;
+use agent_types::resources::amounts::Amounts;
+use agent_types::resources::{QosClass, qos_class};
 use k8s_openapi::api::core::v1::{Container, Pod};
-
-use super::super::context::NodeContext;
-use crate::allocation::Amounts;
-use crate::resources::cgroups::tiers::MemoryQos;
-use crate::resources::{QosClass, qos_class};
-use crate::types::pod;
 
 /// `memory.high` is a whole number of these.
 const PAGE: i64 = 4096;

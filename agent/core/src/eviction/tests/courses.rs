@@ -1,5 +1,6 @@
 //! What the machine does, over time.
 
+use agent_types::resources::observation::{Observation, Observations};
 use proptest::prelude::*;
 
 use super::*;

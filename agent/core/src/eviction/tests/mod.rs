@@ -7,11 +7,11 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::time::Wall;
 
 const MI: i64 = 1 << 20;
 

@@ -1,5 +1,7 @@
 //! Thresholds as configured, and what is told, word for word.
 
+use agent_types::resources::observation::Observation;
+
 use super::*;
 
 fn config(value: Value) -> EvictionConfig {

@@ -1,9 +1,9 @@
 //! Tests of the collection of images: thresholds, ages, ranking, what is never removed.
 
+use agent_types::time::Wall;
 use proptest::prelude::*;
 
 use super::*;
-use crate::time::Wall;
 
 const MINUTE: Duration = Duration::from_mins(1);
 

@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use agent_types::time::Mono;
 use orlop_config::credential_provider::{Provider, Token};
 use orlop_config::duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::keyring;
-use crate::time::Mono;
+use crate::images::pattern;
 
 /// Longest time that a program may take.
 pub const TIME_MAX: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ const PURGE_EVERY: Duration = Duration::from_secs(15 * 60);
 /// The plugin is asked about this image (registry and path, without tag and digest).
 #[must_use]
 pub fn fits(provider: &Provider, image: &str) -> bool {
-    provider.match_images.iter().any(|pattern| keyring::matches(pattern, image))
+    provider.match_images.iter().any(|pattern| pattern::matches(pattern, image))
 }
 
 /// A service account as a plugin may hear of it.

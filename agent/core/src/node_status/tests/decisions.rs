@@ -2,17 +2,18 @@
 
 use std::net::IpAddr;
 
+use agent_types::resources::machine::{HostNetwork, InterfaceAddress};
+use agent_types::resources::requests::is_extended;
+use agent_types::runtime::status::{RuntimeFeatures, RuntimeHandler, RuntimeStatus};
+use agent_types::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::world::{config, machine_facts, merge, network};
-use crate::drivers::{RuntimeFeatures, RuntimeHandler, RuntimeStatus};
-use crate::node_status::addresses::{HostNetwork, InterfaceAddress, node_addresses, provided_node_ip};
+use crate::node_status::addresses::{node_addresses, provided_node_ip};
 use crate::node_status::inputs::Inputs;
-use crate::node_status::setters::is_extended;
 use crate::node_status::*;
-use crate::time::{Mono, Now, Wall};
 
 fn now() -> Now {
     Now { mono: Mono(100_000_000_000), wall: Wall(1_795_262_400_000_000_000) }

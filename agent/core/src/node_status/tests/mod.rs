@@ -6,12 +6,14 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::api::ApiCall;
+use agent_types::pressures::Pressures;
+use agent_types::time::Mono;
 use serde_json::json;
 
-use super::*;
-use crate::api::ApiCall;
-use crate::time::Mono;
 use world::{Fault, World, machine_facts, network, peace};
+
+use super::*;
 
 fn seconds(s: u64) -> Duration {
     Duration::from_secs(s)

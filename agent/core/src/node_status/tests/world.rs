@@ -4,15 +4,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::api::{ApiError, ApiReply};
+use agent_types::failure::Class;
+use agent_types::machine::{Machine, Outbox};
+use agent_types::resources::machine::{HostNetwork, InterfaceAddress, MachineFacts};
+use agent_types::resources::node_allocatable::{HugePages, MachineAmounts, Reservations};
+use agent_types::runtime::status::{RuntimeStatus, RuntimeVersion};
+use agent_types::time::{Mono, Now, Wall};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use serde_json::{Value, json};
 
-use crate::api::{ApiError, ApiReply};
-use crate::drivers::{Class, RuntimeStatus, RuntimeVersion};
-use crate::machine::{Machine, Outbox};
 use crate::node_status::*;
-use crate::resources::node_allocatable::{HugePages, MachineAmounts, Reservations};
-use crate::time::{Mono, Now, Wall};
 
 /// What happens to one call.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use agent_types::pressures::Pressures;
+
 use super::*;
 use crate::eviction::Victim;
-use crate::node_status::Pressures;
 
 fn short_of_disk() -> ManagerEvent {
     ManagerEvent::Pressures(Pressures { disk: true, ..Pressures::default() })

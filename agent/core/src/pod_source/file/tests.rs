@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use agent_types::pod;
+use agent_types::time::Wall;
 use proptest::prelude::*;
 
 use super::*;
 use crate::pod_source::PodOp;
-use crate::time::Wall;
-use crate::types::pod;
 
 const PERIOD: Duration = Duration::from_secs(20);
 

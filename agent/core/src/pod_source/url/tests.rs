@@ -1,10 +1,10 @@
 //! Scenarios of a server of manifests.
 
+use agent_types::pod::{self, CONFIG_HASH, CONFIG_SOURCE};
+use agent_types::time::Wall;
 use proptest::prelude::*;
 
 use super::*;
-use crate::time::Wall;
-use crate::types::pod::{self, CONFIG_HASH, CONFIG_SOURCE};
 
 const PERIOD: Duration = Duration::from_secs(20);
 

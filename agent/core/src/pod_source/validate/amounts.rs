@@ -2,15 +2,15 @@
 //!
 //! In: a defaulted pod. Out: mistakes.
 
+use agent_types::resources::requests::{
+    CPU, HUGEPAGES_PREFIX, MEMORY, all_requests, limit, peak_limit, peak_request, pod_level_limit,
+    pod_level_request,
+};
+use agent_types::{pod, quantity_text};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::container;
 use crate::pod_source::field_error::Errors;
-use crate::resources::requests::{
-    CPU, HUGEPAGES_PREFIX, MEMORY, all_requests, limit, peak_limit, peak_request, pod_level_limit,
-    pod_level_request,
-};
-use crate::types::{pod, quantity_text};
 
 const PATH: &str = "spec.resources";
 

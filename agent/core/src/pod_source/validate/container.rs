@@ -4,17 +4,17 @@
 
 use std::collections::BTreeSet;
 
+use agent_types::downward_api::is_env_field;
+use agent_types::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
+use agent_types::{Quantity, signal};
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, FileKeySelector, PodSpec, ResourceFieldSelector, ResourceRequirements,
 };
 
 use super::names::{dns_label, env_name, ip, local_path, no_backsteps, port_name, qualified_name};
-use super::pod::Unique;
 use super::security;
-use crate::container_spec::downward::is_env_field;
 use crate::pod_source::field_error::Errors;
-use crate::resources::requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
-use crate::types::{Quantity, signal};
+use crate::pod_source::validate::parts::{Unique, amount};
 
 const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
 
@@ -256,20 +256,6 @@ fn resource_field(path: &str, selector: &ResourceFieldSelector, errors: &mut Err
         Ok(amount) if !allowed.iter().any(|a| Quantity::parse(a) == Ok(amount)) => {
             let detail = "must be one unit: 1m or 1 for cpu; 1, 1k to 1E or 1Ki to 1Ei for the others";
             errors.invalid(path, &divisor.0, detail);
-        }
-        Ok(_) => {}
-    }
-}
-
-/// An amount of the resource `name`.
-pub(super) fn amount(at: String, name: &str, quantity: &str, errors: &mut Errors) {
-    match Quantity::parse(quantity) {
-        Err(error) => errors.invalid(at, error, ""),
-        Ok(amount) if amount.is_negative() => {
-            errors.invalid(at, quantity, "must be greater than or equal to 0");
-        }
-        Ok(amount) if name.contains('/') && !amount.is_multiple_of(Quantity::from_units(1)) => {
-            errors.invalid(at, quantity, "must be an integer");
         }
         Ok(_) => {}
     }

@@ -7,6 +7,7 @@
 mod amounts;
 mod container;
 pub(super) mod names;
+pub mod parts;
 mod pod;
 mod runnable;
 mod security;

@@ -2,14 +2,13 @@
 //!
 //! In: `ObjectMeta`, `PodSpec`. Out: mistakes.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::api::core::v1::{PodDNSConfig, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::names::{dns_label, dns_subdomain, ip, label_value, qualified_name, uid};
-use super::{container, security};
+use super::security;
 use crate::pod_source::field_error::Errors;
+use crate::pod_source::validate::parts;
 
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 const GRACE_NEGATIVE: &str = "must be greater than or equal to 0";
@@ -93,7 +92,7 @@ pub(super) fn spec(spec: &PodSpec, errors: &mut Errors) {
         errors.invalid("spec.runtimeClassName", name, detail);
     }
     for (name, quantity) in spec.overhead.iter().flatten() {
-        container::amount(format!("spec.overhead[{name}]"), name, &quantity.0, errors);
+        parts::amount(format!("spec.overhead[{name}]"), name, &quantity.0, errors);
     }
     security::pod(spec, errors);
 }
@@ -164,19 +163,5 @@ fn hostname(spec: &PodSpec, errors: &mut Errors) {
     }
     if spec.host_network == Some(true) || spec.set_hostname_as_fqdn == Some(true) {
         errors.forbidden(path, "may not be set together with hostNetwork or setHostnameAsFQDN");
-    }
-}
-
-/// Reports every later occurrence of a value.
-pub(super) struct Unique<T>(BTreeSet<T>);
-
-impl<T: Ord> Unique<T> {
-    pub(super) fn new() -> Unique<T> {
-        Unique(BTreeSet::new())
-    }
-
-    /// True if `value` was there before.
-    pub(super) fn seen(&mut self, value: T) -> bool {
-        !self.0.insert(value)
     }
 }

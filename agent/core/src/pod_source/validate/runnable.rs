@@ -7,11 +7,11 @@
 
 use std::collections::BTreeSet;
 
+use agent_types::Quantity;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 
 use super::names::dns_label;
 use crate::pod_source::field_error::{Errors, FieldError};
-use crate::types::Quantity;
 
 /// More than any pod that fits into the API server's storage (1.5 MiB).
 pub(super) const POD_BYTES_MAX: usize = 2 * 1024 * 1024;

@@ -5,9 +5,9 @@
 use k8s_openapi::api::core::v1::{AppArmorProfile, PodSpec, SeccompProfile, SecurityContext};
 
 use super::names::local_path;
-use super::pod::Unique;
 use crate::container_spec::sandbox::normal_sysctl;
 use crate::pod_source::field_error::Errors;
+use crate::pod_source::validate::parts::Unique;
 
 const ID_RANGE: &str = "must be between 0 and 2147483647, inclusive";
 

@@ -3,12 +3,12 @@
 //! In: `PodSpec.volumes`. Out: mistakes. What this node cannot mount yet is not a mistake here:
 //! `container_spec::unsupported` refuses it at admission.
 
+use agent_types::Quantity;
 use k8s_openapi::api::core::v1::{PodSpec, Volume};
 
 use super::names::{dns_label, no_backsteps};
-use super::pod::Unique;
 use crate::pod_source::field_error::Errors;
-use crate::types::Quantity;
+use crate::pod_source::validate::parts::Unique;
 
 const HOST_PATH_TYPES: &[&str] =
     &["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];

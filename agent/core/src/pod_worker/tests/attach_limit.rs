@@ -1,13 +1,13 @@
 //! A volume for which the node has no room.
 
+use agent_types::machine::{EffectId, Machine};
+use agent_volumes::Work;
+use agent_volumes::csi::limits::ATTACH_LIMIT;
 use serde_json::json;
 
 use super::world::{World, make_pod};
-use crate::csi::limits::ATTACH_LIMIT;
-use crate::machine::{EffectId, Machine};
 use crate::pod_worker::PodEvent;
-use crate::runtime::effect::{Effect, EffectOk, Mounted};
-use crate::volume::Work;
+use crate::pod_worker::effect::{Effect, EffectOk, Mounted};
 
 /// The set-up under way, and whether it is to find out why the volume is not attached.
 fn asked(w: &World) -> Option<(EffectId, bool)> {

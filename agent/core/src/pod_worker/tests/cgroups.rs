@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::failure::Class;
+use agent_types::kill::KillReason;
+use agent_types::node_context::NodeContext;
+use agent_types::time::Mono;
 use serde_json::json;
 
 use super::world::{SECOND, World, context, make_pod};
-use crate::container_spec::NodeContext;
-use crate::drivers::Class;
-use crate::pod_worker::{KillReason, PodWorker, WorkerContext};
-use crate::runtime::effect::{Effect, EffectError};
-use crate::time::Mono;
+use crate::pod_worker::effect::{Effect, EffectError};
+use crate::pod_worker::{PodWorker, WorkerContext};
 
 /// A world whose pods have cgroups.
 fn world(per_qos: bool) -> World {

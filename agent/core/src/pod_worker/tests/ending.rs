@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use agent_types::failure::{CANCELLED_CALL_MAX, Class};
+use agent_types::kill::KillReason;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 
 use super::world::{World, make_pod};
 use super::{one, secs};
-use crate::drivers::{CANCELLED_CALL_MAX, Class};
-use crate::pod_worker::api::{KillReason, PodEvent};
-use crate::runtime::effect::{Effect, EffectError};
+use crate::pod_worker::api::PodEvent;
+use crate::pod_worker::effect::{Effect, EffectError};
 
 #[test]
 fn a_pod_is_not_over_while_a_start_is_under_way() {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use agent_volumes::env_file::EnvFiles;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use super::world::{World, make_pod};
-use crate::container_spec::env_files::EnvFiles;
-use crate::runtime::effect::{Effect, EffectOk};
+use crate::pod_worker::effect::{Effect, EffectOk};
 
 fn pod(volume: &str) -> Arc<Pod> {
     let source = json!({"volumeName": volume, "path": "x", "key": "K"});

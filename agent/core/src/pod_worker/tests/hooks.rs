@@ -3,19 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::failure::Class;
+use agent_types::ids::ContainerId;
+use agent_types::kill::KillReason;
+use agent_types::machine::Machine;
+use agent_types::runtime::labels;
+use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::secs;
 use super::world::{World, make_pod};
-use crate::drivers::Class;
 use crate::lifecycle_hooks::{Hook, HookAction};
-use crate::machine::Machine;
-use crate::pod_worker::{KillReason, PodEvent};
+use crate::pod_worker::PodEvent;
+use crate::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult};
 use crate::probe::Outcome;
-use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult};
-use crate::runtime::{ContainerId, labels};
-use crate::time::Mono;
 
 const FINE: EffectResult = Ok(EffectOk::Hook { fell_back: None });
 

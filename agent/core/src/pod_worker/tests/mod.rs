@@ -17,14 +17,15 @@ mod world;
 
 use std::time::Duration;
 
+use agent_types::failure::CANCELLED_CALL_MAX;
 use k8s_openapi::api::core::v1::ContainerStatus;
 use serde_json::json;
 
-use super::*;
-use crate::drivers::CANCELLED_CALL_MAX;
-use crate::probe::Outcome;
-use crate::runtime::effect::{Effect, EffectError};
 use world::{REQUEST_TIMEOUT, SECOND, World, make_pod};
+
+use super::*;
+use crate::pod_worker::effect::{Effect, EffectError};
+use crate::probe::Outcome;
 
 fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -312,8 +313,9 @@ fn a_new_incarnation_creates_nothing_before_the_fence() {
 #[test]
 fn a_stale_snapshot_starts_nothing_twice() {
     let mut w = World::with(&one("Always"));
-    let old = crate::runtime::observed::PodSnapshot { containers: Vec::new().into(), ..w.snapshot() };
-    let stale = Arc::new(crate::runtime::observed::PodSnapshot { as_of: Mono(w.now.0 - 10_000_000), ..old });
+    let old = agent_types::runtime::observed::PodSnapshot { containers: Vec::new().into(), ..w.snapshot() };
+    let stale =
+        Arc::new(agent_types::runtime::observed::PodSnapshot { as_of: Mono(w.now.0 - 10_000_000), ..old });
     w.step(PodEvent::Observed(stale));
     w.settle();
     assert_eq!(w.count("create_container"), 1);

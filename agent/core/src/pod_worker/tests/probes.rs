@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use agent_types::kill::KillReason;
+use agent_types::machine::Machine;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use serde_json::{Value, json};
 
 use super::secs;
 use super::world::{World, make_pod};
-use crate::machine::Machine;
-use crate::pod_worker::{KillReason, PodEvent};
+use crate::pod_worker::PodEvent;
+use crate::pod_worker::effect::EffectOk;
 use crate::probe::{Kind, Outcome};
-use crate::runtime::effect::EffectOk;
 
 fn probed(policy: &str, probes: Value) -> Arc<Pod> {
     let mut container = probes;

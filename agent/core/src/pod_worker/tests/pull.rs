@@ -1,12 +1,14 @@
 //! Pulling with the pod's Secrets.
 
+use std::time::Duration;
+
+use agent_types::failure::Class;
+use agent_types::objects::{Fetched, ObjectData, Objects};
 use serde_json::json;
 
 use super::one;
 use super::world::{World, make_pod};
-use crate::drivers::Class;
-use crate::runtime::effect::{Effect, EffectError, EffectOk};
-use crate::volume::{Fetched, ObjectData, Objects};
+use crate::pod_worker::effect::{Effect, EffectError, EffectOk};
 
 #[test]
 fn a_pull_has_the_secrets_that_fit_and_says_which_are_unusable() {
@@ -164,4 +166,27 @@ fn an_image_that_cannot_be_had_is_told_with_its_reason() {
         w.runtime.refuse.insert("inspect_image", e);
     };
     assert_eq!(told((*one("Always")).clone().into(), broken), error("ImageInspectError"));
+}
+
+#[test]
+fn the_event_of_a_pull_has_its_length_as_go_prints_it() {
+    let p = make_pod(json!({"containers": [{"name": "a", "image": "r.example/x:1"}]}));
+    for (millis, text) in [(62_500, "1m2.5s"), (2_000, "2s"), (450, "450ms")] {
+        let mut w = World::new();
+        w.runtime.absent_images.push("r.example/x:1".to_owned());
+        w.desire(&p);
+        let pull = loop {
+            let (id, call) = w.pending.iter().next().expect("on its way to the pull");
+            let (id, found) = (*id, matches!(call.effect, Effect::PullImage { .. }));
+            if found {
+                break id;
+            }
+            w.perform(id);
+        };
+        // The answer itself takes a millisecond.
+        w.now = w.now.after(Duration::from_millis(millis - 1));
+        w.perform(pull);
+        let told = w.told("Pulled");
+        assert!(told[0].contains(&format!(" in {text} ({text} including waiting)")), "{told:?}");
+    }
 }

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_types::failure::Class;
+use agent_types::kill::KillReason;
+use agent_types::machine::{EffectId, Machine};
+use agent_types::resources::amounts::Amounts;
+use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use serde_json::{Value, json};
 
 use super::world::{Call, World, make_pod};
-use crate::allocation::Amounts;
 use crate::allocation::actuate::Step;
 use crate::allocation::resize::PendingResize;
-use crate::drivers::Class;
-use crate::machine::{EffectId, Machine};
-use crate::pod_worker::{KillReason, PodEvent};
-use crate::runtime::effect::{Effect, EffectError};
-use crate::time::Mono;
+use crate::pod_worker::PodEvent;
+use crate::pod_worker::effect::{Effect, EffectError};
 
 fn pod(memory: &str, generation: i64, policy: Value) -> Arc<Pod> {
     let amounts = json!({"cpu": "1", "memory": memory});

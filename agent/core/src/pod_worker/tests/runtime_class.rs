@@ -1,13 +1,13 @@
 //! The runtime that a sandbox is run by.
 
+use agent_types::failure::Class;
+use agent_types::machine::{EffectId, Machine};
+use agent_types::objects::{Fetched, ObjectData, ObjectKind, ObjectRef};
 use serde_json::json;
 
 use super::world::{World, make_pod};
-use crate::drivers::Class;
-use crate::machine::{EffectId, Machine};
 use crate::pod_worker::PodEvent;
-use crate::runtime::effect::{Effect, EffectError, EffectOk};
-use crate::volume::{Fetched, ObjectData, ObjectKind, ObjectRef};
+use crate::pod_worker::effect::{Effect, EffectError, EffectOk};
 
 /// Performs what is on the way to the question for the class, and lets time pass until then; answers its id.
 fn asked(w: &mut World) -> EffectId {

@@ -10,17 +10,18 @@
 
 use std::sync::Arc;
 
+use agent_types::failure::Class;
+use agent_types::kill::KillReason;
+use agent_types::machine::{EffectId, Machine};
+use agent_types::runtime::observed::{ContainerState, SandboxState};
+use agent_types::time::Mono;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::world::{Call, REQUEST_TIMEOUT, Runtime, World};
 use super::{one, two};
 use crate::checkers::{AbsorbTerm, Invariant, NoOutlive, OneLive, OneSandbox, StatusMono, TraceEvent};
-use crate::drivers::Class;
-use crate::machine::{EffectId, Machine};
-use crate::pod_worker::{KillReason, PodEvent};
-use crate::runtime::effect::{Effect, EffectError};
-use crate::runtime::observed::{ContainerState, SandboxState};
-use crate::time::Mono;
+use crate::pod_worker::PodEvent;
+use crate::pod_worker::effect::{Effect, EffectError};
 
 /// How many misfortunes of each kind one history may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +188,7 @@ impl Search {
     }
 }
 
-fn lost() -> Result<crate::runtime::effect::EffectOk, EffectError> {
+fn lost() -> Result<crate::pod_worker::effect::EffectOk, EffectError> {
     Err(EffectError { class: Class::DeadlineExceeded, message: "no answer".to_owned() })
 }
 
@@ -233,7 +234,7 @@ fn look(node: &mut Node, before: &Runtime, told: usize) -> Result<(), String> {
     events.iter().try_for_each(|e| node.checkers.observe(at, e))
 }
 
-fn changes(before: &Runtime, after: &Runtime, pod: &crate::runtime::PodUid) -> Vec<TraceEvent> {
+fn changes(before: &Runtime, after: &Runtime, pod: &agent_types::ids::PodUid) -> Vec<TraceEvent> {
     let mut out = Vec::new();
     for (id, s) in &before.sandboxes {
         let now = after.sandboxes.get(id).map(|s| s.state);
@@ -283,7 +284,7 @@ fn at_rest(node: &Node, pod: &Pod) -> Result<(), String> {
         }
         return Ok(());
     }
-    for c in crate::types::pod::containers(pod) {
+    for c in agent_types::pod::containers(pod) {
         let n = w.runtime.running(&c.name).len();
         if n != 1 {
             return complaint(&format!("container {} lives {n} times", c.name));

@@ -1,11 +1,11 @@
 //! Events of a worker that are about neither hooks nor probes: looks that fail, resolvers, features.
 
+use agent_types::failure::Class;
 use serde_json::{Value, json};
 
 use super::world::{World, make_pod};
 use super::{one, secs};
-use crate::drivers::Class;
-use crate::runtime::effect::EffectError;
+use crate::pod_worker::effect::EffectError;
 
 fn refuse(w: &mut World, class: Class) {
     w.runtime.refuse.insert("inspect", EffectError { class, message: "no".to_owned() });

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::world::{World, make_pod};
-use crate::runtime::effect::Effect;
+use crate::pod_worker::effect::Effect;
 
 fn pod(host_users: Value) -> Arc<Pod> {
     make_pod(json!({"hostUsers": host_users, "containers": [{"name": "a", "image": "r.example/x:1"}]}))
@@ -17,7 +17,7 @@ fn told(w: &mut World) -> Vec<(&'static str, Option<u32>)> {
     let mut seen = Vec::new();
     while let Some((id, call)) = w.pending.iter().next() {
         let id = *id;
-        let first = |users: Option<crate::runtime::config::IdMapping>| users.map(|m| m.host_id);
+        let first = |users: Option<agent_types::ids::IdMapping>| users.map(|m| m.host_id);
         match &call.effect {
             Effect::MapUsers { .. } => seen.push(("asked", None)),
             Effect::RunSandbox { config } => seen.push(("sandbox", first(config.security.users))),

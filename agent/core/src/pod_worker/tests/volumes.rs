@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
+use agent_types::event::ClaimId;
+use agent_types::failure::Class;
+use agent_types::kill::KillReason;
+use agent_types::machine::{EffectId, Machine};
+use agent_volumes::account::ASK_AFTER;
+use agent_volumes::bound::{Bound, Source};
+use agent_volumes::{Resize, selinux};
 use serde_json::{Value, json};
 
 use super::world::{SECOND, World, make_pod};
-use crate::drivers::Class;
-use crate::machine::{EffectId, Machine};
-use crate::pod_worker::{KillReason, PodEvent};
-use crate::runtime::effect::{Effect, EffectError, EffectOk, Mounted};
-use crate::volume::account::ASK_AFTER;
-use crate::volume::claim::{Bound, Source};
-use crate::volume::{ClaimId, Resize, selinux};
+use crate::pod_worker::PodEvent;
+use crate::pod_worker::effect::{Effect, EffectError, EffectOk, Mounted};
 
 fn volumes(n: usize) -> Value {
     (0..n).map(|i| json!({"name": format!("v{i}"), "secret": {"secretName": "s"}})).collect()
@@ -37,7 +39,7 @@ fn settle_others(w: &mut World) {
     }
 }
 
-fn done() -> crate::runtime::effect::EffectResult {
+fn done() -> crate::pod_worker::effect::EffectResult {
     Ok(EffectOk::Volume(Mounted::default()))
 }
 

@@ -8,33 +8,39 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
-
-use crate::allocation::Amounts;
-use crate::allocation::actuate::Step;
-use crate::container_spec::context::Features;
-use crate::container_spec::dns::DnsWarning;
-use crate::container_spec::env_files::EnvFile;
-use crate::container_spec::{self, Given, NodeContext, SpecError};
-use crate::drivers::Class;
-use crate::lifecycle_hooks::HookCall;
-use crate::machine::{EffectId, Machine, Outbox};
-use crate::pod_worker::{
-    EventFact, KillReason, PodAction, PodEvent, PodSpecs, PodWorker, TerminatingRecord, WorkerContext,
+use agent_types::event::EventFact;
+use agent_types::failure::Class;
+use agent_types::ids::{ContainerId, IdMapping, ImageId, PodKey, SandboxId};
+use agent_types::kill::{KillReason, TerminatingRecord};
+use agent_types::machine::{EffectId, Machine, Outbox};
+use agent_types::node_context::{Features, NodeContext};
+use agent_types::resources::amounts::Amounts;
+use agent_types::runtime::config::{
+    ContainerConfig, ContainerSecurity, LinuxResources, SandboxConfig, SandboxSecurity,
 };
-use crate::probe::{ProbeCall, ProbeId};
-use crate::restart;
-use crate::runtime::config::{
-    ContainerConfig, ContainerSecurity, IdMapping, LinuxResources, SandboxConfig, SandboxSecurity,
-};
-use crate::runtime::effect::{Effect, EffectError, EffectOk, EffectResult, ImageInfo, Mounted};
-use crate::runtime::observed::{
+use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::labels;
+use agent_types::runtime::observed::{
     ContainerObserved, ContainerState, PodSnapshot, SandboxObserved, SandboxState,
 };
-use crate::runtime::{ContainerId, ImageId, PodKey, SandboxId, labels};
-use crate::time::{Mono, Now, Wall};
-use crate::types::{ContainerRef, pod};
-use crate::volume;
+use agent_types::runtime::pod_files::PodFiles;
+use agent_types::spec_error::SpecError;
+use agent_types::time::{Mono, Now, Wall};
+use agent_types::{ContainerRef, objects, pod, restart};
+use agent_volumes as volume;
+use agent_volumes::env_file::EnvFile;
+use agent_volumes::{bound, sub_path};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
+
+use crate::allocation::actuate::Step;
+use crate::container_spec;
+use crate::container_spec::dns::DnsWarning;
+use crate::container_spec::given::Given;
+use crate::lifecycle_hooks::HookCall;
+use crate::pod_specs::PodSpecs;
+use crate::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult, Mounted};
+use crate::pod_worker::{PodAction, PodEvent, PodWorker, WorkerContext};
+use crate::probe::{ProbeCall, ProbeId};
 
 /// Specifications without anything but names.
 #[derive(Debug)]
@@ -45,7 +51,7 @@ impl PodSpecs for TinySpecs {
         Features { pod_level_resize: false, ..Features::default() }
     }
 
-    fn sandbox(&self, p: &Pod, attempt: u32, _: &volume::claim::Claims) -> Result<SandboxConfig, SpecError> {
+    fn sandbox(&self, p: &Pod, attempt: u32, _: &bound::Claims) -> Result<SandboxConfig, SpecError> {
         Ok(SandboxConfig {
             pod: pod::key(p),
             attempt,
@@ -107,7 +113,7 @@ impl PodSpecs for TinySpecs {
         })
     }
 
-    fn objects(&self, p: &Pod, container: ContainerRef<'_>) -> BTreeSet<volume::ObjectRef> {
+    fn objects(&self, p: &Pod, container: ContainerRef<'_>) -> BTreeSet<objects::ObjectRef> {
         NodeContext::new("n").objects(p, container)
     }
 
@@ -120,7 +126,7 @@ impl PodSpecs for TinySpecs {
         p: &Pod,
         container: ContainerRef<'_>,
         given: Given<'_>,
-    ) -> Result<Vec<volume::sub_path::SubPath>, SpecError> {
+    ) -> Result<Vec<sub_path::SubPath>, SpecError> {
         container_spec::sub_paths(p, container, given, &NodeContext::new("n"))
     }
 
@@ -133,31 +139,21 @@ impl PodSpecs for TinySpecs {
         format!("{name}@{image}")
     }
 
-    fn pod_dirs(&self, _: &Pod) -> Effect {
-        Effect::CreatePodDirs {
-            log_directory: "/logs".to_owned(),
-            dirs: Vec::new(),
-            files: Vec::new(),
-            log_of: None,
-        }
+    fn pod_dirs(&self, _: &Pod) -> PodFiles {
+        PodFiles { log_directory: "/logs".to_owned(), dirs: Vec::new(), files: Vec::new(), log_of: None }
     }
 
     fn volume(
         &self,
         p: &Pod,
         name: &str,
-        claims: &volume::claim::Claims,
+        claims: &bound::Claims,
     ) -> Result<volume::SetUp, volume::SetUpError> {
         volume::plan::set_up(p, name, claims, &NodeContext::new("n"))
     }
 
-    fn container_files(&self, _: &Pod, _: ContainerRef<'_>, _: u32, _: &[String]) -> Effect {
-        Effect::CreatePodDirs {
-            log_directory: "/logs".to_owned(),
-            dirs: Vec::new(),
-            files: Vec::new(),
-            log_of: None,
-        }
+    fn container_files(&self, _: &Pod, _: ContainerRef<'_>, _: u32, _: &[String]) -> PodFiles {
+        PodFiles { log_directory: "/logs".to_owned(), dirs: Vec::new(), files: Vec::new(), log_of: None }
     }
 }
 
@@ -260,7 +256,7 @@ impl Runtime {
                 Ok(EffectOk::Done)
             }
             Effect::RunHook { .. } => Ok(EffectOk::Hook { fell_back: None }),
-            Effect::FetchObjects { .. } => Ok(EffectOk::Objects(volume::Objects::new())),
+            Effect::FetchObjects { .. } => Ok(EffectOk::Objects(objects::Objects::new())),
             Effect::MapUsers { handler } if handler.as_deref() == Some("plain") => {
                 Err(EffectError { class: Class::Invalid, message: "no user namespaces".to_owned() })
             }

@@ -1,7 +1,8 @@
 //! Contract 6.5: phases.
 
+use agent_types::ids::ContainerId;
+
 use super::*;
-use crate::runtime::ContainerId;
 
 #[test]
 fn phases() {

@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 
+use agent_types::ids::ContainerId;
 use proptest::prelude::*;
 
 use super::*;
 use crate::checkers::{self, Invariant, TraceEvent};
-use crate::runtime::ContainerId;
 
 const UIDS: [&str; 3] = ["a", "b", "c"];
 

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use agent_core::api::{ApiCall, ApiReply, ApiResult};
-use agent_core::time::Wall;
 use agent_sim::fake_api::{FakeApi, Key, Resource, Who};
+use agent_types::api::{ApiCall, ApiReply, ApiResult};
+use agent_types::time::Wall;
 use k8s_openapi::ByteString;
 use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair};
 use serde_json::json;

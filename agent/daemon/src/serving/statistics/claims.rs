@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use agent_core::stats::Shown;
-use agent_core::stats::disk::VolumeUse;
-use agent_core::stats::exposition::{Exposition, Kind};
+use agent_kubelet_api::stats::Shown;
+use agent_kubelet_api::stats::disk::VolumeUse;
+use agent_kubelet_api::stats::exposition::{Exposition, Kind};
 
 type Amount = fn(&VolumeUse) -> Option<u64>;
 
@@ -51,9 +51,9 @@ pub(super) fn text(shown: &[Shown], uses: &BTreeMap<(String, String), VolumeUse>
 
 #[cfg(test)]
 mod tests {
-    use agent_core::csi::request::{Amounts, Both, Condition, Usage};
-    use agent_core::stats::ShownVolume;
-    use agent_core::time::Wall;
+    use agent_kubelet_api::stats::ShownVolume;
+    use agent_types::time::Wall;
+    use agent_volumes::csi::request::{Amounts, Both, Condition, Usage};
 
     use super::*;
 

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_core::stats::Shown;
-use agent_core::stats::disk::Layer;
-use agent_core::time::Mono;
+use agent_kubelet_api::stats::Shown;
+use agent_kubelet_api::stats::disk::Layer;
+use agent_types::time::Mono;
 
 /// Layers by container, and images.
 pub(super) type Told = (BTreeMap<String, Layer>, Option<Layer>);
@@ -47,8 +47,8 @@ impl Layers {
 
 #[cfg(test)]
 mod tests {
-    use agent_core::stats::ShownContainer;
-    use agent_core::time::Wall;
+    use agent_kubelet_api::stats::ShownContainer;
+    use agent_types::time::Wall;
 
     use super::*;
 

@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::csi::request::Usage;
-use agent_core::runtime::PodKey;
-use agent_core::stats::disk::VolumeUse;
-use agent_core::time::{Mono, Now, Wall};
+use agent_kubelet_api::stats::disk::VolumeUse;
 use agent_linux::disk_use;
 use agent_linux::files::FilesError;
+use agent_types::ids::PodKey;
+use agent_types::time::{Mono, Now, Wall};
+use agent_volumes::csi::request::Usage;
 use tokio::sync::watch;
 
-use crate::actor::Tasks;
-use crate::pod_dirs::chain;
+use crate::pods::pod_dirs::chain;
+use crate::tasks::actor::Tasks;
 
 /// UID and name.
 type Key = (String, String);
@@ -223,7 +223,7 @@ fn heard(mut usage: Usage, alarm: Option<&Alarm>, (volume, pod): (&str, &PodKey)
 
 #[cfg(test)]
 mod tests {
-    use agent_core::csi::request::{Both, Condition};
+    use agent_volumes::csi::request::{Both, Condition};
     use tokio_util::sync::CancellationToken;
 
     use std::os::unix::net::UnixListener;

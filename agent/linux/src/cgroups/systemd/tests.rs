@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex as Shared};
 
-use agent_core::resources::cgroups::CpuMax;
+use agent_types::resources::cgroups::CpuMax;
 use zbus::OwnedVariant;
 use zbus::connection::Builder;
 use zbus::object_server::SignalEmitter;

@@ -3,7 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use agent_core::volume::{Plugin, Work};
+use agent_volumes::Work;
+use agent_volumes::plugin::Plugin;
 use nix::unistd::Uid;
 
 use super::*;
@@ -54,7 +55,7 @@ impl Place {
             nested: Vec::new(),
             fs_group,
         };
-        super::super::set_up(&self.pod(uid), &volume, &Payload::new(), agent_core::time::Wall(0))
+        super::super::set_up(&self.pod(uid), &volume, &Payload::new(), agent_types::time::Wall(0))
             .map_err(|e| e.to_string())
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use agent_core::volume::Work;
+use agent_volumes::Work;
 use nix::unistd::Uid;
 
 use super::*;
@@ -65,7 +65,7 @@ impl Place {
             &self.pod(uid),
             &volume,
             &crate::volumes::Payload::new(),
-            agent_core::time::Wall(0),
+            agent_types::time::Wall(0),
         );
         done.map(drop).map_err(|e| e.to_string())
     }

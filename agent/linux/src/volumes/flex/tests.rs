@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agent_core::volume::Work;
+use agent_volumes::Work;
 
 use super::*;
 

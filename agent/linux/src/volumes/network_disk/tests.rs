@@ -1,7 +1,8 @@
 //! Records and who has what, on a real file system; mounts as root.
 
-use agent_core::volume::Work;
-use agent_core::volume::network_disk::{Fc, Iscsi, Target, global};
+use agent_volumes::Work;
+use agent_volumes::network_disk::source::Target;
+use agent_volumes::network_disk::{Fc, Iscsi, global};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::Uid;
 

@@ -1,6 +1,6 @@
 //! What people use to look into a node: paths, answers, redirections.
 
-use agent_core::node_logs::ServiceQuery;
+use agent_kubelet_api::node_logs::ServiceQuery;
 
 use super::*;
 
@@ -271,5 +271,5 @@ async fn one_output_alone_is_behind_its_gate() {
         let target = format!("/containerLogs/default/web/c?{query}");
         assert_eq!(ask(&node, split, Method::GET, &target).await.0, status, "{query}");
     }
-    assert_eq!(node.opened.lock().unwrap()[0].options.stream, Some(agent_core::logs::Output::Stdout));
+    assert_eq!(node.opened.lock().unwrap()[0].options.stream, Some(agent_kubelet_api::logs::Output::Stdout));
 }

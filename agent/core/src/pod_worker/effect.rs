@@ -1,0 +1,364 @@
+//! Effects: what a pod worker asks the world to do, as values, and what comes back.
+//!
+//! An effect's names are functions of (pod UID, container, attempt), so that repeating one after a lost
+//! reply is recognised by the runtime. Every effect has a deadline; the zombie fence depends on it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use agent_kubelet_api::logs::retention::RemovedLog;
+use agent_types::credential::Credential;
+use agent_types::failure::Class;
+use agent_types::ids::{ContainerId, IdMapping, SandboxId};
+use agent_types::objects;
+use agent_types::resources::cgroups::pod::PodCgroup;
+use agent_types::runtime::config::{ContainerConfig, SandboxConfig};
+use agent_types::runtime::image::ImageInfo;
+use agent_types::runtime::observed::PodSnapshot;
+use agent_types::runtime::pod_files::{PodFile, PodFiles};
+use agent_volumes as volume;
+use agent_volumes::env_file::{EnvFile, EnvFiles};
+use agent_volumes::{bound, sub_path};
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use serde::{Deserialize, Serialize};
+
+use crate::allocation::actuate::Step;
+use crate::lifecycle_hooks::HookCall;
+
+/// What an answer may be worth doing about: see [`Class`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct EffectError {
+    /// What core decides by.
+    pub class: Class,
+    /// What people read; the whole chain is in the log.
+    pub message: String,
+}
+
+/// Who wants an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageUser {
+    /// The image as the pod spells it.
+    pub written: String,
+    /// The credentials of the pod's Secrets that fit it.
+    pub credentials: Vec<Credential>,
+    /// The pod's service account; may be empty.
+    pub account: String,
+}
+
+/// How long a preStop hook may go on next to the stop of its container: what a stop is given at least.
+pub const HOOK_MORE: Duration = Duration::from_secs(2);
+
+/// One thing for an executor to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Make directories and files of a pod ([`PodFiles`]): the log
+    /// directory with 0755, then `dirs` in order (an existing one keeps its mode), then `files`. Parents of
+    /// `<root>/pods` are made as needed. Idempotent.
+    CreatePodDirs {
+        /// Absolute log directory of the pod.
+        log_directory: String,
+        /// Host paths to create, the pod directory first: (absolute path, mode whatever the umask).
+        dirs: Vec<(String, u32)>,
+        /// Files to write below the pod directory, atomically.
+        files: Vec<PodFile>,
+        /// A container's log directory: the answer is [`EffectOk::Files`], with the newest attempt that left a log there.
+        log_of: Option<String>,
+    },
+    /// Remove `<root>/pods/<uid>`, what is mounted below it first, and the pod's logs; idempotent.
+    RemovePodDirs {
+        /// The pod begins anew: its containers count their restarts on from their logs.
+        keep_logs: bool,
+    },
+    /// Look up what a claim of the pod is bound to. The answer is [`EffectOk::Claim`]: a claim that cannot be used is no
+    /// failure of the effect.
+    ResolveClaim {
+        /// Which.
+        claim: volume::claim::ClaimRef,
+    },
+    /// Bring one volume of the pod to where its set-up says, looking at the mount table and the disk first; idempotent.
+    /// The answer is [`EffectOk::Volume`].
+    SetUpVolume {
+        /// What it is.
+        volume: Box<volume::SetUp>,
+    },
+    /// What is known of objects that a container's environment refers to. The answer is [`EffectOk::Objects`].
+    FetchObjects {
+        /// Which.
+        objects: BTreeSet<objects::ObjectRef>,
+    },
+    /// Read files of volumes that a container's environment refers to. The answer is [`EffectOk::EnvFiles`]: one that
+    /// cannot be read is no failure of the effect.
+    ReadEnvFiles {
+        /// Which.
+        files: BTreeSet<EnvFile>,
+    },
+    /// Give the pod a range of the host's ids for a user namespace of its own, or find the one that it has: durable before
+    /// it is answered, with [`EffectOk::Users`]. Idempotent.
+    MapUsers {
+        /// The runtime's handler that must be able to do it; `None`: it has done it.
+        handler: Option<String>,
+    },
+    /// Make the pod's cgroup with what it is given, or see to it that it is so; idempotent.
+    EnsureCgroup {
+        /// Where, and what.
+        cgroup: Box<PodCgroup>,
+        /// The pod's own `resources`, to be remembered ([`agent_types::runtime::observed::PodSnapshot::actuated`]); `None` if it has none, or
+        /// if they are remembered already.
+        actuates: Option<Box<ResourceRequirements>>,
+    },
+    /// End what is left in the pod's cgroup and remove it, wherever it is; idempotent.
+    RemoveCgroup,
+    /// Mount parts of volumes where a container will find them, making what is missing of their paths; idempotent.
+    MountSubPaths {
+        /// Which, and where.
+        parts: Vec<sub_path::SubPath>,
+    },
+    /// Unmount everything below `<root>/pods/<uid>` and remove the volumes' directories; idempotent.
+    TearDownVolumes,
+    /// `ImageStatus`. An image that the pod may not use without pulling it is answered as one that is not there.
+    InspectImage {
+        /// Normalised reference.
+        image: String,
+        /// Who wants it.
+        user: ImageUser,
+    },
+    /// `PullImage`; no deadline but cancellation.
+    PullImage {
+        /// Normalised reference.
+        image: String,
+        /// Who wants it. Its credentials are tried in their order; those of the node's files and of plugins come after
+        /// them.
+        user: ImageUser,
+    },
+    /// `RunPodSandbox`; if a sandbox of the same (uid, attempt) exists, that one is the answer.
+    RunSandbox {
+        /// What to run.
+        config: Box<SandboxConfig>,
+    },
+    /// `StopPodSandbox`; idempotent.
+    StopSandbox {
+        /// Which.
+        sandbox: SandboxId,
+    },
+    /// `RemovePodSandbox`; idempotent.
+    RemoveSandbox {
+        /// Which.
+        sandbox: SandboxId,
+    },
+    /// `CreateContainer`; if one of the same (uid, name, attempt) exists, that one is the answer.
+    CreateContainer {
+        /// Where.
+        sandbox: SandboxId,
+        /// What to create.
+        config: Box<ContainerConfig>,
+        /// The sandbox's own configuration, which CRI wants again.
+        sandbox_config: Box<SandboxConfig>,
+        /// The container's `resources`: remembered before it is made (`ContainerObserved::actuated`).
+        actuates: Box<ResourceRequirements>,
+    },
+    /// `StartContainer`.
+    StartContainer {
+        /// Which.
+        container: ContainerId,
+    },
+    /// `StopContainer`: TERM, wait, KILL; idempotent.
+    StopContainer {
+        /// Which.
+        container: ContainerId,
+        /// Whole seconds of grace; never below 2 (fact 3 of the contract) except for RestartAllContainers.
+        grace_s: u32,
+    },
+    /// `RemoveContainer`, after its log files; idempotent.
+    RemoveContainer {
+        /// Which.
+        container: ContainerId,
+        /// What goes of its logs; `None`: nothing, or they go with the pod's.
+        log: Option<RemovedLog>,
+    },
+    /// Run a postStart or preStop hook; the answer is [`EffectOk::Hook`].
+    RunHook {
+        /// Which, and what it does.
+        call: Box<HookCall>,
+        /// Whole seconds for which its container is not stopped because of it; `None` is no limit but cancellation. It may
+        /// go on for as long as a stop is given at least ([`HOOK_MORE`]): it ends with its container.
+        within_s: Option<u32>,
+    },
+    /// Give containers that run other amounts: these steps in order, none after one that failed.
+    Resize {
+        /// Which.
+        steps: Vec<Step>,
+    },
+    /// Ask for a fresh [`PodSnapshot`] of this pod; the answer is [`EffectOk::Snapshot`].
+    Inspect,
+}
+
+impl From<PodFiles> for Effect {
+    fn from(made: PodFiles) -> Effect {
+        let PodFiles { log_directory, dirs, files, log_of } = made;
+        Effect::CreatePodDirs { log_directory, dirs, files, log_of }
+    }
+}
+
+impl Effect {
+    /// True for calls over the runtime's connection that change something there, which an earlier incarnation may still
+    /// have in progress after its end.
+    #[must_use]
+    pub fn changes_runtime(&self) -> bool {
+        match self {
+            Effect::RunSandbox { .. }
+            | Effect::StopSandbox { .. }
+            | Effect::RemoveSandbox { .. }
+            | Effect::CreateContainer { .. }
+            | Effect::StartContainer { .. }
+            | Effect::StopContainer { .. }
+            | Effect::RemoveContainer { .. }
+            | Effect::Resize { .. } => true,
+            Effect::CreatePodDirs { .. }
+            | Effect::RemovePodDirs { .. }
+            | Effect::ResolveClaim { .. }
+            | Effect::SetUpVolume { .. }
+            | Effect::TearDownVolumes
+            | Effect::MountSubPaths { .. }
+            | Effect::FetchObjects { .. }
+            | Effect::MapUsers { .. }
+            | Effect::EnsureCgroup { .. }
+            | Effect::RemoveCgroup
+            | Effect::ReadEnvFiles { .. }
+            | Effect::InspectImage { .. }
+            | Effect::PullImage { .. }
+            | Effect::RunHook { .. }
+            | Effect::Inspect => false,
+        }
+    }
+
+    /// How long the executor may take before it answers `DeadlineExceeded` (contract 7.4a).
+    /// `None`: only cancellation ends it.
+    #[must_use]
+    pub fn timeout(&self, request_timeout: Duration) -> Option<Duration> {
+        match self {
+            Effect::PullImage { .. } => None,
+            Effect::RunHook { within_s, .. } => {
+                within_s.map(|s| Duration::from_secs(u64::from(s)).saturating_add(HOOK_MORE))
+            }
+            Effect::RunSandbox { .. } => Some(request_timeout * 2),
+            Effect::StopContainer { grace_s, .. } => {
+                Some(request_timeout + Duration::from_secs(u64::from(*grace_s)))
+            }
+            // The driver has its own two minutes for each of two steps.
+            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Csi(_)) => {
+                Some(request_timeout + Duration::from_secs(240))
+            }
+            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Nfs(_)) => {
+                Some(request_timeout + volume::NFS_TIME)
+            }
+            Effect::SetUpVolume { volume }
+                if matches!(volume.work, volume::Work::Bind(_) | volume::Work::NetworkDisk(_)) =>
+            {
+                Some(request_timeout + volume::DISK_TIME)
+            }
+            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Flex(_)) => {
+                Some(request_timeout + volume::FLEX_TIME)
+            }
+            // A server that is away is waited for before its mount is forced.
+            Effect::TearDownVolumes | Effect::RemovePodDirs { .. } => {
+                Some(request_timeout + volume::NFS_TIME)
+            }
+            _ => Some(request_timeout),
+        }
+    }
+
+    /// Fixed name for logs and traces.
+    #[must_use]
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Effect::CreatePodDirs { .. } => "create_pod_dirs",
+            Effect::RemovePodDirs { .. } => "remove_pod_dirs",
+            Effect::ResolveClaim { .. } => "resolve_claim",
+            Effect::SetUpVolume { .. } => "set_up_volume",
+            Effect::FetchObjects { .. } => "fetch_objects",
+            Effect::ReadEnvFiles { .. } => "read_env_files",
+            Effect::MapUsers { .. } => "map_users",
+            Effect::EnsureCgroup { .. } => "ensure_cgroup",
+            Effect::RemoveCgroup => "remove_cgroup",
+            Effect::MountSubPaths { .. } => "mount_sub_paths",
+            Effect::TearDownVolumes => "tear_down_volumes",
+            Effect::InspectImage { .. } => "inspect_image",
+            Effect::PullImage { .. } => "pull_image",
+            Effect::RunSandbox { .. } => "run_sandbox",
+            Effect::StopSandbox { .. } => "stop_sandbox",
+            Effect::RemoveSandbox { .. } => "remove_sandbox",
+            Effect::CreateContainer { .. } => "create_container",
+            Effect::StartContainer { .. } => "start_container",
+            Effect::StopContainer { .. } => "stop_container",
+            Effect::RemoveContainer { .. } => "remove_container",
+            Effect::RunHook { .. } => "run_hook",
+            Effect::Resize { .. } => "resize",
+            Effect::Inspect => "inspect",
+        }
+    }
+}
+
+/// A volume that is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mounted {
+    /// How long from now what was written stays good; `None`: until its sources change.
+    pub renew_after: Option<Duration>,
+    /// What people should know about how it is mounted (`AlreadyMountedVolume`).
+    #[serde(default)]
+    pub warning: Option<String>,
+    /// What it holds was to become larger.
+    #[serde(default)]
+    pub resize: Option<volume::Resize>,
+    /// The runtime leaves its files' SELinux labels alone: its mount says them, or its driver does not want it.
+    #[serde(default)]
+    pub labelled: bool,
+}
+
+/// What a successful effect answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EffectOk {
+    /// Nothing to tell.
+    Done,
+    /// RunSandbox.
+    Sandbox(SandboxId),
+    /// CreateContainer.
+    Container(ContainerId),
+    /// InspectImage: `None` is absent. PullImage: always some.
+    Image(Option<ImageInfo>),
+    /// CreatePodDirs of a container.
+    Files {
+        /// Highest attempt with a log file (`<attempt>.log`, rotated or not).
+        newest_log: Option<u32>,
+    },
+    /// SetUpVolume.
+    Volume(Mounted),
+    /// SetUpVolume: it is not attached to the node yet; nothing was done.
+    Unattached {
+        /// Nor will it be: its driver has no room for another volume on this node.
+        full: bool,
+    },
+    /// ResolveClaim.
+    Claim(Result<Box<bound::Bound>, volume::claim::ClaimError>),
+    /// FetchObjects.
+    Objects(objects::Objects),
+    /// SetUpVolume: it is not known who mounts the volume, or as what.
+    Unprocessed {
+        /// Why, in upstream's words.
+        why: String,
+    },
+    /// ReadEnvFiles.
+    EnvFiles(EnvFiles),
+    /// MapUsers.
+    Users(IdMapping),
+    /// RunHook.
+    Hook {
+        /// The server of an https hook that answered in plain text, and was asked again so.
+        fell_back: Option<String>,
+    },
+    /// Inspect.
+    Snapshot(Box<PodSnapshot>),
+}
+
+/// An answer; always exactly one for each effect of a living incarnation.
+pub type EffectResult = Result<EffectOk, EffectError>;

@@ -1,0 +1,156 @@
+//! Which images pods have just asked for, so that none is removed between the look at it and the container that is made
+//! from it.
+//!
+//! In: effects that look at, pull or use an image; removals. Out: what was asked for lately; a turn for each removal.
+//! Invariant: an image is never removed while, or soon after, an effect asked for it, and an effect that asks for one that
+//! is being removed waits until it is gone, and then finds it missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_types::time::Mono;
+use tokio::sync::Notify;
+
+/// From the look at an image to its container it takes no longer, if it does not wait for something else.
+const LATELY: Duration = Duration::from_mins(2);
+
+/// By then the collector has seen an image, which looks every five minutes.
+const KEPT: Duration = Duration::from_mins(10);
+
+/// The book of one node; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct ImageUses(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    book: Mutex<Book>,
+    removed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    /// When each was asked for last.
+    asked: BTreeMap<String, Mono>,
+    /// And first.
+    since: BTreeMap<String, Mono>,
+    removing: BTreeSet<String>,
+}
+
+/// A removal under way; over when it is dropped.
+#[derive(Debug)]
+pub struct Removing {
+    uses: ImageUses,
+    names: Vec<String>,
+}
+
+impl ImageUses {
+    /// An effect wants the image, as it spells it. Waits while it is being removed.
+    pub async fn ask(&self, image: &str, now: Mono) {
+        loop {
+            let removed = self.0.removed.notified();
+            {
+                let mut book = self.lock();
+                if !book.removing.contains(image) {
+                    book.asked.retain(|_, at| now.since(*at) < LATELY);
+                    book.asked.insert(image.to_owned(), now);
+                    book.since.retain(|_, at| now.since(*at) < KEPT);
+                    book.since.entry(image.to_owned()).or_insert(now);
+                    return;
+                }
+            }
+            // Dropping it forgets nothing: nothing is written before the removal is over.
+            removed.await;
+        }
+    }
+
+    /// Since when images have been asked for, where that is not long ago.
+    #[must_use]
+    pub fn since(&self) -> BTreeMap<String, Mono> {
+        self.lock().since.clone()
+    }
+
+    /// A turn to remove an image that has these names; `None` if a pod asked for one of them lately.
+    #[must_use]
+    pub fn remove(&self, names: Vec<String>, now: Mono) -> Option<Removing> {
+        let mut book = self.lock();
+        if names.iter().any(|name| book.asked.get(name).is_some_and(|at| now.since(*at) < LATELY)) {
+            return None;
+        }
+        book.removing.extend(names.iter().cloned());
+        book.since.retain(|name, _| !names.contains(name));
+        drop(book);
+        Some(Removing { uses: self.clone(), names })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Book> {
+        // Every change of it is whole before anything can panic.
+        self.0.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Removing {
+    fn drop(&mut self) {
+        let mut book = self.uses.lock();
+        for name in &self.names {
+            book.removing.remove(name);
+        }
+        drop(book);
+        self.uses.0.removed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Vec<String> {
+        vec!["sha256:a".to_owned(), "r.example/a:1".to_owned()]
+    }
+
+    fn at(seconds: u64) -> Mono {
+        Mono(0).after(Duration::from_secs(seconds))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_asked_for_lately_is_not_removed() {
+        let uses = ImageUses::default();
+        uses.ask("r.example/a:1", at(0)).await;
+        assert!(uses.remove(names(), at(119)).is_none());
+        assert!(uses.remove(vec!["r.example/b:1".to_owned()], at(119)).is_some());
+        assert!(uses.remove(names(), at(120)).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_question_counts_until_it_is_removed() {
+        let uses = ImageUses::default();
+        for seconds in [0, 100] {
+            uses.ask("r.example/a:1", at(seconds)).await;
+            assert_eq!(uses.since(), BTreeMap::from([("r.example/a:1".to_owned(), at(0))]));
+        }
+        drop(uses.remove(names(), at(300)).unwrap());
+        assert_eq!(uses.since(), BTreeMap::new());
+        uses.ask("r.example/a:1", at(301)).await;
+        uses.ask("r.example/b:1", at(900)).await;
+        uses.ask("r.example/c:1", at(902)).await;
+        assert_eq!(uses.since().into_keys().collect::<Vec<_>>(), ["r.example/b:1", "r.example/c:1"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_for_what_is_being_removed_waits_for_the_end() {
+        let uses = ImageUses::default();
+        let removing = uses.remove(names(), at(0)).unwrap();
+        uses.ask("r.example/b:1", at(0)).await;
+        let waiting = tokio::time::timeout(Duration::from_secs(60), uses.ask("r.example/a:1", at(0)));
+        assert!(waiting.await.is_err(), "still being removed");
+        let (other, late) = (uses.clone(), at(5));
+        tokio::join!(
+            async move {
+                tokio::task::yield_now().await;
+                drop(removing);
+            },
+            async move { other.ask("r.example/a:1", late).await },
+        );
+        assert!(uses.remove(names(), at(6)).is_none());
+    }
+}

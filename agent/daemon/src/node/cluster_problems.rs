@@ -1,0 +1,172 @@
+//! What keeps the node from being a whole part of its cluster, in sentences for people.
+//!
+//! ```text
+//! identity, kubeconfig, Node object, lease ─► Board ─┬─► log: each wording once
+//!                                                    └─► follow: service manager (STATUS=), host channel
+//! ```
+//! In: a sentence for each part, empty once all is well. Out: the one nearest to the cause, where people look.
+//! Invariant: what is shown is what is so now; nothing here decides anything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use agent_linux::notify::Notifier;
+use orlop_config::ledger::HostMessage;
+use tokio::sync::watch;
+
+use crate::node::host_channel::Host;
+use crate::process::watchdog::tell;
+
+/// Who has trouble. Earlier ones are the cause of later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Getting and renewing the client certificate.
+    Identity,
+    /// Using it.
+    Kubeconfig,
+    /// The Node object.
+    Node,
+    /// Its lease.
+    Lease,
+    /// The certificate of the HTTPS API.
+    Serving,
+}
+
+impl Part {
+    fn as_str(self) -> &'static str {
+        match self {
+            Part::Identity => "identity",
+            Part::Kubeconfig => "kubeconfig",
+            Part::Node => "node",
+            Part::Lease => "lease",
+            Part::Serving => "serving certificate",
+        }
+    }
+}
+
+/// One sentence for each part that has trouble.
+pub type Problems = BTreeMap<Part, String>;
+
+/// The board; clones share it.
+#[derive(Clone, Debug)]
+pub struct Board(Arc<watch::Sender<Problems>>);
+
+impl Default for Board {
+    fn default() -> Self {
+        Board(Arc::new(watch::Sender::new(Problems::new())))
+    }
+}
+
+impl Board {
+    /// What is wrong with `part`, with what to do about it; empty if nothing is.
+    pub fn say(&self, part: Part, problem: &str) {
+        let line: String = problem.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let changed = self.0.send_if_modified(|all| {
+            if line.is_empty() {
+                return all.remove(&part).is_some();
+            }
+            all.insert(part, line.clone()).is_none_or(|before| before != line)
+        });
+        match (changed, line.is_empty()) {
+            (false, _) => {}
+            (true, true) => tracing::info!(part = part.as_str(), "no trouble with the cluster any more"),
+            (true, false) => {
+                tracing::warn!(part = part.as_str(), problem = line, "trouble with the cluster");
+            }
+        }
+    }
+
+    /// The sentence nearest to the cause; `None` if all is well.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.0.borrow().values().next().cloned()
+    }
+
+    /// Follows the sentences.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Problems> {
+        self.0.subscribe()
+    }
+
+    /// Tells the service manager how the agent is (`base`) and what is wrong, and the host what is wrong.
+    pub async fn follow(self, mut base: watch::Receiver<&'static str>, notifier: Arc<Notifier>, host: Host) {
+        let mut changes = self.0.subscribe();
+        let (mut told, mut warned) = (String::new(), None);
+        loop {
+            let problem = changes.borrow_and_update().values().next().cloned();
+            let status = status(*base.borrow_and_update(), problem.as_deref());
+            if status != told {
+                tell(&notifier, &status);
+                told = status;
+            }
+            if let Some(message) = problem.clone().filter(|_| problem != warned) {
+                host.tell(HostMessage::Problem { source: "join".to_owned(), message });
+            }
+            warned = problem;
+            tokio::select! {
+                // Both only tell that something is to be looked at; the senders live as long as the node.
+                Ok(()) = changes.changed() => {}
+                Ok(()) = base.changed() => {}
+                else => return,
+            }
+        }
+    }
+}
+
+fn status(base: &str, problem: Option<&str>) -> String {
+    match problem {
+        Some(problem) => format!("STATUS={base}; {problem}"),
+        None => format!("STATUS={base}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
+
+    use tokio_util::sync::CancellationToken;
+
+    use crate::node::cluster_problems::*;
+    use crate::tasks::actor::Tasks;
+    use crate::testing::VirtualClock;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_service_manager_hears_the_cause_first_and_that_it_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        manager.set_nonblocking(true).unwrap();
+        let heard = || {
+            let mut buffer = [0u8; 256];
+            let next = || manager.recv(&mut buffer).ok().map(|n| String::from_utf8(buffer[..n].to_vec()));
+            std::iter::from_fn(next).map(Result::unwrap).collect::<Vec<_>>()
+        };
+        let notifier = Arc::new(Notifier::new(path.to_str()).unwrap());
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        let host = Host::new(tasks.clone(), dir.path(), None);
+        let (board, (base_view, base)) = (Board::default(), watch::channel("starting"));
+        tasks.start(board.clone().follow(base, notifier, host));
+        let settle = || tasks.wait_until(tasks.now().mono.after(Duration::from_millis(1)));
+        settle().await;
+        assert_eq!(heard(), ["STATUS=starting"]);
+        board.say(Part::Node, "no\nserver");
+        settle().await;
+        board.say(Part::Identity, "no token");
+        settle().await;
+        base_view.send_replace("running");
+        board.say(Part::Identity, "no token");
+        settle().await;
+        assert_eq!(
+            heard(),
+            ["STATUS=starting; no server", "STATUS=starting; no token", "STATUS=running; no token"]
+        );
+        assert_eq!(board.problem().as_deref(), Some("no token"));
+        for part in [Part::Identity, Part::Node, Part::Lease] {
+            board.say(part, "");
+        }
+        settle().await;
+        assert_eq!(heard(), ["STATUS=running"]);
+        tasks.stop().cancel();
+    }
+}

@@ -1,0 +1,113 @@
+//! The end of the pods in the stop of the agent's own unit.
+//!
+//! In: SIGTERM, and what systemd says about the machine. Out: pods that end in order, as with a delay lock. Invariants: an
+//! agent that is stopped by itself leaves its containers alone; the unit's stop is bounded, whatever the pods do.
+
+use std::future::Future;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use agent_core::node_shutdown::ShutdownEvent;
+use agent_linux::notify::Notifier;
+use agent_linux::service_manager;
+use tokio::sync::watch;
+
+use crate::pods::pod_dirs::chain;
+use crate::process::watchdog::tell;
+use crate::tasks::mailbox::Sender;
+
+/// What the unit's stop may take of the time that systemd gives all of them (`JobTimeoutSec=3min` of the targets in the
+/// image): containerd, the network and the containers that are left need the rest.
+const UNIT_STOP_MAX: Duration = Duration::from_secs(120);
+/// What the agent's stop may take once the pods have ended: calls that are under way are waited for.
+const AFTERWARDS: Duration = Duration::from_secs(10);
+
+/// The end of the pods while systemd stops the agent's unit: where there was no lock, or one that ran out. Their scopes
+/// and the runtime are stopped after it (docs/shutdown.md, "Order of the units").
+pub struct Departure {
+    to: Sender<ShutdownEvent>,
+    over: watch::Receiver<bool>,
+    needed: Duration,
+}
+
+impl Departure {
+    /// `to` decides and `over` says whether all was done; it takes `needed` at most.
+    #[must_use]
+    pub fn new(to: Sender<ShutdownEvent>, over: watch::Receiver<bool>, needed: Duration) -> Departure {
+        Departure { to, over, needed: needed.min(UNIT_STOP_MAX) }
+    }
+
+    /// If the machine goes down and nobody waited for the pods, they end now: systemd stops their containers and the runtime
+    /// only after this unit. In any other stop of the agent they go on. `again`: the agent is asked to stop once more.
+    pub async fn leave(self, notifier: &Notifier, again: impl Future<Output = &'static str>) {
+        let asked = Instant::now();
+        let told = service_manager::going_down(Path::new(service_manager::SYSTEMCTL)).await;
+        let answered_ms = asked.elapsed().as_millis();
+        let kind = match told {
+            Ok(Some(kind)) => kind,
+            Ok(None) => {
+                tracing::info!(answered_ms, "the machine stays; containers are left running");
+                return;
+            }
+            Err(error) => {
+                tracing::info!(error = %chain(&error), "no stop of the machine is known of; containers are left running");
+                return;
+            }
+        };
+        if *self.over.borrow() {
+            return;
+        }
+        let needed = self.needed + AFTERWARDS;
+        tell(notifier, &format!("EXTEND_TIMEOUT_USEC={}", needed.as_micros()));
+        tracing::warn!(
+            kind,
+            answered_ms,
+            needed_s = needed.as_secs(),
+            "nobody waited for the pods: they end while the agent stops"
+        );
+        tokio::select! {
+            all = self.end_pods(kind) => {
+                if !all {
+                    tracing::warn!("pods were given up: the machine does not wait any longer");
+                }
+            }
+            signal = again => tracing::warn!(signal, "pods were given up: the agent is to stop at once"),
+        }
+    }
+
+    /// Ends the pods in order, tells the API server, and writes the receipt; false if it took too long.
+    async fn end_pods(mut self, kind: String) -> bool {
+        self.to.send(ShutdownEvent::GoingDown { kind });
+        let over = tokio::time::timeout(self.needed, self.over.wait_for(|over| *over)).await;
+        matches!(over, Ok(Ok(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio_util::sync::CancellationToken;
+
+    use crate::node::shutdown::departure::*;
+    use crate::tasks::actor::Tasks;
+    use crate::testing::VirtualClock;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_asks_waits_and_gives_up() {
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        for (ends_after_s, all) in [(0, true), (119, true), (121, false)] {
+            let (to, mut inbox) = tasks.mailbox();
+            let (over, view) = watch::channel(false);
+            let departure = Departure::new(to, view, Duration::from_secs(500));
+            let end = async {
+                let asked = inbox.recv().await;
+                assert!(matches!(asked, ShutdownEvent::GoingDown { kind } if kind == "halt"));
+                tasks.wait_until(tasks.now().mono.after(Duration::from_secs(ends_after_s))).await;
+                over.send_replace(true);
+            };
+            let (ended, ()) = tokio::join!(departure.end_pods("halt".to_owned()), end);
+            assert_eq!(ended, all, "{ends_after_s} s");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The kernel's log is listened to for kills for want of memory.
+//!
+//! In: /dev/kmsg. Out: the Node's events `SystemOOM`, and in which containers somebody was killed ([`KernelKills`]). Decisions
+//! are in [`agent_core::eviction::system_oom`]. Invariant: a machine whose log may not be read has no such events, and that is
+//! said once; of its containers it is known what the runtime says.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agent_core::events::Fact;
+use agent_core::eviction::system_oom::{OomParser, REASON};
+use agent_linux::files::FilesError;
+use agent_linux::kernel_log::{self, KernelLog};
+use agent_types::event::EventKind;
+use agent_types::ids::ContainerId;
+
+use crate::node::node_events::Outlets;
+use crate::pods::pod_dirs::chain;
+
+/// Containers of which it is remembered that the kernel killed in them: the newest.
+const REMEMBERED: usize = 512;
+
+/// Containers in which the kernel killed for want of memory since the agent began; clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct KernelKills(Arc<Mutex<VecDeque<ContainerId>>>);
+
+impl KernelKills {
+    /// The kernel killed in it.
+    pub fn add(&self, container: ContainerId) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains(&container) {
+            all.truncate(REMEMBERED - 1);
+            all.push_front(container);
+        }
+    }
+
+    /// The kernel killed in it, as far as that is remembered.
+    #[must_use]
+    pub fn contains(&self, container: &ContainerId) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(container)
+    }
+}
+
+/// Listens until the node stops.
+pub async fn follow(outlets: Outlets, kills: KernelKills) {
+    let Err(error) = listen(&outlets, &kills).await;
+    tracing::warn!(error = chain(&error), "kills by the kernel for want of memory are not told any more");
+}
+
+async fn listen(outlets: &Outlets, kills: &KernelKills) -> Result<Infallible, FilesError> {
+    let mut log = KernelLog::open(Path::new(kernel_log::PATH))?;
+    let mut parser = OomParser::default();
+    loop {
+        let found = parser.record(&log.next().await?);
+        found.container.into_iter().for_each(|container| kills.add(container));
+        if let Some(kill) = found.machine {
+            outlets.of_node(Fact::of_node(EventKind::Warning, REASON, kill.message()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::node::system_oom::*;
+
+    #[test]
+    fn the_newest_are_remembered() {
+        let kills = KernelKills::default();
+        let id = |n: usize| ContainerId::from(format!("c{n}"));
+        (0..=REMEMBERED).for_each(|n| kills.clone().add(id(n)));
+        kills.add(id(1));
+        assert_eq!(
+            (kills.contains(&id(0)), kills.contains(&id(1)), kills.contains(&id(REMEMBERED))),
+            (false, true, true)
+        );
+    }
+}

@@ -1,0 +1,540 @@
+//! Carries out pod workers' effects: one effect, one driver call, one answer.
+//!
+//! In: an [`Effect`] with its deadline. Out: exactly one [`PodEvent::EffectDone`], whatever happens to the
+//! call: an answer, the deadline, a cancellation, the end of the node. Invariants: no call is in progress
+//! after its deadline; pulls are bounded (serializeImagePulls, maxParallelImagePulls); a call that changes
+//! the runtime is let finish when the node stops, for a moment, so that the next incarnation starts clean.
+
+mod csi;
+mod csi_devices;
+mod csi_expand;
+mod disks;
+mod flex;
+mod growth;
+mod network_disks;
+mod nfs;
+pub(crate) mod programs;
+mod pull;
+mod resize;
+mod volumes;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use agent_core::allocation::Allocations;
+use agent_core::lifecycle_hooks::HookAction;
+use agent_core::pleg::PlegEvent;
+use agent_core::pod_manager::ManagerEvent;
+use agent_core::pod_worker::PodEvent;
+use agent_core::pod_worker::effect::{Effect, EffectError, EffectOk, EffectResult, ImageUser};
+use agent_core::probe::{ProbeCall, ProbeId};
+use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_kubelet_api::logs::retention::RemovedLog;
+use agent_types::failure::{Class, DriverError};
+use agent_types::ids::PodKey;
+use agent_types::kill::TerminatingRecord;
+use agent_types::machine::EffectId;
+use agent_types::runtime::observed::PodSnapshot;
+use agent_types::runtime::status::user_namespaces;
+use agent_types::time::Mono;
+use agent_volumes::Work;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+pub use resize::ContainerAmounts;
+
+use crate::images::credential_plugins::Plugins;
+use crate::images::image_uses::ImageUses;
+use crate::images::pull_records::PullRecords;
+use crate::node::container_manager::PodCgroups;
+use crate::pods::pod_dirs::{PodDirs, Whose, chain};
+use crate::pods::pod_values::Sources;
+use crate::pods::probes_and_hooks::Handlers;
+use crate::runtime::inspect::Observer;
+use crate::serving::metrics::Metrics;
+use crate::tasks::actor::Tasks;
+use crate::tasks::keyed_locks::KeyedLocks;
+use crate::tasks::mailbox::Sender;
+use crate::volumes::local_volumes::LocalVolumes;
+
+/// Who does what is asked for: the runtime, its images, probes and hooks, amounts of containers.
+pub type World<R, I> = (Arc<R>, Arc<I>, Arc<dyn Handlers>, Arc<dyn ContainerAmounts>);
+
+/// What effects are carried out with; clones share it.
+pub struct Executor<R, I> {
+    runtime: Arc<R>,
+    images: Arc<I>,
+    handlers: Arc<dyn Handlers>,
+    amounts: Arc<dyn ContainerAmounts>,
+    observer: Observer<R>,
+    dirs: Arc<PodDirs>,
+    sources: Arc<dyn Sources>,
+    records: Arc<PullRecords>,
+    uses: ImageUses,
+    plugins: Arc<Plugins>,
+    pulls: Arc<Semaphore>,
+    cgroups: Option<PodCgroups>,
+    tasks: Tasks,
+    metrics: Metrics,
+    pleg: Sender<PlegEvent>,
+    mutating: Arc<AtomicUsize>,
+    abandon: CancellationToken,
+    /// By where the node has a disk mounted.
+    disks: Arc<KeyedLocks<String>>,
+    local_volumes: LocalVolumes,
+}
+
+impl<R, I> Clone for Executor<R, I> {
+    fn clone(&self) -> Self {
+        Executor {
+            runtime: self.runtime.clone(),
+            images: self.images.clone(),
+            handlers: self.handlers.clone(),
+            amounts: self.amounts.clone(),
+            observer: self.observer.clone(),
+            dirs: self.dirs.clone(),
+            sources: self.sources.clone(),
+            records: self.records.clone(),
+            uses: self.uses.clone(),
+            plugins: self.plugins.clone(),
+            pulls: self.pulls.clone(),
+            cgroups: self.cgroups.clone(),
+            tasks: self.tasks.clone(),
+            metrics: self.metrics.clone(),
+            pleg: self.pleg.clone(),
+            mutating: self.mutating.clone(),
+            abandon: self.abandon.clone(),
+            disks: self.disks.clone(),
+            local_volumes: self.local_volumes.clone(),
+        }
+    }
+}
+
+/// Where an answer goes. Dropped without an answer it says that the call was given up, so that there is
+/// always exactly one.
+struct Answer {
+    id: EffectId,
+    to: Sender<PodEvent>,
+    tasks: Tasks,
+    given: bool,
+}
+
+impl Answer {
+    fn give(mut self, result: EffectResult) {
+        self.send(result);
+    }
+
+    fn send(&mut self, result: EffectResult) {
+        self.given = true;
+        let completed_at = self.tasks.now().mono;
+        self.to.send(PodEvent::EffectDone { id: self.id, completed_at, result });
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.given {
+            self.send(Err(gave_up("the call was given up")));
+        }
+    }
+}
+
+impl<R: Runtime, I: ImageService> Executor<R, I> {
+    /// `pulls` image pulls at once; `cgroups` is `None` where pods have none of their own.
+    pub fn new(
+        (runtime, images, handlers, amounts): World<R, I>,
+        (dirs, sources, cgroups): (Arc<PodDirs>, Arc<dyn Sources>, Option<PodCgroups>),
+        (records, plugins): (Arc<PullRecords>, Arc<Plugins>),
+        pulls: usize,
+        (tasks, metrics): (Tasks, Metrics),
+        pleg: Sender<PlegEvent>,
+    ) -> Executor<R, I> {
+        Executor {
+            observer: Observer::new(runtime.clone(), dirs.clone(), tasks.clone()),
+            runtime,
+            images,
+            handlers,
+            amounts,
+            dirs,
+            sources,
+            records,
+            uses: ImageUses::default(),
+            plugins,
+            cgroups,
+            pulls: Arc::new(Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS))),
+            tasks,
+            metrics,
+            pleg,
+            mutating: Arc::default(),
+            abandon: CancellationToken::new(),
+            disks: Arc::default(),
+            local_volumes: LocalVolumes::default(),
+        }
+    }
+
+    /// Where volumes of type `local` are mounted.
+    #[must_use]
+    pub fn local_volumes(&self) -> LocalVolumes {
+        self.local_volumes.clone()
+    }
+
+    /// Which images effects ask for.
+    #[must_use]
+    pub fn image_uses(&self) -> ImageUses {
+        self.uses.clone()
+    }
+
+    /// Records of pulls.
+    #[must_use]
+    pub fn records(&self) -> Arc<PullRecords> {
+        self.records.clone()
+    }
+
+    /// Looks at pods as effects do.
+    #[must_use]
+    pub fn observer(&self) -> Observer<R> {
+        self.observer.clone()
+    }
+
+    /// Starts an effect. `cancel` drops the call; the answer is then `DeadlineExceeded`.
+    pub fn start(
+        &self,
+        key: &PodKey,
+        (id, effect, deadline): (EffectId, Effect, Option<Mono>),
+        cancel: CancellationToken,
+        to: Sender<PodEvent>,
+    ) {
+        let answer = Answer { id, to, tasks: self.tasks.clone(), given: false };
+        let mutates = effect.changes_runtime();
+        let counted = mutates.then(|| Counted::new(&self.mutating));
+        // What changes nothing ends with the node; what does is let finish until it is abandoned.
+        let end = if mutates { self.abandon.clone() } else { self.tasks.stop().clone() };
+        let (this, key) = (self.clone(), key.clone());
+        let task = async move {
+            let verb = effect.verb();
+            let waits = waits(&effect);
+            let started = this.tasks.now().mono;
+            let work = Box::pin(this.within(deadline, this.carry_out(&key, effect)));
+            let result = tokio::select! {
+                // All three may be dropped at any await: the answer says then that the outcome is unknown.
+                biased;
+                () = end.cancelled() => Err(gave_up("the agent stops")),
+                () = cancel.cancelled() => Err(gave_up("cancelled")),
+                result = work => result,
+            };
+            let took_ms = this.tasks.now().mono.since(started).as_millis();
+            if waits && result.is_err() && !this.tasks.stop().is_cancelled() {
+                this.metrics.sleep_cut_short();
+            }
+            log(&key, id, verb, took_ms, &result);
+            drop(counted);
+            answer.give(result);
+        };
+        self.tasks.finish(task);
+    }
+
+    /// Asks a probe's question; once `cancel` is called there is no answer.
+    pub fn probe(&self, id: ProbeId, call: ProbeCall, cancel: CancellationToken, to: Sender<PodEvent>) {
+        let handlers = self.handlers.clone();
+        self.tasks.start(async move {
+            tokio::select! {
+                // The question may be dropped at any await: it changes nothing.
+                biased;
+                () = cancel.cancelled() => {}
+                outcome = handlers.probe(&call) => {
+                    to.send(PodEvent::ProbeDone { id, outcome });
+                }
+            }
+        });
+    }
+
+    /// Writes a terminating record durably, then answers.
+    pub fn persist(&self, id: EffectId, record: TerminatingRecord, to: Sender<PodEvent>) {
+        let answer = Answer { id, to, tasks: self.tasks.clone(), given: false };
+        let this = self.clone();
+        self.tasks.finish(async move {
+            let dirs = this.dirs.clone();
+            let key = record.pod.clone();
+            let done = this.tasks.blocking(move || dirs.persist(&record)).await;
+            let result = done.map_or_else(|| Err(gave_up("the agent stops")), done_or_error);
+            log(&key, id, "persist", 0, &result);
+            answer.give(result);
+        });
+    }
+
+    /// Writes what pods were given durably, then answers.
+    pub fn record_allocations(&self, all: Arc<Allocations>, to: Sender<ManagerEvent>) {
+        let this = self.clone();
+        self.tasks.finish(async move {
+            let dirs = this.dirs.clone();
+            let written = this.tasks.blocking(move || dirs.record_allocated(&all)).await;
+            if let Some(Err(error)) = &written {
+                tracing::error!(error = %chain(error), "what pods were given is not recorded; it is tried again");
+            }
+            to.send(ManagerEvent::Recorded(matches!(written, Some(Ok(())))));
+        });
+    }
+
+    /// Waits at most `within` for calls that change the runtime; true if none was given up.
+    pub async fn settle(&self, within: Duration) -> bool {
+        // The node's tasks are all being stopped: what is still running are such calls and short file work.
+        let settled = self.tasks.drain(within).await && self.mutating.load(Ordering::Acquire) == 0;
+        self.abandon.cancel();
+        settled
+    }
+
+    /// Waits while it is being removed; then it stays for as long as a container takes to be made.
+    async fn wants_image(&self, image: &str) {
+        self.uses.ask(image, self.tasks.now().mono).await;
+    }
+
+    async fn within(&self, deadline: Option<Mono>, call: impl Future<Output = EffectResult>) -> EffectResult {
+        let Some(deadline) = deadline else { return call.await };
+        let left = deadline.since(self.tasks.now().mono);
+        if left.is_zero() {
+            return Err(gave_up("its deadline passed before it began"));
+        }
+        timeout(left, call).await.unwrap_or_else(|_| Err(gave_up("no answer before its deadline")))
+    }
+
+    async fn carry_out(&self, key: &PodKey, effect: Effect) -> EffectResult {
+        match effect {
+            Effect::CreatePodDirs { log_directory, dirs, files, log_of } => {
+                let (at, uid) = (self.dirs.clone(), key.uid.clone());
+                let made = self.tasks.blocking_of_pod(&key.uid, move || {
+                    at.create(&uid, &log_directory, &dirs, &files)?;
+                    let Some(log_of) = log_of else { return Ok(EffectOk::Done) };
+                    at.newest_log(&log_of).map(|newest_log| EffectOk::Files { newest_log })
+                });
+                made.await.map_or_else(|| Err(gave_up("the agent stops")), |made| made.map_err(error))
+            }
+            Effect::RemovePodDirs { keep_logs } => {
+                let (at, whole) = (self.dirs.clone(), key.clone());
+                of_disk(self.tasks.blocking_of_pod(&key.uid, move || at.remove(&whole, keep_logs)).await)
+            }
+            Effect::ResolveClaim { claim } => {
+                Ok(EffectOk::Claim(self.sources.claim(claim).await.map(Box::new)))
+            }
+            Effect::SetUpVolume { volume } => {
+                let (name, plugin, began) = (volume.name.clone(), volume.plugin, self.tasks.now().mono);
+                let migrated = matches!(&volume.work, Work::Csi(csi) if csi.is_migrated());
+                let result = volumes::set_up(self, key, *volume).await;
+                let took = self.tasks.now().mono.since(began);
+                // One that waits to be attached, or for somebody to know it, was not mounted, and did not fail.
+                if !matches!(result, Ok(EffectOk::Unattached { .. } | EffectOk::Unprocessed { .. })) {
+                    let of = (name.as_str(), plugin, migrated);
+                    self.metrics.volume_set_up(&key.uid, of, took, result.is_ok());
+                }
+                result
+            }
+            Effect::FetchObjects { objects } => volumes::fetch(self, objects).await,
+            Effect::EnsureCgroup { cgroup, actuates } => {
+                let Some(cgroups) = &self.cgroups else { return Err(no_cgroups()) };
+                cgroups.ensure(&cgroup).await.map_err(error)?;
+                if let Some(own) = actuates {
+                    resize::remember(self, key, Whose::Pod, *own).await?;
+                }
+                Ok(EffectOk::Done)
+            }
+            Effect::RemoveCgroup => {
+                let Some(cgroups) = &self.cgroups else { return Err(no_cgroups()) };
+                done_or_error(cgroups.remove(&key.uid).await)
+            }
+            Effect::MapUsers { handler } => self.map_users(key, handler.as_deref()).await,
+            Effect::ReadEnvFiles { files } => volumes::read_env_files(self, key, files).await,
+            Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
+            Effect::TearDownVolumes => {
+                let (at, uid) = (self.dirs.clone(), key.uid.clone());
+                let has_flex =
+                    self.tasks.blocking_of_pod(&key.uid, move || at.may_have_flex(&uid)).await == Some(true);
+                // A driver that does not let go keeps no other one back.
+                let (csi, flex) =
+                    tokio::join!(csi::tear_down(self, &key.uid), flex::tear_down(self, &key.uid));
+                csi.and(flex)?;
+                let (at, uid) = (self.dirs.clone(), key.uid.clone());
+                let looked =
+                    move || (has_flex || at.may_have_network_disks(&uid), at.tear_down_volumes(&uid));
+                let (shared, result) = self.tasks.blocking_of_pod(&key.uid, looked).await.unzip();
+                if shared == Some(true) {
+                    // They may be free from now on.
+                    self.sources.csi().volumes.look_again();
+                }
+                let result = of_disk(result);
+                if result.is_ok() {
+                    self.metrics.volumes_gone(&key.uid);
+                    self.local_volumes.forget(&key.uid);
+                    disks::release(self).await?;
+                }
+                result
+            }
+            Effect::Inspect => self.inspect(key).await,
+            Effect::InspectImage { image, user } => {
+                self.wants_image(&image).await;
+                pull::look(self, key, &image, user).await
+            }
+            Effect::PullImage { image, user } => {
+                self.wants_image(&image).await;
+                let pulled = self.pull(key, &image, user).await;
+                self.wants_image(&image).await;
+                pulled
+            }
+            Effect::RunSandbox { config } => {
+                let began = self.tasks.now().mono;
+                let made = self.runtime.run_sandbox(&config).await;
+                let took = self.tasks.now().mono.since(began);
+                let own_users = config.security.users.is_some();
+                self.metrics.sandbox(&key.uid, &config.runtime_handler, own_users, took, made.is_ok());
+                made.map(EffectOk::Sandbox).map_err(said)
+            }
+            Effect::StopSandbox { sandbox } => done_or_error(self.runtime.stop_sandbox(&sandbox).await),
+            Effect::RemoveSandbox { sandbox } => done_or_error(self.runtime.remove_sandbox(&sandbox).await),
+            Effect::CreateContainer { sandbox, config, sandbox_config, actuates } => {
+                resize::remember(self, key, Whose::Container(config.name.clone()), *actuates).await?;
+                let mounted: Vec<_> = config.mounts.iter().filter_map(|m| m.image.as_ref()).collect();
+                for image in mounted.iter().map(|mount| &mount.id).chain([&config.image]) {
+                    self.wants_image(image.as_str()).await;
+                }
+                let made = self.runtime.create_container(&sandbox, &config, &sandbox_config).await;
+                let failure = made.as_ref().err().map(|e| e.message.as_str());
+                self.metrics.images_mounted(&mounted, failure);
+                made.map(EffectOk::Container).map_err(said)
+            }
+            Effect::StartContainer { container } => {
+                self.runtime.start_container(&container).await.map(|()| EffectOk::Done).map_err(said)
+            }
+            Effect::StopContainer { container, grace_s } => {
+                done_or_error(self.runtime.stop_container(&container, grace_s).await)
+            }
+            Effect::RemoveContainer { container, log } => {
+                if let Some(log) = log {
+                    self.remove_logs(key, log).await;
+                }
+                done_or_error(self.runtime.remove_container(&container).await)
+            }
+            Effect::Resize { steps } => resize::resize(self, key, steps).await,
+            Effect::RunHook { call, .. } => {
+                let ended = self.handlers.hook(&call).await;
+                if let Ok(Some(_)) = &ended {
+                    self.metrics.hook_fell_back();
+                }
+                ended
+                    .map(|fell_back| EffectOk::Hook { fell_back })
+                    .map_err(|message| EffectError { class: Class::Invalid, message })
+            }
+        }
+    }
+
+    async fn pull(&self, key: &PodKey, image: &str, user: ImageUser) -> EffectResult {
+        let began = self.tasks.now().mono;
+        self.metrics.pulling(key);
+        let result = pull::pull(self, key, image, user).await;
+        let bytes = match &result {
+            Ok(EffectOk::Image(Some(image))) => Some(image.size_bytes),
+            _ => None,
+        };
+        self.metrics.pulled(key, bytes, self.tasks.now().mono.since(began));
+        result
+    }
+
+    /// The handler is asked for what it can do when it is needed: that is rare, and a runtime that was replaced is noticed.
+    async fn map_users(&self, key: &PodKey, handler: Option<&str>) -> EffectResult {
+        if let Some(handler) = handler {
+            let status = self.runtime.status().await.map_err(error)?;
+            user_namespaces(&status.handlers, handler)
+                .map_err(|message| EffectError { class: Class::Invalid, message })?;
+        }
+        let (at, uid) = (self.dirs.clone(), key.uid.clone());
+        let mapped = self.tasks.blocking(move || at.map_users(&uid)).await;
+        mapped.map_or_else(|| Err(gave_up("the agent stops")), |done| done.map(EffectOk::Users).map_err(said))
+    }
+
+    /// Before the container: whoever is stopped between the two finds it again, and its logs' path with it. A log that stays
+    /// must not keep its container.
+    async fn remove_logs(&self, key: &PodKey, log: RemovedLog) {
+        let at = self.dirs.clone();
+        if let Some(Err(error)) = self.tasks.blocking(move || at.remove_logs(&log)).await {
+            tracing::warn!(pod = %key.name, namespace = %key.namespace, %error, "logs of a removed container stay");
+        }
+    }
+
+    async fn inspect(&self, key: &PodKey) -> EffectResult {
+        let as_of = self.tasks.now().mono;
+        let (found, observation) = self.observer.inspect(&key.uid).await.map_err(error)?;
+        let snapshot = PodSnapshot {
+            pod: found.unwrap_or_else(|| key.clone()),
+            as_of,
+            sandboxes: observation.sandboxes,
+            containers: observation.containers,
+            actuated: observation.actuated,
+        };
+        // It answers PLEG's own questions as well.
+        self.pleg.send(PlegEvent::Inspected(Arc::new(snapshot.clone())));
+        Ok(EffectOk::Snapshot(Box::new(snapshot)))
+    }
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(counter: &Arc<AtomicUsize>) -> Counted {
+        counter.fetch_add(1, Ordering::AcqRel);
+        Counted(counter.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// True for hooks that only wait.
+fn waits(effect: &Effect) -> bool {
+    matches!(effect, Effect::RunHook { call, .. } if matches!(call.action, HookAction::Sleep { .. }))
+}
+
+fn done_or_error(result: Result<(), DriverError>) -> EffectResult {
+    result.map(|()| EffectOk::Done).map_err(error)
+}
+
+/// What work on a disk came to; `None`: nobody waits for it any more.
+fn of_disk(done: Option<Result<(), DriverError>>) -> EffectResult {
+    done.map_or_else(|| Err(gave_up("the agent stops")), done_or_error)
+}
+
+fn error(e: DriverError) -> EffectError {
+    EffectError { class: e.class, message: e.to_string() }
+}
+
+/// What people read of a container, its image or its sandbox is what the runtime says, as upstream has it; which call it
+/// was says the log.
+fn said(e: DriverError) -> EffectError {
+    EffectError { class: e.class, message: e.message }
+}
+
+fn no_cgroups() -> EffectError {
+    let message = "pods have no cgroups of their own here (cgroupsPerQOS: false)".to_owned();
+    EffectError { class: Class::Invalid, message }
+}
+
+fn gave_up(why: &str) -> EffectError {
+    EffectError { class: Class::DeadlineExceeded, message: why.to_owned() }
+}
+
+fn log(key: &PodKey, id: EffectId, verb: &'static str, took_ms: u128, result: &EffectResult) {
+    match result {
+        Ok(_) => {
+            tracing::debug!(pod = %key.name, namespace = %key.namespace, uid = %key.uid, effect = id.0, verb, took_ms, "effect done")
+        }
+        Err(e) => tracing::warn!(
+            pod = %key.name, namespace = %key.namespace, uid = %key.uid, effect = id.0, verb, took_ms,
+            class = ?e.class, error = %e.message, "effect failed"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

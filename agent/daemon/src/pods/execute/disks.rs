@@ -1,0 +1,175 @@
+//! Volumes of type `local`: a directory, or a disk that is formatted if it is blank, looked through and mounted first.
+//!
+//! In: a [`SetUp`] with its [`Bind`]. Out: the volume, or why not. Invariants: one at a time is at a disk, so that nobody
+//! unmounts what another one is about to bind; programs run as children with an effect's time, and are killed when that is
+//! over; a disk that no pod has is unmounted. The decisions are `agent_volumes::disk`'s.
+
+use std::path::PathBuf;
+
+use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
+use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_linux::volumes::disk as on_disk;
+use agent_types::failure::Class;
+use agent_types::ids::PodKey;
+use agent_volumes::bind::{Bind, OfClaim};
+use agent_volumes::disk::{self, Content, Next};
+use agent_volumes::payload::Payload;
+use agent_volumes::{Resize, SetUp, Work};
+
+use super::csi::AGAIN;
+use super::growth::{self, Refused};
+use super::programs::{self, Failed};
+use super::volumes::answer;
+use super::{Executor, gave_up};
+use crate::pods::pod_dirs::chain;
+
+/// Mounts it, unless it is there.
+pub(super) async fn set_up<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    mut volume: SetUp,
+    work: Bind,
+) -> EffectResult {
+    let _alone = executor.disks.alone(&work.disk.global).await;
+    if let Some(claim) = work.claim.as_ref()
+        && executor.local_volumes.has(&key.uid, &volume.name)
+    {
+        let of = work.clone();
+        if answer(executor.tasks.blocking_of_pod(&key.uid, move || Ok(on_disk::is_one(&of))).await)? {
+            // What is mounted stays so: all that is looked at again and again is the claim.
+            let resize = grown(executor, claim, &work, true).await?;
+            return Ok(EffectOk::Volume(Mounted { renew_after: Some(AGAIN), resize, ..Mounted::default() }));
+        }
+    }
+    let is_disk = mount(executor, &work).await?;
+    if is_disk {
+        // Its options are the disk's, and the second mount has them from the first.
+        let source = work.disk.global.clone();
+        volume.work = Work::Bind(Bind { source, options: Vec::new(), ..work.clone() });
+    }
+    let (name, path) = (volume.name.clone(), PathBuf::from(&volume.path));
+    let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
+    let done = executor
+        .tasks
+        .blocking_of_pod(&key.uid, move || at.set_up_volume(&uid, &volume, &Payload::new(), now))
+        .await;
+    let warning = answer(done)?;
+    let claim = work.claim.as_ref().filter(|_| is_disk);
+    let resize = match claim {
+        Some(claim) => grown(executor, claim, &work, false).await?,
+        None => None,
+    };
+    executor.local_volumes.mounted(&key.uid, &name, path);
+    // Nobody tells of a claim that has grown.
+    let renew_after = claim.map(|_| AGAIN);
+    Ok(EffectOk::Volume(Mounted { renew_after, warning, resize, labelled: false }))
+}
+
+/// What is on a disk has become as large as the claim's volume, if that has grown.
+async fn grown<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    claim: &OfClaim,
+    work: &Bind,
+    in_use: bool,
+) -> Result<Option<Resize>, EffectError> {
+    // The disk is mounted at a directory of the PersistentVolume's name.
+    let volume = work.disk.global.rsplit('/').next().unwrap_or_default();
+    let resize = growth::grow(executor, claim, in_use, async |_| grow(executor, work).await).await;
+    growth::or_keep(resize, volume, in_use)
+}
+
+/// Has the file system on a mounted disk become as large as the disk.
+pub(super) async fn grow<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    work: &Bind,
+) -> Result<(), Refused> {
+    let (root, of) = (executor.dirs.root().to_owned(), work.clone());
+    let seen =
+        answer(executor.tasks.blocking_of_volume(&work.disk.global, move || on_disk::look(&root, &of)).await);
+    let seen = seen.map_err(|e| Refused::Later(e.message))?;
+    let content = seen.map_or(Content::Unknown, |seen| seen.content);
+    let refused = |why: String| Refused::Final { why, infeasible: false, in_use: false };
+    let (program, arguments) = disk::grow(work, content).map_err(refused)?;
+    programs::run(&program, &arguments).await.map_err(|failed| {
+        let Failed { why, words, .. } = failed;
+        tracing::warn!(disk = work.source, program, why, words, "a file system is not made larger");
+        let said = if words.is_empty() { why } else { words };
+        refused(format!("resize of device {} failed: {program}: {}", work.source, said.trim()))
+    })
+}
+
+/// Brings a disk to where the node has it; false if it is none.
+pub(super) async fn mount<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    work: &Bind,
+) -> Result<bool, EffectError> {
+    let (root, of) = (executor.dirs.root().to_owned(), work.clone());
+    let on = |step: fn(&std::path::Path, &Bind) -> Result<(), agent_linux::files::FilesError>| {
+        let (root, of) = (root.clone(), of.clone());
+        executor.tasks.blocking_of_volume(&work.disk.global, move || step(&root, &of).map_err(Into::into))
+    };
+    let mut checked = false;
+    loop {
+        let (place, which) = (root.clone(), of.clone());
+        let seen = answer(
+            executor.tasks.blocking_of_volume(&work.disk.global, move || on_disk::look(&place, &which)).await,
+        )?;
+        let Some(seen) = seen else { return Ok(false) };
+        let next = disk::next(&of, seen, checked)
+            .map_err(|message| EffectError { class: Class::Invalid, message })?;
+        let command = match &next {
+            Next::Nothing => return Ok(true),
+            Next::Format(command) => {
+                tracing::info!(disk = of.source, command = command.0, "a blank disk is formatted");
+                answer(on(on_disk::begin).await)?;
+                command
+            }
+            Next::Mount(command) => {
+                answer(on(on_disk::make_place).await)?;
+                command
+            }
+            Next::Check(command) => command,
+        };
+        let (program, arguments) = command;
+        let failure = programs::run(program, arguments).await.err().and_then(|failed| {
+            let Failed { code, why, words, .. } = failed;
+            tracing::warn!(disk = of.source, program, why, words, "no success");
+            disk::failure(&of, &next, code, if words.is_empty() { &why } else { &words })
+        });
+        if let Some(message) = failure {
+            return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
+        }
+        if matches!(next, Next::Format(_)) {
+            answer(on(on_disk::finish).await)?;
+        }
+        checked = true;
+    }
+}
+
+/// Unmounts disks that no pod has any more; what stays is tried again with the next pod that goes, and at the next start.
+pub(super) async fn release<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+) -> Result<(), EffectError> {
+    let stopped = || gave_up("the agent stops");
+    let root: PathBuf = executor.dirs.root().to_owned();
+    let at = root.clone();
+    let all = executor.tasks.blocking(move || on_disk::all(&at)).await.ok_or_else(stopped)?;
+    let all = all.unwrap_or_else(|error| {
+        tracing::warn!(error = chain(&error), "disks of volumes are not known");
+        Vec::new()
+    });
+    for volume in all {
+        let global = disk::global(&root.to_string_lossy(), &volume);
+        let _alone = executor.disks.alone(&global).await;
+        let (at, name) = (root.clone(), volume.clone());
+        let released = executor
+            .tasks
+            .blocking_of_volume(&global, move || on_disk::release(&at, &name))
+            .await
+            .ok_or_else(stopped)?;
+        if let Err(error) = released {
+            tracing::warn!(volume, error = chain(&error), "a disk that no pod has is still mounted");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! Volumes that programs of the node mount (`flexVolume`): asked for, made the group's, and taken away.
+//!
+//! In: a [`SetUp`] with its [`Flex`], a pod that goes. Out: the volume, or why not. Invariants: what the pod has stays; a
+//! volume that the cluster attaches is not touched before the Node says so; one at a time is at a volume that pods share, and
+//! nobody waits for another driver. What is asked is `agent_volumes::flex`'s decision, who is asked `crate::volumes::flex`'s;
+//! volumes that no pod has are given back by `crate::volumes::csi::stages`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
+use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_linux::volumes::flex as on_disk;
+use agent_linux::volumes::flex::{Held, Seen};
+use agent_types::ids::{PodKey, PodUid};
+use agent_volumes::attach::Attached;
+use agent_volumes::flex::answer::{Capabilities, Refusal};
+use agent_volumes::flex::call::Call;
+use agent_volumes::flex::mounting::{Attachment, Here, Mounting, Step};
+use agent_volumes::flex::{Flex, Record, Release, release};
+use agent_volumes::{Resize, SetUp, SetUpError, claim};
+use futures_util::future::join_all;
+
+use super::csi::{AGAIN, refusal};
+use super::growth::{self, Refused};
+use super::volumes::answer;
+use super::{Executor, disks, error, gave_up};
+
+const STOPS: &str = "the agent stops";
+/// Upstream's words about a volume that is one pod's.
+const IN_USE: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+
+/// Has it mounted, unless it is.
+pub(super) async fn set_up<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    volume: &SetUp,
+    flex: &Flex,
+) -> EffectResult {
+    let node = executor.sources.csi();
+    let in_use = node.flex.has_set_up(&volume.path);
+    let capabilities = match node.flex.find(&flex.driver, &executor.tasks).await {
+        Ok(capabilities) => capabilities,
+        // What is mounted stays so.
+        Err(why) if in_use => {
+            tracing::debug!(volume = flex.volume, why, "nobody knows what a driver can");
+            let again = flex.claim.as_ref().map(|_| AGAIN);
+            return Ok(done(Capabilities::default(), None, again));
+        }
+        Err(why) => {
+            return Ok(EffectOk::Unprocessed { why: claim::no_plugin(&flex.volume, &why).to_string() });
+        }
+    };
+    if in_use && flex.claim.is_none() {
+        return Ok(done(capabilities, None, None));
+    }
+    let of = flex.key();
+    if capabilities.attach {
+        node.volumes.want(&key.uid, &of, node.attaches);
+    }
+    let seen = match in_use {
+        true => Seen { mounted: true, ready: true, ..Seen::default() },
+        false => look(executor, key, volume, flex).await?,
+    };
+    if !(seen.mounted && seen.ready) {
+        if capabilities.attach && node.attaches && node.volumes.is_attached(&of) != Attached::Yes {
+            return Ok(EffectOk::Unattached { full: false });
+        }
+        if seen.others {
+            return Err(refusal(IN_USE.to_owned()));
+        }
+        let _alone = match capabilities.attach {
+            true => Some(node.volumes.alone(&of).await),
+            false => None,
+        };
+        if let Err(why) = mount(executor, key, (volume, flex), capabilities).await? {
+            return Ok(EffectOk::Unprocessed { why });
+        }
+    }
+    node.flex.set_up(&volume.path);
+    if capabilities.metrics {
+        executor.local_volumes.mounted(&key.uid, &volume.name, PathBuf::from(&volume.path));
+    }
+    let Some(claim) = flex.claim.as_ref().filter(|_| capabilities.grows) else {
+        return Ok(done(capabilities, None, None));
+    };
+    let _alone = node.volumes.alone(&of).await;
+    let resize = growth::grow(executor, claim, in_use, async |growth| {
+        let device = device(executor, flex).await.map_err(|e| Refused::Later(e.message))?;
+        let call = flex.expand_fs(&device, &volume.path, (growth.had, growth.bytes));
+        let refused = |why| Refused::Final { why, infeasible: false, in_use: false };
+        match node.flex.call(&flex.driver, &call).await {
+            Ok(_) => Ok(()),
+            Err(Refusal::Failed(why)) => Err(refused(why)),
+            Err(Refusal::NotSupported) if device.is_empty() => {
+                Err(refused(format!("driver {} makes nothing larger", flex.driver.name())))
+            }
+            Err(Refusal::NotSupported) => disks::grow(executor, &flex.bind(&device)).await,
+        }
+    });
+    let resize = growth::or_keep(resize.await, &flex.volume, in_use)?;
+    // Nobody tells of a claim that has grown.
+    Ok(done(capabilities, resize, Some(AGAIN)))
+}
+
+fn done(can: Capabilities, resize: Option<Resize>, renew_after: Option<Duration>) -> EffectOk {
+    EffectOk::Volume(Mounted { resize, renew_after, labelled: !can.relabels, ..Mounted::default() })
+}
+
+/// As which device the volume is attached; empty: as none.
+async fn device<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    flex: &Flex,
+) -> Result<String, EffectError> {
+    let node = executor.sources.csi();
+    if node.attaches {
+        return Ok(node.volumes.device(&flex.key()));
+    }
+    let (root, like) = (executor.dirs.root().to_owned(), flex.record(false));
+    let found = executor.tasks.blocking(move || Ok(on_disk::record_like(&root, &like)?)).await;
+    Ok(answer(found)?.and_then(|record| record.device).unwrap_or_default())
+}
+
+async fn look<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    volume: &SetUp,
+    flex: &Flex,
+) -> Result<Seen, EffectError> {
+    let (at, uid, of, what) = (executor.dirs.clone(), key.uid.clone(), volume.clone(), flex.clone());
+    answer(executor.tasks.blocking_of_pod(&key.uid, move || at.look_flex(&uid, &of, &what)).await)
+}
+
+/// Goes the way that [`Mounting`] says. It may turn out that nobody knows what the volume is, and why.
+async fn mount<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    (volume, flex): (&SetUp, &Flex),
+    capabilities: Capabilities,
+) -> Result<Result<(), String>, EffectError> {
+    let node = executor.sources.csi();
+    let secret = secret(executor, flex).await?;
+    let attachment = match capabilities.attach {
+        true => attachment(executor, flex).await?,
+        false => Attachment::Cluster(String::new()),
+    };
+    let seen = look(executor, key, volume, flex).await?;
+    let on = || (executor.dirs.clone(), key.uid.clone(), volume.clone(), flex.clone());
+    let ((at, uid, of, what), global) = (on(), capabilities.attach && !seen.global);
+    answer(
+        executor.tasks.blocking_of_pod(&key.uid, move || at.prepare_flex(&uid, &of, &what, global)).await,
+    )?;
+    let here = Here { global: seen.global, pod: seen.mounted };
+    let mut way =
+        Mounting::new(flex, (capabilities, attachment, here), &volume.path, (volume.fs_group, &secret));
+    loop {
+        match way.step() {
+            Step::Call(call) => way.answered(node.flex.call(&flex.driver, &call).await),
+            Step::WriteDown(device) => {
+                let record = Record { device: Some(device), ..flex.record(false) };
+                way.done(write(executor, record).await.map_err(|e| e.message));
+            }
+            Step::MountDevice(device) => way.done(mount_device(executor, flex, &device).await),
+            Step::Bind => {
+                let (at, uid, of, what) = on();
+                let bound =
+                    executor.tasks.blocking_of_pod(&key.uid, move || at.bind_flex(&uid, &of, &what)).await;
+                way.done(answer(bound).map_err(|e| e.message));
+            }
+            Step::Done => break,
+            Step::Failed(why) => {
+                let (at, uid, of, _) = on();
+                answer(executor.tasks.blocking_of_pod(&key.uid, move || at.abandon_flex(&uid, &of)).await)?;
+                return match why {
+                    SetUpError::Unprocessed(why) => Ok(Err(why)),
+                    SetUpError::Failed(why) => Err(refusal(why)),
+                };
+            }
+        }
+    }
+    let gives = capabilities.fs_group && !flex.read_only;
+    let ((at, uid, of, what), group) = (on(), volume.fs_group.filter(|_| gives));
+    answer(executor.tasks.blocking_of_pod(&key.uid, move || at.finish_flex(&uid, &of, &what, group)).await)?;
+    tracing::info!(driver = flex.driver.name(), volume = flex.volume, uid = %key.uid, "a driver's volume is here");
+    Ok(Ok(()))
+}
+
+/// What the driver is given of a Secret, which has to be meant for it.
+async fn secret<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    flex: &Flex,
+) -> Result<BTreeMap<String, Vec<u8>>, EffectError> {
+    let Some(named) = flex.secret.clone() else { return Ok(BTreeMap::new()) };
+    let words = format!("couldn't get secret {}/{} err: ", named.namespace, named.name);
+    let found = executor.sources.secret(named).await.map_err(|why| refusal(format!("{words}{why}")))?;
+    if found.kind != flex.driver.name() {
+        return Err(refusal(format!("{words}cannot get secret of type {}", flex.driver.name())));
+    }
+    Ok(found.data)
+}
+
+/// Writes down that the volume is about to be here. The answer is who attaches it.
+async fn attachment<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    flex: &Flex,
+) -> Result<Attachment, EffectError> {
+    let node = executor.sources.csi();
+    let record = flex.record(node.attaches);
+    let (root, like) = (executor.dirs.root().to_owned(), record.clone());
+    let found = executor.tasks.blocking(move || Ok(on_disk::record_like(&root, &like)?)).await;
+    // The node's settings may have been others.
+    let same = answer(found)?.filter(|found| found.attached_by == record.attached_by);
+    let device = match same {
+        Some(found) => found.device,
+        None => {
+            write(executor, record).await?;
+            None
+        }
+    };
+    Ok(match node.attaches {
+        true => Attachment::Cluster(node.volumes.device(&flex.key())),
+        false => Attachment::Node(device),
+    })
+}
+
+async fn write<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    record: Record,
+) -> Result<(), EffectError> {
+    let root = executor.dirs.root().to_owned();
+    answer(executor.tasks.blocking(move || Ok(on_disk::write(&root, &record)?)).await)
+}
+
+/// What the driver does not do: a device is formatted if it is blank, looked through and mounted.
+async fn mount_device<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    flex: &Flex,
+    device: &str,
+) -> Result<(), String> {
+    match disks::mount(executor, &flex.bind(device)).await.map_err(|e| e.message)? {
+        true => Ok(()),
+        false => Err(format!("{device} is no block device")),
+    }
+}
+
+/// Has drivers let go of all that a pod has of them. One that does not keeps no other one back.
+pub(super) async fn tear_down<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    uid: &PodUid,
+) -> Result<(), EffectError> {
+    let (at, of) = (executor.dirs.clone(), uid.clone());
+    let held = executor.tasks.blocking_of_pod(uid, move || at.flex_held(&of)).await;
+    let all = held.ok_or_else(|| gave_up(STOPS))?.map_err(error)?;
+    let released = join_all(all.iter().map(|held| let_go(executor, uid, held))).await;
+    released.into_iter().collect()
+}
+
+async fn let_go<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    uid: &PodUid,
+    held: &Held,
+) -> Result<(), EffectError> {
+    let drivers = executor.sources.csi().flex;
+    let path = held.path.display().to_string();
+    // Also if it fails it may no longer be there.
+    drivers.forget(&path);
+    let found = drivers.find(&held.driver, &executor.tasks).await;
+    let there = found.as_ref().map(drop).map_err(String::as_str);
+    let asked = match release(there, held.mounted, held.asked) {
+        Release::Ask => drivers.call(&held.driver, &Call::unmount(&path)).await,
+        Release::Own => Err(Refusal::NotSupported),
+        Release::Wait(why) => Err(Refusal::Failed(why)),
+    };
+    let name = Path::new(&path).file_name().unwrap_or_default().to_string_lossy();
+    let ended = drivers.or_own(asked, &path, &executor.tasks).await;
+    let ended = match ended {
+        // Mounts do not outlive the machine, and drivers may insist on one.
+        Err(why) if held.before_boot && !held.mounted => {
+            tracing::info!(
+                driver = held.driver.name(),
+                path,
+                why,
+                "nothing is mounted since the machine began anew"
+            );
+            Ok(())
+        }
+        ended => ended,
+    };
+    ended.map_err(|why| refusal(format!("UnmountVolume.TearDown failed for volume {name:?} : {why}")))?;
+    let (at, of, what) = (executor.dirs.clone(), uid.clone(), held.path.clone());
+    let done = executor.tasks.blocking_of_pod(uid, move || at.release_flex(&of, &what)).await;
+    done.ok_or_else(|| gave_up(STOPS))?.map_err(error)
+}
+
+#[cfg(test)]
+mod tests;

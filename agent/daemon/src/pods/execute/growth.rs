@@ -1,0 +1,88 @@
+//! What a claim's volume holds becomes as large as the volume, whoever makes it so.
+//!
+//! In: a claim, somebody who can. Out: the claim says so afterwards, or why not. Invariant: nobody is asked unless the claim
+//! is smaller than its volume and the controller is done. The decisions are `agent_volumes::csi::expand`'s.
+
+use agent_core::pod_worker::effect::EffectError;
+use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_types::api::ObjectName;
+use agent_types::event::ClaimId;
+use agent_volumes::Resize;
+use agent_volumes::bind::OfClaim;
+use agent_volumes::csi::expand::{self, Growth};
+
+use super::Executor;
+use super::csi::refusal;
+
+/// Why it was not made larger.
+pub(super) enum Refused {
+    /// Nobody was asked yet, or whoever was may still be at it: it is tried again.
+    Later(String),
+    /// It is not, and that is that.
+    Final {
+        /// Why.
+        why: String,
+        /// However often it is asked for.
+        infeasible: bool,
+        /// But only because it is in use, which is no reason to keep it from anybody.
+        in_use: bool,
+    },
+}
+
+/// Has `larger` make it larger if it has to be; `None`: nothing was done now.
+pub(super) async fn grow<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    of: &OfClaim,
+    in_use: bool,
+    larger: impl AsyncFnOnce(Growth) -> Result<(), Refused>,
+) -> Result<Option<Resize>, String> {
+    let sources = &executor.sources;
+    let named = ObjectName { namespace: of.namespace.as_str().into(), name: of.name.as_str().into() };
+    let failed = |step: &str, why: &str| format!("mountVolume.NodeExpandVolume {step} : {why}");
+    let (mut claim, volume) = match sources.claimed(named.clone()).await {
+        Ok(found) => found,
+        Err(why) if in_use => {
+            tracing::debug!(claim = of.name, why, "it is not known whether a claim has grown");
+            return Ok(None);
+        }
+        Err(why) => return Err(failed("get PVC failed", &why)),
+    };
+    let Some(growth) = expand::needed(&claim, &volume) else { return Ok(None) };
+    if growth.announced {
+        let patched = sources.patch_claim(named.clone(), expand::began(&claim)).await;
+        claim = patched.map_err(|why| failed("failed to mark node expansion in progress", &why))?;
+    }
+    match larger(growth.clone()).await {
+        Ok(()) => {}
+        Err(Refused::Later(why)) => return Err(why),
+        Err(Refused::Final { why, infeasible, in_use }) => {
+            if growth.recorded {
+                let words = expand::refused(&why, infeasible || growth.unwanted, executor.tasks.now().wall);
+                if let Err(why) = sources.patch_claim(named, words).await {
+                    tracing::warn!(claim = of.name, why, "the claim does not say that it is not larger");
+                }
+            }
+            return if in_use { Ok(None) } else { Err(why) };
+        }
+    }
+    tracing::info!(claim = of.name, bytes = growth.bytes, "volume is larger");
+    let uid = claim.metadata.uid.clone().unwrap_or_default();
+    let done = Resize::Done { node: of.node.clone(), claim: ClaimId { name: of.name.clone(), uid } };
+    let patched = sources.patch_claim(named, expand::done(&claim, &growth)).await;
+    patched.map(|_| Some(done)).map_err(|why| failed("update pvc status failed", &why))
+}
+
+/// A volume that did not grow is no volume, unless containers have it: they may go on as it is.
+pub(super) fn or_keep(
+    grown: Result<Option<Resize>, String>,
+    volume: &str,
+    in_use: bool,
+) -> Result<Option<Resize>, EffectError> {
+    match grown {
+        Err(why) if in_use => Ok(Some(Resize::Failed(why))),
+        grown => grown.map_err(|why| {
+            let words = "MountVolume.Setup failed while expanding volume";
+            refusal(format!("{words} {volume:?} : {why}"))
+        }),
+    }
+}

@@ -1,0 +1,128 @@
+//! Giving containers that run other amounts, step by step.
+//!
+//! In: [`Step`]s. Out: one answer: all were taken, or the first that failed. Invariants: what a container was given is
+//! remembered after the runtime has said that it has it, before the next step. Upstream: doPodResizeAction.
+
+use std::collections::BTreeMap;
+
+use agent_core::allocation::actuate::{Step, too_low};
+use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult};
+use agent_kubelet_api::drivers::{Amounts, ImageService, Runtime};
+use agent_types::failure::{Class, DriverError};
+use agent_types::ids::{ContainerId, PodKey, SandboxId};
+use agent_types::runtime::config::LinuxResources;
+use futures_util::future::BoxFuture;
+use k8s_openapi::api::core::v1::ResourceRequirements;
+
+use super::{Executor, error, gave_up, no_cgroups, said};
+use crate::pods::pod_dirs::Whose;
+
+/// [`Amounts`] as an object.
+pub trait ContainerAmounts: Send + Sync + 'static {
+    /// [`Amounts::update_container`].
+    fn update_container<'a>(
+        &'a self,
+        container: &'a ContainerId,
+        resources: &'a LinuxResources,
+    ) -> BoxFuture<'a, Result<(), DriverError>>;
+    /// [`Amounts::update_sandbox`].
+    fn update_sandbox<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        overhead: &'a LinuxResources,
+        resources: &'a LinuxResources,
+    ) -> BoxFuture<'a, Result<(), DriverError>>;
+    /// [`Amounts::memory_in_use`].
+    fn memory_in_use<'a>(
+        &'a self,
+        containers: &'a [ContainerId],
+    ) -> BoxFuture<'a, Result<BTreeMap<ContainerId, u64>, DriverError>>;
+}
+
+impl<A: Amounts> ContainerAmounts for A {
+    fn update_container<'a>(
+        &'a self,
+        container: &'a ContainerId,
+        resources: &'a LinuxResources,
+    ) -> BoxFuture<'a, Result<(), DriverError>> {
+        Box::pin(Amounts::update_container(self, container, resources))
+    }
+
+    fn update_sandbox<'a>(
+        &'a self,
+        sandbox: &'a SandboxId,
+        overhead: &'a LinuxResources,
+        resources: &'a LinuxResources,
+    ) -> BoxFuture<'a, Result<(), DriverError>> {
+        Box::pin(Amounts::update_sandbox(self, sandbox, overhead, resources))
+    }
+
+    fn memory_in_use<'a>(
+        &'a self,
+        containers: &'a [ContainerId],
+    ) -> BoxFuture<'a, Result<BTreeMap<ContainerId, u64>, DriverError>> {
+        Box::pin(Amounts::memory_in_use(self, containers))
+    }
+}
+
+/// Takes the steps.
+pub(super) async fn resize<R: Runtime, I: ImageService>(
+    this: &Executor<R, I>,
+    key: &PodKey,
+    steps: Vec<Step>,
+) -> EffectResult {
+    let began = this.tasks.now().mono;
+    let mut result = Ok(EffectOk::Done);
+    for step in steps {
+        result = take(this, key, step).await.map(|()| EffectOk::Done);
+        if result.is_err() {
+            break;
+        }
+    }
+    this.metrics.resized(this.tasks.now().mono.since(began), result.is_ok());
+    result
+}
+
+async fn take<R: Runtime, I: ImageService>(
+    this: &Executor<R, I>,
+    key: &PodKey,
+    step: Step,
+) -> Result<(), EffectError> {
+    match step {
+        Step::CheckMemory { pod, running, containers } => {
+            let in_use = this.amounts.memory_in_use(&running).await.map_err(said)?;
+            let pod = match (pod, &this.cgroups) {
+                (Some((cgroup, limit)), Some(cgroups)) => {
+                    Some((limit, cgroups.memory_in_use(&cgroup.name).await.map_err(error)?))
+                }
+                _ => None,
+            };
+            let message = too_low(pod, &containers, &in_use);
+            message.map_or(Ok(()), |message| Err(EffectError { class: Class::Conflict, message }))
+        }
+        Step::Sandbox { id, overhead, resources } => {
+            this.amounts.update_sandbox(&id, &overhead, &resources).await.map_err(said)
+        }
+        Step::PodCgroup(cgroup) => {
+            let Some(cgroups) = &this.cgroups else { return Err(no_cgroups()) };
+            cgroups.ensure(&cgroup).await.map_err(error)
+        }
+        Step::Container { id, name, resources, record } => {
+            this.amounts.update_container(&id, &resources).await.map_err(said)?;
+            remember(this, key, Whose::Container(name), *record).await
+        }
+        Step::PodLevel { record } => remember(this, key, Whose::Pod, *record).await,
+    }
+}
+
+/// Remembers what a container, or the pod itself, is about to be made with or was given.
+pub(super) async fn remember<R: Runtime, I: ImageService>(
+    this: &Executor<R, I>,
+    key: &PodKey,
+    whose: Whose,
+    actuates: ResourceRequirements,
+) -> Result<(), EffectError> {
+    let (dirs, uid) = (this.dirs.clone(), key.uid.clone());
+    let recorded = this.tasks.blocking(move || dirs.record_actuated(&uid, whose, actuates)).await;
+    recorded.map_or_else(|| Err(gave_up("the agent stops")), |done| done.map_err(error))
+}

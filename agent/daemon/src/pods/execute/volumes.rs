@@ -1,0 +1,142 @@
+//! Setting a volume up: what it is made from is fetched, then it is written.
+//!
+//! In: a [`SetUp`]. Out: the volume as it says, or why not. Invariant: every object and token that it names is asked for,
+//! and no other.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
+use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_linux::volumes::{VolumeError, env_file};
+use agent_types::failure::Class;
+use agent_types::ids::PodKey;
+use agent_types::objects::{ObjectRef, Objects};
+use agent_types::time::Wall;
+use agent_volumes::env_file::{EnvFile, EnvFiles};
+use agent_volumes::network_disk::NetworkDisk;
+use agent_volumes::payload::{self, Known, Payload};
+use agent_volumes::sub_path::SubPath;
+use agent_volumes::{FileSource, SetUp, Work};
+
+use super::{Executor, csi, disks, flex, gave_up, network_disks, nfs};
+use crate::pods::pod_dirs::chain;
+
+/// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
+/// again (upstream looks once a minute).
+pub(super) const RENEW_MIN: Duration = Duration::from_secs(60);
+
+/// Sets a volume up.
+pub(super) async fn set_up<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    volume: SetUp,
+) -> EffectResult {
+    let now = executor.tasks.now().wall;
+    let (files, renew) = match &volume.work {
+        Work::Csi(inline) => return csi::set_up(executor, key, &volume, inline).await,
+        Work::Flex(work) => return flex::set_up(executor, key, &volume, work).await,
+        Work::Nfs(work) => return nfs::set_up(executor, key, &volume, work).await,
+        Work::Files { sources, projected, .. } => collect(executor, sources, *projected).await?,
+        Work::Bind(work) => {
+            let work = work.clone();
+            return disks::set_up(executor, key, volume, work).await;
+        }
+        Work::NetworkDisk(disk) => {
+            let disk = NetworkDisk::clone(disk);
+            return network_disks::set_up(executor, key, volume, disk).await;
+        }
+        Work::EmptyDir { .. } | Work::HostPath(_) | Work::Device(_) => (Payload::new(), None),
+    };
+    let (at, uid) = (executor.dirs.clone(), key.uid.clone());
+    let reread = matches!(volume.work, Work::Files { .. }).then(|| executor.sources.reread_after()).flatten();
+    let done =
+        executor.tasks.blocking_of_pod(&key.uid, move || at.set_up_volume(&uid, &volume, &files, now)).await;
+    let warning = answer(done)?;
+    let renew_after = renew.map(|at| at.since(now).max(RENEW_MIN));
+    let renew_after = [renew_after, reread].into_iter().flatten().min();
+    Ok(EffectOk::Volume(Mounted { renew_after, warning, ..Mounted::default() }))
+}
+
+/// Reads files of volumes; which of them cannot be read is part of the answer.
+pub(super) async fn read_env_files<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    files: BTreeSet<EnvFile>,
+) -> EffectResult {
+    let read = executor.tasks.blocking_of_pod(&key.uid, move || {
+        files.into_iter().map(|file| (file.clone(), env_file::read(&file))).collect::<EnvFiles>()
+    });
+    read.await.map(EffectOk::EnvFiles).ok_or_else(|| gave_up("the agent stops"))
+}
+
+/// Mounts parts of volumes.
+pub(super) async fn mount_sub_paths<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    parts: Vec<SubPath>,
+) -> EffectResult {
+    let (at, uid) = (executor.dirs.clone(), key.uid.clone());
+    let done = executor.tasks.blocking_of_pod(&key.uid, move || at.mount_sub_paths(&uid, &parts)).await;
+    answer(done).map(|()| EffectOk::Done)
+}
+
+pub(super) fn answer<T>(done: Option<Result<T, VolumeError>>) -> Result<T, EffectError> {
+    match done {
+        None => Err(gave_up("the agent stops")),
+        Some(Err(VolumeError::Refused(message))) => Err(EffectError { class: Class::Invalid, message }),
+        Some(Err(VolumeError::Files(e))) => Err(EffectError { class: e.class(), message: chain(&e) }),
+        Some(Ok(done)) => Ok(done),
+    }
+}
+
+/// What is known of objects.
+pub(super) async fn fetch<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    objects: BTreeSet<ObjectRef>,
+) -> EffectResult {
+    let mut known = Objects::new();
+    for object in objects {
+        let fetched = executor.sources.fetch(object.clone()).await;
+        known.insert(object, fetched);
+    }
+    Ok(EffectOk::Objects(known))
+}
+
+/// The files, and when the first token among them is to be renewed.
+async fn collect<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    sources: &[FileSource],
+    projected: bool,
+) -> Result<(Payload, Option<Wall>), EffectError> {
+    let mut known = Known::default();
+    let mut renew: Option<Wall> = None;
+    for source in sources {
+        match source {
+            FileSource::Known(_) => {}
+            FileSource::Object { object, .. } => {
+                let fetched = executor.sources.fetch(object.clone()).await;
+                known.objects.insert(object.clone(), fetched);
+            }
+            FileSource::Token { token, .. } => {
+                let answer = executor.sources.token(token.clone()).await;
+                if let Ok(held) = &answer {
+                    renew = Some(renew.map_or(held.renew, |at| at.min(held.renew)));
+                }
+                known.tokens.insert(token.clone(), answer.map(|held| held.text));
+            }
+            FileSource::Anchors { .. } => {
+                let all = ObjectRef::trust_bundles();
+                // What a watch said: asking twice costs nothing.
+                let fetched = executor.sources.fetch(all.clone()).await;
+                known.objects.insert(all, fetched);
+            }
+            FileSource::Certificate { of, .. } => {
+                known.certificates.insert(of.clone(), executor.sources.certificate(of));
+            }
+        }
+    }
+    let files = payload::payload(sources, projected, &known);
+    let files = files.map_err(|message| EffectError { class: Class::Retryable { after_ms: 0 }, message })?;
+    Ok((files, renew))
+}

@@ -1,0 +1,211 @@
+//! The shell of the pod manager: makes workers and knows their mailboxes.
+//!
+//! In: the manager's actions. Out: worker actors, events in their mailboxes, readiness. See
+//! [`agent_core::pod_manager`] for the decisions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use agent_core::pod_manager::{Beginning, ManagerAction, ManagerEvent, PodManager};
+use agent_core::pod_source::Source;
+use agent_core::pod_worker::{PodEvent, PodWorker, WorkerContext};
+use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::kill::KillReason;
+use agent_types::time::{Mono, Now};
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::watch;
+
+use crate::node::container_manager::KnownPods;
+use crate::node::node_events::Outlets;
+use crate::pods::execute::Executor;
+use crate::pods::worker_task::WorkerShell;
+use crate::tasks::actor::{Shell, Tasks};
+use crate::tasks::mailbox::{Coalesce, Relation, Sender};
+
+/// The pods that the node wants, by UID.
+pub type DesiredPods = BTreeMap<PodUid, Arc<Pod>>;
+
+/// The manager's surroundings.
+pub struct ManagerShell<R, I> {
+    tasks: Tasks,
+    executor: Executor<R, I>,
+    own: Sender<ManagerEvent>,
+    outlets: Outlets,
+    workers: BTreeMap<PodUid, Sender<PodEvent>>,
+    context: watch::Receiver<Arc<WorkerContext>>,
+    synced: Synced,
+    desired: watch::Sender<DesiredPods>,
+    /// A source spoke: the view of desired pods may be out of date.
+    stale: bool,
+    /// For whoever looks after what belongs to pods.
+    known: watch::Sender<KnownPods>,
+    /// How often dead containers that nobody needs were all removed.
+    unused_deleted: watch::Sender<u64>,
+}
+
+/// Whether the node knows what it needs to begin: its own sources and what the runtime holds.
+pub struct Synced {
+    read: bool,
+    listed: bool,
+    view: watch::Sender<bool>,
+}
+
+impl Synced {
+    /// `read` is true from the start if there is no directory of static pods; other sources are not waited for; `view` becomes true when all is known.
+    #[must_use]
+    pub fn new(read: bool, view: watch::Sender<bool>) -> Synced {
+        Synced { read, listed: false, view }
+    }
+
+    fn see(&mut self, event: &ManagerEvent) {
+        match event {
+            ManagerEvent::Update(update) => self.read |= update.source == Source::File,
+            ManagerEvent::Listed(_) => self.listed = true,
+            _ => return,
+        }
+        if self.read && self.listed && !*self.view.borrow() {
+            tracing::info!("the node's own sources are read and the runtime is listed");
+            self.view.send_replace(true);
+        }
+    }
+}
+
+impl<R: Runtime, I: ImageService> ManagerShell<R, I> {
+    /// `own` is the manager's own mailbox, for workers; `desired` shows what sources want.
+    #[must_use]
+    pub fn new(
+        tasks: Tasks,
+        executor: Executor<R, I>,
+        own: Sender<ManagerEvent>,
+        outlets: Outlets,
+        context: watch::Receiver<Arc<WorkerContext>>,
+        synced: Synced,
+        (desired, known, unused_deleted): (
+            watch::Sender<DesiredPods>,
+            watch::Sender<KnownPods>,
+            watch::Sender<u64>,
+        ),
+    ) -> ManagerShell<R, I> {
+        ManagerShell {
+            tasks,
+            executor,
+            own,
+            outlets,
+            workers: BTreeMap::new(),
+            context,
+            synced,
+            desired,
+            stale: false,
+            known,
+            unused_deleted,
+        }
+    }
+
+    fn start(&mut self, key: PodKey, beginning: Beginning, fence_until: Mono, now: Now) {
+        // Before its worker can do anything: who is not known here may be cleaned away.
+        self.known.send_if_modified(|known| known.workers.insert(key.uid.clone()));
+        let context = self.context.borrow().clone();
+        let (own, inbox) = self.tasks.mailbox();
+        let worker = match beginning {
+            Beginning::Fresh => PodWorker::new(key.clone(), context, fence_until),
+            Beginning::Resume(record) => PodWorker::resume(&record, context, fence_until, now),
+        };
+        let shell = WorkerShell::new(
+            key.clone(),
+            self.executor.clone(),
+            own.clone(),
+            self.own.clone(),
+            self.outlets.clone(),
+        );
+        self.tasks.own(worker, shell, inbox);
+        // A resumed worker goes on by itself.
+        own.send(PodEvent::Tick);
+        self.outlets.started(&key);
+        self.workers.insert(key.uid, own);
+    }
+}
+
+impl<R: Runtime, I: ImageService> Shell for ManagerShell<R, I> {
+    type Machine = PodManager;
+
+    fn tick(&self) -> ManagerEvent {
+        ManagerEvent::Tick
+    }
+
+    fn before(&mut self, _now: Now, event: &ManagerEvent) {
+        self.synced.see(event);
+        if let ManagerEvent::Update(update) = event {
+            self.outlets.metrics().update(update);
+        }
+        self.stale |= matches!(event, ManagerEvent::Update(_));
+    }
+
+    fn after(&mut self, _now: Now, machine: &PodManager) -> bool {
+        if std::mem::take(&mut self.stale) {
+            self.desired.send_replace(machine.desired().clone());
+        }
+        self.known.send_if_modified(|known| known.see(machine.active()));
+        true
+    }
+
+    fn perform(&mut self, now: Now, action: ManagerAction) {
+        match action {
+            ManagerAction::Start { key, beginning, fence_until } => {
+                self.start(key, beginning, fence_until, now);
+            }
+            ManagerAction::Tell { uid, event } => {
+                match &event {
+                    PodEvent::Desired(pod) => self.outlets.metrics().wanted(pod),
+                    PodEvent::Kill { reason: KillReason::Orphan, .. } => self.outlets.metrics().orphan(&uid),
+                    _ => {}
+                }
+                if let Some(worker) = self.workers.get(&uid) {
+                    worker.send(event);
+                }
+            }
+            ManagerAction::Allocated(all) => self.executor.record_allocations(all, self.own.clone()),
+            ManagerAction::Resize(note) => self.outlets.metrics().resize(&note),
+            ManagerAction::ReadNode => self.outlets.read_node(),
+            ManagerAction::UnusedDeleted => self.unused_deleted.send_modify(|times| *times += 1),
+            ManagerAction::Leaving(pods) => self.outlets.leaving(pods),
+            ManagerAction::Rejected { key, rejection, short_of } => {
+                match short_of {
+                    Some(resource) => self.outlets.metrics().preempted(&resource),
+                    None => self.outlets.metrics().rejected(&rejection),
+                }
+                self.outlets.rejected(&key, &rejection);
+            }
+            ManagerAction::Evicted(victim) => self.outlets.evicted(&victim),
+            ManagerAction::NotThere(uid) => self.outlets.not_there(&uid),
+            ManagerAction::Forget(uid) => {
+                self.workers.remove(&uid);
+                self.known.send_if_modified(|known| known.workers.remove(&uid));
+                self.outlets.forgotten(&uid);
+            }
+            ManagerAction::Synced => {
+                self.outlets.synced();
+                self.known.send_modify(|known| known.synced = true);
+                tracing::info!("every source is read and the runtime is listed");
+            }
+        }
+    }
+}
+
+impl Coalesce for ManagerEvent {
+    fn relation(&self, newer: &Self) -> Relation {
+        match (self, newer) {
+            (ManagerEvent::Network(_), ManagerEvent::Network(_))
+            | (ManagerEvent::Context(_), ManagerEvent::Context(_))
+            | (ManagerEvent::Node(_), ManagerEvent::Node(_))
+            | (ManagerEvent::Pressures(_), ManagerEvent::Pressures(_))
+            | (ManagerEvent::Tick, ManagerEvent::Tick) => Relation::Supersedes,
+            (ManagerEvent::Changed(a), ManagerEvent::Changed(b))
+                if a.pod.uid == b.pod.uid && a.as_of <= b.as_of =>
+            {
+                Relation::Supersedes
+            }
+            _ => Relation::Independent,
+        }
+    }
+}

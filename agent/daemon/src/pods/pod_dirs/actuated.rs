@@ -1,0 +1,201 @@
+//! The records of what pods were given and of what their containers have: `<root>/allocated_pods_state` and
+//! `<root>/actuated_pods_state`, upstream's files.
+//!
+//! In: amounts. Out: the same after a restart. Invariants: what pods were given is on disk, durably, before it is answered;
+//! what containers have outlives the agent, not the machine, with which its containers end: that file is not synced. A file
+//! that cannot be understood is said so, put aside as `<name>.damaged`, and everything goes on without it. See
+//! [`agent_core::allocation`]. Upstream refuses to start then.
+
+use std::path::Path;
+use std::sync::{MutexGuard, PoisonError};
+
+use agent_core::allocation::checkpoint::{self, ACTUATED, ALLOCATED, BYTES_MAX};
+use agent_core::allocation::{Allocations, PodAllocation};
+use agent_linux::files::{self, Durability, FilesError};
+use agent_types::failure::{Class, DriverError};
+use agent_types::ids::PodUid;
+use agent_types::resources::amounts::Amounts;
+use k8s_openapi::api::core::v1::ResourceRequirements;
+
+use super::{PodDirs, chain};
+
+const FILE_MODE: u32 = 0o600;
+
+/// Whose amounts they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// A container's, by its name.
+    Container(String),
+    /// The pod's own (`spec.resources`).
+    Pod,
+}
+
+/// What containers have.
+#[derive(Debug, Default)]
+pub(super) struct Actuated {
+    all: Allocations,
+    /// The last write failed: what is on disk is older.
+    unwritten: bool,
+}
+
+impl PodDirs {
+    /// Reads both records: what pods were given, and what their containers have.
+    ///
+    /// # Errors
+    /// A file that is there cannot be read.
+    pub fn restore_allocations(&self) -> Result<(Allocations, Allocations), DriverError> {
+        let (allocated, mut actuated) =
+            (read(&self.root().join(ALLOCATED))?, read(&self.root().join(ACTUATED))?);
+        // Of pods that are gone: an agent died before it forgot them.
+        actuated.retain(|uid, _| self.pod_dir(uid).is_ok_and(|own| own.is_dir()));
+        *self.have() = Actuated { all: actuated.clone(), unwritten: false };
+        Ok((allocated, actuated))
+    }
+
+    /// Writes what pods were given.
+    ///
+    /// # Errors
+    /// The step that failed; the old record is untouched.
+    pub fn record_allocated(&self, all: &Allocations) -> Result<(), FilesError> {
+        files::write_atomic(
+            &self.root().join(ALLOCATED),
+            &checkpoint::encode(all),
+            FILE_MODE,
+            Durability::Synced,
+        )
+    }
+
+    /// Remembers what a container or the pod itself has, or is about to have.
+    ///
+    /// # Errors
+    /// The step that failed; it is remembered until the agent ends, and written with the next that is recorded.
+    pub fn record_actuated(
+        &self,
+        uid: &PodUid,
+        whose: Whose,
+        resources: ResourceRequirements,
+    ) -> Result<(), DriverError> {
+        let mut have = self.have();
+        let known = have.all.get(uid).and_then(|pod| match &whose {
+            Whose::Container(name) => pod.containers.get(name),
+            Whose::Pod => pod.pod.as_ref(),
+        });
+        let is_nothing = Amounts::of(Some(&resources)) == Amounts::default();
+        if known == Some(&resources) || (known.is_none() && is_nothing) {
+            return if have.unwritten { Ok(self.write_actuated(&mut have)?) } else { Ok(()) };
+        }
+        let pod = have.all.entry(uid.clone()).or_default();
+        match whose {
+            Whose::Container(name) => drop(pod.containers.insert(name, resources)),
+            Whose::Pod => pod.pod = Some(resources),
+        }
+        Ok(self.write_actuated(&mut have)?)
+    }
+
+    /// What the pod has, as far as it was remembered.
+    #[must_use]
+    pub fn actuated(&self, uid: &PodUid) -> Option<PodAllocation> {
+        self.have().all.get(uid).cloned()
+    }
+
+    /// Nothing of the pod is left.
+    pub(super) fn forget_actuated(&self, uid: &PodUid) {
+        let mut have = self.have();
+        if have.all.remove(uid).is_some()
+            && let Err(error) = self.write_actuated(&mut have)
+        {
+            tracing::warn!(%uid, error = %chain(&error), "what the pod's containers had is not forgotten on disk");
+        }
+    }
+
+    fn write_actuated(&self, have: &mut Actuated) -> Result<(), FilesError> {
+        let path = self.root().join(ACTUATED);
+        have.unwritten = true;
+        files::write_atomic(&path, &checkpoint::encode(&have.all), FILE_MODE, Durability::Rebuildable)?;
+        have.unwritten = false;
+        Ok(())
+    }
+
+    fn have(&self) -> MutexGuard<'_, Actuated> {
+        // What is remembered is true, whatever panicked beside it.
+        self.actuated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read(path: &Path) -> Result<Allocations, DriverError> {
+    let bytes = match files::read_capped(path, BYTES_MAX) {
+        Err(e) if e.class() == Class::NotFound => return Ok(Allocations::new()),
+        read => read?,
+    };
+    checkpoint::decode(&bytes).or_else(|error| {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".damaged");
+        std::fs::rename(path, &aside).map_err(|e| DriverError {
+            operation: "rename",
+            object: path.display().to_string(),
+            class: Class::Invalid,
+            message: e.to_string(),
+        })?;
+        tracing::error!(
+            path = %path.display(), aside = %Path::new(&aside).display(), error = %chain(&error),
+            "record of allocations is damaged and was put aside: pods are given what they ask for"
+        );
+        Ok(Allocations::new())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn dirs(at: &Path) -> PodDirs {
+        std::fs::create_dir_all(at.join("pods/u")).unwrap();
+        PodDirs::new(at, &at.join("logs"), &at.join("links"))
+    }
+
+    fn of(container: &str) -> Whose {
+        Whose::Container(container.to_owned())
+    }
+
+    fn cpu(amount: &str) -> ResourceRequirements {
+        serde_json::from_value(json!({"requests": {"cpu": amount}})).unwrap()
+    }
+
+    #[test]
+    fn what_was_recorded_outlives_the_agent() {
+        let at = tempfile::tempdir().unwrap();
+        let first = dirs(at.path());
+        let containers = [("c".to_owned(), cpu("250m"))].into();
+        let given: Allocations = [("u".into(), PodAllocation { containers, pod: None })].into();
+        first.record_allocated(&given).unwrap();
+        first.record_actuated(&"u".into(), of("c"), cpu("1")).unwrap();
+        first.record_actuated(&"u".into(), of("none"), ResourceRequirements::default()).unwrap();
+        first.record_actuated(&"u".into(), Whose::Pod, cpu("2")).unwrap();
+        let second = dirs(at.path());
+        let (allocated, actuated) = second.restore_allocations().unwrap();
+        assert_eq!(allocated, given);
+        let containers = [("c".to_owned(), cpu("1"))].into();
+        let had = PodAllocation { containers, pod: Some(cpu("2")) };
+        assert_eq!(second.actuated(&"u".into()).as_ref(), Some(&had), "nothing is not remembered");
+        assert_eq!(actuated[&PodUid::from("u")], had);
+        second.forget_actuated(&"u".into());
+        second.record_actuated(&"gone".into(), of("c"), cpu("1")).unwrap();
+        assert!(dirs(at.path()).restore_allocations().unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn a_damaged_record_is_put_aside_and_the_other_one_read() {
+        let at = tempfile::tempdir().unwrap();
+        let first = dirs(at.path());
+        first.record_actuated(&"u".into(), of("c"), cpu("1")).unwrap();
+        for garbage in ["", "{}", "\0\0\0", "{\"data\":\"{}\",\"checksum\":1}"] {
+            std::fs::write(at.path().join(ALLOCATED), garbage).unwrap();
+            let (allocated, actuated) = dirs(at.path()).restore_allocations().unwrap();
+            assert!(allocated.is_empty() && actuated.len() == 1, "{garbage:?}");
+            let aside = at.path().join(format!("{ALLOCATED}.damaged"));
+            assert_eq!(std::fs::read_to_string(aside).unwrap(), garbage);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Volumes that drivers mount (`flexVolume`), below a pod's directory.
+//!
+//! In: set-ups, a pod that goes. Out: see [`agent_linux::volumes::flex`]. Invariant: nothing outside of the pod's own directory,
+//! and of where the plugin has volumes for all pods.
+
+use std::path::{Path, PathBuf};
+
+use agent_linux::volumes::VolumeError;
+use agent_linux::volumes::flex::{self, Held, Seen};
+use agent_types::failure::DriverError;
+use agent_types::ids::PodUid;
+use agent_volumes::SetUp;
+use agent_volumes::flex::Flex;
+
+use super::PodDirs;
+
+impl PodDirs {
+    /// What there is of a pod's volume.
+    ///
+    /// # Errors
+    /// A path elsewhere, or what cannot be read.
+    pub fn look_flex(&self, uid: &PodUid, volume: &SetUp, of: &Flex) -> Result<Seen, VolumeError> {
+        let own = self.own_flex(uid, volume)?;
+        Ok(flex::look(&own, volume, of)?)
+    }
+
+    /// Makes a place for it; `global`: one for all pods, too.
+    ///
+    /// # Errors
+    /// A path elsewhere, or the step that failed.
+    pub fn prepare_flex(
+        &self,
+        uid: &PodUid,
+        volume: &SetUp,
+        of: &Flex,
+        global: bool,
+    ) -> Result<(), VolumeError> {
+        let own = self.own_flex(uid, volume)?;
+        if global {
+            self.checked("set up volume", Path::new(&of.global), self.root()).map_err(outside)?;
+            flex::prepare_global(self.root(), of)?;
+        }
+        let _one = self.lock(uid);
+        Ok(flex::prepare(&own, volume, of)?)
+    }
+
+    /// Mounts what the node has for all pods for this one.
+    ///
+    /// # Errors
+    /// A path elsewhere, or the step that failed.
+    pub fn bind_flex(&self, uid: &PodUid, volume: &SetUp, of: &Flex) -> Result<(), VolumeError> {
+        self.own_flex(uid, volume)?;
+        let _one = self.lock(uid);
+        flex::bind(volume, of)
+    }
+
+    /// Ends the set-up.
+    ///
+    /// # Errors
+    /// A path elsewhere, or the step that failed.
+    pub fn finish_flex(
+        &self,
+        uid: &PodUid,
+        volume: &SetUp,
+        of: &Flex,
+        group: Option<u32>,
+    ) -> Result<(), VolumeError> {
+        self.own_flex(uid, volume)?;
+        // Without a lock: what belongs to the driver may take its time.
+        Ok(flex::finish(volume, of, group)?)
+    }
+
+    /// The driver did not mount it.
+    ///
+    /// # Errors
+    /// A path elsewhere.
+    pub fn abandon_flex(&self, uid: &PodUid, volume: &SetUp) -> Result<(), VolumeError> {
+        self.own_flex(uid, volume)?;
+        flex::abandon(volume);
+        Ok(())
+    }
+
+    /// The volumes of a pod that drivers have mounted, or may have. Nothing of them is mounted elsewhere for it afterwards.
+    ///
+    /// # Errors
+    /// What cannot be read, or is still in use.
+    pub fn flex_held(&self, uid: &PodUid) -> Result<Vec<Held>, DriverError> {
+        let own = self.pod_dir(uid)?;
+        let _one = self.lock(uid);
+        let held = flex::held(&own)?;
+        if !held.is_empty() {
+            flex::end_parts(&own)?;
+        }
+        Ok(held)
+    }
+
+    /// The driver has let go of a volume.
+    ///
+    /// # Errors
+    /// It has not, or the step that failed.
+    pub fn release_flex(&self, uid: &PodUid, path: &Path) -> Result<(), DriverError> {
+        let own = self.pod_dir(uid)?;
+        self.checked("release volume", path, &own)?;
+        Ok(flex::released(path)?)
+    }
+
+    /// There is, or was, such a volume among the pod's.
+    #[must_use]
+    pub fn may_have_flex(&self, uid: &PodUid) -> bool {
+        self.pod_dir(uid).is_ok_and(|own| flex::has_any(&own))
+    }
+
+    fn own_flex(&self, uid: &PodUid, volume: &SetUp) -> Result<PathBuf, VolumeError> {
+        let own = self.pod_dir(uid).map_err(outside)?;
+        self.checked("set up volume", Path::new(&volume.path), &own).map_err(outside)?;
+        Ok(own)
+    }
+}
+
+/// It is none of the pod's.
+fn outside(error: DriverError) -> VolumeError {
+    VolumeError::Refused(error.to_string())
+}

@@ -1,0 +1,108 @@
+//! Log files of a pod's containers.
+//!
+//! In: directories and paths as pods and the runtime have them. Out: which attempts left a log, files that go. Invariant: only
+//! what lies among the pods' logs is looked at or removed. See [`agent_kubelet_api::logs::retention`].
+
+use std::path::Path;
+
+use agent_kubelet_api::logs::retention::{self, RemovedLog};
+use agent_linux::files;
+use agent_linux::remove_tree::remove_tree;
+use agent_types::failure::{Class, DriverError};
+
+use super::PodDirs;
+
+impl PodDirs {
+    /// The highest attempt that left a log in a container's log directory: of `3.log`, `12.log.gz` and `x.log` it is 12.
+    ///
+    /// # Errors
+    /// A directory elsewhere than among the logs, or one that cannot be read.
+    pub fn newest_log(&self, directory: &str) -> Result<Option<u32>, DriverError> {
+        let directory = self.checked("newest_log", Path::new(directory), &self.logs)?;
+        let names = files::visible_names(directory)?;
+        Ok(retention::newest(names.iter().map(String::as_str)))
+    }
+
+    /// Removes the log files that go with an instance of a container; those that are gone already are fine.
+    ///
+    /// # Errors
+    /// A path elsewhere than among the logs, or the file that could not be removed.
+    pub fn remove_logs(&self, log: &RemovedLog) -> Result<(), DriverError> {
+        let path = self.checked("remove logs", Path::new(&log.path), &self.logs)?;
+        let file = path.file_name().and_then(|name| name.to_str());
+        let (Some(directory), Some(attempt)) = (path.parent(), file.and_then(retention::attempt_of)) else {
+            return Ok(());
+        };
+        let names = match files::visible_names(directory) {
+            Ok(names) => names,
+            Err(error) if error.class() == Class::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for name in retention::superseded(&names, attempt, log.even_newest) {
+            remove_tree(&directory.join(name))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    struct Place {
+        dir: tempfile::TempDir,
+        dirs: PodDirs,
+    }
+
+    fn place(names: &[&str]) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let dirs = PodDirs::new(&at("kubelet"), &at("logs"), &at("links"));
+        fs::create_dir_all(at("logs/ns_web_u-1/c")).unwrap();
+        let place = Place { dir, dirs };
+        for name in names {
+            fs::write(place.path(name), "").unwrap();
+        }
+        place
+    }
+
+    impl Place {
+        fn path(&self, name: &str) -> String {
+            self.dir.path().join("logs/ns_web_u-1/c").join(name).display().to_string()
+        }
+
+        fn remove(&self, name: &str, even_newest: bool) -> Vec<String> {
+            self.dirs.remove_logs(&RemovedLog { path: self.path(name), even_newest }).unwrap();
+            files::visible_names(Path::new(&self.path("."))).unwrap()
+        }
+    }
+
+    #[test]
+    fn the_newest_log_of_a_container() {
+        let p = place(&[]);
+        let newest = || p.dirs.newest_log(p.path("").trim_end_matches('/')).unwrap();
+        assert_eq!(newest(), None);
+        for name in ["0.log", "3.log", "12.log.20261122-034500.gz", "x.log", "99", "log"] {
+            fs::write(p.path(name), "").unwrap();
+        }
+        assert_eq!(newest(), Some(12));
+        assert!(p.dirs.newest_log("/etc").is_err(), "not among the logs");
+        assert!(p.dirs.newest_log(&p.path("none")).is_err(), "not there");
+    }
+
+    #[test]
+    fn logs_go_with_their_instance() {
+        let p = place(&["0.log", "0.log.20261122-034500.gz", "1.log", "note"]);
+        assert_eq!(p.remove("0.log", false), ["1.log", "note"]);
+        assert_eq!(p.remove("0.log", false), ["1.log", "note"], "again");
+        assert_eq!(p.remove("1.log", false), ["1.log", "note"], "the newest tells the next its number");
+        assert_eq!(p.remove("1.log", true), ["note"]);
+        let nowhere = RemovedLog { path: p.path("../gone/0.log").replace("c/../", ""), even_newest: true };
+        p.dirs.remove_logs(&nowhere).unwrap();
+        let outside = RemovedLog { path: "/etc/0.log".to_owned(), even_newest: true };
+        assert!(p.dirs.remove_logs(&outside).is_err(), "not among the logs");
+    }
+}

@@ -1,0 +1,133 @@
+//! Pods' output to the host channel (`console.podOutput: true`): what a person in front of a booting machine
+//! wants to see.
+//!
+//! In: snapshots of pods that changed. Out: [`HostMessage::PodOutput`], one a line. Containers that ran
+//! before the agent are followed from where they are, so a restart repeats nothing. Invariant: lines are
+//! dropped rather than waited for, and it is said how many.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use agent_linux::log_follow::{LogFollower, StartAt};
+use agent_types::ids::{ContainerId, PodUid};
+use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
+use agent_types::time::Wall;
+use orlop_config::ledger::HostMessage;
+use tokio::sync::mpsc;
+
+use crate::node::host_channel::Host;
+use crate::pods::pod_dirs::chain;
+
+/// Snapshots waiting to be looked at. A dropped one costs a container's first lines at most: the next change
+/// of the pod comes with the same containers.
+pub const SNAPSHOTS_MAX: usize = 256;
+
+/// Names one log for its lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Source {
+    id: ContainerId,
+    pod: Arc<str>,
+    container: Arc<str>,
+}
+
+/// Follows every container that is seen until the node stops.
+pub async fn follow(mut snapshots: mpsc::Receiver<Arc<PodSnapshot>>, host: Host, since: Wall) {
+    let mut follower = match LogFollower::new() {
+        Ok(follower) => follower,
+        Err(error) => {
+            tracing::warn!(error = %chain(&error), "pods' output is not shown");
+            return;
+        }
+    };
+    let mut output = Output { host, since, known: BTreeMap::new(), dropped: 0 };
+    loop {
+        tokio::select! {
+            // Both are cancel-safe: a snapshot or a line is taken only when its arm wins.
+            snapshot = snapshots.recv() => match snapshot {
+                Some(snapshot) => output.seen(&mut follower, &snapshot),
+                None => return,
+            },
+            lines = follower.next() => match lines {
+                Ok((source, lines)) => output.say(&source, lines),
+                Err(error) => tracing::warn!(error = %chain(&error), "a pod's output is no longer shown"),
+            },
+        }
+    }
+}
+
+struct Output {
+    host: Host,
+    since: Wall,
+    /// Containers that are or were followed, by pod.
+    known: BTreeMap<PodUid, Vec<(Source, bool)>>,
+    dropped: u64,
+}
+
+impl Output {
+    fn seen(&mut self, follower: &mut LogFollower<Source>, snapshot: &PodSnapshot) {
+        let mut known = self.known.remove(&snapshot.pod.uid).unwrap_or_default();
+        for container in &snapshot.containers {
+            let index = match known.iter().position(|(s, _)| s.id == container.id) {
+                Some(index) => index,
+                None if container.started.is_some() => {
+                    let source = Source {
+                        id: container.id.clone(),
+                        pod: format!("{}/{}", snapshot.pod.namespace, snapshot.pod.name).into(),
+                        container: container.name.as_str().into(),
+                    };
+                    self.begin(follower, &source, container);
+                    known.push((source, true));
+                    known.len() - 1
+                }
+                None => continue,
+            };
+            if container.state == ContainerState::Exited && std::mem::take(&mut known[index].1) {
+                let source = known[index].0.clone();
+                let last = follower.unfollow(&source);
+                self.say(&source, last);
+            }
+        }
+        known.retain(|(source, following)| {
+            let there = snapshot.containers.iter().any(|c| c.id == source.id);
+            if !there && *following {
+                let last = follower.unfollow(source);
+                self.say(source, last);
+            }
+            there
+        });
+        if !known.is_empty() {
+            self.known.insert(snapshot.pod.uid.clone(), known);
+        }
+    }
+
+    fn begin(&mut self, follower: &mut LogFollower<Source>, source: &Source, container: &ContainerObserved) {
+        let ran_before = container.started.is_some_and(|s| s < self.since);
+        let at = if ran_before { StartAt::End } else { StartAt::Beginning };
+        match follower.follow(source.clone(), Path::new(&container.log_path), at) {
+            Ok(lines) => self.say(source, lines),
+            Err(error) => {
+                tracing::debug!(container = %source.id, error = %chain(&error), "output not followed")
+            }
+        }
+    }
+
+    fn say(&mut self, source: &Source, lines: Vec<String>) {
+        for line in lines {
+            let message = HostMessage::PodOutput {
+                pod: source.pod.to_string(),
+                container: source.container.to_string(),
+                line,
+            };
+            if !self.host.tell(message) {
+                self.dropped += 1;
+            } else if self.dropped > 0 {
+                let message =
+                    format!("{} lines of pods' output were dropped: the host reads too slowly", self.dropped);
+                if self.host.tell(HostMessage::Problem { source: "agent".to_owned(), message }) {
+                    self.dropped = 0;
+                }
+            }
+        }
+    }
+}

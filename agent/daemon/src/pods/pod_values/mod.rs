@@ -1,0 +1,428 @@
+//! Where pods get values from: Secrets, ConfigMaps, tokens of service accounts.
+//!
+//! ```text
+//! desired pods ─► WatchedObjects ─► one watch for each object ─► known values ─► set-ups of volumes, environments
+//!                                            └─ changed ─► manager ─► the pods' workers
+//! ```
+//! In: the pods that the node wants, the API server. Out: [`Sources`]. Invariants: nothing is asked for that no pod of this
+//! node refers to; values are in memory only. Upstream: pkg/kubelet/{configmap,secret,token}.
+
+mod certificates;
+mod claims;
+mod objects;
+mod tokens;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::pod_manager::ManagerEvent;
+use agent_core::pod_worker::runtime_class;
+use agent_types::api::{ApiCall, ApiReply, ApiServer, ObjectName, WatchEvent};
+use agent_types::objects::{Fetched, ObjectData, ObjectRef};
+use agent_types::time::Wall;
+use agent_volumes::bound::Bound;
+use agent_volumes::claim::{ClaimError, ClaimRef};
+use agent_volumes::csi::source::SecretRef;
+use agent_volumes::pod_certificate::{Certified, Place};
+use agent_volumes::token::TokenRef;
+use agent_volumes::watched::ObjectNews;
+use futures_util::future::BoxFuture;
+use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use orlop_config::kubelet::KubeletConfiguration;
+use orlop_config::kubelet::enums::ChangeDetectionStrategy;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+use certificates::CertificateStore;
+use claims::ClaimStore;
+use objects::ObjectStore;
+use tokens::TokenStore;
+
+use crate::cluster::calls::Caller;
+use crate::cluster::{ApiDrivers, ClusterPlan};
+use crate::node::node_events::Outlets;
+use crate::pods::manager_task::DesiredPods;
+use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::Sender;
+use crate::volumes::csi::Csi;
+
+/// The API server's authoriser hears of a pod a moment after the node does, and says this until then.
+const NOT_YET: &str = "no relationship found";
+/// When to ask again then, each time; after the last one it is a refusal like any other.
+const SOON_MS: [u64; 5] = [50, 100, 200, 400, 800];
+
+/// Whether a refusal may be one of those that pass by themselves, and how long until then.
+#[must_use]
+pub fn soon(why: &str, times: usize) -> Option<Duration> {
+    SOON_MS.get(times).copied().map(Duration::from_millis).filter(|_| why.contains(NOT_YET))
+}
+
+/// Asks the API server, and again while its authoriser has not heard of the pod.
+async fn ask<A: ApiServer>(caller: &Caller<A>, tasks: &Tasks, call: ApiCall) -> Result<ApiReply, String> {
+    let client = caller.client().await.ok_or("the agent stops")?;
+    let mut times = 0;
+    loop {
+        match client.call(&call).await {
+            Ok(reply) => return Ok(reply),
+            Err(e) => match soon(&e.message, times) {
+                Some(wait) => tasks.wait_until(tasks.now().mono.after(wait)).await,
+                None => return Err(e.message),
+            },
+        }
+        times += 1;
+    }
+}
+
+/// How long an entry of a cache is believed (upstream's default, where the Node says nothing).
+const CACHE_TTL: Duration = Duration::from_secs(60);
+
+/// A token and when to ask for another one.
+#[derive(Clone)]
+pub struct HeldToken {
+    /// The token.
+    pub text: String,
+    /// When to renew it.
+    pub renew: Wall,
+    /// When it ends.
+    pub ends: Wall,
+}
+
+/// What plugins for credentials may hear of a service account.
+#[derive(Clone, Debug)]
+pub struct FoundAccount {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A Secret that a PersistentVolume or a driver's volume refers to. It is shown to nobody.
+#[derive(Clone, Default)]
+pub struct FoundSecret {
+    /// `type`.
+    pub kind: String,
+    /// `data`.
+    pub data: BTreeMap<String, Vec<u8>>,
+}
+
+/// A claim and what it is bound to.
+pub type Claimed = (PersistentVolumeClaim, PersistentVolume);
+
+/// Where pods get values from.
+pub trait Sources: Send + Sync + 'static {
+    /// What an object holds now.
+    fn fetch(&self, object: ObjectRef) -> BoxFuture<'_, Fetched>;
+
+    /// A token that is good for a while.
+    fn token(&self, token: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>>;
+
+    /// What was issued for a source of a volume.
+    ///
+    /// # Errors
+    /// Nothing yet, or nothing ever, and why.
+    fn certificate(&self, of: &Place) -> Result<Certified, String>;
+
+    /// A service account of the namespace `namespace`, as it is now.
+    fn account(&self, namespace: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>>;
+
+    /// What a claim is bound to now.
+    fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>>;
+
+    /// What the API server says of a CSI driver; `None`: nothing.
+    fn csi_driver(&self, name: String) -> BoxFuture<'_, Result<Option<CSIDriver>, String>>;
+
+    /// What the API server says of a volume and this node.
+    fn attachment(&self, name: String) -> BoxFuture<'_, Result<VolumeAttachment, String>>;
+
+    /// A claim and the volume that it is bound to, as they are now.
+    fn claimed(&self, claim: ObjectName) -> BoxFuture<'_, Result<Claimed, String>>;
+
+    /// Changes what a claim's status says; the answer is the claim.
+    fn patch_claim(
+        &self,
+        claim: ObjectName,
+        patch: Value,
+    ) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>>;
+
+    /// A Secret that a PersistentVolume, or a volume of a driver, refers to, as it is now.
+    fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<FoundSecret, String>>;
+
+    /// The node's CSI drivers.
+    fn csi(&self) -> Csi;
+
+    /// After how long objects must be fetched again because nobody tells of changes; `None` if somebody does.
+    fn reread_after(&self) -> Option<Duration>;
+
+    /// Follows the pods that the node wants.
+    fn follow(
+        self: Arc<Self>,
+        desired: watch::Receiver<DesiredPods>,
+        to: Sender<ManagerEvent>,
+        outlets: Outlets,
+    ) -> BoxFuture<'static, ()>;
+}
+
+/// Watches on single objects.
+pub trait ObjectWatches: Send + Sync + 'static {
+    /// News of an object, its present state first. It ends when the receiver is dropped.
+    fn watch(&self, object: &ObjectRef) -> mpsc::Receiver<ObjectNews>;
+
+    /// Requests for certificates of this node's pods. It ends when the receiver is dropped.
+    fn pod_certificates(&self) -> mpsc::Receiver<WatchEvent<PodCertificateRequest>>;
+}
+
+/// How changes of objects are noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectPolicy {
+    /// By watches.
+    Watch,
+    /// By fetching again, at most this often for an object, and each time volumes are looked through.
+    Fetch {
+        /// How long an answer is believed.
+        ttl: Duration,
+        /// How often volumes are looked through.
+        every: Duration,
+    },
+}
+
+impl ObjectPolicy {
+    /// From `configMapAndSecretChangeDetectionStrategy` and `syncFrequency`.
+    #[must_use]
+    pub fn new(kubelet: &KubeletConfiguration) -> ObjectPolicy {
+        let every = kubelet.sync_frequency.to_std();
+        match kubelet.config_map_and_secret_change_detection_strategy {
+            ChangeDetectionStrategy::Watch => ObjectPolicy::Watch,
+            ChangeDetectionStrategy::Cache => ObjectPolicy::Fetch { ttl: CACHE_TTL, every },
+            ChangeDetectionStrategy::Get => ObjectPolicy::Fetch { ttl: Duration::ZERO, every },
+        }
+    }
+}
+
+/// An object that holds values.
+pub trait Values: Send + Sync + 'static {
+    /// What it holds, and whether for good.
+    fn news(&self) -> ObjectNews;
+}
+
+impl Values for ConfigMap {
+    fn news(&self) -> ObjectNews {
+        let text = self.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
+        let binary = self.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
+        let data = ObjectData { data: text.collect(), binary: binary.collect(), ..ObjectData::default() };
+        ObjectNews::Found { data, immutable: self.immutable == Some(true) }
+    }
+}
+
+impl Values for Secret {
+    fn news(&self) -> ObjectNews {
+        let data = self.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect();
+        let uid = self.metadata.uid.clone().unwrap_or_default();
+        let data = ObjectData { data, uid, ..ObjectData::default() };
+        ObjectNews::Found { data, immutable: self.immutable == Some(true) }
+    }
+}
+
+impl Values for RuntimeClass {
+    fn news(&self) -> ObjectNews {
+        let handler = (runtime_class::HANDLER.to_owned(), self.handler.clone().into_bytes());
+        ObjectNews::Found {
+            data: ObjectData { data: [handler].into(), ..ObjectData::default() },
+            immutable: false,
+        }
+    }
+}
+
+/// The sources of a node: its cluster's, or none.
+#[must_use]
+pub fn of_cluster<A: ApiServer>(
+    cluster: Option<&(ClusterPlan, ApiDrivers<A>)>,
+    csi: Csi,
+    tasks: &Tasks,
+) -> Arc<dyn Sources> {
+    let Some((plan, api)) = cluster else {
+        return Arc::new(NoSources { csi });
+    };
+    let caller = Caller::new(tasks.clone(), api.client.clone());
+    Arc::new(ClusterSources {
+        objects: ObjectStore::new(
+            caller.clone(),
+            api.objects.clone(),
+            (plan.objects, plan.trust_bundles),
+            tasks,
+        ),
+        certificates: CertificateStore::new(
+            (caller.clone(), tasks.clone()),
+            api.objects.clone(),
+            plan.lease.node_name.clone(),
+            plan.pod_certificates,
+        ),
+        claims: ClaimStore::new(caller.clone(), tasks.clone(), plan.lease.node_name.clone()),
+        csi,
+        tokens: TokenStore::new(caller, tasks.clone()),
+    })
+}
+
+/// Follows the pods that the node wants, for as long as it runs.
+pub async fn follow(
+    sources: Arc<dyn Sources>,
+    desired: watch::Receiver<DesiredPods>,
+    to: Sender<ManagerEvent>,
+    outlets: Outlets,
+) {
+    sources.follow(desired, to, outlets).await;
+}
+
+struct ClusterSources<A> {
+    objects: ObjectStore<A>,
+    certificates: CertificateStore<A>,
+    claims: ClaimStore<A>,
+    csi: Csi,
+    tokens: TokenStore<A>,
+}
+
+impl<A: ApiServer> Sources for ClusterSources<A> {
+    fn fetch(&self, object: ObjectRef) -> BoxFuture<'_, Fetched> {
+        Box::pin(self.objects.fetch(object))
+    }
+
+    fn token(&self, token: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>> {
+        Box::pin(self.tokens.token(token))
+    }
+
+    fn certificate(&self, of: &Place) -> Result<Certified, String> {
+        self.certificates.certificate(of)
+    }
+
+    fn account(&self, namespace: String, name: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
+        Box::pin(self.tokens.account(namespace, name))
+    }
+
+    fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>> {
+        Box::pin(self.claims.bound(claim))
+    }
+
+    fn csi_driver(&self, name: String) -> BoxFuture<'_, Result<Option<CSIDriver>, String>> {
+        Box::pin(self.claims.csi_driver(name))
+    }
+
+    fn attachment(&self, name: String) -> BoxFuture<'_, Result<VolumeAttachment, String>> {
+        Box::pin(self.claims.attachment(name))
+    }
+
+    fn claimed(&self, claim: ObjectName) -> BoxFuture<'_, Result<Claimed, String>> {
+        Box::pin(self.claims.claimed(claim))
+    }
+
+    fn patch_claim(
+        &self,
+        claim: ObjectName,
+        patch: Value,
+    ) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>> {
+        Box::pin(self.claims.patch_claim(claim, patch))
+    }
+
+    fn secret(&self, secret: SecretRef) -> BoxFuture<'_, Result<FoundSecret, String>> {
+        Box::pin(self.claims.secret(secret))
+    }
+
+    fn csi(&self) -> Csi {
+        self.csi.clone()
+    }
+
+    fn reread_after(&self) -> Option<Duration> {
+        self.objects.reread_after()
+    }
+
+    fn follow(
+        self: Arc<Self>,
+        desired: watch::Receiver<DesiredPods>,
+        to: Sender<ManagerEvent>,
+        outlets: Outlets,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let certificates = self.certificates.follow(desired.clone(), to.clone(), outlets);
+            // Both run until the node stops.
+            tokio::join!(self.objects.follow(desired, to), certificates);
+        })
+    }
+}
+
+/// What a node without an API server answers.
+pub(crate) fn no_cluster<T: Send + 'static>() -> BoxFuture<'static, Result<T, String>> {
+    Box::pin(std::future::ready(Err("the node belongs to no cluster".to_owned())))
+}
+
+/// A node without an API server; its static pods may not refer to such objects anyway.
+#[derive(Default)]
+struct NoSources {
+    csi: Csi,
+}
+
+impl Sources for NoSources {
+    fn fetch(&self, object: ObjectRef) -> BoxFuture<'_, Fetched> {
+        let why = format!("{object} cannot be had: the node belongs to no cluster");
+        Box::pin(std::future::ready(Fetched::Unknown(why)))
+    }
+
+    fn token(&self, _: TokenRef) -> BoxFuture<'_, Result<HeldToken, String>> {
+        let why = "failed to fetch token: the node belongs to no cluster".to_owned();
+        Box::pin(std::future::ready(Err(why)))
+    }
+
+    fn certificate(&self, _: &Place) -> Result<Certified, String> {
+        Err("the node belongs to no cluster".to_owned())
+    }
+
+    fn account(&self, _: String, _: String) -> BoxFuture<'_, Result<FoundAccount, String>> {
+        no_cluster()
+    }
+
+    fn claim(&self, claim: ClaimRef) -> BoxFuture<'_, Result<Bound, ClaimError>> {
+        let why = claim.unprocessed("the node belongs to no cluster");
+        Box::pin(std::future::ready(Err(why)))
+    }
+
+    fn csi_driver(&self, _: String) -> BoxFuture<'_, Result<Option<CSIDriver>, String>> {
+        no_cluster()
+    }
+
+    fn attachment(&self, _: String) -> BoxFuture<'_, Result<VolumeAttachment, String>> {
+        no_cluster()
+    }
+
+    fn claimed(&self, _: ObjectName) -> BoxFuture<'_, Result<Claimed, String>> {
+        no_cluster()
+    }
+
+    fn patch_claim(&self, _: ObjectName, _: Value) -> BoxFuture<'_, Result<PersistentVolumeClaim, String>> {
+        no_cluster()
+    }
+
+    fn secret(&self, _: SecretRef) -> BoxFuture<'_, Result<FoundSecret, String>> {
+        no_cluster()
+    }
+
+    fn csi(&self) -> Csi {
+        self.csi.clone()
+    }
+
+    fn reread_after(&self) -> Option<Duration> {
+        None
+    }
+
+    fn follow(
+        self: Arc<Self>,
+        _: watch::Receiver<DesiredPods>,
+        _: Sender<ManagerEvent>,
+        _: Outlets,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

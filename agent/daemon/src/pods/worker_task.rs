@@ -1,0 +1,273 @@
+//! The shell of one pod worker: its effects, its status, its events, its end.
+//!
+//! In: the worker's actions. Out: effects started, statuses and Kubernetes events in their outlets, and
+//! [`ManagerEvent::Finished`] when nothing of the pod is left. See [`agent_core::pod_worker`].
+
+use std::collections::BTreeMap;
+
+use agent_core::pod_manager::ManagerEvent;
+use agent_core::pod_worker::{PodAction, PodEvent, PodWorker};
+use agent_core::probe::{ProbeCall, ProbeId};
+use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_types::ids::PodKey;
+use agent_types::machine::EffectId;
+use agent_types::time::{Mono, Now};
+use tokio_util::sync::CancellationToken;
+
+use crate::node::node_events::Outlets;
+use crate::pods::execute::Executor;
+use crate::serving::metrics::{Lifecycle, Round};
+use crate::tasks::actor::Shell;
+use crate::tasks::mailbox::{Coalesce, Relation, Sender};
+
+/// One pod worker's surroundings.
+pub struct WorkerShell<R, I> {
+    key: PodKey,
+    executor: Executor<R, I>,
+    own: Sender<PodEvent>,
+    manager: Sender<ManagerEvent>,
+    outlets: Outlets,
+    /// For each effect in flight, what cancels it.
+    cancels: BTreeMap<EffectId, CancellationToken>,
+    /// The same for each probe that is being asked.
+    probes: BTreeMap<ProbeId, Asked>,
+    rounds: Rounds,
+    state: &'static str,
+    ended: bool,
+    released: bool,
+    /// It was told to give up what nobody needs, and that is not done.
+    stripping: bool,
+    finished: bool,
+}
+
+/// A probe that is being asked.
+struct Asked {
+    cancel: CancellationToken,
+    call: Box<ProbeCall>,
+    since: Mono,
+}
+
+/// Rounds of work: from the first call for the pod until none is under way.
+#[derive(Default)]
+struct Rounds {
+    since: Option<Mono>,
+    /// The round's subject, known once the step that began it is over.
+    about: Option<Round>,
+    /// The first one is over.
+    created: bool,
+    /// What is wanted has changed with this step.
+    updated: bool,
+}
+
+impl Rounds {
+    fn before(&mut self, event: &PodEvent) {
+        self.updated = matches!(event, PodEvent::Desired(_));
+    }
+
+    fn begin(&mut self, now: Mono) {
+        self.since.get_or_insert(now);
+    }
+
+    /// After a step; a round that is over, and how long it took.
+    fn after(&mut self, now: Mono, state: &str, idle: bool) -> Option<(Round, std::time::Duration)> {
+        let since = self.since?;
+        let about = *self.about.get_or_insert(match (Lifecycle::of(state), self.created, self.updated) {
+            (Lifecycle::Terminating, ..) => Round::Kill,
+            (Lifecycle::Terminated, ..) => Round::Terminated,
+            (Lifecycle::Sync, false, _) => Round::Create,
+            (Lifecycle::Sync, true, true) => Round::Update,
+            (Lifecycle::Sync, true, false) => Round::Sync,
+        });
+        if !idle {
+            return None;
+        }
+        *self = Rounds { created: true, ..Rounds::default() };
+        Some((about, now.since(since)))
+    }
+}
+
+impl<R, I> WorkerShell<R, I> {
+    /// `own` is the worker's own mailbox, for answers.
+    #[must_use]
+    pub fn new(
+        key: PodKey,
+        executor: Executor<R, I>,
+        own: Sender<PodEvent>,
+        manager: Sender<ManagerEvent>,
+        outlets: Outlets,
+    ) -> WorkerShell<R, I> {
+        let cancels = BTreeMap::new();
+        WorkerShell {
+            key,
+            executor,
+            own,
+            manager,
+            outlets,
+            cancels,
+            probes: BTreeMap::new(),
+            rounds: Rounds::default(),
+            state: "",
+            ended: false,
+            released: false,
+            stripping: false,
+            finished: false,
+        }
+    }
+}
+
+impl<R: Runtime, I: ImageService> Shell for WorkerShell<R, I> {
+    type Machine = PodWorker;
+
+    fn tick(&self) -> PodEvent {
+        PodEvent::Tick
+    }
+
+    fn before(&mut self, now: Now, event: &PodEvent) {
+        self.rounds.before(event);
+        match event {
+            PodEvent::DeleteUnused => self.stripping = true,
+            PodEvent::EffectDone { id, .. } => drop(self.cancels.remove(id)),
+            PodEvent::ProbeDone { id, outcome } => {
+                if let Some(asked) = self.probes.remove(id) {
+                    let took = now.mono.since(asked.since);
+                    self.outlets.metrics().probed(&self.key, &asked.call, outcome, took);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn perform(&mut self, now: Now, action: PodAction) {
+        match action {
+            PodAction::Effect { id, effect, deadline } => {
+                self.rounds.begin(now.mono);
+                let cancel = CancellationToken::new();
+                self.cancels.insert(id, cancel.clone());
+                self.executor.start(&self.key, (id, effect, deadline), cancel, self.own.clone());
+            }
+            PodAction::Cancel(id) => {
+                if let Some(cancel) = self.cancels.get(&id) {
+                    cancel.cancel();
+                }
+            }
+            PodAction::Probe { id, call } => {
+                let cancel = CancellationToken::new();
+                let asked = Asked { cancel: cancel.clone(), call: call.clone(), since: now.mono };
+                self.probes.insert(id, asked);
+                self.executor.probe(id, *call, cancel, self.own.clone());
+            }
+            PodAction::CancelProbe(id) => {
+                if let Some(asked) = self.probes.remove(&id) {
+                    asked.cancel.cancel();
+                }
+            }
+            PodAction::Persist { id, record } => self.executor.persist(id, record, self.own.clone()),
+            PodAction::PublishStatus(status) => self.outlets.published(&self.key, status),
+            PodAction::Actuated(pod) => drop(self.manager.send(ManagerEvent::Actuated(pod))),
+            PodAction::Event(fact) => self.outlets.event(&self.key, &fact),
+            PodAction::Finished { .. } => self.finished = true,
+        }
+    }
+
+    fn after(&mut self, now: Now, worker: &PodWorker) -> bool {
+        if let Some((about, took)) = self.rounds.after(now.mono, worker.state_name(), self.cancels.is_empty())
+        {
+            self.outlets.metrics().round(about, took);
+        }
+        if worker.state_name() != self.state {
+            self.state = worker.state_name();
+            self.outlets.metrics().worker_is(&self.key.uid, Lifecycle::of(self.state));
+            tracing::info!(
+                pod = %self.key.name, namespace = %self.key.namespace, uid = %self.key.uid, state = self.state,
+                "pod worker"
+            );
+        }
+        if worker.is_terminated() && !std::mem::replace(&mut self.ended, true) {
+            // It needs no room any more, even if it is kept until it is removed.
+            self.manager.send(ManagerEvent::Ended(self.key.uid.clone()));
+            self.outlets.terminated(&self.key);
+            self.outlets.metrics().probes_over(&self.key);
+        }
+        if worker.is_released() && !std::mem::replace(&mut self.released, true) {
+            self.outlets.released(&self.key.uid);
+        }
+        if self.stripping && worker.is_stripped() {
+            self.stripping = false;
+            self.manager.send(ManagerEvent::Stripped(self.key.uid.clone()));
+        }
+        if self.finished {
+            self.outlets.finished(&self.key);
+            self.manager.send(ManagerEvent::Finished(self.key.uid.clone()));
+        }
+        !self.finished
+    }
+}
+
+impl Coalesce for PodEvent {
+    fn relation(&self, newer: &Self) -> Relation {
+        match (self, newer) {
+            (PodEvent::Desired(_), PodEvent::Desired(_))
+            | (PodEvent::Network(_), PodEvent::Network(_))
+            | (PodEvent::Context(_), PodEvent::Context(_))
+            | (PodEvent::ResizePending(_), PodEvent::ResizePending(_))
+            | (PodEvent::SourcesChanged, PodEvent::SourcesChanged)
+            | (PodEvent::DeleteUnused, PodEvent::DeleteUnused)
+            | (PodEvent::Tick, PodEvent::Tick) => Relation::Supersedes,
+            (PodEvent::Observed(a), PodEvent::Observed(b)) if a.as_of <= b.as_of => Relation::Supersedes,
+            (PodEvent::Kill { reason: a, grace_s: g }, PodEvent::Kill { reason: b, grace_s: h })
+                if (a, g) == (b, h) =>
+            {
+                Relation::Supersedes
+            }
+            // "Wanted again" and "take it down" mean something else in another order.
+            (PodEvent::Desired(_), PodEvent::Kill { .. }) | (PodEvent::Kill { .. }, PodEvent::Desired(_)) => {
+                Relation::Ordered
+            }
+            _ => Relation::Independent,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_types::kill::KillReason;
+    use std::sync::Arc;
+
+    #[test]
+    fn rounds_of_work() {
+        let at = |s: u64| Mono(s * 1_000_000_000);
+        let took = |about, s| Some((about, std::time::Duration::from_secs(s)));
+        let mut rounds = Rounds::default();
+        rounds.before(&PodEvent::Desired(Arc::default()));
+        assert_eq!(rounds.after(at(1), "pending", true), None, "nothing was called");
+        rounds.begin(at(1));
+        assert_eq!(rounds.after(at(1), "syncing", false), None);
+        rounds.begin(at(3));
+        assert_eq!(rounds.after(at(4), "syncing", true), took(Round::Create, 3));
+        rounds.before(&PodEvent::Desired(Arc::default()));
+        rounds.begin(at(5));
+        assert_eq!(rounds.after(at(5), "syncing", false), None);
+        rounds.before(&PodEvent::Tick);
+        assert_eq!(rounds.after(at(7), "terminating", true), took(Round::Update, 2), "as it began");
+        for (state, about) in
+            [("syncing", Round::Sync), ("terminating", Round::Kill), ("terminated", Round::Terminated)]
+        {
+            rounds.before(&PodEvent::Tick);
+            rounds.begin(at(8));
+            assert_eq!(rounds.after(at(9), state, true), took(about, 1));
+        }
+    }
+
+    #[test]
+    fn wanted_and_kill_keep_their_order() {
+        let desired = || PodEvent::Desired(Arc::default());
+        let kill = || PodEvent::Kill { reason: KillReason::Removed, grace_s: None };
+        let orphan = PodEvent::Kill { reason: KillReason::Orphan, grace_s: None };
+        assert_eq!(desired().relation(&desired()), Relation::Supersedes);
+        assert_eq!(desired().relation(&kill()), Relation::Ordered);
+        assert_eq!(kill().relation(&desired()), Relation::Ordered);
+        assert_eq!(kill().relation(&kill()), Relation::Supersedes);
+        assert_eq!(kill().relation(&orphan), Relation::Independent);
+    }
+}

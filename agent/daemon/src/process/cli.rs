@@ -1,0 +1,329 @@
+//! The command line and the configuration files: everything the agent is told before it starts.
+//!
+//! In: arguments, `--config`, `--config-dir`, `--node-config`. Out: [`Settings`], or every mistake at once.
+//! The order is the contract's (1.1): flags are read, files merged, flags laid over them, then all is
+//! validated. Decisions are in [`orlop_config::kubelet`]; here files are read.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use orlop_config::kubelet::flags::args::{self, Options};
+use orlop_config::kubelet::{DROP_IN_EXTENSION, DropIn, KubeletConfiguration, load_kubelet_config_with};
+
+use crate::pods::url_source::Manifests;
+use crate::process::cluster_settings::{self, ClusterSettings};
+
+/// Where init leaves the effective node configuration.
+const NODE_CONFIG: &str = "/run/orlop/node-config.json";
+
+/// What `--help` says.
+pub const HELP: &str = "\
+orlop-agent: the node agent, a complete kubelet
+
+Usage: orlop-agent --config FILE [FLAGS]
+
+  --config FILE               KubeletConfiguration (kubelet.config.k8s.io/v1beta1)
+  --config-dir DIR            drop-ins (*.conf), merged over it in lexical order
+  --root-dir DIR              data directory (/var/lib/kubelet)
+  --hostname-override NAME    node name (default: the host's name)
+  --node-ip IP[,IP]           node addresses (default: of the default route)
+  --kubeconfig FILE           identity in a cluster (default: none, a standalone node)
+  --bootstrap-kubeconfig FILE credentials to ask for that identity
+  --join FILE                 the same as a first-boot token: server, token, caData, caCertHashes
+  --cert-dir DIR              certificates and keys (/var/lib/kubelet/pki)
+  --cloud-provider external   a cloud controller manager initialises the node
+  --node-labels K=V[,K=V]     labels at registration
+  --node-config FILE          node configuration of the appliance (/run/orlop/node-config.json)
+  --v N                       verbosity: 0 what changes, 2 every call, 6 everything
+  --version, --help
+
+Every flag of upstream that stands for a configuration field works as well.
+Environment: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID.
+";
+
+/// What the agent was told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Effective and validated.
+    pub kubelet: KubeletConfiguration,
+    /// What exists as flags only.
+    pub options: Options,
+    /// The cluster; `None` for a standalone node.
+    pub cluster: Option<ClusterSettings>,
+    /// Pods' output goes to the host channel (`console.podOutput`).
+    pub pod_output: bool,
+    /// The flags as they were given, name and value, for `/flagz`.
+    pub given: Vec<(String, String)>,
+    /// Said once the log is open.
+    pub warnings: Vec<String>,
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Print this and end.
+    Print(String),
+    /// Run.
+    Run(Box<Settings>),
+}
+
+/// Reads the arguments after the program's name and the files they name.
+///
+/// # Errors
+/// Every mistake of the first stage that has one, naming flag or file, path, value and what is allowed.
+pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
+    let given = given(&arguments);
+    let (node_config, rest) = take_flag("--node-config", arguments)?;
+    let (join, rest) = cluster_settings::take_join(rest)?;
+    let parsed = args::parse(&rest)?;
+    if parsed.options.help {
+        return Ok(Command::Print(HELP.to_owned()));
+    }
+    if parsed.options.version {
+        return Ok(Command::Print(format!("orlop-agent {}\n", env!("CARGO_PKG_VERSION"))));
+    }
+    supported(&parsed.options)?;
+    let base = parsed.options.config.as_deref().map(|path| read(Path::new(path)).map(|text| (text, path)));
+    let base = base.transpose()?;
+    let drop_ins = parsed.options.config_dir.as_deref().map(|d| drop_ins(Path::new(d))).transpose()?;
+    let kubelet = load_kubelet_config_with(
+        base.as_ref().map(|(text, path)| (text.as_str(), *path)),
+        &drop_ins.unwrap_or_default(),
+        &parsed.overlay,
+    )?;
+    Manifests::of(&kubelet)?;
+    let mut warnings: Vec<String> =
+        parsed.options.ignored.iter().map(|flag| format!("--{flag} has no effect")).collect();
+    let mut cluster = cluster_settings::read(&parsed.options, join.as_deref())?;
+    if cluster.is_some()
+        && let Some(reason) = cluster_settings::forbidden()
+    {
+        warnings.push(reason.to_string());
+        cluster = None;
+    }
+    if !parsed.options.node_labels.is_empty() && (cluster.is_none() || !kubelet.register_node) {
+        warnings.push("--node-labels is for admission only: this node registers nowhere".to_owned());
+    }
+    let pod_output = match pod_output(node_config.as_deref()) {
+        Ok(on) => on,
+        Err(e) => {
+            // The node configuration decides about the console only; the node itself can do without.
+            warnings.push(format!("{e:#}"));
+            false
+        }
+    };
+    Ok(Command::Run(Box::new(Settings {
+        kubelet,
+        options: parsed.options,
+        cluster,
+        pod_output,
+        given,
+        warnings,
+    })))
+}
+
+/// Names and values of flags; a switch without a value is on. The headers of `staticPodURL` are secret.
+fn given(arguments: &[String]) -> Vec<(String, String)> {
+    let mut flags = Vec::new();
+    for (at, argument) in arguments.iter().enumerate().filter(|(_, a)| a.starts_with('-')) {
+        let next = arguments.get(at + 1).filter(|next| !next.starts_with('-'));
+        let (name, value) =
+            argument.split_once('=').unwrap_or((argument, next.map_or("true", String::as_str)));
+        let name = name.trim_start_matches('-').to_owned();
+        let shown = if name.replace('_', "-") == "manifest-url-header" { "<secret>" } else { value };
+        flags.push((name, shown.to_owned()));
+    }
+    flags
+}
+
+/// A flag of our own, which upstream does not have, and the other arguments.
+pub(crate) fn take_flag(
+    flag: &str,
+    arguments: Vec<String>,
+) -> anyhow::Result<(Option<PathBuf>, Vec<String>)> {
+    let mut path = None;
+    let mut rest = Vec::with_capacity(arguments.len());
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let name = argument.split('=').next().unwrap_or_default().replace('_', "-");
+        if name != flag {
+            rest.push(argument);
+        } else if let Some((_, value)) = argument.split_once('=') {
+            path = Some(PathBuf::from(value));
+        } else {
+            path = Some(PathBuf::from(arguments.next().with_context(|| format!("{flag}: needs a value"))?));
+        }
+    }
+    Ok((path, rest))
+}
+
+/// Flags whose meaning is not built yet are refused: a node that quietly ignores them would surprise later.
+fn supported(options: &Options) -> anyhow::Result<()> {
+    let given =
+        [("lock-file", options.lock_file.is_some()), ("runtime-cgroups", options.runtime_cgroups.is_some())];
+    let missing: Vec<String> = given.iter().filter(|(_, g)| *g).map(|(n, _)| format!("--{n}")).collect();
+    if !missing.is_empty() {
+        bail!("{}: not supported yet (docs/status.md)", missing.join(", "));
+    }
+    if !options.root_dir.starts_with('/') {
+        bail!("--root-dir: {:?} is not an absolute path", options.root_dir);
+    }
+    Ok(())
+}
+
+/// Every `*.conf` below `directory`, in lexical order of the whole path.
+fn drop_ins(directory: &Path) -> anyhow::Result<Vec<DropIn>> {
+    let mut paths = Vec::new();
+    collect(directory, &mut paths)?;
+    paths.sort();
+    paths
+        .into_iter()
+        .map(|path| Ok(DropIn { text: read(&path)?, path: path.display().to_string() }))
+        .collect()
+}
+
+fn collect(directory: &Path, paths: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let entries = std::fs::read_dir(directory)
+        .with_context(|| format!("--config-dir: read {}", directory.display()))?;
+    for entry in entries {
+        let entry = entry.with_context(|| format!("--config-dir: read {}", directory.display()))?;
+        let path = entry.path();
+        let kind = entry.file_type().with_context(|| format!("--config-dir: stat {}", path.display()))?;
+        if kind.is_dir() {
+            collect(&path, paths)?;
+        } else if path.extension().is_some_and(|e| e == DROP_IN_EXTENSION) {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read configuration {}", path.display()))
+}
+
+/// `console.podOutput` of the effective node configuration; false on a machine that has none.
+fn pod_output(given: Option<&Path>) -> anyhow::Result<bool> {
+    let path = given.unwrap_or(Path::new(NODE_CONFIG));
+    let text = match std::fs::read_to_string(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && given.is_none() => return Ok(false),
+        text => text.with_context(|| format!("read node configuration {}", path.display()))?,
+    };
+    let document: serde_json::Value = serde_json::from_str(&text)
+        .with_context(|| format!("parse node configuration {}", path.display()))?;
+    let on = document.pointer("/config/console/podOutput").or_else(|| document.pointer("/console/podOutput"));
+    Ok(on.and_then(serde_json::Value::as_bool).unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+    fn run(arguments: &[&str]) -> anyhow::Result<Command> {
+        command(arguments.iter().map(|a| (*a).to_owned()).collect())
+    }
+
+    fn settings(arguments: &[&str]) -> Settings {
+        match run(arguments).unwrap() {
+            Command::Run(settings) => *settings,
+            Command::Print(text) => panic!("printed {text}"),
+        }
+    }
+
+    fn refused(arguments: &[&str]) -> String {
+        format!("{:#}", run(arguments).unwrap_err())
+    }
+
+    #[test]
+    fn flags_are_shown_as_they_were_given() {
+        let arguments =
+            ["--a=1", "--b", "2", "--on", "--c=", "-v", "4", "--manifest-url-header=A:b"].map(str::to_owned);
+        let flags: Vec<String> =
+            given(&arguments).iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(flags, ["a=1", "b=2", "on=true", "c=", "v=4", "manifest-url-header=<secret>"]);
+    }
+
+    #[test]
+    fn file_then_drop_ins_then_flags() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("kubelet.yaml");
+        std::fs::write(&base, format!("{BASE}maxPods: 10\npodPidsLimit: 100\noomScoreAdj: -5\n")).unwrap();
+        let drop_in = dir.path().join("conf.d");
+        std::fs::create_dir_all(drop_in.join("20")).unwrap();
+        for (name, text) in [
+            ("10-a.conf", "maxPods: 20\npodPidsLimit: 200\n"),
+            ("20/b.conf", "maxPods: 30\n"),
+            ("30-c.yaml", "{"),
+        ] {
+            std::fs::write(drop_in.join(name), format!("{BASE}{text}")).unwrap();
+        }
+        let (base, drop_in) = (base.to_str().unwrap(), drop_in.to_str().unwrap());
+        let node = dir.path().join("node.json");
+        std::fs::write(&node, r#"{"config":{"console":{"podOutput":true}}}"#).unwrap();
+        let given = settings(&[
+            "--config",
+            base,
+            "--config_dir",
+            drop_in,
+            "--oom-score-adj=-7",
+            "--node_config",
+            node.to_str().unwrap(),
+            "--hostname-override",
+            "n1",
+        ]);
+        let k = &given.kubelet;
+        assert_eq!((k.max_pods, k.pod_pids_limit, k.oom_score_adj), (30, 200, -7));
+        assert_eq!(given.options.hostname_override.as_deref(), Some("n1"));
+        assert!(given.pod_output && given.warnings.is_empty(), "{:?}", given.warnings);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let bad = dir.path().join("bad.yaml");
+        std::fs::write(&bad, format!("{BASE}maxPodz: 10\n")).unwrap();
+        for (arguments, words) in [
+            (vec!["--no-such-flag"], vec!["no-such-flag"]),
+            (vec!["serve"], vec!["unknown command serve"]),
+            (vec!["--node-config"], vec!["--node-config", "value"]),
+            (vec!["--join"], vec!["--join", "value"]),
+            (vec!["--join=/j"], vec!["--join", "needs --kubeconfig"]),
+            (
+                vec!["--runtime-cgroups", "/x", "--lock-file=/y"],
+                vec!["--runtime-cgroups", "--lock-file", "not supported yet"],
+            ),
+            (vec!["--root-dir", "x"], vec!["--root-dir", "absolute"]),
+            (vec!["--config", "/nonexistent.yaml"], vec!["/nonexistent.yaml"]),
+            (vec!["--config-dir", "/nonexistent.d"], vec!["/nonexistent.d"]),
+            (vec!["--config", bad.to_str().unwrap()], vec!["bad.yaml", "maxPodz"]),
+            (vec!["--manifest-url", "file:///x"], vec!["staticPodURL", "http://"]),
+            (vec!["--manifest-url", "http://u:p@x/"], vec!["staticPodURL", "staticPodURLHeader"]),
+            (
+                vec!["--manifest-url", "http://x/", "--manifest-url-header", "a b:secret"],
+                vec!["staticPodURLHeader", "\"a b\""],
+            ),
+        ] {
+            let message = refused(&arguments);
+            for word in words {
+                assert!(message.contains(word), "{arguments:?}: {message}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bad_node_configuration_is_only_a_warning() {
+        let given = settings(&["--node-config=/nonexistent.json"]);
+        assert!(!given.pod_output);
+        assert!(given.warnings[0].contains("/nonexistent.json"), "{:?}", given.warnings);
+    }
+
+    #[test]
+    fn help_and_version_end_at_once() {
+        for (flag, word) in [("--help", "--config"), ("--version", "orlop-agent")] {
+            let Command::Print(text) = run(&[flag]).unwrap() else { panic!("ran") };
+            assert!(text.contains(word), "{text}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What one run of the agent leaves for the next: whether calls may still be in progress.
+//!
+//! In: the state file below the root directory and the kernel's boot id. Out: how long absence must not be
+//! concluded (the zombie fence). Presence can be concluded at once, so adopting what runs never waits.
+//!
+//! After a clean stop every call was answered: no fence. After a reboot nothing of the old boot can act: no
+//! fence. After a crash the connection is gone with the process and the runtime cancels what came over it;
+//! [`CANCELLED_CALL_MAX`] is how long it may take to give up.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use agent_core::node_shutdown::LastEnd;
+use agent_linux::files::{self, Durability, FilesError};
+use agent_types::failure::{CANCELLED_CALL_MAX, Class};
+use agent_types::time::Mono;
+use serde::{Deserialize, Serialize};
+
+use crate::pods::pod_dirs::chain;
+
+const NAME: &str = "orlop-agent-state.json";
+const BYTES_MAX: u64 = 4096;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    boot_id: String,
+    /// No call was in progress when it ended.
+    clean: bool,
+    /// How the boot before this one ended.
+    #[serde(default)]
+    last_end: Option<LastEnd>,
+}
+
+/// This run of the agent.
+#[derive(Debug)]
+pub struct Incarnation {
+    path: PathBuf,
+    boot_id: String,
+    fence_until: Mono,
+    first_of_boot: bool,
+    last_end: Option<LastEnd>,
+    is_news: bool,
+}
+
+impl Incarnation {
+    /// Reads what the last run left and writes that this one is running. On the first run of a boot `judge` says how the
+    /// one with this id ended, told whether its last run ended in order; later runs find it written down.
+    ///
+    /// # Errors
+    /// The state cannot be written. A damaged file is taken for a crash.
+    pub fn begin(
+        root_dir: &Path,
+        boot_id: &str,
+        now: Mono,
+        judge: impl FnOnce(&str, bool) -> Option<LastEnd>,
+    ) -> Result<Incarnation, FilesError> {
+        let path = root_dir.join(NAME);
+        let last = match files::read_capped(&path, BYTES_MAX) {
+            Ok(bytes) => serde_json::from_slice::<State>(&bytes).map_err(|e| e.to_string()).map(Some),
+            Err(e) if e.class() == Class::NotFound => Ok(None),
+            Err(e) => Err(chain(&e)),
+        };
+        let (last_end, is_news) = match &last {
+            Ok(Some(state)) if state.boot_id == boot_id => (state.last_end.clone(), false),
+            Ok(Some(state)) => (judge(&state.boot_id, state.clean), true),
+            Ok(None) | Err(_) => (None, false),
+        };
+        let (fence_until, first_of_boot) = match last {
+            Ok(None) => (Mono(0), true),
+            Ok(Some(state)) if state.boot_id != boot_id => (Mono(0), true),
+            Ok(Some(state)) if state.clean => (Mono(0), false),
+            Ok(Some(_)) => (now.after(CANCELLED_CALL_MAX), false),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), error, "the last run's state is damaged; taken for a crash");
+                (now.after(CANCELLED_CALL_MAX), false)
+            }
+        };
+        let boot_id = boot_id.to_owned();
+        let this = Incarnation { path, boot_id, fence_until, first_of_boot, last_end, is_news };
+        files::make_dir(root_dir, 0o750)?;
+        this.write(false)?;
+        Ok(this)
+    }
+
+    /// Until then, calls of the last run may still be in progress.
+    #[must_use]
+    pub fn fence_until(&self) -> Mono {
+        self.fence_until
+    }
+
+    /// The kernel's id of this boot.
+    #[must_use]
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// How the boot before this one ended, if that is known; and whether nobody was told yet: this is the first run since.
+    #[must_use]
+    pub fn last_end(&self) -> Option<(&LastEnd, bool)> {
+        self.last_end.as_ref().map(|end| (end, self.is_news))
+    }
+
+    /// True if no agent ran before on this boot.
+    #[must_use]
+    pub fn is_first_of_boot(&self) -> bool {
+        self.first_of_boot
+    }
+
+    /// Says that every call was answered.
+    ///
+    /// # Errors
+    /// The write's; the next run then waits behind the fence.
+    pub fn end_clean(&self) -> Result<(), FilesError> {
+        self.write(true)
+    }
+
+    fn write(&self, clean: bool) -> Result<(), FilesError> {
+        let state = State { boot_id: self.boot_id.clone(), clean, last_end: self.last_end.clone() };
+        let text = serde_json::to_vec(&state).unwrap_or_default();
+        // Not synced: what a power cut loses belongs to another boot anyway.
+        match files::write_atomic(&self.path, &text, 0o600, Durability::Rebuildable) {
+            // A full disk has no room for a second file, but the first one has its block: without this the agent
+            // could not even start to say so. Half a write is a damaged file, which is taken for a crash.
+            Err(error) if overwrite(&self.path, &text).is_ok() => {
+                tracing::warn!(
+                    error = chain(&error),
+                    "the state directory takes no new file; overwritten in place"
+                );
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+/// Writes into the file that is there, without making or enlarging anything.
+fn overwrite(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.write_all_at(text, 0)?;
+    file.set_len(text.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fence_depends_on_how_the_last_run_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("kubelet");
+        let begin = |boot: &str, at: u64| Incarnation::begin(&root, boot, Mono(at), |_, _| None).unwrap();
+        let fenced = |at: u64| Mono(at).after(CANCELLED_CALL_MAX);
+
+        let first = begin("boot-1", 5);
+        assert_eq!((first.fence_until(), first.is_first_of_boot()), (Mono(0), true));
+        let after_crash = begin("boot-1", 7);
+        assert_eq!((after_crash.fence_until(), after_crash.is_first_of_boot()), (fenced(7), false));
+        after_crash.end_clean().unwrap();
+        let after_stop = begin("boot-1", 9);
+        assert_eq!((after_stop.fence_until(), after_stop.is_first_of_boot()), (Mono(0), false));
+        let after_reboot = begin("boot-2", 1);
+        assert_eq!((after_reboot.fence_until(), after_reboot.is_first_of_boot()), (Mono(0), true));
+        // Nothing new can be made beside it: what is there is overwritten, and longer or shorter text is whole.
+        let temporary = root.join(format!(".{NAME}.orlop-new"));
+        std::fs::create_dir_all(temporary.join("in-the-way")).unwrap();
+        assert_eq!(begin("boot-2", 2).fence_until(), fenced(2));
+        assert!(begin("a-much-longer-boot-id", 1).is_first_of_boot());
+        assert!(begin("b", 1).is_first_of_boot());
+        assert_eq!(begin("b", 4).fence_until(), fenced(4));
+        std::fs::remove_dir_all(temporary).unwrap();
+        std::fs::write(root.join(NAME), "{").unwrap();
+        assert_eq!(begin("boot-2", 3).fence_until(), fenced(3));
+    }
+
+    #[test]
+    fn how_the_last_boot_ended_is_judged_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin = |boot: &str| {
+            let judge = |last: &str, stopped| Some(LastEnd::of(last, None, None, stopped));
+            let this = Incarnation::begin(dir.path(), boot, Mono(1), judge).unwrap();
+            this.last_end().map(|(end, is_news)| (end.boot_id.clone(), is_news))
+        };
+        assert_eq!(begin("b1"), None, "nobody ran before");
+        assert_eq!(begin("b2"), Some(("b1".to_owned(), true)));
+        assert_eq!(begin("b2"), Some(("b1".to_owned(), false)));
+        assert_eq!(begin("b3"), Some(("b2".to_owned(), true)));
+        let reason = |boot: &str| {
+            let judge = |last: &str, stopped| Some(LastEnd::of(last, None, None, stopped));
+            let this = Incarnation::begin(dir.path(), boot, Mono(1), judge).unwrap();
+            let reason = this.last_end().map(|(end, _)| end.reason());
+            this.end_clean().unwrap();
+            reason
+        };
+        assert_eq!(reason("b4"), Some("PowerLossOrReset"));
+        assert_eq!(reason("b5"), Some("ShutdownNotAwaited"), "the run before was stopped");
+        let upgraded = serde_json::from_str::<State>(r#"{"boot_id":"b3","clean":false}"#).unwrap();
+        assert_eq!(upgraded.last_end, None);
+    }
+}

@@ -1,0 +1,139 @@
+//! Reports to the service manager that the agent is ready, and that its state owners and its own file work still answer.
+//!
+//! In: the watchdog's period, the main owners' mailboxes. Out: `READY=1`, `WATCHDOG=1`. Invariant: a beat is sent only after every
+//! main owner has answered this round's question from its own loop, and after a thread for the node's own file work was free: a
+//! stuck owner or a stuck pool stops the beat, and systemd restarts the agent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_linux::notify::Notifier;
+use tokio::time::timeout;
+
+use crate::pods::pod_dirs::chain;
+use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::Sender;
+
+/// A mailbox whose owner can be asked for a sign of life.
+pub trait Alive: Send + Sync {
+    /// Asks.
+    fn ask(&self, round: u64);
+    /// Has it answered?
+    fn has_answered(&self, round: u64) -> bool;
+}
+
+impl<E: Send> Alive for Sender<E> {
+    fn ask(&self, round: u64) {
+        Sender::ask(self, round);
+    }
+
+    fn has_answered(&self, round: u64) -> bool {
+        Sender::has_answered(self, round)
+    }
+}
+
+/// A main owner's mailbox.
+pub type BoxedOwner = Box<dyn Alive>;
+
+/// A main owner and its name for the log.
+pub type Owner = (&'static str, BoxedOwner);
+
+/// Sends a state and logs why if it does not arrive; the agent's work goes on.
+pub fn tell(notifier: &Notifier, state: &str) {
+    if let Err(error) = notifier.send(state) {
+        tracing::warn!(error = %chain(&error), "service manager not told");
+    }
+}
+
+/// Beats every half period for as long as all owners answer within it.
+pub async fn beat(notifier: Arc<Notifier>, period: Duration, owners: Vec<Owner>, tasks: Tasks) {
+    let every = period / 2;
+    for round in 1.. {
+        let next = tasks.now().mono.after(every);
+        if timeout(every, all_answer(&owners, round, &tasks)).await.is_ok() {
+            tell(&notifier, "WATCHDOG=1");
+        } else {
+            let silent: Vec<&str> =
+                owners.iter().filter(|(_, o)| !o.has_answered(round)).map(|(n, _)| *n).collect();
+            let silent = if silent.is_empty() { "file work of the node".into() } else { silent.join(" ") };
+            tracing::error!(
+                silent,
+                "no beat for the service manager: this part of the agent does not answer"
+            );
+        }
+        tasks.wait_until(next).await;
+    }
+}
+
+async fn all_answer(owners: &[Owner], round: u64, tasks: &Tasks) {
+    for (_, owner) in owners {
+        owner.ask(round);
+    }
+    loop {
+        // Registered before the look, so that an answer in between is not missed.
+        let mut answered = std::pin::pin!(tasks.alive().notified());
+        answered.as_mut().enable();
+        if owners.iter().all(|(_, o)| o.has_answered(round)) {
+            break;
+        }
+        answered.await;
+    }
+    // The runtime is shutting down otherwise, and nothing beats any more.
+    let _ = tasks.blocking(|| ()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::mailbox::{Coalesce, Relation};
+    use crate::testing::VirtualClock;
+    use std::os::unix::net::UnixDatagram;
+    use tokio_util::sync::CancellationToken;
+
+    struct Ev;
+
+    impl Coalesce for Ev {
+        fn relation(&self, _: &Self) -> Relation {
+            Relation::Independent
+        }
+    }
+
+    fn beats(socket: &UnixDatagram) -> usize {
+        let mut buffer = [0u8; 32];
+        std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn beats_while_all_answer_and_stops_with_a_stuck_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        manager.set_nonblocking(true).unwrap();
+        let notifier = Arc::new(Notifier::new(path.to_str()).unwrap());
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        let (one, mut inbox_one) = tasks.mailbox::<Ev>();
+        let (two, inbox_two) = tasks.mailbox::<Ev>();
+        let owners: Vec<Owner> = vec![("one", Box::new(one)), ("two", Box::new(two.clone()))];
+        tasks.start(async move {
+            loop {
+                inbox_one.recv().await;
+            }
+        });
+        // The second one answers until it is told to get stuck.
+        let mut inbox_two = inbox_two;
+        tasks.start(async move {
+            inbox_two.recv().await;
+            std::future::pending::<()>().await;
+        });
+        tasks.start(beat(notifier, Duration::from_secs(2), owners, tasks.clone()));
+        tasks.wait_until(tasks.now().mono.after(Duration::from_millis(10_500))).await;
+        let healthy = beats(&manager);
+        assert!((10..=11).contains(&healthy), "{healthy} beats in ten seconds of one a second");
+        two.send(Ev);
+        tasks.wait_until(tasks.now().mono.after(Duration::from_millis(1500))).await;
+        let _ = beats(&manager);
+        tasks.wait_until(tasks.now().mono.after(Duration::from_secs(10))).await;
+        assert_eq!(beats(&manager), 0);
+        tasks.stop().cancel();
+    }
+}

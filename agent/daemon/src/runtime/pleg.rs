@@ -1,0 +1,215 @@
+//! The shell of PLEG: asks the runtime, listens to its event stream, hands changes on.
+//!
+//! ```text
+//! CRI event stream ──► signals ──┐                          ┌─► manager (which pods changed, first list)
+//! relist, inspect ──► answers ───┴─► mailbox ─► Pleg ───────┴─► pod output, links to logs, running logs
+//! ```
+//! See [`agent_core::pleg`] for the decisions.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use agent_core::pleg::{Pleg, PlegAction, PlegEvent};
+use agent_core::pod_manager::ManagerEvent;
+use agent_kubelet_api::drivers::Runtime;
+use agent_kubelet_api::logs::rotation::{self, RunningLogs};
+use agent_types::ids::{PodKey, PodUid};
+use agent_types::runtime::observed::PodSnapshot;
+use agent_types::time::{Mono, Now};
+use tokio::sync::{mpsc, watch};
+
+use crate::pods::pod_dirs::log_links::Observed;
+use crate::runtime::inspect::Observer;
+use crate::serving::metrics::Metrics;
+use crate::tasks::actor::{Shell, Tasks};
+use crate::tasks::mailbox::{Coalesce, Relation, Sender};
+
+/// A signal of the runtime's event stream, whatever driver it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeSignal {
+    /// Look at this pod.
+    Hint(PodUid),
+    /// The stream is up, or something unnamed happened: list.
+    Relist,
+    /// The stream is down, or there is none.
+    Lost,
+}
+
+/// PLEG's surroundings.
+pub struct PlegShell<R> {
+    observer: Observer<R>,
+    tasks: Tasks,
+    metrics: Metrics,
+    own: Sender<PlegEvent>,
+    manager: Sender<ManagerEvent>,
+    /// Who follows containers' output, if somebody does; a full queue loses nothing but a hint.
+    output: Option<mpsc::Sender<Arc<PodSnapshot>>>,
+    links: Sender<Observed>,
+    /// Which logs are being written to.
+    logs: watch::Sender<RunningLogs>,
+    /// When the runtime was last listed, for health checks.
+    health: watch::Sender<Result<(), String>>,
+    listed: bool,
+}
+
+impl<R: Runtime> PlegShell<R> {
+    /// `own` is PLEG's own mailbox, for answers.
+    #[must_use]
+    pub fn new(
+        observer: Observer<R>,
+        (tasks, metrics): (Tasks, Metrics),
+        own: Sender<PlegEvent>,
+        manager: Sender<ManagerEvent>,
+        (output, links): (Option<mpsc::Sender<Arc<PodSnapshot>>>, Sender<Observed>),
+    ) -> PlegShell<R> {
+        let health = watch::Sender::new(Err("pleg has yet to be successful".to_owned()));
+        let logs = watch::Sender::default();
+        PlegShell { observer, tasks, metrics, own, manager, output, links, logs, health, listed: false }
+    }
+
+    /// Whether PLEG is healthy, for checks and conditions.
+    #[must_use]
+    pub fn health(&self) -> watch::Receiver<Result<(), String>> {
+        self.health.subscribe()
+    }
+
+    /// The logs that are being written to.
+    #[must_use]
+    pub fn running_logs(&self) -> watch::Receiver<RunningLogs> {
+        self.logs.subscribe()
+    }
+
+    fn relist(&self) {
+        let (observer, tasks, own) = (self.observer.clone(), self.tasks.clone(), self.own.clone());
+        let metrics = self.metrics.clone();
+        self.tasks.start(async move {
+            let as_of = tasks.now().mono;
+            let result = observer.list().await.map_err(|e| e.to_string());
+            metrics.listed(result.as_deref().ok(), tasks.now().mono.since(as_of));
+            if let Err(error) = &result {
+                tracing::warn!(error, "relist failed");
+            }
+            own.send(PlegEvent::Listed { as_of, result });
+        });
+    }
+
+    fn inspect(&self, uid: PodUid) {
+        let (observer, tasks, own) = (self.observer.clone(), self.tasks.clone(), self.own.clone());
+        let metrics = self.metrics.clone();
+        self.tasks.start(async move {
+            let as_of = tasks.now().mono;
+            let inspected = observer.inspect(&uid).await;
+            metrics.looked_at(tasks.now().mono.since(as_of));
+            let event = match inspected {
+                Ok((key, observation)) => PlegEvent::Inspected(Arc::new(PodSnapshot {
+                    pod: key.unwrap_or_else(|| PodKey { namespace: "".into(), name: "".into(), uid }),
+                    as_of,
+                    sandboxes: observation.sandboxes,
+                    containers: observation.containers,
+                    actuated: observation.actuated,
+                })),
+                Err(error) => {
+                    tracing::warn!(%uid, %error, "inspection failed");
+                    PlegEvent::InspectFailed { uid }
+                }
+            };
+            own.send(event);
+        });
+    }
+}
+
+impl<R: Runtime> Shell for PlegShell<R> {
+    type Machine = Pleg;
+
+    fn tick(&self) -> PlegEvent {
+        PlegEvent::Tick
+    }
+
+    fn before(&mut self, _now: Now, event: &PlegEvent) {
+        if let PlegEvent::Inspected(snapshot) = event {
+            self.metrics.inspected(snapshot);
+        }
+        // The first list tells the manager what an earlier incarnation left in the runtime.
+        if let PlegEvent::Listed { result: Ok(pods), .. } = event
+            && !std::mem::replace(&mut self.listed, true)
+        {
+            self.manager.send(ManagerEvent::Listed(pods.iter().map(|p| p.pod.clone()).collect()));
+        }
+    }
+
+    fn perform(&mut self, _now: Now, action: PlegAction) {
+        match action {
+            PlegAction::Relist => self.relist(),
+            PlegAction::Inspect { uid } => self.inspect(uid),
+            PlegAction::Changed(snapshot) => {
+                if let Some(output) = &self.output {
+                    // Full means that it is busy following; the next change of the pod comes again.
+                    let _ = output.try_send(snapshot.clone());
+                }
+                self.logs.send_if_modified(|logs| rotation::observe(logs, &snapshot));
+                self.links.send(Observed(snapshot.clone()));
+                self.manager.send(ManagerEvent::Changed(snapshot));
+            }
+        }
+    }
+
+    fn after(&mut self, now: Now, pleg: &Pleg) -> bool {
+        let health = pleg.health(now.mono);
+        self.health.send_if_modified(|h| std::mem::replace(h, health.clone()) != health);
+        true
+    }
+}
+
+/// Carries signals into PLEG's mailbox until the stream's driver ends.
+pub async fn listen(mut signals: mpsc::Receiver<RuntimeSignal>, to: Sender<PlegEvent>) {
+    use agent_types::runtime::observed::RuntimeHint;
+    while let Some(signal) = signals.recv().await {
+        to.send(match signal {
+            RuntimeSignal::Hint(uid) => PlegEvent::Hint(RuntimeHint { uid }),
+            RuntimeSignal::Relist => PlegEvent::StreamUp,
+            RuntimeSignal::Lost => PlegEvent::StreamDown,
+        });
+    }
+}
+
+/// A signal source for runtimes, seen from the daemon: production's is the CRI client, tests have their own.
+pub trait Signals: Send + Sync + 'static {
+    /// The signals, and the future that produces them.
+    fn signals(&self) -> (mpsc::Receiver<RuntimeSignal>, impl Future<Output = ()> + Send + 'static);
+}
+
+impl Coalesce for PlegEvent {
+    fn relation(&self, newer: &Self) -> Relation {
+        let at = |s: &PodSnapshot| (s.pod.uid.clone(), s.as_of);
+        match (self, newer) {
+            (PlegEvent::Hint(a), PlegEvent::Hint(b)) if a.uid == b.uid => Relation::Supersedes,
+            (PlegEvent::Tick, PlegEvent::Tick) => Relation::Supersedes,
+            (PlegEvent::StreamUp | PlegEvent::StreamDown, _)
+            | (_, PlegEvent::StreamUp | PlegEvent::StreamDown) => Relation::Ordered,
+            (PlegEvent::Inspected(a), PlegEvent::Inspected(b)) if supersedes(at(a), at(b)) => {
+                Relation::Supersedes
+            }
+            _ => Relation::Independent,
+        }
+    }
+}
+
+/// A newer snapshot of the same pod says everything that an older one says.
+fn supersedes(older: (PodUid, Mono), newer: (PodUid, Mono)) -> bool {
+    older.0 == newer.0 && older.1 <= newer.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_types::runtime::observed::RuntimeHint;
+
+    #[test]
+    fn hints_of_one_pod_coalesce_but_not_across_a_break_of_the_stream() {
+        let hint = |uid: &str| PlegEvent::Hint(RuntimeHint { uid: uid.into() });
+        assert_eq!(hint("a").relation(&hint("a")), Relation::Supersedes);
+        assert_eq!(hint("a").relation(&hint("b")), Relation::Independent);
+        assert_eq!(PlegEvent::StreamUp.relation(&hint("a")), Relation::Ordered);
+        assert_eq!(hint("a").relation(&PlegEvent::StreamDown), Relation::Ordered);
+    }
+}

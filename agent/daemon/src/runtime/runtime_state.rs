@@ -1,0 +1,134 @@
+//! Whether the runtime and its network are ready, asked for now and then, and what of the node's facts has
+//! changed meanwhile.
+//!
+//! In: the runtime's `Status`, the machine. Out: [`ManagerEvent::Network`], [`ManagerEvent::Context`], and a
+//! view for readiness. Asked every 5 s while something is not ready (contract 9), every 30 s otherwise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_core::pod_manager::ManagerEvent;
+use agent_core::pod_worker::WorkerContext;
+use agent_kubelet_api::drivers::Runtime;
+use agent_types::runtime::status::RuntimeHandler;
+use k8s_openapi::api::core::v1::NodeAddress;
+use tokio::sync::watch;
+
+use crate::tasks::actor::Tasks;
+use crate::tasks::mailbox::Sender;
+
+const WHILE_NOT_READY: Duration = Duration::from_secs(5);
+const WHILE_READY: Duration = Duration::from_secs(30);
+
+/// As the runtime said last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeState {
+    /// `RuntimeReady`, or why not (also: it does not answer).
+    pub runtime: Result<(), String>,
+    /// `NetworkReady`, or why not.
+    pub network: Result<(), String>,
+    /// Its handlers, as far as it says which it has.
+    pub handlers: Vec<RuntimeHandler>,
+}
+
+impl RuntimeState {
+    /// Asks the runtime once.
+    pub async fn ask<R: Runtime>(runtime: &R) -> RuntimeState {
+        match runtime.status().await {
+            Ok(status) => RuntimeState {
+                runtime: status.runtime_ready,
+                network: status.network_ready,
+                handlers: status.handlers,
+            },
+            Err(e) => RuntimeState {
+                runtime: Err(format!("container runtime is down: {e}")),
+                // Not the network's fault; pods that wait for the runtime find out by themselves.
+                network: Ok(()),
+                handlers: Vec::new(),
+            },
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.runtime.is_ok() && self.network.is_ok()
+    }
+}
+
+/// Something that makes the workers' context anew from the machine as it is now.
+pub trait ContextSource: Send + Sync + 'static {
+    /// The context as of now. `shown` are the node's addresses as its cluster shows them, empty before it does and on
+    /// a standalone node; `handlers` are the runtime's. May block for small reads of /proc and /sys.
+    ///
+    /// # Errors
+    /// Why the machine cannot be read; the old context stays.
+    fn worker_context(
+        &self,
+        shown: &[NodeAddress],
+        handlers: &[RuntimeHandler],
+    ) -> anyhow::Result<WorkerContext>;
+}
+
+/// What is observed besides the runtime.
+pub struct Sources<C> {
+    /// The machine.
+    pub facts: Arc<C>,
+    /// The Node's addresses; none on a standalone node.
+    pub addresses: Option<watch::Receiver<Vec<NodeAddress>>>,
+}
+
+/// Keeps the view and the dispatcher informed until the node stops.
+pub async fn observe<R: Runtime>(
+    runtime: Arc<R>,
+    mut from: Sources<impl ContextSource>,
+    view: watch::Sender<RuntimeState>,
+    context: watch::Sender<Arc<WorkerContext>>,
+    to: Sender<ManagerEvent>,
+    tasks: Tasks,
+) {
+    loop {
+        let every = if view.borrow().is_ready() { WHILE_READY } else { WHILE_NOT_READY };
+        tokio::select! {
+            // Both only wait.
+            () = tasks.wait_until(tasks.now().mono.after(every)) => {}
+            () = changed(from.addresses.as_mut()) => {}
+        }
+        let mut state = RuntimeState::ask(&*runtime).await;
+        if state.runtime.is_err() {
+            // One that is away has not lost what it can do.
+            state.handlers.clone_from(&view.borrow().handlers);
+        }
+        let handlers = state.handlers.clone();
+        let before = view.send_replace(state.clone());
+        if before != state {
+            tracing::info!(runtime = ?state.runtime, network = ?state.network, "runtime state");
+            to.send(ManagerEvent::Network(state.network));
+        }
+        let source = from.facts.clone();
+        let shown = from.addresses.as_mut().map(|a| a.borrow_and_update().clone()).unwrap_or_default();
+        match tasks.blocking(move || source.worker_context(&shown, &handlers)).await {
+            Some(Ok(new)) => {
+                // The whole context is plain data; its text is its identity.
+                let old = context.borrow().clone();
+                if format!("{new:?}") != format!("{old:?}") {
+                    tracing::info!(addresses = new.host_ips.join(" "), "node facts changed");
+                    let new = Arc::new(new);
+                    context.send_replace(new.clone());
+                    to.send(ManagerEvent::Context(new));
+                }
+            }
+            Some(Err(error)) => tracing::warn!(error = format!("{error:#}"), "node facts cannot be read"),
+            None => return,
+        }
+    }
+}
+
+/// Waits for other addresses; for ever if there can be none.
+async fn changed(addresses: Option<&mut watch::Receiver<Vec<NodeAddress>>>) {
+    let there = match addresses {
+        Some(addresses) => addresses.changed().await.is_ok(),
+        None => false,
+    };
+    if !there {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,98 @@
+//! The certificates' remaining lives and renewals, and how many of pods' certificates stand how.
+//!
+//! Invariant: a certificate that nobody here manages (another one's kubeconfig, files) has no numbers.
+
+use std::collections::BTreeMap;
+
+use agent_core::certs::CertFact;
+use agent_kubelet_api::metrics::families;
+use agent_types::time::{Now, Wall};
+
+use super::{Metrics, State};
+
+/// Which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certificate {
+    /// With which the node speaks to the API server.
+    Client,
+    /// That the HTTPS API shows.
+    Serving,
+}
+
+/// When they end; the outer `None` is a certificate that is not managed here, the inner one that there is none yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ends {
+    client: Option<Option<Wall>>,
+    serving: Option<Option<Wall>>,
+}
+
+impl Metrics {
+    /// The certificate is managed here; what was found on disk ends at `not_after`.
+    pub fn certificate(&self, which: Certificate, not_after: Option<Wall>) {
+        self.with(|state| {
+            match which {
+                Certificate::Client => {
+                    state.certificates.client = Some(not_after);
+                    state.main.begin(&families::CLIENT_RENEW_ERRORS);
+                }
+                Certificate::Serving => {
+                    state.certificates.serving = Some(not_after);
+                    state.main.begin(&families::SERVER_RENEW_ERRORS);
+                    state.main.begin_histogram(&families::SERVER_ROTATION);
+                }
+            };
+        });
+    }
+
+    /// How many sources of pods' volumes there are, by signer and state.
+    pub fn pod_certificates(&self, states: &BTreeMap<(&str, &'static str), u32>) {
+        self.with(|state| {
+            state.main.clear(families::POD_CERTIFICATES.name);
+            for ((signer, is), n) in states {
+                state.main.set(&families::POD_CERTIFICATES, [*signer, *is], (*n).into());
+            }
+        });
+    }
+
+    /// What the certificate's owner says.
+    pub fn certificate_fact(&self, which: Certificate, fact: &CertFact) {
+        self.with(|state| match (fact, which) {
+            (CertFact::Rotated { not_after, .. }, Certificate::Client) => {
+                state.certificates.client = Some(Some(*not_after));
+            }
+            (CertFact::Rotated { not_after, lived_s }, Certificate::Serving) => {
+                state.certificates.serving = Some(Some(*not_after));
+                if let Some(lived) = lived_s {
+                    // Exact below centuries.
+                    #[allow(clippy::cast_precision_loss)]
+                    state.main.observe(&families::SERVER_ROTATION, [], *lived as f64);
+                }
+            }
+            (CertFact::Failed { .. }, Certificate::Client) => {
+                state.main.count(&families::CLIENT_RENEW_ERRORS, []);
+            }
+            (CertFact::Failed { .. }, Certificate::Serving) => {
+                state.main.count(&families::SERVER_RENEW_ERRORS, []);
+            }
+            _ => {}
+        });
+    }
+}
+
+impl State {
+    pub(super) fn tell_certificates(&mut self, now: Now) {
+        let left = |end: Option<Wall>| end.map_or(f64::INFINITY, |end| seconds(end.0) - seconds(now.wall.0));
+        if let Some(end) = self.certificates.client {
+            self.main.set(&families::CLIENT_TTL, [], left(end));
+        }
+        if let Some(end) = self.certificates.serving {
+            self.main.set(&families::SERVER_TTL, [], left(end));
+        }
+    }
+}
+
+/// Nanoseconds as seconds.
+#[allow(clippy::cast_precision_loss)] // microseconds are exact enough
+pub(super) fn seconds(ns: i64) -> f64 {
+    ns as f64 / 1e9
+}

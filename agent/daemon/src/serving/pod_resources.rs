@@ -1,0 +1,198 @@
+//! The pod resources API on `<root>/pod-resources/kubelet.sock`: gRPC, for exporters that label devices' figures with pods.
+//! docs/server.md.
+//!
+//! In: desired pods, statuses, questions. Out: names of pods and containers; what containers were given besides is nothing
+//! on a node without managers of devices, processors and memory. Invariants: asking changes nothing; a question beyond the
+//! rate limit is refused before anything is looked at; without the socket the node goes on.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agent_kubelet_api::metrics::families;
+use agent_kubelet_api::pod_resources::{RateLimit, containers, is_active};
+use agent_linux::files;
+use agent_types::pod;
+use futures_util::stream;
+use k8s_openapi::api::core::v1::Pod;
+use orlop_config::kubelet::FeatureGates;
+use orlop_proto::pod_resources::v1::pod_resources_lister_server as server_v1;
+use orlop_proto::pod_resources::v1alpha1::pod_resources_lister_server as server_v1alpha1;
+use orlop_proto::pod_resources::{v1, v1alpha1};
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tonic::transport::Server;
+use tonic::{Code, Request, Response, Status};
+
+use crate::pods::manager_task::DesiredPods;
+use crate::pods::pod_dirs::chain;
+use crate::pods::status::StatusStore;
+use crate::process::cli::Settings;
+use crate::serving::metrics::Metrics;
+use crate::tasks::actor::Tasks;
+
+/// The gate that decides whether pods that have ended are told of.
+const ACTIVE_ONLY: &str = "KubeletPodResourcesListUseActivePods";
+/// Calls at once on one connection; answers are small.
+const CALLS_MAX: usize = 16;
+
+/// The pods that the API tells of. Clones share the rate limit.
+#[derive(Clone)]
+pub struct PodResources {
+    desired: watch::Receiver<DesiredPods>,
+    statuses: StatusStore,
+    metrics: Metrics,
+    active_only: bool,
+    // Held for a moment only.
+    limit: Arc<Mutex<RateLimit>>,
+    tasks: Tasks,
+}
+
+impl PodResources {
+    /// Of these pods.
+    #[must_use]
+    pub fn new(
+        settings: &Settings,
+        desired: watch::Receiver<DesiredPods>,
+        statuses: StatusStore,
+        metrics: Metrics,
+        tasks: Tasks,
+    ) -> PodResources {
+        let gates = FeatureGates::of(&settings.kubelet);
+        let active_only = gates.enabled(ACTIVE_ONLY);
+        PodResources { desired, statuses, metrics, active_only, limit: Arc::default(), tasks }
+    }
+
+    /// Serves it below the kubelet's root directory until the node stops. What keeps it from that is said.
+    pub async fn start(self, root_dir: &Path) {
+        let socket = root_dir.join("pod-resources").join("kubelet.sock");
+        let (at, tasks) = (socket.clone(), self.tasks.clone());
+        let ready = tasks.blocking(move || make_way(&at)).await;
+        let listener = match ready {
+            None => return,
+            Some(Err(error)) => Err(error),
+            Some(Ok(())) => UnixListener::bind(&socket).map_err(anyhow::Error::from),
+        };
+        match listener {
+            Ok(listener) => tasks.start(self.serve(listener)),
+            Err(error) => {
+                let (socket, error) = (socket.display(), format!("{error:#}"));
+                tracing::warn!(%socket, error, "nobody can ask for pods' resources");
+            }
+        }
+    }
+
+    async fn serve(self, listener: UnixListener) {
+        let accepted = stream::unfold(listener, |listener| async move {
+            Some((listener.accept().await.map(|(stream, _)| stream), listener))
+        });
+        let served = Server::builder()
+            .concurrency_limit_per_connection(CALLS_MAX)
+            .add_service(server_v1::PodResourcesListerServer::new(self.clone()))
+            .add_service(server_v1alpha1::PodResourcesListerServer::new(self))
+            .serve_with_incoming(accepted);
+        if let Err(error) = served.await {
+            tracing::warn!(error = %chain(&error), "nobody can ask for pods' resources any more");
+        }
+    }
+
+    /// Upstream's words; a refused question is not counted.
+    fn admit(&self) -> Result<(), Status> {
+        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        match limit.allows(self.tasks.now().mono) {
+            true => Ok(()),
+            false => Err(Status::resource_exhausted("rejected by rate limit")),
+        }
+    }
+
+    fn pods(&self, active_only: bool) -> Vec<Arc<Pod>> {
+        let desired = self.desired.borrow().clone();
+        let is_told =
+            |pod: &Arc<Pod>| !active_only || is_active(self.statuses.get(&pod::key(pod).uid).as_deref());
+        desired.into_values().filter(is_told).collect()
+    }
+}
+
+/// The directory, without the socket of the process before.
+fn make_way(socket: &Path) -> anyhow::Result<()> {
+    let dir = socket.parent().map(PathBuf::from).unwrap_or_default();
+    files::make_dir(&dir, 0o750)?;
+    match std::fs::symlink_metadata(socket) {
+        Ok(found) if found.file_type().is_socket() => Ok(std::fs::remove_file(socket)?),
+        Ok(_) => anyhow::bail!("something else is there; remove it"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn told(p: &Pod) -> v1::PodResources {
+    let container = |name: &str| v1::ContainerResources { name: name.to_owned(), ..Default::default() };
+    v1::PodResources {
+        name: pod::name(p).to_owned(),
+        namespace: pod::namespace(p).to_owned(),
+        containers: containers(p).map(container).collect(),
+    }
+}
+
+#[tonic::async_trait]
+impl server_v1::PodResourcesLister for PodResources {
+    async fn list(
+        &self,
+        _: Request<v1::ListPodResourcesRequest>,
+    ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
+        self.admit()?;
+        self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_LIST));
+        let pods = self.pods(self.active_only);
+        let pod_resources = pods.iter().map(|pod| told(pod)).collect();
+        Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<v1::AllocatableResourcesRequest>,
+    ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
+        self.admit()?;
+        self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_ALLOCATABLE));
+        Ok(Response::new(v1::AllocatableResourcesResponse::default()))
+    }
+
+    async fn get(
+        &self,
+        request: Request<v1::GetPodResourcesRequest>,
+    ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
+        self.admit()?;
+        self.metrics.asked_for_resources("v1", Some(&families::POD_RESOURCES_GET));
+        let v1::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
+        let is = |pod: &&Arc<Pod>| pod::name(pod) == pod_name && pod::namespace(pod) == pod_namespace;
+        let Some(pod) = self.pods(true).iter().find(is).map(|pod| told(pod)) else {
+            self.metrics.no_resources_of("v1");
+            let words = format!("pod {pod_name} in namespace {pod_namespace} not found");
+            return Err(Status::new(Code::Unknown, words));
+        };
+        Ok(Response::new(v1::GetPodResourcesResponse { pod_resources: Some(pod) }))
+    }
+}
+
+#[tonic::async_trait]
+impl server_v1alpha1::PodResourcesLister for PodResources {
+    async fn list(
+        &self,
+        _: Request<v1alpha1::ListPodResourcesRequest>,
+    ) -> Result<Response<v1alpha1::ListPodResourcesResponse>, Status> {
+        self.admit()?;
+        self.metrics.asked_for_resources("v1alpha1", None);
+        let container =
+            |name: &str| v1alpha1::ContainerResources { name: name.to_owned(), devices: Vec::new() };
+        // It never knew sidecars.
+        let pod = |pod: Arc<Pod>| v1alpha1::PodResources {
+            name: pod::name(&pod).to_owned(),
+            namespace: pod::namespace(&pod).to_owned(),
+            containers: pod::containers(&pod).iter().map(|c| container(&c.name)).collect(),
+        };
+        let pod_resources = self.pods(false).into_iter().map(pod).collect();
+        Ok(Response::new(v1alpha1::ListPodResourcesResponse { pod_resources }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! Over the socket, with a client of each version.
+
+use std::collections::BTreeMap;
+
+use agent_linux::clock::Clock;
+use agent_types::time::{Mono, Now, Wall};
+use k8s_openapi::api::core::v1::PodStatus;
+use orlop_proto::pod_resources::v1::pod_resources_lister_client::PodResourcesListerClient as V1;
+use orlop_proto::pod_resources::v1alpha1::pod_resources_lister_client::PodResourcesListerClient as V1alpha1;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Endpoint;
+
+use super::*;
+
+/// A clock that stands still.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Now {
+        Now { mono: Mono(5_000_000_000), wall: Wall(1_700_000_000_000_000_000) }
+    }
+}
+
+struct Served {
+    root: tempfile::TempDir,
+    statuses: StatusStore,
+    metrics: Metrics,
+    tasks: Tasks,
+}
+
+fn pod(name: &str) -> Arc<Pod> {
+    let spec = json!({"initContainers": [{"name": "side", "restartPolicy": "Always"}, {"name": "ends"}],
+        "containers": [{"name": "c"}]});
+    let metadata = json!({"name": name, "namespace": "ns", "uid": name});
+    Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+}
+
+async fn serve() -> Served {
+    let root = tempfile::tempdir().unwrap();
+    let tasks = Tasks::new(Arc::new(Still), CancellationToken::new());
+    let (statuses, metrics) = (StatusStore::default(), Metrics::new(Arc::new(Still)));
+    let pods: DesiredPods = ["a", "b"].into_iter().map(|name| (name.into(), pod(name))).collect();
+    let resources = PodResources {
+        desired: watch::channel(pods).1,
+        statuses: statuses.clone(),
+        metrics: metrics.clone(),
+        active_only: true,
+        limit: Arc::default(),
+        tasks: tasks.clone(),
+    };
+    // What a process that was killed has left.
+    let dir = root.path().join("pod-resources");
+    std::fs::create_dir(&dir).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(dir.join("kubelet.sock")).unwrap());
+    resources.start(root.path()).await;
+    Served { root, statuses, metrics, tasks }
+}
+
+impl Served {
+    fn endpoint(&self) -> Endpoint {
+        let socket = self.root.path().join("pod-resources/kubelet.sock");
+        Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap()
+    }
+
+    fn end(&self, name: &str) {
+        let status = PodStatus { phase: Some("Succeeded".to_owned()), ..PodStatus::default() };
+        self.statuses.publish(&pod::key(&pod(name)), Arc::new(status));
+    }
+}
+
+fn names(answer: v1::ListPodResourcesResponse) -> BTreeMap<String, Vec<String>> {
+    let pods = answer.pod_resources.into_iter();
+    pods.map(|p| (p.name, p.containers.into_iter().map(|c| c.name).collect())).collect()
+}
+
+#[tokio::test]
+async fn pods_and_containers_are_told_of_until_they_end() {
+    let served = serve().await;
+    let mut client = V1::connect(served.endpoint()).await.unwrap();
+    let list = client.list(v1::ListPodResourcesRequest {}).await.unwrap().into_inner();
+    let containers = vec!["side".to_owned(), "c".to_owned()];
+    let expected = [("a".to_owned(), containers.clone()), ("b".to_owned(), containers)];
+    assert_eq!(names(list), expected.into());
+    served.end("a");
+    let list = client.list(v1::ListPodResourcesRequest {}).await.unwrap().into_inner();
+    assert_eq!(names(list).into_keys().collect::<Vec<_>>(), ["b"]);
+    let of =
+        |name: &str| v1::GetPodResourcesRequest { pod_name: name.to_owned(), pod_namespace: "ns".to_owned() };
+    let b = client.get(of("b")).await.unwrap().into_inner().pod_resources.unwrap();
+    assert_eq!((b.namespace.as_str(), b.containers.len(), b.containers[0].devices.len()), ("ns", 2, 0));
+    let gone = client.get(of("a")).await.unwrap_err();
+    assert_eq!((gone.code(), gone.message()), (Code::Unknown, "pod a in namespace ns not found"));
+    let nothing = client.get_allocatable_resources(v1::AllocatableResourcesRequest {}).await.unwrap();
+    assert_eq!(nothing.into_inner(), v1::AllocatableResourcesResponse::default());
+    let mut old = V1alpha1::connect(served.endpoint()).await.unwrap();
+    let all = old.list(v1alpha1::ListPodResourcesRequest {}).await.unwrap().into_inner();
+    assert_eq!(all.pod_resources.len(), 2, "ended ones too");
+    assert_eq!(all.pod_resources[0].containers[0].name, "c");
+    let text = served.metrics.text_without_pods();
+    for line in [
+        "endpoint_requests_total{server_api_version=\"v1\"} 5",
+        "endpoint_requests_total{server_api_version=\"v1alpha1\"} 1",
+        "endpoint_requests_list{server_api_version=\"v1\"} 2",
+        "endpoint_requests_get{server_api_version=\"v1\"} 2",
+        "endpoint_errors_get{server_api_version=\"v1\"} 1",
+        "endpoint_requests_get_allocatable{server_api_version=\"v1\"} 1",
+    ] {
+        assert!(text.contains(&format!("\nkubelet_pod_resources_{line}\n")), "{line}:\n{text}");
+    }
+    served.tasks.stop().cancel();
+}
+
+#[tokio::test]
+async fn who_asks_without_end_is_refused() {
+    let served = serve().await;
+    let mut client = V1::connect(served.endpoint()).await.unwrap();
+    let mut refused = Vec::new();
+    for _ in 0..13 {
+        refused.extend(client.list(v1::ListPodResourcesRequest {}).await.err());
+    }
+    assert_eq!(refused.len(), 3, "the clock stands still");
+    for status in refused {
+        assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "rejected by rate limit"));
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_socket_is_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("pod-resources");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("kubelet.sock"), "mine").unwrap();
+    let error = make_way(&dir.join("kubelet.sock")).unwrap_err();
+    assert_eq!(error.to_string(), "something else is there; remove it");
+    assert_eq!(std::fs::read(dir.join("kubelet.sock")).unwrap(), b"mine");
+}

@@ -1,0 +1,6 @@
+//! Tasks and threads: owners of tasks, mailboxes, locks by key, and the bounded pools of threads for blocking work.
+
+pub mod actor;
+pub(crate) mod keyed_locks;
+pub mod mailbox;
+pub mod pools;

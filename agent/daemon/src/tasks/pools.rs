@@ -1,0 +1,161 @@
+//! Pools of blocking threads: work whose length a pod decides shares no thread with the node's own work.
+//!
+//! ```text
+//! node's own short file work, eviction ──► node       NODE_THREADS
+//! a pod's directories, a volume        ──► pods       one thread for each pod and each volume, POD_THREADS
+//! walks that measure volumes           ──► measures   one thread a pod, MEASURE_THREADS
+//! look-ups of host names               ──► [`crate::pods::probes_and_hooks`] has its own bound, NAME_THREADS
+//! ```
+//! The runtime of tokio has one pool of threads for all blocking work, and a queue without a bound behind it. The semaphores here
+//! admit work to that pool. Invariants: the sum of all bounds is below the size of tokio's pool, so admitted work never waits in
+//! tokio's queue; a place is held until the work has ended, also if its asker has given up, because a blocked thread cannot be
+//! interrupted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+
+use crate::tasks::keyed_locks::KeyedLocks;
+
+/// Threads for the node's own file work.
+const NODE_THREADS: usize = 4;
+/// Threads for pods' directories and volumes: more than the pods that a node usually has (`maxPods` is 110), so that no stuck pod
+/// keeps another from its thread. Threads exist only while they have work.
+const POD_THREADS: usize = 160;
+/// Threads that measure volumes.
+const MEASURE_THREADS: usize = 16;
+/// Threads that look up host names.
+pub(crate) const NAME_THREADS: usize = 16;
+/// Threads for work that tokio itself gives to its pool: reading logs, the API server's name.
+const TOKIO_THREADS: usize = 16;
+
+/// The size of tokio's pool.
+pub const BLOCKING_THREADS: usize =
+    NODE_THREADS + POD_THREADS + MEASURE_THREADS + NAME_THREADS + TOKIO_THREADS;
+/// Idle time after which a thread ends.
+pub const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
+
+/// A place in a pool; the work takes it along to its thread.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _thread: OwnedSemaphorePermit,
+    _alone: Option<OwnedMutexGuard<()>>,
+}
+
+/// The pools of one node.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    node: Arc<Semaphore>,
+    pods: Keyed,
+    measures: Keyed,
+}
+
+/// One thread a key, and a bound for all keys.
+#[derive(Debug)]
+struct Keyed {
+    threads: Arc<Semaphore>,
+    keys: KeyedLocks<String>,
+}
+
+impl Keyed {
+    fn new(threads: usize) -> Keyed {
+        Keyed { threads: Arc::new(Semaphore::new(threads)), keys: KeyedLocks::default() }
+    }
+
+    /// Waits until the key's earlier work has ended, then for a thread.
+    async fn place(&self, key: String) -> Option<Place> {
+        let alone = self.keys.alone(&key).await;
+        let thread = self.threads.clone().acquire_owned().await.ok()?;
+        Some(Place { _thread: thread, _alone: Some(alone) })
+    }
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        Pools {
+            node: Arc::new(Semaphore::new(NODE_THREADS)),
+            pods: Keyed::new(POD_THREADS),
+            measures: Keyed::new(MEASURE_THREADS),
+        }
+    }
+}
+
+impl Pools {
+    /// A place for the node's own work. `None`: never, for no semaphore is closed.
+    pub(crate) async fn node(&self) -> Option<Place> {
+        let thread = self.node.clone().acquire_owned().await.ok()?;
+        Some(Place { _thread: thread, _alone: None })
+    }
+
+    /// A place for work on directories and volumes of a pod, after the pod's earlier work.
+    pub(crate) async fn of_pod(&self, uid: &str) -> Option<Place> {
+        self.pods.place(format!("pod {uid}")).await
+    }
+
+    /// A place for work on a volume that several pods may have, after the volume's earlier work.
+    pub(crate) async fn of_volume(&self, volume: &str) -> Option<Place> {
+        self.pods.place(format!("volume {volume}")).await
+    }
+
+    /// A place to measure volumes of a pod, after the pod's earlier measurement.
+    pub(crate) async fn measure(&self, uid: &str) -> Option<Place> {
+        self.measures.place(uid.to_owned()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use agent_types::ids::PodUid;
+    use futures_util::FutureExt;
+    use tokio::time::timeout;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::tasks::actor::Tasks;
+    use crate::testing::VirtualClock;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// A runtime as the agent has it.
+    fn runtime() -> tokio::runtime::Runtime {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(2).max_blocking_threads(BLOCKING_THREADS).enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn stuck_pods_keep_neither_the_node_nor_other_pods_from_their_threads() {
+        let runtime = runtime();
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        let (release, released) = channel::<()>();
+        let released = Arc::new(std::sync::Mutex::new(released));
+        runtime.block_on(async {
+            // Each pod's work is stuck; each is asked for again and again, and the askers give up, as effects do at their deadlines.
+            for pod in 0..100 {
+                let uid = PodUid::from(format!("stuck-{pod}").as_str());
+                for _ in 0..10 {
+                    let released = released.clone();
+                    let stuck = move || {
+                        let _ = released.lock().map(|released| released.recv());
+                    };
+                    assert!(tasks.blocking_of_pod(&uid, stuck).now_or_never().is_none());
+                }
+            }
+            for _ in 0..20 {
+                let own = timeout(LIMIT, tasks.blocking(|| 7)).await;
+                assert_eq!(own.expect("the node's own work has a thread"), Some(7));
+            }
+            let other = PodUid::from("other");
+            let done = timeout(LIMIT, tasks.blocking_of_pod(&other, || 7)).await;
+            assert_eq!(done.expect("another pod has a thread"), Some(7));
+            let log = timeout(LIMIT, tokio::fs::metadata("/")).await;
+            assert!(log.expect("a reader of logs has a thread").is_ok());
+            let stuck = PodUid::from("stuck-1");
+            let again = tasks.blocking_of_pod(&stuck, || 7);
+            assert!(timeout(Duration::from_millis(50), again).await.is_err(), "the pod's one thread is busy");
+        });
+        drop(release);
+    }
+}

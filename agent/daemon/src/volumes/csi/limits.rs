@@ -1,0 +1,177 @@
+//! How many volumes drivers can have on this node, asked anew and told in the CSINode.
+//!
+//! In: the time, whoever finds no room for a volume. Out: questions to drivers (a task each), the CSINode. Invariants: what a
+//! driver says is written only if it is still the one that is registered; whoever waits is told also if it could not be found
+//! out. When to ask is `agent_volumes::csi::limits`'s decision.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_types::api::ApiServer;
+use agent_volumes::csi::limits::{Due, period};
+use agent_volumes::csi::plugin::NodeInfo;
+use tokio::sync::{Notify, oneshot};
+
+use super::objects::of_driver;
+use super::{Answer, Manager};
+use crate::cluster::calls::Caller;
+
+/// Those who want to know; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Askers(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<BTreeMap<String, Waiting>>,
+    asked: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    new: bool,
+    tell: Vec<oneshot::Sender<()>>,
+}
+
+impl Askers {
+    /// Has a driver asked how many volumes it can have here. Comes back when the CSINode says so, or when that could not be
+    /// found out: the log says why.
+    pub async fn ask(&self, driver: &str) {
+        let (tell, told) = oneshot::channel();
+        {
+            let mut waiting = self.lock();
+            let of = waiting.entry(driver.to_owned()).or_default();
+            of.new = true;
+            of.tell.push(tell);
+        }
+        self.0.asked.notify_one();
+        // Also if nobody answers any more.
+        let _ = told.await;
+    }
+
+    pub(super) async fn asked(&self) {
+        self.0.asked.notified().await;
+    }
+
+    /// Drivers that somebody wants to know of since the last look.
+    pub(super) fn drivers(&self) -> Vec<String> {
+        let mut waiting = self.lock();
+        let new = waiting.iter_mut().filter_map(|(driver, of)| std::mem::take(&mut of.new).then_some(driver));
+        new.cloned().collect()
+    }
+
+    /// All who wait for this driver's answer have it.
+    pub(super) fn tell(&self, driver: &str) {
+        for tell in self.lock().remove(driver).unwrap_or_default().tell {
+            // He may have gone meanwhile.
+            let _ = tell.send(());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Waiting>> {
+        // Every change of it is whole.
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What came of a question.
+pub(super) struct Recount {
+    driver: String,
+    /// Whom it was asked.
+    endpoint: PathBuf,
+    /// How often the driver wants to be asked, if its object could be read, and what it says, if it was asked.
+    period: Result<Option<Duration>, ()>,
+    info: Option<NodeInfo>,
+}
+
+impl<A: ApiServer> Manager<A> {
+    /// Somebody finds no room for a volume.
+    pub(super) fn asked_for_limits(&mut self) {
+        let now = self.tasks.now().mono;
+        for driver in self.askers.drivers() {
+            if !self.limits.want(&driver, now) {
+                self.askers.tell(&driver);
+            }
+        }
+    }
+
+    /// Asks whom it is time to ask.
+    pub(super) fn recount(&mut self) {
+        let now = self.tasks.now().mono;
+        for Due { driver, counted } in self.limits.due(now) {
+            let Some(endpoint) = self.registered.endpoint(&driver) else {
+                self.limits.forgotten(&driver);
+                self.askers.tell(&driver);
+                continue;
+            };
+            let (to, caller) = (self.to.clone(), self.caller.clone());
+            self.tasks.start(async move {
+                let recount = ask(&caller, driver, endpoint, counted).await;
+                // Nobody listens when the node stops.
+                let _ = to.send(Answer::Recount(recount)).await;
+            });
+        }
+    }
+
+    /// A driver said how many volumes it can have.
+    pub(super) async fn recounted(&mut self, Recount { driver, endpoint, period, info }: Recount) {
+        if let Some(info) = info.filter(|_| self.registered.endpoint(&driver) == Some(endpoint)) {
+            tracing::debug!(
+                driver,
+                volumes = info.volumes_max,
+                "CSI driver says how many volumes it can have"
+            );
+            if let Err(why) = self.objects.recount(&driver, &info).await {
+                tracing::warn!(driver, why, "how many volumes a CSI driver can have is not told");
+            }
+        }
+        if self.limits.answered(&driver, period, self.tasks.now().mono) {
+            self.askers.tell(&driver);
+        }
+    }
+}
+
+async fn ask<A: ApiServer>(caller: &Caller<A>, driver: String, endpoint: PathBuf, counted: bool) -> Recount {
+    let period = match of_driver(caller, &driver).await {
+        Ok(object) => Ok(period(object.as_ref())),
+        Err(why) => {
+            tracing::debug!(driver, why, "CSIDriver is not read");
+            Err(())
+        }
+    };
+    let mut info = None;
+    if !counted && matches!(period, Ok(Some(_))) {
+        match agent_plugins::node_info(&endpoint).await {
+            Ok(says) => info = Some(says),
+            Err(error) => {
+                tracing::warn!(driver, %error, "CSI driver does not say how many volumes it can have")
+            }
+        }
+    }
+    Recount { driver, endpoint, period, info }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_asks_is_told_once_there_is_an_answer() {
+        let askers = Askers::default();
+        let (one, other) = (askers.clone(), askers.clone());
+        let answers = async {
+            askers.asked().await;
+            while askers.lock().get("x").is_none_or(|of| of.tell.len() < 2) {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(askers.drivers(), ["x"]);
+            assert!(askers.drivers().is_empty());
+            askers.tell("y");
+            assert_eq!(askers.lock().len(), 1);
+            askers.tell("x");
+        };
+        tokio::join!(one.ask("x"), other.ask("x"), answers);
+        assert!(askers.lock().is_empty());
+    }
+}

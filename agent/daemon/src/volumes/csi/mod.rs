@@ -1,0 +1,418 @@
+//! CSI drivers of the node: their sockets are watched, the drivers are asked, and Node and CSINode tell of them.
+//!
+//! ```text
+//! inotify, rescan ─► Registrations ─► ask (a task each) ─► answers ─► Objects ─► tell the plugin (a task each)
+//! ```
+//! In: sockets in `<root>/plugins_registry`. Out: gRPC, requests to the API server. Invariants: a plugin that hangs keeps no
+//! other one back; the two objects are written by this task alone; what could not be taken out of them is tried again.
+//! Upstream: pkg/kubelet/pluginmanager.
+
+pub mod limits;
+pub(crate) mod objects;
+pub mod stages;
+pub mod volumes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_core::csi::check_plugin;
+use agent_core::csi::registrations::{Action, Registrations, SocketId};
+use agent_linux::files::{self, FilesError};
+use agent_linux::path_watch::PathWatch;
+use agent_linux::selinux;
+use agent_types::api::ApiServer;
+use agent_volumes::csi::limits::Limits;
+use agent_volumes::csi::plugin::NodeInfo;
+use agent_volumes::selinux::PLUGINS_LABEL;
+use tokio::sync::mpsc;
+
+use limits::{Askers, Recount};
+use objects::Objects;
+use volumes::CsiVolumes;
+
+use crate::cluster::calls::Caller;
+use crate::node::node_events::Outlets;
+use crate::pods::pod_dirs::chain;
+use crate::tasks::actor::Tasks;
+use crate::volumes::flex::Drivers;
+
+/// Below the kubelet's root.
+const REGISTRY: &str = "plugins_registry";
+/// Where drivers keep their own sockets.
+const PLUGINS: &str = "plugins";
+/// Mode of both (contract 10.2).
+const DIR_MODE: u32 = 0o750;
+/// How often the directory is looked at without a hint: inotify may lose one.
+const RESCAN: Duration = Duration::from_secs(60);
+/// First and longest wait until there is a CSINode: the node is not Ready before.
+const BEGIN_WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+/// Answers of plugins; who has one waits until there is room.
+const ANSWERS_MAX: usize = 16;
+
+/// What others need to know of the node's drivers; clones share it.
+#[derive(Clone, Default)]
+pub struct Csi {
+    /// Which are registered.
+    pub registered: Registered,
+    /// Whoever wants to know how many volumes they can have here.
+    pub limits: Askers,
+    /// Their volumes, and those that the node's own plugins share among its pods.
+    pub volumes: CsiVolumes,
+    /// Programs that mount volumes (`flexVolume`).
+    pub flex: Drivers,
+    /// The cluster attaches volumes to this node, and the node waits for it (`enableControllerAttachDetach`). Without a
+    /// cluster nobody does.
+    pub attaches: bool,
+}
+
+/// The sockets of drivers that are registered, by their names; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Registered(Arc<Mutex<BTreeMap<String, PathBuf>>>);
+
+impl Registered {
+    /// The socket of a driver.
+    #[must_use]
+    pub fn endpoint(&self, driver: &str) -> Option<PathBuf> {
+        self.lock().get(driver).cloned()
+    }
+
+    fn insert(&self, driver: &str, endpoint: &Path) {
+        self.lock().insert(driver.to_owned(), endpoint.to_owned());
+    }
+
+    fn remove(&self, driver: &str) {
+        self.lock().remove(driver);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PathBuf>> {
+        // Every change of it is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A driver that answered.
+struct Driver {
+    name: String,
+    endpoint: PathBuf,
+    info: NodeInfo,
+}
+
+enum Answer {
+    /// Of a plugin.
+    Plugin { path: String, id: SocketId, what: What },
+    /// How many volumes a driver can have here.
+    Recount(Recount),
+}
+
+enum What {
+    /// It was asked; or why it cannot be registered.
+    Asked(Result<Driver, String>),
+    /// It was told that it is registered.
+    Told { driver: String, outcome: Result<(), String> },
+    /// It was told that it is not, or could not be.
+    Refused(String),
+}
+
+/// Follows the node's plugins until it stops.
+pub async fn follow<A: ApiServer>(
+    root: PathBuf,
+    node_name: Arc<str>,
+    caller: Caller<A>,
+    (node, outlets): (Csi, Outlets),
+    tasks: Tasks,
+) {
+    let registry = root.join(REGISTRY);
+    let mut made = make_directories([&registry, &root.join(PLUGINS)]);
+    let objects = Objects::new(caller.clone(), node_name, tasks.clone());
+    // Also a node without drivers is to become Ready.
+    begin(&objects, &outlets, &tasks).await;
+    while let Err(error) = made {
+        tracing::error!(error = %chain(&error), "plugins cannot be registered yet");
+        tasks.wait_until(tasks.now().mono.after(RESCAN)).await;
+        made = make_directories([&registry, &root.join(PLUGINS)]);
+    }
+    let (to, mut answers) = mpsc::channel(ANSWERS_MAX);
+    let mut manager = Manager {
+        registrations: Registrations::default(),
+        gone: BTreeSet::new(),
+        registered: node.registered,
+        limits: Limits::default(),
+        askers: node.limits.clone(),
+        caller,
+        objects,
+        to,
+        tasks: tasks.clone(),
+    };
+    let mut hints = PathWatch::new(&registry).ok();
+    loop {
+        let path = registry.clone();
+        let Some(found) = tasks.blocking(move || scan(&path)).await else { return };
+        match found {
+            Ok(there) => {
+                let actions = manager.registrations.seen(&there, tasks.now().mono);
+                manager.perform(actions).await;
+            }
+            Err(error) => tracing::warn!(path = %registry.display(), %error, "plugins are not seen"),
+        }
+        // Until something may have changed. However often drivers are asked meanwhile, the next look is not put off.
+        let rescan = tasks.now().mono.after(RESCAN);
+        loop {
+            manager.recount();
+            let look = manager.registrations.deadline().map_or(rescan, |at| at.min(rescan));
+            let due = manager.limits.deadline().map_or(look, |at| at.min(look));
+            tokio::select! {
+                // All may be dropped at any await: nothing is lost by it.
+                answer = answers.recv() => match answer {
+                    Some(answer) => manager.answered(answer).await,
+                    None => return,
+                },
+                () = node.limits.asked() => manager.asked_for_limits(),
+                () = changed(&mut hints) => break,
+                () = tasks.wait_until(due) => {
+                    // A question about limits is no reason to look at the directory.
+                    if due == look {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn make_directories(all: [&Path; 2]) -> Result<(), FilesError> {
+    for directory in all {
+        files::make_dir(directory, DIR_MODE)?;
+        if selinux::is_enabled()
+            && let Err(error) = selinux::set_label(directory, PLUGINS_LABEL)
+        {
+            tracing::info!(error = %chain(&error), "plugins in containers without privileges may not come here");
+        }
+    }
+    Ok(())
+}
+
+/// A hint; never, if there can be none.
+async fn changed(hints: &mut Option<PathWatch>) {
+    let Some(watch) = hints else { return std::future::pending().await };
+    if let Err(error) = watch.changed().await {
+        tracing::warn!(error = %chain(&error), "plugins are noticed by rescans only");
+        *hints = None;
+    }
+}
+
+/// Has a CSINode made, however long it takes.
+async fn begin<A: ApiServer>(objects: &Objects<A>, outlets: &Outlets, tasks: &Tasks) {
+    let (mut wait, longest) = BEGIN_WAIT;
+    while let Err(why) = objects.begin().await {
+        tracing::debug!(why, "no CSINode yet");
+        // Before that it is usual: the Node may be on its way.
+        if wait == longest {
+            outlets.storage(Err(format!("failed to initialize CSINode: {why}")));
+        }
+        tasks.wait_until(tasks.now().mono.after(wait)).await;
+        wait = (wait * 2).min(longest);
+    }
+    outlets.storage(Ok(()));
+}
+
+/// The sockets in a directory. Names that begin with a dot are none of ours.
+fn scan(directory: &Path) -> io::Result<BTreeMap<String, SocketId>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        // One that goes meanwhile is not there.
+        let Ok(meta) = std::fs::symlink_metadata(entry.path()) else { continue };
+        if meta.file_type().is_socket() {
+            let changed = meta.ctime().saturating_mul(1_000_000_000).saturating_add(meta.ctime_nsec());
+            found.insert(entry.path().display().to_string(), (meta.ino(), changed));
+        }
+    }
+    Ok(found)
+}
+
+/// Asks a plugin what it is, and its driver what it says of the node.
+async fn ask(socket: &Path) -> Result<Driver, String> {
+    let info = agent_plugins::plugin_info(socket).await;
+    let info = info.map_err(|e| format!("RegisterPlugin error -- failed to get plugin info: {e}"))?;
+    let endpoint = PathBuf::from(check_plugin(&info, &socket.display().to_string())?);
+    let node = agent_plugins::node_info(&endpoint).await;
+    let failed = |e: String| format!("RegisterPlugin error -- plugin registration failed with err: {e}");
+    Ok(Driver { name: info.name, endpoint, info: node.map_err(|e| failed(e.to_string()))? })
+}
+
+struct Manager<A> {
+    registrations: Registrations,
+    registered: Registered,
+    /// Drivers that are gone and may still be in the node's objects.
+    gone: BTreeSet<String>,
+    limits: Limits,
+    askers: Askers,
+    caller: Caller<A>,
+    objects: Objects<A>,
+    to: mpsc::Sender<Answer>,
+    tasks: Tasks,
+}
+
+impl<A: ApiServer> Manager<A> {
+    async fn perform(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Register { path, id } => self.ask(path, id),
+                Action::Forget(driver) => {
+                    tracing::info!(driver, "CSI driver is gone");
+                    self.forget(driver);
+                }
+            }
+        }
+        for driver in self.gone.clone() {
+            match self.objects.remove(&driver).await {
+                Ok(()) => {
+                    self.gone.remove(&driver);
+                }
+                Err(why) => {
+                    tracing::warn!(driver, why, "CSI driver is not taken out of the node's objects yet")
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, driver: String) {
+        self.registered.remove(&driver);
+        self.limits.forgotten(&driver);
+        self.askers.tell(&driver);
+        self.gone.insert(driver);
+    }
+
+    fn answer(&self, path: String, id: SocketId, what: impl Future<Output = What> + Send + 'static) {
+        let to = self.to.clone();
+        self.tasks.start(async move {
+            let what = what.await;
+            // Nobody listens when the node stops.
+            let _ = to.send(Answer::Plugin { path, id, what }).await;
+        });
+    }
+
+    fn ask(&self, path: String, id: SocketId) {
+        let socket = PathBuf::from(&path);
+        self.answer(path, id, async move { What::Asked(ask(&socket).await) });
+    }
+
+    async fn answered(&mut self, answer: Answer) {
+        let (path, id, what) = match answer {
+            Answer::Plugin { path, id, what } => (path, id, what),
+            Answer::Recount(recount) => return self.recounted(recount).await,
+        };
+        let outcome = match what {
+            What::Asked(asked) => return self.asked(path, id, asked).await,
+            What::Told { driver, outcome: Ok(()) } => {
+                tracing::info!(driver, path, "CSI driver is registered");
+                Ok(driver)
+            }
+            What::Told { driver, outcome: Err(why) } => {
+                tracing::warn!(driver, path, why, "CSI driver does not hear that it is registered");
+                self.forget(driver);
+                Err(())
+            }
+            What::Refused(why) => {
+                tracing::warn!(path, why, "plugin is not registered");
+                Err(())
+            }
+        };
+        let actions = self.registrations.answered(&path, id, outcome, self.tasks.now().mono);
+        self.perform(actions).await;
+    }
+
+    /// A plugin said what it is: it is written down, and the plugin is told.
+    async fn asked(&mut self, path: String, id: SocketId, asked: Result<Driver, String>) {
+        let installed = match asked {
+            Ok(driver) => self.install(&path, &driver).await.map(|()| driver.name),
+            Err(why) => Err(why),
+        };
+        let socket = PathBuf::from(&path);
+        self.answer(path, id, async move {
+            match installed {
+                Ok(driver) => {
+                    let told = agent_plugins::notify(&socket, &Ok(())).await;
+                    What::Told { driver, outcome: told.map_err(|e| e.to_string()) }
+                }
+                Err(why) => {
+                    // It may not hear it either: it is asked again in a while.
+                    match agent_plugins::notify(&socket, &Err(why.clone())).await {
+                        Ok(()) => What::Refused(why),
+                        Err(e) => What::Refused(format!("{why} ({e})")),
+                    }
+                }
+            }
+        });
+    }
+
+    async fn install(&mut self, path: &str, driver: &Driver) -> Result<(), String> {
+        let failed =
+            |why: String| format!("RegisterPlugin error -- plugin registration failed with err: {why}");
+        let Driver { name, endpoint, info } = driver;
+        if let Some(other) = self.registrations.holder(name, path) {
+            return Err(failed(format!("CSI driver {name:?} is already registered at socket {other}")));
+        }
+        self.objects.install(name, info).await.map_err(failed)?;
+        self.registered.insert(name, endpoint);
+        self.limits.registered(name, self.tasks.now().mono);
+        self.gone.remove(name);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_types::api::{ApiCall, ApiReply, ApiResult};
+    use k8s_openapi::api::core::v1::Node;
+    use tokio::sync::watch;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::pods::status::StatusStore;
+    use crate::serving::metrics::Metrics;
+    use crate::testing::VirtualClock;
+
+    /// Has the Node and its CSINode, empty ones.
+    struct Server;
+
+    impl ApiServer for Server {
+        async fn call(&self, call: &ApiCall) -> ApiResult {
+            let mut node = Node::default();
+            node.metadata.name = Some("n".to_owned());
+            node.metadata.uid = Some("u".to_owned());
+            Ok(match call {
+                ApiCall::GetNode { .. } => ApiReply::Node(Box::new(node)),
+                _ => ApiReply::CsiNode(Box::new(agent_core::csi::objects::empty(&node))),
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_for_plugins_is_made_as_soon_as_it_can_be() {
+        let root = tempfile::tempdir().unwrap();
+        let (plugins, registry) = (root.path().join(PLUGINS), root.path().join(REGISTRY));
+        std::fs::write(&plugins, "in the way").unwrap();
+        let clock = Arc::new(VirtualClock::new());
+        let tasks = Tasks::new(clock.clone(), CancellationToken::new());
+        let (_, client) = watch::channel(Some(Arc::new(Server)));
+        let caller = Caller::new(tasks.clone(), client);
+        let outlets = Outlets::new(StatusStore::default(), Metrics::new(clock), None, None, None);
+        let follow =
+            follow(root.path().to_owned(), "n".into(), caller, (Csi::default(), outlets), tasks.clone());
+        tasks.start(follow);
+        let pass = |time| tasks.wait_until(tasks.now().mono.after(time));
+        pass(RESCAN * 3).await;
+        assert!(plugins.is_file(), "what is in the way is not ours to remove");
+        std::fs::remove_file(&plugins).unwrap();
+        pass(RESCAN + BEGIN_WAIT.1).await;
+        assert!(plugins.is_dir() && registry.is_dir());
+    }
+}

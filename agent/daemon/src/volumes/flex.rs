@@ -1,0 +1,210 @@
+//! Drivers of `flexVolume`: programs in a directory of the node, which are asked and whose answers are remembered.
+//!
+//! In: a driver, a call. Out: its answer; volumes that no pod has are given back. Invariants: a program is asked what it can do
+//! once for the file as it is, so that another one in its place is asked anew; a call has its limit, and who is late is killed
+//! with all that he started; a driver that hangs keeps only its own volumes back. Nothing here is needed after a kill. The
+//! decisions are `agent_volumes::flex`'s.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use agent_linux::files::FilesError;
+use agent_linux::volumes::flex as on_disk;
+use agent_volumes::flex::answer::{self, Answer, Capabilities, Refusal};
+use agent_volumes::flex::call::{Call, Command};
+use agent_volumes::flex::source::Driver;
+use agent_volumes::flex::{Record, Release, release};
+use agent_volumes::plugin::NO_PLUGIN;
+
+use crate::pods::execute::programs;
+use crate::pods::pod_dirs::chain;
+use crate::tasks::actor::Tasks;
+use crate::tasks::keyed_locks::KeyedLocks;
+
+const STOPS: &str = "the agent stops";
+
+/// The drivers of the node; clones share what is known of them.
+#[derive(Clone, Debug, Default)]
+pub struct Drivers(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    directory: PathBuf,
+    state: Mutex<State>,
+    /// Whoever asks a driver what it can do holds its lock.
+    locks: KeyedLocks<Driver>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    known: BTreeMap<Driver, Known>,
+    /// Where volumes are that this agent has set up: not every driver mounts something.
+    set_up: BTreeSet<String>,
+}
+
+/// A driver that said what it can do.
+#[derive(Clone, Debug)]
+struct Known {
+    file: FileId,
+    capabilities: Capabilities,
+    unsupported: BTreeSet<Command>,
+}
+
+/// A program as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FileId {
+    place: (u64, u64),
+    size: u64,
+    changed: [i64; 4],
+}
+
+impl FileId {
+    /// `None`: there is no program.
+    fn of(path: &Path) -> Option<FileId> {
+        let found = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+        let changed = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+        Some(FileId { place: (found.dev(), found.ino()), size: found.size(), changed })
+    }
+}
+
+impl Drivers {
+    /// Those in this directory (`volumePluginDir`).
+    #[must_use]
+    pub fn new(directory: &Path) -> Drivers {
+        Drivers(Arc::new(Shared { directory: directory.to_owned(), ..Shared::default() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change of it is whole.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a driver can do.
+    ///
+    /// # Errors
+    /// There is none, or it does not say.
+    pub(crate) async fn find(&self, driver: &Driver, tasks: &Tasks) -> Result<Capabilities, String> {
+        let _alone = self.0.locks.alone(driver).await;
+        let program = self.0.directory.join(driver.program());
+        let file = tasks.blocking(move || FileId::of(&program)).await.ok_or(STOPS)?;
+        let Some(file) = file else {
+            self.lock().known.remove(driver);
+            return Err(NO_PLUGIN.to_owned());
+        };
+        if let Some(known) = self.lock().known.get(driver).filter(|known| known.file == file) {
+            return Ok(known.capabilities);
+        }
+        let answer = self.run(driver, &Call::init()).await.map_err(|why| {
+            format!(
+                "{NO_PLUGIN} (error creating Flexvolume plugin from directory {}, skipping. Error: {why})",
+                driver.directory()
+            )
+        })?;
+        let capabilities = answer.capabilities;
+        tracing::info!(driver = driver.name(), ?capabilities, "a driver of flexVolume is there");
+        self.lock().known.insert(driver.clone(), Known { file, capabilities, unsupported: BTreeSet::new() });
+        Ok(capabilities)
+    }
+
+    /// Asks a driver. What it did not know once it is not asked again.
+    ///
+    /// # Errors
+    /// It was not done, and why.
+    pub(crate) async fn call(&self, driver: &Driver, call: &Call) -> Result<Answer, Refusal> {
+        let knows_not = |known: &Known| known.unsupported.contains(&call.command);
+        if self.lock().known.get(driver).is_some_and(knows_not) {
+            return Err(Refusal::NotSupported);
+        }
+        let answer = self.run(driver, call).await;
+        if answer == Err(Refusal::NotSupported)
+            && let Some(known) = self.lock().known.get_mut(driver)
+        {
+            known.unsupported.insert(call.command);
+        }
+        answer
+    }
+
+    async fn run(&self, driver: &Driver, call: &Call) -> Result<Answer, Refusal> {
+        let program = self.0.directory.join(driver.program());
+        let (command, limit) = (call.command, call.command.limit());
+        match programs::ask(&program, &call.line(), limit).await {
+            Ok(ended) => answer::read(command, &ended),
+            Err(failed) => Err(Refusal::Failed(format!("{} command failed, {}", command.word(), failed.why))),
+        }
+    }
+
+    /// This agent has set up the volume that is there.
+    pub(crate) fn has_set_up(&self, path: &str) -> bool {
+        self.lock().set_up.contains(path)
+    }
+
+    /// It has now.
+    pub(crate) fn set_up(&self, path: &str) {
+        self.lock().set_up.insert(path.to_owned());
+    }
+
+    /// It may no longer be there.
+    pub(crate) fn forget(&self, path: &str) {
+        self.lock().set_up.remove(path);
+    }
+
+    /// Has a driver let go of a volume that no pod has: nothing of it is here afterwards, and its record neither.
+    ///
+    /// # Errors
+    /// What could not be done; calling again goes on.
+    pub(crate) async fn give_back(&self, record: &Record, root: &Path, tasks: &Tasks) -> Result<(), String> {
+        let found = self.find(&record.driver, tasks).await;
+        let there = found.as_ref().map(drop).map_err(String::as_str);
+        let at = record.global.clone();
+        let mounted = disk(tasks, move || on_disk::is_mounted(&at)).await?;
+        if mounted {
+            let asked = match release(there, mounted, true) {
+                Release::Ask => self.call(&record.driver, &record.unmount_device()).await,
+                Release::Own => Err(Refusal::NotSupported),
+                Release::Wait(why) => Err(Refusal::Failed(why)),
+            };
+            self.or_own(asked, &record.global, tasks).await?;
+        }
+        let at = record.global.clone();
+        disk(tasks, move || on_disk::released(Path::new(&at))).await?;
+        if let Some(node) = &record.attached_by {
+            there.map_err(|why| format!("DetachVolume.FindAttachablePluginBySpec failed: {why}"))?;
+            match self.call(&record.driver, &record.detach(node)).await {
+                Ok(_) | Err(Refusal::NotSupported) => {}
+                Err(why) => return Err(format!("DetachVolume.Detach failed: {why}")),
+            }
+        }
+        let (root, of) = (root.to_owned(), record.clone());
+        disk(tasks, move || on_disk::forget(&root, &of)).await
+    }
+
+    /// Unmounts what a driver does not know how to.
+    pub(crate) async fn or_own(
+        &self,
+        asked: Result<Answer, Refusal>,
+        path: &str,
+        tasks: &Tasks,
+    ) -> Result<(), String> {
+        match asked {
+            Ok(_) => Ok(()),
+            Err(Refusal::NotSupported) => {
+                let path = path.to_owned();
+                disk(tasks, move || on_disk::unmount(Path::new(&path))).await
+            }
+            Err(Refusal::Failed(why)) => Err(why),
+        }
+    }
+}
+
+/// Work on the disk, where blocking is allowed.
+async fn disk<T: Send + 'static>(
+    tasks: &Tasks,
+    work: impl FnOnce() -> Result<T, FilesError> + Send + 'static,
+) -> Result<T, String> {
+    tasks.blocking(work).await.ok_or(STOPS)?.map_err(|e| chain(&e))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,6 @@
+//! Volumes: plugins of CSI and flexVolume, disks of other machines, disks of this node.
+
+pub mod csi;
+pub mod flex;
+pub mod local_volumes;
+pub(crate) mod network_disks;

@@ -1,0 +1,279 @@
+//! Disks that other machines keep: the way to a device, and back.
+//!
+//! In: a [`NetworkDisk`], a [`Record`]. Out: programs (`iscsiadm`, `multipath`, `blockdev`), what is written into sysfs.
+//! Invariants: who logs in or out holds the target's lock; a session ends only if no other record goes through it; nothing of
+//! a disk is taken away that another record has, too; a Secret is told to `iscsiadm` alone. The decisions are
+//! `agent_volumes::network_disk`'s.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent_linux::files::FilesError;
+use agent_linux::scsi::Scsi;
+use agent_linux::volumes::network_disk as on_disk;
+use agent_volumes::network_disk::fc::{self, Fc, Found};
+use agent_volumes::network_disk::iscsi::{self, Chap, Command, Iscsi, Link};
+use agent_volumes::network_disk::login::{Ended, LINK_LIMIT_S, Login, Step};
+use agent_volumes::network_disk::source::Target;
+use agent_volumes::network_disk::{NetworkDisk, Record, missing_program, shares_session, shares_unit};
+
+use crate::pods::execute::programs::{self, Failed};
+use crate::pods::pod_dirs::chain;
+use crate::tasks::actor::Tasks;
+use crate::volumes::csi::Csi;
+
+/// How often a link is looked for.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often a device that joins several paths is.
+const LOOK_JOINED: Duration = Duration::from_secs(1);
+/// How long one program may take. iscsiadm gives a portal up by itself after two minutes.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(180);
+const MULTIPATH: &str = "multipath";
+
+/// What is seen, where blocking is allowed.
+async fn see<T: Send + 'static>(
+    tasks: &Tasks,
+    look: impl FnOnce(&Scsi) -> Result<T, FilesError> + Send + 'static,
+) -> Result<T, String> {
+    let seen = tasks.blocking(move || look(&Scsi::default())).await.ok_or("the agent stops")?;
+    seen.map_err(|e| chain(&e))
+}
+
+async fn run(program: &str, arguments: &[String]) -> Result<String, Failed> {
+    match tokio::time::timeout(PROGRAM_LIMIT, programs::output(program, arguments)).await {
+        Ok(ended) => ended,
+        Err(_) => Err(Failed::late(PROGRAM_LIMIT)),
+    }
+}
+
+async fn told(program: &str, arguments: &[&str]) -> Result<String, Failed> {
+    let arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
+    run(program, &arguments).await
+}
+
+/// The device of a disk that the node is to have.
+///
+/// # Errors
+/// There is none, and why.
+pub(crate) async fn attach(
+    disk: &NetworkDisk,
+    chap: Chap,
+    csi: &Csi,
+    tasks: &Tasks,
+) -> Result<String, String> {
+    let device = match &disk.target {
+        Target::Iscsi(iscsi) => {
+            let _alone = csi.volumes.alone_with_target(&iscsi.iqn).await;
+            log_in(Login::new(iscsi, &disk.volume, chap), iscsi, tasks).await?
+        }
+        Target::Fc(fc) => find(fc, tasks).await?,
+    };
+    // What containers and the node have is the device itself: its links may go before it does.
+    see(tasks, move |_| Ok(std::fs::canonicalize(&device).map_or(device, |path| path.display().to_string())))
+        .await
+}
+
+async fn log_in(mut login: Login, iscsi: &Iscsi, tasks: &Tasks) -> Result<String, String> {
+    loop {
+        match login.step() {
+            Step::Run(command) => {
+                let ended = run(iscsi::PROGRAM, &command.arguments).await;
+                if let Err(failed) = &ended {
+                    if failed.missing {
+                        return Err(missing_program(iscsi::PROGRAM));
+                    }
+                    // What it says of a secret it may repeat.
+                    let words = if command.is_secret() { "" } else { failed.words.trim() };
+                    tracing::info!(%command, why = failed.why, words, "no success");
+                }
+                login.ended(ended.map_err(|Failed { code, why, words, .. }| Ended { code, why, words }));
+            }
+            Step::Hosts => {
+                let iqn = iscsi.iqn.clone();
+                login.hosts(see(tasks, move |scsi| scsi.portal_hosts(&iqn)).await?);
+            }
+            Step::Scan(host) => {
+                let lun = iscsi.lun;
+                login.scanned(see(tasks, move |scsi| scsi.scan(host, lun)).await);
+            }
+            Step::AwaitLink(link) => login.linked(await_link(link, tasks).await?),
+            Step::AwaitJoined(paths, times) => login.joined(await_joined(paths, times, tasks).await?),
+            Step::Done(device) => return Ok(device),
+            Step::Failed(why) => return Err(why),
+        }
+    }
+}
+
+async fn await_link(link: Link, tasks: &Tasks) -> Result<Option<String>, String> {
+    let until = tasks.now().mono.after(Duration::from_secs(u64::from(LINK_LIMIT_S)));
+    loop {
+        let of = link.clone();
+        let found = see(tasks, move |scsi| {
+            let names = scsi.links(fc::BY_PATH)?;
+            Ok(of.choose(&names).and_then(|name| scsi.follow(fc::BY_PATH, name)))
+        });
+        if let Some(path) = found.await? {
+            return Ok(Some(path.display().to_string()));
+        }
+        let now = tasks.now().mono;
+        if now >= until {
+            return Ok(None);
+        }
+        tasks.wait_until(now.after(LOOK)).await;
+    }
+}
+
+async fn await_joined(paths: Vec<String>, times: u32, tasks: &Tasks) -> Result<Option<String>, String> {
+    for time in 1..=times {
+        let of = paths.clone();
+        let found = see(tasks, move |scsi| {
+            let mut joined = None;
+            for path in &of {
+                joined = joined.or(scsi.joined(Path::new(path))?);
+            }
+            Ok(joined)
+        });
+        if let Some(device) = found.await? {
+            return Ok(Some(device));
+        }
+        if time < times {
+            tasks.wait_until(tasks.now().mono.after(LOOK_JOINED)).await;
+        }
+    }
+    Ok(None)
+}
+
+/// Paths of a disk that a fabric shows.
+fn paths(scsi: &Scsi, fc: &Fc) -> Result<Vec<Found>, FilesError> {
+    let names = scsi.links(fc.links())?;
+    let devices = fc.choose(&names).into_iter().filter_map(|name| scsi.follow(fc.links(), name));
+    let found = devices.map(|path| {
+        let joined = scsi.joined(&path)?;
+        Ok(Found { path: path.display().to_string(), joined })
+    });
+    found.collect()
+}
+
+async fn find(fc: &Fc, tasks: &Tasks) -> Result<String, String> {
+    let of = fc.clone();
+    let found = see(tasks, move |scsi| {
+        let found = paths(scsi, &of)?;
+        if found.iter().any(|f| f.joined.is_some()) {
+            return Ok(found);
+        }
+        // More of it may be there: a device that joins the paths is better than one of them.
+        scsi.scan_all()?;
+        paths(scsi, &of)
+    });
+    fc::device(&found.await?).ok_or_else(|| fc::NOT_FOUND.to_owned())
+}
+
+/// Lets go of a disk that no pod has: nothing of it is here afterwards, and its record neither.
+///
+/// # Errors
+/// What could not be done; calling again goes on.
+pub(crate) async fn detach(record: &Record, root: &Path, csi: &Csi, tasks: &Tasks) -> Result<(), String> {
+    let of = record.clone();
+    see(tasks, move |_| on_disk::unmount(&of)).await?;
+    match &record.target {
+        Target::Iscsi(iscsi) => {
+            let _alone = csi.volumes.alone_with_target(&iscsi.iqn).await;
+            let others = records(root, tasks).await?;
+            if !shares_unit(record, &others) {
+                let (iqn, lun) = (iscsi.iqn.clone(), iscsi.lun);
+                let devices = see(tasks, move |scsi| scsi.devices_of(&iqn, lun)).await?;
+                // Whoever is logged out has no devices, so that what stays here is no reason to stop.
+                if let Err(why) = take_away(devices, false, tasks).await {
+                    tracing::warn!(target = iscsi.iqn, lun = iscsi.lun, why, "devices are not taken away");
+                }
+            }
+            if !shares_session(record, &others) {
+                log_out(iscsi, &record.volume, tasks).await?;
+            }
+        }
+        Target::Fc(of) => {
+            let others = records(root, tasks).await?;
+            if !shares_unit(record, &others) {
+                let of = of.clone();
+                let devices = see(tasks, move |scsi| {
+                    let mut devices = Vec::new();
+                    for Found { path, joined } in paths(scsi, &of)? {
+                        match joined {
+                            Some(joined) => devices.extend(scsi.parts(&joined)?),
+                            None => devices.extend(path.strip_prefix("/dev/").map(str::to_owned)),
+                        }
+                    }
+                    Ok(devices)
+                });
+                take_away(devices.await?, true, tasks).await?;
+            }
+        }
+    }
+    let of = record.clone();
+    see(tasks, move |_| on_disk::forget(&of)).await
+}
+
+async fn records(root: &Path, tasks: &Tasks) -> Result<Vec<Record>, String> {
+    let root: PathBuf = root.to_owned();
+    see(tasks, move |_| on_disk::records(&root)).await
+}
+
+/// Takes SCSI devices away, and first what joins them; `flush`: what they hold is written out, too.
+async fn take_away(mut devices: Vec<String>, flush: bool, tasks: &Tasks) -> Result<(), String> {
+    devices.sort_unstable();
+    devices.dedup();
+    let of = devices.clone();
+    let joined = see(tasks, move |scsi| {
+        let mut joined = BTreeSet::new();
+        for device in &of {
+            joined.extend(scsi.joined(&Path::new("/dev").join(device))?);
+        }
+        Ok(joined)
+    });
+    let mut failure = None;
+    for device in joined.await? {
+        if let Err(failed) = told(MULTIPATH, &["-f", &device]).await {
+            let why = if failed.missing { missing_program(MULTIPATH) } else { failed.words };
+            failure = Some(format!("failed to flush multipath device {device}: {}", why.trim()));
+        }
+    }
+    if let Some(why) = failure.take_if(|_| flush) {
+        return Err(why);
+    }
+    for device in devices {
+        if flush && let Err(failed) = told("blockdev", &["--flushbufs", &format!("/dev/{device}")]).await {
+            tracing::warn!(
+                device,
+                why = failed.why,
+                words = failed.words.trim(),
+                "what it holds is not written out"
+            );
+        }
+        if let Err(why) = see(tasks, move |scsi| scsi.delete(&device)).await {
+            failure = Some(why);
+        }
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+async fn log_out(iscsi: &Iscsi, volume: &str, tasks: &Tasks) -> Result<(), String> {
+    let failed = |command: &Command, failed: Failed| {
+        let Failed { why, words, .. } = failed;
+        format!("iscsi: failed to detach disk: {command}: {} ({why})", words.trim())
+    };
+    for command in iscsi.logout(volume) {
+        match run(iscsi::PROGRAM, &command.arguments).await {
+            Ok(_) => {}
+            Err(e) if iscsi::is_gone(e.code) => {}
+            Err(e) if e.missing => {
+                let iqn = iscsi.iqn.clone();
+                let sessions = see(tasks, move |scsi| scsi.portal_hosts(&iqn)).await?;
+                // Without it there never was one, or the machine began anew.
+                return if sessions.is_empty() { Ok(()) } else { Err(missing_program(iscsi::PROGRAM)) };
+            }
+            Err(e) => return Err(failed(&command, e)),
+        }
+    }
+    Ok(())
+}

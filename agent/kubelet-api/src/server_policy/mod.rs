@@ -1,0 +1,33 @@
+//! server_policy: who may do what with the node's HTTPS API. Contract 14.2.
+//!
+//! # For the shell
+//! ```text
+//! request ─► certificate verified? ─► begin() ─┬─► Verdict
+//!                                     AskToken ┴─► cache or TokenReview ─► conclude() ─► Verdict
+//! Verdict::User ─► attributes(method, path) ─► next() ─► cache or SubjectAccessReview … ─► allowed | denied
+//! ```
+//! In: what a request presents, what the API server answered, the time. Out: verdicts, reviews to send, texts of
+//! refusals. Invariants: nothing is allowed that was not allowed by a review, by its cached answer within its time, or
+//! by `AlwaysAllow`; a review that fails allows nothing; a bad credential is refused, never taken for none; a path that
+//! is not known asks for the strictest permission (`nodes/proxy`).
+//! Upstream: pkg/kubelet/server/auth.go, apiserver/pkg/authentication/request.
+
+mod attributes;
+mod authentication;
+mod cache;
+mod desk;
+mod places;
+pub mod policy;
+mod reviews;
+mod user;
+
+#[cfg(test)]
+mod tests;
+
+pub use attributes::{Attributes, Next, attributes};
+pub use authentication::{Begin, CertificateClaim, TokenAnswer, Verdict, bearer_token, begin, conclude};
+pub use cache::ReviewCache;
+pub use desk::{DeskLimits, RareLine, ReviewDesk, Step};
+pub use places::{PlaceLimits, Places, Taken};
+pub use reviews::{access_review, is_allowed, review_key, token_review, user_of_review};
+pub use user::{Subject, User};

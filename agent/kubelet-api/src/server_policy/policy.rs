@@ -1,0 +1,48 @@
+//! The node's rules of access: anonymous users, webhooks, client certificates.
+
+use std::time::Duration;
+
+use orlop_config::kubelet::enums::AuthorizationMode;
+use orlop_config::kubelet::{FeatureGates, KubeletConfiguration};
+
+/// `authentication` and `authorization` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessPolicy {
+    /// Who makes no claim is `system:anonymous`.
+    pub anonymous: bool,
+    /// Certificates tell UIDs (gate `AllowParsingUserUIDFromCertAuth`).
+    pub certificate_uids: bool,
+    /// Bearer tokens are reviewed by the API server; otherwise they say nothing.
+    pub tokens: bool,
+    /// How long a review of a token is believed.
+    pub token_ttl: Duration,
+    /// The API server is asked what a user may do; otherwise every user may do everything.
+    pub review_access: bool,
+    /// How long a yes is believed.
+    pub allowed_ttl: Duration,
+    /// How long a no is believed.
+    pub denied_ttl: Duration,
+}
+
+impl AccessPolicy {
+    /// As configured.
+    #[must_use]
+    pub fn new(kubelet: &KubeletConfiguration) -> AccessPolicy {
+        let (authn, authz) = (&kubelet.authentication, &kubelet.authorization);
+        AccessPolicy {
+            anonymous: authn.anonymous.enabled,
+            certificate_uids: FeatureGates::of(kubelet).enabled("AllowParsingUserUIDFromCertAuth"),
+            tokens: authn.webhook.enabled,
+            token_ttl: authn.webhook.cache_ttl.to_std(),
+            review_access: authz.mode == AuthorizationMode::Webhook,
+            allowed_ttl: authz.webhook.cache_authorized_ttl.to_std(),
+            denied_ttl: authz.webhook.cache_unauthorized_ttl.to_std(),
+        }
+    }
+
+    /// True if nothing can be decided without an API server.
+    #[must_use]
+    pub fn needs_api_server(&self) -> bool {
+        self.tokens || self.review_access
+    }
+}

@@ -1,0 +1,142 @@
+//! File systems, and what on them belongs to whom.
+//!
+//! In: numbers of `statvfs`, of walks and of the runtime. Out: values for [`super::summary`].
+
+use std::collections::BTreeMap;
+
+use agent_types::time::Wall;
+use agent_volumes::csi::request::{Both, Usage};
+
+/// A whole file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filesystem {
+    /// When it was asked.
+    pub at: Wall,
+    /// Bytes that may still be written without privilege.
+    pub available_bytes: u64,
+    /// Its size, bytes.
+    pub capacity_bytes: u64,
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Inodes; `None` where the file system makes them as they are needed.
+    pub inodes: Option<u64>,
+    /// Of them free ones.
+    pub inodes_free: Option<u64>,
+}
+
+/// What a block device has done since the machine started (Linux, Documentation/block/stat.rst).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskIo {
+    /// Reads that went into others before they reached the device.
+    pub reads_merged: u64,
+    /// Sectors of 512 bytes read.
+    pub sectors_read: u64,
+    /// What reads waited in all, ms.
+    pub read_ms: u64,
+    /// Writes that went into others before they reached the device.
+    pub writes_merged: u64,
+    /// Sectors of 512 bytes written.
+    pub sectors_written: u64,
+    /// What writes waited in all, ms.
+    pub write_ms: u64,
+    /// Requests under way.
+    pub in_flight: u64,
+    /// How long there were any, ms.
+    pub busy_ms: u64,
+    /// What all requests waited in all, ms.
+    pub waited_ms: u64,
+}
+
+impl DiskIo {
+    /// The text of a device's file `stat` in /sys; `None` if it is none.
+    #[must_use]
+    pub fn of_stat(text: &str) -> Option<DiskIo> {
+        let numbers: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        let at = |place: usize| numbers.get(place).copied();
+        Some(DiskIo {
+            reads_merged: at(1)?,
+            sectors_read: at(2)?,
+            read_ms: at(3)?,
+            writes_merged: at(5)?,
+            sectors_written: at(6)?,
+            write_ms: at(7)?,
+            in_flight: at(8)?,
+            busy_ms: at(9)?,
+            waited_ms: at(10)?,
+        })
+    }
+}
+
+/// What a tree of files takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// When it was measured.
+    pub at: Wall,
+    /// Blocks, as bytes.
+    pub bytes: u64,
+    /// Inodes; names of the same file count once.
+    pub inodes: u64,
+}
+
+/// A container's writable layer, or the images, as the runtime accounts for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layer {
+    /// When the runtime measured.
+    pub at: Wall,
+    /// A directory on the file system.
+    pub mountpoint: String,
+    /// Bytes; `None` if it does not say.
+    pub used_bytes: Option<u64>,
+    /// Inodes; `None` if it does not say.
+    pub inodes_used: Option<u64>,
+}
+
+/// A volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeUse {
+    /// The file system that it is on.
+    pub filesystem: Option<Filesystem>,
+    /// What is in it.
+    pub taken: Option<Taken>,
+    /// Whether its driver says that something is wrong with it.
+    pub abnormal: Option<bool>,
+}
+
+impl VolumeUse {
+    /// What a driver says of a volume.
+    #[must_use]
+    pub fn told(usage: &Usage, at: Wall) -> VolumeUse {
+        // A driver that tells of the condition alone says nothing of sizes, which upstream shows as 0.
+        let Both { bytes, inodes } = usage.amounts.unwrap_or_default();
+        let filesystem = Filesystem {
+            at,
+            available_bytes: bytes.available,
+            capacity_bytes: bytes.total,
+            used_bytes: bytes.used,
+            inodes: Some(inodes.total),
+            inodes_free: Some(inodes.available),
+        };
+        let taken = Taken { at, bytes: bytes.used, inodes: inodes.used };
+        let abnormal = usage.condition.as_ref().map(|condition| condition.abnormal);
+        VolumeUse { filesystem: Some(filesystem), taken: Some(taken), abnormal }
+    }
+}
+
+/// Disk use of the node; keys are CRI ids, UIDs of pods and names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// The file system of the kubelet's root directory.
+    pub root: Option<Filesystem>,
+    /// Images, as the runtime accounts for them.
+    pub images: Option<Layer>,
+    /// Writable layers, by container id.
+    pub layers: BTreeMap<String, Layer>,
+    /// File systems, by the runtime's mountpoints.
+    pub filesystems: BTreeMap<String, Filesystem>,
+    /// Log files, by UID and container.
+    pub logs: BTreeMap<(String, String), Taken>,
+    /// Managed hosts files, by UID.
+    pub hosts_files: BTreeMap<String, Taken>,
+    /// Volumes, by UID and name.
+    pub volumes: BTreeMap<(String, String), VolumeUse>,
+}

@@ -1,0 +1,81 @@
+//! Credentials of registries, and the pods that may use each.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A name and a password.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credential {
+    /// Who.
+    pub username: String,
+    /// The password or token.
+    pub password: String,
+    /// Whose it is; `None`: every pod of the node may use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+}
+
+/// Whose a credential is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// That of pods that name this Secret.
+    Secret(Origin),
+    /// That of pods that run as this service account: a plugin gave it for their token.
+    Account(AccountName),
+}
+
+/// A service account, as records of pulled images name it (upstream's `ImagePullServiceAccount`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AccountName {
+    /// Its UID.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl AccountName {
+    /// In the order of records.
+    #[must_use]
+    pub fn key(&self) -> (&str, &str, &str) {
+        (&self.namespace, &self.name, &self.uid)
+    }
+}
+
+/// The Secret that a credential is from, as records of pulled images name it (upstream's `ImagePullSecret`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Origin {
+    /// UID of the Secret.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// SHA-256 of the credential, as upstream makes it.
+    pub credential_hash: String,
+}
+
+impl Origin {
+    /// The same object, whatever it holds now.
+    #[must_use]
+    pub fn is_same_secret(&self, other: &Origin) -> bool {
+        self.key() == other.key()
+    }
+
+    /// In the order of records.
+    #[must_use]
+    pub fn key(&self) -> (&str, &str, &str) {
+        (&self.namespace, &self.name, &self.uid)
+    }
+}
+
+/// Only whose it is.
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credential({:?})", self.username)
+    }
+}

@@ -1,0 +1,92 @@
+//! declared_features: what this node says it can do (`status.declaredFeatures`), and what a change of a pod would need.
+//!
+//! In: a pod before and after an update. Out: names of features that the update needs and this node does not declare.
+//! Invariants: only what is true is declared; names come in the order of upstream's registry.
+//! Upstream: component-helpers/nodedeclaredfeatures (KEP-5328).
+
+use k8s_openapi::api::core::v1::Pod;
+use orlop_config::kubelet::FeatureGates;
+
+use crate::node_context::Features;
+use crate::pod;
+
+/// Features that a scheduler asks nodes for and that this one has.
+const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+
+/// The API server leaves WebSockets of exec, attach and port-forward to a node that declares it, untranslated; a gate.
+pub const WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
+
+/// What a node with these gates declares.
+#[must_use]
+pub fn declared(gates: &FeatureGates) -> Vec<String> {
+    if !gates.enabled("NodeDeclaredFeatures") {
+        return Vec::new();
+    }
+    let gated =
+        [POD_LEVEL_RESIZE, WEBSOCKETS, INIT_CONTAINER_RESIZE].into_iter().filter(|gate| gates.enabled(gate));
+    DECLARED.into_iter().chain(gated).map(str::to_owned).collect()
+}
+
+/// What pods ask for themselves can be changed while they run; a gate.
+pub const POD_LEVEL_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
+const INIT_CONTAINER_RESIZE: &str = "InPlacePodVerticalScalingInitContainers";
+
+/// What the update from `old` to `new` needs and this node does not have.
+#[must_use]
+pub fn missing_for_update(old: &Pod, new: &Pod, features: Features) -> Vec<&'static str> {
+    // Init containers are resized whether or not it is declared: the gate is for who asks.
+    let needed = pod::spec(old).resources != pod::spec(new).resources;
+    Some(POD_LEVEL_RESIZE).filter(|_| needed && !features.pod_level_resize).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn websockets_are_declared_with_their_gate() {
+        let of = |set: &[(&str, bool)]| {
+            let map = set.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect();
+            declared(&FeatureGates::resolve(&map).unwrap())
+        };
+        let all =
+            ["RestartAllContainersOnContainerExits", POD_LEVEL_RESIZE, WEBSOCKETS, INIT_CONTAINER_RESIZE];
+        assert_eq!(of(&[]), all);
+        assert_eq!(of(&[(WEBSOCKETS, false)]), [all[0], all[1], all[3]]);
+        assert_eq!(of(&[(INIT_CONTAINER_RESIZE, false)]), all[..3]);
+        let needing = [
+            "NodeDeclaredFeatures",
+            "InPlacePodLevelResourcesVerticalScaling",
+            "InPlacePodVerticalScalingInitContainers",
+            "RestartAllContainersOnContainerExits",
+            WEBSOCKETS,
+        ];
+        assert!(of(&needing.map(|gate| (gate, false))).is_empty());
+    }
+
+    #[test]
+    fn only_resizes_need_anything() {
+        let of = |spec: Value| -> Pod { serde_json::from_value(json!({"spec": spec})).unwrap() };
+        let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
+        let init = |policy: Value, amount: &str| json!({"containers": [], "initContainers": [{"name": "i", "restartPolicy": policy, "resources": cpu(amount)}]});
+        let regular = |amount: &str| json!({"containers": [{"name": "c", "resources": cpu(amount)}]});
+        let whole = |amount: &str| json!({"containers": [], "resources": cpu(amount)});
+        for (old, new, missing) in [
+            (regular("1"), regular("2"), vec![]),
+            (init(json!(null), "1"), init(json!(null), "1"), vec![]),
+            (init(json!("Always"), "1"), init(json!("Always"), "2"), vec![]),
+            (init(json!(null), "1"), init(json!(null), "2"), vec![]),
+            (whole("1"), whole("1"), vec![]),
+            (whole("1"), whole("2"), vec![POD_LEVEL_RESIZE]),
+            (regular("1"), whole("1"), vec![POD_LEVEL_RESIZE]),
+            (init(json!(null), "1"), regular("1"), vec![]),
+        ] {
+            let (old, new) = (of(old), of(new));
+            let without = Features { pod_level_resize: false, ..Features::default() };
+            assert_eq!(missing_for_update(&old, &new, without), missing, "{old:?} to {new:?}");
+            assert!(missing_for_update(&old, &new, Features::default()).is_empty());
+        }
+    }
+}

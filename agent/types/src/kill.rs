@@ -1,0 +1,69 @@
+//! The reasons for which the node ends a pod, and the record of an end that survives a restart of the agent.
+//!
+//! In: orders of the sources, of admission, eviction, preemption and node shutdown. Out: plain data.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::PodKey;
+use crate::time::Wall;
+
+/// Why a pod is taken down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KillReason {
+    /// Its source does not have it any more.
+    Removed,
+    /// `metadata.deletionTimestamp` is set.
+    Deleted,
+    /// It runs, and no source has it (grace 1 s).
+    Orphan,
+    /// Its containers ended and none comes back.
+    Ended,
+    /// `spec.activeDeadlineSeconds` passed.
+    DeadlineExceeded,
+    /// The node refuses or ends it: admission, eviction, preemption. Becomes `status.reason` and `.message`.
+    Failed {
+        /// For example `Evicted`, `OutOfcpu`, `Preempting`.
+        reason: String,
+        /// For people.
+        message: String,
+        /// Message of the condition `DisruptionTarget`, if the node ends it for its own sake.
+        #[serde(default)]
+        disruption: Option<String>,
+    },
+    /// The machine is about to stop.
+    Shutdown {
+        /// It begins anew with the next boot, or if the machine does not stop after all: nobody else would bring it back
+        /// (static pods).
+        again: bool,
+    },
+}
+
+impl KillReason {
+    /// True if nothing of the pod is to be left on the node; otherwise its dead containers and its
+    /// directories are kept until it is removed.
+    #[must_use]
+    pub fn removes(&self) -> bool {
+        matches!(self, KillReason::Removed | KillReason::Deleted | KillReason::Orphan)
+    }
+}
+
+/// What must survive a crash of the agent during termination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminatingRecord {
+    /// Which pod.
+    pub pod: PodKey,
+    /// Why.
+    pub reason: KillReason,
+    /// Effective grace, seconds.
+    pub grace_s: u32,
+    /// When termination began.
+    pub since: Wall,
+    /// Whether everything of the pod is to go.
+    pub remove: bool,
+}
+
+/// `status.reason` of pods that the node refuses while it shuts down.
+pub const REFUSED_REASON: &str = "NodeShutdown";
+
+/// `status.reason` of pods that eviction ends or pressure refuses, and reason of their event.
+pub const EVICTED: &str = "Evicted";

@@ -1,0 +1,139 @@
+//! Objects of the API server that pods refer to (Secrets, ConfigMaps, trust bundles, claims): names, contents, and the state of
+//! their retrieval.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
+use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
+
+use crate::pod;
+
+/// Which kind of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ObjectKind {
+    /// A ConfigMap.
+    ConfigMap,
+    /// A Secret.
+    Secret,
+    /// The Services of a namespace, or the one that is named: what containers are told of them, as variables.
+    Services,
+    /// A RuntimeClass: its `handler`. It lies in no namespace.
+    RuntimeClass,
+    /// The ClusterTrustBundles, all of them: which ones a volume means is said by their labels. They lie in no namespace.
+    TrustBundles,
+}
+
+/// An object that pods get values from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ObjectRef {
+    /// Its kind.
+    pub kind: ObjectKind,
+    /// Its namespace: that of the pod, or none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectRef {
+    /// The object of this name that the pod `p` refers to: it lies in the pod's namespace.
+    #[must_use]
+    pub fn of(p: &Pod, kind: ObjectKind, name: &str) -> ObjectRef {
+        ObjectRef { kind, namespace: pod::namespace(p).to_owned(), name: name.to_owned() }
+    }
+
+    /// Every ClusterTrustBundle.
+    #[must_use]
+    pub fn trust_bundles() -> ObjectRef {
+        ObjectRef { kind: ObjectKind::TrustBundles, namespace: String::new(), name: String::new() }
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            ObjectKind::ConfigMap => "configmap",
+            ObjectKind::Secret => "secret",
+            ObjectKind::Services => "services",
+            ObjectKind::RuntimeClass => "runtimeclass.node.k8s.io",
+            ObjectKind::TrustBundles => "clustertrustbundles.certificates.k8s.io",
+        };
+        write!(f, "{kind} {:?}", self.name)
+    }
+}
+
+/// What an object holds.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectData {
+    /// `data`.
+    pub data: BTreeMap<String, Vec<u8>>,
+    /// `binaryData` of a ConfigMap.
+    pub binary: BTreeMap<String, Vec<u8>>,
+    /// UID of a Secret.
+    #[serde(default)]
+    pub uid: String,
+    /// ClusterTrustBundles by name.
+    #[serde(default)]
+    pub bundles: BTreeMap<String, Bundle>,
+}
+
+/// It may be a secret: only its keys are shown.
+impl fmt::Debug for ObjectData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.data.keys()).entries(self.binary.keys()).finish()
+    }
+}
+
+/// What is known of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fetched {
+    /// It is there.
+    Found(ObjectData),
+    /// The API server says that there is none.
+    Missing,
+    /// Nobody knows, and why.
+    Unknown(String),
+}
+
+/// What is known of several objects.
+pub type Objects = BTreeMap<ObjectRef, Fetched>;
+
+/// The object, or the words about it.
+///
+/// # Errors
+/// It is missing (`None` if that is `optional`) or nobody knows.
+pub fn look_up<'o>(
+    objects: &'o Objects,
+    of: &ObjectRef,
+    optional: bool,
+) -> Result<Option<&'o ObjectData>, String> {
+    match objects.get(of) {
+        Some(Fetched::Found(data)) => Ok(Some(data)),
+        Some(Fetched::Missing) if optional => Ok(None),
+        Some(Fetched::Missing) => Err(format!("{of} not found")),
+        Some(Fetched::Unknown(why)) => Err(why.clone()),
+        None => Err(format!("object \"{}\"/\"{}\" not registered", of.namespace, of.name)),
+    }
+}
+
+/// What a volume needs of a ClusterTrustBundle.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bundle {
+    /// `spec.signerName`; empty: of no signer.
+    pub signer: String,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `spec.trustBundle`.
+    pub anchors: String,
+}
+
+impl From<&ClusterTrustBundle> for Bundle {
+    fn from(object: &ClusterTrustBundle) -> Bundle {
+        Bundle {
+            signer: object.spec.signer_name.clone().unwrap_or_default(),
+            labels: object.metadata.labels.clone().unwrap_or_default(),
+            anchors: object.spec.trust_bundle.clone(),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Processor and memory of one container or pod: requests and limits.
+//!
+//! In: `resources` of a container or a pod. Out: the four quantities that an in-place resize can change.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use serde::{Deserialize, Serialize};
+
+use crate::resources::requests::{CPU, MEMORY, resources_in_pod};
+use crate::{Quantity, pod, quantity_text};
+
+/// Quantities by resource name, as the API has them.
+pub type List = BTreeMap<String, ApiQuantity>;
+
+/// The amounts that can be changed while a container runs; zero is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amounts {
+    /// Thousandths of a core.
+    pub cpu_request_milli: i64,
+    /// Thousandths of a core.
+    pub cpu_limit_milli: i64,
+    /// Bytes.
+    pub memory_request: i64,
+    /// Bytes.
+    pub memory_limit: i64,
+}
+
+impl Amounts {
+    /// Those of a container's `resources`.
+    #[must_use]
+    pub fn of(resources: Option<&ResourceRequirements>) -> Amounts {
+        let requests = resources.and_then(|r| r.requests.as_ref());
+        let limits = resources.and_then(|r| r.limits.as_ref());
+        Amounts {
+            cpu_request_milli: amount(requests, CPU).milli_value(),
+            cpu_limit_milli: amount(limits, CPU).milli_value(),
+            memory_request: amount(requests, MEMORY).value(),
+            memory_limit: amount(limits, MEMORY).value(),
+        }
+    }
+
+    /// Those of a container in its pod, whose own limits count where the container has none.
+    #[must_use]
+    pub fn in_pod(p: &Pod, container: &Container) -> Amounts {
+        Amounts::of(Some(&resources_in_pod(p, container)))
+    }
+
+    /// Those of the pod itself (`spec.resources`).
+    #[must_use]
+    pub fn of_pod(p: &Pod) -> Amounts {
+        Amounts::of(pod::spec(p).resources.as_ref())
+    }
+
+    /// The memory of these, the processor time of `other`.
+    #[must_use]
+    pub fn with_cpu_of(self, other: Amounts) -> Amounts {
+        Amounts { cpu_request_milli: other.cpu_request_milli, cpu_limit_milli: other.cpu_limit_milli, ..self }
+    }
+
+    /// `resources` with these amounts in the place of its own; what is zero is left out.
+    #[must_use]
+    pub fn put_into(self, resources: Option<&ResourceRequirements>) -> ResourceRequirements {
+        let mut out = resources.cloned().unwrap_or_default();
+        let milli = Quantity::from_milli;
+        let units = Quantity::from_units;
+        put(&mut out.requests, CPU, milli(self.cpu_request_milli));
+        put(&mut out.requests, MEMORY, units(self.memory_request));
+        put(&mut out.limits, CPU, milli(self.cpu_limit_milli));
+        put(&mut out.limits, MEMORY, units(self.memory_limit));
+        out
+    }
+}
+
+fn amount(list: Option<&List>, name: &str) -> Quantity {
+    list.and_then(|l| l.get(name)).and_then(|q| Quantity::parse(&q.0).ok()).unwrap_or_default()
+}
+
+/// Keeps the spelling of an amount that is the same.
+fn put(list: &mut Option<List>, name: &str, is: Quantity) {
+    if amount(list.as_ref(), name) == is {
+        return;
+    }
+    let list = list.get_or_insert_default();
+    if is.is_zero() {
+        list.remove(name);
+    } else {
+        list.insert(name.to_owned(), ApiQuantity(quantity_text::of_resource(name, is)));
+    }
+}

@@ -1,0 +1,16 @@
+//! What pods ask of the node's resources and what the kernel is told about it.
+//!
+//! In: pods. Out: QoS classes, sums of requests and limits, the values of cgroups. Upstream: pkg/apis/core/v1/helper/qos,
+//! component-helpers/resource. See docs/agent.md.
+
+pub mod amounts;
+pub mod cgroups;
+pub mod cpu;
+pub mod machine;
+pub mod node_allocatable;
+pub mod observation;
+pub mod qos;
+pub mod requests;
+pub mod user_ranges;
+
+pub use qos::{QosClass, qos_class};

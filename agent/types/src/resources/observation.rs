@@ -1,0 +1,30 @@
+//! Observations of memory, disks and processes, by eviction signal.
+
+use std::collections::BTreeMap;
+
+use orlop_config::kubelet::eviction::Signal;
+
+use crate::time::Wall;
+
+/// Which file systems there are besides the node's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Images are on another file system than the kubelet's root directory.
+    pub dedicated_images: bool,
+    /// Writable layers are on another file system than images.
+    pub split_containers: bool,
+}
+
+/// What was observed of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// When.
+    pub at: Wall,
+    /// What is left.
+    pub available: i64,
+    /// What there is in all.
+    pub capacity: i64,
+}
+
+/// Observations by signal.
+pub type Observations = BTreeMap<Signal, Observation>;

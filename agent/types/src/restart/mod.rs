@@ -1,0 +1,241 @@
+//! When something that failed may be tried again: crash-loop back-off, image back-off, requeue jitter.
+//!
+//! In: what ended when, what was restarted when. Out: due times. Invariants: a delay never exceeds its
+//! maximum; it doubles on every restart and starts over only [`EXPIRY`] after the restart before; no wait outlasts
+//! that; a wall clock that is set back can lengthen a wait by at most the delay itself, because due times are kept on
+//! the monotonic clock.
+//! Upstream: `client-go/util/flowcontrol` BackOff, pkg/kubelet/kuberuntime doBackOff (contract 7.3, 7.4).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::ids::ContainerId;
+use crate::time::{Mono, Now, Wall};
+
+#[cfg(test)]
+mod tests;
+
+/// This long after the previous restart the series starts over, whatever the maximum is, and whether the container runs
+/// then or waits.
+pub const EXPIRY: Duration = Duration::from_secs(600);
+
+/// Base of the requeue after a failed sync.
+pub const REQUEUE: Duration = Duration::from_secs(10);
+
+/// First delay and ceiling of a doubling series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Delay after the first restart.
+    pub initial: Duration,
+    /// No delay is longer (`crashLoopBackOff.maxContainerRestartPeriod`).
+    pub max: Duration,
+}
+
+impl Default for Policy {
+    /// 10 s doubling to 300 s.
+    fn default() -> Self {
+        Policy { initial: Duration::from_secs(10), max: Duration::from_secs(300) }
+    }
+}
+
+impl Policy {
+    /// The delay that follows `delay`.
+    #[must_use]
+    pub fn doubled(&self, delay: Duration) -> Duration {
+        delay.saturating_mul(2).min(self.max)
+    }
+
+    /// The first delay.
+    #[must_use]
+    pub fn first(&self) -> Duration {
+        self.initial.min(self.max)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    delay: Duration,
+    /// When the delay was set: the moment of the restart.
+    updated: Wall,
+    /// What waits now.
+    waiting: Option<Wait>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wait {
+    /// The ended instance.
+    instance: ContainerId,
+    /// Until when.
+    due: Mono,
+    /// When the entry counts no more.
+    expires: Mono,
+}
+
+/// The end of an instance, as the back-off sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Exit<'a> {
+    /// Which instance.
+    pub instance: &'a ContainerId,
+    /// When it ended.
+    pub finished: Wall,
+    /// `None`: it ended by itself. Else it was killed in order to be replaced, and this is when the instance before it
+    /// ended, if the runtime has one. Its own life counts as waited then: upstream decides about the successor from what
+    /// it saw before the kill.
+    pub killed_after: Option<Option<Wall>>,
+}
+
+/// Crash-loop back-off of one pod's containers, by key (see [`key`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackOff {
+    policy: Policy,
+    entries: BTreeMap<String, Entry>,
+}
+
+impl BackOff {
+    /// No container has failed yet.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        BackOff { policy, entries: BTreeMap::new() }
+    }
+
+    /// Takes over what an earlier incarnation had: `instance` was started at `restarted` under `delay`.
+    /// Does nothing if the key is known already.
+    pub fn restore(&mut self, key: &str, delay: Duration, restarted: Wall) {
+        let delay = delay.clamp(self.policy.first(), self.policy.max);
+        self.entries.entry(key.to_owned()).or_insert(Entry { delay, updated: restarted, waiting: None });
+    }
+
+    /// Notes an end. The first call for an instance fixes its due time.
+    pub fn observe_exit(&mut self, key: &str, exit: Exit<'_>, now: Now) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        if entry.waiting.as_ref().is_some_and(|known| known.instance == *exit.instance) {
+            return;
+        }
+        let expires = now.mono.after(EXPIRY.saturating_sub(now.wall.since(entry.updated)));
+        let has_waited = |before: Option<Wall>| before.is_none_or(|at| now.wall.since(at) >= entry.delay);
+        let due = if exit.killed_after.is_some_and(has_waited) {
+            now.mono
+        } else {
+            now.mono.after(entry.delay.saturating_sub(now.wall.since(exit.finished))).min(expires)
+        };
+        entry.waiting = Some(Wait { instance: exit.instance.clone(), due, expires });
+    }
+
+    /// `(due, delay)` if `instance` must still wait at `now`.
+    #[must_use]
+    pub fn wait(&self, key: &str, instance: &ContainerId, now: Mono) -> Option<(Mono, Duration)> {
+        let entry = self.entries.get(key)?;
+        match &entry.waiting {
+            Some(known) if known.instance == *instance && now < known.due => Some((known.due, entry.delay)),
+            _ => None,
+        }
+    }
+
+    /// Records that the container is started again now; answers the delay that its next end will have to wait.
+    pub fn restarted(&mut self, key: &str, now: Now) -> Duration {
+        let policy = self.policy;
+        let counts = |e: &&Entry| {
+            let expired = e.waiting.as_ref().is_some_and(|wait| wait.expires <= now.mono);
+            !expired && now.wall.since(e.updated) < EXPIRY
+        };
+        let delay = match self.entries.get(key).filter(counts) {
+            Some(e) => policy.doubled(e.delay),
+            None => policy.first(),
+        };
+        self.entries.insert(key.to_owned(), Entry { delay, updated: now.wall, waiting: None });
+        delay
+    }
+
+    /// The delay in force for `key`, if it was restarted before.
+    #[must_use]
+    pub fn delay(&self, key: &str) -> Option<Duration> {
+        self.entries.get(key).map(|e| e.delay)
+    }
+
+    /// Forgets keys that `keep` does not want (containers whose image or resources changed).
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.entries.retain(|k, _| keep(k));
+    }
+
+    /// How many containers are tracked.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if nothing is tracked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+/// Image pull back-off: one doubling series for each image of a pod, on the monotonic clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageBackOff {
+    policy: Policy,
+    entries: BTreeMap<String, (Duration, Mono)>,
+}
+
+impl ImageBackOff {
+    /// When `image` may be pulled again, if it must wait at `now`.
+    #[must_use]
+    pub fn wait(&self, image: &str, now: Mono) -> Option<Mono> {
+        self.entries.get(image).map(|(_, due)| *due).filter(|due| now < *due)
+    }
+
+    /// A pull failed at `now`; answers when the next one may start.
+    pub fn failed(&mut self, image: &str, now: Mono) -> Mono {
+        let delay = match self.entries.get(image) {
+            Some((delay, due)) if now.since(*due) <= EXPIRY => self.policy.doubled(*delay),
+            _ => self.policy.first(),
+        };
+        let due = now.after(delay);
+        self.entries.insert(image.to_owned(), (delay, due));
+        due
+    }
+
+    /// The image is there: the series ends.
+    pub fn succeeded(&mut self, image: &str) {
+        self.entries.remove(image);
+    }
+}
+
+/// Identifies a container for crash-loop back-off: a change of image or resources starts a new series.
+#[must_use]
+pub fn key(uid: &str, container: &str, image: &str, resources: &str) -> String {
+    let mut hash = Fnv64::default();
+    for part in [uid, container, image, resources] {
+        hash.write(part.as_bytes());
+        hash.write(&[0]);
+    }
+    format!("{container}/{:016x}", hash.0)
+}
+
+/// `base` × (1 … 1.5), spread by what is retried and how often, so that a replay waits the same.
+#[must_use]
+pub fn jittered(base: Duration, seed: &str, attempt: u64) -> Duration {
+    let mut hash = Fnv64::default();
+    hash.write(seed.as_bytes());
+    hash.write(&attempt.to_be_bytes());
+    // FNV's low bits hardly mix the last byte; fold the halves together.
+    let thousandth = (hash.0 ^ (hash.0 >> 32)) % 501;
+    let extra = base.as_millis().saturating_mul(u128::from(thousandth)) / 1000;
+    base.saturating_add(Duration::from_millis(u64::try_from(extra).unwrap_or(u64::MAX)))
+}
+
+struct Fnv64(u64);
+
+impl Default for Fnv64 {
+    fn default() -> Self {
+        Fnv64(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv64 {
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.0 = (self.0 ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The container runtime as core sees it: configurations going out ([`config`]), observations coming in
+//! ([`observed`]), effects and their answers ([`effect`]). agent-cri converts to and from CRI messages.
+
+pub mod config;
+pub mod containers;
+pub mod image;
+pub mod lost_shims;
+pub mod observed;
+pub mod pod_files;
+pub mod status;
+pub mod view;
+
+/// Labels and annotations that the kubelet puts on sandboxes and containers (contract chapter 7.5, 7.6).
+/// They are how a restarted agent finds what its predecessor made.
+pub mod labels {
+    /// Pod name label, on sandboxes and containers.
+    pub const POD_NAME: &str = "io.kubernetes.pod.name";
+    /// Pod namespace label, on sandboxes and containers.
+    pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+    /// Pod UID label, on sandboxes and containers.
+    pub const POD_UID: &str = "io.kubernetes.pod.uid";
+    /// Container name label, on containers.
+    pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+    /// Annotation: hash of the container's name and image (fact 2 of the contract).
+    pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
+    /// Annotation: restart count at creation, decimal.
+    pub const CONTAINER_RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+    /// Annotation: path of the termination message inside the container.
+    pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+    /// Annotation: `File` or `FallbackToLogsOnError`.
+    pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+    /// Annotation: JSON of the container's ports.
+    pub const CONTAINER_PORTS: &str = "io.kubernetes.container.ports";
+    /// Annotation: JSON of the preStop handler, so that an orphan can still run it.
+    pub const PRE_STOP_HANDLER: &str = "io.kubernetes.container.preStopHandler";
+    /// Annotation: pod's grace period in seconds, decimal.
+    pub const TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
+    /// Annotation: deletion grace period in seconds, decimal.
+    pub const DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeriod";
+}

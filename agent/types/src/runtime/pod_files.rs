@@ -1,0 +1,39 @@
+//! Directories and files of a pod that must exist before a sandbox or a container is made.
+
+use serde::{Deserialize, Serialize};
+
+/// Directories and files of a pod, made in this order: the log directory with 0755, then `dirs` (an existing one keeps its
+/// mode), then `files`. Parents of `<root>/pods` are made as needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodFiles {
+    /// Absolute log directory of the pod.
+    pub log_directory: String,
+    /// Absolute paths, the pod directory first, each with its mode whatever the umask.
+    pub dirs: Vec<(String, u32)>,
+    /// Files below the pod directory, written atomically.
+    pub files: Vec<PodFile>,
+    /// Log directory of a container whose newest attempt is asked for.
+    pub log_of: Option<String>,
+}
+
+/// What happens to a file that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileWrite {
+    /// Replaced atomically (written aside, then renamed).
+    Replace,
+    /// Left exactly as it is: a container may have written to it.
+    KeepExisting,
+}
+
+/// A file below the pod directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodFile {
+    /// Absolute path.
+    pub path: String,
+    /// The whole contents.
+    pub content: String,
+    /// Permission bits, whatever the umask.
+    pub mode: u32,
+    /// What to do if it exists.
+    pub write: FileWrite,
+}

@@ -1,0 +1,190 @@
+//! What is asked of a driver, in which order, until a pod has its volume.
+//!
+//! ```text
+//! getvolumename ─► who attaches? ─ the node: isattached? ─► attach ─► written down ─┐
+//!                        └──────── the cluster: its device ──────────────────────────┴─► waitforattach ─► mounted for all?
+//!                               mount ◄── mountdevice, or formatted and mounted by the node ◄── no ──┘
+//! a driver without `attach` is asked for `mount` alone
+//! ```
+//! In: a [`Flex`], what the driver can do, what is here already, answers. Out: the next [`Step`]. Invariants: a step that the
+//! driver does not know has upstream's default; nothing is asked for twice in one round. Upstream: attacher.go, mounter.go,
+//! operation_generator.go GenerateMountVolumeFunc.
+
+use std::collections::BTreeMap;
+
+use super::Flex;
+use super::answer::{Answer, Capabilities, Refusal};
+use super::call::Call;
+use crate::{MOUNT_DEVICE, SET_UP, SetUpError, WAIT_FOR_ATTACH, claim, step_failed};
+
+/// The step that attaches a volume to the node.
+const ATTACH: &str = "AttachVolume.Attach";
+
+/// Who attaches a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// The cluster: it did so as this device.
+    Cluster(String),
+    /// The node: it is written down that it did so as this device, if it is.
+    Node(Option<String>),
+}
+
+/// What is here already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Here {
+    /// It is mounted for all pods.
+    pub global: bool,
+    /// It is mounted for the pod.
+    pub pod: bool,
+}
+
+/// What is next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The driver is asked; the answer goes to [`Mounting::answered`].
+    Call(Call),
+    /// It is written down that the node attached it as this device; see [`Mounting::done`].
+    WriteDown(String),
+    /// This device is formatted if it is blank, and mounted for all pods; see [`Mounting::done`].
+    MountDevice(String),
+    /// What is mounted for all pods is mounted for this one, too; see [`Mounting::done`].
+    Bind,
+    /// The pod has it.
+    Done,
+    /// The pod cannot have it now, and why.
+    Failed(SetUpError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Name,
+    IsAttached,
+    Attach,
+    Written,
+    Wait,
+    Device,
+    OwnDevice,
+    Mount,
+    Bind,
+    Done,
+}
+
+/// The way to a pod's volume.
+pub struct Mounting<'f> {
+    flex: &'f Flex,
+    here: Here,
+    attachment: Attachment,
+    mount: Call,
+    at: At,
+    device: String,
+    failure: Option<SetUpError>,
+}
+
+impl<'f> Mounting<'f> {
+    /// The way to `flex`, at `path`; `group` and `secret` are what the driver hears of them.
+    #[must_use]
+    pub fn new(
+        flex: &'f Flex,
+        (capabilities, attachment, here): (Capabilities, Attachment, Here),
+        path: &str,
+        (group, secret): (Option<u32>, &BTreeMap<String, Vec<u8>>),
+    ) -> Mounting<'f> {
+        let mut own = Mounting {
+            flex,
+            here,
+            attachment,
+            mount: flex.mount(path, group, secret),
+            at: At::Name,
+            device: String::new(),
+            failure: None,
+        };
+        if !capabilities.attach {
+            own.go_mount();
+        }
+        own
+    }
+
+    /// What is next.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        if let Some(why) = &self.failure {
+            return Step::Failed(why.clone());
+        }
+        match self.at {
+            At::Name => Step::Call(self.flex.get_volume_name()),
+            At::IsAttached => Step::Call(self.flex.is_attached()),
+            At::Attach => Step::Call(self.flex.attach()),
+            At::Written => Step::WriteDown(self.device.clone()),
+            At::Wait => Step::Call(self.flex.wait_for_attach(&self.device)),
+            At::Device => Step::Call(self.flex.mount_device(&self.device)),
+            At::OwnDevice => Step::MountDevice(self.device.clone()),
+            At::Mount => Step::Call(self.mount.clone()),
+            At::Bind => Step::Bind,
+            At::Done => Step::Done,
+        }
+    }
+
+    fn go_mount(&mut self) {
+        // As upstream: whoever mounted it there, it is not mounted a second time.
+        self.at = if self.here.pod { At::Done } else { At::Mount };
+    }
+
+    fn fail(&mut self, why: &str) {
+        let volume = &self.flex.volume;
+        let failed = |step: &str| SetUpError::Failed(step_failed(step, volume, why));
+        self.failure = Some(match self.at {
+            At::Name => SetUpError::Unprocessed(claim::no_name(volume, self.flex.driver.name(), why)),
+            At::IsAttached | At::Attach | At::Written => failed(ATTACH),
+            At::Wait => failed(WAIT_FOR_ATTACH),
+            At::Device | At::OwnDevice => failed(MOUNT_DEVICE),
+            At::Mount | At::Bind | At::Done => failed(SET_UP),
+        });
+    }
+
+    /// The driver answered.
+    pub fn answered(&mut self, answer: Result<Answer, Refusal>) {
+        use Refusal::NotSupported;
+        match (self.at, answer) {
+            (At::Name, Ok(_) | Err(NotSupported)) => match &self.attachment {
+                Attachment::Cluster(device) => (self.device, self.at) = (device.clone(), At::Wait),
+                Attachment::Node(None) => self.at = At::Attach,
+                Attachment::Node(Some(device)) => {
+                    (self.device, self.at) = (device.clone(), At::IsAttached);
+                }
+            },
+            (At::IsAttached, Ok(Answer { attached: true, .. })) => self.at = At::Wait,
+            // Attaching what is attached is the driver's to find out.
+            (At::IsAttached, _) => self.at = At::Attach,
+            (At::Attach, Ok(answer)) => (self.device, self.at) = (answer.device, At::Written),
+            (At::Attach, Err(NotSupported)) => (self.device, self.at) = (String::new(), At::Written),
+            (At::Wait, Ok(answer)) => {
+                self.device = answer.device;
+                self.waited();
+            }
+            (At::Wait, Err(NotSupported)) => self.waited(),
+            (At::Device, Ok(_)) => self.go_mount(),
+            // A driver that attaches nothing has no device.
+            (At::Device, Err(NotSupported)) if self.device.is_empty() => self.go_mount(),
+            (At::Device, Err(NotSupported)) => self.at = At::OwnDevice,
+            (At::Mount, Ok(_)) => self.at = At::Done,
+            (At::Mount, Err(NotSupported)) => self.at = At::Bind,
+            (_, Err(refusal)) => self.fail(&refusal.to_string()),
+            (_, Ok(_)) => {}
+        }
+    }
+
+    fn waited(&mut self) {
+        if self.here.global { self.go_mount() } else { self.at = At::Device }
+    }
+
+    /// The node did its part, or could not.
+    pub fn done(&mut self, done: Result<(), String>) {
+        match (self.at, done) {
+            (_, Err(why)) => self.fail(&why),
+            (At::Written, Ok(())) => self.at = At::Wait,
+            (At::OwnDevice, Ok(())) => self.go_mount(),
+            (At::Bind, Ok(())) => self.at = At::Done,
+            (_, Ok(())) => {}
+        }
+    }
+}

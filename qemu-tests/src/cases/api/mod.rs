@@ -1,0 +1,11 @@
+//! The node API: authentication, logs, streams, metrics, statistics, strangers.
+
+pub mod access;
+pub mod load;
+pub mod logs;
+pub mod metrics;
+pub mod pod_resources;
+pub mod stats;
+pub mod streams;
+pub mod tools;
+pub mod top;

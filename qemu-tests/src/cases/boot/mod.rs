@@ -1,0 +1,6 @@
+//! Boots of the image: ledger, state partition, refusals, sources of configuration, reproducible builds.
+
+pub mod believes;
+pub mod boots;
+pub mod image;
+pub mod refused;

@@ -46,5 +46,5 @@ pub use access::{Access, Credentials, KeyPem, Server, ServerError, Trust};
 pub use client::{ApiClient, Health, Observer, Options, RequestObserver, Stats};
 pub use connect::{ConnectError, Protocol};
 pub use refresh::{Refreshed, keep_fresh};
-pub use tls::{SYSTEM_BUNDLE, TlsError, Unverified, machine_client};
+pub use tls::{SYSTEM_BUNDLE, TlsError, Unverified, machine_client, provider};
 pub use watch::Watched;

@@ -1,8 +1,10 @@
 //! TLS towards an API server: what is trusted, who we are, and what a refusal means.
 //!
 //! In: [`Access`]. Out: a client configuration, and [`TlsError`] for what rustls reports.
-//! Invariants: ring is the only provider; a certificate that does not verify is an error that names the cause and
+//! Invariants: ring is the only provider, and P-521, which it lacks, is verified by another library ([`provider`]); a certificate that does not verify is an error that names the cause and
 //! the remedy; without verification nothing but discovery's first step is done.
+
+mod p521;
 
 use std::sync::Arc;
 
@@ -94,9 +96,17 @@ fn unusable(what: &'static str, reason: impl ToString) -> TlsError {
     TlsError::Unusable { what, reason: reason.to_string() }
 }
 
+/// What TLS is made with everywhere in the agent: ring, and signatures by keys on P-521, which Go verifies.
+#[must_use]
+pub fn provider() -> CryptoProvider {
+    let mut provider = ring::default_provider();
+    provider.signature_verification_algorithms = p521::algorithms();
+    provider
+}
+
 /// The configuration for one [`Access`], and for what is to be spoken.
 pub(crate) fn client_config(access: &Access, protocol: Protocol) -> Result<Arc<ClientConfig>, TlsError> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| unusable("TLS", error))?;
@@ -124,7 +134,7 @@ pub(crate) fn client_config(access: &Access, protocol: Protocol) -> Result<Arc<C
 /// # Errors
 /// [`TlsError::Unusable`]: the machine's authorities cannot be read.
 pub fn machine_client() -> Result<Arc<ClientConfig>, TlsError> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(provider());
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| unusable("TLS", error))?
@@ -290,6 +300,23 @@ mod tests {
                 connected.err(),
                 accepted.err()
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_with_a_key_on_p_521_is_verified() {
+        let (right, other) =
+            (OddCertificate::new(Odd::P521, "localhost"), OddCertificate::new(Odd::P521, "localhost"));
+        for (trusted, is_trusted) in [(&right, true), (&other, false)] {
+            let trust = Trust::Certificates(Arc::from([trusted.der.clone()]));
+            let client =
+                client_config(&Access { trust, ..access(Credentials::None) }, Protocol::Http1).unwrap();
+            let (acceptor, connector) =
+                (TlsAcceptor::from(right.server_config()), TlsConnector::from(client));
+            let (near, far) = tokio::io::duplex(16 * 1024);
+            let name = ServerName::try_from("localhost").unwrap();
+            let (connected, _) = tokio::join!(connector.connect(name, near), acceptor.accept(far));
+            assert_eq!(connected.is_ok(), is_trusted, "{:?}", connected.err());
         }
     }
 

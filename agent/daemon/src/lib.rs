@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+mod exec_inputs;
 pub mod images;
 pub mod node;
 pub mod pods;

@@ -15,6 +15,7 @@ pub mod cri_log;
 pub mod directory_hints;
 pub mod disk_use;
 pub mod eviction_signals;
+pub mod exec_input;
 pub mod files;
 pub mod hardware_watchdog;
 pub mod heap;

@@ -1,13 +1,15 @@
-//! HTTP/1 on a listener within bounds: how many connections, how long for a request's head, how long at all.
+//! Plain HTTP/1 within bounds, for the ports that anybody may ask: places by source, time for a request's head, and an end
+//! for connections on which nothing moves.
 //!
-//! In: a listener, routes, bounds, the stop token. Out: answers. Everything runs inside the caller's one task, so
-//! nothing outlives it. Invariants: at most `connections` are open, further ones wait in the kernel's queue; a
-//! connection that says nothing (or says it too slowly) ends after `head`, one that never ends itself after
-//! `lifetime`; on stop, what is being answered may finish within `last_wait`.
+//! In: an address, routes, bounds, the stop token. Out: answers. Everything runs inside the caller's one task, so nothing
+//! outlives it. Invariants: at most [`Bounds::places`] are open, by the rules of [`agent_kubelet_api::server_policy::Places`], where
+//! everybody is a stranger: one source cannot take all places; a connection that says nothing (or says it too slowly) ends
+//! after `head`, one on which nothing moves (an answer that is not taken) after `still`; on stop, what is being answered may
+//! finish within `last_wait`.
 //!
 //! ```text
-//! accept ──► open connections (polled together) ──► end: own, head, lifetime, stop
-//!    ▲______________ a place is free _________________│
+//! accept ─► a place? ─ yes ─► open connections (polled together) ─► end: own, head, still, displaced, stop
+//!              └─ no ─► closed
 //! ```
 
 use std::io::{self, ErrorKind};
@@ -15,6 +17,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
+use agent_kubelet_api::server_policy::PlaceLimits;
 use axum::Router;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -26,18 +29,30 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// What a client may use up.
+use crate::listening::listen;
+use crate::moving::{Moving, quiet};
+use crate::places::{Doors, Place};
+
+/// What clients may use up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Open connections.
-    pub(crate) connections: usize,
+    pub(crate) places: PlaceLimits,
     /// From the end of one request (or the connection's start) to the end of the next one's head.
     pub(crate) head: Duration,
-    /// Of a connection; long enough for any answer the routes give.
-    pub(crate) lifetime: Duration,
-    /// For an answer under way when its time is over.
+    /// Without a byte that moves either way; long enough for any answer to be made.
+    pub(crate) still: Duration,
+    /// For an answer under way when the node stops.
     pub(crate) last_wait: Duration,
 }
+
+/// Of healthz and the read-only port: probes and monitoring ask once in a while, a few at a time.
+pub(crate) const BOUNDS: Bounds = Bounds {
+    places: PlaceLimits { all: 32, strangers: 32, per_source: 8 },
+    head: Duration::from_secs(10),
+    still: Duration::from_secs(30),
+    last_wait: Duration::from_secs(1),
+};
 
 /// How long until a failed listener is tried again (contract 1.2).
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
@@ -53,7 +68,7 @@ pub(crate) async fn serve_always(
     stop: CancellationToken,
 ) {
     let listen = async || {
-        let listener = TcpListener::bind(address).await?;
+        let listener = listen(address).await?;
         bound.send_replace(Some(listener.local_addr()?));
         serve(listener, routes.clone(), bounds, &stop).await
     };
@@ -77,13 +92,17 @@ pub(crate) async fn serve(
     bounds: Bounds,
     stop: &CancellationToken,
 ) -> io::Result<()> {
+    let doors = Doors::new(bounds.places);
     let mut open = FuturesUnordered::new();
     loop {
         // `accept` and `next` lose nothing when dropped: what they had not taken stays in its queue.
         tokio::select! {
             () = stop.cancelled() => break,
-            accepted = listener.accept(), if open.len() < bounds.connections => match accepted {
-                Ok((stream, _)) => open.push(connection(stream, routes.clone(), bounds, stop)),
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => match doors.take(from.ip()) {
+                    Some(place) => open.push(connection(stream, place, routes.clone(), bounds, stop)),
+                    None => tracing::debug!(%from, "no place for the connection; it is closed"),
+                },
                 // The client went away while it waited.
                 Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
                 Err(e) => return Err(e),
@@ -96,18 +115,36 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-async fn connection(stream: TcpStream, routes: Router, bounds: Bounds, stop: &CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    place: Place,
+    routes: Router,
+    bounds: Bounds,
+    stop: &CancellationToken,
+) {
+    let end = place.end();
+    tokio::select! {
+        // Dropped wherever it is: its place is another connection's now.
+        () = end.cancelled() => {}
+        () = talk(stream, routes, bounds, stop) => {}
+    }
+}
+
+async fn talk(stream: TcpStream, routes: Router, bounds: Bounds, stop: &CancellationToken) {
     let service = TowerToHyperService::new(routes);
+    let (moved, seen) = watch::channel(());
+    let stream = TokioIo::new(Moving::new(stream, moved));
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(bounds.head)
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(stream, service)
     );
     tokio::select! {
         // An error here is the client's: it broke off, was too slow, or spoke no HTTP.
         _ = connection.as_mut() => return,
-        _ = timeout(bounds.lifetime, stop.cancelled()) => connection.as_mut().graceful_shutdown(),
+        () = quiet(seen, bounds.still) => return,
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     // Late answers are dropped with their connection.
     let _ = timeout(bounds.last_wait, connection).await;
@@ -119,14 +156,11 @@ mod tests {
     use axum::routing::get;
     use std::net::{Ipv4Addr, SocketAddr};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpSocket;
     use tokio::time::Instant;
 
-    const BOUNDS: Bounds = Bounds {
-        connections: 2,
-        head: Duration::from_secs(10),
-        lifetime: Duration::from_secs(60),
-        last_wait: Duration::from_secs(1),
-    };
+    const BOUNDS: Bounds =
+        Bounds { places: PlaceLimits { all: 4, strangers: 4, per_source: 2 }, ..super::BOUNDS };
     const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: node\r\n\r\n";
     /// More than the timer's grain, less than any difference that matters here.
     const GRAIN: Duration = Duration::from_millis(50);
@@ -176,14 +210,35 @@ mod tests {
         .await;
     }
 
+    /// A connection of another source: the whole of 127.0.0.0/8 is the host's.
+    async fn sent_from(source: [u8; 4], to: SocketAddr, bytes: &[u8]) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((source, 0))).unwrap();
+        let mut stream = socket.connect(to).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        stream
+    }
+
     #[tokio::test]
-    async fn beyond_the_limit_a_connection_waits_for_a_place() {
+    async fn one_source_does_not_take_the_places_of_others() {
         with_client(|to| async move {
             let start = Instant::now();
-            let _slow = (sent(to, b"GET").await, sent(to, b"GET").await);
-            let mut third = sent(to, GET).await;
-            let mut byte = [0];
-            third.read_exact(&mut byte).await.unwrap();
+            let mut slow = Vec::new();
+            for _ in 0..6 {
+                slow.push(sent(to, b"GET").await);
+            }
+            // Others are answered at once, and so is whoever asks from that source.
+            for source in [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 1]] {
+                let mut byte = [0];
+                sent_from(source, to, GET).await.read_exact(&mut byte).await.unwrap();
+            }
+            assert!(start.elapsed() < GRAIN, "{:?}", start.elapsed());
+            // The oldest have made room, the newest one has not.
+            for stream in &mut slow[..5] {
+                until_closed(stream).await;
+            }
+            assert!(start.elapsed() < GRAIN, "{:?}", start.elapsed());
+            until_closed(&mut slow[5]).await;
             assert!(is_about(start.elapsed(), BOUNDS.head), "{:?}", start.elapsed());
         })
         .await;
@@ -211,7 +266,7 @@ mod tests {
             let mut stream = TcpStream::connect(to).await.unwrap();
             // Answers fill the buffers until the server can neither write nor read on.
             while stream.write_all(GET).await.is_ok() {}
-            assert!(is_about(start.elapsed(), BOUNDS.lifetime + BOUNDS.last_wait), "{:?}", start.elapsed());
+            assert!(is_about(start.elapsed(), BOUNDS.still), "{:?}", start.elapsed());
         })
         .await;
     }

@@ -6,22 +6,13 @@
 //! on stop it ends within a second.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::bounded::{self, Bounds};
-
-/// Probes ask once in a while and one at a time; nobody needs more than this.
-const BOUNDS: Bounds = Bounds {
-    connections: 32,
-    head: Duration::from_secs(10),
-    lifetime: Duration::from_secs(60),
-    last_wait: Duration::from_secs(1),
-};
+use crate::bounded::{self, BOUNDS};
 
 /// The address to serve on; `None` if port 0 turns the endpoint off.
 #[must_use]
@@ -44,6 +35,7 @@ mod tests {
     use super::*;
     use crate::bounded::RETRY;
     use std::net::Ipv4Addr;
+    use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::time::timeout;

@@ -14,5 +14,8 @@ pub mod body;
 mod bounded;
 pub mod healthz;
 pub mod https;
+mod listening;
+mod moving;
+mod places;
 pub mod read_only;
 pub mod tls;

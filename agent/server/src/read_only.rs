@@ -6,7 +6,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
@@ -17,15 +16,8 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Asked, NodeApi, NodeTools, Paths, answer};
 use crate::auth::Clock;
 use crate::body::{Body, text};
-use crate::bounded::{self, Bounds};
+use crate::bounded::{self, BOUNDS};
 
-/// Monitoring asks, a few at a time.
-const BOUNDS: Bounds = Bounds {
-    connections: 32,
-    head: Duration::from_secs(10),
-    lifetime: Duration::from_secs(60),
-    last_wait: Duration::from_secs(1),
-};
 /// First segments of paths that anybody may see.
 const OPEN: &[&str] = &["healthz", "pods", "stats", "metrics"];
 /// None of these handlers is served.

@@ -5,8 +5,9 @@
 //! blank ──mkfs──► file system ──fsck──► mounted below plugins/…/mounts ──bind──► pods
 //! ```
 //! In: a disk's first and last bytes, what the volume says of it. Out: [`Next`]. Invariants: a disk is formatted only if its
-//! beginning and its end are zeros, or if this node had begun to format it when they were; what is on it and not known here is
-//! left as it is. Upstream: mount-utils SafeFormatAndMount (it asks blkid, which an appliance need not have).
+//! beginning and its end are zeros, or if this node had begun to format it and its file system has never been used
+//! ([`Content::Unused`]); that formatting was begun outweighs nothing that is there now; what is on a disk and not known here
+//! is left as it is. Upstream: mount-utils SafeFormatAndMount (it asks blkid, which an appliance need not have).
 
 use crate::bind::{Bind, Disk};
 use crate::plugin::Plugin;
@@ -18,6 +19,10 @@ pub const LOOKED_AT: usize = 1 << 20;
 const DEFAULT: &str = "ext4";
 /// Where the super block of ext2 and its kin lies (Linux, Documentation/filesystems/ext4/super.rst).
 const EXT_AT: usize = 1024;
+/// The first inode that is not reserved, and with it how many are taken in an empty file system: `lost+found` has it.
+const EXT_LOST_AND_FOUND: u32 = 11;
+/// Where xfs says that mkfs is under way (`sb_inprogress`; XFS Algorithms & Data Structures, Superblocks).
+const XFS_IN_PROGRESS: usize = 126;
 /// "Errors were left uncorrected" (fsck(8)).
 const UNCORRECTED: i32 = 4;
 
@@ -46,6 +51,8 @@ pub enum Content {
     Blank,
     /// This file system.
     FileSystem(&'static str),
+    /// This file system, as mkfs makes it or leaves it half made: it was never mounted for writing, and no file is in it.
+    Unused(&'static str),
     /// Something else.
     Unknown,
 }
@@ -54,21 +61,38 @@ pub enum Content {
 #[must_use]
 pub fn content(head: &[u8], tail: &[u8]) -> Content {
     if head.starts_with(b"XFSB") {
-        return Content::FileSystem("xfs");
+        // mkfs.xfs writes this flag first and takes it back last; the kernel mounts nothing that has it. A finished xfs says
+        // nowhere whether it was ever mounted, so it counts as used.
+        let unfinished = head.get(XFS_IN_PROGRESS).is_some_and(|flag| *flag != 0);
+        return if unfinished { Content::Unused("xfs") } else { Content::FileSystem("xfs") };
     }
     if let Some(kind) = ext(head) {
-        return Content::FileSystem(kind);
+        let unused = ext_is_unused(head) == Some(true);
+        return if unused { Content::Unused(kind) } else { Content::FileSystem(kind) };
     }
     let zeros = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
     if !head.is_empty() && zeros(head) && zeros(tail) { Content::Blank } else { Content::Unknown }
 }
 
+/// A number of ext's super block.
+fn ext_number(head: &[u8], at: usize) -> Option<u32> {
+    let bytes = head.get(EXT_AT + at..EXT_AT + at + 4)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// It was never mounted for writing (`s_mtime`, `s_mnt_count`; fsck sets the count back, the time stays), and no inode is taken
+/// but the reserved ones, `lost+found` and the orphan file: `mke2fs -d` puts files into a file system that was never mounted.
+fn ext_is_unused(head: &[u8]) -> Option<bool> {
+    let number = |at| ext_number(head, at);
+    let never_mounted = number(0x2c)? == 0 && number(0x34)? & 0xffff == 0;
+    let taken = number(0x0)?.checked_sub(number(0x10)?)?;
+    let orphan_file = u32::from(number(0x5c)? & 0x1000 != 0);
+    Some(never_mounted && taken <= EXT_LOST_AND_FOUND + orphan_file)
+}
+
 /// ext2 has no journal, ext3 no feature that is not known to it.
 fn ext(head: &[u8]) -> Option<&'static str> {
-    let number = |at: usize| {
-        let bytes = head.get(EXT_AT + at..EXT_AT + at + 4)?;
-        Some(u32::from_le_bytes(bytes.try_into().ok()?))
-    };
+    let number = |at| ext_number(head, at);
     if number(0x38)? & 0xffff != 0xef53 {
         return None;
     }
@@ -89,7 +113,7 @@ pub struct Seen {
     pub mounted: Option<bool>,
     /// What is on it.
     pub content: Content,
-    /// This node had begun to format it.
+    /// This node had begun to format this very disk, in this boot, and neither ended nor gave it up.
     pub begun: bool,
 }
 
@@ -120,6 +144,10 @@ pub fn next(of: &Bind, seen: Seen, checked: bool) -> Result<Next, String> {
         Some(false) => return Err(format!("another disk than {source} is mounted at {global}: unmount it")),
         None => {}
     }
+    // A driver may have named the device: what begins with a dash would be an option of the program.
+    if !source.starts_with('/') {
+        return Err(format!("the disk {source:?} is no absolute path: it is not touched"));
+    }
     // It becomes a part of a program's name.
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
     if !fs_type.chars().all(plain) || fs_type.starts_with(['.', '-']) {
@@ -128,8 +156,13 @@ pub fn next(of: &Bind, seen: Seen, checked: bool) -> Result<Next, String> {
     let wanted = Some(fs_type.as_str()).filter(|kind| !kind.is_empty());
     let options = || of.options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty());
     let writable = !of.read_only && !options().any(|option| option == "ro");
+    let blank = match seen.content {
+        Content::Blank => true,
+        Content::Unused(_) => seen.begun,
+        Content::FileSystem(_) | Content::Unknown => false,
+    };
     let kind = match seen.content {
-        _ if seen.begun || seen.content == Content::Blank => {
+        _ if blank => {
             if !writable {
                 return Err(format!(
                     "cannot mount unformatted disk {source} as we are manipulating it in read-only mode"
@@ -137,16 +170,17 @@ pub fn next(of: &Bind, seen: Seen, checked: bool) -> Result<Next, String> {
             }
             return Ok(Next::Format(format(wanted.unwrap_or(DEFAULT), source)));
         }
-        Content::FileSystem(kind) => {
+        Content::FileSystem(kind) | Content::Unused(kind) => {
             if writable && !checked {
                 return Ok(Next::Check((format!("fsck.{kind}"), vec!["-a".to_owned(), source.clone()])));
             }
             wanted.unwrap_or(kind)
         }
         // Perhaps the kernel knows it by this name.
-        _ => wanted.ok_or_else(|| {
+        Content::Blank | Content::Unknown => wanted.ok_or_else(|| {
+            let begun = if seen.begun { "; this node began to format it and did not end" } else { "" };
             format!(
-                "{source} holds something that is neither ext2, ext3, ext4 nor xfs: it is left as it is. Say what it is \
+                "{source} holds something that is neither ext2, ext3, ext4 nor xfs{begun}: it is left as it is. Say what it is \
                  (fsType), or wipe it if nobody needs it"
             )
         })?,
@@ -173,9 +207,11 @@ fn format(kind: &str, source: &str) -> Command {
 pub fn grow(of: &Bind, content: Content) -> Result<Command, String> {
     let Bind { source, disk: Disk { global, .. }, .. } = of;
     let (program, arguments): (_, &[&str]) = match content {
-        Content::FileSystem("ext2" | "ext3" | "ext4") => ("resize2fs", &[source]),
-        Content::FileSystem("xfs") => ("xfs_growfs", &["-d", global]),
-        Content::FileSystem(kind) => return Err(cannot_grow(kind, of)),
+        Content::FileSystem("ext2" | "ext3" | "ext4") | Content::Unused("ext2" | "ext3" | "ext4") => {
+            ("resize2fs", &[source])
+        }
+        Content::FileSystem("xfs") | Content::Unused("xfs") => ("xfs_growfs", &["-d", global]),
+        Content::FileSystem(kind) | Content::Unused(kind) => return Err(cannot_grow(kind, of)),
         Content::Blank | Content::Unknown => return Err(cannot_grow(&of.disk.fs_type, of)),
     };
     Ok((program.to_owned(), arguments.iter().map(|&argument| argument.to_owned()).collect()))
@@ -210,6 +246,15 @@ mod tests {
         for (n, feature) in features.into_iter().enumerate() {
             head[EXT_AT + 0x5c + 4 * n..][..4].copy_from_slice(&feature.to_le_bytes());
         }
+        // 100 inodes of which 89 are free, mounted once.
+        with(head, &[(0x0, 100), (0x10, 89), (0x2c, 1_790_000_000), (0x34, 1)])
+    }
+
+    /// These numbers of the super block are others.
+    fn with(mut head: Vec<u8>, numbers: &[(usize, u32)]) -> Vec<u8> {
+        for (at, number) in numbers {
+            head[EXT_AT + at..][..4].copy_from_slice(&number.to_le_bytes());
+        }
         head
     }
 
@@ -234,6 +279,37 @@ mod tests {
         assert_eq!(content(b"XFSB....", b""), Content::FileSystem("xfs"));
     }
 
+    #[test]
+    fn a_file_system_is_unused_only_if_it_says_so() {
+        const FRESH: [(usize, u32); 2] = [(0x2c, 0), (0x34, 0)];
+        const EXT4: [u32; 3] = [0x4, 0x42, 0x3];
+        let is = |features, numbers: &[(usize, u32)]| content(&with(ext_head(features), numbers), &[]);
+        for (features, numbers, unused) in [
+            (EXT4, &FRESH[..], true),
+            (EXT4, &[], false),
+            // fsck has set the count back; the kernel mounted it before there was a clock.
+            (EXT4, &[(0x34, 0)], false),
+            (EXT4, &[(0x2c, 0)], false),
+            // How often it may be mounted before fsck is in the same four bytes.
+            (EXT4, &[(0x2c, 0), (0x34, 0xffff_0000)], true),
+            // mke2fs -d
+            (EXT4, &[FRESH[0], FRESH[1], (0x10, 88)], false),
+            // The orphan file takes an inode of its own.
+            ([0x1004, 0x42, 0x3], &[FRESH[0], FRESH[1], (0x10, 88)], true),
+            ([0x1004, 0x42, 0x3], &[FRESH[0], FRESH[1], (0x10, 87)], false),
+            // More are free than there are.
+            (EXT4, &[FRESH[0], FRESH[1], (0x10, 101)], false),
+        ] {
+            let expected = if unused { Content::Unused("ext4") } else { Content::FileSystem("ext4") };
+            assert_eq!(is(features, numbers), expected, "{features:?} {numbers:x?}");
+        }
+        let mut xfs = vec![0; LOOKED_AT];
+        xfs[..4].copy_from_slice(b"XFSB");
+        assert_eq!(content(&xfs, &[]), Content::FileSystem("xfs"), "a finished one may have been mounted");
+        xfs[XFS_IN_PROGRESS] = 1;
+        assert_eq!(content(&xfs, &[]), Content::Unused("xfs"));
+    }
+
     fn bind(fs_type: &str) -> Bind {
         let disk = Disk { global: "/g".to_owned(), fs_type: fs_type.to_owned() };
         Bind {
@@ -255,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_blank_disk_is_formatted_and_any_other_is_not() {
-        use Content::{Blank, FileSystem, Unknown};
+        use Content::{Blank, FileSystem, Unknown, Unused};
         let seen = |content| Seen { mounted: None, content, begun: false };
         let told = |of: &Bind, seen, checked| next(of, seen, checked).map(|n| words(&n));
         for (kind, content, checked, expected) in [
@@ -266,6 +342,7 @@ mod tests {
             ("", FileSystem("xfs"), true, "mount -t xfs -o noatime,nodev,defaults /dev/x /g"),
             ("ext4", FileSystem("ext3"), true, "mount -t ext4 -o noatime,nodev,defaults /dev/x /g"),
             ("btrfs", Unknown, false, "mount -t btrfs -o noatime,nodev,defaults /dev/x /g"),
+            ("", Unused("ext4"), false, "fsck.ext4 -a /dev/x"),
         ] {
             assert_eq!(
                 told(&bind(kind), seen(content), checked),
@@ -273,9 +350,19 @@ mod tests {
                 "{kind} {content:?}"
             );
         }
-        // One that this node had begun with looks like anything.
-        let begun = Seen { begun: true, ..seen(Unknown) };
-        assert_eq!(told(&bind(""), begun, false), Ok("mkfs.ext4 -F -m0 /dev/x".to_owned()));
+        // That this node had begun to format it says nothing about what somebody has put there since.
+        let begun = |content| Seen { begun: true, ..seen(content) };
+        for (content, checked, expected) in [
+            (FileSystem("ext4"), false, "fsck.ext4 -a /dev/x"),
+            (FileSystem("xfs"), true, "mount -t xfs -o noatime,nodev,defaults /dev/x /g"),
+            (Blank, false, "mkfs.ext4 -F -m0 /dev/x"),
+            (Unused("ext4"), false, "mkfs.ext4 -F -m0 /dev/x"),
+            (Unused("xfs"), false, "mkfs.ext4 -F -m0 /dev/x"),
+        ] {
+            assert_eq!(told(&bind(""), begun(content), checked), Ok(expected.to_owned()), "{content:?}");
+        }
+        let half = told(&bind(""), begun(Unknown), false).unwrap_err();
+        assert!(half.contains("began to format it and did not end: it is left as it is"), "{half}");
         let unknown = told(&bind(""), seen(Unknown), false).unwrap_err();
         assert!(unknown.contains("left as it is"), "{unknown}");
         let mounted = |is| Seen { mounted: Some(is), ..seen(Unknown) };
@@ -283,6 +370,10 @@ mod tests {
         assert!(next(&bind(""), mounted(false), false).unwrap_err().contains("another disk"));
         for kind in ["../../tmp/x", "-x", ".", "a b"] {
             assert!(next(&bind(kind), seen(Blank), false).is_err(), "{kind}");
+        }
+        for source in ["-x", "", "dev/x", "--help"] {
+            let of = Bind { source: source.to_owned(), ..bind("") };
+            assert!(next(&of, seen(Blank), false).unwrap_err().contains("no absolute path"), "{source}");
         }
     }
 

@@ -69,14 +69,21 @@ impl Nfs {
     /// Arguments of mount(8) for a mount at `target`; each is tried if the server did not know the version of the one before.
     ///
     /// # Errors
-    /// An option asks for what only the helper can do.
+    /// The server would be read as an option, by mount(8) or by the helper that it calls, or an option asks for what only the
+    /// helper can do.
     pub fn arguments(&self, way: Way, target: &str) -> Result<Vec<Vec<String>>, String> {
+        if self.server.starts_with('-') {
+            return Err(format!(
+                "nfs: the server's name {:?} begins with a dash: nothing is mounted",
+                self.server
+            ));
+        }
         let options = self.options();
         let with = |first: &[&str], options: &[&str]| -> Vec<String> {
             let joined = options.join(",");
             let given = if joined.is_empty() { vec![] } else { vec!["-o", joined.as_str()] };
             let source = self.source();
-            let ends = [source.as_str(), target];
+            let ends = ["--", source.as_str(), target];
             first.iter().chain(&given).chain(&ends).map(|&a| a.to_owned()).collect()
         };
         let Way::Kernel(address) = way else { return Ok(vec![with(&["-t", "nfs"], &options)]) };
@@ -146,16 +153,26 @@ mod tests {
     #[test]
     fn the_helper_is_told_what_the_volume_says() {
         let table = [
-            (nfs("files", false, &[]), "-t nfs files:/srv/x /t"),
-            (nfs("files", true, &[]), "-t nfs -o ro files:/srv/x /t"),
+            (nfs("files", false, &[]), "-t nfs -- files:/srv/x /t"),
+            (nfs("files", true, &[]), "-t nfs -o ro -- files:/srv/x /t"),
             (
                 nfs("fd00::1", true, &["nfsvers=3", "bg,nolock", "ro"]),
-                "-t nfs -o nfsvers=3,bg,nolock,ro [fd00::1]:/srv/x /t",
+                "-t nfs -o nfsvers=3,bg,nolock,ro -- [fd00::1]:/srv/x /t",
             ),
-            (nfs("[fd00::1]", false, &[" hard ", "", "hard"]), "-t nfs -o hard [fd00::1]:/srv/x /t"),
+            (nfs("[fd00::1]", false, &[" hard ", "", "hard"]), "-t nfs -o hard -- [fd00::1]:/srv/x /t"),
         ];
         for (nfs, line) in table {
             assert_eq!(lines(&nfs, Way::Helper).unwrap(), [line]);
+        }
+    }
+
+    #[test]
+    fn a_server_is_never_an_option() {
+        for server in ["-o", "--bind", "-"] {
+            for way in [Way::Helper, Way::Kernel("192.0.2.7".parse().unwrap())] {
+                let error = lines(&nfs(server, false, &[]), way).unwrap_err();
+                assert!(error.contains("begins with a dash"), "{error}");
+            }
         }
     }
 
@@ -164,16 +181,19 @@ mod tests {
         let way = Way::Kernel("192.0.2.7".parse().unwrap());
         let versions = |before: &str| {
             ["4.2", "4.1", "4.0"]
-                .map(|v| format!("-i -t nfs4 -o {before}vers={v},addr=192.0.2.7 files:/srv/x /t"))
+                .map(|v| format!("-i -t nfs4 -o {before}vers={v},addr=192.0.2.7 -- files:/srv/x /t"))
         };
         assert_eq!(lines(&nfs("files", false, &[]), way).unwrap(), versions(""));
         let helpers = nfs("files", true, &["retry=2,bg", "fg", "hard", "timeo=50"]);
         assert_eq!(lines(&helpers, way).unwrap(), versions("hard,timeo=50,ro,"));
         let asked = nfs("files", false, &["nfsvers=4.1"]);
-        assert_eq!(lines(&asked, way).unwrap(), ["-i -t nfs4 -o nfsvers=4.1,addr=192.0.2.7 files:/srv/x /t"]);
+        assert_eq!(
+            lines(&asked, way).unwrap(),
+            ["-i -t nfs4 -o nfsvers=4.1,addr=192.0.2.7 -- files:/srv/x /t"]
+        );
         let six = Way::Kernel("fd00::1".parse().unwrap());
         let line = &lines(&nfs("fd00::1", false, &["vers=4"]), six).unwrap()[0];
-        assert_eq!(line, "-i -t nfs4 -o vers=4,addr=fd00::1 [fd00::1]:/srv/x /t");
+        assert_eq!(line, "-i -t nfs4 -o vers=4,addr=fd00::1 -- [fd00::1]:/srv/x /t");
         for option in ["vers=3", "nfsvers=3", "proto=udp", "mountport=7", "mountproto=tcp"] {
             let error = lines(&nfs("files", false, &[option]), way).unwrap_err();
             let shown = option.replace("nfsvers", "vers");
@@ -185,7 +205,7 @@ mod tests {
     fn a_failure_is_told_with_what_was_asked_for() {
         let arguments = nfs("files", false, &[]).arguments(Way::Helper, "/t").unwrap().remove(0);
         let words = "mount.nfs: Connection refused\n";
-        let expected = "mount failed: exit status: 32\nMounting command: mount\nMounting arguments: -t nfs files:/srv/x /t\n\
+        let expected = "mount failed: exit status: 32\nMounting command: mount\nMounting arguments: -t nfs -- files:/srv/x /t\n\
                         Output: mount.nfs: Connection refused\n";
         assert_eq!(failed("exit status: 32", &arguments, words), expected);
         assert!(is_other_version("mount: /t: mount(2) system call failed: Protocol not supported."));

@@ -20,7 +20,13 @@ const SET: u8 = 0x31;
 const UTF8: u8 = 0x0c;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
+const OCTET_STRING: u8 = 4;
 const COMMON_NAME: &[u8] = &[6, 3, 0x55, 4, 3];
+const ALTERNATIVE_NAME: &[u8] = &[6, 3, 0x55, 0x1d, 0x11];
+/// Contexts of a version, of a DNS name and of extensions.
+const VERSION: u8 = 0xa0;
+const DNS_NAME: u8 = 0x82;
+const EXTENSIONS: u8 = 0xa3;
 
 /// What is odd about a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +60,22 @@ impl OddCertificate {
             let public = key.verifying_key().to_public_key_der().expect("public key");
             let key = KeyOfP521(Arc::new(key));
             let signed = |body: &[u8]| key.signature(body);
-            let der = certificate(odd, name, public.as_bytes(), (ECDSA_SHA512, &signed));
+            let der = certificate(odd, (name, name), public.as_bytes(), (ECDSA_SHA512, &signed));
             return OddCertificate { der, key_pem, key: Arc::new(key) };
         }
         let pair = KeyPair::generate().expect("key");
-        let signed = |body: &[u8]| pair.sign(body).expect("signature");
-        let der = certificate(odd, name, &pair.subject_public_key_info(), (ECDSA_SHA256, &signed));
+        OddCertificate::signed(odd, (name, name), &pair, &pair)
+    }
+
+    /// A certificate of this kind for this name, signed by an issuer of that name: a key on P-256.
+    #[must_use]
+    pub fn issued(odd: Odd, name: &str, issuer: (&str, &KeyPair)) -> OddCertificate {
+        OddCertificate::signed(odd, (name, issuer.0), &KeyPair::generate().expect("key"), issuer.1)
+    }
+
+    fn signed(odd: Odd, names: (&str, &str), pair: &KeyPair, issuer: &KeyPair) -> OddCertificate {
+        let signed = |body: &[u8]| issuer.sign(body).expect("signature");
+        let der = certificate(odd, names, &pair.subject_public_key_info(), (ECDSA_SHA256, &signed));
         let key_pem = pair.serialize_pem();
         let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).expect("key");
         let key = rustls::crypto::ring::sign::any_supported_type(&key).expect("key");
@@ -92,13 +108,18 @@ type Sign<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 /// RFC 5280, 4.1: version 1 says neither its version nor anything after the key.
 fn certificate(
     odd: Odd,
-    name: &str,
+    (name, issuer): (&str, &str),
     public: &[u8],
     (algorithm, sign): (&[u8], Sign<'_>),
 ) -> CertificateDer<'static> {
-    let version = if odd == Odd::Version1 { Vec::new() } else { der(0xa0, &[&[2, 1, 2]]) };
-    let attribute = der(SEQUENCE, &[COMMON_NAME, &der(UTF8, &[name.as_bytes()])]);
-    let name = der(SEQUENCE, &[&der(SET, &[&attribute])]);
+    let (version, extensions) = match odd {
+        Odd::Version1 => (Vec::new(), Vec::new()),
+        _ => (der(VERSION, &[&[2, 1, 2]]), of_name(name)),
+    };
+    let called = |name: &str| {
+        let attribute = der(SEQUENCE, &[COMMON_NAME, &der(UTF8, &[name.as_bytes()])]);
+        der(SEQUENCE, &[&der(SET, &[&attribute])])
+    };
     let until = if odd == Odd::Ended { b"20200102000000Z" } else { b"20990101000000Z" };
     let from = der(UTC_TIME, &[b"200101000000Z"]);
     let until = match odd {
@@ -106,9 +127,18 @@ fn certificate(
         _ => der(GENERALIZED_TIME, &[until]),
     };
     let validity = der(SEQUENCE, &[&from, &until]);
-    let body = der(SEQUENCE, &[&version, &[2, 1, 1], algorithm, &name, &validity, &name, public]);
+    let (name, issuer) = (called(name), called(issuer));
+    let parts: &[&[u8]] = &[&version, &[2, 1, 1], algorithm, &issuer, &validity, &name, public, &extensions];
+    let body = der(SEQUENCE, parts);
     let signature = der(BIT_STRING, &[&[0], &sign(&body)]);
     der(SEQUENCE, &[&body, algorithm, &signature]).into()
+}
+
+/// The extensions of a server of this name.
+fn of_name(name: &str) -> Vec<u8> {
+    let names = der(SEQUENCE, &[&der(DNS_NAME, &[name.as_bytes()])]);
+    let extension = der(SEQUENCE, &[ALTERNATIVE_NAME, &der(OCTET_STRING, &[&names])]);
+    der(EXTENSIONS, &[&der(SEQUENCE, &[&extension])])
 }
 
 /// Signs handshakes on P-521, which ring cannot.

@@ -83,16 +83,13 @@ impl Output {
                 None => continue,
             };
             if container.state == ContainerState::Exited && std::mem::take(&mut known[index].1) {
-                let source = known[index].0.clone();
-                let last = follower.unfollow(&source);
-                self.say(&source, last);
+                follower.end(&known[index].0);
             }
         }
         known.retain(|(source, following)| {
             let there = snapshot.containers.iter().any(|c| c.id == source.id);
             if !there && *following {
-                let last = follower.unfollow(source);
-                self.say(source, last);
+                follower.end(source);
             }
             there
         });
@@ -101,14 +98,11 @@ impl Output {
         }
     }
 
-    fn begin(&mut self, follower: &mut LogFollower<Source>, source: &Source, container: &ContainerObserved) {
+    fn begin(&self, follower: &mut LogFollower<Source>, source: &Source, container: &ContainerObserved) {
         let ran_before = container.started.is_some_and(|s| s < self.since);
         let at = if ran_before { StartAt::End } else { StartAt::Beginning };
-        match follower.follow(source.clone(), Path::new(&container.log_path), at) {
-            Ok(lines) => self.say(source, lines),
-            Err(error) => {
-                tracing::debug!(container = %source.id, error = %chain(&error), "output not followed")
-            }
+        if let Err(error) = follower.follow(source.clone(), Path::new(&container.log_path), at) {
+            tracing::debug!(container = %source.id, error = %chain(&error), "output not followed");
         }
     }
 

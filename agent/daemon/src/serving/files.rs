@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_apiserver::kubeconfig::Kubeconfig;
-use agent_apiserver::{ApiClient, Trust};
+use agent_apiserver::{ApiClient, Trust, provider};
 use agent_linux::path_watch::PathWatch;
 use agent_server::tls::clients::{AuthoritiesView, ClientAuthorities};
 use agent_server::tls::serving::{ServingKey, ServingView};
@@ -30,7 +30,8 @@ pub(super) enum Authorities {
 
 pub(super) async fn read_authorities(path: &Path) -> anyhow::Result<ClientAuthorities> {
     let pem = tokio::fs::read(path).await.with_context(|| format!("read {}", path.display()))?;
-    ClientAuthorities::from_pem(&pem).map_err(|reason| anyhow::anyhow!("{}: {reason}", path.display()))
+    let authorities = ClientAuthorities::from_pem(&pem, provider());
+    authorities.map_err(|reason| anyhow::anyhow!("{}: {reason}", path.display()))
 }
 
 async fn of_kubeconfig(path: &Path) -> anyhow::Result<ClientAuthorities> {
@@ -38,7 +39,7 @@ async fn of_kubeconfig(path: &Path) -> anyhow::Result<ClientAuthorities> {
     let Trust::Certificates(list) = access.trust else {
         bail!("{}: names no certificate authority", path.display());
     };
-    let authorities = ClientAuthorities::of(list.iter().cloned());
+    let authorities = ClientAuthorities::of(list.iter().cloned(), provider());
     authorities.map_err(|reason| anyhow::anyhow!("{}: {reason}", path.display()))
 }
 

@@ -117,6 +117,7 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
         node_name: node_name.to_owned(),
         configuration: configuration(kubelet),
         gates: FeatureGates::of(kubelet),
+        runtime_socket: agent_cri::socket_path(&kubelet.container_runtime_endpoint)?,
     };
     let metrics = views.metrics.clone();
     let place = Place::new(settings, node_name, views.kubepods.clone(), tasks.now().wall);
@@ -194,7 +195,7 @@ async fn serve_https<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatis
         Some(view) => (true, view),
         None => (false, watch::channel(None).1),
     };
-    let (tls, ignored) = tls::server_config(kubelet, certificate, asks)?;
+    let (tls, ignored) = tls::server_config(kubelet, agent_apiserver::provider(), certificate, asks)?;
     for setting in ignored {
         tracing::warn!(setting, "a TLS setting has no effect");
     }

@@ -2,7 +2,7 @@
 //!
 //! In: views of desired pods and statuses, the runtime, log files. Out: [`NodeApi`]. Invariant: looking changes nothing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use super::Views;
 use super::statistics::Statistics;
 use super::tools::ProcessFacts;
 use crate::cluster::plan::KUBELET_VERSION;
+use crate::exec_inputs;
 use crate::pods::manager_task::DesiredPods;
 use crate::pods::pod_dirs::chain;
 use crate::pods::status::{PodView, PodViews, StatusStore};
@@ -60,6 +61,8 @@ pub(super) struct About {
     /// As `/configz` shows it.
     pub(super) configuration: Value,
     pub(super) gates: FeatureGates,
+    /// The runtime's socket.
+    pub(super) runtime_socket: PathBuf,
 }
 
 impl<R: Runtime> NodeView<R> {
@@ -236,7 +239,13 @@ impl<R: Runtime + Streaming + RuntimeStatistics> NodeApi for NodeView<R> {
         let (_, found) = self.runtime.inspect(&uid).await.map_err(|e| chain(&e))?;
         let url = match request.to {
             StreamTo::Exec(name, options) => {
-                self.runtime.exec_url(&running(found.containers, &name)?.id, &options).await
+                let id = running(found.containers, &name)?.id;
+                let url = self.runtime.exec_url(&id, &options).await;
+                if options.stdin && url.is_ok() {
+                    let socket = self.about.runtime_socket.clone();
+                    self.tasks.start(exec_inputs::follow(socket, id, self.tasks.clone()));
+                }
+                url
             }
             StreamTo::Attach(name, options) => {
                 self.runtime.attach_url(&running(found.containers, &name)?.id, &options).await

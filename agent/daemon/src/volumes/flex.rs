@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_linux::files::FilesError;
-use agent_linux::volumes::flex as on_disk;
+use agent_linux::volumes::{self, flex as on_disk};
 use agent_volumes::flex::answer::{self, Answer, Capabilities, Refusal};
 use agent_volumes::flex::call::{Call, Command};
 use agent_volumes::flex::source::Driver;
@@ -167,8 +167,13 @@ impl Drivers {
             };
             self.or_own(asked, &record.global, tasks).await?;
         }
-        let at = record.global.clone();
-        disk(tasks, move || on_disk::released(Path::new(&at))).await?;
+        let (at, own) = (record.global.clone(), root.to_owned());
+        let released = disk(tasks, move || {
+            on_disk::released(Path::new(&at))?;
+            // Another node may have it next, and it may come back.
+            volumes::disk::forget(&own, Path::new(&at))
+        });
+        released.await?;
         if let Some(node) = &record.attached_by {
             there.map_err(|why| format!("DetachVolume.FindAttachablePluginBySpec failed: {why}"))?;
             match self.call(&record.driver, &record.detach(node)).await {

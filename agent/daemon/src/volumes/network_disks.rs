@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use agent_linux::files::FilesError;
 use agent_linux::scsi::Scsi;
-use agent_linux::volumes::network_disk as on_disk;
+use agent_linux::volumes::{disk, network_disk as on_disk};
 use agent_volumes::network_disk::fc::{self, Fc, Found};
 use agent_volumes::network_disk::iscsi::{self, Chap, Command, Iscsi, Link};
 use agent_volumes::network_disk::login::{Ended, LINK_LIMIT_S, Login, Step};
@@ -174,8 +174,13 @@ async fn find(fc: &Fc, tasks: &Tasks) -> Result<String, String> {
 /// # Errors
 /// What could not be done; calling again goes on.
 pub(crate) async fn detach(record: &Record, root: &Path, csi: &Csi, tasks: &Tasks) -> Result<(), String> {
-    let of = record.clone();
-    see(tasks, move |_| on_disk::unmount(&of)).await?;
+    let (of, at) = (record.clone(), root.to_owned());
+    let unmounted = see(tasks, move |_| {
+        on_disk::unmount(&of)?;
+        // Another node may have it next, and it may come back.
+        disk::forget(&at, Path::new(&of.global))
+    });
+    unmounted.await?;
     match &record.target {
         Target::Iscsi(iscsi) => {
             let _alone = csi.volumes.alone_with_target(&iscsi.iqn).await;

@@ -25,6 +25,9 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 const CHANNELS: [(u8, &str); 5] =
     [(STATUS, "error"), (STDIN, "stdin"), (STDOUT, "stdout"), (STDERR, "stderr"), (RESIZE, "resize")];
+/// The client's message when the runtime never says how a command ended.
+const NO_END: &str =
+    "the command has closed its output and its input is not taken; the runtime does not say how it ended";
 /// A status is a few hundred bytes.
 const STATUS_MAX: usize = 64 * 1024;
 
@@ -203,14 +206,16 @@ impl Translator {
         if channel == STDIN && !stream.closed {
             self.input_unwanted = true;
         }
-        let is_over = [STATUS, STDOUT, STDERR].into_iter().all(|channel| {
-            let stream = self.streams[usize::from(channel)];
-            stream.id == 0 || stream.ended
-        });
-        if is_over {
+        if [STATUS, STDOUT, STDERR].into_iter().all(|channel| self.has_ended(channel)) {
             let words = said(&self.status, true);
             self.tell(&words, to_client);
         }
+    }
+
+    /// Nothing more comes on a channel, or it was not asked for.
+    fn has_ended(&self, channel: u8) -> bool {
+        let stream = self.streams[usize::from(channel)];
+        stream.id == 0 || stream.ended
     }
 
     fn tell(&mut self, status: &serde_json::Value, to_client: &mut Vec<u8>) {
@@ -272,6 +277,16 @@ impl Bridge for Translator {
     fn runtime_ended(&mut self, to_client: &mut Vec<u8>) {
         let words = said(&self.status, false);
         self.tell(&words, to_client);
+    }
+
+    fn awaits_end(&self) -> bool {
+        let asked = [STDOUT, STDERR].into_iter().any(|channel| self.streams[usize::from(channel)].id != 0);
+        asked && self.has_ended(STDOUT) && self.has_ended(STDERR) && !self.has_ended(STATUS)
+    }
+
+    fn give_up(&mut self, to_client: &mut Vec<u8>) {
+        // What came of a status may be only its beginning.
+        self.tell(&internal_error(NO_END), to_client);
     }
 
     fn due_to_client(&mut self, to_client: &mut Vec<u8>) {

@@ -25,6 +25,14 @@ pub trait Bridge: Send + 'static {
     fn runtime_sent(&mut self, bytes: &[u8], to_client: &mut Vec<u8>);
     /// The runtime will send no more.
     fn runtime_ended(&mut self, to_client: &mut Vec<u8>);
+    /// All outputs that the client asked for have ended, and how the command ended was not said yet.
+    fn awaits_end(&self) -> bool {
+        false
+    }
+    /// The runtime takes no input and will not say how the command ended ([`Bridge::awaits_end`]).
+    fn give_up(&mut self, to_client: &mut Vec<u8>) {
+        self.runtime_ended(to_client);
+    }
     /// What the client is owed because of what it sent: answers to pings, a Close.
     fn due_to_client(&mut self, to_client: &mut Vec<u8>);
     /// What the runtime is owed because of what it sent.

@@ -1,8 +1,12 @@
 //! Disks of the node with file systems of volumes: what one looks like, where it is mounted, and when that ends.
 //!
 //! In: a disk, the directory it goes to. Out: [`Seen`], directories. Invariants: what is on a disk is read and never written
-//! here; a disk that a pod has mounted stays mounted; that formatting has begun is on the node's disk before it does.
-//! Upstream: pkg/volume/local MountDevice, UnmountDevice.
+//! here; a disk that a pod has mounted stays mounted; that formatting has begun is on the node's disk before it does, for as
+//! long as mkfs runs or was killed, and for one disk as it is attached now ([`identity`]). Volumes of every type whose file
+//! system the node makes go this way: `local`, `iscsi`, `fc`, `flexVolume`. Upstream: pkg/volume/local MountDevice,
+//! UnmountDevice.
+
+mod identity;
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -17,6 +21,7 @@ use nix::mount::{MntFlags, umount2};
 use super::device::entries;
 use super::{VOLUMES, VolumeError, device_of, make_way, mounts, no_way_up};
 use crate::files::{self, Durability, FilesError};
+use crate::process::boot_id;
 
 /// The source is a disk; nothing of it is read.
 #[must_use]
@@ -41,9 +46,13 @@ pub fn look(root: &Path, of: &Bind) -> Result<Option<Seen>, VolumeError> {
     let content = disk::content(&head, &tail);
     let mounted = mounted_at(Path::new(&of.disk.global))?;
     // Others than these have device numbers of their own.
-    let by_number = matches!(content, disk::Content::FileSystem(_));
+    let by_number = matches!(content, disk::Content::FileSystem(_) | disk::Content::Unused(_));
     let mounted = mounted.map(|device| !by_number || device == found.rdev());
-    let begun = fs::read_to_string(marker(root, of)).is_ok_and(|text| text == which(of, found.rdev()));
+    let global = Path::new(&of.disk.global);
+    let begun = match fs::read_to_string(marker(root, global)) {
+        Ok(text) => which(global, found.rdev())?.is_some_and(|this| text == this),
+        Err(_) => false,
+    };
     Ok(Some(Seen { mounted, content, begun }))
 }
 
@@ -66,35 +75,61 @@ fn mounted_at(path: &Path) -> Result<Option<u64>, FilesError> {
     Ok(device_of(path)?.filter(|device| above.is_some_and(|above| above != *device)))
 }
 
-fn marker(root: &Path, of: &Bind) -> PathBuf {
-    let name = Path::new(&of.disk.global).file_name().unwrap_or_default();
+fn marker(root: &Path, global: &Path) -> PathBuf {
+    let name = global.file_name().unwrap_or_default();
     Path::new(&disk::begun_directory(&root.to_string_lossy())).join(name)
 }
 
-/// This disk, as long as the machine runs: after the next start another one may have its name and its number.
-fn which(of: &Bind, number: u64) -> String {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    format!("{} {number} {}\n", boot.trim(), of.source)
+/// This disk, as it is attached now, and where it goes; `None` if the kernel has no name for it but one that another disk may
+/// get.
+fn which(global: &Path, number: u64) -> Result<Option<String>, FilesError> {
+    let (first, boot) = (first_line(global), boot_id()?);
+    Ok(identity::of(Path::new("/sys"), number).map(|disk| format!("{first}\nboot {boot}\n{disk}")))
 }
 
-/// It is about to be formatted: an agent that comes after one that was killed may do it again.
+/// Volumes of several types may have the same last part.
+fn first_line(global: &Path) -> String {
+    format!("for {}", global.display())
+}
+
+fn is_of(marker: &Path, global: &Path) -> bool {
+    let text = fs::read_to_string(marker).unwrap_or_default();
+    text.lines().next() == Some(first_line(global).as_str())
+}
+
+/// It is about to be formatted: if mkfs or the agent is killed, what mkfs has left there may be formatted again. Of a disk
+/// without a name nothing is noted: it is formatted while it is blank, and only then.
 ///
 /// # Errors
 /// The step that failed.
 pub fn begin(root: &Path, of: &Bind) -> Result<(), FilesError> {
-    let marker = marker(root, of);
+    let global = Path::new(&of.disk.global);
     let source = Path::new(&of.source);
     let number = fs::metadata(source).map_err(FilesError::at("stat", source))?.rdev();
+    let Some(text) = which(global, number)? else { return forget(root, global) };
+    let marker = marker(root, global);
     marker.parent().map_or(Ok(()), |directory| make_way(root, directory))?;
-    files::write_atomic(&marker, which(of, number).as_bytes(), 0o600, Durability::Rebuildable)
+    files::write_atomic(&marker, text.as_bytes(), 0o600, Durability::Rebuildable)
 }
 
-/// It is formatted.
+/// mkfs has ended, well or not.
 ///
 /// # Errors
 /// The step that failed.
 pub fn finish(root: &Path, of: &Bind) -> Result<(), FilesError> {
-    let marker = marker(root, of);
+    forget(root, Path::new(&of.disk.global))
+}
+
+/// Nothing that was begun with the disk that goes there counts any more: mkfs has ended, or the volume was unmounted or
+/// detached, and somebody else may have it now.
+///
+/// # Errors
+/// The step that failed.
+pub fn forget(root: &Path, global: &Path) -> Result<(), FilesError> {
+    let marker = marker(root, global);
+    if !is_of(&marker, global) {
+        return Ok(());
+    }
     super::device::gone(fs::remove_file(&marker), &marker)?;
     let directory = marker.parent().unwrap_or(root);
     File::open(directory).and_then(|d| d.sync_all()).map_err(FilesError::at("sync", directory))
@@ -114,6 +149,18 @@ pub fn make_place(root: &Path, of: &Bind) -> Result<(), FilesError> {
 /// The directory cannot be read.
 pub fn all(root: &Path) -> Result<Vec<String>, FilesError> {
     entries(Path::new(&disk::directory(&root.to_string_lossy())))
+}
+
+/// Volumes of the node's own disks that the node began to format: names.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn all_begun(root: &Path) -> Result<Vec<String>, FilesError> {
+    let text = root.to_string_lossy();
+    let directory = disk::begun_directory(&text);
+    let mut names = entries(Path::new(&directory))?;
+    names.retain(|name| is_of(&Path::new(&directory).join(name), Path::new(&disk::global(&text, name))));
+    Ok(names)
 }
 
 /// Unmounts a volume's disk if no pod has it mounted; true if it is gone.
@@ -178,23 +225,35 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_is_known_until_it_is_finished() {
+    fn what_has_begun_is_known_until_mkfs_has_ended_or_the_volume_has_gone() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("kubelet");
         fs::create_dir(&root).unwrap();
         let of = of(&root, Path::new("/dev/null"));
+        let marker = marker(&root, Path::new(&of.disk.global));
+        // A device without a name: what is noted of it would count for another one, too.
+        fs::create_dir_all(marker.parent().unwrap()).unwrap();
+        let text = format!("{}\nboot 1\nof another disk\n", first_line(Path::new(&of.disk.global)));
+        fs::write(&marker, &text).unwrap();
         begin(&root, &of).unwrap();
-        begin(&root, &of).unwrap();
-        let told = fs::read_to_string(marker(&root, &of)).unwrap();
-        assert_eq!(told, which(&of, fs::metadata("/dev/null").unwrap().rdev()));
-        assert_ne!(told, which(&of, 7), "another disk of that name");
+        assert!(!marker.exists());
+        // A volume of another type with the same last part has it now.
+        fs::write(&marker, "for /elsewhere/pv\n").unwrap();
         finish(&root, &of).unwrap();
-        finish(&root, &of).unwrap();
-        assert!(!marker(&root, &of).exists());
+        assert!(marker.exists() && all_begun(&root).unwrap().is_empty());
+        for end in [finish, |root: &Path, of: &Bind| forget(root, Path::new(&of.disk.global))] {
+            fs::write(&marker, &text).unwrap();
+            assert_eq!(all_begun(&root).unwrap(), ["pv"]);
+            end(&root, &of).unwrap();
+            end(&root, &of).unwrap();
+            assert!(!marker.exists());
+        }
         make_place(&root, &of).unwrap();
         assert_eq!(all(&root).unwrap(), ["pv"]);
         assert_eq!(mounted_at(Path::new(&of.disk.global)).unwrap(), None);
+        // An agent that starts takes away what no pod has: what it was killed at is not over for that.
+        fs::write(&marker, &text).unwrap();
         assert!(release(&root, "pv").unwrap() && release(&root, "pv").unwrap());
-        assert!(all(&root).unwrap().is_empty());
+        assert!(all(&root).unwrap().is_empty() && marker.exists());
     }
 }

@@ -6,7 +6,8 @@
 //! ```
 //! In: the client's request, the URL that the runtime gave. Out: 101, and a task that moves bytes. Invariants: a direction
 //! reads no more before what it has read was written, so memory is four buffers of 16 KiB a stream; a direction that
-//! stands still does not hold up the other one. Protocols are decided on in core.
+//! stands still does not hold up the other one; a command whose outputs have ended does not hold its client for ever.
+//! Protocols are decided on in core.
 
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,9 +33,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::Streams;
-use super::tunnel::{ANSWER, ask, quiet, refusal, refused, switching};
+use super::tunnel::{ANSWER, ask, refusal, refused, switching};
 use crate::body::{Body, text};
 use crate::https::Spawn;
+use crate::moving::{linger, quiet};
 
 /// Names the protocol within SPDY.
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
@@ -42,9 +44,10 @@ const SPDY: HeaderValue = HeaderValue::from_static("SPDY/3.1");
 /// RFC 6455, 1.3.
 const ACCEPT_SALT: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const BUFFER_BYTES: usize = 16 * 1024;
-/// For what a client may still have on its way when it was told all: a connection that is ended with bytes unread is
-/// reset, and takes along what the client has not read.
-const LINGER: Duration = Duration::from_secs(5);
+/// How long a runtime may leave input untaken once the command's outputs have ended, before its word on how the command
+/// ended is waited for no more. containerd leaves it for ever where a command ends without reading all of its input; the
+/// daemon frees it within a few seconds (`exec_inputs`), and then the word comes. This is for what else may hold it back.
+const UNTAKEN: Duration = Duration::from_secs(10);
 
 /// What a request's headers ask for.
 pub(super) fn wish(headers: &HeaderMap) -> Wish<'_> {
@@ -196,6 +199,10 @@ struct Shared<B> {
     /// The runtime has taken all streams.
     open: watch::Sender<bool>,
     moved: watch::Sender<()>,
+    /// Something is being written to the runtime.
+    writing: watch::Sender<bool>,
+    /// The runtime's word is waited for no more.
+    given_up: Notify,
 }
 
 impl<B: Bridge> Shared<B> {
@@ -219,6 +226,8 @@ where
         to_runtime: Notify::new(),
         open: watch::channel(false).0,
         moved,
+        writing: watch::channel(false).0,
+        given_up: Notify::new(),
     };
     let (mut client_reads, client_writes) = split(client);
     let (runtime_reads, runtime_writes) = split(runtime);
@@ -228,7 +237,11 @@ where
         tokio::select! {
             told = down => told,
             () = up.as_mut() => false,
-            () = quiet(seen, idle) => false,
+            () = untaken(&shared) => false,
+            () = quiet(seen, idle) => {
+                tracing::debug!("a stream was idle for too long");
+                false
+            }
         }
     };
     if is_told {
@@ -261,7 +274,9 @@ async fn up<B: Bridge>(
         }
         shared.bridge().due_to_runtime(&mut out);
         // A runtime that takes no more may still have something to say.
+        shared.writing.send_replace(true);
         takes = takes && send(&mut to, &mut out).await;
+        shared.writing.send_replace(false);
         out.clear();
         shared.to_client.notify_one();
     }
@@ -298,6 +313,22 @@ async fn down<B: Bridge>(
                 _ => shared.bridge().runtime_ended(&mut out),
             },
             () = shared.to_client.notified() => {}
+            () = shared.given_up.notified() => shared.bridge().give_up(&mut out),
+        }
+    }
+}
+
+/// Gives the runtime up when it takes no input although all outputs have ended. Never returns.
+async fn untaken<B: Bridge>(shared: &Shared<B>) {
+    let mut writing = shared.writing.subscribe();
+    loop {
+        // An error cannot come: the sender is shared.
+        let _ = writing.wait_for(|writing| *writing).await;
+        let is_taken = timeout(UNTAKEN, writing.wait_for(|writing| !*writing)).await.is_ok();
+        if !is_taken && shared.bridge().awaits_end() {
+            tracing::warn!("the runtime does not say how a command ended whose input it does not take");
+            shared.given_up.notify_one();
+            return std::future::pending().await;
         }
     }
 }
@@ -314,14 +345,6 @@ async fn last_words(client: impl AsyncRead + AsyncWrite, words: &[u8]) {
     if writes.write_all(words).await.is_ok() && writes.shutdown().await.is_ok() {
         linger(reads).await;
     }
-}
-
-/// Reads what still comes, for a while.
-async fn linger(mut client: impl AsyncRead + Unpin) {
-    let mut buffer = [0; 1024];
-    let rest = async { while matches!(client.read(&mut buffer).await, Ok(read) if read > 0) {} };
-    // Who does not end by then is ended.
-    let _ = timeout(LINGER, rest).await;
 }
 
 #[cfg(test)]

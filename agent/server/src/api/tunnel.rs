@@ -3,16 +3,14 @@
 //! ```text
 //! client ─ upgrade ─► node ─ the same upgrade ─► runtime (loopback)
 //!    ▲  101, its headers ◄──────────────────────────┘
-//!    └─────────────── bytes, both ways ─────────────┘  until one side ends, or nothing moves for the idle time
+//!    └─────────────── bytes, both ways ─────────────┘  until the runtime ends, or nothing moves for the idle time
 //! ```
 //! In: the client's request, the URL that the runtime gave. Out: the runtime's answer; if that is 101, a task that moves
-//! bytes. Invariants: what the protocols say (SPDY/3.1, WebSocket) is nobody's business here; a side that closes its
-//! half closes the other's; memory is two buffers a connection.
+//! bytes. Invariants: what the protocols say (SPDY/3.1, WebSocket) is not looked at here; a client that closes its
+//! half closes the runtime's, and still hears; the runtime's end is the stream's, whatever the client still sends; memory is
+//! two buffers a connection.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,16 +20,18 @@ use hyper::client::conn::http1;
 use hyper::header::{HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::body::{Body, text, whole};
 use crate::https::Spawn;
+use crate::moving::{Moving, linger, quiet};
 
 /// For the runtime's answer to the upgrade.
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
+const BUFFER_BYTES: usize = 16 * 1024;
 /// Of a runtime's refusal only the beginning matters.
 const REFUSAL_MAX: usize = 64 * 1024;
 
@@ -130,58 +130,66 @@ pub(super) async fn refusal(answer: Response<Incoming>) -> Bytes {
     body.map(|b| b.to_bytes()).unwrap_or_default()
 }
 
-/// Moves bytes until one side has failed, both have ended, or nothing has moved for `idle`.
+/// Moves bytes until the runtime has said all, the client breaks off or takes no more, or nothing has moved for `idle`. A
+/// client that has closed its half still hears; a runtime that has closed its own has nothing more to do with what the client
+/// sends, however much that is (upstream ends a stream when either half ends).
 async fn join<C, R>(client: C, runtime: R, idle: Duration)
 where
     C: AsyncRead + AsyncWrite + Unpin,
     R: AsyncRead + AsyncWrite + Unpin,
 {
     let (moved, seen) = watch::channel(());
-    let (mut client, mut runtime) = (Seen { of: client, moved: moved.clone() }, runtime);
-    tokio::select! {
-        // A side that breaks off ends the stream, for whatever reason it has.
-        _ = copy_bidirectional(&mut client, &mut runtime) => {}
-        () = quiet(seen, idle) => {}
+    let (mut client_reads, client_writes) = split(Moving::new(client, moved));
+    let (runtime_reads, runtime_writes) = split(runtime);
+    let has_all = {
+        let up = async {
+            if pass(&mut client_reads, runtime_writes).await != Ended::Broken {
+                // A runtime that takes no more may still have something to say.
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            ended = pass(runtime_reads, client_writes) => ended != Ended::Refused,
+            () = up => false,
+            () = quiet(seen, idle) => {
+                tracing::debug!("a stream was idle for too long");
+                false
+            }
+        }
+    };
+    if has_all {
+        linger(client_reads).await;
     }
 }
 
-/// Returns once nothing has moved for `idle`; whoever moves bytes holds the sender.
-pub(super) async fn quiet(mut seen: watch::Receiver<()>, idle: Duration) {
-    while timeout(idle, seen.changed()).await.is_ok() {}
-    tracing::debug!("a stream was idle for too long");
+/// How one direction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Its sender closed its half, and the receiver knows.
+    Closed,
+    /// Its sender broke off.
+    Broken,
+    /// Its receiver takes no more.
+    Refused,
 }
 
-/// Tells that bytes moved.
-struct Seen<S> {
-    of: S,
-    moved: watch::Sender<()>,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Seen<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let read = ready!(Pin::new(&mut self.of).poll_read(cx, buf));
-        self.moved.send_replace(());
-        Poll::Ready(read)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Seen<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.of).poll_write(cx, bytes));
-        self.moved.send_replace(());
-        Poll::Ready(written)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.of).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.of).poll_shutdown(cx)
+async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> Ended {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let (bytes, ended) = match from.read(&mut buffer).await {
+            Ok(read) if read > 0 => (&buffer[..read], None),
+            Ok(_) => (&buffer[..0], Some(Ended::Closed)),
+            Err(_) => (&buffer[..0], Some(Ended::Broken)),
+        };
+        let taken = match ended {
+            None => to.write_all(bytes).await.is_ok() && to.flush().await.is_ok(),
+            Some(_) => to.shutdown().await.is_ok(),
+        };
+        match ended {
+            _ if !taken => return Ended::Refused,
+            Some(ended) => return ended,
+            None => {}
+        }
     }
 }
 

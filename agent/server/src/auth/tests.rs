@@ -79,6 +79,10 @@ struct World {
     authorities: watch::Sender<Option<ClientAuthorities>>,
 }
 
+fn authorities(pem: &str) -> ClientAuthorities {
+    ClientAuthorities::from_pem(pem.as_bytes(), agent_apiserver::provider()).unwrap()
+}
+
 /// 2026-11-21T12:00:00Z.
 const TODAY: Wall = Wall(1_795_262_400_000_000_000);
 
@@ -101,7 +105,7 @@ fn world(change: impl FnOnce(&mut KubeletConfiguration)) -> World {
     let authority = Authority::new();
     let now = Arc::new(Mutex::new(Now { mono: Mono(0), wall: TODAY }));
     let (client, clients) = watch::channel(Some(api.clone()));
-    let trusted = ClientAuthorities::from_pem(authority.pem.as_bytes()).unwrap();
+    let trusted = authorities(&authority.pem);
     let (authorities, view) = watch::channel(Some(trusted));
     let clock = now.clone();
     let clock: Clock = Arc::new(move || *clock.lock().unwrap());
@@ -200,16 +204,93 @@ async fn certificates_tell_uids_and_the_api_server_hears_them() {
     }
 }
 
+/// An authority of this name with a key on P-256, and what it may, in its own words.
+fn authority_of_old(name: &str, change: impl FnOnce(&mut CertificateParams)) -> (KeyPair, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    change(&mut params);
+    let pem = params.self_signed(&key).unwrap().pem();
+    (key, pem)
+}
+
 #[tokio::test]
-async fn a_certificate_of_version_1_names_no_user_and_leaves_the_token_its_say() {
+async fn a_certificate_of_version_1_names_a_user_if_a_client_ca_signed_it() {
     let world = world(|_| {});
-    let old = OddCertificate::new(Odd::Version1, "alice");
-    // Not even one that is an authority itself.
-    world.authorities.send_replace(Some(ClientAuthorities::from_pem(old.pem().as_bytes()).unwrap()));
-    let chain = [old.der.clone()];
-    assert_eq!(code(&world.ask(&chain, None, "GET", "/metrics").await), 401);
-    assert_eq!(world.ask(&chain, Some("good"), "GET", "/pods").await.unwrap(), "robot");
-    assert!(!world.guard.knows(&chain));
+    let (key, pem) = authority_of_old("ca", |_| {});
+    let named = |issuer: (&str, &KeyPair)| [OddCertificate::issued(Odd::Version1, "alice", issuer).der];
+    let alice = named(("ca", &key));
+    let code_of = async |chain: &[CertificateDer<'_>]| code(&world.ask(chain, None, "GET", "/metrics").await);
+    assert_eq!(code_of(&alice).await, 401, "another cluster's");
+    world.authorities.send_replace(Some(authorities(&pem)));
+    assert_eq!(world.ask(&alice, None, "GET", "/metrics").await.unwrap(), "alice");
+    assert!(world.guard.knows(&alice));
+    // Signed by another key of that name; by the right key in another name; by itself; a byte of it is another one.
+    let mut broken = alice[0].to_vec();
+    let last = broken.len() - 1;
+    broken[last] ^= 1;
+    for chain in [
+        named(("ca", &KeyPair::generate().unwrap())),
+        named(("other", &key)),
+        [OddCertificate::new(Odd::Version1, "alice").der],
+        [CertificateDer::from(broken)],
+    ] {
+        assert_eq!(code_of(&chain).await, 401);
+        assert_eq!(
+            world.ask(&chain, Some("good"), "GET", "/pods").await.unwrap(),
+            "robot",
+            "the token counts"
+        );
+        assert!(!world.guard.knows(&chain));
+    }
+    // It is valid from 2020 to 2099.
+    let year = 366 * 24 * 3600 * 1_000_000_000;
+    for (years, expected) in [(-7, 401), (71, 200), (73, 401)] {
+        world.now.lock().unwrap().wall = Wall(TODAY.0 + years * year);
+        assert_eq!(code_of(&alice).await, expected, "{years} years");
+    }
+}
+
+#[tokio::test]
+async fn an_authority_that_may_not_sign_for_clients_names_no_user_by_version_1() {
+    type Change = fn(&mut CertificateParams);
+    let cases: [(Change, u16); 6] = [
+        (|p| p.is_ca = IsCa::ExplicitNoCa, 401),
+        (|p| p.is_ca = IsCa::NoCa, 401),
+        (|p| p.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature], 401),
+        (|p| p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth], 401),
+        (|p| p.not_after = rcgen::date_time_ymd(2026, 1, 1), 401),
+        (
+            |p| {
+                p.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
+                p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            },
+            200,
+        ),
+    ];
+    for (n, (change, expected)) in cases.into_iter().enumerate() {
+        let world = world(|_| {});
+        let (key, pem) = authority_of_old("ca", change);
+        world.authorities.send_replace(Some(authorities(&pem)));
+        let alice = [OddCertificate::issued(Odd::Version1, "alice", ("ca", &key)).der];
+        assert_eq!(code(&world.ask(&alice, None, "GET", "/metrics").await), expected, "case {n}");
+    }
+    // A certificate of version 1 may be the authority itself, as in Go.
+    let world = world(|_| {});
+    let own = OddCertificate::new(Odd::Version1, "alice");
+    world.authorities.send_replace(Some(authorities(&own.pem())));
+    assert_eq!(world.ask(&[own.der], None, "GET", "/metrics").await.unwrap(), "alice");
+}
+
+#[tokio::test]
+async fn a_certificate_with_a_key_on_p_521_names_a_user() {
+    let world = world(|_| {});
+    let (own, other) = (OddCertificate::new(Odd::P521, "alice"), OddCertificate::new(Odd::P521, "alice"));
+    world.authorities.send_replace(Some(authorities(&own.pem())));
+    assert_eq!(world.ask(&[own.der], None, "GET", "/metrics").await.unwrap(), "alice");
+    assert_eq!(code(&world.ask(&[other.der], None, "GET", "/metrics").await), 401);
 }
 
 #[tokio::test]
@@ -222,7 +303,7 @@ async fn certificates_end_and_authorities_change() {
         assert_eq!(code(&world.ask(&alice, None, "GET", "/metrics").await), expected, "{days} days");
     }
     world.now.lock().unwrap().wall = TODAY;
-    let other = ClientAuthorities::from_pem(Authority::new().pem.as_bytes()).unwrap();
+    let other = authorities(&Authority::new().pem);
     world.authorities.send_replace(Some(other));
     assert_eq!(code(&world.ask(&alice, None, "GET", "/metrics").await), 401, "at once");
     world.authorities.send_replace(None);

@@ -17,9 +17,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::places::Place;
 use super::sending::{Busy, Counted, SENDING, stalled};
 use super::{Https, Limits, Peer, Spawn};
+use crate::places::Place;
 
 /// A connection that was told to go has this long.
 const LAST_WAIT: Duration = Duration::from_secs(1);

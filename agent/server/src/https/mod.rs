@@ -12,7 +12,6 @@
 //! fails is tried again and never stops the agent (upstream ends with exit code 1).
 
 mod connection;
-mod places;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -29,15 +28,14 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use places::{Doors, Place};
-
 use crate::body::Body;
+use crate::listening::listen;
+use crate::places::{Doors, Place};
 
 /// How long until a failed listener is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -161,7 +159,7 @@ impl Https {
         doors: &Doors,
         stop: &CancellationToken,
     ) -> std::io::Result<()> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = listen(address).await?;
         bound.send_replace(Some(listener.local_addr()?));
         tracing::info!(%address, "the HTTPS API listens");
         let acceptor = TlsAcceptor::from(self.tls.clone());

@@ -90,7 +90,9 @@ impl Drop for World {
 
 async fn world(limits: Limits) -> World {
     let (shown, view) = watch::channel(Some(serving(&pair())));
-    let (tls, _) = crate::tls::server_config(&KubeletConfiguration::default(), view, true).unwrap();
+    let (tls, _) =
+        crate::tls::server_config(&KubeletConfiguration::default(), agent_apiserver::provider(), view, true)
+            .unwrap();
     let echo = Echo::default();
     let gone = echo.gone.subscribe();
     let https = Https { tls, limits, handler: Arc::new(echo), spawner: Arc::new(Started::default()) };
@@ -208,22 +210,34 @@ async fn both_versions_with_and_without_a_certificate() {
 }
 
 #[tokio::test]
-async fn a_client_certificate_of_version_1_does_not_break_the_handshake() {
+async fn a_client_with_a_certificate_of_version_1_proves_that_it_has_its_key() {
     let world = world(Limits::default()).await;
-    let old = OddCertificate::new(Odd::Version1, "old");
-    for protocol in [&rustls::version::TLS12, &rustls::version::TLS13] {
+    let (old, other) = (OddCertificate::new(Odd::Version1, "old"), OddCertificate::new(Odd::Version1, "old"));
+    for (protocol, key, has) in [
+        (&rustls::version::TLS12, &old.key_pem, true),
+        (&rustls::version::TLS13, &old.key_pem, true),
+        (&rustls::version::TLS12, &other.key_pem, false),
+        (&rustls::version::TLS13, &other.key_pem, false),
+    ] {
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[protocol])
             .unwrap()
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Anyone));
-        let key = PrivateKeyDer::from_pem_slice(old.key_pem.as_bytes()).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
         let key = ring::sign::any_supported_type(&key).unwrap();
         let pair = rustls::sign::CertifiedKey::new(vec![old.der.clone()], key);
         let resolver = rustls::sign::SingleCertAndKey::from(pair);
         let config = config.with_client_cert_resolver(Arc::new(resolver));
-        let stream = over(TcpStream::connect(world.at).await.unwrap(), config).await.unwrap();
-        assert_eq!(over_http1(stream).await, "/one 1");
+        let stream = over(TcpStream::connect(world.at).await.unwrap(), config).await;
+        match has {
+            true => assert_eq!(over_http1(stream.unwrap()).await, "/one 1"),
+            // In TLS 1.3 the client hears of it with its first read.
+            false => assert!(match stream {
+                Err(_) => true,
+                Ok(mut stream) => stream.read(&mut [0; 1]).await.is_err(),
+            }),
+        }
     }
 }
 

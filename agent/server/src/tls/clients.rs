@@ -1,11 +1,10 @@
 //! Client certificates: asked for in the handshake, judged with each request.
 //!
 //! In: `clientCAFile` as PEM, a certificate chain, the time. Out: the user it names, or that it is not trusted. Invariant:
-//! a user is named only by a certificate whose key the client has proved to have in the handshake. A certificate that
-//! webpki cannot read (version 1) proves nothing and does not break the handshake: [`ClientAuthorities::judge`], which
-//! reads with webpki too, refuses it, and the client's token still counts.
-//! Upstream does the same (`tls.RequestClientCert` and the x509 authenticator), but for certificates of version 1 that a
-//! client CA has signed: those name a user there.
+//! a user is named only by a certificate whose key the client has proved to have in the handshake. webpki reads version 3
+//! alone; certificates of version 1 are read by `version_1`, in the handshake and when they are judged. What neither can read
+//! proves nothing and does not break the handshake: it is refused when it is judged, and the client's token still counts.
+//! Upstream: `tls.RequestClientCert` and the x509 authenticator.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +15,7 @@ use agent_types::time::Wall;
 use ring::digest::{SHA256, digest};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, ring as rustls_ring, verify_tls12_signature,
-    verify_tls13_signature,
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -30,6 +28,8 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::AttributeTypeAndValue;
 
+use super::version_1;
+
 /// The attribute of a subject that holds a user's UID (apimachinery's `asn1.X509UID`).
 const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
@@ -38,24 +38,28 @@ pub type AuthoritiesView = watch::Receiver<Option<ClientAuthorities>>;
 
 /// The authorities of `clientCAFile`.
 #[derive(Clone)]
-pub struct ClientAuthorities(Arc<dyn ClientCertVerifier>);
+pub struct ClientAuthorities {
+    verifier: Arc<dyn ClientCertVerifier>,
+    certificates: Arc<[CertificateDer<'static>]>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
 
 impl fmt::Debug for ClientAuthorities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClientAuthorities({})", self.0.root_hint_subjects().len())
+        write!(f, "ClientAuthorities({})", self.certificates.len())
     }
 }
 
 impl ClientAuthorities {
-    /// Reads PEM certificates.
+    /// Reads PEM certificates; signatures are verified by `provider`.
     ///
     /// # Errors
     /// A sentence: there is none, or one cannot be read.
-    pub fn from_pem(pem: &[u8]) -> Result<ClientAuthorities, String> {
+    pub fn from_pem(pem: &[u8], provider: CryptoProvider) -> Result<ClientAuthorities, String> {
         let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem)
             .collect::<Result<_, _>>()
             .map_err(|error| format!("is not PEM: {error}"))?;
-        ClientAuthorities::of(certificates)
+        ClientAuthorities::of(certificates, provider)
     }
 
     /// These certificates.
@@ -64,19 +68,23 @@ impl ClientAuthorities {
     /// A sentence: there is none, or one cannot be read.
     pub fn of(
         certificates: impl IntoIterator<Item = CertificateDer<'static>>,
+        provider: CryptoProvider,
     ) -> Result<ClientAuthorities, String> {
         let mut roots = RootCertStore::empty();
-        for certificate in certificates {
-            roots.add(certificate).map_err(|e| format!("holds a certificate that cannot be used: {e}"))?;
+        let certificates: Arc<[CertificateDer<'static>]> = certificates.into_iter().collect();
+        for certificate in certificates.iter() {
+            roots
+                .add(certificate.clone())
+                .map_err(|e| format!("holds a certificate that cannot be used: {e}"))?;
         }
         if roots.is_empty() {
             return Err("holds no certificate".to_owned());
         }
-        let provider = Arc::new(rustls_ring::default_provider());
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-            .build()
-            .map(ClientAuthorities)
-            .map_err(|e| e.to_string())
+        let algorithms = provider.signature_verification_algorithms;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider)).build();
+        let verifier = verifier.map_err(|e| e.to_string())?;
+        Ok(ClientAuthorities { verifier, certificates, algorithms })
     }
 
     /// What a chain (leaf first, possibly empty) says about its owner at `now`; its UID too if `with_uid`.
@@ -84,13 +92,16 @@ impl ClientAuthorities {
     pub fn judge(&self, chain: &[CertificateDer<'_>], now: Wall, with_uid: bool) -> CertificateClaim {
         let Some((leaf, intermediates)) = chain.split_first() else { return CertificateClaim::None };
         let since = Duration::from_nanos(u64::try_from(now.0).unwrap_or(0));
-        match self.0.verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(since)) {
-            Ok(_) => {
-                let user = subject(leaf).and_then(|subject| subject.user(with_uid));
-                user.map_or(CertificateClaim::Refused, CertificateClaim::Verified)
-            }
-            Err(_) => CertificateClaim::Refused,
-        }
+        let by_webpki = || {
+            let now = UnixTime::since_unix_epoch(since);
+            self.verifier.verify_client_cert(leaf, intermediates, now).is_ok()
+        };
+        let is_trusted = match version_1::read(leaf) {
+            Some(leaf) => version_1::is_trusted(&leaf, &self.certificates, since, &self.algorithms),
+            None => by_webpki(),
+        };
+        let user = is_trusted.then(|| subject(leaf)).flatten().and_then(|subject| subject.user(with_uid));
+        user.map_or(CertificateClaim::Refused, CertificateClaim::Verified)
     }
 }
 
@@ -113,7 +124,7 @@ fn is_readable(certificate: &CertificateDer<'_>) -> bool {
     ParsedCertificate::try_from(certificate).is_ok()
 }
 
-/// Lets every client in that has the key of what it shows, or shows what cannot be judged.
+/// Lets every client in that has the key of what it shows, or shows what neither library can read.
 #[derive(Debug)]
 pub(super) struct AskForCertificate(WebPkiSupportedAlgorithms);
 
@@ -147,9 +158,10 @@ impl ClientCertVerifier for AskForCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        match is_readable(cert) {
-            true => verify_tls12_signature(message, cert, dss, &self.0),
-            false => Ok(HandshakeSignatureValid::assertion()),
+        match version_1::read(cert) {
+            Some(cert) => version_1::verify_tls12(message, &cert, dss, &self.0),
+            None if is_readable(cert) => verify_tls12_signature(message, cert, dss, &self.0),
+            None => Ok(HandshakeSignatureValid::assertion()),
         }
     }
 
@@ -159,9 +171,10 @@ impl ClientCertVerifier for AskForCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        match is_readable(cert) {
-            true => verify_tls13_signature(message, cert, dss, &self.0),
-            false => Ok(HandshakeSignatureValid::assertion()),
+        match version_1::read(cert) {
+            Some(cert) => version_1::verify_tls13(message, &cert, dss, &self.0),
+            None if is_readable(cert) => verify_tls13_signature(message, cert, dss, &self.0),
+            None => Ok(HandshakeSignatureValid::assertion()),
         }
     }
 

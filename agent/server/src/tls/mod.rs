@@ -9,11 +9,12 @@
 
 pub mod clients;
 pub mod serving;
+mod version_1;
 
 use std::sync::Arc;
 
 use orlop_config::kubelet::KubeletConfiguration;
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::CryptoProvider;
 use rustls::server::NoServerSessionStorage;
 use rustls::{NamedGroup, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, version};
 
@@ -37,17 +38,18 @@ pub enum TlsSettingsError {
     Library(String),
 }
 
-/// The configuration of the listener, and what of the settings has no effect (for the log).
+/// The configuration of the listener, made with `provider`, and what of the settings has no effect (for the log).
 ///
 /// # Errors
 /// Settings that leave nothing.
 pub fn server_config(
     kubelet: &KubeletConfiguration,
+    provider: CryptoProvider,
     serving: ServingView,
     ask_for_certificates: bool,
 ) -> Result<(Arc<ServerConfig>, Vec<String>), TlsSettingsError> {
     let mut ignored = Vec::new();
-    let provider = Arc::new(provider(kubelet, &mut ignored)?);
+    let provider = Arc::new(narrowed(provider, kubelet, &mut ignored)?);
     let versions = versions(&kubelet.tls_min_version, &provider.cipher_suites);
     let library = |error: rustls::Error| TlsSettingsError::Library(error.to_string());
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -65,11 +67,12 @@ pub fn server_config(
     Ok((Arc::new(config), ignored))
 }
 
-fn provider(
+/// With the cipher suites and groups of the configuration.
+fn narrowed(
+    mut provider: CryptoProvider,
     kubelet: &KubeletConfiguration,
     ignored: &mut Vec<String>,
 ) -> Result<CryptoProvider, TlsSettingsError> {
-    let mut provider = ring::default_provider();
     let suites = &kubelet.tls_cipher_suites;
     if !suites.is_empty() {
         // As with upstream's library the suites of TLS 1.3 are not a matter of configuration.
@@ -115,6 +118,7 @@ fn versions(min: &str, suites: &[SupportedCipherSuite]) -> &'static [&'static Su
 
 #[cfg(test)]
 mod tests {
+    use rustls::crypto::ring;
     use tokio::sync::watch;
 
     use super::*;
@@ -124,7 +128,7 @@ mod tests {
     ) -> Result<(Arc<ServerConfig>, Vec<String>), TlsSettingsError> {
         let mut kubelet = KubeletConfiguration::default();
         change(&mut kubelet);
-        server_config(&kubelet, watch::channel(None).1, true)
+        server_config(&kubelet, agent_apiserver::provider(), watch::channel(None).1, true)
     }
 
     fn suites(config: &ServerConfig) -> Vec<String> {

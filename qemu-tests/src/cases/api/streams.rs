@@ -131,6 +131,12 @@ fn all_streams(at: &Place<'_>) -> Result<()> {
     let sent: Vec<u8> = (0..3_000_000_u32).map(|n| n.to_le_bytes()[n as usize % 4]).collect();
     let said = ask(&["exec", "-i", "streams", "--", "cat"], &sent)?;
     ensure!(said.code == Some(0) && said.output == sent, "exec -i cat: {} bytes back", said.output.len());
+    // More than the shim's pipe and the FIFO hold together, and more than all buffers on the way do.
+    for input in [&sent[..300_000], &sent.repeat(10)] {
+        let said = ask(&["exec", "-i", "streams", "--", "sh", "-c", "head -c 1; exit 7"], input)?;
+        let (bytes, code) = (said.output.len(), said.code);
+        ensure!(bytes == 1 && code == Some(7), "{} bytes of input unread: {bytes}, {code:?}", input.len());
+    }
     let said = ask(&["exec", "streams", "-c", "other", "--", "true"], b"")?;
     ensure!(said.code != Some(0), "exec into a container that is not there");
     let said = ask(&["exec", "streams", "--", "/no/such/program"], b"")?;

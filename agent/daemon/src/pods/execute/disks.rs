@@ -4,10 +4,12 @@
 //! unmounts what another one is about to bind; programs run as children with an effect's time, and are killed when that is
 //! over; a disk that no pod has is unmounted. The decisions are `agent_volumes::disk`'s.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_linux::files::FilesError;
 use agent_linux::volumes::disk as on_disk;
 use agent_types::failure::Class;
 use agent_types::ids::PodKey;
@@ -104,7 +106,7 @@ pub(super) async fn mount<R: Runtime, I: ImageService>(
     work: &Bind,
 ) -> Result<bool, EffectError> {
     let (root, of) = (executor.dirs.root().to_owned(), work.clone());
-    let on = |step: fn(&std::path::Path, &Bind) -> Result<(), agent_linux::files::FilesError>| {
+    let on = |step: fn(&std::path::Path, &Bind) -> Result<(), FilesError>| {
         let (root, of) = (root.clone(), of.clone());
         executor.tasks.blocking_of_volume(&work.disk.global, move || step(&root, &of).map_err(Into::into))
     };
@@ -136,12 +138,15 @@ pub(super) async fn mount<R: Runtime, I: ImageService>(
             tracing::warn!(disk = of.source, program, why, words, "no success");
             disk::failure(&of, &next, code, if words.is_empty() { &why } else { &words })
         });
+        let ended = match next {
+            // Whichever way it ended: after a failure somebody may put something there that is no half of a mkfs.
+            Next::Format(_) => answer(on(on_disk::finish).await),
+            _ => Ok(()),
+        };
         if let Some(message) = failure {
             return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
         }
-        if matches!(next, Next::Format(_)) {
-            answer(on(on_disk::finish).await)?;
-        }
+        ended?;
         checked = true;
     }
 }
@@ -153,20 +158,27 @@ pub(super) async fn release<R: Runtime, I: ImageService>(
     let stopped = || gave_up("the agent stops");
     let root: PathBuf = executor.dirs.root().to_owned();
     let at = root.clone();
-    let all = executor.tasks.blocking(move || on_disk::all(&at)).await.ok_or_else(stopped)?;
+    let both = move || {
+        let (mounted, begun) = (on_disk::all(&at)?, on_disk::all_begun(&at)?);
+        Ok::<_, FilesError>(mounted.into_iter().chain(begun).collect::<BTreeSet<String>>())
+    };
+    let all = executor.tasks.blocking(both).await.ok_or_else(stopped)?;
     let all = all.unwrap_or_else(|error| {
         tracing::warn!(error = chain(&error), "disks of volumes are not known");
-        Vec::new()
+        BTreeSet::new()
     });
     for volume in all {
         let global = disk::global(&root.to_string_lossy(), &volume);
         let _alone = executor.disks.alone(&global).await;
         let (at, name) = (root.clone(), volume.clone());
-        let released = executor
-            .tasks
-            .blocking_of_volume(&global, move || on_disk::release(&at, &name))
-            .await
-            .ok_or_else(stopped)?;
+        let place = PathBuf::from(&global);
+        let release = move || {
+            if on_disk::release(&at, &name)? {
+                on_disk::forget(&at, &place)?;
+            }
+            Ok::<_, FilesError>(())
+        };
+        let released = executor.tasks.blocking_of_volume(&global, release).await.ok_or_else(stopped)?;
         if let Err(error) = released {
             tracing::warn!(volume, error = chain(&error), "a disk that no pod has is still mounted");
         }

@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use agent_apiserver::Unverified;
-use rustls::crypto::ring;
+use agent_apiserver::{Unverified, provider};
 use rustls::{CertificateError, ClientConfig, Error, InvalidMessage};
 
 use super::net;
@@ -14,8 +13,7 @@ use super::net;
 /// # Errors
 /// The provider does not know the protocol versions.
 pub(super) fn client() -> Result<Arc<ClientConfig>, Error> {
-    let provider = ring::default_provider();
-    let config = ClientConfig::builder_with_provider(Arc::new(provider))
+    let config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Unverified))

@@ -178,6 +178,31 @@ fn a_runtime_that_goes_away_is_no_success() {
 }
 
 #[test]
+fn a_command_whose_outputs_have_ended_is_waited_for_and_can_be_given_up() {
+    let mut translator = begun(&ALL);
+    assert!(!translator.awaits_end());
+    fed_back(&mut translator, &data(OUTPUT, b"out", true));
+    assert!(!translator.awaits_end(), "errors may come");
+    fed_back(&mut translator, &data(ERRORS, &[], true));
+    assert!(translator.awaits_end());
+    let mut told = translator.clone();
+    fed_back(&mut told, &data(ERROR, SUCCESS, true));
+    assert!(!told.awaits_end() && told.is_done());
+    // Half a status is none.
+    fed_back(&mut translator, &data(ERROR, &SUCCESS[..9], false));
+    let mut out = Vec::new();
+    translator.give_up(&mut out);
+    let status = status_of(&server_frames(&out));
+    assert_eq!((status["status"].as_str(), status["code"].as_u64()), (Some("Failure"), Some(500)));
+    assert!(status["message"].as_str().unwrap().ends_with("does not say how it ended"), "{status}");
+    out.clear();
+    translator.give_up(&mut out);
+    assert!(out.is_empty() && translator.is_done(), "once");
+    // Who asked for no output cannot tell from its end that the command is over.
+    assert!(!begun(&StreamOptions { stdout: false, stderr: false, ..ALL }).awaits_end());
+}
+
+#[test]
 fn pings_refusals_and_closes() {
     let mut translator = begun(&ALL);
     assert_eq!(fed(&mut translator, &frame(9, true, [1; 4], b"a")), [Heard::Ping(1)]);

@@ -270,3 +270,133 @@ async fn a_client_that_goes_and_one_that_does_nothing_end_their_streams() {
         assert!(start.elapsed() >= IDLE, "{:?}", start.elapsed());
     }
 }
+
+/// Sends input without end, until the node takes no more. What a `yes |` does.
+async fn flood(mut writes: impl AsyncWrite + Unpin) {
+    let piece = message(0, &[b'y'; 30_000]);
+    while writes.write_all(&piece).await.is_ok() {}
+}
+
+/// All that comes until the connection ends: frames.
+async fn until_closed(reads: &mut (impl AsyncRead + Unpin)) -> Vec<(u8, Vec<u8>)> {
+    let mut all = Vec::new();
+    loop {
+        all.push(frame(reads).await);
+        if all.last().is_some_and(|(opcode, _)| *opcode == 8) {
+            assert_eq!(reads.read(&mut [0; 1]).await.unwrap(), 0, "and then the connection ends");
+            return all;
+        }
+    }
+}
+
+/// Takes all streams and a little input, waits until neither side can move, and ends with `last`; then the connection is closed with
+/// what was not read, or `held` open.
+async fn takes_no_more(mut stream: TcpStream, last: Vec<u8>, held: bool) {
+    for stream_id in [1_u8, 3, 5, 7] {
+        stream.write_all(&[0x80, 3, 0, 2, 0, 0, 0, 4, 0, 0, 0, stream_id]).await.unwrap();
+    }
+    stream.read_exact(&mut [0; 1000]).await.unwrap();
+    // The clock stands: time passes once everybody waits.
+    let _ = timeout(Duration::from_secs(1), std::future::pending::<()>()).await;
+    stream.write_all(&last).await.unwrap();
+    if held {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// How a client that never ends its input hears of the end: frames.
+async fn heard_by_a_flood(last: Vec<u8>, held: bool) -> Vec<(u8, Vec<u8>)> {
+    let url = runtime(exec_switch(), move |_, stream| takes_no_more(stream, last, held)).await;
+    let mut client = client(url, true);
+    client.write_all(asking("GET", "13", KEY).as_bytes()).await.unwrap();
+    head(&mut client).await;
+    frame(&mut client).await;
+    tokio::time::pause();
+    let (mut reads, writes) = split(client);
+    tokio::select! {
+        heard = until_closed(&mut reads) => heard,
+        () = flood(writes) => panic!("the client's end came before the command's"),
+    }
+}
+
+#[tokio::test]
+async fn input_that_is_not_taken_holds_no_end_back() {
+    let causes = serde_json::json!([{"reason": "ExitCode", "message": "3"}]);
+    let status =
+        serde_json::json!({"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": causes}});
+    let status = status.to_string().into_bytes();
+    let outputs = [data(5, true, b"y\n"), data(7, true, b"")].concat();
+    let reset = |stream: u8| [0x80, 3, 0, 3, 0, 0, 0, 8, 0, 0, 0, stream, 0, 0, 0, 5];
+    // The end of a stream, or a reset of all as containerd has it; the connection closed with input unread, or left open.
+    let resets: Vec<u8> = [1, 3, 5, 7].into_iter().flat_map(reset).collect();
+    for ended in [data(1, true, &status), [data(1, false, &status), resets].concat()] {
+        for held in [true, false] {
+            let heard = heard_by_a_flood([outputs.clone(), ended.clone()].concat(), held).await;
+            tokio::time::resume();
+            let [(2, output), (2, status), (8, code)] = heard.as_slice() else { panic!("{heard:?}") };
+            assert_eq!((output.as_slice(), code.as_slice()), (&b"\x01y\n"[..], &[3, 0xe8][..]));
+            let status: serde_json::Value = serde_json::from_slice(&status[1..]).unwrap();
+            assert_eq!(status["details"]["causes"][0]["message"], "3", "{status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_command_of_which_only_the_outputs_end_is_given_up() {
+    let outputs = [data(5, true, b"y\n"), data(7, true, b"")].concat();
+    let start = tokio::time::Instant::now();
+    let heard = heard_by_a_flood(outputs, true).await;
+    assert!(start.elapsed() >= UNTAKEN, "{:?}", start.elapsed());
+    let [(2, output), (2, status), (8, _)] = heard.as_slice() else { panic!("{heard:?}") };
+    assert_eq!(output, b"\x01y\n");
+    let status = String::from_utf8_lossy(status);
+    assert!(status.contains("InternalError") && status.contains("its input is not taken"), "{status}");
+}
+
+#[tokio::test]
+async fn a_command_that_takes_no_input_for_long_is_waited_for() {
+    // One of its outputs is open: it may read on.
+    let url = runtime(exec_switch(), |_, stream| takes_no_more(stream, data(5, true, b""), true)).await;
+    let mut client = client(url, true);
+    client.write_all(asking("GET", "13", KEY).as_bytes()).await.unwrap();
+    head(&mut client).await;
+    frame(&mut client).await;
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    let (mut reads, writes) = split(client);
+    let mut byte = [0; 1];
+    let last = tokio::select! {
+        read = reads.read(&mut byte) => read.unwrap(),
+        () = flood(writes) => 0,
+    };
+    assert_eq!(last, 0);
+    assert!(start.elapsed() >= IDLE, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_forwarded_port_whose_peer_closes_ends_although_the_client_sends() {
+    let switch = format!("{SPDY_SWITCH}X-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n");
+    for held in [false, true] {
+        let url = runtime(switch.clone(), move |_, mut stream| async move {
+            stream.read_exact(&mut [0; 1000]).await.unwrap();
+            let _ = timeout(Duration::from_secs(1), std::future::pending::<()>()).await;
+            stream.write_all(b"bye").await.unwrap();
+            stream.shutdown().await.unwrap();
+            if held {
+                std::future::pending::<()>().await;
+            }
+        })
+        .await;
+        let mut client = client(url, false);
+        client.write_all(asking("GET", "13", KEY).as_bytes()).await.unwrap();
+        head(&mut client).await;
+        tokio::time::pause();
+        let (mut reads, writes) = split(client);
+        let heard = tokio::select! {
+            heard = until_closed(&mut reads) => heard,
+            () = flood(writes) => panic!("the client's end came before the peer's"),
+        };
+        tokio::time::resume();
+        assert_eq!(heard, [(2, b"bye".to_vec()), (8, vec![3, 0xe8])]);
+    }
+}

@@ -1,10 +1,11 @@
 //! A tunnel between a client and a runtime, both of raw bytes.
 
 use std::net::Ipv4Addr;
+use std::pin::Pin;
 
 use hyper::server::conn::http1 as server;
 use hyper::service::service_fn;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{DuplexStream, duplex};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -82,7 +83,7 @@ async fn bytes_go_both_ways_and_a_closed_half_stays_one() {
     assert!(answer.starts_with("http/1.1 101") && answer.contains("upgrade: spdy/3.1"), "{answer}");
     assert!(answer.contains("x-stream-protocol-version: v4.channel.k8s.io"), "{answer}");
     let sent = vec![b'x'; 300_000];
-    let (mut reads, mut writes) = tokio::io::split(client);
+    let (mut reads, mut writes) = split(client);
     let write = async {
         writes.write_all(&sent).await.unwrap();
         writes.shutdown().await.unwrap();
@@ -130,4 +131,33 @@ async fn a_stream_in_which_nothing_moves_ends() {
     client.read_to_end(&mut rest).await.unwrap();
     assert!(start.elapsed() >= IDLE, "{:?}", start.elapsed());
     seen.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_runtime_that_ends_is_the_end_although_the_client_sends() {
+    for held in [false, true] {
+        let (url, _seen) = runtime(SWITCH, move |mut stream| async move {
+            stream.read_exact(&mut [0; 1000]).await.unwrap();
+            // The clock stands: time passes once everybody waits.
+            let _ = timeout(Duration::from_secs(1), std::future::pending::<()>()).await;
+            stream.write_all(b"bye").await.unwrap();
+            stream.shutdown().await.unwrap();
+            if held {
+                std::future::pending::<()>().await;
+            }
+        })
+        .await;
+        let mut client = client(url);
+        client.write_all(ASK).await.unwrap();
+        head(&mut client).await;
+        tokio::time::pause();
+        let (mut reads, mut writes) = split(client);
+        let mut said = Vec::new();
+        tokio::select! {
+            read = reads.read_to_end(&mut said) => { read.unwrap(); }
+            () = async { while writes.write_all(&[b'y'; 30_000]).await.is_ok() {} } => panic!("not taken"),
+        }
+        tokio::time::resume();
+        assert_eq!(said, b"bye");
+    }
 }

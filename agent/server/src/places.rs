@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Gives out places.
 #[derive(Clone)]
-pub(super) struct Doors(Arc<Mutex<State>>);
+pub(crate) struct Doors(Arc<Mutex<State>>);
 
 struct State {
     places: Places,
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl Doors {
-    pub(super) fn new(limits: PlaceLimits) -> Doors {
+    pub(crate) fn new(limits: PlaceLimits) -> Doors {
         Doors(Arc::new(Mutex::new(State { places: Places::new(limits), ends: BTreeMap::new() })))
     }
 
@@ -31,7 +31,7 @@ impl Doors {
     }
 
     /// A place for a connection from there, for which a stranger's connection may be ended; `None` if there is none.
-    pub(super) fn take(&self, from: IpAddr) -> Option<Place> {
+    pub(crate) fn take(&self, from: IpAddr) -> Option<Place> {
         let mut state = self.state();
         let taken = state.places.take(from)?;
         let end = CancellationToken::new();
@@ -46,7 +46,7 @@ impl Doors {
 }
 
 /// One connection's place; dropped, it is free.
-pub(super) struct Place {
+pub(crate) struct Place {
     number: u64,
     doors: Doors,
     known: watch::Sender<bool>,
@@ -55,19 +55,19 @@ pub(super) struct Place {
 
 impl Place {
     /// Who has it is no stranger: a request was admitted, or a client certificate was verified.
-    pub(super) fn know(&self) {
+    pub(crate) fn know(&self) {
         if !self.known.send_replace(true) {
             self.doors.state().places.know(self.number);
         }
     }
 
     /// True once [`Place::know`] was called.
-    pub(super) fn known(&self) -> watch::Receiver<bool> {
+    pub(crate) fn known(&self) -> watch::Receiver<bool> {
         self.known.subscribe()
     }
 
     /// Cancelled once the place was given to another connection.
-    pub(super) fn end(&self) -> CancellationToken {
+    pub(crate) fn end(&self) -> CancellationToken {
         self.end.clone()
     }
 }

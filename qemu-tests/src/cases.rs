@@ -39,6 +39,7 @@ pub fn all() -> Vec<Case> {
         join::services::CASES,
         join::admission::CASES,
         defence::eviction::CASES,
+        defence::blocking::CASES,
         defence::memory::CASES,
         defence::disk::CASES,
         defence::no_space::CASES,

@@ -59,8 +59,11 @@ pub struct Options {
     #[arg(long, conflicts_with = "upstream")]
     pub vm: bool,
     /// The suite of the node itself (e2e_node), which runs on a booted VM, one test after the other.
-    #[arg(long, conflicts_with_all = ["upstream", "vm", "procs"])]
+    #[arg(long, conflicts_with = "vm")]
     pub node: bool,
+    /// With `--node`: a native node in the VM's place, `--procs` tests at once.
+    #[arg(long, requires = "node")]
+    pub native: bool,
     /// Lets tests log in to the node over SSH: a pod there takes the suite's key.
     #[arg(long, conflicts_with = "node")]
     pub ssh: bool,
@@ -81,7 +84,14 @@ const MEMORY_MIB: u32 = 4096;
 /// What did not come up, or a suite that did not report.
 pub fn run(run: &Arc<Run>, options: &Options) -> Result<Counts> {
     let listed = if options.no_skip_list { Vec::new() } else { skips::listed(options.node)? };
+    if options.node && options.native {
+        return node::run_native(run, options, &listed);
+    }
     if options.node {
+        anyhow::ensure!(
+            !options.upstream,
+            "--node runs the upstream kubelet on a native node only: add --native"
+        );
         return node::run(run, options, &listed);
     }
     let suite = programs::suite(run)?;

@@ -121,7 +121,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("agent/daemon/src/node/eviction/", &["defence"]),
     ("agent/daemon/src/pods/execute/", &["volumes", "lifecycle"]),
     ("agent/daemon/src/images/", &["defence", "join"]),
-    ("agent/daemon/src/pods/probes_and_hooks/", &["lifecycle"]),
+    ("agent/daemon/src/pods/probes_and_hooks/", &["lifecycle", "defence"]),
     ("agent/daemon/src/serving/", &["api"]),
     ("agent/daemon/src/node/shutdown", &["shutdown"]),
     ("agent/daemon/src/pods/pod_values/", &["volumes", "join"]),

@@ -16,6 +16,7 @@ mod host_path;
 pub mod network_disk;
 pub mod nfs;
 mod ownership;
+pub mod shared_root;
 pub mod sub_path;
 mod within;
 
@@ -240,9 +241,9 @@ pub fn unmount_below(directory: &Path) -> Result<(), FilesError> {
     Ok(())
 }
 
-/// The mount table of this process.
+/// The mount table of this process; a test's thread may have one of its own.
 fn mounts() -> Result<Vec<MountPoint>, FilesError> {
-    let path = Path::new("/proc/self/mountinfo");
+    let path = Path::new("/proc/thread-self/mountinfo");
     let text = fs::read(path).map_err(FilesError::at("read", path))?;
     Ok(mount_table::parse(&String::from_utf8_lossy(&text)))
 }

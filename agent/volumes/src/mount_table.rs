@@ -1,4 +1,4 @@
-//! The mount table: which mounts belong to a pod, and in which order they go.
+//! The mount table: which mounts belong to a pod, in which order they go, and whether containers can share them.
 //!
 //! In: `/proc/self/mountinfo`. Out: mount points. Invariant: only what lies below the pod's own directory.
 
@@ -16,6 +16,8 @@ pub struct MountPoint {
     pub device: String,
     /// The SELinux label of all of its files (`context=`), if it was mounted with one.
     pub label: Option<String>,
+    /// Mounts below it come to its peers, and theirs to it (`shared:`, mount_namespaces(7)).
+    pub shared: bool,
 }
 
 /// Parses `mountinfo` (proc_pid_mountinfo(5)). Lines that are none are skipped.
@@ -26,9 +28,10 @@ pub fn parse(text: &str) -> Vec<MountPoint> {
             let (left, right) = line.split_once(" - ")?;
             let mut left = left.split(' ').skip(2);
             let (device, path) = (left.next()?.to_owned(), unescape(left.nth(1)?));
+            let shared = left.skip(1).any(|field| field.starts_with("shared:"));
             let mut right = right.split(' ');
             let kind = right.next()?.to_owned();
-            Some(MountPoint { path, kind, device, label: right.nth(1).and_then(label) })
+            Some(MountPoint { path, kind, device, label: right.nth(1).and_then(label), shared })
         })
         .collect()
 }
@@ -60,6 +63,31 @@ fn unescape(text: &str) -> String {
 pub fn below(table: &[MountPoint], directory: &str) -> Vec<String> {
     let inside = |path: &str| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'));
     table.iter().rev().filter(|m| inside(&m.path)).map(|m| m.path.clone()).collect()
+}
+
+/// What is to be done for a directory before containers can share mounts below it (`mountPropagation`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nothing: the directory lies on a shared mount.
+    Shared,
+    /// The directory becomes a shared mount of its own.
+    Bind,
+    /// Nothing can be done: so many mounts lie below the directory, and a mount at the directory would hide them.
+    Held(usize),
+}
+
+/// Whether the directory lies on a shared mount. `directory` is absolute and leads over no link.
+#[must_use]
+pub fn sharing(table: &[MountPoint], directory: &str) -> Sharing {
+    let holds = |mounted: &str| {
+        let rest = directory.strip_prefix(mounted.trim_end_matches('/'));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    match (table.iter().rev().find(|m| holds(&m.path)), below(table, directory).len()) {
+        (Some(mount), _) if mount.shared => Sharing::Shared,
+        (_, 0) => Sharing::Bind,
+        (_, held) => Sharing::Held(held),
+    }
 }
 
 /// The file system mounted at `path`, the topmost one.
@@ -103,6 +131,29 @@ nonsense
         assert_eq!(kind_at(&table, "/pods/u1/volumes/a"), Some("overlay"));
         assert_eq!(kind_at(&table, "/pods/u1/volumes"), None);
         assert_eq!(device_at(&table, "/pods/u1/volumes/a"), Some("0:33"));
+    }
+
+    #[test]
+    fn a_directory_is_shared_if_the_mount_is_that_it_lies_on() {
+        let table = parse(
+            "23 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+             24 23 8:2 / /var rw,relatime master:1 - ext4 /dev/sda2 rw\n\
+             25 24 8:3 / /var/lib rw shared:7 master:2 - ext4 /dev/sda3 shared:rw\n\
+             26 24 0:9 / /var/log/pods/u rw - tmpfs tmpfs rw,shared:9\n",
+        );
+        for (directory, expected) in [
+            ("/", Sharing::Shared),
+            ("/variable", Sharing::Shared),
+            ("/var", Sharing::Held(2)),
+            ("/var/log", Sharing::Held(1)),
+            ("/var/log/pods/u", Sharing::Bind),
+            ("/var/log/pods/u2", Sharing::Bind),
+            ("/var/lib", Sharing::Shared),
+            ("/var/lib/kubelet", Sharing::Shared),
+        ] {
+            assert_eq!(sharing(&table, directory), expected, "{directory}");
+        }
+        assert_eq!(sharing(&[], "/var"), Sharing::Bind);
     }
 
     #[test]

@@ -1,9 +1,12 @@
-//! `cargo e2e conformance --node`: the upstream suite of the node itself (e2e_node) on a booted VM that has joined.
+//! `cargo e2e conformance --node`: the upstream suite of the node itself (e2e_node) on a booted VM that has joined, or on a
+//! native node (`--native`).
 //!
 //! ```text
 //! host:  harness ── second disk ─► VM: suite.service: e2e_node.test ─► kubelet's ports, CRI socket, cgroups, files
 //!                ◄─ log, report ──                        └─► API server in the plane's network
 //! ```
+//! A native node has the suite and ginkgo in its own namespaces, and no second disk.
+//!
 //! What comes in: which tests. What goes out: as in [`super`]. The suite is told to start nothing itself
 //! (`--start-services=false`): it tests the agent that the image starts, with its configuration but for the read-only
 //! port, which the suite asks. Tests that restart a kubelet or write its configuration look for a unit of the suite's own, so they fail
@@ -19,10 +22,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::skips::{self, Skip};
-use super::{NODE, Options, artefacts, boot, lines, plugged, told};
+use super::{NODE, Options, artefacts, boot, images, lines, plugged, told};
+use crate::built;
 use crate::case::human;
-use crate::cluster::fixture::await_serving;
+use crate::cluster::fixture::{await_ready, await_serving};
 use crate::cluster::flags::Settings;
+use crate::cluster::join::{Way, start_kubelet};
 use crate::cluster::plane::{Cluster, server_url};
 use crate::cluster::programs;
 use crate::cluster::second_disk::SecondDisk;
@@ -34,6 +39,10 @@ use crate::vm::shell::Shell;
 
 /// Where the suite is in the VM, and writes.
 const DIR: &str = "/var/lib/suite";
+/// The suite, what runs it and where their report is, on a native node.
+const SUITE: &str = "/var/lib/suite/e2e_node.test";
+const GINKGO: &str = "/var/lib/suite/ginkgo";
+const OUTPUT: &str = "/var/lib/suite/output";
 /// Its unit.
 const UNIT: &str = "suite.service";
 /// What the suite demands of the machine before it begins: nothing, the tests say it.
@@ -82,6 +91,82 @@ pub(super) fn run(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<
     Ok(counts)
 }
 
+/// The same on a native node, several tests at once.
+///
+/// # Errors
+/// What did not come up, or a suite that did not report.
+pub(super) fn run_native(run: &Arc<Run>, options: &Options, listed: &[Skip]) -> Result<Counts> {
+    let (program, suite) = (programs::node_suite(run)?, programs::suite(run)?);
+    let artefacts = artefacts(run)?;
+    let wanted = must(run, Command::new(&suite.e2e).arg("--list-images")).context("ask for the images")?;
+    let settings = Settings { service_account_tokens: false, ..Settings::default() };
+    let mut cluster = Cluster::start(run, &artefacts, settings)?;
+    let kubelet = if options.upstream { programs::kubelet(run)? } else { built::agent(run, false)? };
+    let mut node = cluster.start_node(&artefacts, NODE, kubelet)?;
+    images::serve(run, &node, &suite, &wanted)?;
+    let path = node.inside("/run/e2e/kubelet.yaml");
+    let configuration = fs::read_to_string(&path).context("read the kubelet's configuration")?;
+    fs::write(&path, format!("{configuration}readOnlyPort: {READ_ONLY_PORT}\n"))
+        .context("write the kubelet's configuration")?;
+    start_kubelet(&mut node, Way::BootstrapKubeconfig)?;
+    await_ready(&cluster, NODE, 120)?;
+    await_serving(&cluster, NODE, 60)?;
+    let output = node.inside(OUTPUT);
+    fs::create_dir_all(&output).with_context(|| format!("make {}", output.display()))?;
+    for (from, name) in [(&program, SUITE), (&suite.ginkgo, GINKGO)] {
+        fs::copy(from, node.inside(name)).with_context(|| format!("copy {}", from.display()))?;
+    }
+    fs::write(node.inside(&format!("{DIR}/spec.yaml")), SPEC).context("write the demands on the machine")?;
+    let kubelet = if options.upstream { "upstream kubelet" } else { "agent" };
+    let (focus, procs) = (&options.focus, options.procs);
+    say::line(format!("{kubelet}, tests of the node that match {focus}, {procs} at once, on a native node"));
+    skips::say(listed);
+    let start = Instant::now();
+    let mut command = native_command(node.pid(), &administrator(&cluster)?, options, listed);
+    let ended = super::watch(run, &mut command, &artefacts.join("e2e.log"))?;
+    let report = fs::read(output.join("report.json")).with_context(|| {
+        format!("the suite left no report ({ended}): see {}/e2e.log", artefacts.display())
+    })?;
+    fs::write(artefacts.join("report.json"), &report).context("write the report")?;
+    let counts = told(&artefacts, &report)?;
+    say::line(format!("\n{}; everything is in {}", human(start.elapsed()), artefacts.display()));
+    drop(node);
+    Ok(counts)
+}
+
+/// ginkgo with the suite in the namespaces of the node whose first process is `pid`. Pure.
+fn native_command(pid: i32, token: &str, options: &Options, listed: &[Skip]) -> Command {
+    let mut command = Command::new("nsenter");
+    command
+        .arg(format!("--target={pid}"))
+        .args(["--mount", "--uts", "--ipc", "--net", "--pid", "--", GINKGO]);
+    command.args(["-v", "--no-color", "--timeout=4h", "--json-report=report.json"]);
+    command.arg(format!("--output-dir={OUTPUT}")).arg(format!("--procs={}", options.procs));
+    command.arg(format!("--focus={}", options.focus));
+    command.args(skipped(options, listed).map(|skip| format!("--skip={skip}")));
+    command.arg(SUITE).arg("--").args(suite_flags(token)).env("HOME", DIR).env_remove("KUBECONFIG");
+    for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
+        command.env_remove(proxy);
+    }
+    command
+}
+
+/// What the suite is told wherever it runs. Pure.
+fn suite_flags(token: &str) -> Vec<String> {
+    let fixed = ["--start-services=false", "--prepull-images=false", "--dump-logs-on-failure=false"];
+    let mut flags: Vec<String> = fixed.map(str::to_owned).to_vec();
+    flags.push(format!("--node-name={NODE}"));
+    flags.push(format!("--host={}", server_url()));
+    flags.push(format!("--bearer-token={token}"));
+    flags.push(format!("--system-spec-file={DIR}/spec.yaml"));
+    flags
+}
+
+/// Tests that are left out. Pure.
+fn skipped<'a>(options: &'a Options, listed: &'a [Skip]) -> impl Iterator<Item = &'a str> {
+    listed.iter().map(|s| s.skip.as_str()).chain(options.skip.iter().map(String::as_str))
+}
+
 /// A token that may do everything: the suite has no other way to say who it is.
 fn administrator(cluster: &Cluster) -> Result<String> {
     let (account, subject) = ("suite", "--serviceaccount=kube-system:suite");
@@ -93,25 +178,17 @@ fn administrator(cluster: &Cluster) -> Result<String> {
 
 /// What starts the suite as a unit of the VM. Pure.
 fn command(token: &str, options: &Options, listed: &[Skip]) -> String {
-    let skips = listed.iter().map(|s| s.skip.as_str()).chain(options.skip.iter().map(String::as_str));
-    let mut args: Vec<String> = [
-        "--start-services=false",
-        "--prepull-images=false",
-        "--dump-logs-on-failure=false",
+    let mut args = suite_flags(token);
+    let own = [
         "--ginkgo.v",
         "--ginkgo.no-color",
         "--ginkgo.timeout=6h",
         "--test.timeout=0",
         "--ginkgo.json-report=report.json",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    args.push(format!("--node-name={NODE}"));
-    args.push(format!("--host={}", server_url()));
-    args.push(format!("--bearer-token={token}"));
-    args.push(format!("--system-spec-file={DIR}/spec.yaml"));
+    ];
+    args.extend(own.map(str::to_owned));
     args.push(format!("--ginkgo.focus={}", options.focus));
-    args.extend(skips.map(|skip| format!("--ginkgo.skip={skip}")));
+    args.extend(skipped(options, listed).map(|skip| format!("--ginkgo.skip={skip}")));
     let args: Vec<String> = args.iter().map(|arg| quoted(arg)).collect();
     format!(
         "systemd-run --quiet --unit={UNIT} --working-directory={DIR} --setenv=HOME={DIR} \

@@ -80,9 +80,10 @@ struct Progress {
 
 /// ORDER: init containers run one after another to a good end, sidecars are started in their place among them, the
 /// rest comes after all of them, and in a sandbox where the rest began they do not run again. At the end of the pod a
-/// sidecar is stopped only when nothing that came after it runs, or when the grace is over: upstream stops all that is
-/// left at once then, next to a container that does not end as well. Of a pod that this incarnation of the agent was never
-/// given nobody knows which containers are sidecars.
+/// sidecar is stopped only when no regular container and no later sidecar runs, or when the grace is over: upstream stops
+/// all that is left at once then, next to a container that does not end as well. Sidecars wait neither for a plain init
+/// container nor for an ephemeral one. Of a pod that this incarnation of the agent was never given nobody knows which
+/// containers are sidecars.
 #[derive(Clone, Debug, Default)]
 pub struct Order {
     instances: Instances,
@@ -153,10 +154,12 @@ impl Order {
         let name = self.instances.0.get(id).map_or("", |i| i.name.as_str());
         let place = |name: &str| init.iter().position(|c| c.name == name);
         let Some(own) = place(name).filter(|own| init[*own].sidecar) else { return Ok(()) };
-        let late = |i: &&Instance| {
-            let seen = i.live.is_some_and(|since| at.since(since) > LOOK_MAX);
-            seen && place(&i.name).is_none_or(|place| place > own)
+        let waited_for = |name: &String| match place(name) {
+            Some(place) => place > own && init[place].sidecar,
+            None => !self.ephemeral.contains(&(pod.clone(), name.clone())),
         };
+        let late =
+            |i: &&Instance| i.live.is_some_and(|since| at.since(since) > LOOK_MAX) && waited_for(&i.name);
         match self.instances.of(pod).find(late) {
             Some(i) => Err(format!("sidecar {name} of {pod} is stopped while {} runs", i.name)),
             None => Ok(()),

@@ -78,17 +78,24 @@ fn stop(id: &str, grace_s: u32) -> TraceEvent {
     TraceEvent::StopAsked { pod: pod(), id: id.into(), grace_s }
 }
 
-/// The containers of a pod as [`planned`] one after another until all run that should.
-fn up() -> Vec<TraceEvent> {
+fn added(name: &str) -> TraceEvent {
+    TraceEvent::EphemeralAdded { pod: pod(), name: name.to_owned() }
+}
+
+/// The containers of a pod as [`planned`] one after another, until the last init container runs.
+fn begun() -> Vec<TraceEvent> {
     let run = |name: &str| [of(name, name), started(name)];
     let mut trace = vec![planned(), state("syncing"), ready("s1", 0)];
     trace.extend(run("i"));
     trace.push(exited("i"));
     trace.extend(run("s"));
     trace.extend(run("j"));
-    trace.push(exited("j"));
-    trace.extend(run("a"));
     trace
+}
+
+/// The same until all run that should.
+fn up() -> Vec<TraceEvent> {
+    then(begun(), &[exited("j"), of("a", "a"), started("a")])
 }
 
 fn then(mut before: Vec<TraceEvent>, after: &[TraceEvent]) -> Vec<TraceEvent> {
@@ -207,6 +214,12 @@ fn order_and_grace_as_they_should_be_break_nothing() {
         then(then(up(), &pause(140)), &end),
         // A regular container that does not end: when the grace is over its sidecar is stopped next to it.
         then(then(up(), &pause(140)), &[state("terminating"), stop("a", 3), stop("s", 2)]),
+        // Sidecars wait neither for a plain init container nor for an ephemeral one.
+        then(then(begun(), &pause(140)), &[state("terminating"), stop("j", 10), stop("s", 10)]),
+        then(
+            then(then(up(), &[added("e"), of("e", "e"), started("e")]), &pause(140)),
+            &[state("terminating"), stop("e", 10), stop("a", 10), exited("a"), failed("a"), stop("s", 7)],
+        ),
         // An orphan: which of its containers is a sidecar is known no more (simulation, seed 454).
         then(
             then(up(), &pause(140)),
@@ -330,7 +343,7 @@ fn a_normal_life_breaks_nothing() {
 
 #[test]
 fn an_ephemeral_container_runs_once() {
-    let added = || TraceEvent::EphemeralAdded { pod: pod(), name: "a".to_owned() };
+    let added = || added("a");
     let mut once = EphemeralOnce::default();
     let mut see = |event: TraceEvent| once.observe(Mono(1), &event);
     for event in [added(), created("c0", 0), started("c0"), exited("c0"), gone("c0"), created("c1", 1)] {

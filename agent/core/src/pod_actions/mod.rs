@@ -100,7 +100,7 @@ pub struct Kill {
     pub id: ContainerId,
     /// Text of the `Killing` event.
     pub message: String,
-    /// It is to come back (definition changed, probe failed).
+    /// It is to come back (definition changed, probe failed, sandbox lost).
     pub replace: bool,
     /// Grace of its own, seconds (`terminationGracePeriodSeconds` of the probe that failed).
     pub grace_s: Option<i64>,
@@ -211,19 +211,28 @@ fn has_own_policy(p: &Pod) -> bool {
 }
 
 /// Everything must be down before a sandbox goes: live ones stopped, never-started ones removed (a late
-/// start of one of them would make a second live instance).
+/// start of one of them would make a second live instance). A regular container that runs comes back in the new sandbox,
+/// also if it ends well of its stop: upstream decides that before it stops the container (computePodActions).
 fn clear_out(inputs: &Inputs<'_>, actions: &mut PodActions) {
     let slots = Slots::of(inputs.pod);
+    let anew = matches!(actions.sandbox, SandboxPlan::Create { .. });
     for c in inputs.snapshot.containers.iter().filter(|c| is_live(c.state)) {
         let slot = slots.get(&c.name);
         let message = format!("Stopping container {}", c.name);
-        actions.kill.push(Kill { slot, id: c.id.clone(), message, replace: false, grace_s: None });
+        let replace = anew && comes_back(inputs, &slot, c);
+        actions.kill.push(Kill { slot, id: c.id.clone(), message, replace, grace_s: None });
     }
     for c in &inputs.snapshot.containers {
         if c.state == ContainerState::Created {
             actions.remove.push((c.name.clone(), c.id.clone()));
         }
     }
+}
+
+/// The live instance `c` is the newest of a regular container that is to run in the pod's next sandbox.
+fn comes_back(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved) -> bool {
+    let is_newest = newest(inputs.snapshot, &slot.name).is_some_and(|n| n.id == c.id);
+    slot.kind == SlotKind::Regular && is_newest && containers::wants_instance(inputs, slot, Some(c))
 }
 
 /// Dead instances that a newer dead instance of the same container supersedes. The newest one stays, for its

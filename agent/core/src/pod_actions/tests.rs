@@ -122,7 +122,14 @@ fn sandbox_rules() {
             single("Always"),
             vec![sandbox(0, DOWN)],
             up(St::Running),
-            "create 1 -a0",
+            "create 1 -a0!",
+        ),
+        (
+            "not ready, live container that restarts on failure",
+            single("OnFailure"),
+            vec![sandbox(0, DOWN)],
+            up(St::Running),
+            "create 1 -a0!",
         ),
         (
             "not ready, created container",

@@ -18,6 +18,7 @@ use agent_types::runtime::config::SandboxConfig;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot, SandboxState};
 use agent_types::runtime::view;
 use agent_types::time::{Mono, Now};
+use k8s_openapi::api::core::v1::Pod;
 
 use super::api::PodAction;
 use super::base::{Base, Stage};
@@ -69,11 +70,7 @@ pub(super) fn advance(
     }
     note_waiting(s, b, &actions, &snapshot, now, out);
     // One that was killed to come back, and ended well of it, has not ended the pod.
-    let comes_back = |slot: &view::Slot| {
-        view::newest(&snapshot, &slot.name).is_some_and(|c| b.replaced.contains_key(&c.id))
-    };
-    let coming = actions.start.iter().map(|s| &s.slot).chain(actions.waiting.iter().map(|w| &w.slot));
-    let replacing = coming.into_iter().any(comes_back);
+    let replacing = actions.sandbox != SandboxPlan::Stop && comes_back(&s.pod, b, &snapshot);
     if s.chain.is_none() && !actions.resetting && !replacing && b.ledger.all_fresh(snapshot.as_of) {
         let status = b.status(&s.pod, &s.waiting, Stage::default(), now);
         if Phase::end(&status).is_some() {
@@ -125,6 +122,13 @@ pub(super) fn advance(
         }
     }
     None
+}
+
+/// A regular container was killed to come back, and has not come back yet. It waits for its back-off, for a new sandbox, or
+/// for init containers that run again in that.
+fn comes_back(p: &Pod, b: &Base, snapshot: &PodSnapshot) -> bool {
+    let killed = |name: &str| view::newest(snapshot, name).is_some_and(|c| b.replaced.contains_key(&c.id));
+    pod::containers(p).iter().any(|c| killed(&c.name))
 }
 
 /// The sandbox is gone, no new one is allowed, and the containers that ended do not decide the phase: one of

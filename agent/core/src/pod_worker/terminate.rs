@@ -129,9 +129,10 @@ fn write_record(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<Po
     out.push(PodAction::Persist { id, record });
 }
 
-/// Stops what may be stopped now: first everything that is no sidecar, then the last sidecar that is live. When the grace
-/// is over nobody waits for a turn any more: all that is live is stopped at once, next to a container that cannot be
-/// killed as well. Upstream: waitForTurn.
+/// Stops what may be stopped now: everything that is no sidecar, and, when no regular container is live, the last sidecar
+/// that is live. Sidecars do not wait for init and ephemeral containers. When the grace is over nobody waits for a turn
+/// any more: all that is live is stopped at once, next to a container that cannot be killed as well.
+/// Upstream: terminationOrdering, waitForTurn.
 fn stop_stage(
     t: &mut Terminating,
     b: &mut Base,
@@ -142,13 +143,14 @@ fn stop_stage(
     let p = t.pod.clone();
     let slots = p.as_deref().map(Slots::of);
     let slot_of = |c: &ContainerObserved| slots.as_ref().map(|all| all.get(&c.name));
-    let is_sidecar = |c: &ContainerObserved| slot_of(c).is_some_and(|s| s.kind == SlotKind::Sidecar);
+    let kind_of = |c: &ContainerObserved| slot_of(c).map_or(SlotKind::Regular, |s| s.kind);
+    let is_sidecar = |c: &ContainerObserved| kind_of(c) == SlotKind::Sidecar;
     let live = || snapshot.containers.iter().filter(|c| view::is_live(c.state));
     let grace = Duration::from_secs(u64::from(t.grace_s));
     let over = t.since.after(grace);
     let mut stage: Vec<&ContainerObserved> = live().filter(|c| now.mono >= over || !is_sidecar(c)).collect();
-    if stage.is_empty() {
-        stage.extend(live().max_by_key(|c| slot_of(c).map(|s| s.index)));
+    if !live().any(|c| kind_of(c) == SlotKind::Regular) {
+        stage.extend(live().filter(|c| is_sidecar(c)).max_by_key(|c| slot_of(c).map(|s| s.index)));
     }
     let stage: BTreeSet<&ContainerId> = stage.into_iter().map(|c| &c.id).collect();
     for c in live() {

@@ -17,10 +17,12 @@ use agent_kubelet_api::logs;
 use agent_linux::clock::LinuxClock;
 use agent_linux::network_changes::{NetworkChanges, NetworkChangesError};
 use agent_linux::notify::{Notifier, watchdog_interval};
+use agent_linux::volumes::shared_root;
 use agent_linux::{host_channel, network, node_info, process};
 use agent_types::resources::machine::{HostNetwork, MachineFacts};
 use agent_types::resources::user_ranges::{self, UserRanges};
 use agent_types::runtime::status::RuntimeHandler;
+use agent_volumes::mount_table::Sharing;
 use anyhow::{Context, anyhow, bail};
 use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_config::credential_provider::{Provider, TOKEN_GATE};
@@ -192,6 +194,7 @@ pub async fn run(settings: Settings, environment: Environment) -> anyhow::Result
         tracing::info!(%protocol, "DISABLE_HTTP2 is set; the API server is spoken to in this protocol");
     }
     let root_dir = PathBuf::from(&settings.options.root_dir);
+    share_root(&root_dir)?;
     let early = container_manager::plan::begin_early(&kubelet, &root_dir, &tasks)?;
     // The identity and the first answers of the API server come while the runtime is asked.
     let cluster = cluster
@@ -394,6 +397,20 @@ fn eviction(kubelet: &KubeletConfiguration) -> anyhow::Result<EvictionConfig> {
         let words = problems.iter().map(|problem| format!("{} {}", problem.path, problem.reason));
         anyhow!("eviction thresholds: {}", words.collect::<Vec<_>>().join("; "))
     })
+}
+
+/// Lets containers share mounts below the root directory (`mountPropagation`), before anything is mounted there.
+fn share_root(root_dir: &Path) -> anyhow::Result<()> {
+    let found = shared_root::share(root_dir)
+        .with_context(|| format!("make {} a shared mount", root_dir.display()))?;
+    if let Sharing::Held(mounts) = found {
+        tracing::warn!(
+            root_dir = %root_dir.display(), mounts,
+            "the root directory lies on a private mount and pods have mounts below it: mountPropagation has no effect until \
+             the node is drained and the agent restarted"
+        );
+    }
+    Ok(())
 }
 
 /// What pods have when the machine stops; nothing if the configuration gives them no time, or the gate is off.

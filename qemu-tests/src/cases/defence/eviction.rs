@@ -46,7 +46,7 @@ pub const CASES: &[Case] = &[
 ];
 
 /// What a pod that failed says.
-fn await_failed(cluster: &Cluster, name: &str, limit_s: u64) -> Result<PodStatus> {
+pub(crate) fn await_failed(cluster: &Cluster, name: &str, limit_s: u64) -> Result<PodStatus> {
     let client = cluster.client();
     client.wait::<Pod, _>(&client.of("default"), limit_s, &format!("pod {name} to have failed"), |all| {
         let status = all.get(name)?.status.clone()?;
@@ -54,7 +54,7 @@ fn await_failed(cluster: &Cluster, name: &str, limit_s: u64) -> Result<PodStatus
     })
 }
 
-fn ensure_evicted(status: &PodStatus, words: &str) -> Result<()> {
+pub(crate) fn ensure_evicted(status: &PodStatus, words: &str) -> Result<()> {
     let (reason, message) = (status.reason.as_deref(), status.message.as_deref().unwrap_or_default());
     ensure!(reason == Some("Evicted") && message.contains(words), "{reason:?}: {message:?}, not {words:?}");
     say::line(format!("  {message}"));
@@ -123,19 +123,22 @@ fn storage_limits(cx: &mut CaseContext<'_>) -> Result<()> {
 }
 
 /// The node whose disk is full.
-const FULL: &str = "full";
+pub(crate) const FULL: &str = "full";
 /// Where its kubelet is: on the node's own tmpfs.
 const ROOT_DIR: &str = "/run/kubelet";
 
 /// Thresholds this far below what is free.
-const ROOM_MIB: u64 = 100;
+pub(crate) const ROOM_MIB: u64 = 100;
 const ROOM_INODES: u64 = 2000;
 
-/// `configured`: the configuration, from what may be left of bytes and inodes.
-fn start_full(cx: &mut CaseContext<'_>, configured: impl Fn(u64, u64) -> String) -> Result<NativeNode> {
+/// The node, whose agent is not started yet. `configured`: the configuration, from what may be left of bytes and inodes.
+pub(crate) fn lay_full(
+    cx: &mut CaseContext<'_>,
+    configured: impl Fn(u64, u64) -> String,
+) -> Result<NativeNode> {
     let (agent, artefacts) = (built::agent(&cx.run, false)?, cx.artefacts.clone());
     let joined = Joined::shared(cx)?;
-    let mut node = joined.cluster.start_node(&artefacts, FULL, agent)?;
+    let node = joined.cluster.start_node(&artefacts, FULL, agent)?;
     let disk = statvfs(&node.inside("/run")).context("the node's tmpfs")?;
     let available = (disk.blocks_available() * disk.fragment_size()).saturating_sub(ROOM_MIB << 20);
     let inodes = disk.files_free().saturating_sub(ROOM_INODES);
@@ -145,23 +148,29 @@ fn start_full(cx: &mut CaseContext<'_>, configured: impl Fn(u64, u64) -> String)
         "/run/e2e/kubelet.yaml",
         &format!("{configuration}evictionPressureTransitionPeriod: 20s\n"),
     )?;
-    start_agent(&mut node)?;
-    await_ready(&joined.cluster, FULL, 90)?;
     Ok(node)
 }
 
-fn start_agent(node: &mut NativeNode) -> Result<()> {
+/// The same with its agent, Ready.
+fn start_full(cx: &mut CaseContext<'_>, configured: impl Fn(u64, u64) -> String) -> Result<NativeNode> {
+    let mut node = lay_full(cx, configured)?;
+    start_agent(&mut node)?;
+    await_ready(&Joined::shared(cx)?.cluster, FULL, 90)?;
+    Ok(node)
+}
+
+pub(crate) fn start_agent(node: &mut NativeNode) -> Result<()> {
     let mut flags = flags(Way::BootstrapKubeconfig);
     flags.push(format!("--root-dir={ROOT_DIR}"));
     node.start_agent_with(&flags.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn hard(available: u64, inodes: u64) -> String {
+pub(crate) fn hard(available: u64, inodes: u64) -> String {
     kubelet_configuration_with([&available.to_string(), &inodes.to_string()])
 }
 
 /// A pod with a volume on the node's disk.
-fn filler(name: &str, script: &str) -> Value {
+pub(crate) fn filler(name: &str, script: &str) -> Value {
     let mut pod = api_pod(name, FULL, &format!("{script}; {STAYS}"), 30);
     pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
     pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);

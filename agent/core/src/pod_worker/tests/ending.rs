@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use agent_types::failure::{CANCELLED_CALL_MAX, Class};
 use agent_types::kill::KillReason;
+use agent_types::runtime::observed::SandboxState;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 
@@ -53,6 +54,47 @@ fn a_container_that_is_to_come_back_has_not_ended_its_pod() {
     w.end("a", 0);
     w.settle();
     assert_eq!((w.phase(), w.runtime.running("a").len(), w.count("start_container")), ("Running", 1, 2));
+}
+
+/// Its sandbox is lost, its container runs on and ends well when it is asked to.
+fn lose_sandbox(w: &mut World) {
+    for sandbox in w.runtime.sandboxes.values_mut() {
+        sandbox.state = SandboxState::NotReady;
+    }
+    w.look();
+    assert!(w.pending.values().any(|call| call.effect.verb() == "stop_container"), "its sandbox is to go");
+    w.end("a", 0);
+    w.settle();
+}
+
+#[test]
+fn what_ends_well_because_its_sandbox_was_lost_comes_back() {
+    for (policy, sandboxes, phase) in
+        [("Always", 2, "Running"), ("OnFailure", 2, "Running"), ("Never", 1, "Succeeded")]
+    {
+        let mut w = World::with(&one(policy));
+        lose_sandbox(&mut w);
+        assert_eq!((w.count("run_sandbox"), w.phase()), (sandboxes, phase), "{policy}");
+        assert_eq!(w.runtime.running("a").len(), sandboxes - 1, "{policy}");
+        assert!(w.waiting_reason("a").is_empty(), "{policy}: it did not crash");
+    }
+    // By itself it ended for good.
+    let mut w = World::with(&one("OnFailure"));
+    w.exit("a", 0);
+    assert_eq!((w.phase(), w.worker.state_name()), ("Succeeded", "terminated"));
+}
+
+#[test]
+fn while_init_containers_run_again_in_the_new_sandbox_the_pod_has_not_ended() {
+    let p =
+        make_pod(json!({"restartPolicy": "OnFailure", "initContainers": [{"name": "i", "image": "img:1"}],
+        "containers": [{"name": "a", "image": "img:1"}]}));
+    let mut w = World::with(&p);
+    w.exit("i", 0);
+    lose_sandbox(&mut w);
+    assert_eq!((w.runtime.running("i").len(), w.worker.state_name()), (1, "syncing"));
+    w.exit("i", 0);
+    assert_eq!((w.runtime.running("a").len(), w.phase()), (1, "Running"));
 }
 
 #[test]

@@ -246,6 +246,26 @@ fn when_the_grace_is_over_sidecars_are_stopped_at_once_next_to_a_container_that_
 }
 
 #[test]
+fn sidecars_wait_for_no_init_container_and_for_no_ephemeral_one() {
+    let sidecar = json!({"name": "s", "image": "img:1", "restartPolicy": "Always"});
+    let plain = |name: &str| json!({"name": name, "image": "img:1"});
+    let of = |init: Value, ephemeral: Value| {
+        make_pod(json!({"terminationGracePeriodSeconds": 20, "initContainers": init,
+            "containers": [plain("a")], "ephemeralContainers": ephemeral}))
+    };
+    for (p, deaf) in
+        [(of(json!([sidecar, plain("i")]), json!([])), "i"), (of(json!([sidecar]), json!([plain("e")])), "e")]
+    {
+        let mut w = World::with(&p);
+        let held = w.runtime.running(deaf)[0].clone();
+        w.kill(KillReason::Removed, None);
+        wait_but(&mut w, &held, secs(1));
+        assert!(w.runtime.running("a").is_empty() && w.runtime.running("s").is_empty(), "{deaf}");
+        assert_eq!(w.runtime.running(deaf).len(), 1, "it has its grace");
+    }
+}
+
+#[test]
 fn a_probe_that_ends_a_pod_which_never_restarts_ends_it_as_a_whole() {
     let probe =
         json!({"exec": {"command": ["x"]}, "failureThreshold": 1, "terminationGracePeriodSeconds": 9});

@@ -95,7 +95,7 @@ struct VictimOf {
 }
 
 fn space(of: SpaceOf) -> Space {
-    Space { bytes: of.bytes, inodes: of.inodes }
+    Space { bytes: of.bytes, inodes: of.inodes, ..Space::default() }
 }
 
 fn used(p: &Pod, of: &UseOf) -> PodUse {
@@ -114,7 +114,7 @@ fn used(p: &Pod, of: &UseOf) -> PodUse {
     PodUse {
         memory: Some(of.memory),
         processes: Some(of.processes),
-        hosts: Some(space(of.hosts)),
+        own_files: Some(space(of.hosts)),
         containers: of.containers.iter().map(container).collect(),
         volumes: of.volumes.iter().map(volume).collect(),
     }

@@ -7,6 +7,7 @@ pub mod cluster;
 mod exec_inputs;
 pub mod images;
 pub mod node;
+mod ownership;
 pub mod pods;
 pub mod process;
 pub mod runtime;

@@ -1,18 +1,18 @@
 //! What trees of files take, and how full file systems are.
 //!
-//! In: paths. Out: amounts. Invariants: a walk stays on the file system that it began on, follows no link, and ends after
-//! [`ENTRIES_MAX`] entries; what vanishes under it is not counted. Blocking. Upstream: pkg/volume/util/fs.
+//! In: paths. Out: amounts. Invariants: a walk stays on the file system that it began on, follows no link, and ends at its
+//! [`Limits`]; what vanishes under it is not counted. Containers choose how much there is to count: an amount that is not all says
+//! so ([`Bound::AtLeast`]), and is no error. Blocking. Upstream: pkg/volume/util/fs.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use agent_kubelet_api::stats::disk::{Filesystem, Taken, VolumeUse};
+use agent_kubelet_api::stats::disk::{Bound, Filesystem, Taken, VolumeUse};
 use agent_types::time::Wall;
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -23,8 +23,18 @@ use nix::sys::statvfs::statvfs;
 use crate::files::FilesError;
 use crate::project_quota::{self, Counted};
 
-/// More than this are not walked: seconds of work, and megabytes of names.
-pub const ENTRIES_MAX: u64 = 1_000_000;
+/// Where a walk ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Entries that are counted. A million are seconds of work, and megabytes of names.
+    pub entries: u64,
+    /// Names by which directories are opened, the sum over all directories: their number times how deep they are. A hundred million
+    /// are seconds of work; a container can make directories so deep that their walk would take hours.
+    pub names: u64,
+}
+
+/// The limits of a volume.
+pub const LIMITS: Limits = Limits { entries: 1_000_000, names: 100_000_000 };
 /// How much of a path is opened at once; the kernel takes 4096 (PATH_MAX).
 const STEP_BYTES: usize = 2048;
 /// `st_blocks` counts these, whatever the file system's blocks are.
@@ -51,7 +61,7 @@ pub fn filesystem(path: &Path, at: Wall) -> Result<Filesystem, FilesError> {
 /// A volume: where it is a file system of its own that says how much is used, that is believed; else it is walked.
 ///
 /// # Errors
-/// The path cannot be read, or there is too much in it.
+/// The path cannot be looked at.
 pub fn volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
     let fs = filesystem(path, at)?;
     let device = |path: &Path| std::fs::metadata(path).map(|m| m.dev()).map_err(FilesError::at("stat", path));
@@ -60,8 +70,10 @@ pub fn volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
         None => true,
     };
     let taken = match (own, fs.inodes.zip(fs.inodes_free)) {
-        (true, Some((all, free))) => Taken { at, bytes: fs.used_bytes, inodes: all.saturating_sub(free) },
-        _ => tree(path, at, ENTRIES_MAX)?,
+        (true, Some((all, free))) => {
+            Taken { at, bytes: fs.used_bytes, inodes: all.saturating_sub(free), bound: Bound::Exact }
+        }
+        _ => tree(path, at, LIMITS)?,
     };
     Ok(VolumeUse { filesystem: Some(fs), taken: Some(taken), abnormal: None })
 }
@@ -77,7 +89,7 @@ pub fn counted_volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
         None
     });
     let Some(Counted { bytes, inodes }) = counted else { return volume(path, at) };
-    let taken = Some(Taken { at, bytes, inodes });
+    let taken = Some(Taken { at, bytes, inodes, bound: Bound::Exact });
     Ok(VolumeUse { filesystem: Some(filesystem(path, at)?), taken, abnormal: None })
 }
 
@@ -88,23 +100,20 @@ pub fn counted_volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
 pub fn whole_volume(path: &Path, at: Wall) -> Result<VolumeUse, FilesError> {
     let fs = filesystem(path, at)?;
     let inodes = fs.inodes.zip(fs.inodes_free).map_or(0, |(all, free)| all.saturating_sub(free));
-    let taken = Taken { at, bytes: fs.used_bytes, inodes };
+    let taken = Taken { at, bytes: fs.used_bytes, inodes, bound: Bound::Exact };
     Ok(VolumeUse { filesystem: Some(fs), taken: Some(taken), abnormal: None })
 }
 
-/// A tree with its top.
+/// A tree with its top: all of it, or as much as was counted when the walk came to a limit or to something that it could not look
+/// into.
 ///
 /// # Errors
-/// A directory cannot be read, or there are more than `entries_max` entries.
-pub fn tree(top: &Path, at: Wall, entries_max: u64) -> Result<Taken, FilesError> {
+/// The top cannot be looked at.
+pub fn tree(top: &Path, at: Wall, limits: Limits) -> Result<Taken, FilesError> {
     let failed = |operation: &'static str| move |e: Errno| FilesError::at(operation, top)(e.into());
     let first = lstat(top).map_err(failed("stat"))?;
-    let mut walk = Walk {
-        device: first.st_dev,
-        seen: BTreeSet::new(),
-        entries: 0,
-        taken: Taken { at, ..Taken::default() },
-    };
+    let taken = Taken { at, ..Taken::default() };
+    let mut walk = Walk { top, device: first.st_dev, seen: BTreeSet::new(), limits, taken };
     walk.count(&first);
     if !is_dir(&first) {
         return Ok(walk.taken);
@@ -117,34 +126,32 @@ pub fn tree(top: &Path, at: Wall, entries_max: u64) -> Result<Taken, FilesError>
     // Whoever fills a volume chooses how deep it is: a directory that waits has its own name and no other.
     let mut waiting: Vec<Option<Rc<Below>>> = vec![None];
     while let Some(place) = waiting.pop() {
-        let mut dir = match open_below(&root, place.as_deref()).and_then(Dir::from_fd) {
+        match walk.directory(&root, place.as_ref(), &mut waiting) {
+            Ok(()) => {}
             // It went, or is something else by now.
-            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => continue,
-            dir => dir.map_err(failed("read"))?,
-        };
-        let mut names = Vec::new();
-        for entry in dir.iter() {
-            let entry = entry.map_err(failed("read"))?;
-            if [c".", c".."].contains(&entry.file_name()) {
-                continue;
-            }
-            walk.entries += 1;
-            if walk.entries > entries_max {
-                let many = format!("more than {entries_max} entries: it is not measured");
-                return Err(FilesError::at("walk", top)(io::Error::new(io::ErrorKind::FileTooLarge, many)));
-            }
-            names.push(entry.file_name().to_owned());
-        }
-        for name in names {
-            let found = fstatat(&dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-            let Some(found) = found.ok().filter(|found| found.st_dev == walk.device) else { continue };
-            walk.count(&found);
-            if is_dir(&found) {
-                waiting.push(Some(Rc::new(Below { above: place.clone(), name })));
+            Err(Stop::Kernel(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV)) => {}
+            Err(Stop::Kernel(e)) => walk.missed("a directory cannot be read", e),
+            Err(Stop::Limit) => {
+                walk.taken.bound = Bound::AtLeast;
+                break;
             }
         }
     }
     Ok(walk.taken)
+}
+
+/// Why a directory is not counted to its end.
+enum Stop {
+    /// The kernel refuses.
+    Kernel(Errno),
+    /// The walk is at one of its limits.
+    Limit,
+}
+
+impl From<Errno> for Stop {
+    fn from(e: Errno) -> Stop {
+        Stop::Kernel(e)
+    }
 }
 
 /// A directory of a tree, by its name in the one above; `None` is the top.
@@ -167,18 +174,23 @@ fn is_dir(found: &FileStat) -> bool {
     SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
 }
 
-/// Opens a directory of a tree, in steps: all of its path may be longer than the kernel takes at once.
-fn open_below(root: &OwnedFd, place: Option<&Below>) -> Result<OwnedFd, Errno> {
+/// The names of a directory of a tree, the innermost first.
+fn names_of(place: Option<&Rc<Below>>) -> Vec<&[u8]> {
     let mut names = Vec::new();
     let mut at = place;
     while let Some(below) = at {
         names.push(below.name.as_bytes());
-        at = below.above.as_deref();
+        at = below.above.as_ref();
     }
+    names
+}
+
+/// Opens a directory of a tree, in steps: all of its path may be longer than the kernel takes at once.
+fn open_below(root: &OwnedFd, names: Vec<&[u8]>) -> Result<OwnedFd, Errno> {
     let how = OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(
         ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV,
     );
-    // An iterator over a directory has an offset, which descriptors that are clones share: the top is opened anew, too.
+    // An iterator over a directory has an offset, which descriptors that are clones share: the top is opened again, too.
     let mut step = b".".to_vec();
     let mut held: Option<OwnedFd> = None;
     let go = |held: &Option<OwnedFd>, step: &[u8]| {
@@ -212,14 +224,70 @@ pub fn files_of(dir: &Path, at: Wall) -> Option<Taken> {
     Some(taken)
 }
 
-struct Walk {
+struct Walk<'p> {
+    top: &'p Path,
     device: u64,
     seen: BTreeSet<u64>,
-    entries: u64,
+    /// What is left of them.
+    limits: Limits,
     taken: Taken,
 }
 
-impl Walk {
+impl Walk<'_> {
+    /// Counts what is in a directory; the directories in it wait.
+    fn directory(
+        &mut self,
+        root: &OwnedFd,
+        place: Option<&Rc<Below>>,
+        waiting: &mut Vec<Option<Rc<Below>>>,
+    ) -> Result<(), Stop> {
+        let way = names_of(place);
+        let steps = u64::try_from(way.len()).unwrap_or(u64::MAX);
+        self.limits.names = self.limits.names.checked_sub(steps).ok_or(Stop::Limit)?;
+        let mut dir = open_below(root, way).and_then(Dir::from_fd)?;
+        let mut names = Vec::new();
+        let mut end = Ok(());
+        for entry in dir.iter() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(e) => {
+                    end = Err(Stop::Kernel(e));
+                    break;
+                }
+            };
+            if [c".", c".."].contains(&entry.file_name()) {
+                continue;
+            }
+            let Some(left) = self.limits.entries.checked_sub(1) else {
+                end = Err(Stop::Limit);
+                break;
+            };
+            self.limits.entries = left;
+            names.push(entry.file_name().to_owned());
+        }
+        // What was read is counted, also if there is more.
+        for name in names {
+            match fstatat(&dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+                Ok(found) if found.st_dev == self.device => {
+                    self.count(&found);
+                    if is_dir(&found) {
+                        waiting.push(Some(Rc::new(Below { above: place.cloned(), name })));
+                    }
+                }
+                Ok(_) | Err(Errno::ENOENT) => {}
+                Err(e) => self.missed("an entry cannot be looked at", e),
+            }
+        }
+        end
+    }
+
+    fn missed(&mut self, what: &'static str, error: Errno) {
+        if self.taken.bound == Bound::Exact {
+            tracing::warn!(path = %self.top.display(), %error, what, "a tree counts as at least what could be counted");
+        }
+        self.taken.bound = Bound::AtLeast;
+    }
+
     fn count(&mut self, found: &FileStat) {
         if !is_dir(found) && found.st_nlink > 1 && !self.seen.insert(found.st_ino) {
             return;
@@ -231,48 +299,4 @@ impl Walk {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tree_is_counted_once_and_to_its_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let top = dir.path().join("volume");
-        std::fs::create_dir_all(top.join("a/b")).unwrap();
-        let file = top.join("a/b/file");
-        std::fs::write(&file, vec![7_u8; 1 << 20]).unwrap();
-        let before = tree(&top, Wall(5), 100).unwrap();
-        assert!(before.bytes >= 1 << 20 && before.bytes < 2 << 20, "{before:?}");
-        assert_eq!((before.inodes, before.at), (4, Wall(5)));
-        std::fs::hard_link(&file, top.join("again")).unwrap();
-        std::os::unix::fs::symlink("/usr", top.join("link")).unwrap();
-        let after = tree(&top, Wall(5), 100).unwrap();
-        assert_eq!(after.inodes, 5, "the link itself, not where it leads, and no second name");
-        assert!(tree(&top, Wall(5), 4).unwrap_err().to_string().starts_with("walk "));
-        assert_eq!(tree(&dir.path().join("none"), Wall(5), 4).unwrap_err().operation, "stat");
-        assert_eq!(volume(&top, Wall(5)).unwrap().taken.unwrap(), after, "no file system of its own");
-        let own = files_of(&top, Wall(5)).unwrap();
-        assert_eq!(own.inodes, 2, "not what is below");
-        assert_eq!(files_of(&dir.path().join("none"), Wall(5)), None);
-    }
-
-    #[test]
-    fn a_tree_is_counted_however_deep_it_is() {
-        let dir = tempfile::tempdir().unwrap();
-        let top = dir.path().join("volume");
-        crate::remove_tree::tests::deep_tree(&top);
-        let found = tree(&top, Wall(5), 1_000).unwrap();
-        assert!(found.bytes >= 1 << 20, "{found:?}");
-        // The top, four times a hundred and the one above them, and the file.
-        assert_eq!(found.inodes, 1 + 4 * 101 + 1);
-        crate::remove_tree::remove_tree(&top).unwrap();
-    }
-
-    #[test]
-    fn file_systems_have_a_size() {
-        let fs = filesystem(Path::new("/"), Wall(5)).unwrap();
-        assert!(fs.capacity_bytes > 0 && fs.capacity_bytes >= fs.used_bytes && fs.at == Wall(5));
-        let dev = volume(Path::new("/dev"), Wall(5)).unwrap().taken.unwrap();
-        assert!(dev.inodes > 1, "a file system of its own: {dev:?}");
-    }
-}
+mod tests;

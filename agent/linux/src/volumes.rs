@@ -15,7 +15,7 @@ pub mod flex;
 mod host_path;
 pub mod network_disk;
 pub mod nfs;
-mod ownership;
+pub mod ownership;
 pub mod shared_root;
 pub mod sub_path;
 mod within;
@@ -27,6 +27,7 @@ use std::path::{Component, Path};
 use std::sync::Once;
 
 use agent_types::time::Wall;
+use agent_volumes::bind::Bind;
 use agent_volumes::device::DEVICES;
 use agent_volumes::mount_table::{self, MountPoint};
 use agent_volumes::payload::Payload;
@@ -34,6 +35,8 @@ use agent_volumes::project::Why;
 use agent_volumes::{Medium, SetUp, Work};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
+
+use ownership::Progress;
 
 use crate::files::{self, Durability, FilesError};
 use crate::project_quota::{self, ProjectError};
@@ -61,6 +64,27 @@ pub enum VolumeError {
     Files(#[from] FilesError),
 }
 
+/// Makes everything in a directory a group's, which may write to it: [`ownership::give`], which takes as long as there are files.
+pub type Give<'g> = &'g dyn Fn(&Path, u32) -> Result<(), FilesError>;
+
+/// Gives a directory that is empty, or nearly.
+fn give(path: &Path, group: u32) -> Result<(), FilesError> {
+    ownership::give(path, group, false, &Progress::default())
+}
+
+/// Sets a volume up that is a directory of this node, or a disk that is mounted; `give` gives what is in it.
+///
+/// # Errors
+/// The step that failed; calling again goes on.
+pub fn set_up_bind(
+    pod_dir: &Path,
+    volume: &SetUp,
+    work: &Bind,
+    give: Give<'_>,
+) -> Result<Option<String>, VolumeError> {
+    bind::mount_at(pod_dir, volume, work, give)
+}
+
 /// Sets a volume up. `files` are those of [`Work::Files`]. What people should know about it is the answer.
 ///
 /// # Errors
@@ -77,14 +101,14 @@ pub fn set_up(
         // Its driver's, or the server's; what becomes of a disk is a directory or a device.
         Work::Csi(_) | Work::Nfs(_) | Work::NetworkDisk(_) | Work::Flex(_) => {}
         Work::Device(work) => device::set_up(pod_dir, volume, work)?,
-        Work::Bind(work) => return bind::mount_at(pod_dir, volume, work),
+        Work::Bind(work) => return bind::mount_at(pod_dir, volume, work, &give),
         Work::EmptyDir { medium, marker, counted } => {
             let made = make(pod_dir, path, *medium, Path::new(marker))?;
             if made && *counted {
                 count(path);
             }
             if made && let Some(group) = volume.fs_group {
-                ownership::give(path, group, false)?;
+                give(path, group)?;
             }
             ready(Path::new(marker))?;
         }
@@ -96,7 +120,8 @@ pub fn set_up(
             }
             let group = volume.fs_group;
             let own = |written: &Path| match group {
-                Some(group) => ownership::give(written, group, true),
+                // The node wrote all of it a moment ago.
+                Some(group) => ownership::give(written, group, true, &Progress::default()),
                 None => Ok(()),
             };
             atomic_writer::write(path, files, now, own, || sub_path::mounted(pod_dir, &volume.name))?;

@@ -8,6 +8,11 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::node_context::NodeContext;
 use crate::{ContainerRef, pod};
 
+/// Below a pod's directory: the managed hosts file, which containers may write to.
+pub const HOSTS_FILE: &str = "etc-hosts";
+/// Below a pod's directory: the files for containers' termination messages, which containers may write to.
+pub const LAST_WORDS_DIR: &str = "containers";
+
 /// `<root>/pods/<uid>`.
 #[must_use]
 pub fn pod_dir(pod: &Pod, node: &NodeContext) -> String {
@@ -23,7 +28,7 @@ pub fn log_directory(pod: &Pod, node: &NodeContext) -> String {
 /// Host path of the managed `/etc/hosts`.
 #[must_use]
 pub fn hosts_path(pod: &Pod, node: &NodeContext) -> String {
-    format!("{}/etc-hosts", pod_dir(pod, node))
+    format!("{}/{HOSTS_FILE}", pod_dir(pod, node))
 }
 
 /// Host path of a container instance's termination message. The attempt keeps instances apart.
@@ -35,5 +40,5 @@ pub fn termination_log(pod: &Pod, container: ContainerRef<'_>, attempt: u32, nod
 /// The same, below the pod's directory.
 #[must_use]
 pub fn termination_log_below(container: &str, attempt: u32) -> String {
-    format!("containers/{container}/{attempt:08x}")
+    format!("{LAST_WORDS_DIR}/{container}/{attempt:08x}")
 }

@@ -20,6 +20,10 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(122);
 const CLAIM_BACK_OFF_MAX: Duration = Duration::from_secs(8);
 /// How long containers wait before an event says what for.
 const WAIT_MAX: Duration = Duration::from_secs(123);
+/// How long files are given to a group before an event says so, and how long until the next one. Upstream:
+/// firstEventReportDuration, progressReportDuration.
+const GIVING_FIRST: Duration = Duration::from_secs(30);
+const GIVING_NEXT: Duration = Duration::from_secs(60);
 /// Why such a wait ended.
 const TOO_LONG: &str = "context deadline exceeded";
 const NO_ROOM: &str = "Node has reached its volume attachment limit, rejecting pod.";
@@ -48,6 +52,8 @@ struct Slot {
     maps: Option<[String; 2]>,
     failures: u32,
     not_before: Mono,
+    /// Its files are being given to a group, and an event says so once that has taken this long.
+    giving: Option<Duration>,
     /// A token in it is renewed then.
     renew: Option<Mono>,
 }
@@ -136,7 +142,7 @@ impl PodVolumes {
             bound.labelled |= labelled;
         }
         if let Some(slot) = self.slots.get_mut(name) {
-            (slot.mounted, slot.busy, slot.failures) = (true, false, 0);
+            (slot.mounted, slot.busy, slot.failures, slot.giving) = (true, false, 0, None);
             (slot.stale, slot.not_before, slot.renew) = (slot.overtaken, Mono(0), renew);
         }
     }
@@ -166,7 +172,7 @@ impl PodVolumes {
         if let Some(slot) = self.slots.get_mut(name) {
             let doubled = BACK_OFF.saturating_mul(1 << slot.failures.min(16));
             slot.failures = slot.failures.saturating_add(1);
-            (slot.busy, slot.stale) = (false, true);
+            (slot.busy, slot.stale, slot.giving) = (false, true, None);
             let longest = if slot.claimed { CLAIM_BACK_OFF_MAX } else { BACK_OFF_MAX };
             slot.not_before = if slot.overtaken { Mono(0) } else { now.after(doubled.min(longest)) };
             if !slot.mounted && !slot.unattached {
@@ -182,6 +188,19 @@ impl PodVolumes {
             (slot.unattached, slot.full) = (true, full);
         }
         self.failed(name, now);
+    }
+
+    /// Its files are still being given to a group, for `took` by now: the next set-up waits for that. The answer is whether an
+    /// event should say so, and whether that is the first one.
+    pub fn giving(&mut self, name: &str, took: Duration) -> Option<bool> {
+        let slot = self.slots.get_mut(name)?;
+        (slot.busy, slot.stale, slot.not_before) = (false, true, Mono(0));
+        let due = *slot.giving.get_or_insert(GIVING_FIRST);
+        if took < due {
+            return None;
+        }
+        slot.giving = Some(took.saturating_add(GIVING_NEXT));
+        Some(due == GIVING_FIRST)
     }
 
     /// It is not known who mounts it: look again in a while.

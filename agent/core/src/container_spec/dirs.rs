@@ -7,7 +7,7 @@
 
 use agent_types::ContainerRef;
 use agent_types::node_context::NodeContext;
-use agent_types::pod_paths::{hosts_path, log_directory, pod_dir, termination_log};
+use agent_types::pod_paths::{LAST_WORDS_DIR, hosts_path, log_directory, pod_dir, termination_log};
 use agent_types::runtime::pod_files::{FileWrite, PodFile, PodFiles};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -20,12 +20,18 @@ const LOG_DIR_MODE: u32 = 0o755;
 /// A container may run as any user and must be able to write its last words.
 const TERMINATION_LOG_MODE: u32 = 0o666;
 
+/// The attempt that a file of termination messages is of, by its name.
+#[must_use]
+pub fn attempt_of_last_words(name: &str) -> Option<u32> {
+    u32::from_str_radix(name, 16).ok().filter(|attempt| format!("{attempt:08x}") == name)
+}
+
 /// What must exist before the pod's sandbox: pod directory, its parts, log directory. Volumes are made by [`agent_volumes`].
 #[must_use]
 pub fn pod_dirs(pod: &Pod, node: &NodeContext) -> PodFiles {
     let root = pod_dir(pod, node);
     let mut dirs = vec![(root.clone(), DIR_MODE)];
-    for part in ["volumes", "plugins", "containers"] {
+    for part in ["volumes", "plugins", LAST_WORDS_DIR] {
         dirs.push((format!("{root}/{part}"), DIR_MODE));
     }
     PodFiles { log_directory: log_directory(pod, node), dirs, files: Vec::new(), log_of: None }
@@ -44,8 +50,8 @@ pub fn container_files(
     let root = pod_dir(pod, node);
     let dirs = vec![
         (root.clone(), DIR_MODE),
-        (format!("{root}/containers"), DIR_MODE),
-        (format!("{root}/containers/{}", container.name()), DIR_MODE),
+        (format!("{root}/{LAST_WORDS_DIR}"), DIR_MODE),
+        (format!("{root}/{LAST_WORDS_DIR}/{}", container.name()), DIR_MODE),
         (format!("{}/{}", log_directory(pod, node), container.name()), LOG_DIR_MODE),
     ];
     let log_of = Some(format!("{}/{}", log_directory(pod, node), container.name()));

@@ -1,8 +1,10 @@
 //! Pods that take more of the node's disk than they may: `emptyDir.sizeLimit`, limits of `ephemeral-storage`.
 //!
 //! In: a pod, what it uses. Out: what it did wrong, in upstream's words. Invariants: pure; the first of emptyDir, pod and
-//! container counts; nothing is wrong with what was not measured. Upstream: localStorageEviction.
+//! container counts; nothing is wrong with what was not measured, and what was measured in part is more than any limit.
+//! Upstream: localStorageEviction.
 
+use agent_kubelet_api::stats::disk::Bound;
 use agent_types::quantity_text::{binary, decimal};
 use agent_types::resources::observation::Layout;
 use agent_types::resources::requests::{self, EPHEMERAL_STORAGE};
@@ -13,6 +15,10 @@ use super::usage::{PodUse, Space};
 
 /// What is wrong: the signal that is counted, the message.
 pub(super) type Excess = (&'static str, String);
+
+/// Follows upstream's words.
+const COUNTED_IN_PART: &str =
+    "Not all of its files could be counted, therefore the usage counts as more than any limit. ";
 
 /// There is a limit that the pod can exceed.
 pub(super) fn is_limited(p: &Pod) -> bool {
@@ -30,7 +36,15 @@ fn all(p: &Pod) -> impl Iterator<Item = &Container> {
 }
 
 fn exceeds(used: Space, limit: Quantity) -> bool {
-    i64::try_from(used.bytes).unwrap_or(i64::MAX) > limit.value()
+    used.amount(|used| used.bytes) > limit.value() || used.bound == Bound::AtLeast
+}
+
+/// The message, and why an amount counts as too much that is not known to be.
+fn reason(message: String, used: Space) -> String {
+    match used.bound {
+        Bound::Exact => message,
+        Bound::AtLeast => format!("{message}{COUNTED_IN_PART}"),
+    }
 }
 
 /// Names and limits of volumes that have one.
@@ -44,10 +58,11 @@ fn sized_volumes(p: &Pod) -> impl Iterator<Item = (&str, Quantity, &str)> {
 
 fn empty_dir(p: &Pod, found: &PodUse) -> Option<Excess> {
     let used = |name: &str| found.volumes.iter().find(|v| v.name == name).map(|v| v.space);
-    let (name, _, text) =
-        sized_volumes(p).find(|(name, limit, _)| used(name).is_some_and(|used| exceeds(used, *limit)))?;
-    let message = format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. ");
-    Some(("emptydirfs.limit", message))
+    sized_volumes(p).find_map(|(name, limit, text)| {
+        let used = used(name).filter(|used| exceeds(*used, limit))?;
+        let message = format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. ");
+        Some(("emptydirfs.limit", reason(message, used)))
+    })
 }
 
 /// The sum of the containers' limits, also if some of them have none.
@@ -55,14 +70,15 @@ fn whole_pod(p: &Pod, found: &PodUse) -> Option<Excess> {
     let text = |c: &Container| Some(c.resources.as_ref()?.limits.as_ref()?.get(EPHEMERAL_STORAGE)?.0.clone());
     let first = all(p).find_map(text)?;
     let limit = requests::pod_limit(p, EPHEMERAL_STORAGE);
-    if !exceeds(found.ephemeral(), limit) {
+    let used = found.ephemeral();
+    if !exceeds(used, limit) {
         return None;
     }
     // A sum is written as the first of its parts is.
     let limit = if first.ends_with('i') { binary(limit.value()) } else { decimal(limit) };
     let message =
         format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
-    Some(("ephemeralpodfs.limit", message))
+    Some(("ephemeralpodfs.limit", reason(message, used)))
 }
 
 fn container(p: &Pod, found: &PodUse, layout: Layout) -> Option<Excess> {
@@ -75,6 +91,6 @@ fn container(p: &Pod, found: &PodUse, layout: Layout) -> Option<Excess> {
         let text = &container.resources.as_ref()?.limits.as_ref()?.get(EPHEMERAL_STORAGE)?.0;
         let name = &of.name;
         let message = format!("Container {name} exceeded its local ephemeral storage limit {text:?}. ");
-        exceeds(used, limit).then_some(("ephemeralcontainerfs.limit", message))
+        exceeds(used, limit).then(|| ("ephemeralcontainerfs.limit", reason(message, used)))
     })
 }

@@ -43,6 +43,7 @@ use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::kubelet::eviction::Signal;
 
+pub use agent_kubelet_api::stats::disk::Bound;
 pub use api::{
     EvictionAction, EvictionConfig, EvictionEvent, EvictionReport, Measure, Observed, Reclaim, Victim,
 };

@@ -2,7 +2,7 @@
 //!
 //! In: pods, what they use, the signal. Out: the pods in the order in which they would go. Invariants: pure; a total order
 //! that does not depend on the order of the pods, as ties are decided by UID; a pod of which nothing is known goes before
-//! others; critical pods have a place in it like all, and are passed over by whoever chooses.
+//! others; a pod whose files could not all be counted is above its request, and further than all others; critical pods have a place in it like all, and are passed over by whoever chooses.
 //!
 //! Memory and disks: those above their requests first, then by priority, then by how far they are above their requests.
 //! Process ids: by priority, then by the number of processes. Upstream: eviction/helpers.go.
@@ -46,20 +46,24 @@ fn place(p: &Pod, found: Option<&PodUse>, signal: Signal, layout: Layout) -> Pla
         return (class, priority, Reverse(i64::MAX), uid);
     };
     let amount = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
-    let above = |used: i64, asked: Quantity| used.saturating_sub(asked.value());
+    let above = |used: i64, asked: Quantity| match used {
+        // An amount without a known end is more than all others, whatever was asked for.
+        i64::MAX => i64::MAX,
+        used => used.saturating_sub(asked.value()),
+    };
     let (exceeds, beyond) = match resource {
         Resource::Memory => {
             let beyond = above(amount(found.memory.unwrap_or(0)), request(p, MEMORY));
             (beyond > 0, beyond)
         }
         Resource::EphemeralStorage => {
-            let used = found.storage(parts(signal, layout)).bytes;
-            let beyond = above(amount(used), request(p, EPHEMERAL_STORAGE));
+            let used = found.storage(parts(signal, layout)).amount(|used| used.bytes);
+            let beyond = above(used, request(p, EPHEMERAL_STORAGE));
             (beyond > 0, beyond)
         }
         Resource::Inodes => {
             // Nobody can ask for inodes, so any is too many; upstream takes the bytes that were asked for off their number.
-            let used = amount(found.storage(parts(signal, layout)).inodes);
+            let used = found.storage(parts(signal, layout)).amount(|used| used.inodes);
             (used > 0, above(used, request(p, EPHEMERAL_STORAGE)))
         }
         Resource::Pids => return (1, priority, Reverse(amount(found.processes.unwrap_or(0))), uid),

@@ -1,9 +1,10 @@
 //! What a pod uses, as far as it matters for who has to go.
 //!
-//! In: statistics. Out: [`PodUse`]. Invariants: pure; what was not measured is `None` and counts as nothing; of a pod of
-//! which nothing is known there is no [`PodUse`]. Upstream: the summary's PodStats.
+//! In: statistics. Out: [`PodUse`]. Invariants: pure; what was not measured is `None` and counts as nothing; what was measured in
+//! part counts as more than any limit, because a container can bring that about; of a pod of which nothing is known there is no
+//! [`PodUse`]. Upstream: the summary's PodStats.
 
-use agent_kubelet_api::stats::disk::Measured;
+use agent_kubelet_api::stats::disk::{Bound, Measured, Taken};
 use agent_kubelet_api::stats::{Shown, Snapshot, usage};
 
 /// Bytes and inodes.
@@ -13,6 +14,14 @@ pub struct Space {
     pub bytes: u64,
     /// Inodes.
     pub inodes: u64,
+    /// Whether that is all.
+    pub bound: Bound,
+}
+
+impl From<&Taken> for Space {
+    fn from(taken: &Taken) -> Space {
+        Space { bytes: taken.bytes, inodes: taken.inodes, bound: taken.bound }
+    }
 }
 
 impl Space {
@@ -20,6 +29,15 @@ impl Space {
         Space {
             bytes: self.bytes.saturating_add(other.bytes),
             inodes: self.inodes.saturating_add(other.inodes),
+            bound: self.bound.and(other.bound),
+        }
+    }
+
+    /// The bytes, or the inodes: more than all others if there may be any number more.
+    pub(super) fn amount(self, of: fn(Space) -> u64) -> i64 {
+        match self.bound {
+            Bound::Exact => i64::try_from(of(self)).unwrap_or(i64::MAX),
+            Bound::AtLeast => i64::MAX,
         }
     }
 
@@ -59,8 +77,8 @@ pub struct PodUse {
     pub memory: Option<u64>,
     /// Processes.
     pub processes: Option<u64>,
-    /// Its hosts file.
-    pub hosts: Option<Space>,
+    /// Its hosts file, and what its containers left as their last words.
+    pub own_files: Option<Space>,
     /// Containers, in the order in which they are shown.
     pub containers: Vec<ContainerUse>,
     /// Volumes, in the pod's order.
@@ -81,7 +99,11 @@ impl PodUse {
     pub fn of(shown: &Shown, snapshot: &Snapshot, measured: Option<&Measured>) -> Option<PodUse> {
         let found = snapshot.pod(&shown.uid)?;
         let key = |name: &String| (shown.uid.clone(), name.clone());
-        let space = |bytes: u64, inodes: Option<u64>| Space { bytes, inodes: inodes.unwrap_or(0) };
+        let layer_of = |bytes: u64, inodes: Option<u64>| Space {
+            bytes,
+            inodes: inodes.unwrap_or(0),
+            bound: Bound::Exact,
+        };
         let container = |c: &agent_kubelet_api::stats::ShownContainer| {
             let usage = found.container(&c.id)?;
             let layer = measured.and_then(|m| m.layers.get(&c.id));
@@ -89,15 +111,15 @@ impl PodUse {
             Some(ContainerUse {
                 name: c.name.clone(),
                 memory: usage.memory.working_set,
-                layer: layer.and_then(|l| Some(space(l.used_bytes?, l.inodes_used))),
-                logs: logs.map(|taken| space(taken.bytes, Some(taken.inodes))),
+                layer: layer.and_then(|l| Some(layer_of(l.used_bytes?, l.inodes_used))),
+                logs: logs.map(Space::from),
             })
         };
         let volume = |volume: &agent_kubelet_api::stats::ShownVolume| {
             let taken = measured?.volumes.get(&key(&volume.name))?.taken?;
             Some(VolumeUse {
                 name: volume.name.clone(),
-                space: space(taken.bytes, Some(taken.inodes)),
+                space: Space::from(&taken),
                 ephemeral: volume.ephemeral,
             })
         };
@@ -109,15 +131,13 @@ impl PodUse {
         Some(PodUse {
             memory: found.whole(shown).memory.working_set,
             processes: usage::sum(of_shown, |usage| usage.tasks.processes),
-            hosts: measured
-                .and_then(|m| m.hosts_files.get(&shown.uid))
-                .map(|taken| space(taken.bytes, Some(taken.inodes))),
+            own_files: measured.and_then(|m| m.own_files.get(&shown.uid)).map(Space::from),
             containers,
             volumes: shown.volumes.iter().filter_map(volume).collect(),
         })
     }
 
-    /// Writable layers, logs and ephemeral volumes.
+    /// Writable layers, logs and ephemeral volumes; with these the node's own files for the pod, which are on the same disk.
     pub(super) fn storage(&self, parts: Parts) -> Space {
         let of = |container: &ContainerUse| {
             let layer = container.layer.filter(|_| parts.layers);
@@ -125,12 +145,12 @@ impl PodUse {
             layer.unwrap_or_default().plus(logs.unwrap_or_default())
         };
         let volumes = self.volumes.iter().filter(|v| parts.volumes && v.ephemeral).map(|v| v.space);
-        Space::sum(self.containers.iter().map(of).chain(volumes))
+        let own = self.own_files.filter(|_| parts.volumes);
+        Space::sum(self.containers.iter().map(of).chain(volumes).chain(own))
     }
 
     /// All of the pod's own on the node's disk.
     pub(super) fn ephemeral(&self) -> Space {
-        let all = Parts { layers: true, logs: true, volumes: true };
-        self.storage(all).plus(self.hosts.unwrap_or_default())
+        self.storage(Parts { layers: true, logs: true, volumes: true })
     }
 }

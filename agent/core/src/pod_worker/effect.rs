@@ -338,6 +338,16 @@ pub enum EffectOk {
         /// Nor will it be: its driver has no room for another volume on this node.
         full: bool,
     },
+    /// SetUpVolume: the files in it are still being given to the pod's `fsGroup`. Nothing failed, and the work goes on; the same
+    /// effect again waits for its end.
+    Giving {
+        /// Host path of the volume.
+        path: String,
+        /// How many entries were seen so far.
+        entries: u64,
+        /// For how long it has been going on.
+        took: Duration,
+    },
     /// ResolveClaim.
     Claim(Result<Box<bound::Bound>, volume::claim::ClaimError>),
     /// FetchObjects.

@@ -23,6 +23,10 @@ use super::ledger::{Purpose, Target};
 use crate::admission::Rejection;
 use crate::pod_worker::effect::{Effect, EffectOk, EffectResult, Mounted};
 
+/// Where upstream's documentation says how the work can be spared.
+const GIVING_ADVICE: &str = "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/\
+    #configure-volume-permission-and-ownership-change-policy-for-pods";
+
 /// Set-ups of one pod in flight at once.
 const SET_UPS_MAX: usize = 4;
 
@@ -153,6 +157,11 @@ pub(super) fn answered(
         (Purpose::SetUpVolume(name), Ok(EffectOk::Unprocessed { why })) => {
             unprocessed(b, name, why, now, out);
         }
+        (Purpose::SetUpVolume(name), Ok(EffectOk::Giving { path, entries, took })) => {
+            if let Some(first) = b.volumes.giving(name, *took) {
+                tell_giving(b, path, first, *entries, out);
+            }
+        }
         (Purpose::SetUpVolume(name), Ok(ok)) => {
             let (mut renew, mut is_labelled) = (None, false);
             if let EffectOk::Volume(Mounted { renew_after, warning, resize, labelled }) = ok {
@@ -190,6 +199,20 @@ fn failed(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAct
 fn unprocessed(b: &mut Base, name: &str, why: &str, now: Now, out: &mut Outbox<PodAction>) {
     b.volumes.unprocessed(name, now.mono);
     b.event(EventKind::Warning, "FailedMount", b.volumes.wait_ended(why), None, out);
+}
+
+/// Upstream says where the volume is from the pod's UID on.
+fn tell_giving(b: &mut Base, path: &str, first: bool, entries: u64, out: &mut Outbox<PodAction>) {
+    let uid = b.key.uid.as_str();
+    let from = path.find(uid).filter(|_| !uid.is_empty()).unwrap_or(0);
+    let place = path.get(from..).unwrap_or(path);
+    let text = match first {
+        true => format!(
+            "Setting volume ownership for {place} is taking longer than expected, consider using OnRootMismatch - {GIVING_ADVICE}"
+        ),
+        false => format!("Setting volume ownership for {place}, processed {entries} files."),
+    };
+    b.event(EventKind::Warning, "VolumePermissionChangeInProgress", text, None, out);
 }
 
 /// A claim's volume is called as its PersistentVolume is.

@@ -45,11 +45,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 pub use resize::ContainerAmounts;
+pub(crate) use volumes::answer as volume_answer;
 
 use crate::images::credential_plugins::Plugins;
 use crate::images::image_uses::ImageUses;
 use crate::images::pull_records::PullRecords;
 use crate::node::container_manager::PodCgroups;
+use crate::ownership::Ownership;
 use crate::pods::pod_dirs::{PodDirs, Whose, chain};
 use crate::pods::pod_values::Sources;
 use crate::pods::probes_and_hooks::Handlers;
@@ -85,6 +87,7 @@ pub struct Executor<R, I> {
     /// By where the node has a disk mounted.
     disks: Arc<KeyedLocks<String>>,
     local_volumes: LocalVolumes,
+    ownership: Ownership,
 }
 
 impl<R, I> Clone for Executor<R, I> {
@@ -109,6 +112,7 @@ impl<R, I> Clone for Executor<R, I> {
             abandon: self.abandon.clone(),
             disks: self.disks.clone(),
             local_volumes: self.local_volumes.clone(),
+            ownership: self.ownership.clone(),
         }
     }
 }
@@ -172,6 +176,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             abandon: CancellationToken::new(),
             disks: Arc::default(),
             local_volumes: LocalVolumes::default(),
+            ownership: Ownership::default(),
         }
     }
 
@@ -312,6 +317,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 made.await.map_or_else(|| Err(gave_up("the agent stops")), |made| made.map_err(error))
             }
             Effect::RemovePodDirs { keep_logs } => {
+                self.ownership.end(&key.uid).await;
                 let (at, whole) = (self.dirs.clone(), key.clone());
                 of_disk(self.tasks.blocking_of_pod(&key.uid, move || at.remove(&whole, keep_logs)).await)
             }
@@ -323,8 +329,12 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 let migrated = matches!(&volume.work, Work::Csi(csi) if csi.is_migrated());
                 let result = volumes::set_up(self, key, *volume).await;
                 let took = self.tasks.now().mono.since(began);
-                // One that waits to be attached, or for somebody to know it, was not mounted, and did not fail.
-                if !matches!(result, Ok(EffectOk::Unattached { .. } | EffectOk::Unprocessed { .. })) {
+                // One that waits to be attached, for somebody to know it or for its group was not mounted, and did not fail.
+                let waits = matches!(
+                    result,
+                    Ok(EffectOk::Unattached { .. } | EffectOk::Unprocessed { .. } | EffectOk::Giving { .. })
+                );
+                if !waits {
                     let of = (name.as_str(), plugin, migrated);
                     self.metrics.volume_set_up(&key.uid, of, took, result.is_ok());
                 }
@@ -347,6 +357,8 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             Effect::ReadEnvFiles { files } => volumes::read_env_files(self, key, files).await,
             Effect::MountSubPaths { parts } => volumes::mount_sub_paths(self, key, parts).await,
             Effect::TearDownVolumes => {
+                // A walk holds directories open.
+                self.ownership.end(&key.uid).await;
                 let (at, uid) = (self.dirs.clone(), key.uid.clone());
                 let has_flex =
                     self.tasks.blocking_of_pod(&key.uid, move || at.may_have_flex(&uid)).await == Some(true);
@@ -409,10 +421,14 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
                 done_or_error(self.runtime.stop_container(&container, grace_s).await)
             }
             Effect::RemoveContainer { container, log } => {
-                if let Some(log) = log {
+                if let Some(log) = log.clone() {
                     self.remove_logs(key, log).await;
                 }
-                done_or_error(self.runtime.remove_container(&container).await)
+                self.runtime.remove_container(&container).await.map_err(error)?;
+                if let Some(log) = log {
+                    self.remove_last_words(key, log);
+                }
+                Ok(EffectOk::Done)
             }
             Effect::Resize { steps } => resize::resize(self, key, steps).await,
             Effect::RunHook { call, .. } => {
@@ -458,6 +474,21 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
         if let Some(Err(error)) = self.tasks.blocking(move || at.remove_logs(&log)).await {
             tracing::warn!(pod = %key.name, namespace = %key.namespace, %error, "logs of a removed container stay");
         }
+    }
+
+    /// After the container: as long as it is there its message is shown. The effect does not wait for it: files may be large.
+    fn remove_last_words(&self, key: &PodKey, log: RemovedLog) {
+        let (at, key, tasks) = (self.dirs.clone(), key.clone(), self.tasks.clone());
+        self.tasks.start(async move {
+            let uid = key.uid.clone();
+            let remove = move || at.remove_last_words(&uid, &log);
+            if let Some(Err(error)) = tasks.blocking_of_pod(&key.uid, remove).await {
+                tracing::warn!(
+                    pod = %key.name, namespace = %key.namespace, %error,
+                    "termination messages of a removed container stay until the pod goes"
+                );
+            }
+        });
     }
 
     async fn inspect(&self, key: &PodKey) -> EffectResult {

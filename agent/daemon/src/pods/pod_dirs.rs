@@ -11,7 +11,7 @@ use std::{fs, io};
 
 use agent_linux::files::{self, Durability, FilesError};
 use agent_linux::remove_tree::remove_tree;
-use agent_linux::volumes::{self, VolumeError, sub_path};
+use agent_linux::volumes::{self, Give, VolumeError, sub_path};
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::kill::TerminatingRecord;
@@ -133,9 +133,36 @@ impl PodDirs {
         }
         let _one = self.lock(uid);
         let name = Path::new(&volume.path).file_name().unwrap_or_default();
-        let _alone = matches!(volume.work, Work::Bind(_) | Work::Device(_))
-            .then(|| self.shared.lock(name.as_encoded_bytes()));
+        // Another pod's walk through the same volume may take long: only a pod that has to look at others waits for it.
+        let looks_at_others = match &volume.work {
+            Work::Bind(work) => work.one_pod || volume.fs_group.is_some(),
+            Work::Device(_) => true,
+            _ => false,
+        };
+        let _alone = looks_at_others.then(|| self.shared.lock(name.as_encoded_bytes()));
         volumes::set_up(&own, volume, files, now)
+    }
+
+    /// Sets up a volume of the pod that is a directory of this node, or a disk that is mounted; `give` gives what is in it to the
+    /// pod's group.
+    ///
+    /// # Errors
+    /// The step that failed, or that it is no such volume.
+    pub fn set_up_bind(
+        &self,
+        uid: &PodUid,
+        volume: &SetUp,
+        give: Give<'_>,
+    ) -> Result<Option<String>, VolumeError> {
+        let outside = |e: DriverError| VolumeError::Refused(e.to_string());
+        let own = self.pod_dir(uid).map_err(outside)?;
+        let path = self.checked("set up volume", Path::new(&volume.path), &own).map_err(outside)?;
+        let Work::Bind(work) = &volume.work else {
+            return Err(VolumeError::Refused(format!("{} is no directory of this node", volume.name)));
+        };
+        // Without the pod's lock: it takes as long as there are files, and the tearing down ends it first.
+        let _alone = self.shared.lock(path.file_name().unwrap_or_default().as_encoded_bytes());
+        volumes::set_up_bind(&own, volume, work, give)
     }
 
     /// Makes the directory of an NFS volume: see [`volumes::nfs::prepare`].

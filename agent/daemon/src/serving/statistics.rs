@@ -20,7 +20,7 @@ use std::time::Duration;
 use agent_core::eviction::{PodUse, Uses};
 use agent_kubelet_api::drivers::{Runtime, Statistics as RuntimeStatistics};
 use agent_kubelet_api::stats::cgroup::Extent;
-use agent_kubelet_api::stats::disk::{DiskIo, Filesystem, Layer, Measured};
+use agent_kubelet_api::stats::disk::{DiskIo, Filesystem, Layer, Measured, Taken};
 use agent_kubelet_api::stats::rates::Rates;
 use agent_kubelet_api::stats::{
     RuntimeUsage, Shown, ShownVolume, Snapshot, Usage, cadvisor, resource, summary,
@@ -28,6 +28,7 @@ use agent_kubelet_api::stats::{
 use agent_linux::cgroup_stats::{self, Processes, Question};
 use agent_linux::{disk_use, machine, node_info, task_files};
 use agent_types::failure::DriverError;
+use agent_types::pod_paths::{HOSTS_FILE, LAST_WORDS_DIR};
 use agent_types::resources::cgroups::name;
 use agent_types::time::{Mono, Wall};
 use agent_volumes::project;
@@ -405,15 +406,67 @@ impl Place {
                 let key = (pod.uid.clone(), container.name.clone());
                 measured.logs.extend(taken.map(|taken| (key, taken)));
             }
-            // Pods with a hosts file of their own have none.
-            let hosts = disk_use::tree(&self.pod_dir(&pod.uid).join("etc-hosts"), at, 1).ok();
-            measured.hosts_files.extend(hosts.map(|taken| (pod.uid.clone(), taken)));
+            let own = self.own_files(&pod.uid, at);
+            measured.own_files.extend(own.map(|taken| (pod.uid.clone(), taken)));
         }
         measured
+    }
+}
+
+impl Place {
+    /// What the node made below a pod's directory for containers to write to: all that they can fill there but for volumes.
+    fn own_files(&self, uid: &str, at: Wall) -> Option<Taken> {
+        let dir = self.pod_dir(uid);
+        // Pods with a hosts file of their own have no hosts file here.
+        let parts = [HOSTS_FILE, LAST_WORDS_DIR]
+            .map(|part| disk_use::tree(&dir.join(part), at, disk_use::LIMITS).ok());
+        parts.into_iter().flatten().reduce(Taken::plus)
     }
 }
 
 fn filesystem(path: &Path, at: Wall) -> Option<Filesystem> {
     let found = disk_use::filesystem(path, at);
     found.map_err(|error| tracing::warn!(error = chain(&error), "a file system cannot be asked")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_containers_leave_as_their_last_words_is_counted() {
+        const MI: usize = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place {
+            node_name: "n".to_owned(),
+            kubepods: String::new(),
+            system: Vec::new(),
+            root_dir: dir.path().to_owned(),
+            pod_logs_dir: dir.path().join("logs"),
+            project_quotas: false,
+            started: Wall(0),
+        };
+        let shown = Shown {
+            uid: "u1".to_owned(),
+            containers: vec![agent_kubelet_api::stats::ShownContainer::default()],
+            ..Shown::default()
+        };
+        let of_pod = || {
+            let pods = std::slice::from_ref(&shown);
+            place.measure(pods, BTreeMap::new(), None, Wall(7)).own_files.remove("u1")
+        };
+        assert_eq!(of_pod(), None);
+        let own = dir.path().join("pods/u1");
+        std::fs::create_dir_all(own.join(LAST_WORDS_DIR).join("c")).unwrap();
+        std::fs::write(own.join(HOSTS_FILE), vec![7_u8; MI]).unwrap();
+        let before = of_pod().unwrap();
+        assert!(before.bytes >= MI as u64 && before.bytes < 2 * MI as u64, "{before:?}");
+        // Of an instance that runs, and of one that ended.
+        for attempt in ["00000000", "00000001"] {
+            std::fs::write(own.join(LAST_WORDS_DIR).join("c").join(attempt), vec![7_u8; 8 * MI]).unwrap();
+        }
+        let after = of_pod().unwrap();
+        assert!(after.bytes >= before.bytes + 16 * MI as u64, "{before:?} {after:?}");
+        assert_eq!((after.inodes, after.at), (before.inodes + 2, Wall(7)));
+    }
 }

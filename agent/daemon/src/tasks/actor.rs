@@ -148,6 +148,26 @@ impl Tasks {
         self.in_place(self.pools.measure(uid).await?, work).await
     }
 
+    /// Runs blocking work that walks through a volume's files, one at a time for each volume. Once `end` is called it is not begun;
+    /// work that has begun has to look at that itself.
+    ///
+    /// # Errors
+    /// `None` if it was not begun, or the runtime is shutting down.
+    pub async fn blocking_walk<T: Send + 'static>(
+        &self,
+        volume: &str,
+        end: &CancellationToken,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let place = tokio::select! {
+            // Waiting for a place may be dropped at any await: nothing was taken yet.
+            biased;
+            () = end.cancelled() => None,
+            place = self.pools.walk(volume) => place,
+        };
+        self.in_place(place?, work).await
+    }
+
     async fn in_place<T: Send + 'static>(
         &self,
         place: Place,

@@ -20,13 +20,19 @@ impl<K> Default for KeyedLocks<K> {
 impl<K: Ord + Clone> KeyedLocks<K> {
     /// Alone with `key`, until the answer is dropped.
     pub(crate) async fn alone(&self, key: &K) -> OwnedMutexGuard<()> {
-        let lock = {
-            // Every change of it is whole.
-            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
-            locks.entry(key.clone()).or_default().clone()
-        };
-        lock.lock_owned().await
+        self.lock_of(key).lock_owned().await
+    }
+
+    /// Alone with `key`, unless it is held.
+    pub(crate) fn try_alone(&self, key: &K) -> Option<OwnedMutexGuard<()>> {
+        self.lock_of(key).try_lock_owned().ok()
+    }
+
+    fn lock_of(&self, key: &K) -> Arc<AsyncMutex<()>> {
+        // Every change of it is whole.
+        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        locks.entry(key.clone()).or_default().clone()
     }
 }
 
@@ -43,6 +49,7 @@ mod tests {
         assert!(locks.alone(&2).now_or_never().is_some());
         let mut again = Box::pin(locks.alone(&1));
         assert!((&mut again).now_or_never().is_none());
+        assert!(locks.try_alone(&1).is_none() && locks.try_alone(&3).is_some());
         drop(one);
         assert!((&mut again).now_or_never().is_some());
         drop(again);

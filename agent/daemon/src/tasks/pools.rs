@@ -4,6 +4,7 @@
 //! node's own short file work, eviction ──► node       NODE_THREADS
 //! a pod's directories, a volume        ──► pods       one thread for each pod and each volume, POD_THREADS
 //! walks that measure volumes           ──► measures   one thread a pod, MEASURE_THREADS
+//! walks that give volumes to a group   ──► walks      one thread a volume, WALK_THREADS
 //! look-ups of host names               ──► [`crate::pods::probes_and_hooks`] has its own bound, NAME_THREADS
 //! ```
 //! The runtime of tokio has one pool of threads for all blocking work, and a queue without a bound behind it. The semaphores here
@@ -25,6 +26,9 @@ const NODE_THREADS: usize = 4;
 const POD_THREADS: usize = 160;
 /// Threads that measure volumes.
 const MEASURE_THREADS: usize = 16;
+/// Threads that give files of volumes to a group ([`crate::ownership`]): a walk may take hours, and one through files of a server
+/// that is away does not end. Many, so that such walks leave room for others; threads exist only while they have work.
+const WALK_THREADS: usize = 64;
 /// Threads that look up host names.
 pub(crate) const NAME_THREADS: usize = 16;
 /// Threads for work that tokio itself gives to its pool: reading logs, the API server's name.
@@ -32,7 +36,7 @@ const TOKIO_THREADS: usize = 16;
 
 /// The size of tokio's pool.
 pub const BLOCKING_THREADS: usize =
-    NODE_THREADS + POD_THREADS + MEASURE_THREADS + NAME_THREADS + TOKIO_THREADS;
+    NODE_THREADS + POD_THREADS + MEASURE_THREADS + WALK_THREADS + NAME_THREADS + TOKIO_THREADS;
 /// Idle time after which a thread ends.
 pub const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
@@ -49,6 +53,7 @@ pub(crate) struct Pools {
     node: Arc<Semaphore>,
     pods: Keyed,
     measures: Keyed,
+    walks: Keyed,
 }
 
 /// One thread a key, and a bound for all keys.
@@ -77,6 +82,7 @@ impl Default for Pools {
             node: Arc::new(Semaphore::new(NODE_THREADS)),
             pods: Keyed::new(POD_THREADS),
             measures: Keyed::new(MEASURE_THREADS),
+            walks: Keyed::new(WALK_THREADS),
         }
     }
 }
@@ -101,6 +107,11 @@ impl Pools {
     /// A place to measure volumes of a pod, after the pod's earlier measurement.
     pub(crate) async fn measure(&self, uid: &str) -> Option<Place> {
         self.measures.place(uid.to_owned()).await
+    }
+
+    /// A place to walk through a volume's files, after the volume's earlier walk.
+    pub(crate) async fn walk(&self, volume: &str) -> Option<Place> {
+        self.walks.place(volume.to_owned()).await
     }
 }
 

@@ -67,6 +67,24 @@ impl DiskIo {
     }
 }
 
+/// How an amount stands to what there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bound {
+    /// The amount is all.
+    #[default]
+    Exact,
+    /// The amount is a part: the count ended at its bound, or could not look into everything.
+    AtLeast,
+}
+
+impl Bound {
+    /// How a sum stands to what there is, of a part and of another one.
+    #[must_use]
+    pub fn and(self, other: Bound) -> Bound {
+        if self == Bound::Exact { other } else { self }
+    }
+}
+
 /// What a tree of files takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
@@ -76,6 +94,21 @@ pub struct Taken {
     pub bytes: u64,
     /// Inodes; names of the same file count once.
     pub inodes: u64,
+    /// Whether that is all.
+    pub bound: Bound,
+}
+
+impl Taken {
+    /// Both together, as old as the first.
+    #[must_use]
+    pub fn plus(self, other: Taken) -> Taken {
+        Taken {
+            at: self.at,
+            bytes: self.bytes.saturating_add(other.bytes),
+            inodes: self.inodes.saturating_add(other.inodes),
+            bound: self.bound.and(other.bound),
+        }
+    }
 }
 
 /// A container's writable layer, or the images, as the runtime accounts for it.
@@ -116,7 +149,7 @@ impl VolumeUse {
             inodes: Some(inodes.total),
             inodes_free: Some(inodes.available),
         };
-        let taken = Taken { at, bytes: bytes.used, inodes: inodes.used };
+        let taken = Taken { at, bytes: bytes.used, inodes: inodes.used, bound: Bound::Exact };
         let abnormal = usage.condition.as_ref().map(|condition| condition.abnormal);
         VolumeUse { filesystem: Some(filesystem), taken: Some(taken), abnormal }
     }
@@ -135,8 +168,8 @@ pub struct Measured {
     pub filesystems: BTreeMap<String, Filesystem>,
     /// Log files, by UID and container.
     pub logs: BTreeMap<(String, String), Taken>,
-    /// Managed hosts files, by UID.
-    pub hosts_files: BTreeMap<String, Taken>,
+    /// Files that the node made for containers to write to: hosts files and termination messages. By UID.
+    pub own_files: BTreeMap<String, Taken>,
     /// Volumes, by UID and name.
     pub volumes: BTreeMap<(String, String), VolumeUse>,
 }

@@ -94,7 +94,7 @@ fn goes_through(mounted: &Mounted) {
     fs::write(a.join("d/file"), vec![7; 3 << 20]).unwrap();
     assert!(counted(&a).unwrap().unwrap().bytes >= 3 << 20, "before it is on the disk");
     sync();
-    let walked = disk_use::tree(&a, Wall(5), 100).unwrap();
+    let walked = disk_use::tree(&a, Wall(5), disk_use::LIMITS).unwrap();
     let told = disk_use::counted_volume(&a, Wall(5)).unwrap();
     assert_eq!(told.taken.unwrap(), walked, "the same as a walk finds");
     assert!(told.filesystem.unwrap().capacity_bytes > 3 << 20);

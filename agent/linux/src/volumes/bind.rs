@@ -14,7 +14,7 @@ use agent_volumes::mount_table::{self, MountPoint};
 use agent_volumes::plugin::Plugin;
 use nix::mount::{MsFlags, mount};
 
-use super::{DIR_MODE, VOLUMES, VolumeError, mounts, no_way_up, ownership, refused};
+use super::{DIR_MODE, Give, VOLUMES, VolumeError, mounts, no_way_up, ownership, refused};
 use crate::files::{self, FilesError};
 
 /// What of a mount can be set for a bind mount alone (mount(8)). Those without a flag are what holds anyway.
@@ -35,7 +35,12 @@ const OPTIONS: &[(&str, MsFlags)] = &[
 ];
 
 /// Mounts the directory.
-pub(super) fn mount_at(pod_dir: &Path, volume: &SetUp, work: &Bind) -> Result<Option<String>, VolumeError> {
+pub(super) fn mount_at(
+    pod_dir: &Path,
+    volume: &SetUp,
+    work: &Bind,
+    give: Give<'_>,
+) -> Result<Option<String>, VolumeError> {
     let (source, path) = (Path::new(&work.source), Path::new(&volume.path));
     let flags = flags(work)?;
     check(source)?;
@@ -63,7 +68,7 @@ pub(super) fn mount_at(pod_dir: &Path, volume: &SetUp, work: &Bind) -> Result<Op
         }
         let skipped = work.by_root && ownership::is_given(source, group);
         if !kept && !work.read_only && !skipped {
-            ownership::give(source, group, false)?;
+            give(source, group)?;
         }
     }
     for directory in [Some(pod_dir), Some(&pod_dir.join(VOLUMES)), path.parent()].into_iter().flatten() {

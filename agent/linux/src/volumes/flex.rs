@@ -21,7 +21,9 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::device::{entries, gone};
-use super::{READY, VOLUMES, VolumeError, invalid, make_way, mounts, ownership, refused, unmount_below};
+use super::{
+    Give, READY, VOLUMES, VolumeError, invalid, make_way, mounts, ownership, refused, unmount_below,
+};
 use crate::files::{self, Durability, FilesError};
 use crate::process::boot_id;
 
@@ -113,12 +115,16 @@ pub fn bind(volume: &SetUp, flex: &Flex) -> Result<(), VolumeError> {
 /// The pod has its volume: it becomes a group's, if one is named, and that is the end of its set-up.
 ///
 /// # Errors
-/// The step that failed. As upstream, a group that cannot be given is none: the volume may be one that nobody writes to.
-pub fn finish(volume: &SetUp, flex: &Flex, group: Option<u32>) -> Result<(), FilesError> {
+/// The step that failed, or that the walk was ended. As upstream, a group that cannot be given is none: the volume may be
+/// read-only.
+pub fn finish(volume: &SetUp, flex: &Flex, group: Option<u32>, give: Give<'_>) -> Result<(), FilesError> {
     let path = Path::new(&volume.path);
     if let Some(group) = group.filter(|group| !(flex.by_root && ownership::is_given(path, *group)))
-        && let Err(error) = ownership::give(path, group, false)
+        && let Err(error) = give(path, group)
     {
+        if error.source.kind() == ErrorKind::Interrupted {
+            return Err(error);
+        }
         let FilesError { operation, path, source } = &error;
         tracing::warn!(volume = volume.name, group, operation, path = %path.display(), error = %source, "a volume is not its group's");
     }

@@ -1,20 +1,23 @@
 //! fsGroup: everything in a volume becomes a group's, and the group may read it (and write it, if the volume is no
 //! read-only one).
 //!
-//! In: a directory, a group. Out: changed owners and modes. Invariants: a container may change names in there meanwhile, so
-//! every entry is opened relative to its directory, no link is followed and no mount entered, and the owner and the mode are
-//! changed by descriptor. Neither the number of entries nor the depth changes how much memory or how many descriptors the walk
-//! needs: a level costs a few words, and only the innermost ones are open. The volume's own directory is the last one that is
-//! given: until then it is not taken for given. A file that refuses its group or its mode is passed over and logged, as
-//! upstream: pkg/volume/volume_linux.go.
+//! In: a directory, a group. Out: changed owners and modes, how far the walk is. Invariants: a container may change names in there
+//! meanwhile, so every entry is opened relative to its directory, no link is followed and no mount entered, and the owner and the
+//! mode are changed by descriptor. Neither the number of entries nor the depth changes how much memory or how many descriptors the
+//! walk needs: a level costs a few words, and only the innermost ones are open, each with the names of one read. A directory is read
+//! from its beginning to its end, and only one that had to be closed meanwhile is read on from a place in it. The volume's own
+//! directory is the last one that is given: until then it is not taken for given. A file that refuses its group or its mode is
+//! passed over and logged, as upstream: pkg/volume/volume_linux.go. The caller may end the walk at any entry.
 
-use std::ffi::CStr;
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString};
 use std::fs::{self, Permissions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
@@ -29,15 +32,46 @@ use crate::files::FilesError;
 const OPEN_MAX: usize = 32;
 /// Deeper directories are passed over.
 const LEVELS_MAX: usize = 100_000;
-/// Bytes of entries that are read at once. Little: they are read again after each directory among them.
-const BUFFER: usize = 4096;
+/// Bytes of entries that are read at once: some hundred names.
+const BUFFER: usize = 32 * 1024;
+
+/// How far a walk is, and whether it is to go on.
+#[derive(Debug, Default)]
+pub struct Progress {
+    entries: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Progress {
+    /// How many entries the walk has seen so far.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    /// The walk ends at its next entry, with an error of [`io::ErrorKind::Interrupted`].
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// [`Self::end`] was said.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// The walk sees another entry.
+    pub fn step(&self) {
+        self.entries.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 /// Gives `path` and everything in it to `group`, the innermost first.
 ///
 /// # Errors
-/// Something cannot be opened, read or looked at. What refuses its group or its mode is no error.
-pub(super) fn give(path: &Path, group: u32, read_only: bool) -> Result<(), FilesError> {
-    give_levels(path, Rights { group, read_only }, LEVELS_MAX)
+/// Something cannot be opened, read or looked at, or the walk was ended. What refuses its group or its mode is no error.
+pub fn give(path: &Path, group: u32, read_only: bool, progress: &Progress) -> Result<(), FilesError> {
+    give_levels(path, Rights { group, read_only }, LEVELS_MAX, progress)
 }
 
 /// The root of a volume is the group's already, as [`give`] leaves it. Upstream: requiresPermissionChange.
@@ -72,13 +106,25 @@ impl Rights {
     }
 }
 
+/// A name that was read.
+struct Entry {
+    name: CString,
+    kind: FileType,
+    /// Where the directory is to be read on after it; on some file systems no place that can be gone to.
+    next: u64,
+}
+
 /// A directory that the walk is in.
 struct Level {
     /// `None`: it has to be opened again.
     fd: Option<OwnedFd>,
     /// Device and inode.
     id: (u64, u64),
-    /// From where its entries are to be read on.
+    /// Names that were read, and are next.
+    batch: VecDeque<Entry>,
+    /// How many names were taken.
+    taken: u64,
+    /// What comes after the last of them.
     next: u64,
 }
 
@@ -95,10 +141,17 @@ struct Walk<'p> {
     refused: Option<Refused>,
     /// How many entries were passed over.
     passed_over: u64,
+    progress: &'p Progress,
+    buffer: Vec<MaybeUninit<u8>>,
 }
 
-fn give_levels(path: &Path, rights: Rights, levels_max: usize) -> Result<(), FilesError> {
-    let mut walk = Walk { top: path, rights, refused: None, passed_over: 0 };
+fn give_levels(
+    path: &Path,
+    rights: Rights,
+    levels_max: usize,
+    progress: &Progress,
+) -> Result<(), FilesError> {
+    let mut walk = Walk::new(path, rights, progress);
     let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let top = match open(path, directory, Mode::empty()) {
         Err(Errno::ENOTDIR) => {
@@ -118,7 +171,7 @@ fn give_levels(path: &Path, rights: Rights, levels_max: usize) -> Result<(), Fil
             Some(below) => {
                 levels.push(walk.level(below)?);
                 if let Some(outer) = levels.len().checked_sub(OPEN_MAX).filter(|outer| *outer > 0) {
-                    levels[outer].fd = None;
+                    levels[outer].close();
                 }
             }
             None => walk.leave(&mut levels)?,
@@ -128,31 +181,87 @@ fn give_levels(path: &Path, rights: Rights, levels_max: usize) -> Result<(), Fil
     Ok(())
 }
 
-impl Walk<'_> {
+impl Level {
+    /// Too many are open: its names are read again later.
+    fn close(&mut self) {
+        self.fd = None;
+        self.batch = VecDeque::new();
+    }
+}
+
+impl<'p> Walk<'p> {
+    fn new(top: &'p Path, rights: Rights, progress: &'p Progress) -> Walk<'p> {
+        let buffer = vec![MaybeUninit::uninit(); BUFFER];
+        Walk { top, rights, refused: None, passed_over: 0, progress, buffer }
+    }
+
     fn level(&self, fd: OwnedFd) -> Result<Level, FilesError> {
         let found = fstat(&fd).map_err(|e| self.failed("stat", &fd, e))?;
-        Ok(Level { fd: Some(fd), id: (found.st_dev, found.st_ino), next: 0 })
+        let id = (found.st_dev, found.st_ino);
+        Ok(Level { fd: Some(fd), id, batch: VecDeque::new(), taken: 0, next: 0 })
+    }
+
+    /// The next names of a directory; none at its end.
+    fn read(&mut self, fd: &OwnedFd) -> Result<VecDeque<Entry>, FilesError> {
+        let mut batch = VecDeque::new();
+        let mut entries = RawDir::new(fd, &mut self.buffer);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(e) => return Err(self.failed("readdir", fd, Errno::from_raw(e.raw_os_error()))),
+            };
+            let (name, kind) = (entry.file_name().to_owned(), entry.file_type());
+            batch.push_back(Entry { name, kind, next: entry.next_entry_cookie() });
+            if entries.is_buffer_empty() {
+                break;
+            }
+        }
+        Ok(batch)
+    }
+
+    /// A directory that was closed is open again: it is read on after the last name that was taken. Where a file system has no
+    /// place to go to (NFS gives out some that are beyond what seeking takes) as many names are passed over as were taken.
+    fn reopen(&mut self, level: &mut Level, fd: OwnedFd) -> Result<(), FilesError> {
+        if seek(&fd, SeekFrom::Start(level.next)).is_err() {
+            let mut left = level.taken;
+            while left > 0 {
+                let mut batch = self.read(&fd)?;
+                if batch.is_empty() {
+                    break;
+                }
+                let passed = batch.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                batch.drain(..passed);
+                left = left.saturating_sub(passed as u64);
+                level.batch = batch;
+            }
+        }
+        level.fd = Some(fd);
+        Ok(())
     }
 
     /// Gives the entries of a directory up to the next one that is a directory itself.
     fn next_directory(&mut self, level: &mut Level) -> Result<Option<OwnedFd>, FilesError> {
         let Some(fd) = &level.fd else { return Ok(None) };
-        let read = |e: rustix::io::Errno| self.failed("readdir", fd, Errno::from_raw(e.raw_os_error()));
-        seek(fd, SeekFrom::Start(level.next)).map_err(read)?;
-        let mut buffer = [MaybeUninit::uninit(); BUFFER];
-        let mut entries = RawDir::new(fd, &mut buffer);
-        while let Some(entry) = entries.next() {
-            let entry = entry.map_err(|e| self.failed("readdir", fd, Errno::from_raw(e.raw_os_error())))?;
-            level.next = entry.next_entry_cookie();
-            let name = entry.file_name();
-            if name == c"." || name == c".." {
+        loop {
+            let Some(Entry { name, kind, next }) = level.batch.pop_front() else {
+                level.batch = self.read(fd)?;
+                if level.batch.is_empty() {
+                    return Ok(None);
+                }
+                continue;
+            };
+            (level.taken, level.next) = (level.taken.saturating_add(1), next);
+            if [c".", c".."].contains(&name.as_c_str()) {
                 continue;
             }
-            if let Some(directory) = self.entry(fd, name, entry.file_type())? {
+            if self.progress.is_ended() {
+                return Err(FilesError::at("give", self.top)(io::ErrorKind::Interrupted.into()));
+            }
+            self.progress.step();
+            if let Some(directory) = self.entry(fd, &name, kind)? {
                 return Ok(Some(directory));
             }
         }
-        Ok(None)
     }
 
     /// Gives one entry, unless it is a directory that is to be walked through first.
@@ -202,7 +311,7 @@ impl Walk<'_> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let opened = openat(&fd, "..", flags, Mode::empty()).and_then(|up| Ok((fstat(&up)?, up)));
         match opened {
-            Ok((found, up)) if (found.st_dev, found.st_ino) == above.id => above.fd = Some(up),
+            Ok((found, up)) if (found.st_dev, found.st_ino) == above.id => self.reopen(above, up)?,
             // A container moved the directory: the way back is lost, what is left of it is passed over.
             Ok(_) => {
                 self.pass_over("leave", &fd, Errno::ESTALE);

@@ -28,7 +28,7 @@ pub const CASES: &[Case] = &[
     HERE.case(
         "defence/storage-limits",
         60,
-        "pods beyond their emptyDir's size, their writable layer's and their logs' limit go, those within stay",
+        "pods beyond their emptyDir's size, their writable layer's, logs' and last words' limit go, those within stay",
         storage_limits,
     ),
     HERE.case(
@@ -94,6 +94,9 @@ fn storage_limits(cx: &mut CaseContext<'_>) -> Result<()> {
     pods.push(of("whole", json!([limited("c", &write_to("/file", 6), "2Mi")])));
     pods.push(of("layer", json!([limited("c", &write_to("/file", 6), "2Mi"), roomy()])));
     pods.push(of("logs", json!([limited("c", &logs, "2Mi"), roomy()])));
+    // The file is on the node's disk, outside of layers, logs and volumes.
+    let last_words = write_to("/dev/termination-log", 6);
+    pods.push(of("last-words", json!([limited("c", &last_words, "2Mi")])));
     pods.push(of("within", json!([limited("c", &write_to("/file", 1), "20Mi"), roomy()])));
     for pod in pods {
         client.create::<Pod>(&client.of("default"), pod)?;
@@ -102,6 +105,7 @@ fn storage_limits(cx: &mut CaseContext<'_>) -> Result<()> {
     for (name, words) in [
         ("sized", "Usage of EmptyDir volume \"scratch\" exceeds the limit \"2Mi\". "),
         ("whole", "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "),
+        ("last-words", "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "),
         ("layer", container),
         ("logs", container),
     ] {
@@ -115,7 +119,7 @@ fn storage_limits(cx: &mut CaseContext<'_>) -> Result<()> {
     for name in ["sized-within", "within"] {
         ensure!(is_ready(cluster, name)?, "{name} is not beyond its limit and does not run");
     }
-    for name in ["sized", "sized-within", "whole", "layer", "logs", "within"] {
+    for name in ["sized", "sized-within", "whole", "last-words", "layer", "logs", "within"] {
         client.delete::<Pod>(&client.of("default"), name, None)?;
         await_pod_gone(cluster, name, 60)?;
     }

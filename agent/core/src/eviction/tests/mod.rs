@@ -16,7 +16,7 @@ use super::*;
 const MI: i64 = 1 << 20;
 
 fn space(bytes: i64, inodes: u64) -> Space {
-    Space { bytes: u64::try_from(bytes).unwrap(), inodes }
+    Space { bytes: u64::try_from(bytes).unwrap(), inodes, ..Space::default() }
 }
 
 /// A pod with one container `c`.

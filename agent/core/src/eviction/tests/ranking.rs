@@ -98,6 +98,20 @@ fn disks_by_what_is_on_them() {
 }
 
 #[test]
+fn what_could_not_be_counted_is_the_most() {
+    let pods = [pod_of("large", 0, &json!({})), pod_of("hides", 0, &json!({"ephemeral-storage": "1Ti"}))];
+    let mut hides = using(0, 0, Space::default());
+    hides.own_files = Some(Space { bound: Bound::AtLeast, ..Space::default() });
+    let found = uses([("large", using(0, 0, space(MI << 30, 1 << 40))), ("hides", hides)]);
+    for signal in [Signal::NodefsAvailable, Signal::NodefsInodesFree] {
+        assert_eq!(ranked(&pods, &found, signal, Layout::default()), ["hides", "large"], "{signal:?}");
+    }
+    let images = Layout { dedicated_images: true, split_containers: false };
+    let ranked = ranked(&pods, &found, Signal::ImagefsAvailable, images);
+    assert_eq!(ranked, ["large", "hides"], "its files are on another disk");
+}
+
+#[test]
 fn what_a_pod_asks_for_as_a_whole_counts_and_overhead_beside_it() {
     let whole = pod_with(
         "p",

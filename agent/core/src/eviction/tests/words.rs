@@ -139,7 +139,7 @@ fn limits_of_storage() {
     let bare = json!([{"name": "c"}]);
     let mut found = using(0, 0, space(6 * MI, 1));
     found.containers[0].logs = Some(space(3 * MI, 1));
-    found.hosts = Some(space(MI, 1));
+    found.own_files = Some(space(MI, 1));
     found.volumes = vec![VolumeUse { name: "v".to_owned(), space: space(2 * MI, 1), ephemeral: true }];
     let images = Layout { dedicated_images: true, split_containers: false };
     let table: [Excessive<'_>; 8] = [
@@ -196,4 +196,24 @@ fn limits_of_storage() {
         assert!(got.is_none() || is_limited(&pod));
     }
     assert!(!is_limited(&pod_of("p", 0, &json!({"ephemeral-storage": "1Gi"}))), "a request is no limit");
+
+    // What could not be counted to its end is more than any limit, and the message says why.
+    let part = "Not all of its files could be counted, therefore the usage counts as more than any limit. ";
+    found.volumes[0].space.bound = Bound::AtLeast;
+    let huge = p(sized("1Ei"), json!([{"name": "c"}]));
+    let (signal, message) = excess(&huge, &found, Layout::default()).unwrap();
+    let words = format!("Usage of EmptyDir volume \"v\" exceeds the limit \"1Ei\". {part}");
+    assert_eq!((signal, message), ("emptydirfs.limit", words));
+    let whole = p(json!([]), json!([container("1Ei")]));
+    let (signal, message) = excess(&whole, &found, Layout::default()).unwrap();
+    let words =
+        format!("Pod ephemeral local storage usage exceeds the total limit of containers 1Ei. {part}");
+    assert_eq!((signal, message), ("ephemeralpodfs.limit", words));
+    assert_eq!(excess(&p(json!([]), json!([{"name": "c"}])), &found, Layout::default()), None, "no limit");
+    // Last words are the pod's, too.
+    found.volumes = Vec::new();
+    found.own_files = Some(space(64 * MI, 1));
+    assert_eq!(found.ephemeral().bytes, 73 * (1 << 20));
+    let (signal, _) = excess(&p(json!([]), json!([container("72Mi")])), &found, Layout::default()).unwrap();
+    assert_eq!(signal, "ephemeralpodfs.limit");
 }

@@ -292,6 +292,47 @@ fn a_claim_is_waited_for_and_then_its_volume_is_mounted_and_told_by_its_own_name
 }
 
 #[test]
+fn a_volume_whose_files_are_being_given_is_waited_for_and_events_say_how_far_that_is() {
+    let mut w = World::new();
+    let pod = pod(1);
+    w.desire(&pod);
+    let path = format!("/var/lib/kubelet/pods/{}/volumes/p/v0", pod.metadata.uid.clone().unwrap());
+    let reason = "VolumePermissionChangeInProgress";
+    let giving = |w: &mut World, s: u64| {
+        settle_others(w);
+        let id = *set_ups(w).first().expect("it is asked again at once");
+        w.now.0 += 10 * SECOND;
+        let (path, took) = (path.clone(), Duration::from_secs(s));
+        w.answer(id, Ok(EffectOk::Giving { path, entries: 1_000 * s, took }));
+        w.told(reason).len()
+    };
+    let told = [10, 20, 30, 40, 80, 90, 100, 149, 150].map(|s| giving(&mut w, s));
+    assert_eq!(told, [0, 0, 1, 1, 1, 2, 2, 2, 3]);
+    let place = format!("{}/volumes/p/v0", pod.metadata.uid.clone().unwrap());
+    let words = [
+        format!(
+            "Setting volume ownership for {place} is taking longer than expected, consider using OnRootMismatch - \
+             https://kubernetes.io/docs/tasks/configure-pod-container/security-context/\
+             #configure-volume-permission-and-ownership-change-policy-for-pods"
+        ),
+        format!("Setting volume ownership for {place}, processed 90000 files."),
+        format!("Setting volume ownership for {place}, processed 150000 files."),
+    ];
+    assert_eq!(w.told(reason), words);
+    settle_others(&mut w);
+    assert!(w.told("FailedMount").is_empty() && w.count("run_sandbox") == 0, "nothing failed");
+    let id = set_ups(&w)[0];
+    w.answer(id, done());
+    settle_others(&mut w);
+    assert_eq!((w.count("run_sandbox"), w.phase()), (1, "Running"));
+    // What is mounted stays so; a walk of later is a walk of its own.
+    w.step(PodEvent::SourcesChanged);
+    assert_eq!([20, 30].map(|s| giving(&mut w, s)), [3, 4]);
+    assert_eq!(w.phase(), "Running");
+    assert!(w.told(reason)[3].contains("consider using OnRootMismatch"));
+}
+
+#[test]
 fn a_volume_that_is_not_attached_yet_is_waited_for_without_a_word_until_the_wait_is_long() {
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
     let container = json!({"name": "c", "image": "i:1", "imagePullPolicy": "IfNotPresent"});

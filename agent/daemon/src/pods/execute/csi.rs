@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
+use agent_linux::volumes::Give;
 use agent_types::failure::Class;
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::objects::{ObjectRef, Objects, look_up};
@@ -23,7 +24,7 @@ use agent_volumes::csi::{CsiVolume, Persistent, Terms, VolumeData, no_secret, un
 use agent_volumes::{Resize, SetUp, selinux};
 use futures_util::future::join_all;
 
-use super::volumes::{RENEW_MIN, answer};
+use super::volumes::{RENEW_MIN, answer, given};
 use super::{Executor, csi_devices, error, gave_up};
 use crate::pods::pod_dirs::chain;
 use crate::volumes::csi::volumes::Published;
@@ -323,7 +324,9 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let now = executor.tasks.now().wall;
         let (tokens, renew) = tokens(executor, &self.terms).await.map_err(refusal)?;
         let (in_use, staging) = (volumes.is_published(target), ready.staging.clone());
-        if self.terms.again || !in_use {
+        // Its files are, or were, on their way to their group: it is published.
+        let is_walked = executor.ownership.has(&self.key.uid, &self.set_up.name);
+        if (self.terms.again || !in_use) && !is_walked {
             let mut request = self.csi.publish(target, &self.terms, &tokens, secrets, (driver, group));
             (request.staging, request.attached) = (ready.staging, ready.attached);
             let new = self.prepare().await? || ready.new;
@@ -340,17 +343,13 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
                 });
             }
             self.keep().await?;
-            if let Some(group) =
+        }
+        if (self.terms.again || !in_use || is_walked)
+            && let Some(group) =
                 group.filter(|_| !driver.gives_groups && self.csi.node_gives_group(&self.terms))
-            {
-                let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), target.clone());
-                let by_root = self.csi.by_root;
-                let given = executor
-                    .tasks
-                    .blocking_of_pod(&self.key.uid, move || at.give_target(&uid, &target, group, by_root))
-                    .await;
-                answer(given)?;
-            }
+            && let Err(giving) = self.give(group).await?
+        {
+            return Ok(giving);
         }
         let resize = match self.expand(endpoint, driver, staging.as_deref(), in_use).await {
             Ok(grown) => grown,
@@ -378,6 +377,17 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let renew_after = [renew, again].into_iter().flatten().min();
         let labelled = !self.csi.label().is_empty();
         Ok(EffectOk::Volume(Mounted { renew_after, warning: None, resize, labelled }))
+    }
+
+    /// What is published becomes the group's.
+    async fn give(&self, group: u32) -> Result<Result<Option<String>, EffectOk>, EffectError> {
+        let executor = self.executor;
+        let (at, uid, target) = (executor.dirs.clone(), self.key.uid.clone(), self.target.clone());
+        let by_root = self.csi.by_root;
+        let work = move |give: Give<'_>| at.give_target(&uid, &target, group, by_root, give).map(|()| None);
+        let key = self.csi.key();
+        let shared = format!("{}/{}", key.driver, key.handle);
+        given(executor, self.key, self.set_up, &shared, work).await
     }
 
     /// A Secret of a PersistentVolume; `what` is the field that names it.

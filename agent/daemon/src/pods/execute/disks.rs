@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
@@ -15,15 +16,18 @@ use agent_types::failure::Class;
 use agent_types::ids::PodKey;
 use agent_volumes::bind::{Bind, OfClaim};
 use agent_volumes::disk::{self, Content, Next};
-use agent_volumes::payload::Payload;
 use agent_volumes::{Resize, SetUp, Work};
+use tokio::time::timeout;
 
 use super::csi::AGAIN;
 use super::growth::{self, Refused};
 use super::programs::{self, Failed};
-use super::volumes::answer;
+use super::volumes::{answer, set_up_bind};
 use super::{Executor, gave_up};
 use crate::pods::pod_dirs::chain;
+
+/// How long a pod waits for another one that is at the same disk, without a word.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Mounts it, unless it is there.
 pub(super) async fn set_up<R: Runtime, I: ImageService>(
@@ -32,7 +36,11 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     mut volume: SetUp,
     work: Bind,
 ) -> EffectResult {
-    let _alone = executor.disks.alone(&work.disk.global).await;
+    // Whoever is at the disk may walk through it for as long as there are files.
+    let Ok(alone) = timeout(PATIENCE, executor.disks.alone(&work.disk.global)).await else {
+        let message = format!("{} is being set up for another pod; it is tried again", work.source);
+        return Err(EffectError { class: Class::Retryable { after_ms: 0 }, message });
+    };
     if let Some(claim) = work.claim.as_ref()
         && executor.local_volumes.has(&key.uid, &volume.name)
     {
@@ -50,12 +58,12 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         volume.work = Work::Bind(Bind { source, options: Vec::new(), ..work.clone() });
     }
     let (name, path) = (volume.name.clone(), PathBuf::from(&volume.path));
-    let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
-    let done = executor
-        .tasks
-        .blocking_of_pod(&key.uid, move || at.set_up_volume(&uid, &volume, &Payload::new(), now))
-        .await;
-    let warning = answer(done)?;
+    let shared = if is_disk { work.disk.global.clone() } else { work.source.clone() };
+    // The disk is not let go of before the walk through it has ended: no pod has it until then.
+    let warning = match set_up_bind(executor, key, volume, &shared, Some(alone)).await? {
+        Ok(warning) => warning,
+        Err(giving) => return Ok(giving),
+    };
     let claim = work.claim.as_ref().filter(|_| is_disk);
     let resize = match claim {
         Some(claim) => grown(executor, claim, &work, false).await?,
@@ -169,7 +177,8 @@ pub(super) async fn release<R: Runtime, I: ImageService>(
     });
     for volume in all {
         let global = disk::global(&root.to_string_lossy(), &volume);
-        let _alone = executor.disks.alone(&global).await;
+        // If somebody is at it a pod is about to have it.
+        let Some(_alone) = executor.disks.try_alone(&global) else { continue };
         let (at, name) = (root.clone(), volume.clone());
         let place = PathBuf::from(&global);
         let release = move || {

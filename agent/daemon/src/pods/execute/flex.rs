@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
-use agent_linux::volumes::flex as on_disk;
 use agent_linux::volumes::flex::{Held, Seen};
+use agent_linux::volumes::{Give, flex as on_disk};
 use agent_types::ids::{PodKey, PodUid};
 use agent_volumes::attach::Attached;
 use agent_volumes::flex::answer::{Capabilities, Refusal};
@@ -24,7 +24,7 @@ use futures_util::future::join_all;
 
 use super::csi::{AGAIN, refusal};
 use super::growth::{self, Refused};
-use super::volumes::answer;
+use super::volumes::{answer, given};
 use super::{Executor, disks, error, gave_up};
 
 const STOPS: &str = "the agent stops";
@@ -74,8 +74,8 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
             true => Some(node.volumes.alone(&of).await),
             false => None,
         };
-        if let Err(why) = mount(executor, key, (volume, flex), capabilities).await? {
-            return Ok(EffectOk::Unprocessed { why });
+        if let Err(other) = mount(executor, key, (volume, flex), capabilities).await? {
+            return Ok(other);
         }
     }
     node.flex.set_up(&volume.path);
@@ -132,13 +132,14 @@ async fn look<R: Runtime, I: ImageService>(
     answer(executor.tasks.blocking_of_pod(&key.uid, move || at.look_flex(&uid, &of, &what)).await)
 }
 
-/// Goes the way that [`Mounting`] says. It may turn out that nobody knows what the volume is, and why.
+/// Goes the way that [`Mounting`] says. It may turn out that no driver knows the volume, or that its files are still being given
+/// to their group: then that is the effect's answer.
 async fn mount<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
     key: &PodKey,
     (volume, flex): (&SetUp, &Flex),
     capabilities: Capabilities,
-) -> Result<Result<(), String>, EffectError> {
+) -> Result<Result<(), EffectOk>, EffectError> {
     let node = executor.sources.csi();
     let secret = secret(executor, flex).await?;
     let attachment = match capabilities.attach {
@@ -173,7 +174,7 @@ async fn mount<R: Runtime, I: ImageService>(
                 let (at, uid, of, _) = on();
                 answer(executor.tasks.blocking_of_pod(&key.uid, move || at.abandon_flex(&uid, &of)).await)?;
                 return match why {
-                    SetUpError::Unprocessed(why) => Ok(Err(why)),
+                    SetUpError::Unprocessed(why) => Ok(Err(EffectOk::Unprocessed { why })),
                     SetUpError::Failed(why) => Err(refusal(why)),
                 };
             }
@@ -181,7 +182,11 @@ async fn mount<R: Runtime, I: ImageService>(
     }
     let gives = capabilities.fs_group && !flex.read_only;
     let ((at, uid, of, what), group) = (on(), volume.fs_group.filter(|_| gives));
-    answer(executor.tasks.blocking_of_pod(&key.uid, move || at.finish_flex(&uid, &of, &what, group)).await)?;
+    let finish = move |give: Give<'_>| at.finish_flex(&uid, &of, &what, group, give).map(|()| None);
+    let shared = if capabilities.attach { &flex.global } else { &volume.path };
+    if let Err(giving) = given(executor, key, volume, shared, finish).await? {
+        return Ok(Err(giving));
+    }
     tracing::info!(driver = flex.driver.name(), volume = flex.volume, uid = %key.uid, "a driver's volume is here");
     Ok(Ok(()))
 }

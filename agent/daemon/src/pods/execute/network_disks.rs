@@ -18,11 +18,10 @@ use agent_volumes::bind::{Bind, Device};
 use agent_volumes::network_disk::NetworkDisk;
 use agent_volumes::network_disk::iscsi::Chap;
 use agent_volumes::network_disk::source::Target;
-use agent_volumes::payload::Payload;
 use agent_volumes::{SetUp, Work, selinux};
 
 use super::csi::refusal;
-use super::volumes::answer;
+use super::volumes::{answer, set_up_bind};
 use super::{Executor, disks};
 use crate::volumes::network_disks::attach;
 
@@ -53,13 +52,11 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
             }
         }
         volume.work = work(executor, &disk).await?;
-        let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
-        let set_up = volume.clone();
-        let done = executor
-            .tasks
-            .blocking_of_pod(&key.uid, move || at.set_up_volume(&uid, &set_up, &Payload::new(), now))
-            .await;
-        answer(done).map_err(|e| failed(&disk, volume::SET_UP, volume::MAP_BLOCK_VOLUME, e))?;
+        let done = set_up_bind(executor, key, volume.clone(), &disk.global, None).await;
+        let done = done.map_err(|e| failed(&disk, volume::SET_UP, volume::MAP_BLOCK_VOLUME, e))?;
+        if let Err(giving) = done {
+            return Ok(giving);
+        }
     }
     if !disk.block {
         executor.local_volumes.mounted(&key.uid, &volume.name, PathBuf::from(&volume.path));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use agent_core::pod_worker::effect::{EffectError, EffectOk, EffectResult, Mounted};
 use agent_kubelet_api::drivers::{ImageService, Runtime};
-use agent_linux::volumes::{VolumeError, env_file};
+use agent_linux::volumes::{Give, VolumeError, env_file};
 use agent_types::failure::Class;
 use agent_types::ids::PodKey;
 use agent_types::objects::{ObjectRef, Objects};
@@ -18,8 +18,10 @@ use agent_volumes::network_disk::NetworkDisk;
 use agent_volumes::payload::{self, Known, Payload};
 use agent_volumes::sub_path::SubPath;
 use agent_volumes::{FileSource, SetUp, Work};
+use tokio::sync::OwnedMutexGuard;
 
 use super::{Executor, csi, disks, flex, gave_up, network_disks, nfs};
+use crate::ownership::Going;
 use crate::pods::pod_dirs::chain;
 
 /// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
@@ -32,6 +34,10 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     key: &PodKey,
     volume: SetUp,
 ) -> EffectResult {
+    // Nothing is to be done for it before its files are its group's.
+    if let Some(going) = executor.ownership.wait(&executor.tasks, &key.uid, &volume.name).await {
+        return Ok(giving(&volume, going));
+    }
     let now = executor.tasks.now().wall;
     let (files, renew) = match &volume.work {
         Work::Csi(inline) => return csi::set_up(executor, key, &volume, inline).await,
@@ -58,6 +64,49 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
     Ok(EffectOk::Volume(Mounted { renew_after, warning, ..Mounted::default() }))
 }
 
+/// Sets up a directory of this node, or a disk that is mounted; `shared` is what several pods may have of it. Some files have to
+/// be given to the pod's group first, which may take long: then that is the answer. `alone` is held until the work has ended, however
+/// long that takes.
+pub(super) async fn set_up_bind<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    volume: SetUp,
+    shared: &str,
+    alone: Option<OwnedMutexGuard<()>>,
+) -> Result<Result<Option<String>, EffectOk>, EffectError> {
+    let (at, uid, now) = (executor.dirs.clone(), key.uid.clone(), executor.tasks.now().wall);
+    let Some(_) = volume.fs_group.filter(|_| matches!(volume.work, Work::Bind(_))) else {
+        let work = move || {
+            let _alone = alone;
+            at.set_up_volume(&uid, &volume, &Payload::new(), now)
+        };
+        return answer(executor.tasks.blocking_of_pod(&key.uid, work).await).map(Ok);
+    };
+    let of = volume.clone();
+    let work = move |give: Give<'_>| {
+        let _alone = alone;
+        at.set_up_bind(&uid, &of, give)
+    };
+    given(executor, key, &volume, shared, work).await
+}
+
+/// Does what gives files of a volume to the pod's group. It may take long: then that is the answer.
+pub(super) async fn given<R: Runtime, I: ImageService>(
+    executor: &Executor<R, I>,
+    key: &PodKey,
+    volume: &SetUp,
+    shared: &str,
+    work: impl FnOnce(Give<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
+) -> Result<Result<Option<String>, EffectOk>, EffectError> {
+    let of = (&key.uid, volume.name.as_str());
+    let done = executor.ownership.run(&executor.tasks, of, shared, work).await?;
+    Ok(done.map_err(|going| giving(volume, going)))
+}
+
+fn giving(volume: &SetUp, going: Going) -> EffectOk {
+    EffectOk::Giving { path: volume.path.clone(), entries: going.entries, took: going.took }
+}
+
 /// Reads files of volumes; which of them cannot be read is part of the answer.
 pub(super) async fn read_env_files<R: Runtime, I: ImageService>(
     executor: &Executor<R, I>,
@@ -81,7 +130,7 @@ pub(super) async fn mount_sub_paths<R: Runtime, I: ImageService>(
     answer(done).map(|()| EffectOk::Done)
 }
 
-pub(super) fn answer<T>(done: Option<Result<T, VolumeError>>) -> Result<T, EffectError> {
+pub(crate) fn answer<T>(done: Option<Result<T, VolumeError>>) -> Result<T, EffectError> {
     match done {
         None => Err(gave_up("the agent stops")),
         Some(Err(VolumeError::Refused(message))) => Err(EffectError { class: Class::Invalid, message }),

@@ -5,8 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use agent_linux::volumes::VolumeError;
 use agent_linux::volumes::flex::{self, Held, Seen};
+use agent_linux::volumes::{Give, VolumeError};
 use agent_types::failure::DriverError;
 use agent_types::ids::PodUid;
 use agent_volumes::SetUp;
@@ -64,10 +64,11 @@ impl PodDirs {
         volume: &SetUp,
         of: &Flex,
         group: Option<u32>,
+        give: Give<'_>,
     ) -> Result<(), VolumeError> {
         self.own_flex(uid, volume)?;
         // Without a lock: what belongs to the driver may take its time.
-        Ok(flex::finish(volume, of, group)?)
+        Ok(flex::finish(volume, of, group, give)?)
     }
 
     /// The driver did not mount it.

@@ -1,14 +1,17 @@
-//! Log files of a pod's containers.
+//! Log files of a pod's containers, and their termination messages.
 //!
 //! In: directories and paths as pods and the runtime have them. Out: which attempts left a log, files that go. Invariant: only
-//! what lies among the pods' logs is looked at or removed. See [`agent_kubelet_api::logs::retention`].
+//! what lies among the pods' logs, and among the pod's termination messages, is looked at or removed. See
+//! [`agent_kubelet_api::logs::retention`].
 
 use std::path::Path;
 
+use agent_core::container_spec::dirs::{LAST_WORDS_DIR, attempt_of_last_words};
 use agent_kubelet_api::logs::retention::{self, RemovedLog};
 use agent_linux::files;
 use agent_linux::remove_tree::remove_tree;
 use agent_types::failure::{Class, DriverError};
+use agent_types::ids::PodUid;
 
 use super::PodDirs;
 
@@ -41,6 +44,31 @@ impl PodDirs {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         for name in retention::superseded(&names, attempt, log.even_newest) {
             remove_tree(&directory.join(name))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the termination message of an instance of a container that is gone, and those of the instances before it; `log` is
+    /// the instance's. A container chooses how long its message is, so messages must not pile up.
+    ///
+    /// # Errors
+    /// A path elsewhere than among the logs, or the file that could not be removed.
+    pub fn remove_last_words(&self, uid: &PodUid, log: &RemovedLog) -> Result<(), DriverError> {
+        let path = self.checked("remove termination messages", Path::new(&log.path), &self.logs)?;
+        let file = path.file_name().and_then(|name| name.to_str());
+        let container = path.parent().and_then(Path::file_name);
+        let (Some(container), Some(attempt)) = (container, file.and_then(retention::attempt_of)) else {
+            return Ok(());
+        };
+        let directory = self.pod_dir(uid)?.join(LAST_WORDS_DIR).join(container);
+        let names = match files::visible_names(&directory) {
+            Err(error) if error.class() == Class::NotFound => return Ok(()),
+            names => names?,
+        };
+        for name in names {
+            if attempt_of_last_words(&name).is_some_and(|of| of <= attempt) {
+                remove_tree(&directory.join(name))?;
+            }
         }
         Ok(())
     }
@@ -104,5 +132,29 @@ mod tests {
         p.dirs.remove_logs(&nowhere).unwrap();
         let outside = RemovedLog { path: "/etc/0.log".to_owned(), even_newest: true };
         assert!(p.dirs.remove_logs(&outside).is_err(), "not among the logs");
+    }
+
+    #[test]
+    fn last_words_go_with_their_instance_and_those_before_it() {
+        let p = place(&[]);
+        let own = p.dir.path().join("kubelet/pods/u-1/containers");
+        fs::create_dir_all(own.join("c")).unwrap();
+        fs::create_dir_all(own.join("d")).unwrap();
+        for name in ["c/00000000", "c/00000009", "c/0000000a", "c/0000000b", "c/note", "d/00000000"] {
+            fs::write(own.join(name), "bye").unwrap();
+        }
+        let remove = |path: &str| {
+            let log = RemovedLog { path: path.to_owned(), even_newest: false };
+            p.dirs.remove_last_words(&"u-1".into(), &log)
+        };
+        for _ in 0..2 {
+            remove(&p.path("10.log")).unwrap();
+            assert_eq!(files::visible_names(&own.join("c")).unwrap(), ["0000000b", "note"]);
+        }
+        assert_eq!(files::visible_names(&own.join("d")).unwrap(), ["00000000"], "another container's");
+        remove(&p.path("note")).unwrap();
+        remove(&p.path("0.log").replace("/c/", "/none/")).unwrap();
+        assert!(remove("/etc/0.log").is_err(), "not among the logs");
+        assert!(own.join("c/0000000b").exists());
     }
 }

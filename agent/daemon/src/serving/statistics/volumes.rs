@@ -2,8 +2,9 @@
 //! time, and no question waits longer than its asker's patience for it. Drivers are asked of theirs, and one that was silent
 //! for so long is waited for no more until it answers.
 //!
-//! In: directories, drivers' volumes. Out: amounts, each with the time at which it was measured. Invariants: at most one walk is under way,
-//! and one question for each volume of a driver; what nobody asks about is forgotten.
+//! In: directories, drivers' volumes. Out: amounts, each with the time at which it was measured. Invariants: at most one walk is
+//! waited for, and one measurement of each volume is under way; a measurement that takes long or fails takes nothing of what was
+//! known before, because a container can bring that about; what nobody asks about is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use agent_linux::files::FilesError;
 use agent_types::ids::PodKey;
 use agent_types::time::{Mono, Now, Wall};
 use agent_volumes::csi::request::Usage;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::pods::pod_dirs::chain;
 use crate::tasks::actor::Tasks;
@@ -24,7 +25,7 @@ use crate::tasks::actor::Tasks;
 /// UID and name.
 type Key = (String, String);
 
-/// The time that one volume's measurement may keep the others waiting. The thread goes on after that, and the pod has no other.
+/// The time that one volume's measurement may keep the others waiting. The measurement goes on after that, and its answer counts.
 const MEASURE_MAX: Duration = Duration::from_secs(60);
 
 /// How a volume is measured.
@@ -73,6 +74,8 @@ pub(super) struct VolumeUses {
 struct Known {
     uses: BTreeMap<Key, (Mono, Option<VolumeUse>)>,
     walking: bool,
+    /// Volumes that are being measured.
+    measuring: BTreeSet<Key>,
     /// Volumes whose drivers have not answered yet.
     asking: BTreeSet<Key>,
     /// Those for which a question had no patience left.
@@ -103,6 +106,10 @@ impl Known {
                 continue;
             }
             if !matches!(way, Way::Ask { .. }) {
+                // One that takes long is not waited for again and again.
+                if self.measuring.contains(&key) && !self.walking {
+                    continue;
+                }
                 begun.walk = true;
                 if !self.walking {
                     begun.walks.push((key, way));
@@ -118,6 +125,13 @@ impl Known {
         }
         self.walking |= begun.walk;
         begun
+    }
+
+    fn measured(&mut self, key: Key, at: Mono, found: Option<VolumeUse>) {
+        self.measuring.remove(&key);
+        // What is there and cannot be measured is not less than it was.
+        let known = self.uses.get(&key).and_then(|(_, known)| *known);
+        self.uses.insert(key, (at, found.or(known)));
     }
 
     fn answered(&mut self, key: Key, at: Mono, found: Option<VolumeUse>) {
@@ -169,32 +183,45 @@ impl VolumeUses {
 
 async fn walk(known: Arc<watch::Sender<Known>>, due: Vec<(Key, Way)>, tasks: Tasks) {
     for (key, way) in due {
-        let at = tasks.now();
-        let (path, measure): (_, Measure) = match way {
-            Way::Walk(path) => (path, disk_use::volume),
-            Way::Count(path) => (path, disk_use::counted_volume),
-            Way::Look(path) => (path, disk_use::whole_volume),
-            Way::Ask { .. } => continue,
-        };
-        let measured = tasks.blocking_measure(&key.0, move || (measure(&path, at.wall), path));
-        let found = match tokio::time::timeout(MEASURE_MAX, measured).await {
-            Ok(Some(found)) => found,
-            Ok(None) => break,
-            // A file system whose server is away, or a walk without end. The volume is not known; the others are measured.
-            Err(_) => {
-                tracing::warn!(pod = key.0, volume = key.1, "a volume is not measured: no answer in time");
-                known.send_modify(|known| known.answered(key, at.mono, None));
-                continue;
-            }
-        };
-        let (found, path) = found;
-        let found = found.map_err(|error| {
-            // A pod's volumes come before its containers and go after them, but questions come when they like.
-            tracing::debug!(path = %path.display(), error = chain(&error), "a volume is not measured");
+        known.send_modify(|known| {
+            known.measuring.insert(key.clone());
         });
-        known.send_modify(|known| known.answered(key, at.mono, found.ok()));
+        let (done, ended) = oneshot::channel::<()>();
+        let measured = measure(known.clone(), key.clone(), way, tasks.clone());
+        tasks.start(async move {
+            measured.await;
+            drop(done);
+        });
+        // The sender says nothing, it ends.
+        if tokio::time::timeout(MEASURE_MAX, ended).await.is_err() {
+            // A file system whose server is away, or a slow disk. The other volumes are measured meanwhile.
+            tracing::warn!(
+                pod = key.0,
+                volume = key.1,
+                "a volume is not measured yet: its last amount counts until the measurement ends"
+            );
+        }
     }
     known.send_modify(|known| known.walking = false);
+}
+
+async fn measure(known: Arc<watch::Sender<Known>>, key: Key, way: Way, tasks: Tasks) {
+    let at = tasks.now();
+    let (path, measure): (_, Measure) = match way {
+        Way::Walk(path) => (path, disk_use::volume),
+        Way::Count(path) => (path, disk_use::counted_volume),
+        Way::Look(path) => (path, disk_use::whole_volume),
+        Way::Ask { .. } => return,
+    };
+    let Some((found, path)) = tasks.blocking_measure(&key.0, move || (measure(&path, at.wall), path)).await
+    else {
+        return;
+    };
+    let found = found.map_err(|error| {
+        // A pod's volumes come before its containers and go after them, but questions come when they like.
+        tracing::debug!(path = %path.display(), error = chain(&error), "a volume is not measured");
+    });
+    known.send_modify(|known| known.measured(key, at.mono, found.ok()));
 }
 
 async fn ask(known: Arc<watch::Sender<Known>>, key: Key, way: Way, at: Now, alarm: Option<Alarm>) {
@@ -236,6 +263,7 @@ mod tests {
         ("u1".to_owned(), name.to_owned())
     }
 
+    /// When it was measured, and how much it is.
     fn bytes(of: &BTreeMap<Key, VolumeUse>, name: &str) -> Option<(Wall, u64)> {
         let taken = of.get(&key(name))?.taken?;
         Some((taken.at, taken.bytes))
@@ -275,6 +303,45 @@ mod tests {
         assert_eq!(of_all.taken.unwrap().bytes, filesystem.used_bytes, "what others have there, too");
         let off = VolumeUses::new(orlop_config::Duration::from_secs(-1), WAIT, tasks);
         assert!(off.of(wanted()).await.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_cannot_be_measured_keeps_its_last_amount_and_one_that_takes_long_gets_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
+        let uses = VolumeUses::new(orlop_config::Duration::from_secs(60), WAIT, tasks.clone());
+        let volume = dir.path().join("v");
+        std::fs::create_dir(&volume).unwrap();
+        fill(&volume, "one");
+        let wanted = || [(key("v"), Way::Walk(volume.clone()))].into();
+        let first = uses.of(wanted()).await;
+        assert!(bytes(&first, "v").is_some());
+        std::fs::rename(&volume, dir.path().join("elsewhere")).unwrap();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(uses.of(wanted()).await, first, "it failed");
+        std::fs::rename(dir.path().join("elsewhere"), &volume).unwrap();
+        fill(&volume, "two");
+        // The pod's thread is busy for longer than anybody waits.
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let busy = tasks.blocking_measure("u1", move || released.recv().is_err());
+        let mut busy = Box::pin(busy);
+        assert!(futures_util::poll!(&mut busy).is_pending());
+        tokio::time::advance(Duration::from_secs(60)).await;
+        // The clock of a test stands still while a thread is busy.
+        let (at_last, ()) = tokio::join!(uses.of(wanted()), tokio::time::advance(WAIT));
+        assert_eq!(at_last, first, "no question waits longer");
+        tokio::time::advance(MEASURE_MAX).await;
+        drop(uses.known.subscribe().wait_for(|known| !known.walking).await.unwrap());
+        let began = tokio::time::Instant::now();
+        assert_eq!(uses.of(wanted()).await, first);
+        assert!(began.elapsed() < WAIT && !uses.known.borrow().walking, "it is under way already");
+        drop(release);
+        busy.await.unwrap();
+        drop(uses.known.subscribe().wait_for(|known| known.measuring.is_empty()).await.unwrap());
+        let known = uses.known.borrow().uses[&key("v")].1.unwrap();
+        let late = [(key("v"), known)].into();
+        let late = bytes(&late, "v").unwrap();
+        assert!(late.1 > bytes(&first, "v").unwrap().1, "the late answer counts");
     }
 
     #[tokio::test(start_paused = true)]

@@ -70,7 +70,8 @@ pub(super) fn volumes(shown: &Shown, measured: &Measured) -> Vec<VolumeStats> {
     shown.volumes.iter().filter_map(told).collect()
 }
 
-/// All that a pod takes of the node's own disk: writable layers, logs, ephemeral volumes, its hosts file.
+/// All that a pod takes of the node's own disk: writable layers, logs, ephemeral volumes, its hosts file and
+/// termination messages.
 pub(super) fn ephemeral(
     shown: &Shown,
     containers: &[ContainerStats],
@@ -79,13 +80,13 @@ pub(super) fn ephemeral(
 ) -> Option<FsStats> {
     let root = measured.root.as_ref()?;
     let counts = |name: &String| shown.volumes.iter().any(|v| v.ephemeral && v.name == *name);
-    let hosts = measured.hosts_files.get(&shown.uid).map(|taken| with(taken, None));
+    let own = measured.own_files.get(&shown.uid).map(|taken| with(taken, None));
     let parts = containers
         .iter()
         .flat_map(|c| [&c.rootfs, &c.logs])
         .flatten()
         .chain(volumes.iter().filter(|v| counts(&v.name)).map(|v| &v.fs))
-        .chain(&hosts);
+        .chain(&own);
     let mut all = size(root.at, Some(root));
     for part in parts {
         all.used_bytes = added(all.used_bytes, part.used_bytes);

@@ -92,7 +92,7 @@ fn measured() -> Measured {
         inodes: Some(64),
         inodes_free: Some(60),
     };
-    let taken = |bytes| Taken { at: AT, bytes, inodes: 2 };
+    let taken = |bytes| Taken { at: AT, bytes, inodes: 2, ..Taken::default() };
     let uid = || "1-a".to_owned();
     let layer = |used| Layer {
         at: AT,
@@ -111,7 +111,7 @@ fn measured() -> Measured {
         layers: [("c1".to_owned(), layer(40))].into(),
         filesystems: [("/layers".to_owned(), Filesystem { inodes: None, inodes_free: None, ..fs })].into(),
         logs: [((uid(), "c".to_owned()), taken(4))].into(),
-        hosts_files: [(uid(), taken(1))].into(),
+        own_files: [(uid(), taken(1))].into(),
         volumes: [((uid(), "disk".to_owned()), volume(16)), ((uid(), "memory".to_owned()), volume(32))]
             .into(),
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use agent_volumes::Work;
 
+use super::super::give;
 use super::*;
 
 struct Node {
@@ -76,7 +77,7 @@ fn a_set_up_is_marked_before_it_begins_and_when_it_is_done() {
     assert_eq!((held(&own).unwrap(), has_any(&own)), (vec![expected.clone()], true));
     fs::write(Path::new(&flex.mark).join(BOOT), "another").unwrap();
     assert!(held(&own).unwrap()[0].before_boot);
-    finish(&volume, &flex, None).unwrap();
+    finish(&volume, &flex, None, &give).unwrap();
     assert!(look(&own, &volume, &flex).unwrap().ready);
     let (other, flex_of_other) = node.volume("u2", "vendor/driver");
     assert!(!look(&node.pod("u2"), &other, &flex_of_other).unwrap().others);
@@ -151,7 +152,10 @@ fn what_is_mounted_for_all_pods_is_bound_and_let_go() {
     bind(&volume, &flex).unwrap();
     let seen = look(&own, &volume, &flex).unwrap();
     assert!(seen.mounted && seen.global && !seen.others && held(&own).unwrap()[0].mounted);
-    finish(&volume, &flex, Some(4242)).unwrap();
+    let ended = |path: &Path, _| Err(FilesError::at("give", path)(ErrorKind::Interrupted.into()));
+    finish(&volume, &flex, Some(4242), &ended).unwrap_err();
+    assert!(!Path::new(&flex.mark).join(READY).exists(), "a walk that was ended is no end of the set-up");
+    finish(&volume, &flex, Some(4242), &give).unwrap();
     assert!(ownership::is_given(Path::new(&volume.path), 4242));
     for path in [&volume.path, &flex.global] {
         assert!(is_mounted(path).unwrap());

@@ -19,6 +19,11 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// A walk without a look at its progress.
+fn give(path: &Path, group: u32, read_only: bool) -> Result<(), FilesError> {
+    super::give(path, group, read_only, &Progress::default())
+}
+
 /// Group and mode.
 fn rights(path: impl AsRef<Path>) -> (u32, u32) {
     let found = fs::symlink_metadata(path).unwrap();
@@ -128,21 +133,102 @@ fn deeper_directories_than_the_walk_goes_are_passed_over() {
     let top = dir.path().join("volume");
     fs::create_dir_all(top.join("a/b/c/d")).unwrap();
     file(&top.join("z"), 0o600);
-    give_levels(&top, Rights { group: GROUP, read_only: false }, 3).unwrap();
+    give_levels(&top, Rights { group: GROUP, read_only: false }, 3, &Progress::default()).unwrap();
     let groups = ["", "a", "a/b", "a/b/c", "a/b/c/d", "z"].map(|path| rights(top.join(path)).0);
     assert_eq!(groups, [GROUP, GROUP, GROUP, GROUP, 0, GROUP]);
+}
+
+#[test]
+fn directories_that_were_closed_meanwhile_are_read_to_their_end() {
+    if !Uid::effective().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().join("volume");
+    let mut at = top.clone();
+    // At each level directories and files, whichever of them comes first, and more levels than are open at once.
+    for level in 0..2 * OPEN_MAX {
+        for name in ["a", "m", "z"] {
+            fs::create_dir_all(at.join(name).join("below")).unwrap();
+            file(&at.join(format!("f{name}{level}")), 0o600);
+        }
+        at = at.join(["a", "m", "z"][level % 3]);
+    }
+    let progress = Progress::default();
+    super::give(&top, GROUP, false, &progress).unwrap();
+    // Three directories with one below and three files at each level, and each level is one of those of the level above.
+    assert_eq!(progress.entries(), 2 * OPEN_MAX as u64 * 9);
+    let mut waiting = vec![top];
+    while let Some(path) = waiting.pop() {
+        assert_eq!(rights(&path).0, GROUP, "{}", path.display());
+        if path.is_dir() {
+            waiting.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+}
+
+#[test]
+fn a_directory_without_places_to_go_to_is_read_on_by_number() {
+    let dir = tempfile::tempdir().unwrap();
+    // More than one read has room for.
+    for number in 0..2_000 {
+        fs::write(dir.path().join(format!("a-file-with-a-long-name-{number}")), "").unwrap();
+    }
+    let (progress, rights) = (Progress::default(), Rights { group: GROUP, read_only: false });
+    let mut walk = Walk::new(dir.path(), rights, &progress);
+    let opened = || open(dir.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()).unwrap();
+    let rest = |walk: &mut Walk<'_>, level: &mut Level| {
+        let fd = level.fd.take().unwrap();
+        let mut names: Vec<CString> = level.batch.drain(..).map(|entry| entry.name).collect();
+        loop {
+            let batch = walk.read(&fd).unwrap();
+            if batch.is_empty() {
+                return names;
+            }
+            names.extend(batch.into_iter().map(|entry| entry.name));
+        }
+    };
+    let mut level = walk.level(opened()).unwrap();
+    let all = rest(&mut walk, &mut level);
+    assert_eq!(all.len(), 2_002);
+    // What NFS may give out as the place behind an entry, and seeking refuses.
+    for (taken, next) in [(1, u64::MAX), (700, 1 << 63), (2_002, u64::MAX), (3_000, u64::MAX)] {
+        let mut level = Level { fd: None, id: (0, 0), batch: VecDeque::new(), taken, next };
+        walk.reopen(&mut level, opened()).unwrap();
+        let from = all.len().min(usize::try_from(taken).unwrap());
+        assert_eq!(rest(&mut walk, &mut level), all[from..], "{taken}");
+    }
+}
+
+#[test]
+fn a_walk_ends_when_it_is_told_to_and_another_one_goes_on() {
+    if !Uid::effective().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().join("volume");
+    fs::create_dir(&top).unwrap();
+    for number in 0..10 {
+        file(&top.join(format!("f{number}")), 0o600);
+    }
+    let progress = Progress::default();
+    progress.end();
+    let error = super::give(&top, GROUP, false, &progress).unwrap_err();
+    assert_eq!((error.source.kind(), progress.entries()), (io::ErrorKind::Interrupted, 0));
+    assert!(!is_given(&top, GROUP), "what is not finished does not look so");
+    let progress = Progress::default();
+    super::give(&top, GROUP, false, &progress).unwrap();
+    assert!(is_given(&top, GROUP));
+    assert_eq!(progress.entries(), 10);
 }
 
 #[test]
 fn an_entry_that_refuses_is_passed_over() {
     // Entries of sysctl refuse a group and a mode whoever asks.
     give(Path::new("/proc/sys/kernel"), GROUP, false).unwrap();
-    let mut walk = Walk {
-        top: Path::new("/proc/sys/kernel"),
-        rights: Rights { group: GROUP, read_only: false },
-        refused: None,
-        passed_over: 0,
-    };
+    let progress = Progress::default();
+    let rights = Rights { group: GROUP, read_only: false };
+    let mut walk = Walk::new(Path::new("/proc/sys/kernel"), rights, &progress);
     walk.give(&open("/proc/sys/kernel/ostype", OFlag::O_PATH, Mode::empty()).unwrap()).unwrap();
     let refused = walk.refused.unwrap();
     assert_eq!((refused.operation, refused.error, walk.passed_over), ("chown", Errno::EPERM, 2));

@@ -1,6 +1,9 @@
 //! Pods' volumes by drivers that are scripts, over agents that begin anew.
 
+use std::sync::Arc;
+
 use agent_core::pod_worker::effect::Effect;
+use agent_linux::volumes::ownership::{self, Progress};
 use agent_types::failure::Class;
 use agent_volumes::Work;
 use agent_volumes::flex::source::Source;
@@ -9,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::ownership::Ownership;
 use crate::pods::execute::tests::{Rig, rig_in};
 use crate::volumes::flex::tests::Scripts;
 
@@ -222,4 +226,52 @@ async fn the_node_attaches_a_volume_once_for_its_pods() {
     drivers.give_back(&written[0], &root, &rig.executor.tasks).await.unwrap();
     assert_eq!(scripts.log(), [format!("unmountdevice {}", flex.global), "detach v n".to_owned()]);
     assert!(on_disk::records(&root).unwrap().is_empty() && !Path::new(&flex.global).exists());
+}
+
+#[tokio::test]
+async fn a_walk_that_outlives_its_effect_is_not_begun_again_and_the_volume_is_there_in_the_end() {
+    if !is_root() {
+        return;
+    }
+    let mut rig = rig_in(tempfile::tempdir().unwrap(), 1);
+    let (begin, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let slow = move |path: &Path, group: u32, progress: &Progress| {
+        begin.send(()).unwrap();
+        let released = released.lock().unwrap();
+        while !progress.is_ended() && released.recv_timeout(Duration::from_millis(5)).is_err() {}
+        ownership::give(path, group, false, progress)
+    };
+    rig.executor.ownership = Ownership::by(Arc::new(slow));
+    let scripts = Scripts::new(rig.dir.path());
+    scripts.put(PLAIN);
+    let set_up = plain(&rig, "u");
+    let effect = || Effect::SetUpVolume { volume: Box::new(set_up.clone()) };
+    let cancel = rig.start_of(&key("u"), (1, effect()), Some(120));
+    begun.recv().await.unwrap();
+    cancel.cancel();
+    assert_eq!(rig.answer().await.1.unwrap_err().class, Class::DeadlineExceeded);
+    assert_eq!(scripts.log(), ["init".to_owned(), format!("mount {}", set_up.path)]);
+    // The next one's deadline comes before the walk's end, too.
+    rig.start_of(&key("u"), (2, effect()), Some(1));
+    assert_eq!(rig.answer().await.1.unwrap_err().class, Class::DeadlineExceeded);
+    rig.start_of(&key("u"), (3, effect()), Some(120));
+    release.send(()).unwrap();
+    assert_eq!(rig.answer().await.1, Ok(done(Capabilities::default(), None, None)));
+    let gid = std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(&set_up.path).unwrap());
+    assert_eq!((gid, begun.try_recv().is_err()), (4242, true), "given, and begun once");
+    assert!(scripts.log().is_empty(), "the driver was asked once");
+
+    // A pod that goes meanwhile takes its walk along.
+    let other = plain(&rig, "u2");
+    let cancel =
+        rig.start_of(&key("u2"), (4, Effect::SetUpVolume { volume: Box::new(other.clone()) }), Some(120));
+    begun.recv().await.unwrap();
+    cancel.cancel();
+    rig.answer().await.1.unwrap_err();
+    assert!(is_mounted(&other));
+    assert_eq!(rig.is_torn_down("u2").await, Ok(EffectOk::Done));
+    assert!(!is_mounted(&other) && begun.try_recv().is_err());
+    assert_eq!(rig.is_torn_down("u").await, Ok(EffectOk::Done));
 }

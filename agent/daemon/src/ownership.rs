@@ -1,0 +1,197 @@
+//! Volumes that become their pods' group's (`fsGroup`): each walk through the files is a job of its own.
+//!
+//! ```text
+//! set-up effect ──run──► job: waits for the volume's earlier walk, then a thread ──► answer ──► the next effect
+//!       ▲  waits PATIENCE at most, then "still going on"      ▲ end: the pod goes, or the agent stops
+//! ```
+//! In: a pod's volume, what is to be done with its files. Out: the answer, or how far the work is. Invariants: one job for a volume
+//! of a pod, and one walk at a time through a volume that several pods have; a job outlives the effect that began it, so a walk
+//! that takes longer than an effect's deadline is not begun again and comes to its end; an answer is given once; no job of a pod
+//! is left when its volumes are taken away, for a walk holds directories open. Upstream: pkg/volume/volume_linux.go.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_core::pod_worker::effect::EffectError;
+use agent_linux::files::FilesError;
+use agent_linux::volumes::ownership::{self, Progress};
+use agent_linux::volumes::{Give, VolumeError};
+use agent_types::failure::Class;
+use agent_types::ids::PodUid;
+use agent_types::time::Mono;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::tasks::actor::Tasks;
+
+/// How long an effect waits for a job. Little: a pod that goes waits for the answers of its effects.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A volume of a pod: UID, name.
+type Key = (PodUid, String);
+/// What a set-up says: what people should know about the volume, or why it failed.
+type Answer = Result<Option<String>, EffectError>;
+/// Gives a directory and everything in it to a group.
+type Giver = dyn Fn(&Path, u32, &Progress) -> Result<(), FilesError> + Send + Sync;
+
+/// A job that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Going {
+    /// How many entries its walk has seen so far.
+    pub(crate) entries: u64,
+    /// For how long it has been going on.
+    pub(crate) took: Duration,
+}
+
+/// The jobs of a node; clones share them.
+#[derive(Clone)]
+pub(crate) struct Ownership {
+    jobs: Arc<Mutex<BTreeMap<Key, Arc<Job>>>>,
+    giver: Arc<Giver>,
+}
+
+struct Job {
+    began: Mono,
+    progress: Arc<Progress>,
+    end: CancellationToken,
+    answer: watch::Receiver<Option<Answer>>,
+}
+
+impl Default for Ownership {
+    fn default() -> Self {
+        Ownership::by(Arc::new(|path: &Path, group, progress: &Progress| {
+            ownership::give(path, group, false, progress)
+        }))
+    }
+}
+
+impl Job {
+    /// Its answer; `None` if the job's task is gone without one.
+    async fn answer(&self) -> Option<Answer> {
+        let mut answer = self.answer.clone();
+        // No await holds the lock that the value is behind.
+        answer.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone())
+    }
+
+    fn going(&self, now: Mono) -> Going {
+        Going { entries: self.progress.entries(), took: now.since(self.began) }
+    }
+}
+
+impl Ownership {
+    /// With another way to give files to a group.
+    pub(crate) fn by(giver: Arc<Giver>) -> Ownership {
+        Ownership { jobs: Arc::default(), giver }
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<Job>>> {
+        // Every change of it is whole.
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn job(&self, uid: &PodUid, name: &str) -> Option<Arc<Job>> {
+        self.jobs().get(&(uid.clone(), name.to_owned())).cloned()
+    }
+
+    /// There is a job for the volume, or an answer that no effect has heard.
+    pub(crate) fn has(&self, uid: &PodUid, name: &str) -> bool {
+        self.job(uid, name).is_some()
+    }
+
+    /// Waits a while for the volume's job, if there is one. `Some`: it goes on.
+    pub(crate) async fn wait(&self, tasks: &Tasks, uid: &PodUid, name: &str) -> Option<Going> {
+        let job = self.job(uid, name)?;
+        match timeout(PATIENCE, job.answer()).await {
+            Ok(_) => None,
+            Err(_) => Some(job.going(tasks.now().mono)),
+        }
+    }
+
+    /// Does `work` as the job of a pod's volume, unless there is one already, and waits a while for its answer. `volume` is what
+    /// several pods may have: one of them at a time is at it.
+    ///
+    /// # Errors
+    /// What the work says, or that it was ended.
+    pub(crate) async fn run(
+        &self,
+        tasks: &Tasks,
+        (uid, name): (&PodUid, &str),
+        volume: &str,
+        work: impl FnOnce(Give<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
+    ) -> Result<Result<Option<String>, Going>, EffectError> {
+        let key = (uid.clone(), name.to_owned());
+        let job = match self.jobs().entry(key.clone()) {
+            std::collections::btree_map::Entry::Occupied(there) => there.get().clone(),
+            std::collections::btree_map::Entry::Vacant(none) => {
+                none.insert(Arc::new(self.begin(tasks, volume.to_owned(), work))).clone()
+            }
+        };
+        let Ok(answer) = timeout(PATIENCE, job.answer()).await else {
+            return Ok(Err(job.going(tasks.now().mono)));
+        };
+        self.forget(&key, &job);
+        answer.unwrap_or_else(|| Err(ended())).map(Ok)
+    }
+
+    fn begin(
+        &self,
+        tasks: &Tasks,
+        volume: String,
+        work: impl FnOnce(Give<'_>) -> Result<Option<String>, VolumeError> + Send + 'static,
+    ) -> Job {
+        let (said, answer) = watch::channel(None);
+        let progress = Arc::new(Progress::default());
+        let end = tasks.stop().child_token();
+        let job = Job { began: tasks.now().mono, progress: progress.clone(), end: end.clone(), answer };
+        let (giver, walked) = (self.giver.clone(), progress.clone());
+        let work = move || work(&|path: &Path, group| giver(path, group, &walked));
+        let at = tasks.clone();
+        tasks.finish(async move {
+            let mut walk = std::pin::pin!(at.blocking_walk(&volume, &end, work));
+            let done = tokio::select! {
+                biased;
+                done = &mut walk => done,
+                () = end.cancelled() => {
+                    // A thread cannot be dropped: it is asked to end, and waited for.
+                    progress.end();
+                    walk.await
+                }
+            };
+            let answer =
+                done.map_or_else(|| Err(ended()), |done| crate::pods::execute::volume_answer(Some(done)));
+            said.send_replace(Some(answer));
+        });
+        job
+    }
+
+    /// Ends all jobs of a pod, and waits until none is left.
+    pub(crate) async fn end(&self, uid: &PodUid) {
+        let of_pod = |(key, job): (&Key, &Arc<Job>)| (key.0 == *uid).then(|| (key.clone(), job.clone()));
+        let all: Vec<_> = self.jobs().iter().filter_map(of_pod).collect();
+        for (_, job) in &all {
+            job.end.cancel();
+        }
+        for (key, job) in &all {
+            job.answer().await;
+            self.forget(key, job);
+        }
+    }
+
+    fn forget(&self, key: &Key, job: &Arc<Job>) {
+        let mut jobs = self.jobs();
+        if jobs.get(key).is_some_and(|there| Arc::ptr_eq(there, job)) {
+            jobs.remove(key);
+        }
+    }
+}
+
+fn ended() -> EffectError {
+    let message = "setting the group of the volume's files was ended".to_owned();
+    EffectError { class: Class::Retryable { after_ms: 0 }, message }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! agent-linux: the kernel as the agent needs it, each concern a thin driver behind plain functions or a
 //! small trait. Decisions live in agent-core; what is here reads, writes and waits, and names the operation
-//! and the object when that fails. See docs/agent.md.
+//! and the object when that fails. See docs/agent/README.md.
 //!
 //! Unsafe code lives in [`heap`] alone.
 #![deny(unsafe_code)]

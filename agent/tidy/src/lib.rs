@@ -7,6 +7,7 @@
 pub mod crates;
 pub mod layout;
 pub mod manifest;
+pub mod pages;
 pub mod ranks;
 pub mod text;
 pub mod tree;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use agent_tidy::tree::SourceFile;
-use agent_tidy::{Finding, crates, layout, manifest, ranks, text, tree};
+use agent_tidy::{Finding, crates, layout, manifest, pages, ranks, text, tree};
 
 fn root() -> PathBuf {
     // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
@@ -65,6 +65,21 @@ fn tasks_have_owners() {
 #[test]
 fn unsafe_code_is_where_it_may_be() {
     check(text::forbids_unsafe(&files()));
+}
+
+#[test]
+fn table_cells_are_short() {
+    check(pages::cells(&files()));
+}
+
+#[test]
+fn links_of_pages_resolve() {
+    check(pages::links(&files()));
+}
+
+#[test]
+fn named_pages_exist() {
+    check(pages::mentions(&files()));
 }
 
 #[test]

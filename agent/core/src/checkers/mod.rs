@@ -3,7 +3,7 @@
 //! choice; they know nothing of how the agent decides.
 //!
 //! In: [`TraceEvent`] in order. Out: the first [`Violation`] of each [`Invariant`]. Invariant of this module:
-//! a checker never reads the agent's own state, so it cannot share its mistakes. See docs/agent.md.
+//! a checker never reads the agent's own state, so it cannot share its mistakes. See docs/agent/README.md.
 
 mod agent;
 mod api;
@@ -316,7 +316,7 @@ impl TraceEvent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{invariant} broken at {} ns: {message}", at.0)]
 pub struct Violation {
-    /// Name, as in docs/agent.md.
+    /// Name, as in docs/agent/README.md.
     pub invariant: &'static str,
     /// When.
     pub at: Mono,

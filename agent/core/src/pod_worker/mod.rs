@@ -19,7 +19,7 @@
 //! A pod that ended by itself stays in `Terminated` (its dead containers and its directories are kept) until
 //! it is removed: the worker must live on, so that the pod is not started again.
 //!
-//! # Rules (docs/agent.md)
+//! # Rules (docs/agent/pod-worker.md)
 //! Level-triggered and stamped; at most one mutating effect in flight per container name and for the
 //! sandboxes; unknown outcomes are looked at, never assumed; silence counts as absence only behind the
 //! fence; the grace only shrinks; no state is ever left backwards. Upstream: pkg/kubelet/pod_workers.go.

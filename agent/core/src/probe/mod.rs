@@ -6,7 +6,7 @@
 //!
 //! Invariants: PROBE-OWN, an outcome counts only for the instance that was asked; at most one question in flight for
 //! each (container, kind); liveness and readiness are silent until the container has started; in a pod that is being
-//! terminated only readiness goes on. Upstream: pkg/kubelet/prober (contract chapter 8, docs/pods.md).
+//! terminated only readiness goes on. Upstream: pkg/kubelet/prober (contract chapter 8, docs/agent/probes-and-hooks.md).
 
 pub mod check;
 mod slot;

@@ -4,7 +4,7 @@
 //! deadline). In: a [`HookCall`], which takes as long as it takes. Dropping a future ends what it does.
 //! Invariants: bounded numbers at once (`EXECS_MAX`, `CONNECTIONS_MAX`; the timeout begins when it is this call's
 //! turn), bounded memory for whatever a container answers. Upstream: pkg/kubelet/prober/prober.go, pkg/probe,
-//! pkg/kubelet/lifecycle (docs/pods.md).
+//! pkg/kubelet/lifecycle (docs/agent/probes-and-hooks.md).
 
 mod command;
 mod grpc;

@@ -43,6 +43,9 @@ struct BuildArgs {
     /// Take the newest packages and write image/image.lock
     #[arg(long)]
     update_lock: bool,
+    /// Build a release even if the archive no longer has a locked package; manifest.json names what was taken
+    #[arg(long, conflicts_with = "update_lock")]
+    accept_moved: bool,
     /// Take orlop-agent, orlop-init and orlop-cni from this directory instead of compiling them
     #[arg(long)]
     binaries: Option<PathBuf>,
@@ -116,12 +119,17 @@ fn show_plan(dirs: &Dirs, profile: Profile) -> Result<()> {
 }
 
 fn run_build(dirs: &Dirs, args: &BuildArgs) -> Result<()> {
+    let options = Options {
+        update_lock: args.update_lock,
+        accept_moved: args.accept_moved,
+        binaries: args.binaries.clone(),
+        fresh: false,
+    };
     if args.verify_reproducible {
-        let hash = build::verify_reproducible(dirs, args.profile, args.binaries.clone())?;
+        let hash = build::verify_reproducible(dirs, args.profile, &options)?;
         println!("reproducible: both builds have root hash {hash}");
         return Ok(());
     }
-    let options = Options { update_lock: args.update_lock, binaries: args.binaries.clone(), fresh: false };
     let manifest = Builder::new(dirs.clone(), args.profile, options)?.build()?;
     println!("{} {} at {}", manifest.profile, manifest.version, dirs.output(args.profile).display());
     println!("root hash {}", manifest.roothash);

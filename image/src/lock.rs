@@ -2,7 +2,7 @@
 //!
 //! Policy: what the lock names is used whenever the archive still has it, and then its digest must agree. An archive
 //! moves, so a version that is gone is replaced by the newest one that is new enough, with a warning and a record in
-//! the manifest; only `--update-lock` writes the lock.
+//! the manifest; a release is not built so ([`refusal`]). Only `--update-lock` writes the lock.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -93,6 +93,28 @@ impl std::fmt::Display for Moved {
     }
 }
 
+/// Differences that a refusal names; it counts the others.
+const NAMED: usize = 5;
+
+/// Why a release is not built from packages that differ from the lock like this; `None` if none does.
+#[must_use]
+pub fn refusal(differences: &[String]) -> Option<String> {
+    if differences.is_empty() {
+        return None;
+    }
+    let named = &differences[..differences.len().min(NAMED)];
+    let more = match differences.len() - named.len() {
+        0 => String::new(),
+        more => format!("\n  and {more} more"),
+    };
+    Some(format!(
+        "the archive no longer has the packages that image/image.lock names, and no release is built from others:\n  \
+         {}{more}\n`orlop-image build --update-lock` takes the archive's packages and writes the lock; \
+         `--accept-moved` builds from them once, and manifest.json names them",
+        named.join("\n  ")
+    ))
+}
+
 /// The package versions of a mkosi manifest (`packages[].{name,version}`).
 ///
 /// # Errors
@@ -126,6 +148,20 @@ mod tests {
         let text: Vec<_> = moved.iter().map(ToString::to_string).collect();
         assert_eq!(text, ["b: locked 1, used 2", "c: locked 1, used absent", "d: locked absent, used 1"]);
         assert!(lock.preferences().contains("Package: b\nPin: version 1\n"));
+    }
+
+    #[test]
+    fn a_refusal_names_packages_and_both_ways_out() {
+        assert_eq!(refusal(&[]), None);
+        let differences: Vec<String> = (0..7).map(|n| format!("p{n}: locked 1, used 2")).collect();
+        let few = refusal(&differences[..2]).expect("two differ");
+        assert!(few.contains("\n  p0: locked 1, used 2\n  p1: locked 1, used 2\n`"), "{few}");
+        assert!(few.contains("--update-lock") && few.contains("--accept-moved"), "{few}");
+        let many = refusal(&differences).expect("seven differ");
+        assert!(
+            many.contains("p4: ") && !many.contains("p5: ") && many.contains("\n  and 2 more\n"),
+            "{many}"
+        );
     }
 
     #[test]

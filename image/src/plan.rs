@@ -20,6 +20,8 @@ fn recipe(step: Step) -> String {
         }
         Step::Root => &[
             include_str!("build/root.rs"),
+            include_str!("build/apparmor.rs"),
+            include_str!("../apparmor/containerd.template"),
             include_str!("build/bind.rs"),
             include_str!("format/bind.rs"),
             include_str!("build/modules.rs"),

@@ -16,6 +16,8 @@ pub fn all() -> Vec<Case> {
     [
         boot::image::CASES,
         boot::boots::CASES,
+        boot::hardening::CASES,
+        defence::apparmor::CASES,
         boot::believes::CASES,
         boot::refused::CASES,
         defence::cgroups::CASES,
@@ -86,6 +88,7 @@ pub fn all() -> Vec<Case> {
         lifecycle::probes::CASES,
         lifecycle::hooks::CASES,
         lifecycle::logs::CASES,
+        lifecycle::nri::CASES,
         shutdown::CASES,
         defence::images::CASES,
         defence::logs::CASES,

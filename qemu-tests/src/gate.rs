@@ -143,6 +143,7 @@ const PLACES: &[(&str, &[Area])] = &[
     ("deny.toml", &[]),
     ("docs/", &[]),
     ("image/", &["boot", "shutdown"]),
+    ("image/apparmor/", &["boot", "defence"]),
     ("init/", &["boot", "shutdown"]),
     ("mkosi/", &["boot", "shutdown"]),
     ("qemu-tests/conformance/", &[]),

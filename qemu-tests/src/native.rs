@@ -15,6 +15,7 @@ pub mod images;
 mod lost_shim;
 pub mod mounts;
 pub mod node;
+pub mod nri;
 pub mod pod_resources;
 pub mod pods;
 pub mod protocol;

@@ -62,7 +62,9 @@ pub fn run(dirs: &Dirs, args: &BootArgs) -> Result<ExitCode> {
     std::fs::create_dir_all(dirs.cache.join("image"))?;
     tools::ensure(tools::BOOT, &log)?;
     if !args.no_build {
-        Builder::new(dirs.clone(), args.profile, Options::default())?.build()?;
+        // An image to look at: a checkout that is older than the archive boots, too.
+        let options = Options { accept_moved: true, ..Options::default() };
+        Builder::new(dirs.clone(), args.profile, options)?.build()?;
     }
     let setup = machine::Setup {
         image: dirs.output(args.profile),

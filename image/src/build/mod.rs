@@ -1,6 +1,7 @@
 //! Runs the plan: each step's result is made in a scratch directory and moved to its key, so an interrupted build
 //! leaves nothing half-made behind; a result that exists is not made again. One build at a time holds the lock.
 
+mod apparmor;
 mod base;
 mod binaries;
 mod bind;
@@ -22,11 +23,11 @@ pub use verify::verify_reproducible;
 
 use crate::format::digest;
 use crate::host::{run::Progress, tools};
-use crate::lock::Lock;
+use crate::lock::{self, Lock};
 use crate::plan::{Facts, Planned, Step, plan};
 use crate::profile::{Dirs, Profile};
 use crate::select::Contents;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -46,8 +47,18 @@ pub struct Options {
     pub binaries: Option<PathBuf>,
     /// Take the newest packages and write the lock.
     pub update_lock: bool,
+    /// Build a release even if locked packages are no longer in the archive.
+    pub accept_moved: bool,
     /// Make root, initrd and disk again even if they exist.
     pub fresh: bool,
+}
+
+impl Options {
+    /// Whether a build of this profile is refused when its packages are not the lock's.
+    #[must_use]
+    fn hold_to_lock(&self, profile: Profile) -> bool {
+        profile == Profile::Release && !self.update_lock && !self.accept_moved
+    }
 }
 
 /// A build under way.
@@ -113,6 +124,7 @@ impl Builder {
                 Step::Compile => self.run_compile()?,
                 _ => self.run_cached(step)?,
             }
+            self.hold_to_lock(step)?;
         }
         self.prune()?;
         publish::publish(self)
@@ -161,6 +173,25 @@ impl Builder {
         fs::rename(&partial, &result).with_context(|| format!("keeping {}", result.display()))?;
         progress.done(&note);
         Ok(())
+    }
+
+    // What is in the cache was made from its own packages: the lock may have moved since, so this is asked each time.
+    fn hold_to_lock(&self, step: Step) -> Result<()> {
+        if !self.options.hold_to_lock(self.profile) {
+            return Ok(());
+        }
+        let differences = match step {
+            Step::Debs => self.warnings.clone(),
+            Step::Base => {
+                let moved = self.lock.moved(&publish::packages(self)?);
+                moved.iter().map(ToString::to_string).collect()
+            }
+            _ => Vec::new(),
+        };
+        match lock::refusal(&differences) {
+            Some(why) => bail!(why),
+            None => Ok(()),
+        }
     }
 
     fn run_debs(&mut self) -> Result<()> {
@@ -260,4 +291,19 @@ fn namespaced() -> std::process::Command {
         command.arg("--map-root-user");
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_release_is_held_to_the_lock_and_only_by_default() {
+        let [default, update, accept] = [(false, false), (true, false), (false, true)]
+            .map(|(update_lock, accept_moved)| Options { update_lock, accept_moved, ..Options::default() });
+        assert!(default.hold_to_lock(Profile::Release) && !default.hold_to_lock(Profile::Test));
+        for options in [update, accept] {
+            assert!(Profile::ALL.iter().all(|profile| !options.hold_to_lock(*profile)), "{options:?}");
+        }
+    }
 }

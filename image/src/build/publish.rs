@@ -42,14 +42,18 @@ pub struct Manifest {
     pub moved: Vec<Moved>,
 }
 
+/// The packages of the package tree, with their versions.
+pub(super) fn packages(builder: &Builder) -> Result<BTreeMap<String, String>> {
+    let text = fs::read_to_string(builder.result(Step::Base)?.join("base.manifest"))?;
+    lock::manifest_packages(&text).context("parsing mkosi's manifest")
+}
+
 /// Publishes and returns the manifest.
 pub(super) fn publish(builder: &mut Builder) -> Result<Manifest> {
     let to = builder.dirs.output(builder.profile);
     fs::create_dir_all(&to)?;
     let from = builder.result(Step::Disk)?;
-    let base = builder.result(Step::Base)?;
-    let text = fs::read_to_string(base.join("base.manifest"))?;
-    let packages = lock::manifest_packages(&text).context("parsing mkosi's manifest")?;
+    let packages = packages(builder)?;
     if builder.options.update_lock {
         update_lock(builder, &packages)?;
     }
@@ -112,7 +116,7 @@ fn copy_artefacts(builder: &Builder, from: &Path, to: &Path, roothash: &str) -> 
 
 /// The kernel command line of the UKI: what `mkosi/disk/mkosi.conf` says, then the root hash.
 fn command_line(roothash: &str) -> String {
-    format!("console=ttyS0 cryptomgr.notests panic=10 roothash={roothash}")
+    format!("console=ttyS0 cryptomgr.notests module.sig_enforce=1 panic=10 roothash={roothash}")
 }
 
 // A hard link where possible: artefacts are never written in place.

@@ -2,7 +2,7 @@
 //! Leaves `root/` and `contents.json` (path -> component and reason), which `inspect` reads.
 
 use super::binaries::Binaries;
-use super::{Builder, VERSION, bind, containers, modules, prefetch, shim_info};
+use super::{Builder, VERSION, apparmor, bind, containers, modules, prefetch, shim_info};
 use crate::format::elf;
 use crate::plan::Step;
 use crate::profile::Profile;
@@ -59,6 +59,9 @@ pub(super) fn build(builder: &Builder, out: &Path) -> Result<String> {
     accounts(builder.profile, &base, &root)?;
     substitute(builder.profile, &root)?;
     ours(builder, &root, &mut all)?;
+    let policy = apparmor::compile(&base, &root).context("making the AppArmor profile of containers")?;
+    let reason = "AppArmor profile of containers".to_owned();
+    all.insert(policy, Chosen { component: "apparmor".to_owned(), reason });
     let bound = bind::bind(&root, all.keys())?;
     prefetch::expand(&base, &root)?;
     // Bind target of the persistent id; init fills it.
@@ -200,7 +203,29 @@ fn substitute(profile: Profile, root: &Path) -> Result<()> {
     let path = root.join("usr/lib/os-release");
     let text = fs::read_to_string(&path)?;
     fs::write(&path, text.replace("@version@", VERSION).replace("@profile@", profile.name()))?;
+    let path = root.join("usr/lib/sysctl.d/50-orlop.conf");
+    let text = fs::read_to_string(&path)?;
+    fs::write(&path, of_profile(&text, profile))?;
     Ok(())
+}
+
+/// The text without the lines of other profiles: those begin with the profile's name and a colon.
+fn of_profile(text: &str, profile: Profile) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let owner = Profile::ALL.into_iter().find_map(|owner| {
+            let own = line.strip_prefix(owner.name())?.strip_prefix(": ")?;
+            Some((owner, own))
+        });
+        let line = match owner {
+            Some((owner, _)) if owner != profile => continue,
+            Some((_, own)) => own,
+            None => line,
+        };
+        out.push_str(line);
+        out.push('\n');
+    }
+    out
 }
 
 fn ours(builder: &Builder, root: &Path, all: &mut BTreeMap<String, Chosen>) -> Result<()> {
@@ -256,5 +281,15 @@ mod tests {
         assert_eq!(release.lines().count(), 2);
         assert!(!release.contains("bash"));
         assert!(passwd(base, Profile::Test).contains("/usr/bin/bash"));
+    }
+
+    #[test]
+    fn only_the_release_image_refuses_another_kernel_for_good() {
+        let settings = include_str!("../../rootfs/common/usr/lib/sysctl.d/50-orlop.conf");
+        let [release, test] = Profile::ALL.map(|profile| of_profile(settings, profile));
+        let kexec = "kernel.kexec_load_disabled = 1\n";
+        assert!(release.contains(&format!("\n{kexec}")) && !test.contains(kexec));
+        assert_eq!(release.replace(kexec, ""), test);
+        assert!(!release.contains("release:"), "{release}");
     }
 }

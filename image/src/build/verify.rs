@@ -5,17 +5,16 @@ use super::{Builder, Options};
 use crate::plan::Step;
 use crate::profile::{Dirs, Profile};
 use anyhow::{Result, bail};
-use std::path::PathBuf;
 
 /// Builds twice from the package tree on and compares.
 ///
 /// # Errors
 /// A build fails, or the root hashes differ; both are named.
-pub fn verify_reproducible(dirs: &Dirs, profile: Profile, binaries: Option<PathBuf>) -> Result<String> {
+pub fn verify_reproducible(dirs: &Dirs, profile: Profile, options: &Options) -> Result<String> {
     let mut hashes = Vec::new();
     for round in 1..=2 {
         println!("build {round} of 2");
-        let options = Options { fresh: true, binaries: binaries.clone(), ..Options::default() };
+        let options = Options { fresh: true, ..options.clone() };
         let mut builder = Builder::new(dirs.clone(), profile, options)?;
         hashes.push(builder.build()?.roothash);
     }

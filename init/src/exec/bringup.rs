@@ -8,7 +8,8 @@ use super::error::{InitError, chain};
 use super::report::Report;
 use super::steps::read;
 use super::{
-    DEGRADED, coldplug, notify, pod_network, reserve, runtime, seed, settings, swap, systemd_started,
+    DEGRADED, apparmor, coldplug, notify, pod_network, reserve, runtime, seed, settings, swap,
+    systemd_started,
 };
 use crate::plan::promises;
 use std::fs;
@@ -35,6 +36,7 @@ pub fn main() -> ExitCode {
     bringup.step("bringup.mounts", Bringup::mounts);
     bringup.step("bringup.cgroup", Bringup::cgroup);
     bringup.step("bringup.settings", Bringup::settings);
+    bringup.step("bringup.apparmor", |_| apparmor::load());
     if let Some(size) = swap::asked() {
         bringup.step("bringup.swap", |bringup| bringup.swap(&size));
     }

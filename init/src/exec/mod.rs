@@ -2,6 +2,7 @@
 //!
 //! Thin on purpose: what it decides by itself is only how long to wait for the kernel.
 
+pub mod apparmor;
 pub mod bringup;
 pub mod clock;
 pub mod coldplug;

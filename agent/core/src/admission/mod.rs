@@ -20,12 +20,10 @@ use agent_types::api::WatchEvent;
 use agent_types::kill::KillReason;
 use agent_types::pressures::Pressures;
 use agent_types::resources::requests::is_extended;
-use agent_types::runtime::config::SecurityProfile;
 use agent_types::{Quantity, pod};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 
-use crate::container_spec::security::apparmor;
-use crate::container_spec::unsupported;
+use crate::container_spec::{apparmor, unsupported};
 use crate::pod_source::validate;
 
 /// What admission must know about the node.
@@ -259,16 +257,18 @@ fn operating_system(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection>
     Ok(())
 }
 
+/// Pods that run already, or have ended, are not asked again.
 fn app_armor(pod: &Pod, node: &AdmissionContext) -> Result<(), Rejection> {
-    let mut containers = pod::init_containers(pod).iter().chain(pod::containers(pod));
-    let confined = |profile: SecurityProfile| profile != SecurityProfile::Unconfined;
-    if !node.apparmor_enabled && containers.any(|c| apparmor(pod, c).is_some_and(confined)) {
-        return Err(Rejection::new(
-            "AppArmor",
-            "Cannot enforce AppArmor: AppArmor is not enabled on the host",
-        ));
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
+    if phase != "Pending" || !apparmor::is_required(pod) {
+        return Ok(());
     }
-    Ok(())
+    let why = match apparmor::nameless(pod) {
+        _ if !node.apparmor_enabled => "AppArmor is not enabled on the host".to_owned(),
+        Some(name) => format!("invalid empty AppArmor profile name: {name:?}"),
+        None => return Ok(()),
+    };
+    Err(Rejection::new("AppArmor", format!("Cannot enforce AppArmor: {why}")))
 }
 
 #[cfg(test)]

@@ -127,6 +127,24 @@ fn rejections_and_their_words() {
 }
 
 #[test]
+fn apparmor_is_asked_of_new_pods_only() {
+    let spec = |profile: Value| json!({"containers": [{"name": "c"}], "securityContext": {"appArmorProfile": profile}});
+    let local = |name: &str| pod("p", spec(json!({"type": "Localhost", "localhostProfile": name})));
+    let with = AdmissionContext { apparmor_enabled: true, ..node() };
+    assert_eq!(reason(&local("a"), &[], &with), None);
+    let nameless = reason(&local(" "), &[], &with).unwrap();
+    assert_eq!(nameless.1, "Cannot enforce AppArmor: invalid empty AppArmor profile name: \" \"");
+    let without = reason(&local("a"), &[], &node()).unwrap();
+    assert_eq!(without.1, "Cannot enforce AppArmor: AppArmor is not enabled on the host");
+    assert_eq!(reason(&pod("p", spec(json!({"type": "Unconfined"}))), &[], &node()), None);
+    for (phase, refused) in [("Pending", true), ("Running", false), ("Failed", false)] {
+        let mut known = local("a");
+        known.status.get_or_insert_default().phase = Some(phase.to_owned());
+        assert_eq!(reason(&known, &[], &node()).is_some(), refused, "{phase}");
+    }
+}
+
+#[test]
 fn sysctls() {
     let spec = |name: &str, more: Value| {
         let mut spec = json!({"containers": [{"name": "c"}], "securityContext": {"sysctls": [{"name": name, "value": "1"}]}});

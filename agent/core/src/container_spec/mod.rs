@@ -6,6 +6,7 @@
 //! Invariants: pure and deterministic; a field that is not carried out is listed by [`unsupported()`], never
 //! dropped silently. Upstream: pkg/kubelet/kuberuntime, kubelet_pods.go.
 
+pub mod apparmor;
 pub mod cgroup;
 pub mod container;
 pub mod devices;

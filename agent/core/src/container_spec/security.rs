@@ -16,9 +16,10 @@ use agent_types::runtime::image::ImageInfo;
 use agent_types::spec_error::SpecError;
 use agent_volumes::bound::Claims;
 use k8s_openapi::api::core::v1::{
-    AppArmorProfile, Container, EphemeralContainer, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile,
-    SecurityContext,
+    Container, EphemeralContainer, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
 };
+
+use super::apparmor;
 
 const MASKED_PATHS: [&str; 12] = [
     "/proc/asound",
@@ -35,9 +36,6 @@ const MASKED_PATHS: [&str; 12] = [
     "/sys/devices/virtual/powercap",
 ];
 const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
-
-/// Prefix of the AppArmor annotation from before the API had a field.
-const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 fn pod_context(pod: &Pod) -> Option<&PodSecurityContext> {
     pod::spec(pod).security_context.as_ref()
@@ -144,7 +142,7 @@ pub fn container_security(
         masked_paths,
         readonly_paths,
         seccomp: Some(seccomp(for_pod, own, node)),
-        apparmor: apparmor(pod, container),
+        apparmor: apparmor::profile(pod, container),
         selinux: selinux_options.map(selinux),
     })
 }
@@ -191,25 +189,6 @@ fn seccomp(
             }
             _ => SecurityProfile::Unconfined,
         },
-    }
-}
-
-/// Container field, then pod field, then the old annotation.
-#[must_use]
-pub fn apparmor(pod: &Pod, container: &Container) -> Option<SecurityProfile> {
-    let own = container.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
-    let profile = own.or_else(|| pod_context(pod).and_then(|c| c.app_armor_profile.as_ref()));
-    if let Some(AppArmorProfile { localhost_profile, type_ }) = profile {
-        return Some(match type_.as_str() {
-            "RuntimeDefault" => SecurityProfile::RuntimeDefault,
-            "Localhost" => SecurityProfile::Localhost(localhost_profile.clone().unwrap_or_default()),
-            _ => SecurityProfile::Unconfined,
-        });
-    }
-    match pod::annotation(pod, &format!("{APPARMOR_ANNOTATION}{}", container.name))? {
-        "runtime/default" => Some(SecurityProfile::RuntimeDefault),
-        "unconfined" => Some(SecurityProfile::Unconfined),
-        text => Some(SecurityProfile::Localhost(text.strip_prefix("localhost/")?.to_owned())),
     }
 }
 

@@ -48,6 +48,8 @@ pub fn appliance(config: &NodeConfig) -> Value {
         "readOnlyPort": 0,
         "registerNode": joins(config),
         "rotateCertificates": true,
+        // A container without a seccomp profile runs under the runtime's; one that needs more calls says `Unconfined`.
+        "seccompDefault": true,
     });
     let said = |key: &str| config.kubelet.0.contains_key(key);
     if !SHUTDOWN_PERIODS.iter().any(|key| said(key)) {

@@ -234,6 +234,14 @@ fn taints_become_the_agents() {
 }
 
 #[test]
+fn containers_are_filtered_unless_a_source_says_otherwise() {
+    let effective = effective("");
+    assert!(effective.kubelet.seccomp_default);
+    assert_eq!(effective.provenance["kubelet.seccompDefault"], "appliance");
+    assert!(!self::effective("kubelet: {seccompDefault: false}\n").kubelet.seccomp_default);
+}
+
+#[test]
 fn a_node_with_a_swap_file_starts_an_agent_that_bears_it() {
     let effective = effective("swap: {size: 1.5Gi}\n");
     assert_eq!(file(&run_files(&effective, MACHINE_ID), SWAP_FILE).text, "1610612736\n");

@@ -14,9 +14,8 @@ use crate::vm::disk;
 use crate::vm::lab::{Firmware, Lab};
 use crate::vm::machine::Vm;
 
-const GROUP: Option<&str> = Some("vm");
-
-const HERE: Place = Place { level: Level::L4v, group: GROUP };
+/// All cases that ask the shared VM.
+pub(crate) const HERE: Place = Place { level: Level::L4v, group: Some("vm") };
 
 /// Cases of this file.
 pub const CASES: &[Case] = &[
@@ -64,7 +63,7 @@ pub(crate) fn config_with_pod() -> String {
 }
 
 /// The VM that the group shares.
-struct Node {
+pub(crate) struct Node {
     // Dropped first: the disk goes after QEMU.
     vm: Option<Vm>,
     lab: Lab,
@@ -78,16 +77,16 @@ impl Node {
         Ok(Node { vm: Some(vm), lab })
     }
 
-    fn vm(&mut self) -> Result<&mut Vm> {
+    pub(crate) fn vm(&mut self) -> Result<&mut Vm> {
         self.vm.as_mut().context("the VM is off: an earlier case of the group failed")
     }
 
-    fn must(&mut self, command: &str) -> Result<String> {
+    pub(crate) fn must(&mut self, command: &str) -> Result<String> {
         self.vm()?.shell()?.must(command)
     }
 }
 
-fn node<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Node> {
+pub(crate) fn node<'a>(cx: &'a mut CaseContext<'_>) -> Result<&'a mut Node> {
     cx.shared_or(Node::start)
 }
 

@@ -2,5 +2,6 @@
 
 pub mod believes;
 pub mod boots;
+pub mod hardening;
 pub mod image;
 pub mod refused;

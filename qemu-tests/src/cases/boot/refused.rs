@@ -143,7 +143,7 @@ fn uefi(cx: &mut CaseContext<'_>) -> Result<()> {
     let entry = vm.await_phase("pod.running", BOOT_LIMIT_S)?;
     ensure!(entry.detail.contains("hello"), "pod.running says {:?}", entry.detail);
     let cmdline = vm.shell()?.must("cat /proc/cmdline")?;
-    for word in ["roothash=", "panic=10"] {
+    for word in ["roothash=", "panic=10", "module.sig_enforce=1"] {
         ensure!(cmdline.contains(word), "command line of the UKI: {cmdline}");
     }
     vm.shell()?.must("test -d /sys/firmware/efi")?;

@@ -1,5 +1,6 @@
 //! Defence of the node: memory, disks, processes, cgroups, logs and images under pressure.
 
+pub mod apparmor;
 pub mod blocking;
 pub mod cgroups;
 pub mod disk;

@@ -7,6 +7,7 @@ pub mod cri_golden;
 pub mod hooks;
 pub mod hostile;
 pub mod logs;
+pub mod nri;
 pub mod probes;
 pub mod runtime_control;
 pub mod static_pods;

@@ -5,6 +5,7 @@
 //! exist; later code relies on it. Upstream: pkg/apis/core/validation.
 
 mod amounts;
+mod apparmor;
 mod container;
 pub(super) mod names;
 pub mod parts;
@@ -39,6 +40,7 @@ pub fn validate(pod: &Pod) -> Vec<FieldError> {
             volumes::volumes(spec, &mut errors);
             container::containers(spec, &mut errors);
             amounts::pod_level(pod, &mut errors);
+            apparmor::annotations(pod, &mut errors);
         }
     }
     errors.into_list()

@@ -2,8 +2,9 @@
 //!
 //! In: `PodSecurityContext`, `SecurityContext`. Out: mistakes.
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, PodSpec, SeccompProfile, SecurityContext};
+use k8s_openapi::api::core::v1::{PodSpec, SeccompProfile, SecurityContext};
 
+use super::apparmor::field as apparmor;
 use super::names::local_path;
 use crate::container_spec::sandbox::normal_sysctl;
 use crate::pod_source::field_error::Errors;
@@ -106,21 +107,6 @@ fn seccomp(path: &str, profile: Option<&SeccompProfile>, errors: &mut Errors) {
             }
         }
         (_, "") => {}
-        (_, name) => errors.invalid(path, name, "can only be set when type is Localhost"),
-    }
-}
-
-fn apparmor(path: &str, profile: Option<&AppArmorProfile>, errors: &mut Errors) {
-    let Some(profile) = profile else { return };
-    errors.one_of(
-        format!("{path}.type"),
-        Some(&profile.type_),
-        &["Localhost", "RuntimeDefault", "Unconfined"],
-    );
-    let path = format!("{path}.localhostProfile");
-    match (profile.type_.as_str(), profile.localhost_profile.as_deref().unwrap_or("").trim()) {
-        ("Localhost", "") => errors.required(path, "must be set when type is Localhost"),
-        ("Localhost", _) | (_, "") => {}
         (_, name) => errors.invalid(path, name, "can only be set when type is Localhost"),
     }
 }

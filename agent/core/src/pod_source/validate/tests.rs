@@ -349,3 +349,53 @@ fn a_pod_without_spec_is_told_so() {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "b", "uid": "c"}});
     assert_eq!(mistakes(pod), ["spec: Required value"]);
 }
+
+/// The pod `good` with one annotation of container `c` (or `other`) and one field, and what is wrong then.
+#[test]
+fn apparmor_mistakes() {
+    let profile =
+        |kind: &str, name: Value| json!({"appArmorProfile": {"type": kind, "localhostProfile": name}});
+    let types = "apparmor type in annotation and field must match";
+    let table = [
+        ("c", "", json!({}), None),
+        ("c", "runtime/default", json!({}), None),
+        ("c", "localhost/a", profile("Localhost", json!("a")), None),
+        ("c", "unconfined", profile("Unconfined", Value::Null), None),
+        ("other", "unconfined", json!({}), Some("Invalid value: \"other\": container not found")),
+        ("c", "what", json!({}), Some("invalid AppArmor profile name: \"what\"")),
+        ("c", "unconfined", profile("RuntimeDefault", Value::Null), Some(types)),
+        ("c", "runtime/default", profile("Unconfined", Value::Null), Some(types)),
+        ("c", "unconfined", profile("Localhost", json!("a")), Some(types)),
+        (
+            "c",
+            "localhost/a",
+            profile("Localhost", json!("b")),
+            Some("apparmor profile in annotation and field must match"),
+        ),
+        ("c", "", profile("", Value::Null), Some("appArmorProfile.type: Required value: type is required")),
+        ("c", "", profile("Localhost", Value::Null), Some("must be set when AppArmor type is Localhost")),
+        ("c", "localhost/ a", profile("Localhost", json!(" a")), Some("must not be padded with whitespace")),
+        ("c", "", profile("Localhost", json!("a".repeat(4096))), Some("may not be more than 4095 bytes")),
+        (
+            "c",
+            "unconfined",
+            profile("Unconfined", json!("a")),
+            Some("can only be set when AppArmor type is Localhost"),
+        ),
+    ];
+    for (container, annotation, context, expected) in table {
+        let mut pod = good();
+        if !annotation.is_empty() {
+            let key = format!("container.apparmor.security.beta.kubernetes.io/{container}");
+            pod["metadata"]["annotations"] = json!({key: annotation});
+        }
+        pod["spec"]["containers"][0]["securityContext"] = context.clone();
+        let mistakes = mistakes(pod);
+        match expected {
+            None => assert_eq!(mistakes, Vec::<String>::new(), "{annotation} {context}"),
+            Some(text) => {
+                assert!(mistakes.iter().any(|m| m.contains(text)), "{annotation} {context}: {mistakes:?}")
+            }
+        }
+    }
+}

@@ -6,12 +6,13 @@
 
 use std::path::Path;
 
-use agent_core::container_spec::dirs::{LAST_WORDS_DIR, attempt_of_last_words};
+use agent_core::container_spec::dirs::attempt_of_last_words;
 use agent_kubelet_api::logs::retention::{self, RemovedLog};
 use agent_linux::files;
 use agent_linux::remove_tree::remove_tree;
 use agent_types::failure::{Class, DriverError};
 use agent_types::ids::PodUid;
+use agent_types::pod_paths::LAST_WORDS_DIR;
 
 use super::PodDirs;
 

@@ -1,0 +1,140 @@
+//! What holds a container back that nothing was said about: AppArmor's profile of the runtime, its filter of system calls, no
+//! core of a crash. Static pods in the VM of `boot/*`; their programs are the test image's own.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::case::{Case, CaseContext};
+use crate::cases::boot::boots::{HERE, Node, node};
+
+/// Cases of this file.
+pub const CASES: &[Case] = &[HERE.case(
+    "defence/apparmor",
+    40,
+    "a pod runs under the runtime's AppArmor and seccomp profiles and may not mount, unless it asks otherwise; profiles of the node",
+    apparmor,
+)];
+
+const MANIFESTS: &str = "/etc/kubernetes/manifests";
+/// On the node, and `/out` in the pods.
+const OUT: &str = "/var/lib/e2e-apparmor";
+/// Until a static pod has said all, seconds.
+const LIMIT_S: u64 = 120;
+/// A profile that somebody brings to the node, and what it denies.
+const OWN: &str = "e2e-own";
+const OWN_TEXT: &str = r"
+#include <tunables/global>
+profile e2e-own flags=(attach_disconnected) {
+  #include <abstractions/base>
+  file,
+  capability,
+  deny /out/denied w,
+}
+";
+
+/// What each pod writes, line by line: `NAME=VALUE`. It may mount as far as capabilities go.
+fn script(name: &str) -> String {
+    format!(
+        "exec > /out/{name} 2>&1; \
+         read -r profile < /proc/self/attr/current; echo profile=$profile; \
+         while read -r key value; do [ $key = Seccomp: ] && echo seccomp=$value; done < /proc/self/status; \
+         echo core=$(ulimit -S -c); \
+         mkdir -p /out/{name}.d; mount -t tmpfs none /out/{name}.d; echo mount=$?; \
+         (echo x > /out/denied); echo write=$?; \
+         echo over=yes; exec sleep 1000"
+    )
+}
+
+fn pod(name: &str, context: &Value) -> Value {
+    let mut security = json!({"runAsUser": 0, "capabilities": {"add": ["SYS_ADMIN"]}});
+    for (key, value) in context.as_object().into_iter().flatten() {
+        security[key] = value.clone();
+    }
+    let mounts = [("usr", "/usr"), ("lib", "/lib"), ("lib64", "/lib64"), ("out", "/out")];
+    let from = [("usr", "/usr"), ("lib", "/usr/lib"), ("lib64", "/usr/lib64"), ("out", OUT)];
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": format!("apparmor-{name}"), "namespace": "default"},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "volumes": from.map(|(name, path)| json!({"name": name, "hostPath": {"path": path}})),
+            "containers": [{
+                "name": "c", "image": "localhost/orlop/hello:1", "imagePullPolicy": "Never",
+                "command": ["/usr/bin/bash", "-c", script(name)],
+                "env": [{"name": "PATH", "value": "/usr/bin"}],
+                "securityContext": security,
+                "volumeMounts": mounts.map(|(name, path)| json!({"name": name, "mountPath": path})),
+            }],
+        },
+    })
+}
+
+/// The lines of one pod, once it has said all. The node's own shell waits for them.
+fn said(node: &mut Node, name: &str) -> Result<String> {
+    let wait = format!(
+        "n=0; until grep -qx over=yes {OUT}/{name} 2>/dev/null || [ $n -ge {LIMIT_S} ]; do \
+         n=$((n+1)); sleep 1; done; cat {OUT}/{name}"
+    );
+    let text = node.vm()?.shell()?.run(&wait, Duration::from_secs(3 * LIMIT_S))?.text;
+    if !text.lines().any(|l| l == "over=yes") {
+        let journal = node.must("journalctl --boot --unit=kubelet --output=cat --lines=40")?;
+        anyhow::bail!("pod {name} has said only {text:?} in {LIMIT_S} s:\n{journal}");
+    }
+    Ok(text)
+}
+
+fn apparmor(cx: &mut CaseContext<'_>) -> Result<()> {
+    let node = node(cx)?;
+    let ledger = node.must("cat /run/orlop/boot.json")?;
+    ensure!(ledger.contains("cri-containerd.apparmor.d"), "bringup loaded no profile: {ledger}");
+    node.must(&format!("mkdir -p {OUT} && printf %s '{OWN_TEXT}' > {OUT}/profile"))?;
+    let parsed = node.must(&format!("/sbin/apparmor_parser -r {OUT}/profile"))?;
+    ensure!(parsed.trim().is_empty(), "apparmor_parser says {parsed:?}");
+
+    let unconfined = json!({"type": "Unconfined"});
+    // Context, and what it must come to: profile, filter of system calls (2: there is one), whether a mount and a file are
+    // allowed. The two that ask for one thing only say what it was that refused the mount.
+    let pods = [
+        ("plain", json!({}), "cri-containerd.apparmor.d (enforce)", "2", false, true),
+        ("unconfined", json!({"appArmorProfile": unconfined}), "unconfined", "2", true, true),
+        (
+            "unfiltered",
+            json!({"seccompProfile": unconfined}),
+            "cri-containerd.apparmor.d (enforce)",
+            "0",
+            false,
+            true,
+        ),
+        ("privileged", json!({"privileged": true}), "unconfined", "0", true, true),
+        (
+            "own",
+            json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": OWN}}),
+            "e2e-own (enforce)",
+            "2",
+            false,
+            false,
+        ),
+    ];
+    for (name, context, ..) in &pods {
+        let manifest = pod(name, context).to_string();
+        let file = format!("{MANIFESTS}/apparmor-{name}.json");
+        node.must(&format!("printf %s '{manifest}' > {MANIFESTS}/.new && mv {MANIFESTS}/.new {file}"))?;
+    }
+    for (name, _, profile, seccomp, mounts, writes) in pods {
+        let said = said(node, name)?;
+        let line = |key: &str| {
+            said.lines()
+                .find_map(|l| l.strip_prefix(key))
+                .with_context(|| format!("{name}: no {key} in {said}"))
+        };
+        ensure!(line("profile=")? == profile, "{name} is not under {profile:?}: {said}");
+        ensure!(line("seccomp=")? == seccomp, "{name} has not the filter {seccomp}: {said}");
+        ensure!(line("core=")? == "0", "{name} leaves cores: {said}");
+        ensure!((line("mount=")? == "0") == mounts, "whether {name} may mount is not {mounts}: {said}");
+        ensure!((line("write=")? == "0") == writes, "whether {name} may write is not {writes}: {said}");
+    }
+    let gone = format!("rm -f {MANIFESTS}/apparmor-*.json && rm -rf {OUT} && apparmor_parser -R /dev/stdin");
+    node.must(&format!("printf %s '{OWN_TEXT}' | {{ {gone}; }}")).map(drop)
+}

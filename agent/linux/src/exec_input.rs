@@ -191,12 +191,14 @@ mod tests {
         // As the shim holds it: it reads no more.
         let _shim = exec.reader(INPUT);
         let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
-        let writes = std::thread::spawn(move || writer.write_all(&[b'y'; TAKEN_AT_ONCE + 1000]));
         let mut taken = 0;
-        while !writes.is_finished() || taken < TAKEN_AT_ONCE + 1000 {
-            taken += take(&path).unwrap();
-        }
-        writes.join().unwrap().unwrap();
+        std::thread::scope(|scope| {
+            let writes = scope.spawn(move || writer.write_all(&[b'y'; TAKEN_AT_ONCE + 1000]));
+            while !writes.is_finished() || taken < TAKEN_AT_ONCE + 1000 {
+                taken += take(&path).unwrap();
+            }
+            writes.join().unwrap().unwrap();
+        });
         assert_eq!((taken, take(&path).unwrap()), (TAKEN_AT_ONCE + 1000, 0));
         fs::remove_file(&path).unwrap();
         assert_eq!(take(&path).unwrap(), 0);

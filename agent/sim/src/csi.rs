@@ -48,8 +48,6 @@ pub(crate) struct Drivers {
     attached: BTreeSet<String>,
     /// The agent's own.
     staging: Staging,
-    /// Volumes whose files are given to their pods' group: the first answer is that this goes on. The agent's own, too.
-    given: BTreeSet<(PodUid, VolumeKey)>,
 }
 
 /// Why a set-up ended early.
@@ -62,7 +60,6 @@ impl Drivers {
     /// The agent died.
     pub(crate) fn forget(&mut self) {
         self.staging = Staging::default();
-        self.given.clear();
     }
 
     /// The machine lost its power.
@@ -109,7 +106,6 @@ impl Drivers {
             held.pods.remove(pod);
         }
         self.disk.retain(|_, held| held.staged || !held.pods.is_empty());
-        self.given.retain(|(of, _)| of != pod);
         self.staging.forget(pod);
     }
 }
@@ -133,10 +129,6 @@ impl World {
             self.checks.report("VOL-HELD", format!("{key:?} is staged and not attached"));
         }
         let message = match done {
-            Ok(()) if drivers.given.insert((pod.clone(), key.clone())) => {
-                let (path, took) = (format!("/pods/{pod}/volumes/{}", key.handle), Duration::from_secs(10));
-                return Ok(Some(EffectOk::Giving { path, entries: 1, took }));
-            }
             Ok(()) => return Ok(None),
             Err(Early::Failed) => "the driver says no".to_owned(),
             Err(Early::Died) => {

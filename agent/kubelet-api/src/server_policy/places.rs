@@ -1,4 +1,4 @@
-//! Who gets a place among the connections of the HTTPS API.
+//! Who gets a place among the connections of the HTTPS API, and of the ports that anybody may ask.
 //!
 //! In: connections that come (with their address), become known and end. Out: whether one is taken, and which other one
 //! has to go for it. Invariants: no more places are taken than there are; a connection is a stranger's until a request on

@@ -220,6 +220,38 @@ mod tests {
         assert_eq!(look_at(dir.path(), &of(dir.path(), &dir.path().join("none"))), None);
     }
 
+    #[test]
+    fn what_mkfs_makes_is_unused_until_a_file_is_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, files) = (dir.path().join("disk"), dir.path().join("files"));
+        fs::create_dir(&files).unwrap();
+        fs::write(files.join("precious"), "x").unwrap();
+        let with = files.to_string_lossy().into_owned();
+        for kind in ["ext2", "ext3", "ext4"] {
+            for (more, expected) in [
+                (&[][..], Content::Unused(kind)),
+                (&["-O", "orphan_file"], Content::Unused(kind)),
+                (&["-d", &with], Content::FileSystem(kind)),
+            ] {
+                File::create(&path).and_then(|disk| disk.set_len(16 << 20)).unwrap();
+                let mut mkfs = std::process::Command::new(format!("mkfs.{kind}"));
+                let made = mkfs.args(more).arg("-qF").arg(&path).output().unwrap();
+                if !made.status.success() {
+                    // An older one does not know the orphan file; all know the others.
+                    assert_eq!(
+                        more.first(),
+                        Some(&"-O"),
+                        "{kind}: {}",
+                        String::from_utf8_lossy(&made.stderr)
+                    );
+                    continue;
+                }
+                let (head, tail) = ends(&mut File::open(&path).unwrap()).unwrap();
+                assert_eq!(disk::content(&head, &tail), expected, "{kind} {more:?}");
+            }
+        }
+    }
+
     fn look_at(root: &Path, of: &Bind) -> Option<Seen> {
         look(root, of).unwrap()
     }

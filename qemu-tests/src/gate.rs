@@ -200,12 +200,12 @@ mod tests {
     #[test]
     fn the_longest_prefix_decides_and_an_unknown_path_touches_everything() {
         assert_eq!(touched(["docs/boot.md", "agent/sim/src/world.rs"]), BTreeSet::new());
-        assert_eq!(touched(["agent/core/src/volume/plan.rs"]), BTreeSet::from(["volumes"]));
+        assert_eq!(touched(["agent/volumes/src/plan.rs"]), BTreeSet::from(["volumes"]));
         assert_eq!(
             touched(["agent/server/src/lib.rs", "init/src/main.rs"]),
             BTreeSet::from(["api", "boot", "shutdown"])
         );
-        assert_eq!(touched(["agent/core/src/machine.rs"]), AREAS.iter().copied().collect());
+        assert_eq!(touched(["agent/types/src/machine.rs"]), AREAS.iter().copied().collect());
         assert_eq!(touched(["Cargo.lock"]).len(), AREAS.len());
     }
 

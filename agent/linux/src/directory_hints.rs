@@ -26,7 +26,8 @@ struct Watched {
 }
 
 struct Shared {
-    watches: Watches,
+    /// `None` if no inotify instance was free.
+    watches: Option<Watches>,
     directories: Vec<Watched>,
 }
 
@@ -52,7 +53,8 @@ impl DirectoryHints {
         let inotify = Inotify::init().map_err(at())?;
         let watches = inotify.watches();
         let mut stream = inotify.into_event_stream([0u8; BUFFER_BYTES]).map_err(at())?;
-        let hints = DirectoryHints(Arc::new(Mutex::new(Shared { watches, directories: Vec::new() })));
+        let hints =
+            DirectoryHints(Arc::new(Mutex::new(Shared { watches: Some(watches), directories: Vec::new() })));
         let told = hints.clone();
         let reader = async move {
             let failed = || FilesError::at("read inotify of", Path::new("directories"));
@@ -67,10 +69,17 @@ impl DirectoryHints {
         Ok((hints, reader))
     }
 
+    /// Hints without an inotify instance: each subscription fails. Containers whose users are not mapped share the number of
+    /// instances with the agent, so an agent begins without one.
+    #[must_use]
+    pub fn none() -> DirectoryHints {
+        DirectoryHints(Arc::new(Mutex::new(Shared { watches: None, directories: Vec::new() })))
+    }
+
     /// Begins to watch. What happens from now on is told.
     ///
     /// # Errors
-    /// The directory is not there, or there are too many watches.
+    /// The directory is not there, there are too many watches, or there is no inotify instance.
     pub fn subscribe(&self, directory: &Path) -> Result<Hint, FilesError> {
         let mut shared = self.lock();
         let known = shared.directories.iter().find(|w| w.path == directory).map(|w| w.count.subscribe());
@@ -83,10 +92,11 @@ impl DirectoryHints {
                     | WatchMask::MOVED_FROM
                     | WatchMask::DELETE
                     | WatchMask::ONLYDIR;
-                let descriptor = shared
-                    .watches
-                    .add(directory, mask)
-                    .map_err(FilesError::at("inotify_add_watch", directory))?;
+                let added = match &mut shared.watches {
+                    Some(watches) => watches.add(directory, mask),
+                    None => Err(std::io::Error::other("the agent began without an inotify instance")),
+                };
+                let descriptor = added.map_err(FilesError::at("inotify_add_watch", directory))?;
                 let (sender, count) = watch::channel(0);
                 shared.directories.push(Watched { path: directory.to_owned(), descriptor, count: sender });
                 count
@@ -127,7 +137,7 @@ impl Drop for Hint {
         if let Some(index) = shared.directories.iter().position(last) {
             let watched = shared.directories.swap_remove(index);
             // Fails if the kernel removed it already, which is as good.
-            let _ = shared.watches.remove(watched.descriptor);
+            let _ = shared.watches.as_mut().map(|watches| watches.remove(watched.descriptor));
         }
     }
 }
@@ -155,6 +165,13 @@ mod tests {
 
     async fn soon(hint: &mut Hint) -> bool {
         tokio::time::timeout(Duration::from_secs(10), hint.changed()).await.expect("no hint")
+    }
+
+    #[test]
+    fn without_an_instance_a_subscription_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = DirectoryHints::none().subscribe(dir.path()).err().expect("nothing watches");
+        assert!(error.to_string().contains("inotify_add_watch"), "{error}");
     }
 
     #[tokio::test]

@@ -2,16 +2,18 @@
 //!
 //! In: the runtime's socket. Out: shims whose bundle is gone, and what shims have left unstarted
 //! ([`agent_types::runtime::lost_shims`] says why that matters and decides). Invariants: a shim of another runtime is never
-//! seen: its address, looked up in its own root, must be the very socket that the agent speaks to; nor is what another
+//! seen: its address, looked up in its own root without leaving it, must be the very socket that the agent speaks to; nor is what another
 //! runtime's shim has left, which PID 1 of its own container inherits, not the machine's; nobody is signalled by a number that
 //! may have become somebody else's.
 
+use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use agent_types::runtime::lost_shims::{Kind, Shim};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::files::FilesError;
@@ -24,6 +26,9 @@ const PROGRAM: &str = "containerd-shim-";
 const BUNDLES: &str = "io.containerd.runtime.v2.task";
 /// Who inherits the children of a shim that died.
 const INIT: i32 = 1;
+/// Longest command line that is looked at, bytes. That of a shim has some hundred. A process of any pod makes its own as long as it
+/// likes (prctl(2), `PR_SET_MM_MAP`).
+const COMMAND_MAX: u64 = 16 * 1024;
 /// What the kernel adds to the name of a directory that was removed (proc(5): `/proc/pid/cwd`).
 const REMOVED: &str = " (deleted)";
 
@@ -51,7 +56,7 @@ impl Runtime {
 
     /// The process as one that nobody has any more; `None` for every other.
     fn lost(&self, pid: i32) -> Option<Shim> {
-        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let command = read_at_most(Path::new(&format!("/proc/{pid}/cmdline")), COMMAND_MAX)?;
         lost_shim(pid, &command, self.socket).or_else(|| self.unstarted(pid, &command))
     }
 
@@ -111,8 +116,7 @@ fn lost_shim(pid: i32, command: &[u8], socket: (u64, u64)) -> Option<Shim> {
     if !bundle.to_str()?.ends_with(REMOVED) {
         return None;
     }
-    let seen = of("root").join(address.trim_start_matches('/'));
-    if identity(&seen).ok()? != socket {
+    if identity_below(&of("root"), &address).ok()? != socket {
         return None;
     }
     let started_ticks = started_ticks(&fs::read_to_string(of("stat")).ok()?)?;
@@ -170,6 +174,22 @@ fn pids() -> Result<Vec<i32>, FilesError> {
     Ok(all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// The whole file; `None` if it is longer than `max` bytes or cannot be read.
+fn read_at_most(path: &Path, max: u64) -> Option<Vec<u8>> {
+    let mut content = Vec::new();
+    fs::File::open(path).ok()?.take(max + 1).read_to_end(&mut content).ok()?;
+    (content.len() as u64 <= max).then_some(content)
+}
+
+/// Device and inode of `path` as a process sees it whose root is `root`: no link of the process leads out of there.
+fn identity_below(root: &Path, path: &str) -> io::Result<(u64, u64)> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let root = rustix::fs::open(root, flags | OFlags::DIRECTORY, Mode::empty())?;
+    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let found = fstat(openat2(&root, path, flags, Mode::empty(), how)?)?;
+    Ok((found.st_dev, found.st_ino))
+}
+
 /// Device and inode: what a path leads to, whoever looks.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|of| (of.dev(), of.ino()))
@@ -215,6 +235,32 @@ mod tests {
         let mut child = command.spawn().unwrap();
         io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         child
+    }
+
+    #[test]
+    fn a_command_line_without_end_is_no_shims() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("cmdline");
+        fs::write(&file, [0; 100]).unwrap();
+        assert_eq!(read_at_most(&file, 100).map(|all| all.len()), Some(100));
+        assert_eq!(read_at_most(&file, 99), None);
+    }
+
+    #[test]
+    fn a_link_of_the_process_stays_in_its_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("run")).unwrap();
+        fs::write(root.join("run/own"), "").unwrap();
+        let host = dir.path().join("host");
+        fs::write(&host, "").unwrap();
+        std::os::unix::fs::symlink(&host, root.join("away")).unwrap();
+        std::os::unix::fs::symlink("/run/own", root.join("within")).unwrap();
+        let own = identity(&root.join("run/own")).unwrap();
+        assert_eq!(identity_below(&root, "/run/own").unwrap(), own);
+        assert_eq!(identity_below(&root, "/within").unwrap(), own);
+        assert_eq!(identity_below(&root, "/../../run/own").unwrap(), own);
+        assert!(identity_below(&root, "/away").is_err(), "the host's file is not below the root");
     }
 
     #[test]

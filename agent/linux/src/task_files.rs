@@ -1,6 +1,7 @@
 //! Open files of processes. Linux, Documentation/filesystems/proc.rst.
 //!
-//! In: where /proc is, process ids. Out: counts. Invariant: a process that ends meanwhile has none.
+//! In: where /proc is, process ids. Out: counts. Invariants: a process that ends meanwhile has none; the work for a cgroup has a
+//! bound, whatever number of descriptors its processes have.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -8,28 +9,38 @@ use std::path::Path;
 use agent_kubelet_api::stats::usage::Tasks;
 use nix::dir::{Dir, Type};
 use nix::fcntl::{OFlag, readlinkat};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
+
+/// Descriptors of a cgroup that are looked at one by one, to tell sockets from others. A process opens millions of them for a few
+/// bytes each (dup(2)).
+const LOOKED_AT_MAX: usize = 10_000;
 
 /// Adds to what is known of a cgroup's tasks the open files of its processes `pids`, and the limit of the first of them.
 pub fn add<'a>(tasks: &mut Tasks, proc: &Path, pids: impl Iterator<Item = &'a str>) {
-    let (files, sockets) = open_files(proc, pids);
+    let (files, sockets) = open_files(proc, pids, LOOKED_AT_MAX);
     (tasks.files, tasks.sockets) = (Some(files), Some(sockets));
     tasks.files_max = tasks.first.and_then(|pid| files_max(proc, pid));
 }
 
-/// Open files of these processes, and how many of them are sockets.
-fn open_files<'a>(proc: &Path, pids: impl Iterator<Item = &'a str>) -> (u64, u64) {
+/// Open files of these processes, and how many of them are sockets. Of more than `left` descriptors the kernel's number counts
+/// (Linux 6.2: the size of /proc/PID/fd), and sockets among the rest do not.
+fn open_files<'a>(proc: &Path, pids: impl Iterator<Item = &'a str>, mut left: usize) -> (u64, u64) {
     let (mut files, mut sockets) = (0, 0);
     for pid in pids {
         let how = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let Ok(open) = Dir::open(&proc.join(pid).join("fd"), how, Mode::empty()) else { continue };
         // The entries, and beside them the directory from which links are read.
         let Ok(at) = open.as_fd().try_clone_to_owned() else { continue };
-        for entry in open.into_iter().flatten().filter(|entry| entry.file_type() == Some(Type::Symlink)) {
-            files += 1;
+        let known = fstat(&at).map_or(0, |of| u64::try_from(of.st_size).unwrap_or(0));
+        let mut seen = 0;
+        let links = open.into_iter().flatten().filter(|entry| entry.file_type() == Some(Type::Symlink));
+        for entry in links.take(left) {
+            seen += 1;
             let to = readlinkat(&at, entry.file_name());
             sockets += u64::from(to.is_ok_and(|to| to.as_encoded_bytes().starts_with(b"socket:")));
         }
+        left = left.saturating_sub(usize::try_from(seen).unwrap_or(usize::MAX));
+        files += known.max(seen);
     }
     (files, sockets)
 }
@@ -56,7 +67,7 @@ mod tests {
     fn own_files() {
         let pid = std::process::id();
         let _socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
-        let (files, sockets) = open_files(Path::new("/proc"), ["none", &pid.to_string()].into_iter());
+        let (files, sockets) = open_files(Path::new("/proc"), ["none", &pid.to_string()].into_iter(), 1000);
         assert!(files > sockets && sockets > 0, "{files} files, {sockets} sockets");
         assert!(files_max(Path::new("/proc"), pid).is_some_and(|max| max > 0));
         assert_eq!(soft_limit("Max open files   unlimited  unlimited  files\n"), Some(-1));

@@ -106,11 +106,20 @@ pub async fn start<R: Runtime + Streaming + Exec + Checkpoints + RuntimeStatisti
     if !guarded && kubelet.read_only_port == 0 {
         return Ok(());
     }
-    let (hints, reader) = DirectoryHints::new().context("watch logs")?;
-    tasks.start(async move {
-        let error = reader.await;
-        tracing::error!(error = %chain(&error), "logs are not followed any more");
-    });
+    let hints = match DirectoryHints::new() {
+        Ok((hints, reader)) => {
+            tasks.start(async move {
+                let error = reader.await;
+                tracing::error!(error = %chain(&error), "logs are not followed any more");
+            });
+            hints
+        }
+        Err(error) => {
+            let error = chain(&error);
+            tracing::error!(%error, "logs cannot be followed (`kubectl logs -f`) until the agent starts again");
+            DirectoryHints::none()
+        }
+    };
     let (addresses, board) = (views.addresses.clone(), views.board.clone());
     let process = tools::ProcessFacts::new(settings, tasks.now().wall);
     let about = About {

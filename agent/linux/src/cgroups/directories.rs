@@ -120,14 +120,26 @@ pub(super) async fn empty(path: &Path) -> Result<(), DriverError> {
     if !is_populated() {
         return Ok(());
     }
-    let failed = FilesError::at("watch", &events);
     let inotify = Inotify::init().and_then(|inotify| {
         inotify.watches().add(&events, WatchMask::MODIFY)?;
         inotify.into_event_stream([0u8; 512])
     });
-    let mut changes = inotify.map_err(failed)?;
     let kill = path.join("cgroup.kill");
     std::fs::write(&kill, "1").map_err(FilesError::at("write", &kill))?;
+    // Pods whose users are not mapped share the number of inotify instances with the agent. Without one the processes end all the
+    // same, and the next attempt finds the cgroup empty.
+    let mut changes = match inotify {
+        Ok(changes) => changes,
+        Err(_) if !is_populated() => return Ok(()),
+        Err(error) => {
+            return Err(DriverError {
+                operation: "watch",
+                object: events.display().to_string(),
+                class: Class::Retryable { after_ms: 1000 },
+                message: format!("no inotify instance is free ({error}); its processes got SIGKILL"),
+            });
+        }
+    };
     let emptied = async {
         while is_populated() {
             if changes.next().await.is_none() {

@@ -69,6 +69,8 @@ mod tests {
         let _socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
         let (files, sockets) = open_files(Path::new("/proc"), ["none", &pid.to_string()].into_iter(), 1000);
         assert!(files > sockets && sockets > 0, "{files} files, {sockets} sockets");
+        let (_, none) = open_files(Path::new("/proc"), [pid.to_string().as_str()].into_iter(), 0);
+        assert_eq!(none, 0, "no descriptor was looked at");
         assert!(files_max(Path::new("/proc"), pid).is_some_and(|max| max > 0));
         assert_eq!(soft_limit("Max open files   unlimited  unlimited  files\n"), Some(-1));
         assert_eq!(soft_limit("Max processes 1 2 processes\n"), None);

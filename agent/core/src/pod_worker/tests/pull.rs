@@ -183,8 +183,8 @@ fn the_event_of_a_pull_has_its_length_as_go_prints_it() {
             }
             w.perform(id);
         };
-        // Each answer takes a millisecond: the one before the pull, which the pull was issued with, and its own.
-        w.now = w.now.after(Duration::from_millis(millis - 2));
+        // Three answers, of a millisecond each, lie between the issue of the pull and its end.
+        w.now = w.now.after(Duration::from_millis(millis - 3));
         w.perform(pull);
         let told = w.told("Pulled");
         assert!(told[0].contains(&format!(" in {text} ({text} including waiting)")), "{told:?}");

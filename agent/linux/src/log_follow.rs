@@ -1,7 +1,7 @@
 //! Follows container log files and gives their lines as they are written.
 //!
 //! In: log files to follow, by a key of the caller's. Out: (key, lines). The kernel says when a file grew
-//! (inotify); nothing is read on a timer. Invariants: one answer holds the lines of [`PART_BYTES`] at most, and files take
+//! (inotify); nothing is read on a timer. Invariants: one answer holds the lines of `PART_BYTES` at most, and files take
 //! turns, so a container that writes faster than it is read keeps neither memory nor others' lines back; a file that
 //! disappears ends silently after its last line.
 

@@ -2,7 +2,7 @@
 //!
 //! In: a disk, the directory it goes to. Out: [`Seen`], directories. Invariants: what is on a disk is read and never written
 //! here; a disk that a pod has mounted stays mounted; that formatting has begun is on the node's disk before it does, for as
-//! long as mkfs runs or was killed, and for one disk as it is attached now ([`identity`]). Volumes of every type whose file
+//! long as mkfs runs or was killed, and for one disk as it is attached now (`identity`). Volumes of every type whose file
 //! system the node makes go this way: `local`, `iscsi`, `fc`, `flexVolume`. Upstream: pkg/volume/local MountDevice,
 //! UnmountDevice.
 

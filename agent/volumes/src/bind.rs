@@ -38,7 +38,7 @@ pub struct Bind {
 pub struct Device {
     /// Absolute path of the device.
     pub source: String,
-    /// Directory in which the node keeps it for its pods ([`device::global`]).
+    /// Directory in which the node keeps it for its pods ([`crate::device::global`]).
     pub global: String,
     /// No other pod may have it.
     pub one_pod: bool,

@@ -1,8 +1,8 @@
 //! container_spec: a pod becomes what the runtime is told. Contract chapters 7.1 and 7.5 to 7.11.
 //!
-//! In: a defaulted, validated pod ([`crate::pod_source`]), the attempt, and the node ([`NodeContext`]).
+//! In: a defaulted, validated pod ([`crate::pod_source`]), the attempt, and the node ([`agent_types::node_context::NodeContext`]).
 //! Out: sandbox and container configurations, the directories and files to make first ([`pod_dirs`],
-//! [`container_files`]), or a [`SpecError`] with the waiting reason that people see.
+//! [`container_files`]), or a [`agent_types::spec_error::SpecError`] with the waiting reason that people see.
 //! Invariants: pure and deterministic; a field that is not carried out is listed by [`unsupported()`], never
 //! dropped silently. Upstream: pkg/kubelet/kuberuntime, kubelet_pods.go.
 

@@ -38,7 +38,7 @@ use disk::Layer;
 /// A pod and those in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodUsage {
-    /// [`cgroup::pod_of`] its cgroup's name.
+    /// [`name::pod_of`] its cgroup's name.
     pub pod: String,
     /// All of it, as its own cgroup says; `None` where pods have none, and then the containers are summed up.
     pub usage: Option<Usage>,

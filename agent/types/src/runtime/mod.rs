@@ -1,5 +1,5 @@
 //! The container runtime as core sees it: configurations going out ([`config`]), observations coming in
-//! ([`observed`]), effects and their answers ([`effect`]). agent-cri converts to and from CRI messages.
+//! ([`observed`]). agent-cri converts to and from CRI messages.
 
 pub mod config;
 pub mod containers;

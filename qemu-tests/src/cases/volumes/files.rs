@@ -177,6 +177,12 @@ fn update(cx: &mut CaseContext<'_>) -> Result<()> {
     config(joined, "two")?;
     secret(joined, "two")?;
     await_end(joined, "two", 10)?;
+    // The end of an agent cancels the start of a container, and this pod's containers do not start again.
+    let client = joined.cluster.client();
+    client.wait::<Pod, _>(&client.of("default"), 30, "the last container to run", |all| {
+        let last = statuses(all.get("update")?).into_iter().find(|status| status.name == "three")?;
+        last.state?.running
+    })?;
     let node = joined.nodes.first_mut().context("no node")?;
     node.kill_agent()?;
     config(joined, "three")?;

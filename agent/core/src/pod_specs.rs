@@ -11,7 +11,6 @@ use agent_types::runtime::config::{ContainerConfig, LinuxResources, SandboxConfi
 use agent_types::runtime::pod_files::PodFiles;
 use agent_types::spec_error::SpecError;
 use agent_types::{ContainerRef, objects};
-use agent_volumes as volume;
 use agent_volumes::bound::Claims;
 use agent_volumes::env_file::EnvFile;
 use agent_volumes::sub_path::SubPath;
@@ -109,7 +108,12 @@ pub trait PodSpecs: Debug + Send + Sync {
     ///
     /// # Errors
     /// Why that cannot be said.
-    fn volume(&self, pod: &Pod, name: &str, claims: &Claims) -> Result<volume::SetUp, volume::SetUpError>;
+    fn volume(
+        &self,
+        pod: &Pod,
+        name: &str,
+        claims: &Claims,
+    ) -> Result<agent_volumes::SetUp, agent_volumes::SetUpError>;
 
     /// Directories and files that must exist before a container is created.
     fn container_files(
@@ -199,7 +203,12 @@ impl PodSpecs for NodeContext {
         container_spec::pod_dirs(pod, self)
     }
 
-    fn volume(&self, pod: &Pod, name: &str, claims: &Claims) -> Result<volume::SetUp, volume::SetUpError> {
+    fn volume(
+        &self,
+        pod: &Pod,
+        name: &str,
+        claims: &Claims,
+    ) -> Result<agent_volumes::SetUp, agent_volumes::SetUpError> {
         plan::set_up(pod, name, claims, self)
     }
 

@@ -4,10 +4,8 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
-mod exec_inputs;
 pub mod images;
 pub mod node;
-mod ownership;
 pub mod pods;
 pub mod process;
 pub mod runtime;

@@ -20,15 +20,10 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
+use crate::containerd_state;
 use crate::files::FilesError;
 use crate::volumes::device::entries;
 
-/// CRI's namespace in containerd.
-const NAMESPACE: &str = "k8s.io";
-/// Where the runtime keeps FIFOs, below the directory that its socket is in.
-const CONTAINERS: &str = "io.containerd.grpc.v1.cri/containers";
-/// Where shims keep numbers of processes.
-const BUNDLES: &str = "io.containerd.runtime.v2.task";
 const INPUT: &str = "-stdin";
 const OUTPUTS: [&str; 2] = ["-stdout", "-stderr"];
 /// A FIFO holds this many bytes.
@@ -48,11 +43,8 @@ pub struct Input {
 /// # Errors
 /// A directory that cannot be read.
 pub fn of_container(socket: &Path, container: &str) -> Result<Vec<Input>, FilesError> {
-    let runtime = socket.parent().unwrap_or(Path::new("/"));
-    let (io, bundle) = (
-        runtime.join(CONTAINERS).join(container).join("io"),
-        runtime.join(BUNDLES).join(NAMESPACE).join(container),
-    );
+    let (io, bundle) =
+        (containerd_state::fifos(socket, container), containerd_state::bundles(socket).join(container));
     let mut found = Vec::new();
     for directory in entries(&io)? {
         let directory = io.join(directory);
@@ -119,6 +111,8 @@ mod tests {
 
     use super::*;
 
+    const SOCKET: &str = "containerd.sock";
+
     struct Exec {
         dir: tempfile::TempDir,
         fifos: PathBuf,
@@ -128,8 +122,11 @@ mod tests {
         /// A command with three FIFOs in container `c`.
         fn new() -> Exec {
             let dir = tempfile::tempdir().unwrap();
-            let fifos = dir.path().join(CONTAINERS).join("c/io/123");
-            let bundle = dir.path().join(BUNDLES).join(NAMESPACE).join("c");
+            let socket = dir.path().join(SOCKET);
+            let (fifos, bundle) = (
+                containerd_state::fifos(&socket, "c").join("123"),
+                containerd_state::bundles(&socket).join("c"),
+            );
             for directory in [&fifos, &bundle] {
                 fs::create_dir_all(directory).unwrap();
             }
@@ -140,11 +137,12 @@ mod tests {
         }
 
         fn pid(&self, text: &str) {
-            fs::write(self.dir.path().join(BUNDLES).join(NAMESPACE).join("c/e.pid"), text).unwrap();
+            fs::write(containerd_state::bundles(&self.dir.path().join(SOCKET)).join("c/e.pid"), text)
+                .unwrap();
         }
 
         fn is_over(&self) -> bool {
-            let found = of_container(&self.dir.path().join("containerd.sock"), "c").unwrap();
+            let found = of_container(&self.dir.path().join(SOCKET), "c").unwrap();
             assert_eq!(found.len(), 1);
             assert_eq!(found[0].path, self.fifos.join("e-stdin"));
             found[0].is_over

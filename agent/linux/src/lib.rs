@@ -11,6 +11,7 @@ pub mod cgroup_stats;
 pub mod cgroups;
 pub mod clock;
 pub mod container_log;
+mod containerd_state;
 pub mod cri_log;
 pub mod directory_hints;
 pub mod disk_use;

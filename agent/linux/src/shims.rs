@@ -16,14 +16,11 @@ use agent_types::runtime::lost_shims::{Kind, Shim};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::containerd_state::{NAMESPACE, bundles};
 use crate::files::FilesError;
 
-/// CRI's namespace in containerd.
-const NAMESPACE: &str = "k8s.io";
 /// What the names of all shims begin with; the rest is the runtime's kind.
 const PROGRAM: &str = "containerd-shim-";
-/// Where the runtime keeps bundles, below the directory that its socket is in.
-const BUNDLES: &str = "io.containerd.runtime.v2.task";
 /// Who inherits the children of a shim that died.
 const INIT: i32 = 1;
 /// Longest command line that is looked at, bytes. That of a shim has some hundred. A process of any pod makes its own as long as it
@@ -50,8 +47,7 @@ struct Runtime {
 impl Runtime {
     fn behind(socket: &Path) -> Result<Runtime, FilesError> {
         let found = identity(socket).map_err(FilesError::at("look at", socket))?;
-        let bundles = socket.parent().unwrap_or(Path::new("/")).join(BUNDLES).join(NAMESPACE);
-        Ok(Runtime { socket: found, bundles })
+        Ok(Runtime { socket: found, bundles: bundles(socket) })
     }
 
     /// The process as one that nobody has any more; `None` for every other.
@@ -301,7 +297,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("c.sock");
         let _listening = UnixListener::bind(&socket).unwrap();
-        let bundle = dir.path().join(BUNDLES).join(NAMESPACE).join("c1");
+        let bundle = bundles(&socket).join("c1");
         fs::create_dir_all(&bundle).unwrap();
         let mut command = Command::new("sh");
         command.arg0("crun").args(["-c", "echo; read x", "create", "--bundle"]).arg(&bundle);

@@ -1,5 +1,5 @@
 //! A plugin of the Node Resource Interface (NRI, `nri.pkg.api.v1alpha1`), as far as a case needs one: it registers with the
-//! runtime, hears of each container before that is made, and gives it a variable.
+//! runtime, sees each container before it is made, and gives it a variable.
 //!
 //! The socket carries connections in frames (number and length, each four bytes, big endian): 1 for calls of the runtime,
 //! 2 for calls of the plugin. In each of them is ttrpc: a header of ten bytes (length, stream, kind, flags), then a protobuf

@@ -20,7 +20,7 @@ pub mod given;
 pub mod hash;
 pub mod hosts;
 pub mod linux;
-pub mod mounted;
+mod mounted;
 pub mod mounts;
 pub mod sandbox;
 pub mod security;

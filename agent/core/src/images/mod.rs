@@ -5,7 +5,7 @@
 
 pub mod gc;
 pub mod keyring;
-pub mod pattern;
+mod pattern;
 pub mod providers;
 pub mod pull_records;
 pub mod reference;

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use agent_types::api_time as time;
+use agent_types::api_time;
 use agent_types::credential::{AccountName, Credential, Origin, Source};
 use agent_types::time::Wall;
 use k8s_openapi::jiff::Timestamp;
@@ -156,7 +156,7 @@ impl Record {
         Record {
             kind: Record::KIND.to_owned(),
             api_version: API_VERSION.to_owned(),
-            last_updated_time: Some(time::text(now)),
+            last_updated_time: Some(api_time::text(now)),
             image_ref: image_ref.to_owned(),
             credential_mapping: BTreeMap::new(),
         }
@@ -182,7 +182,7 @@ impl Record {
     #[must_use]
     pub fn is_before(&self, until: Wall) -> bool {
         let updated = self.last_updated_time.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
-        updated.is_none_or(|updated| updated < time::api_time(until).0)
+        updated.is_none_or(|updated| updated < api_time::api_time(until).0)
     }
 
     /// Service accounts may use the image as it is: whether a pod runs as one of them decides.
@@ -216,7 +216,7 @@ impl Record {
             return None;
         }
         new.api_version = API_VERSION.to_owned();
-        new.last_updated_time = Some(time::text(now));
+        new.last_updated_time = Some(api_time::text(now));
         Some(new)
     }
 }

@@ -33,7 +33,7 @@ pub use kind::Kind;
 pub use plan::{Group, Stage, budget, groups, stages};
 pub use receipt::{FILE, PodReceipt, Receipt};
 
-use agent_types::api_time as time;
+use agent_types::api_time;
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::machine::{Machine, Outbox};
 use agent_types::time::{Mono, Now};
@@ -240,7 +240,7 @@ impl NodeShutdown {
         out.push(ShutdownAction::Event("Shutdown manager detected shutdown cancellation"));
         out.push(ShutdownAction::Node(Ok(())));
         // From a shutdown that did not come about the next boot is to conclude nothing.
-        let end_time = Some(time::api_time(now.wall));
+        let end_time = Some(api_time::api_time(now.wall));
         out.push(ShutdownAction::Write(Receipt { end_time, boot_id: String::new(), ..receipt }));
         out.push(ShutdownAction::Hold);
         out.push(ShutdownAction::Open);
@@ -304,7 +304,7 @@ impl NodeShutdown {
     fn write(&mut self, now: Now, out: &mut Outbox<ShutdownAction>) {
         let Phase::Telling(course) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
         let mut receipt = course.receipt;
-        receipt.end_time = Some(time::api_time(now.wall));
+        receipt.end_time = Some(api_time::api_time(now.wall));
         receipt.pods = course.pods.into_values().collect();
         out.push(ShutdownAction::Write(receipt));
         self.phase = Phase::Writing { until: now.mono.after(WRITE_MAX) };

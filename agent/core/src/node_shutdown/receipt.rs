@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use agent_types::api_time as time;
+use agent_types::api_time;
 use agent_types::ids::PodKey;
 use agent_types::time::{Now, Wall};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -61,7 +61,7 @@ impl Receipt {
     #[must_use]
     pub fn begin(boot_id: &str, kind: &str, now: Wall) -> Receipt {
         let (boot_id, kind) = (boot_id.to_owned(), kind.to_owned());
-        let start_time = time::api_time(now);
+        let start_time = api_time::api_time(now);
         Receipt { start_time, end_time: None, boot_id, kind, boot_went_on: false, pods: Vec::new() }
     }
 
@@ -76,7 +76,7 @@ impl Receipt {
     /// of it.
     #[must_use]
     pub fn is_under_way(&self, boot_id: &str, budget: Duration, now: Now) -> bool {
-        let age = now.wall.since(time::wall(&self.start_time));
+        let age = now.wall.since(api_time::wall(&self.start_time));
         self.end_time.is_none() && self.boot_id == boot_id && age <= budget + OVERDUE
     }
 

@@ -7,7 +7,7 @@
 
 use agent_types::ids::SandboxId;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
-use agent_types::runtime::view::{Slot, SlotKind, Slots, newest, newest_in, slots};
+use agent_types::runtime::view::{Slot, SlotKind, Slots, is_live, newest, newest_in, slots};
 use agent_types::time::Wall;
 
 use super::{Inputs, Kill, PodActions, SandboxPlan, ephemeral};
@@ -66,7 +66,7 @@ fn stop_all(inputs: &Inputs<'_>, actions: &mut PodActions) {
 /// Live instances that are not the newest, live in another sandbox, or have no specification any more.
 fn stop_strays(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {
     let slots = Slots::of(inputs.pod);
-    for c in inputs.snapshot.containers.iter().filter(|c| agent_types::runtime::view::is_live(c.state)) {
+    for c in inputs.snapshot.containers.iter().filter(|c| is_live(c.state)) {
         let is_newest = newest(inputs.snapshot, &c.name).is_some_and(|n| n.id == c.id);
         let slot = slots.get(&c.name);
         if !is_newest || c.sandbox != *home || slot.spec(inputs.pod).is_none() {
@@ -76,7 +76,7 @@ fn stop_strays(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) 
     }
 }
 
-pub(super) enum Init {
+enum Init {
     Done,
     Wait,
     Failed,
@@ -245,9 +245,7 @@ fn keeps_anything(inputs: &Inputs<'_>, home: &SandboxId, all: &[Slot], actions: 
     };
     all.iter().filter(|s| s.kind == SlotKind::Regular).any(|s| {
         let seen = newest(inputs.snapshot, &s.name);
-        let lives = seen.is_some_and(|c| {
-            agent_types::runtime::view::is_live(c.state) && c.sandbox == *home && !failed(c)
-        });
+        let lives = seen.is_some_and(|c| is_live(c.state) && c.sandbox == *home && !failed(c));
         lives || wants_instance(inputs, s, seen)
     })
 }

@@ -68,7 +68,7 @@ pub(super) fn ended_for_good(p: &Pod, slot: &Slot, container: &Container) -> boo
 }
 
 /// The definition changed if name and image hash differently; a container without our annotation counts as
-/// unchanged (somebody else's tool made it).
+/// unchanged (another tool made it).
 pub(super) fn changed(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved) -> bool {
     let Some(spec) = slot.spec(inputs.pod) else { return false };
     let wanted = (inputs.hash)(&slot.name, spec.image.as_deref().unwrap_or(""));

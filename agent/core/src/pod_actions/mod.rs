@@ -11,7 +11,7 @@ pub mod ended;
 mod ephemeral;
 mod reset;
 mod rules;
-pub mod steps;
+mod steps;
 
 #[cfg(test)]
 mod tests;

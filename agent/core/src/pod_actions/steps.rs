@@ -2,7 +2,7 @@
 
 use agent_types::ids::SandboxId;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState};
-use agent_types::runtime::view::{Slot, newest, next_attempt};
+use agent_types::runtime::view::{Slot, is_live, newest, next_attempt};
 
 use crate::pod_actions::ended::{back_off_key, changed};
 use crate::pod_actions::{Inputs, Kill, PodActions, Start, Waiting, ended};
@@ -31,10 +31,12 @@ pub(super) fn adopt_created(
 
 /// Any other instance of the same container that is live, or could still be started by a late call.
 fn live_elsewhere(inputs: &Inputs<'_>, slot: &Slot, newest: &ContainerObserved) -> bool {
-    inputs.snapshot.containers.of(&slot.name).iter().any(|o| {
-        o.id != newest.id
-            && (agent_types::runtime::view::is_live(o.state) || o.state == ContainerState::Created)
-    })
+    inputs
+        .snapshot
+        .containers
+        .of(&slot.name)
+        .iter()
+        .any(|o| o.id != newest.id && (is_live(o.state) || o.state == ContainerState::Created))
 }
 
 pub(super) fn start_fresh(inputs: &Inputs<'_>, slot: &Slot, actions: &mut PodActions) {
@@ -42,7 +44,7 @@ pub(super) fn start_fresh(inputs: &Inputs<'_>, slot: &Slot, actions: &mut PodAct
     let counts = newest(inputs.snapshot, &slot.name).is_some_and(|c| c.finished.is_some());
     if let Some(c) = newest(inputs.snapshot, &slot.name) {
         // An init container of an earlier sandbox: its end does not count as a crash, but it must be down.
-        if agent_types::runtime::view::is_live(c.state) {
+        if is_live(c.state) {
             return;
         }
         if c.state == ContainerState::Created {

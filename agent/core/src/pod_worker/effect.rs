@@ -16,7 +16,6 @@ use agent_types::runtime::config::{ContainerConfig, SandboxConfig};
 use agent_types::runtime::image::ImageInfo;
 use agent_types::runtime::observed::PodSnapshot;
 use agent_types::runtime::pod_files::{PodFile, PodFiles};
-use agent_volumes as volume;
 use agent_volumes::env_file::{EnvFile, EnvFiles};
 use agent_volumes::{bound, sub_path};
 use k8s_openapi::api::core::v1::ResourceRequirements;
@@ -74,13 +73,13 @@ pub enum Effect {
     /// failure of the effect.
     ResolveClaim {
         /// Which.
-        claim: volume::claim::ClaimRef,
+        claim: agent_volumes::claim::ClaimRef,
     },
     /// Bring one volume of the pod to where its set-up says, looking at the mount table and the disk first; idempotent.
     /// The answer is [`EffectOk::Volume`].
     SetUpVolume {
         /// What it is.
-        volume: Box<volume::SetUp>,
+        volume: Box<agent_volumes::SetUp>,
     },
     /// What is known of objects that a container's environment refers to. The answer is [`EffectOk::Objects`].
     FetchObjects {
@@ -246,23 +245,26 @@ impl Effect {
                 Some(request_timeout + Duration::from_secs(u64::from(*grace_s)))
             }
             // The driver has its own two minutes for each of two steps.
-            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Csi(_)) => {
+            Effect::SetUpVolume { volume } if matches!(volume.work, agent_volumes::Work::Csi(_)) => {
                 Some(request_timeout + Duration::from_secs(240))
             }
-            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Nfs(_)) => {
-                Some(request_timeout + volume::NFS_TIME)
+            Effect::SetUpVolume { volume } if matches!(volume.work, agent_volumes::Work::Nfs(_)) => {
+                Some(request_timeout + agent_volumes::NFS_TIME)
             }
             Effect::SetUpVolume { volume }
-                if matches!(volume.work, volume::Work::Bind(_) | volume::Work::NetworkDisk(_)) =>
+                if matches!(
+                    volume.work,
+                    agent_volumes::Work::Bind(_) | agent_volumes::Work::NetworkDisk(_)
+                ) =>
             {
-                Some(request_timeout + volume::DISK_TIME)
+                Some(request_timeout + agent_volumes::DISK_TIME)
             }
-            Effect::SetUpVolume { volume } if matches!(volume.work, volume::Work::Flex(_)) => {
-                Some(request_timeout + volume::FLEX_TIME)
+            Effect::SetUpVolume { volume } if matches!(volume.work, agent_volumes::Work::Flex(_)) => {
+                Some(request_timeout + agent_volumes::FLEX_TIME)
             }
             // A server that is away is waited for before its mount is forced.
             Effect::TearDownVolumes | Effect::RemovePodDirs { .. } => {
-                Some(request_timeout + volume::NFS_TIME)
+                Some(request_timeout + agent_volumes::NFS_TIME)
             }
             _ => Some(request_timeout),
         }
@@ -309,7 +311,7 @@ pub struct Mounted {
     pub warning: Option<String>,
     /// What it holds was to become larger.
     #[serde(default)]
-    pub resize: Option<volume::Resize>,
+    pub resize: Option<agent_volumes::Resize>,
     /// The runtime leaves its files' SELinux labels alone: its mount says them, or its driver does not want it.
     #[serde(default)]
     pub labelled: bool,
@@ -349,7 +351,7 @@ pub enum EffectOk {
         took: Duration,
     },
     /// ResolveClaim.
-    Claim(Result<Box<bound::Bound>, volume::claim::ClaimError>),
+    Claim(Result<Box<bound::Bound>, agent_volumes::claim::ClaimError>),
     /// FetchObjects.
     Objects(objects::Objects),
     /// SetUpVolume: it is not known who mounts the volume, or as what.

@@ -25,21 +25,21 @@
 //! fence; the grace only shrinks; no state is ever left backwards. Upstream: pkg/kubelet/pod_workers.go.
 
 mod api;
-pub mod back_off;
+mod back_off;
 mod base;
 mod cgroups;
-pub mod chain;
+mod chain;
 mod create;
 pub mod effect;
 mod hooks;
 mod ledger;
-pub mod parts;
+mod parts;
 mod probes;
 mod pull;
 mod reset;
 mod resize;
 pub mod runtime_class;
-pub mod sandboxes;
+mod sandboxes;
 mod start;
 mod state;
 mod sync;

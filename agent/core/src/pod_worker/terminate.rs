@@ -130,7 +130,7 @@ fn write_record(t: &mut Terminating, b: &mut Base, now: Now, out: &mut Outbox<Po
 }
 
 /// Stops what may be stopped now: everything that is no sidecar, and, when no regular container is live, the last sidecar
-/// that is live. Sidecars do not wait for init and ephemeral containers. When the grace is over nobody waits for a turn
+/// that is live. Sidecars do not wait for init and ephemeral containers. When the grace is over no container waits for its turn
 /// any more: all that is live is stopped at once, next to a container that cannot be killed as well.
 /// Upstream: terminationOrdering, waitForTurn.
 fn stop_stage(

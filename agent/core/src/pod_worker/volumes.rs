@@ -9,7 +9,6 @@ use agent_types::kill::KillReason;
 use agent_types::machine::Outbox;
 use agent_types::pod;
 use agent_types::time::{Mono, Now};
-use agent_volumes as volume;
 use agent_volumes::account::{self, ASK_AFTER};
 use agent_volumes::claim::{self, ClaimError};
 use agent_volumes::csi::limits::ATTACH_LIMIT;
@@ -220,9 +219,12 @@ fn tell_failure(b: &Base, name: &str, why: &str, out: &mut Outbox<PodAction>) {
     let bound = b.volumes.claims().get(name);
     let block = bound.is_some_and(|bound| bound.block);
     let name = bound.map_or(name, |bound| bound.volume.as_str());
-    let (step, reason) =
-        if block { (volume::SET_UP_DEVICE, "FailedMapVolume") } else { (volume::SET_UP, "FailedMount") };
-    let text = volume::step_failed(step, name, why);
+    let (step, reason) = if block {
+        (agent_volumes::SET_UP_DEVICE, "FailedMapVolume")
+    } else {
+        (agent_volumes::SET_UP, "FailedMount")
+    };
+    let text = agent_volumes::step_failed(step, name, why);
     b.event(EventKind::Warning, reason, text, None, out);
 }
 
@@ -246,7 +248,7 @@ fn tell_resize(b: &mut Base, name: &str, resize: &Resize, out: &mut Outbox<PodAc
             out.push(PodAction::Event(EventFact { claim: Some(claim.clone()), ..fact }));
         }
         Resize::Failed(why) => {
-            let text = volume::step_failed("NodeExpandVolume.NodeExpandVolume", of, why);
+            let text = agent_volumes::step_failed("NodeExpandVolume.NodeExpandVolume", of, why);
             b.event(EventKind::Warning, "VolumeResizeFailed", text, None, out);
         }
     }

@@ -11,7 +11,7 @@ mod containers;
 mod instance;
 pub mod last_words;
 mod phase;
-pub mod previous;
+mod previous;
 mod reset;
 mod terminated;
 
@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use agent_types::pod;
 use agent_types::runtime::observed::{PodSnapshot, SandboxState};
-use agent_types::runtime::view::newest_sandbox;
+use agent_types::runtime::view::{is_live, newest_sandbox};
 use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -215,7 +215,7 @@ fn was_refused(inputs: &StatusInputs<'_>) -> bool {
 }
 
 fn may_run(snapshot: Option<&PodSnapshot>) -> bool {
-    snapshot.is_some_and(|s| s.containers.iter().any(|c| agent_types::runtime::view::is_live(c.state)))
+    snapshot.is_some_and(|s| s.containers.iter().any(|c| is_live(c.state)))
 }
 
 /// The first address of the family that goes first, then the first of the other one, in their canonical text: the API

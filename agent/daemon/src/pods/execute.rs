@@ -51,7 +51,6 @@ use crate::images::credential_plugins::Plugins;
 use crate::images::image_uses::ImageUses;
 use crate::images::pull_records::PullRecords;
 use crate::node::container_manager::PodCgroups;
-use crate::ownership::Ownership;
 use crate::pods::pod_dirs::{PodDirs, Whose, chain};
 use crate::pods::pod_values::Sources;
 use crate::pods::probes_and_hooks::Handlers;
@@ -61,6 +60,7 @@ use crate::tasks::actor::Tasks;
 use crate::tasks::keyed_locks::KeyedLocks;
 use crate::tasks::mailbox::Sender;
 use crate::volumes::local_volumes::LocalVolumes;
+use crate::volumes::ownership::Ownership;
 
 /// Who does what is asked for: the runtime, its images, probes and hooks, amounts of containers.
 pub type World<R, I> = (Arc<R>, Arc<I>, Arc<dyn Handlers>, Arc<dyn ContainerAmounts>);

@@ -1,6 +1,8 @@
-//! The container runtime: its events, the inspection of pods, PLEG, shims that the runtime lost.
+//! The container runtime: its events, the inspection of pods, PLEG, shims that the runtime lost, inputs of commands
+//! that it waits for.
 
 pub mod events;
+pub(crate) mod exec_inputs;
 pub mod inspect;
 pub mod lost_shims;
 pub mod pleg;

@@ -14,7 +14,7 @@ use agent_linux::files;
 use agent_linux::node_logs::{NodeLog, NodeLogError, is_text, look};
 use agent_server::api::{ContainerOf, LogPieces, NodeFile, NodeFileError, NodeTools};
 use agent_server::body::Broken;
-use agent_types::api_time as time;
+use agent_types::api_time;
 use agent_types::runtime::observed::ContainerObserved;
 use agent_types::time::Wall;
 use bytes::Bytes;
@@ -78,7 +78,7 @@ impl<R: Runtime + Exec + Checkpoints> NodeTools for NodeView<R> {
         let container = self.running_container(&of).await?;
         let directory = self.process.checkpoints.clone();
         let ContainerOf { namespace, pod, container: name, .. } = of;
-        let now = time::text(self.tasks.now().wall);
+        let now = api_time::text(self.tasks.now().wall);
         let location = directory.join(format!("checkpoint-{pod}_{namespace}-{name}-{now}.tar"));
         // What is in a process's memory is nobody else's to read.
         let made = self.tasks.blocking(move || files::make_dir(&directory, 0o700)).await;

@@ -29,10 +29,10 @@ use super::Views;
 use super::statistics::Statistics;
 use super::tools::ProcessFacts;
 use crate::cluster::plan::KUBELET_VERSION;
-use crate::exec_inputs;
 use crate::pods::manager_task::DesiredPods;
 use crate::pods::pod_dirs::chain;
 use crate::pods::status::{PodView, PodViews, StatusStore};
+use crate::runtime::exec_inputs;
 use crate::serving::metrics::{Metrics, Scrape};
 use crate::tasks::actor::Tasks;
 

@@ -26,7 +26,7 @@ const NODE_THREADS: usize = 4;
 const POD_THREADS: usize = 160;
 /// Threads that measure volumes.
 const MEASURE_THREADS: usize = 16;
-/// Threads that give files of volumes to a group ([`crate::ownership`]): a walk may take hours, and one through files of a server
+/// Threads that give files of volumes to a group ([`crate::volumes::ownership`]): a walk may take hours, and one through files of a server
 /// that is away does not end. Many, so that such walks leave room for others; threads exist only while they have work.
 const WALK_THREADS: usize = 64;
 /// Threads that look up host names.

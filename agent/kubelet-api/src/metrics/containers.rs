@@ -4,7 +4,7 @@
 //! happened before this incarnation began is not told again.
 //! Upstream: startContainer of kuberuntime_manager.go, updateStatusInternal of status_manager.go.
 
-use agent_types::api_time as time;
+use agent_types::api_time;
 use agent_types::time::Wall;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
 
@@ -106,7 +106,7 @@ fn of_container<'a>(
     }
     let told: Vec<&str> = known.into_iter().flat_map(ended).filter_map(id).collect();
     for end in ended(now) {
-        let finished = end.finished_at.as_ref().map(time::wall);
+        let finished = end.finished_at.as_ref().map(api_time::wall);
         if !id(end).is_some_and(|id| told.contains(&id)) && is_new(finished) {
             let reason = end.reason.as_deref().unwrap_or_default();
             found.push(Change::Ended { kind, exit_code: end.exit_code, reason });
@@ -122,7 +122,7 @@ fn waiting(status: &ContainerStatus) -> Option<&str> {
 fn since(status: &ContainerStatus) -> Option<Wall> {
     let state = status.state.as_ref()?;
     let running = state.running.as_ref().and_then(|r| r.started_at.as_ref());
-    running.or_else(|| state.terminated.as_ref()?.started_at.as_ref()).map(time::wall)
+    running.or_else(|| state.terminated.as_ref()?.started_at.as_ref()).map(api_time::wall)
 }
 
 /// Instances that are shown as ended.

@@ -12,7 +12,7 @@
 
 pub mod containers;
 pub mod families;
-pub mod kind;
+mod kind;
 mod registry;
 pub mod startup;
 mod text;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use agent_types::ids::PodUid;
 use agent_types::time::{Mono, Now, Wall};
-use agent_types::{api_time as time, pod};
+use agent_types::{api_time, pod};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, Volume};
 
 /// Times in statuses are whole seconds.
@@ -100,7 +100,7 @@ impl PodStarts {
         start.ran = true;
         let before = |at: Wall| at.0.saturating_add(RESOLUTION_NS) < began.0;
         let started = |c: &k8s_openapi::api::core::v1::ContainerStatus| {
-            c.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(time::wall)
+            c.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(api_time::wall)
         };
         if pod::container_statuses(status).filter_map(started).any(before) {
             // It ran before there was anybody to look.
@@ -122,7 +122,7 @@ impl PodStarts {
             return None;
         }
         start.shown = true;
-        let created = time::wall(pod.metadata.creation_timestamp.as_ref()?);
+        let created = api_time::wall(pod.metadata.creation_timestamp.as_ref()?);
         let total = now.wall.since(created);
         let left_out = together(&start.pulls) + init_containers(status);
         start.pulls = Vec::new();
@@ -164,7 +164,7 @@ fn together(pulls: &[(Mono, Option<Mono>)]) -> Duration {
 fn init_containers(status: &PodStatus) -> Duration {
     let ended = status.init_container_statuses.iter().flatten().filter_map(|c| {
         let ended = c.state.as_ref()?.terminated.as_ref()?;
-        Some(time::wall(ended.finished_at.as_ref()?).since(time::wall(ended.started_at.as_ref()?)))
+        Some(api_time::wall(ended.finished_at.as_ref()?).since(api_time::wall(ended.started_at.as_ref()?)))
     });
     ended.sum()
 }

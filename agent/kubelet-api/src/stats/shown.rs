@@ -4,7 +4,7 @@
 
 use agent_types::ids::PodKey;
 use agent_types::time::Wall;
-use agent_types::{api_time as time, pod};
+use agent_types::{api_time, pod};
 use agent_volumes::plan::{self, plugin_of};
 use agent_volumes::plugin::Plugin;
 use agent_volumes::{claim, project};
@@ -74,7 +74,7 @@ pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
             name: container.name.clone(),
             id: pod::runtime_id(container.container_id.as_deref()?).to_owned(),
             image: container.image.clone(),
-            started: running.started_at.as_ref().map(time::wall),
+            started: running.started_at.as_ref().map(api_time::wall),
         })
     });
     let volumes = pod::spec(p).volumes.iter().flatten().filter_map(|v| volume(p, v));
@@ -82,7 +82,7 @@ pub fn shown(p: &Pod, status: Option<&PodStatus>) -> Shown {
         namespace: key.namespace.to_string(),
         name: key.name.to_string(),
         uid: key.uid.to_string(),
-        started: status.and_then(|s| s.start_time.as_ref()).map(time::wall),
+        started: status.and_then(|s| s.start_time.as_ref()).map(api_time::wall),
         containers: containers.collect(),
         volumes: volumes.collect(),
     }

@@ -121,7 +121,7 @@ pub fn finish(root: &Path, of: &Bind) -> Result<(), FilesError> {
 }
 
 /// Nothing that was begun with the disk that goes there counts any more: mkfs has ended, or the volume was unmounted or
-/// detached, and somebody else may have it now.
+/// detached, and another node may have it now.
 ///
 /// # Errors
 /// The step that failed.

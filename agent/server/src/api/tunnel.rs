@@ -194,4 +194,4 @@ async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin)
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -3,7 +3,7 @@
 //!
 //! In: what the client accepts, facts about the process. Out: text, or JSON of `config.k8s.io/v1beta1`.
 
-use agent_types::api_time as time;
+use agent_types::api_time;
 use agent_types::time::Wall;
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ pub(super) fn statusz<N: NodeTools>(node: &N, accept: Option<&str>, now: Wall) -
         Some(Form::Json) => structured(
             "Statusz",
             &json!({
-                "startTime": time::text(started), "uptimeSeconds": up_s, "goVersion": "", "binaryVersion": version,
+                "startTime": api_time::text(started), "uptimeSeconds": up_s, "goVersion": "", "binaryVersion": version,
                 "emulationVersion": EMULATED, "paths": PATHS,
             }),
         ),
@@ -136,5 +136,5 @@ fn not_acceptable(kind: &str) -> Response<Body> {
 
 /// As Go's `time.UnixDate`.
 fn unix_date(at: Wall) -> String {
-    time::timestamp(at).strftime("%a %b %e %H:%M:%S UTC %Y").to_string()
+    api_time::timestamp(at).strftime("%a %b %e %H:%M:%S UTC %Y").to_string()
 }

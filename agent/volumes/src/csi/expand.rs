@@ -12,7 +12,7 @@
 //! Upstream: pkg/volume/util/operationexecutor/node_expander.go, pkg/volume/util/resize_util.go, KEP-1790.
 
 use agent_types::time::Wall;
-use agent_types::{Quantity, api_time as time};
+use agent_types::{Quantity, api_time};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus};
 use serde_json::{Value, json};
 
@@ -112,7 +112,7 @@ pub fn done(claim: &PersistentVolumeClaim, growth: &Growth) -> Value {
 /// The claim says why it is not done; with `infeasible`, that it will not be.
 #[must_use]
 pub fn refused(why: &str, infeasible: bool, now: Wall) -> Value {
-    let condition = json!({"type": FAILED, "status": "True", "lastTransitionTime": time::api_time(now),
+    let condition = json!({"type": FAILED, "status": "True", "lastTransitionTime": api_time::api_time(now),
         "message": format!("failed to expand pvc with {why}")});
     let mut status = json!({"conditions": [condition]});
     if infeasible {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agent_types::time::Wall;
-use agent_types::{api_time as time, pem, pod};
+use agent_types::{api_time, pem, pod};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1beta1::{PodCertificateRequest, PodCertificateRequestSpec};
 use k8s_openapi::api::core::v1::Pod;
@@ -168,7 +168,7 @@ pub(super) fn verdict(request: &PodCertificateRequest) -> Verdict {
                     continue;
                 };
                 let chain: String = pem::blocks(chain).map(|der| pem::certificate(&der)).collect();
-                let (refresh, ends) = (time::wall(refresh), time::wall(ends));
+                let (refresh, ends) = (api_time::wall(refresh), api_time::wall(ends));
                 return Verdict::Issued { chain: chain.into_bytes().into(), refresh, ends };
             }
             _ => {}

@@ -22,7 +22,7 @@ const MANIFESTS: &str = "/etc/kubernetes/manifests";
 const OUT: &str = "/var/lib/e2e-apparmor";
 /// Until a static pod has said all, seconds.
 const LIMIT_S: u64 = 120;
-/// A profile that somebody brings to the node, and what it denies.
+/// A profile that an operator brings to the node, and the access that it denies.
 const OWN: &str = "e2e-own";
 const OWN_TEXT: &str = r"
 #include <tunables/global>

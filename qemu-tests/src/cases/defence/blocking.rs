@@ -1,7 +1,7 @@
 //! Pods whose work takes as long as they like: probes and NFS servers by names that no name server answers for, and a part
 //! of a volume behind a trap of links. Neither the node's own work nor another pod waits for them.
 //!
-//! The node keeps its pods on its own tmpfs ([`crate::cases::defence::eviction`]), and its resolver asks a socket that nobody reads.
+//! The node keeps its pods on its own tmpfs ([`crate::cases::defence::eviction`]), and its resolver asks a socket without a reader.
 //! Memory belongs to the whole machine here, so the disk runs out: the same looks of the eviction manager see both. A kernel
 //! with a client for NFS, and a server that falls silent, are in `volumes/nfs`.
 
@@ -202,7 +202,7 @@ fn blocking(cx: &mut CaseContext<'_>) -> Result<()> {
     ensure_evicted(&status, "The node was low on resource: ephemeral-storage. Threshold quantity: ")?;
     say::line(format!("  {} from its creation to its eviction", human(begun.elapsed())));
 
-    // The burden was there all the time: nobody was answered.
+    // The burden was there all the time: no question was answered.
     for name in &waiting {
         let pod = client.get::<Pod>(&pods, name)?.with_context(|| format!("no pod {name}"))?;
         ensure!(ready::phase(&pod) == "Running" && !ready::pod(&pod), "{name} was not to become Ready");

@@ -8,7 +8,7 @@ mod amounts;
 mod apparmor;
 mod container;
 pub(super) mod names;
-pub mod parts;
+mod parts;
 mod pod;
 mod runnable;
 mod security;

@@ -27,7 +27,6 @@ use agent_types::runtime::pod_files::PodFiles;
 use agent_types::spec_error::SpecError;
 use agent_types::time::{Mono, Now, Wall};
 use agent_types::{ContainerRef, objects, pod, restart};
-use agent_volumes as volume;
 use agent_volumes::env_file::EnvFile;
 use agent_volumes::{bound, sub_path};
 use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
@@ -148,8 +147,8 @@ impl PodSpecs for TinySpecs {
         p: &Pod,
         name: &str,
         claims: &bound::Claims,
-    ) -> Result<volume::SetUp, volume::SetUpError> {
-        volume::plan::set_up(p, name, claims, &NodeContext::new("n"))
+    ) -> Result<agent_volumes::SetUp, agent_volumes::SetUpError> {
+        agent_volumes::plan::set_up(p, name, claims, &NodeContext::new("n"))
     }
 
     fn container_files(&self, _: &Pod, _: ContainerRef<'_>, _: u32, _: &[String]) -> PodFiles {

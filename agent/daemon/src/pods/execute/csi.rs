@@ -16,7 +16,6 @@ use agent_types::failure::Class;
 use agent_types::ids::{PodKey, PodUid};
 use agent_types::objects::{ObjectRef, Objects, look_up};
 use agent_types::time::Wall;
-use agent_volumes as volume;
 use agent_volumes::attach::{Attached, Fits, Held};
 use agent_volumes::csi::request::{Capabilities, Given};
 use agent_volumes::csi::source::SecretRef;
@@ -85,11 +84,13 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
     /// The words of a step.
     fn failed(&self, step: &str, why: &str) -> EffectError {
         let step = match step {
-            volume::WAIT_FOR_ATTACH if self.csi.block.is_some() => "MapVolume.WaitForAttach",
-            volume::MOUNT_DEVICE | volume::SET_UP if self.csi.block.is_some() => volume::SET_UP_DEVICE,
+            agent_volumes::WAIT_FOR_ATTACH if self.csi.block.is_some() => "MapVolume.WaitForAttach",
+            agent_volumes::MOUNT_DEVICE | agent_volumes::SET_UP if self.csi.block.is_some() => {
+                agent_volumes::SET_UP_DEVICE
+            }
             step => step,
         };
-        refusal(volume::step_failed(step, &self.csi.volume, why))
+        refusal(agent_volumes::step_failed(step, &self.csi.volume, why))
     }
 
     async fn inline(&self) -> EffectResult {
@@ -111,11 +112,11 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
             if node.volumes.is_attached(&key) != Attached::Yes {
                 return Ok(EffectOk::Unattached { full: self.finds_no_room().await });
             }
-            self.attached().await.map_err(|why| self.failed(volume::WAIT_FOR_ATTACH, &why))?
+            self.attached().await.map_err(|why| self.failed(agent_volumes::WAIT_FOR_ATTACH, &why))?
         } else {
             BTreeMap::new()
         };
-        let device = |why: String| self.failed(volume::MOUNT_DEVICE, &why);
+        let device = |why: String| self.failed(agent_volumes::MOUNT_DEVICE, &why);
         let endpoint = node.registered.endpoint(&self.csi.driver);
         let endpoint =
             endpoint.ok_or_else(|| device(unregistered("attacher.MountDevice", &self.csi.driver)))?;
@@ -127,7 +128,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         if persistent.one_pod || self.terms.labels {
             let held = self.held().await?;
             if persistent.one_pod && held.pods.iter().any(|pod| *pod != self.key.uid) {
-                return Err(self.failed(volume::SET_UP, IN_USE));
+                return Err(self.failed(agent_volumes::SET_UP, IN_USE));
             }
             match held.fits(&self.key.uid, self.csi.label()) {
                 Fits::No(there) if self.terms.labels => {
@@ -296,7 +297,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
         let kept = answer(
             self.executor.tasks.blocking_of_pod(&self.key.uid, move || at.keep_device(&uid, &volume)).await,
         );
-        kept.map_err(|e| self.failed(volume::MAP_BLOCK_VOLUME, &e.message))
+        kept.map_err(|e| self.failed(agent_volumes::MAP_BLOCK_VOLUME, &e.message))
     }
 
     /// The driver holds nothing of it for the pod.
@@ -338,7 +339,7 @@ impl<R: Runtime, I: ImageService> Job<'_, R, I> {
                 }
                 let why = e.words();
                 return Err(match self.csi.block {
-                    Some(_) => self.failed(volume::MAP_POD_DEVICE, &why),
+                    Some(_) => self.failed(agent_volumes::MAP_POD_DEVICE, &why),
                     None => refusal(why),
                 });
             }

@@ -147,7 +147,7 @@ pub(super) async fn mount<R: Runtime, I: ImageService>(
             disk::failure(&of, &next, code, if words.is_empty() { &why } else { &words })
         });
         let ended = match next {
-            // Whichever way it ended: after a failure somebody may put something there that is no half of a mkfs.
+            // Whichever way it ended: after a failure an operator may put data there that are no half of a mkfs.
             Next::Format(_) => answer(on(on_disk::finish).await),
             _ => Ok(()),
         };
@@ -177,7 +177,7 @@ pub(super) async fn release<R: Runtime, I: ImageService>(
     });
     for volume in all {
         let global = disk::global(&root.to_string_lossy(), &volume);
-        // If somebody is at it a pod is about to have it.
+        // If another task is at it a pod is about to have it.
         let Some(_alone) = executor.disks.try_alone(&global) else { continue };
         let (at, name) = (root.clone(), volume.clone());
         let place = PathBuf::from(&global);

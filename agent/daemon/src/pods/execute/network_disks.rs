@@ -12,7 +12,6 @@ use agent_kubelet_api::drivers::{ImageService, Runtime};
 use agent_linux::volumes::network_disk as on_disk;
 use agent_types::failure::Class;
 use agent_types::ids::PodKey;
-use agent_volumes as volume;
 use agent_volumes::attach::Attached;
 use agent_volumes::bind::{Bind, Device};
 use agent_volumes::network_disk::NetworkDisk;
@@ -53,7 +52,8 @@ pub(super) async fn set_up<R: Runtime, I: ImageService>(
         }
         volume.work = work(executor, &disk).await?;
         let done = set_up_bind(executor, key, volume.clone(), &disk.global, None).await;
-        let done = done.map_err(|e| failed(&disk, volume::SET_UP, volume::MAP_BLOCK_VOLUME, e))?;
+        let done =
+            done.map_err(|e| failed(&disk, agent_volumes::SET_UP, agent_volumes::MAP_BLOCK_VOLUME, e))?;
         if let Err(giving) = done {
             return Ok(giving);
         }
@@ -79,7 +79,7 @@ async fn work<R: Runtime, I: ImageService>(
 ) -> Result<Work, EffectError> {
     let waits = |why: &str| {
         let error = EffectError { class: Class::Retryable { after_ms: 0 }, message: why.to_owned() };
-        failed(disk, volume::WAIT_FOR_ATTACH, "MapVolume.WaitForAttach", error)
+        failed(disk, agent_volumes::WAIT_FOR_ATTACH, "MapVolume.WaitForAttach", error)
     };
     let (root, record) = (executor.dirs.root().to_owned(), disk.record());
     let prepared =
@@ -103,7 +103,7 @@ async fn work<R: Runtime, I: ImageService>(
     }
     let bind = disk.bind(&device);
     let done = disks::mount(executor, &bind).await;
-    match done.map_err(|e| failed(disk, volume::MOUNT_DEVICE, volume::MOUNT_DEVICE, e))? {
+    match done.map_err(|e| failed(disk, agent_volumes::MOUNT_DEVICE, agent_volumes::MOUNT_DEVICE, e))? {
         true => Ok(bound(bind)),
         false => Err(waits(&format!("{device} is no block device"))),
     }
@@ -132,5 +132,8 @@ async fn chap<R: Runtime, I: ImageService>(
 /// The words of a step, of a file system or of a block device.
 fn failed(disk: &NetworkDisk, step: &str, of_device: &str, e: EffectError) -> EffectError {
     let step = if disk.block { of_device } else { step };
-    EffectError { message: volume::step_failed(step, &disk.volume, &e.message), ..refusal(String::new()) }
+    EffectError {
+        message: agent_volumes::step_failed(step, &disk.volume, &e.message),
+        ..refusal(String::new())
+    }
 }

@@ -21,8 +21,8 @@ use agent_volumes::{FileSource, SetUp, Work};
 use tokio::sync::OwnedMutexGuard;
 
 use super::{Executor, csi, disks, flex, gave_up, network_disks, nfs};
-use crate::ownership::Going;
 use crate::pods::pod_dirs::chain;
+use crate::volumes::ownership::Going;
 
 /// Where the clocks of node and API server disagree a token may be old when it is granted: it is not asked for at once
 /// again (upstream looks once a minute).

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use agent_apiserver::certificates::PodKey;
 use agent_core::pod_manager::ManagerEvent;
 use agent_types::api::{ApiCall, ApiReply, ApiServer, ObjectName};
-use agent_types::api_time as time;
+use agent_types::api_time;
 use agent_types::event::{ContainerList, EventFact, EventKind};
 use agent_types::ids::PodUid;
 use agent_types::time::{Now, Wall};
@@ -169,7 +169,7 @@ impl<A: ApiServer> Maker<A> {
             .map_err(|why| format!("while creating on API: {why}"))?;
         let ApiReply::PodCertificate(request) = answer else { return Err(other()) };
         let name = request.metadata.name.unwrap_or_default();
-        let at = request.metadata.creation_timestamp.as_ref().map(time::wall);
+        let at = request.metadata.creation_timestamp.as_ref().map(api_time::wall);
         let key: Arc<[u8]> = made.key_pem.as_bytes().into();
         lock(&self.made).insert((place.clone(), name.clone()), key);
         Ok((name, at.unwrap_or(self.tasks.now().wall)))

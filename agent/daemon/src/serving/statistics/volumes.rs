@@ -4,7 +4,7 @@
 //!
 //! In: directories, drivers' volumes. Out: amounts, each with the time at which it was measured. Invariants: at most one walk is
 //! waited for, and one measurement of each volume is under way; a measurement that takes long or fails takes nothing of what was
-//! known before, because a container can bring that about; what nobody asks about is forgotten.
+//! known before, because a container can bring that about; a volume without a question is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

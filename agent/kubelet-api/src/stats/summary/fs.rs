@@ -1,6 +1,6 @@
 //! File systems in the document: whose use on which of them. Upstream: pkg/kubelet/stats/helper.go.
 
-use agent_types::api_time as time;
+use agent_types::api_time;
 use agent_types::time::Wall;
 
 use super::document::{ContainerStats, FsStats, PvcRef, RuntimeStats, VolumeHealthStats, VolumeStats};
@@ -19,7 +19,7 @@ pub(super) fn whole(fs: &Filesystem) -> FsStats {
 /// A file system; what is used of it is somebody else's to say.
 fn size(at: Wall, fs: Option<&Filesystem>) -> FsStats {
     FsStats {
-        time: time::text(at),
+        time: api_time::text(at),
         available_bytes: fs.map(|fs| fs.available_bytes),
         capacity_bytes: fs.map(|fs| fs.capacity_bytes),
         inodes_free: fs.and_then(|fs| fs.inodes_free),

@@ -7,7 +7,7 @@ mod fs;
 #[cfg(test)]
 mod tests;
 
-use agent_types::api_time as time;
+use agent_types::api_time;
 use agent_types::time::Wall;
 
 use document::{
@@ -58,18 +58,19 @@ fn summary(inputs: Inputs<'_>) -> Summary {
     let all = measured.is_some();
     let system = snapshot.system.iter().map(|(name, usage)| ContainerStats {
         name: (*name).to_owned(),
-        start_time: if *name == "kubelet" { inputs.started } else { usage.created }.map(time::text),
+        start_time: if *name == "kubelet" { inputs.started } else { usage.created }.map(api_time::text),
         usage: usage_stats(usage, all),
         rootfs: None,
         logs: None,
     });
     let tasks = &node.tasks;
-    let rlimit = RlimitStats { time: time::text(node.at), maxpid: tasks.threads_max, curproc: tasks.threads };
+    let rlimit =
+        RlimitStats { time: api_time::text(node.at), maxpid: tasks.threads_max, curproc: tasks.threads };
     Summary {
         node: NodeStats {
             node_name: inputs.node_name.to_owned(),
             system_containers: system.collect(),
-            start_time: inputs.booted.map(time::text),
+            start_time: inputs.booted.map(api_time::text),
             usage: usage_stats(node, all),
             network: snapshot.network.as_ref().filter(|_| all).map(network),
             fs: measured.and_then(|m| m.root.as_ref()).map(fs::whole),
@@ -92,7 +93,7 @@ fn pod(shown: &Shown, found: &PodUsage, measured: Option<&Measured>) -> PodStats
             namespace: shown.namespace.clone(),
             uid: shown.uid.clone(),
         },
-        start_time: shown.started.map(time::text),
+        start_time: shown.started.map(api_time::text),
         usage: usage_stats(&found.whole(shown), measured.is_some()),
         network: found.network.as_ref().filter(|_| measured.is_some()).map(network),
         ephemeral_storage: measured.and_then(|m| fs::ephemeral(shown, &containers, &volumes, m)),
@@ -112,7 +113,7 @@ fn container(
 ) -> ContainerStats {
     ContainerStats {
         name: shown.name.clone(),
-        start_time: shown.started.map(time::text),
+        start_time: shown.started.map(api_time::text),
         usage: usage_stats(usage, measured.is_some()),
         rootfs: measured.and_then(|m| fs::layer(m.layers.get(&shown.id)?, m)),
         logs: measured.and_then(|m| fs::logs(uid, &shown.name, m)),
@@ -120,7 +121,7 @@ fn container(
 }
 
 fn usage_stats(usage: &Usage, with_io: bool) -> UsageStats {
-    let at = time::text(usage.at);
+    let at = api_time::text(usage.at);
     let (cpu, memory, swap) = (&usage.cpu, &usage.memory, &usage.swap);
     UsageStats {
         cpu: cpu.total_ns.map(|total| CpuStats {
@@ -166,7 +167,7 @@ fn network(network: &Network) -> NetworkStats {
     };
     let default = network.interfaces.iter().find(|i| i.name == network.default);
     NetworkStats {
-        time: time::text(network.at),
+        time: api_time::text(network.at),
         default: default.map(interface).unwrap_or_default(),
         interfaces: network.interfaces.iter().map(interface).collect(),
     }

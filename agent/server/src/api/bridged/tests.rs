@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::api::tunnel::tests::ends_first;
 
 struct Start;
 
@@ -377,16 +378,7 @@ async fn a_command_that_takes_no_input_for_long_is_waited_for() {
 async fn a_forwarded_port_whose_peer_closes_ends_although_the_client_sends() {
     let switch = format!("{SPDY_SWITCH}X-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n");
     for held in [false, true] {
-        let url = runtime(switch.clone(), move |_, mut stream| async move {
-            stream.read_exact(&mut [0; 1000]).await.unwrap();
-            let _ = timeout(Duration::from_secs(1), std::future::pending::<()>()).await;
-            stream.write_all(b"bye").await.unwrap();
-            stream.shutdown().await.unwrap();
-            if held {
-                std::future::pending::<()>().await;
-            }
-        })
-        .await;
+        let url = runtime(switch.clone(), move |_, stream| ends_first(stream, held)).await;
         let mut client = client(url, false);
         client.write_all(asking("GET", "13", KEY).as_bytes()).await.unwrap();
         head(&mut client).await;

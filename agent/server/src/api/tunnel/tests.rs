@@ -133,20 +133,22 @@ async fn a_stream_in_which_nothing_moves_ends() {
     seen.await.unwrap();
 }
 
+/// A runtime that reads a little, closes its half a second later, and takes no more; `held`: it keeps the connection open.
+pub(in crate::api) async fn ends_first(mut stream: impl AsyncRead + AsyncWrite + Unpin, held: bool) {
+    stream.read_exact(&mut [0; 1000]).await.unwrap();
+    // The clock stands: time passes once both sides wait.
+    let _ = timeout(Duration::from_secs(1), std::future::pending::<()>()).await;
+    stream.write_all(b"bye").await.unwrap();
+    stream.shutdown().await.unwrap();
+    if held {
+        std::future::pending::<()>().await;
+    }
+}
+
 #[tokio::test]
 async fn a_runtime_that_ends_is_the_end_although_the_client_sends() {
     for held in [false, true] {
-        let (url, _seen) = runtime(SWITCH, move |mut stream| async move {
-            stream.read_exact(&mut [0; 1000]).await.unwrap();
-            // The clock stands: time passes once everybody waits.
-            let _ = timeout(Duration::from_secs(1), std::future::pending::<()>()).await;
-            stream.write_all(b"bye").await.unwrap();
-            stream.shutdown().await.unwrap();
-            if held {
-                std::future::pending::<()>().await;
-            }
-        })
-        .await;
+        let (url, _seen) = runtime(SWITCH, move |stream| ends_first(stream, held)).await;
         let mut client = client(url);
         client.write_all(ASK).await.unwrap();
         head(&mut client).await;

@@ -12,9 +12,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ownership::Ownership;
 use crate::pods::execute::tests::{Rig, rig_in};
 use crate::volumes::flex::tests::Scripts;
+use crate::volumes::ownership::Ownership;
 
 /// A driver that attaches nothing and mounts a tmpfs.
 const PLAIN: &str = "init) ok ', \"capabilities\": {\"attach\": false, \"supportsMetrics\": true}';;\n\

@@ -5,8 +5,11 @@
 //! it was admitted or its client certificate was verified; one source has at most [`PlaceLimits::per_source`] strangers,
 //! and all sources together [`PlaceLimits::strangers`], so that places remain for the others; where strangers have
 //! all their places, a newcomer displaces the oldest stranger of the source with the most, or of its own source where that
-//! has as many. Known connections are never displaced.
+//! has as many. A source without any stranger always displaces one: thousands of addresses with one silent connection each
+//! keep nobody out, because a client needs its place as a stranger for one handshake only. Known connections are never
+//! displaced.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -103,10 +106,12 @@ impl Places {
         self.sources.len() + self.known.len()
     }
 
-    /// The oldest stranger of the source with the most, where those are more than `own` and the newcomer; else of `source`.
+    /// The oldest stranger of the source with the most (of several such sources, of the one whose oldest came first), where
+    /// those are more than `own` and the newcomer, or `source` has none; else the oldest of `source`.
     fn displaceable(&self, source: &IpAddr, own: usize) -> Option<u64> {
-        let (_, heaviest) = self.strangers.iter().max_by_key(|(_, places)| places.len())?;
-        if heaviest.len() > own + 1 { heaviest.first().copied() } else { self.oldest(source) }
+        let size = |places: &&BTreeSet<u64>| (places.len(), Reverse(places.first().copied()));
+        let heaviest = self.strangers.values().max_by_key(size)?;
+        if own == 0 || heaviest.len() > own + 1 { heaviest.first().copied() } else { self.oldest(source) }
     }
 
     fn oldest(&self, source: &IpAddr) -> Option<u64> {

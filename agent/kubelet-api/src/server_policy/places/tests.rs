@@ -54,10 +54,25 @@ fn known_connections_make_room_for_strangers_and_stay() {
     assert_eq!(places.take(host(2)), None, "all are taken by known ones");
     places.leave(3);
     let stranger = places.take(host(2)).expect("a place").place;
-    assert_eq!(places.take(host(3)), None, "one each");
-    places.leave(stranger);
-    assert!(places.take(host(3)).is_some());
+    let next = places.take(host(3)).expect("a place");
+    assert_eq!(next.displaced, Some(stranger), "the one place of strangers is the newcomer's");
     assert_eq!(places.taken(), 16);
+}
+
+#[test]
+fn a_crowd_of_sources_with_one_connection_each_keeps_nobody_out() {
+    let mut places = places(1000);
+    for n in 0..2000_u32 {
+        let taken = places.take(IpAddr::from((0x0a00_0000_u32 + n).to_be_bytes())).expect("a place");
+        assert_eq!(taken, Taken { place: n.into(), displaced: u64::from(n).checked_sub(750) });
+    }
+    let admin = places.take(IpAddr::from([192, 0, 2, 1])).expect("a place");
+    assert_eq!(admin.displaced, Some(1250), "the oldest of all");
+    places.know(admin.place);
+    for n in 0..2000_u32 {
+        let taken = places.take(IpAddr::from((0x0b00_0000_u32 + n).to_be_bytes())).expect("a place");
+        assert_ne!(taken.displaced, Some(admin.place));
+    }
 }
 
 #[test]

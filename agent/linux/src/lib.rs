@@ -23,6 +23,7 @@ pub mod heap;
 pub mod host_channel;
 #[cfg(test)]
 mod kernel_cgroup;
+pub mod kernel_defaults;
 pub mod kernel_log;
 pub mod log_follow;
 pub mod log_rotation;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use agent_tidy::tree::SourceFile;
-use agent_tidy::{Finding, crates, layout, manifest, pages, ranks, text, tree};
+use agent_tidy::{Finding, crates, layout, manifest, pages, ranks, readers, text, tree};
 
 fn root() -> PathBuf {
     // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
@@ -30,6 +30,11 @@ fn check(findings: Vec<Finding>) {
 #[test]
 fn file_sizes() {
     check(layout::sizes(&files()));
+}
+
+#[test]
+fn keys_of_the_kubelet_configuration() {
+    check(readers::keys(&files()));
 }
 
 #[test]

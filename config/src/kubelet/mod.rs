@@ -12,6 +12,7 @@ pub mod gates;
 mod load;
 pub mod nested;
 mod types;
+pub mod unread;
 pub mod validate;
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub mod gc;
 pub mod keyring;
 mod pattern;
 pub mod providers;
+pub mod pull_rate;
 pub mod pull_records;
 pub mod reference;
 

@@ -4,3 +4,4 @@ pub mod credential_plugins;
 pub mod garbage_collection;
 pub mod image_uses;
 pub mod pull_records;
+pub mod pulls;

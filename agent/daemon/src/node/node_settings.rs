@@ -13,6 +13,7 @@ use agent_core::container_spec::{self, dns};
 use agent_core::events::Fact;
 use agent_core::node_status::addresses;
 use agent_core::pod_worker::WorkerContext;
+use agent_linux::kernel_defaults::{self, Differs};
 use agent_linux::{machine, network, node_info, process, selinux};
 use agent_types::declared_features::POD_LEVEL_RESIZE;
 use agent_types::event::EventKind;
@@ -310,7 +311,7 @@ fn knows_supplemental_groups_policy(runtime: &RuntimeVersion) -> bool {
     runtime.name == "containerd" && major.is_some_and(|m| m >= 2)
 }
 
-/// Refuses to run where the configuration says that a node must not (failCgroupV1, failSwapOn).
+/// Refuses to run where the configuration says that a node must not (failCgroupV1, failSwapOn, protectKernelDefaults).
 ///
 /// # Errors
 /// What is in the way, and what to do.
@@ -333,6 +334,23 @@ pub fn check_machine(kubelet: &KubeletConfiguration) -> anyhow::Result<()> {
             "swap is on ({}) and failSwapOn is true: turn it off, or set failSwapOn: false",
             swaps.join(", ")
         );
+    }
+    check_kernel(kubelet.protect_kernel_defaults, &kernel_defaults::differing(Path::new("/proc/sys")))
+}
+
+/// With `protected` (protectKernelDefaults), a kernel parameter of another value is an error; otherwise a line in the log. The
+/// agent writes none: it does not change a machine behind its administrator's back, and the image sets all of them (upstream
+/// writes them without the setting).
+fn check_kernel(protected: bool, differing: &[Differs]) -> anyhow::Result<()> {
+    let all: Vec<String> = differing.iter().map(ToString::to_string).collect();
+    if protected && !all.is_empty() {
+        bail!(
+            "protectKernelDefaults is true: [{}]: set these with sysctl, or set it to false",
+            all.join(", ")
+        );
+    }
+    for differs in all {
+        tracing::info!("{differs}");
     }
     Ok(())
 }
@@ -458,6 +476,18 @@ mod tests {
         let labels = node_labels("n1", &given.into());
         assert_eq!((labels["kubernetes.io/hostname"].as_str(), labels["x"].as_str()), ("other", "y"));
         assert_eq!((labels["kubernetes.io/os"].as_str(), labels.len()), ("linux", 6));
+    }
+
+    #[test]
+    fn kernel_parameters_are_an_error_only_where_they_are_protected() {
+        let differs = [Differs { name: "kernel/panic", expected: 10, actual: "0".to_owned() }];
+        assert!(check_kernel(false, &differs).is_ok());
+        assert!(check_kernel(true, &[]).is_ok());
+        let error = check_kernel(true, &differs).unwrap_err().to_string();
+        assert!(
+            error.contains("invalid kernel flag: kernel/panic, expected value: 10, actual value: 0"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -40,7 +40,6 @@ use agent_types::runtime::observed::PodSnapshot;
 use agent_types::runtime::status::user_namespaces;
 use agent_types::time::Mono;
 use agent_volumes::Work;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +49,7 @@ pub(crate) use volumes::answer as volume_answer;
 use crate::images::credential_plugins::Plugins;
 use crate::images::image_uses::ImageUses;
 use crate::images::pull_records::PullRecords;
+use crate::images::pulls::{PullLimits, Pulls};
 use crate::node::container_manager::PodCgroups;
 use crate::pods::pod_dirs::{PodDirs, Whose, chain};
 use crate::pods::pod_values::Sources;
@@ -77,7 +77,7 @@ pub struct Executor<R, I> {
     records: Arc<PullRecords>,
     uses: ImageUses,
     plugins: Arc<Plugins>,
-    pulls: Arc<Semaphore>,
+    pulls: Arc<Pulls>,
     cgroups: Option<PodCgroups>,
     tasks: Tasks,
     metrics: Metrics,
@@ -147,12 +147,12 @@ impl Drop for Answer {
 }
 
 impl<R: Runtime, I: ImageService> Executor<R, I> {
-    /// `pulls` image pulls at once; `cgroups` is `None` where pods have none of their own.
+    /// `pulls` bounds image pulls; `cgroups` is `None` where pods have none of their own.
     pub fn new(
         (runtime, images, handlers, amounts): World<R, I>,
         (dirs, sources, cgroups): (Arc<PodDirs>, Arc<dyn Sources>, Option<PodCgroups>),
         (records, plugins): (Arc<PullRecords>, Arc<Plugins>),
-        pulls: usize,
+        pulls: PullLimits,
         (tasks, metrics): (Tasks, Metrics),
         pleg: Sender<PlegEvent>,
     ) -> Executor<R, I> {
@@ -168,7 +168,7 @@ impl<R: Runtime, I: ImageService> Executor<R, I> {
             uses: ImageUses::default(),
             plugins,
             cgroups,
-            pulls: Arc::new(Semaphore::new(pulls.clamp(1, Semaphore::MAX_PERMITS))),
+            pulls: Arc::new(Pulls::new(pulls)),
             tasks,
             metrics,
             pleg,

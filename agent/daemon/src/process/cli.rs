@@ -7,8 +7,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use orlop_config::ConfigError;
 use orlop_config::kubelet::flags::args::{self, Options};
-use orlop_config::kubelet::{DROP_IN_EXTENSION, DropIn, KubeletConfiguration, load_kubelet_config_with};
+use orlop_config::kubelet::{
+    DROP_IN_EXTENSION, DropIn, KubeletConfiguration, load_kubelet_config_with, unread,
+};
 
 use crate::pods::url_source::Manifests;
 use crate::process::cluster_settings::{self, ClusterSettings};
@@ -91,9 +94,12 @@ pub fn command(arguments: Vec<String>) -> anyhow::Result<Command> {
         &drop_ins.unwrap_or_default(),
         &parsed.overlay,
     )?;
+    let refused = unread::refused(&kubelet, parsed.options.config.as_deref().unwrap_or("flags"));
+    ConfigError::check(refused)?;
     Manifests::of(&kubelet)?;
     let mut warnings: Vec<String> =
         parsed.options.ignored.iter().map(|flag| format!("--{flag} has no effect")).collect();
+    warnings.extend(unread::noted(&kubelet));
     let mut cluster = cluster_settings::read(&parsed.options, join.as_deref())?;
     if cluster.is_some()
         && let Some(reason) = cluster_settings::forbidden()

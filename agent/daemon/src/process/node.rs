@@ -36,6 +36,7 @@ use crate::cluster::{self, ApiDrivers, ClusterPlan, Mailboxes};
 use crate::images::credential_plugins::Plugins;
 use crate::images::garbage_collection::{self, Requests, Surroundings, UnusedContainers};
 use crate::images::pull_records::{self, PullRecords};
+use crate::images::pulls::PullLimits;
 use crate::node::container_manager::{ContainerManager, ContainerManagerPlan, KnownPods};
 use crate::node::eviction::{self, Senses};
 use crate::node::host_channel::{self, Host};
@@ -84,8 +85,8 @@ pub struct Plan {
     pub log_links_dir: PathBuf,
     /// Ids for pods with user namespaces.
     pub users: UserRanges,
-    /// Image pulls at once.
-    pub pulls: usize,
+    /// Image pulls at once, and a second.
+    pub pulls: PullLimits,
     /// Who may use images that were pulled.
     pub pull_policy: Policy,
     /// Credential-provider plugins.

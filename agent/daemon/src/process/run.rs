@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::calls::Caller;
 use crate::cluster::feeds::NodeFactsSource;
 use crate::cluster::{ApiDrivers, ClusterPlan, identity, plan, watches};
+use crate::images::pulls::PullLimits;
 use crate::images::{credential_plugins, garbage_collection};
 use crate::node::cluster_problems::Board;
 use crate::node::eviction::{LinuxSenses, Senses};
@@ -374,7 +375,7 @@ fn node_plan(
         pod_logs_dir: PathBuf::from(kubelet.pod_logs_dir.trim_end_matches('/')),
         log_links_dir: PathBuf::from(logs::links::DIRECTORY),
         users: user_ranges(kubelet)?,
-        pulls: pulls(kubelet),
+        pulls: PullLimits::of(kubelet),
         pull_policy: pull_records::Policy {
             verification: kubelet.image_pull_credentials_verification_policy,
             allowlist: kubelet.preloaded_images_verification_allowlist.clone(),
@@ -471,14 +472,6 @@ fn user_ranges(kubelet: &KubeletConfiguration) -> anyhow::Result<UserRanges> {
     let ids = u32::try_from(kubelet.ids_per_pod()).context("userNamespaces.idsPerPod")?;
     let pods = u32::try_from(kubelet.max_pods).unwrap_or(0);
     Ok(UserRanges::new(ids, subordinate, pods)?)
-}
-
-/// One while pulls are serialised; otherwise the configured number, or as many as there are.
-fn pulls(kubelet: &KubeletConfiguration) -> usize {
-    if kubelet.serialize_image_pulls {
-        return 1;
-    }
-    kubelet.max_parallel_image_pulls.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(1))
 }
 
 /// Limits and OOM score of the agent itself. Without the privilege it runs on with what it has.

@@ -28,6 +28,7 @@ use agent_types::runtime::status::RuntimeHandler;
 use agent_types::time::{Mono, Now};
 use k8s_openapi::api::core::v1::NodeAddress;
 use orlop_agent::cluster::feeds::NodeFactsSource;
+use orlop_agent::images::pulls::PullLimits;
 use orlop_agent::node::host_channel::Host;
 use orlop_agent::pods::probes_and_hooks::PodHandlers;
 use orlop_agent::pods::status::PodViews;
@@ -154,7 +155,7 @@ impl Machine {
             pod_logs_dir: self.path("logs"),
             log_links_dir: self.path("links"),
             users: Default::default(),
-            pulls: 1,
+            pulls: PullLimits { at_once: 1, qps: 0, burst: 0 },
             pull_policy: pull_records::Policy {
                 verification: Some(Verification::NeverVerifyPreloadedImages),
                 allowlist: Vec::new(),

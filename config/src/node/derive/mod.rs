@@ -15,7 +15,7 @@ pub use registries::hosts_files;
 
 use super::types::{NodeConfig, PodNetwork};
 use crate::field::{self, NoLines};
-use crate::kubelet::{self, KubeletConfiguration, validate};
+use crate::kubelet::{self, KubeletConfiguration, unread, validate};
 use crate::merge;
 use crate::path;
 use crate::problem::Problem;
@@ -106,6 +106,7 @@ pub fn kubelet(config: &NodeConfig, source: &str) -> (KubeletConfiguration, Vec<
     let typed = match kubelet::from_value(document, source, &NoLines) {
         Ok(typed) => {
             problems.extend(validate::validate(&typed, source));
+            problems.extend(unread::refused(&typed, source));
             Some(typed)
         }
         Err(error) => {

@@ -66,8 +66,7 @@ pub(super) async fn pull<R: Runtime, I: ImageService>(
     let of_node = executor.tasks.blocking(move || of_node(&root).lookup(&of)).await;
     credentials.extend(of_node.unwrap_or_default());
     credentials.extend(executor.plugins.credentials(&repository, key, &account).await);
-    // The semaphore is never closed; waiting for it counts as part of the pull.
-    let _permit = executor.pulls.acquire().await;
+    let _permit = executor.pulls.begin(&executor.tasks).await?;
     if executor.records.is_off() {
         return attempt_all(executor, image, credentials).await.map(|(info, _)| EffectOk::Image(Some(info)));
     }

@@ -182,6 +182,10 @@ fn rig(pulls: usize) -> Rig {
 }
 
 pub(super) fn rig_in(dir: tempfile::TempDir, pulls: usize) -> Rig {
+    rig_within(dir, PullLimits { at_once: pulls, qps: 0, burst: 0 })
+}
+
+fn rig_within(dir: tempfile::TempDir, pulls: PullLimits) -> Rig {
     let driver = Arc::new(Slow::default());
     let tasks = Tasks::new(Arc::new(VirtualClock::new()), CancellationToken::new());
     let dirs = Arc::new(PodDirs::new(dir.path(), &dir.path().join("logs"), &dir.path().join("links")));
@@ -309,6 +313,24 @@ async fn pulls_are_serialised_when_they_must_be() {
             assert!(matches!(result, Ok(EffectOk::Image(Some(_)))), "{result:?}");
         }
         assert_eq!(rig.driver.pulling_max.load(Ordering::Acquire), at_once, "{pulls}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_beyond_the_rate_fails_at_once_and_a_later_one_begins() {
+    let mut rig = rig_within(tempfile::tempdir().unwrap(), PullLimits { at_once: 3, qps: 1, burst: 1 });
+    rig.start(1, pull("a"), None);
+    rig.tasks.wait_until(rig.tasks.now().mono.after(Duration::from_millis(1))).await;
+    rig.start(2, pull("b"), None);
+    let (id, result, _) = rig.answer().await;
+    assert_eq!((id, result.unwrap_err().message.as_str()), (2, "pull QPS exceeded"));
+    rig.tasks.wait_until(rig.tasks.now().mono.after(Duration::from_secs(1))).await;
+    rig.start(3, pull("b"), None);
+    for _ in 0..2 {
+        rig.tasks.wait_until(rig.tasks.now().mono.after(Duration::from_millis(1))).await;
+        rig.driver.pulls_open.notify_one();
+        let (_, result, _) = rig.answer().await;
+        assert!(matches!(result, Ok(EffectOk::Image(Some(_)))), "{result:?}");
     }
 }
 

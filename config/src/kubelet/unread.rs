@@ -1,0 +1,145 @@
+//! Settings of KubeletConfiguration that no component of the agent reads.
+//!
+//! In: a valid configuration. Out: refusals of settings whose absence changes the resources that pods get, and notes on settings
+//! that only a Go program or another design needs. Invariant: each key of the type has a reader or stands in [`UNREAD`]
+//! (`agent-tidy`, rule `readers`), so no setting is accepted and ignored without a word.
+
+use super::load::to_value;
+use super::types::KubeletConfiguration;
+use crate::field;
+use crate::problem::Problem;
+use serde_json::Value;
+
+/// The agent's answer to a value other than the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The agent refuses to start with it.
+    Refused,
+    /// The agent starts and reports the key.
+    Noted,
+    /// Nothing is reported: upstream gives the key no effect in this place either.
+    AsUpstream,
+}
+
+/// Keys without a reader, the answer, and the reason.
+pub const UNREAD: &[(&str, Answer, &str)] = &[
+    ("cpuManagerPolicy", Answer::Refused, "must be none: there is no CPU manager yet (docs/status.md)"),
+    ("cpuManagerPolicyOptions", Answer::Refused, "must be empty: the policy none has no options"),
+    ("cpuManagerReconcilePeriod", Answer::AsUpstream, "the policy none reconciles nothing"),
+    ("memoryManagerPolicy", Answer::Refused, "must be None: there is no memory manager yet (docs/status.md)"),
+    (
+        "reservedMemory",
+        Answer::Noted,
+        "has no effect: memoryManagerPolicy None reserves nothing on a NUMA node",
+    ),
+    (
+        "topologyManagerPolicy",
+        Answer::Refused,
+        "must be none: there is no topology manager yet (docs/status.md)",
+    ),
+    ("topologyManagerScope", Answer::AsUpstream, "the policy none has no scope"),
+    ("topologyManagerPolicyOptions", Answer::Noted, "has no effect: topologyManagerPolicy is none"),
+    (
+        "tracing",
+        Answer::Refused,
+        "must be left out: the agent sends no OpenTelemetry traces (docs/status.md)",
+    ),
+    ("enableContentionProfiling", Answer::Noted, "has no effect: only programs in Go have this profile"),
+    ("showHiddenMetricsForVersion", Answer::Noted, "has no effect: the agent hides no metric"),
+    (
+        "kernelMemcgNotification",
+        Answer::Noted,
+        "has no effect: the agent looks in time for each threshold, and at once when tasks wait for memory",
+    ),
+    ("contentType", Answer::Noted, "has no effect: the agent and the API server exchange JSON"),
+    (
+        "makeIPTablesUtilChains",
+        Answer::AsUpstream,
+        "the agent makes no chain for iptables, as with false; docs/status.md says so",
+    ),
+    ("iptablesMasqueradeBit", Answer::AsUpstream, "upstream has not used the bit since v1.28"),
+    ("iptablesDropBit", Answer::AsUpstream, "upstream has not used the bit since v1.28"),
+    ("runOnce", Answer::AsUpstream, "validation refuses true"),
+];
+
+/// Settings for which the agent refuses to start. `source` names the origin of the configuration.
+#[must_use]
+pub fn refused(config: &KubeletConfiguration, source: &str) -> Vec<Problem> {
+    of(config, Answer::Refused)
+        .map(|(key, value, reason)| Problem {
+            source: source.to_owned(),
+            line: None,
+            path: key.to_owned(),
+            value: Some(field::shown(&value)),
+            reason: reason.to_owned(),
+        })
+        .collect()
+}
+
+/// Settings that have no effect, each as one line for people.
+#[must_use]
+pub fn noted(config: &KubeletConfiguration) -> Vec<String> {
+    of(config, Answer::Noted).map(|(key, _, reason)| format!("{key}: {reason}")).collect()
+}
+
+/// The keys with this answer whose value differs from the default.
+fn of(
+    config: &KubeletConfiguration,
+    answer: Answer,
+) -> impl Iterator<Item = (&'static str, Value, &'static str)> {
+    let (mut given, default) = (to_value(config), to_value(&KubeletConfiguration::default()));
+    UNREAD.iter().filter(move |(_, of, _)| *of == answer).filter_map(move |(key, _, reason)| {
+        let value = given.get_mut(*key).map(Value::take)?;
+        (Some(&value) != default.get(*key)).then_some((*key, value, *reason))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubelet::load_kubelet_config;
+
+    fn load(text: &str) -> KubeletConfiguration {
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        load_kubelet_config(&format!("{head}{text}"), "/etc/kubelet.yaml").expect("valid")
+    }
+
+    #[test]
+    fn a_configuration_that_sets_nothing_has_neither_refusal_nor_note() {
+        let config = load("");
+        assert_eq!(refused(&config, "f"), vec![]);
+        assert_eq!(noted(&config), Vec::<String>::new());
+    }
+
+    #[test]
+    fn managers_that_do_not_exist_are_refused_by_name() {
+        for (text, key) in [
+            ("cpuManagerPolicy: static\nreservedSystemCPUs: '0'", "cpuManagerPolicy"),
+            ("cpuManagerPolicyOptions: {full-pcpus-only: 'true'}", "cpuManagerPolicyOptions"),
+            ("memoryManagerPolicy: Static", "memoryManagerPolicy"),
+            ("topologyManagerPolicy: single-numa-node", "topologyManagerPolicy"),
+            ("tracing: {endpoint: 'localhost:4317', samplingRatePerMillion: 100}", "tracing"),
+        ] {
+            let problems = refused(&load(text), "/etc/kubelet.yaml");
+            let paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
+            assert_eq!(paths, [key], "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_without_effect_are_noted() {
+        let text =
+            "contentType: application/json\nkernelMemcgNotification: true\nenableContentionProfiling: true";
+        let notes = noted(&load(text));
+        assert_eq!(notes.len(), 3, "{notes:?}");
+        assert!(notes.iter().any(|note| note.starts_with("contentType: has no effect")), "{notes:?}");
+    }
+
+    #[test]
+    fn each_key_is_one_of_the_type() {
+        let all = to_value(&KubeletConfiguration::default());
+        for (key, ..) in UNREAD {
+            assert!(all.get(*key).is_some(), "{key}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use agent_tidy::tree::SourceFile;
-use agent_tidy::{Finding, crates, layout, manifest, pages, ranks, text, tree};
+use agent_tidy::{Finding, commands, crates, layout, manifest, pages, ranks, text, tree};
 
 fn root() -> PathBuf {
     // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
@@ -80,6 +80,11 @@ fn links_of_pages_resolve() {
 #[test]
 fn named_pages_exist() {
     check(pages::mentions(&files()));
+}
+
+#[test]
+fn commands_of_pages_run_tests() {
+    check(commands::tests(&files()));
 }
 
 #[test]

@@ -64,7 +64,10 @@ impl<'a> Command<'a> {
                 _ if before_dashes && WITH_VALUE.contains(&word) => _ = value()?,
                 _ if word.starts_with('-') => {}
                 _ if before_dashes && !command.filters.is_empty() => {
-                    return Err(format!("cargo takes one filter; write `--` before `{}`", command.filters[0]));
+                    return Err(format!(
+                        "cargo takes one filter; write `--` before `{}`",
+                        command.filters[0]
+                    ));
                 }
                 _ => command.filters.push(word),
             }
@@ -164,7 +167,10 @@ mod tests {
         vec![
             SourceFile::of("agent/a/Cargo.toml", "[package]\nname = \"agent-a\"\n"),
             SourceFile::of("agent/a/src/lib.rs", "pub mod logs;\n"),
-            SourceFile::of("agent/a/src/logs/tail.rs", "mod tests {\n    #[test]\n    async fn lines_come_whole() {}\n}\n"),
+            SourceFile::of(
+                "agent/a/src/logs/tail.rs",
+                "mod tests {\n    #[test]\n    async fn lines_come_whole() {}\n}\n",
+            ),
             SourceFile::of("agent/a/tests/commands.rs", "#[test]\nfn added() {}\n"),
             SourceFile::of("agent/sim/Cargo.toml", "[package]\nname = \"agent-sim\"\n"),
             SourceFile::of("agent/sim/tests/stopping.rs", "fn stops() {}\n"),

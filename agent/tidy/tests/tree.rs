@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use agent_tidy::tree::SourceFile;
-use agent_tidy::{Finding, commands, crates, layout, manifest, pages, ranks, text, tree};
+use agent_tidy::{Finding, crates, layout, manifest, pages, ranks, text, tree};
 
 fn root() -> PathBuf {
     // As it is now, not as it was compiled: checkouts that share a target directory share this binary.
@@ -83,11 +83,6 @@ fn named_pages_exist() {
 }
 
 #[test]
-fn commands_of_pages_run_tests() {
-    check(commands::tests(&files()));
-}
-
-#[test]
 fn dependencies_have_reasons_and_one_version() {
     let files = files();
     let root = files.iter().find(|f| f.path == "Cargo.toml").expect("the workspace has a manifest");
@@ -116,4 +111,9 @@ fn crates_are_documented() {
     let files = files();
     let page = files.iter().find(|f| f.path == "docs/architecture.md").expect("the page exists");
     check(crates::documented(page.text.as_deref().unwrap_or_default()));
+}
+
+#[test]
+fn commands_of_pages_run_tests() {
+    check(agent_tidy::commands::tests(&files()));
 }

@@ -117,3 +117,8 @@ fn crates_are_documented() {
     let page = files.iter().find(|f| f.path == "docs/architecture.md").expect("the page exists");
     check(crates::documented(page.text.as_deref().unwrap_or_default()));
 }
+
+#[test]
+fn commands_of_pages_run_tests() {
+    check(agent_tidy::commands::tests(&files()));
+}

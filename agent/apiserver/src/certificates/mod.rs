@@ -1,9 +1,9 @@
-//! The node's keys and certificates: made, read, kept.
+//! The node's keys and certificates: this module makes, reads and stores them.
 //!
-//! In: what core's certificate machine decided (subject, names, when). Out: a key with its request ([`KeyAndCsr`]),
-//! the facts of a certificate
-//! ([`agent_types::certificates::CertificateFacts`]), the certificate store on disk ([`Store`], contract chapter 2).
-//! Invariants: private keys are never logged and are wiped from memory where the libraries allow; files are 0600.
+//! In: the decisions of core's certificate machine (subject, names, time). Out: a key with its certificate
+//! request ([`KeyAndCsr`]), the facts of a certificate ([`agent_types::certificates::CertificateFacts`]), and
+//! the certificate store on disk ([`Store`]). Invariants: no log contains a private key; memory that held a
+//! key is wiped where the libraries allow it; files have mode 0600. Upstream: client-go/util/certificate.
 
 mod facts;
 mod key;

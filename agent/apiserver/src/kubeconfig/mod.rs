@@ -1,8 +1,9 @@
-//! Kubeconfig files: reading whatever a kubelet may be given, writing the one that it keeps.
+//! Kubeconfig files: reads the files that a kubelet may be given, and writes the one that the kubelet keeps.
 //!
-//! In: a path. Out: [`Access`]; on disk, the kubelet's own kubeconfig as upstream lays it out (contract chapter 2).
-//! Invariants: relative paths count from the kubeconfig's directory; inline data win over files, as in client-go;
-//! what cannot be honoured is refused by name instead of being left out; written files are 0600 and appear whole.
+//! In: a path. Out: [`Access`]; on disk, the kubelet's own kubeconfig with upstream's names and layout
+//! (pkg/kubelet/certificate/bootstrap, `writeKubeconfigFromBootstrapping`). Invariants: relative paths start
+//! at the kubeconfig's directory; inline data win over files, as in client-go; a setting that the agent
+//! cannot honour is an error that names it; written files have mode 0600 and appear complete.
 
 mod file;
 mod write;

@@ -1,10 +1,12 @@
-//! admission: may this pod run on this node? Contract chapter 5, the part that needs no API and no devices.
+//! admission: decides whether a pod may run on this node. Checks that need the API server or devices are
+//! elsewhere.
 //!
-//! In: a pod, the pods that run or start already, the node. Out: yes, whose room it takes, or the first [`Rejection`].
-//! Invariants: pure; a pod that was refused is Failed with that reason and not tried again; a pod is judged as it is, never changed;
-//! handlers ask in upstream's order: pressure, sysctls, operating system, room, node affinity, name, host ports, taints,
-//! AppArmor, features. Before them comes what no API server lets through ([`validate::runnable`]).
-//! Upstream: pkg/kubelet/lifecycle, pkg/kubelet/sysctl, scheduler node predicates.
+//! In: a pod, the pods that run or start already, the node. Out: yes, the pods to preempt, or the first
+//! [`Rejection`]. Invariants: pure; a rejected pod is Failed with the reason of the rejection and is not
+//! tried again; admission never changes a pod; the handlers ask in upstream's order: pressure, sysctls,
+//! operating system, resources, node affinity, node name, host ports, taints, AppArmor, features. Before
+//! them, [`validate::runnable`] rejects pods that no API server would accept. Upstream:
+//! pkg/kubelet/lifecycle, pkg/kubelet/sysctl, scheduler node predicates.
 
 pub(crate) mod affinity;
 mod fit;

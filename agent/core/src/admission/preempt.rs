@@ -1,9 +1,10 @@
-//! Which pods must go so that a critical pod has room.
+//! Chooses the pods to end so that a critical pod gets its resources.
 //!
-//! In: a critical pod, the pods beside it, what is short. Out: the pods to end. Invariants: pure; the outcome does not
-//! depend on the order of the pods, as ties are decided by memory, processor time and UID; of each class only what the
-//! classes below it cannot give (BestEffort, then Burstable, then Guaranteed); exact arithmetic, where upstream's is
-//! floating. Upstream: pkg/kubelet/preemption, pkg/kubelet/types Preemptable (contract 5.2).
+//! In: a critical pod, the other pods of the node, the missing amounts. Out: the pods to end. Invariants:
+//! pure; the result does not depend on the order of the pods, because memory, processor time and UID break
+//! ties; a class gives only the amount that the lower classes cannot give (BestEffort, then Burstable, then
+//! Guaranteed); the arithmetic is exact (upstream uses floating point). Upstream: pkg/kubelet/preemption,
+//! `Preemptable` of pkg/kubelet/types/pod_update.go.
 
 use agent_types::pod;
 use agent_types::resources::qos::{QosClass, qos_class};

@@ -1,29 +1,30 @@
-//! A certificate that is there, matches, and is renewed in time: one machine for the client certificate, one for the
-//! serving certificate. Contract chapter 2.
+//! Certificates of the node: one machine for the client certificate, one for the serving certificate. Each
+//! machine keeps a certificate that matches and renews it in time.
 //!
 //! # For the shell
-//! First send [`CertEvent::Loaded`] with what the certificate directory holds (again whenever the files change by
-//! other hands), and for a serving certificate [`CertEvent::Addresses`] whenever the Node's addresses change. Answer
-//! each of [`CertAction::GenerateKeyAndCsr`], [`CertAction::Call`] and [`CertAction::Store`] exactly once; send
-//! [`CertEvent::Tick`] at the deadline.
-//! - `GenerateKeyAndCsr`: make a P-256 key, keep it in memory under `key`, answer with the PEM of the request signed
-//!   by it. The key never leaves the shell.
+//! First send [`CertEvent::Loaded`] with the contents of the certificate directory (again whenever another
+//! program changes the files), and for a serving certificate [`CertEvent::Addresses`] whenever the Node's
+//! addresses change. Answer each of [`CertAction::GenerateKeyAndCsr`], [`CertAction::Call`] and
+//! [`CertAction::Store`] exactly once; send [`CertEvent::Tick`] at the deadline.
+//! - `GenerateKeyAndCsr`: make a P-256 key, keep it in memory under `key`, and answer with the PEM of the
+//!   request that the key signed. The key never leaves the shell.
 //! - `Call`: send with the identity named in `with`.
-//! - `Bootstrap`: wanted, look for bootstrap credentials (a first-boot token), say with [`CertEvent::Bootstrap`] that
-//!   they are there or why not, and again whenever that changes. Not wanted: the certificate in use is good; use it,
-//!   stop looking, and forget the token.
-//! - `Store`: if bootstrap credentials asked for it, their cluster is the node's from now on. Write certificate chain and key `key` into one file of mode 0600, switch `-current.pem` to it, make
-//!   the API client use it (closing its old connections), and answer with what the certificate says. A chain that
-//!   does not fit the key is an error.
-//! - `DropKey`: the key `key` will not be used, erase it.
-//! - `Show`: the sentence for people changed; empty when there is nothing to do about anything.
-//! - `Fact`: for logs and metrics, said once. [`CertManager::state`] is how it stands now; it is also what
-//!   `kubelet_certificate_manager_*_ttl_seconds` is made from.
+//! - `Bootstrap`: if it asks for bootstrap credentials (a first-boot token), look for them and report with
+//!   [`CertEvent::Bootstrap`] that they are there or why not, and again whenever that changes. If it does not
+//!   ask, the current certificate is good: use it, stop looking, and forget the token.
+//! - `Store`: if bootstrap credentials requested the certificate, their cluster is the node's cluster from
+//!   now on. Write the certificate chain and the key `key` into one file of mode 0600, switch `-current.pem`
+//!   to it, make the API client use it (close its old connections), and answer with the facts of the
+//!   certificate. A chain that does not fit the key is an error.
+//! - `DropKey`: the machine does not need the key `key` any more, erase it.
+//! - `Show`: the sentence for the operator changed; it is empty when nothing needs attention.
+//! - `Fact`: for logs and metrics, sent once. [`CertManager::state`] is the current state, also the source of
+//!   `kubelet_certificate_manager_*_ttl_seconds`.
 //!
-//! Invariants: one effect in flight; never a CSR before the clock is plausible, nor for a serving certificate without
-//! an IP address; after every failure a pause (2 s doubling four times, then 32 s); one CSR is waited for at most
-//! 15 minutes; no input ends the machine. Difference from upstream: an expired certificate without bootstrap
-//! credentials is a state with a message and slow retries, not exit code 1.
+//! Invariants: one effect in flight; no CSR before the clock is plausible, and none for a serving certificate
+//! without an IP address; a pause after every failure (2 s doubling four times, then 32 s); the machine waits
+//! at most 15 minutes for one CSR; no input ends the machine. Difference from upstream: an expired
+//! certificate without bootstrap credentials is a state with a message and slow retries, not exit code 1.
 //! Upstream: client-go/util/certificate, pkg/kubelet/certificate.
 
 mod csr;

@@ -1,8 +1,9 @@
-//! One container's configuration (contract 7.6).
+//! Configuration of one container: the CRI message `ContainerConfig`.
 //!
-//! In: pod, which container, its attempt, the resolved image, the pod's addresses, the node.
-//! Out: [`ContainerConfig`]. Invariant: the same inputs give the same configuration, so a repeated CreateContainer
-//! finds what the first one made. Upstream: kuberuntime_container.go generateContainerConfig.
+//! In: the pod, one of its containers, the attempt, the resolved image, the pod's addresses, the node. Out:
+//! [`ContainerConfig`]. Invariant: equal inputs give an equal configuration, so a repeated CreateContainer
+//! finds the container of the first call. Upstream: `generateContainerConfig` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
-//! The pod's resolver configuration (contract 7.8).
+//! The pod's resolver configuration (API fields `dnsPolicy` and `dnsConfig`).
 //!
-//! In: `dnsPolicy`, `dnsConfig`, the node's [`DnsContext`]. Out: [`DnsConfig`] and what to warn about.
-//! Invariants: at most 3 servers, 32 search domains, 2048 characters of them. Upstream: pkg/kubelet/network/dns.
+//! In: `dnsPolicy`, `dnsConfig`, the node's [`DnsContext`]. Out: [`DnsConfig`] and warnings. Invariants: at
+//! most 3 servers, 32 search domains, and 2048 characters of search domains. Upstream:
+//! pkg/kubelet/network/dns.
 
 use agent_types::node_context::{DnsContext, NodeContext, ResolvConf};
 use agent_types::pod;

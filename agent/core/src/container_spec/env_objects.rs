@@ -1,8 +1,9 @@
-//! Variables from Secrets and ConfigMaps: `envFrom`, `configMapKeyRef`, `secretKeyRef` (contract 7.7).
+//! Variables from Secrets and ConfigMaps: `envFrom`, `configMapKeyRef`, `secretKeyRef`.
 //!
-//! In: the container's sources, what is known of their objects. Out: names and values, or upstream's words about what is
-//! missing. Invariant: what is optional and missing defines nothing. Names are taken as they are: which of them are
-//! variables is the API server's to judge. Upstream: makeEnvironmentVariables.
+//! In: the container's sources, the objects that the node knows. Out: names and values, or upstream's message
+//! about the missing object or key. Invariant: an optional source that is missing defines nothing. Names are
+//! not checked: the API server validates them. Upstream: `makeEnvironmentVariables` of
+//! pkg/kubelet/kubelet_pods.go.
 
 use agent_types::objects::{ObjectData, ObjectKind, ObjectRef, Objects, look_up};
 use agent_types::pod;

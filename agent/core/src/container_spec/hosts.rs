@@ -1,7 +1,8 @@
-//! Host names and the managed `/etc/hosts` (contract 7.8).
+//! Host names and the managed `/etc/hosts`.
 //!
-//! In: pod, its addresses, the cluster domain. Out: host name, domain, file text. Invariant: a pure function of
-//! its inputs, so a repeated write changes nothing. Upstream: kubelet_pods.go, kuberuntime hosts file.
+//! In: pod, its addresses, the cluster domain. Out: host name, domain, text of the file. Invariant: a pure
+//! function of its inputs, so a repeated write changes nothing. Upstream: `ensureHostsFile` of
+//! pkg/kubelet/kubelet_pods.go.
 
 use std::fmt::Write as _;
 

@@ -1,8 +1,8 @@
-//! Requests and limits become kernel numbers: CRI `LinuxContainerResources` (contract 7.9).
+//! Translates requests and limits to kernel values: the CRI message `LinuxContainerResources`.
 //!
-//! In: container, pod, node. Out: [`LinuxResources`]. Invariants: shares 2 to 262144; a quota of at least 1 ms;
-//! `oom_score_adj` orders Guaranteed before Burstable before BestEffort. Upstream: kuberuntime_container_linux.go,
-//! pkg/kubelet/qos.
+//! In: container, pod, node. Out: [`LinuxResources`]. Invariants: shares are between 2 and 262144; a quota is
+//! at least 1 ms; `oom_score_adj` of Guaranteed is below Burstable, and Burstable below BestEffort. Upstream:
+//! pkg/kubelet/kuberuntime/kuberuntime_container_linux.go, pkg/kubelet/qos.
 
 pub mod memory;
 

@@ -1,7 +1,9 @@
-//! Bind mounts of a container (contract 7.8, 7.11, 10.4).
+//! Bind mounts of a container (API field `volumeMounts`).
 //!
-//! In: `volumeMounts`, the pod's volumes, the node. Out: [`Mount`]s in order: volumes as listed, then the managed
-//! hosts file, then the termination message. Invariant: only volume kinds that `unsupported` lets through.
+//! In: `volumeMounts`, the pod's volumes, the node. Out: [`Mount`]s in order: volumes as listed, then the
+//! managed hosts file, then the termination message. Invariant: only volume types that `unsupported` lets
+//! through. Upstream: `makeMounts` of pkg/kubelet/kubelet_pods.go and of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use agent_types::ContainerRef;
 use agent_types::node_context::NodeContext;

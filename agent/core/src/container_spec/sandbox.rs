@@ -1,6 +1,7 @@
-//! The sandbox's configuration (contract 7.5).
+//! Configuration of the sandbox: the CRI message `PodSandboxConfig`.
 //!
-//! In: pod, attempt, node. Out: [`SandboxConfig`]. Upstream: kuberuntime_sandbox.go.
+//! In: pod, attempt, node. Out: [`SandboxConfig`]. Upstream: `generatePodSandboxConfig` of
+//! pkg/kubelet/kuberuntime/kuberuntime_sandbox.go.
 
 use std::collections::BTreeMap;
 

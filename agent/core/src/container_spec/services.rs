@@ -1,8 +1,9 @@
-//! Variables that say where Services are (contract 7.7).
+//! Environment variables with the addresses of Services.
 //!
-//! In: Services; what is known of those that a pod is told about. Out: variables by name. Invariants: the cluster's own
-//! Service `kubernetes` is told to every pod, the pod's namespace's only with `enableServiceLinks`, and those win; Services
-//! without an address of their own are left out. Upstream: pkg/kubelet/envvars, getServiceEnvVarMap.
+//! In: Services. Out: variables by name. Invariants: every pod gets the variables of the cluster's own
+//! Service `kubernetes`; it gets those of its namespace only with `enableServiceLinks`, and they win;
+//! Services without a cluster IP are left out. Upstream: pkg/kubelet/envvars, `getServiceEnvVarMap` of
+//! pkg/kubelet/kubelet_pods.go.
 
 use std::collections::BTreeMap;
 

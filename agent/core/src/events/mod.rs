@@ -1,15 +1,15 @@
-//! The event recorder: facts about pods, containers and the node become Event objects (contract 16).
+//! The event recorder: turns facts about pods, containers and the node into Event objects.
 //!
 //! # For the shell
-//! One machine for a node that has an API server. Feed it [`RecorderEvent::Record`] (see [`Fact`]'s constructors for
-//! a worker's facts, a rejection and node events), [`RecorderEvent::Answer`], exactly one for each
-//! [`RecorderAction::Call`], and [`RecorderEvent::Tick`] at the deadline. Facts that come faster than they can be told
-//! are dropped and counted; nothing ever waits for an event.
+//! One machine for a node that has an API server. Feed it [`RecorderEvent::Record`] (see [`Fact`]'s
+//! constructors for a worker's facts, a rejection and node events), exactly one [`RecorderEvent::Answer`] for
+//! each [`RecorderAction::Call`], and [`RecorderEvent::Tick`] at the deadline. The recorder drops and counts
+//! facts that arrive faster than it can send them; no component waits for an event.
 //!
-//! In: facts. Out: POST and PATCH of events. Invariants: what is remembered is bounded ([`QUEUE_MAX`], [`correlate`]'s
-//! caches); writes about one event keep their order; the same fact again raises a count; a server that does not answer
-//! is probed with one call at a time, and events wait for it in the bounded queue; what it refuses is not repeated.
-//! Upstream: client-go tools/record.
+//! In: facts. Out: POST and PATCH of events. Invariants: memory is bounded ([`QUEUE_MAX`], [`correlate`]'s
+//! caches); writes about one event keep their order; a repeated fact raises a count; while the server does
+//! not answer, the recorder probes it with one call at a time and keeps events in the bounded queue; an event
+//! that the server refuses is not sent again. Upstream: client-go/tools/record.
 
 pub mod correlate;
 mod object;
@@ -77,7 +77,7 @@ pub struct Fact {
     pub about: About,
     /// Severity.
     pub kind: EventKind,
-    /// Contract chapter 16.
+    /// `reason` of the Event; upstream's reasons are in pkg/kubelet/events/event.go.
     pub reason: String,
     /// For people.
     pub message: String,

@@ -1,7 +1,7 @@
-//! What is told of a pod that goes. Contract chapter 12; upstream: evictionMessage.
+//! Texts about an evicted pod: the message of its status and the annotations of its event.
 //!
-//! In: the pod, what it uses, what is short. Out: the message and the event's annotations, word for word as upstream's,
-//! trailing blanks included. Pure.
+//! In: the pod, its usage, the starved resource. Out: message and annotations, word for word as upstream's,
+//! trailing blanks included. Pure. Upstream: `evictionMessage` of pkg/kubelet/eviction/helpers.go.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

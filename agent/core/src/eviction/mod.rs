@@ -1,9 +1,11 @@
-//! eviction: memory, a disk or process ids run short, and somebody has to go. Contract chapter 12.
+//! eviction: ends pods when memory, a disk or process ids run short, and pods that exceed a limit of local
+//! storage.
 //!
 //! # For the shell
-//! Feed it [`EvictionEvent::Tick`] once and at each deadline, [`EvictionEvent::Pressed`] when the kernel says that memory
-//! is short, and exactly one answer to each [`EvictionAction::Observe`], [`EvictionAction::Measure`],
-//! [`EvictionAction::MeasureLimited`] and [`EvictionAction::Reclaim`], however it went: what could not be read is left out.
+//! Feed it [`EvictionEvent::Tick`] once and at each deadline, [`EvictionEvent::Pressed`] when the kernel
+//! reports that memory is short, and exactly one answer to each [`EvictionAction::Observe`],
+//! [`EvictionAction::Measure`], [`EvictionAction::MeasureLimited`] and [`EvictionAction::Reclaim`]. An answer
+//! to a failed action leaves out the values that could not be read.
 //!
 //! ```text
 //! Idle ──due, pressed──► Looking ─┬─ a disk ──► Reclaiming ──► Looking again ─┬─► enough: Idle
@@ -13,10 +15,10 @@
 //!  │ a limit is exceeded   └─ released, or 30 s ── Waiting for who goes
 //!  └────────────────────────────────────────────────►┘
 //! ```
-//! Invariants: one victim at a time, and none before the last one's room is free (30 s at most); critical, static and
-//! mirror pods never go; disks are walked only when somebody has to be chosen or may exceed a limit; the next look at memory
-//! comes before it can be used up, whatever the kernel says meanwhile. Upstream: pkg/kubelet/eviction.
-//! Differences: docs/eviction.md.
+//! Invariants: one victim at a time, and no further one before the resources of the last are free (30 s at
+//! most); critical, static and mirror pods are never victims; disks are measured only to choose a victim or
+//! to check a limit; the next observation comes before free memory can be used up, whether or not the kernel
+//! reports pressure. Upstream: pkg/kubelet/eviction. Differences: docs/eviction.md.
 
 mod api;
 mod local_storage;

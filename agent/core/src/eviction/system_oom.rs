@@ -1,9 +1,10 @@
-//! The kernel kills for want of memory: what it says of it in its log. Contract chapter 12.
+//! Kernel log messages about out-of-memory kills.
 //!
-//! In: lines of /dev/kmsg. Out: [`Kill`]s of the whole machine, which the Node tells, and containers in which somebody was
-//! killed. Invariants: total on any input; what a cgroup ran into by its own limit is no event of the Node: its runtime tells
-//! `OOMKilled`, unless it was too slow to see it ([`correct`]). Linux: mm/oom_kill.c, Documentation/ABI/testing/dev-kmsg.
-//! Upstream: pkg/kubelet/oom and cadvisor's oomparser, which take a kill for the machine's unless its line names a cgroup
+//! In: lines of /dev/kmsg. Out: [`Kill`]s of the whole machine, which the Node reports as events, and the
+//! containers in which a process was killed. Invariants: total on any input; a kill by a cgroup's own limit
+//! is not an event of the Node: the runtime reports it as `OOMKilled`, unless the runtime was too slow to
+//! notice ([`correct`]). Linux: mm/oom_kill.c, Documentation/ABI/testing/dev-kmsg. Upstream: pkg/kubelet/oom
+//! and cadvisor's utils/oomparser. Both treat a kill as one of the machine unless its line names a cgroup
 //! whose limit was hit.
 
 use agent_types::ids::ContainerId;

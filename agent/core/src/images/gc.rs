@@ -1,12 +1,13 @@
-//! Which images are removed, when the disk fills or they have not been used for long. Contract 13.
+//! Chooses images to remove: when the disk fills, or when images were unused for long.
 //!
 //! ```text
 //! ListImages, images of containers ─► detect() ─► records ─► by_age(), for_space() ─► candidates, the first to go first
 //! ```
-//! In: what the runtime lists, the file system of images, the monotonic clock. Out: candidates in the order of their removal,
-//! the bytes that are wanted. Invariants: an image that a container has, running or not, and a pinned one (the runtime pins
-//! that of sandboxes) is never a candidate; nor is one that was first seen less than `imageMinimumGCAge` ago; the order is
-//! total: last used, first seen, id. Upstream: pkg/kubelet/images/image_gc_manager.go.
+//! In: the runtime's list of images, the file system of images, the monotonic clock. Out: candidates in the
+//! order of their removal, the number of bytes to free. Invariants: an image of a container, running or not,
+//! and a pinned image (the runtime pins the images of sandboxes) are never candidates, nor is an image first
+//! seen less than `imageMinimumGCAge` ago; the order is total: last used, first seen, id. Upstream:
+//! pkg/kubelet/images/image_gc_manager.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

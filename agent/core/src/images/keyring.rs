@@ -1,8 +1,8 @@
-//! Credentials of registries: which of those that a pod and its node have fit an image.
+//! Registry credentials: selects the credentials of a pod and its node that match an image.
 //!
-//! In: `.dockerconfigjson` and `.dockercfg` as Secrets and the node's files hold them, an image. Out: credentials in the
-//! order in which they are tried, the most specific first. Invariant: a credential is never shown. Upstream:
-//! pkg/credentialprovider (contract 7.4).
+//! In: `.dockerconfigjson` and `.dockercfg` from Secrets and from files of the node, an image. Out:
+//! credentials in the order in which the agent tries them, the most specific first. Invariant: no credential
+//! appears in a log or a message. Upstream: pkg/credentialprovider.
 
 use std::collections::BTreeMap;
 

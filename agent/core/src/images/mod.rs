@@ -26,7 +26,7 @@ pub enum PullDecision {
     NeverPull,
 }
 
-/// Decide by policy and presence (contract 7.4).
+/// Decides by pull policy and presence (upstream: pkg/kubelet/images/image_manager.go).
 #[must_use]
 pub fn pull_decision(policy: PullPolicy, present: bool) -> PullDecision {
     match (policy, present) {

@@ -1,13 +1,14 @@
-//! Who may use an image that is on the node: what was pulled, and with whose credentials. Contract 7.4.
+//! Pull records: which credentials pulled an image, and so which pods may use it without a new pull
+//! (KEP-2535).
 //!
 //! ```text
 //! intent on disk ─► pull ─► record on disk (image ─► secrets that pulled it) ─► intent removed
 //! image on the node + record + the pod's credentials ─► access()
 //! ```
-//! In: records, a policy, the credentials that a pod has for an image. Out: whether the pod may use it as it is; records as
-//! they are to be written. Invariants: an image that the node pulled is used by nobody whose credentials did not pull it,
-//! unless it was pulled with none; files are upstream's to the letter, so that either kubelet goes on with the other's.
-//! Upstream: pkg/kubelet/images/pullmanager.
+//! In: records, a policy, the credentials that a pod has for an image. Out: whether the pod may use the
+//! present image; the records to write. Invariants: a pod uses an image that the node pulled only with
+//! credentials that pulled it, unless the pull needed none; the files have upstream's format, so either
+//! kubelet continues with the other's. Upstream: pkg/kubelet/images/pullmanager.
 
 use std::collections::BTreeMap;
 

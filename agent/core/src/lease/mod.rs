@@ -1,16 +1,16 @@
-//! The node's Lease: created with its owner, renewed for ever. Contract chapter 3.7.
+//! The node's Lease: the machine creates it with its owner reference and renews it.
 //!
 //! # For the shell
-//! Send [`LeaseEvent::Registered`] whenever the Node object was registered or is seen with another UID, the answer to
-//! each [`LeaseAction::Call`] as [`LeaseEvent::Answered`], and [`LeaseEvent::Tick`] at the deadline; the first tick
-//! starts the work. On [`LeaseAction::CloseConnections`] drop idle connections to the API server: they may be dead.
-//! Facts are for logs and metrics.
+//! Send [`LeaseEvent::Registered`] whenever the Node object was registered or appears with another UID, the
+//! answer to each [`LeaseAction::Call`] as [`LeaseEvent::Answered`], and [`LeaseEvent::Tick`] at the
+//! deadline; the first tick starts the work. On [`LeaseAction::CloseConnections`] drop idle connections to
+//! the API server: they may be dead. Facts are for logs and metrics.
 //!
-//! Invariants: at most one call in flight; a lease is never created without its owner reference; an existing one
-//! without owner is renewed all the same and the owner tried again at each renewal; at most
-//! [`TRIES`] replacements in a row, twice, then a pause: no failure makes a hot loop.
-//! Upstream: component-helpers/apimachinery/lease, pkg/kubelet/util/nodelease.go. Differences: holder and duration
-//! of an existing lease are brought up to date; registration wakes the machine, so the lease exists at once.
+//! Invariants: at most one call in flight; the machine never creates a lease without its owner reference; it
+//! renews an existing lease without an owner and tries to add the owner at each renewal; after at most
+//! [`TRIES`] replacements in a row, twice, it pauses: no failure makes a hot loop. Upstream:
+//! component-helpers/apimachinery/lease, pkg/kubelet/util/nodelease.go. Differences: the machine corrects
+//! holder and duration of an existing lease; registration wakes the machine, so the lease exists at once.
 
 mod object;
 

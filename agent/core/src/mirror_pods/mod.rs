@@ -1,21 +1,22 @@
-//! Mirror pods: the API's pictures of this node's static pods (contract chapter 4).
+//! Mirror pods: API objects that show this node's static pods.
 //!
 //! # For the shell
 //! One machine for a node that has an API server. Feed it:
 //! 1. [`MirrorEvent::Static`]: every [`PodUpdate`] of the file and http sources, as the pod manager gets it;
 //! 2. [`MirrorEvent::Watch`]: every event of the pod watch (see [`crate::pod_source::api`]);
-//! 3. [`MirrorEvent::Node`]: what is known of the Node object, at each change;
+//! 3. [`MirrorEvent::Node`]: the known state of the Node object, at each change;
 //! 4. [`MirrorEvent::Worker`] for each `ManagerAction::Start`, [`MirrorEvent::Forgotten`] for each
-//!    `ManagerAction::Forget`, [`MirrorEvent::Synced`] for `ManagerAction::Synced`, [`MirrorEvent::Outdated`] for
-//!    `StatusAction::Outdated`;
-//! 5. [`MirrorEvent::Answer`], exactly one for each [`MirrorAction::Call`], and [`MirrorEvent::Tick`] at the
+//!    `ManagerAction::Forget`, [`MirrorEvent::Synced`] for `ManagerAction::Synced`, [`MirrorEvent::Outdated`]
+//!    for `StatusAction::Outdated`;
+//! 5. exactly one [`MirrorEvent::Answer`] for each [`MirrorAction::Call`], and [`MirrorEvent::Tick`] at the
 //!    deadline.
 //!
-//! In: what should be mirrored, what the API has. Out: GET, POST and DELETE of pods. Invariants: one call in flight
-//! for each name; nothing is created before the first list, nor while the Node is missing or being deleted; an
-//! existing pod is deleted only by its UID and only if it is a mirror pod; a mirror pod outlives the worker of
-//! its static pod, and one whose static pod is gone is deleted only once every source was read; an answer that was
-//! lost is never assumed. Upstream: pkg/kubelet/pod/mirror_client.go, tryReconcileMirrorPods.
+//! In: the desired mirror pods, the API's pods. Out: GET, POST and DELETE of pods. Invariants: one call in
+//! flight for each name; no pod is created before the first list, nor while the Node is missing or being
+//! deleted; an existing pod is deleted only by its UID and only if it is a mirror pod; a mirror pod outlives
+//! the worker of its static pod; a mirror pod without a static pod is deleted only after every source was
+//! read; a lost answer counts neither as success nor as failure. Upstream: pkg/kubelet/pod/mirror_client.go,
+//! `tryReconcileMirrorPods` of pkg/kubelet/kubelet.go.
 
 mod slot;
 

@@ -1,21 +1,23 @@
-//! node_shutdown: the machine is told to stop. Pods end in order and in time, the API server is told, what became of them
-//! is written down, and only then the machine goes on.
+//! node_shutdown: the machine is about to stop. Pods end in order and in time, the node reports to the API
+//! server and writes a receipt, and only then lets the machine continue.
 //!
 //! # For the shell
-//! Made only if the configuration gives pods time ([`groups`]). Feed it what logind says ([`ShutdownEvent::Told`]), the
-//! answers to its actions, and [`ShutdownEvent::Tick`] at the deadline. The delay lock is taken with
-//! [`ShutdownAction::Hold`] and given back with [`ShutdownAction::Release`]; without it logind does not wait, and pods end in
-//! the same way while the service manager stops the agent ([`ShutdownEvent::GoingDown`]), until [`NodeShutdown::is_over`].
+//! Create it only if the configuration gives pods time ([`groups`]). Feed it logind's signals
+//! ([`ShutdownEvent::Told`]), the answers to its actions, and [`ShutdownEvent::Tick`] at the deadline.
+//! [`ShutdownAction::Hold`] takes the delay lock and [`ShutdownAction::Release`] gives it back; without the
+//! lock logind does not wait, and pods end in the same way while the service manager stops the agent
+//! ([`ShutdownEvent::GoingDown`]), until [`NodeShutdown::is_over`].
 //!
 //! ```text
 //! Up ──told to stop──► Closing ──pods──► Ending ──all stages──► Telling ──told──► Writing ──► Over
 //!  ▲                                                                                           │
 //!  └────────────────────────────────── told not to stop ◄──────────────────────────────────────┘  (from anywhere)
 //! ```
-//! Invariants: one stage at a time, the lowest priority first; a stage takes no longer than its period, all of them and
-//! the telling no longer than the budget and [`TELL_MIN`]; the receipt's end is written before the lock is given back, and
-//! taken back if the boot goes on after it (a soft-reboot). What differs by kind of stop: [`Kind`].
-//! Upstream: pkg/kubelet/nodeshutdown (contract 15). Differences: docs/shutdown.md.
+//! Invariants: one stage at a time, the lowest priority first; a stage takes no longer than its period, and
+//! all stages with the reports to the API server no longer than the budget and [`TELL_MIN`]; the machine
+//! writes the end of the receipt before it gives the lock back, and removes it again if the boot continues (a
+//! soft-reboot). [`Kind`] lists the differences between kinds of stop. Upstream: pkg/kubelet/nodeshutdown.
+//! Differences: docs/shutdown.md.
 
 mod aftermath;
 mod kind;

@@ -1,8 +1,9 @@
-//! Which pods end when: groups by priority from the configuration, pods into groups.
+//! The order of the shutdown: priority groups from the configuration, and the pods of each group.
 //!
-//! In: the configuration, the pods that are there. Out: stages in the order in which they end. Invariants: the lowest
-//! priority first; every pod is in exactly one stage; no stage without pods; the periods of all groups are the budget.
-//! Upstream: pkg/kubelet/nodeshutdown, migrateConfig and groupByPriority (contract 15).
+//! In: the configuration, the node's pods. Out: stages in the order in which they end. Invariants: the lowest
+//! priority first; every pod is in exactly one stage; no stage is empty; the budget is the sum of all groups'
+//! periods. Upstream: `migrateConfig` and `groupByPriority` of
+//! pkg/kubelet/nodeshutdown/nodeshutdown_manager.go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

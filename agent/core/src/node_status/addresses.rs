@@ -1,9 +1,10 @@
-//! Which addresses the Node has. Contract chapter 3.2.
+//! The addresses of the Node (API field `status.addresses`).
 //!
-//! In: what was configured, the host's interfaces and default routes, what the node's name resolves to, the addresses
-//! that the Node has. Out: the addresses, or why there are none. Invariants: pure; an address that is published is
-//! on one of the host's interfaces, and not loopback, link-local, multicast or unspecified.
-//! Upstream: pkg/kubelet/nodestatus/setters.go, apimachinery/pkg/util/net/interface.go.
+//! In: the configuration, the host's interfaces and default routes, the addresses of the node's name in DNS,
+//! the addresses that the Node has. Out: the addresses, or the reason why there are none. Invariants: pure; a
+//! published address is on one of the host's interfaces, and is not loopback, link-local, multicast or
+//! unspecified. Upstream: `NodeAddress` of pkg/kubelet/nodestatus/setters.go,
+//! apimachinery/pkg/util/net/interface.go.
 
 use std::net::IpAddr;
 

@@ -1,10 +1,10 @@
-//! The Node's conditions. Contract chapter 3.5.
+//! The Node's conditions (API field `status.conditions`).
 //!
-//! In: pressures, errors of runtime, network, storage and shutdown, the last boot's end, whether a stop would be delayed,
-//! the conditions that the Node has. Out: the conditions that it should have, and the events of those that change.
-//! Invariants: `lastHeartbeatTime` is new in each report, `lastTransitionTime` only when the status changes; reason and
-//! message of a pressure condition are rewritten on a transition only; Ready comes last in a new list.
-//! Upstream: pkg/kubelet/nodestatus/setters.go, pkg/kubelet/runtime.go.
+//! In: pressures, errors of runtime, network, storage and shutdown, the end of the last boot, whether a stop
+//! would be delayed, the conditions that the Node has. Out: the new conditions, and events for those that
+//! change. Invariants: `lastHeartbeatTime` is new in each report, `lastTransitionTime` only when the status
+//! changes; reason and message of a pressure condition change on a transition only; Ready is last in a new
+//! list. Upstream: pkg/kubelet/nodestatus/setters.go, pkg/kubelet/runtime.go.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

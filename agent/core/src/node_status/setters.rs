@@ -1,9 +1,10 @@
-//! Fills in a Node's status from the inputs, in the contract's order (chapter 3.4).
+//! Fills in a Node's status from the inputs, in the order of upstream's setters.
 //!
-//! In: a Node as it is (or an empty one), inputs, the time. Out: the Node as it should be, reasons of events, and what
-//! could not be set. Invariants: a setter that fails leaves its part as it was and does not stop the others; what
-//! somebody else owns (`volumesAttached`, extended resources of others, foreign labels) stays; an amount that is
-//! equal keeps its text. Upstream: pkg/kubelet/nodestatus/setters.go.
+//! In: the current Node (or an empty one), inputs, the time. Out: the new Node, reasons of events, and the
+//! setters that failed. Invariants: a setter that fails leaves its part unchanged and does not stop the
+//! others; fields of other owners (`volumesAttached`, foreign extended resources, foreign labels) stay; an
+//! amount that is equal keeps its text. Upstream: `defaultNodeStatusFuncs` of
+//! pkg/kubelet/kubelet_node_status.go, pkg/kubelet/nodestatus/setters.go.
 
 use std::collections::BTreeMap;
 

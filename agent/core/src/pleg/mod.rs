@@ -1,16 +1,16 @@
-//! PLEG: which pods changed in the runtime, from the event stream first, from relists as a backstop.
+//! PLEG: finds pods that changed in the runtime, from the event stream first, from relists as a backstop.
 //!
 //! # For the shell
 //! Feed it [`PlegEvent::StreamUp`]/[`PlegEvent::StreamDown`], each stream entry as [`PlegEvent::Hint`], the
-//! answers to its actions, and [`PlegEvent::Tick`] at the deadline. Carry out [`PlegAction::Relist`] (one in
-//! flight at most) and [`PlegAction::Inspect`] (at most [`Config::inspects_max`] in flight, one for each pod);
-//! hand [`PlegAction::Changed`] to the pod's worker, or, if there is none, to whoever looks for orphans.
-//! A snapshot that a pod worker got itself (`Effect::Inspect`) is given to it as [`PlegEvent::Inspected`]
-//! too: it answers hints that arrived before it was asked for, and saves asking twice.
+//! answers to its actions, and [`PlegEvent::Tick`] at the deadline. Carry out [`PlegAction::Relist`] (at most
+//! one in flight) and [`PlegAction::Inspect`] (at most [`Config::inspects_max`] in flight, one for each pod);
+//! give [`PlegAction::Changed`] to the pod's worker or, if the pod has none, to the search for orphans. Pass
+//! a snapshot that a pod worker took itself (`Effect::Inspect`) on as [`PlegEvent::Inspected`] too: it
+//! answers hints that arrived before its request, and saves a second inspection.
 //!
-//! Invariants: a hint is never a fact, it only makes us look; hints of one pod coalesce; what was lost with
-//! the stream is found by the relist that follows; memory is bounded by the pods that exist.
-//! Upstream: pkg/kubelet/pleg, generic and evented in one (contract chapter 9).
+//! Invariants: a hint only causes an inspection, it is never a fact; hints of one pod coalesce; the relist
+//! after a lost stream finds the changes that the stream missed; memory is bounded by the number of pods.
+//! Upstream: pkg/kubelet/pleg (generic.go and evented.go in one machine; KEP-3386).
 
 mod book;
 

@@ -1,9 +1,10 @@
 //! Containers of a pod whose sandbox is good: init order, sidecars, restart policies, changed definitions.
 //!
 //! In: [`Inputs`] and the sandbox. Out: kills, starts and waits appended to the plan. Invariants: init
-//! containers start one after another and never again once a regular container exists in the sandbox; a
-//! container with a live instance is never in `start`. Upstream: computeInitContainerActions,
-//! ShouldContainerBeRestarted (contract 7.1 rules 5 and 6, container restart rules of 7.3).
+//! containers start one after another, and never again once a regular container exists in the sandbox; a
+//! container with a live instance is never in `start`. Upstream: `computeInitContainerActions` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go, `ShouldContainerBeRestarted` of
+//! pkg/kubelet/container/helpers.go; restart rules: KEP-5307.
 
 use agent_types::ids::SandboxId;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};

@@ -1,4 +1,4 @@
-//! Ends of containers: whether a container has ended, and whether its policies begin it again.
+//! Ended containers: whether a container has ended, and whether its restart policy starts it again.
 
 use agent_types::pod::{self, named};
 use agent_types::restart;
@@ -81,7 +81,7 @@ fn resources_text(container: &Container) -> String {
     container.resources.as_ref().and_then(|r| serde_json::to_string(r).ok()).unwrap_or_default()
 }
 
-/// The crash-loop key of a slot (contract 7.3).
+/// The crash-loop key of a slot (upstream: `GetBackoffKey` of pkg/kubelet/kuberuntime/helpers.go).
 #[must_use]
 pub fn back_off_key(p: &Pod, slot: &Slot) -> String {
     let (image, resources) = slot

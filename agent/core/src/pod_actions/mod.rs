@@ -1,10 +1,10 @@
-//! Desired × observed → what to do: the plan for one pod, recomputed from scratch whenever anything changed.
+//! The plan for one pod: compares desired and observed state, from scratch after every change.
 //!
 //! In: the pod, a snapshot of the runtime, the crash-loop state, the time. Out: [`PodActions`], a value. The
-//! pod worker decides what of it may be done now (freshness, fences, one effect at a time). Invariants: a
-//! container is never started while an earlier instance of it may still live; a sandbox is never created
-//! while another one is ready; a world that is as desired gives an empty plan.
-//! Upstream: pkg/kubelet/kuberuntime computePodActions (contract 7.1).
+//! pod worker decides which of the actions it may carry out now (freshness, fences, one effect at a time).
+//! Invariants: a container never starts while an earlier instance of it may still run; a sandbox is never
+//! created while another one is ready; a pod in its desired state gives an empty plan. Upstream:
+//! `computePodActions` of pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 mod containers;
 pub mod ended;
@@ -189,7 +189,8 @@ pub fn usable_sandbox<'s>(p: &Pod, snapshot: &'s PodSnapshot) -> Option<&'s Sand
     })
 }
 
-/// A sandbox is (re)created only if something is to run in it (rule 3 of contract 7.1).
+/// Creates a sandbox only if a container will run in it: none for a pod of policy `Never` that already had containers, and
+/// none if every container has ended for good.
 fn create_or_stop(inputs: &Inputs<'_>, attempt: u32, replaces: bool) -> SandboxPlan {
     let never = pod::spec(inputs.pod).restart_policy.as_deref() == Some("Never");
     let all_slots = slots(inputs.pod);

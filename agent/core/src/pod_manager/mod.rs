@@ -1,26 +1,29 @@
-//! pod_manager: which pods this node wants, which of them have a worker, and what each worker is told.
+//! pod_manager: knows the desired pods of this node, starts their workers and sends each worker its events.
 //!
-//! In: [`ManagerEvent`]: what sources want, what the runtime has, what workers say. Out: [`ManagerAction`]: workers to
-//! start and events for them. One machine for the real agent and for the simulated node.
+//! In: [`ManagerEvent`]: pods of the sources, state of the runtime, results of workers. Out:
+//! [`ManagerAction`]: workers to start and events for them. The real agent and the simulated node use the
+//! same machine.
 //!
 //! ```text
 //! PodUpdate ──► desired ──► name free? ──► admission ──► Start + Tell(Desired)        [+ Tell(Kill Failed), Rejected]
 //! runtime, directories ──► unknown ──► Start + Tell(Kill Orphan)                      (once every source was read)
 //! ```
 //! Invariants:
-//! - nothing starts before the runtime was listed once: what runs already keeps its place and its name;
-//! - a pod waits until no other pod of its full name has a worker, in order of arrival (a changed static pod has a
-//!   new UID); an unknown pod that holds the name of a static pod is its predecessor and is taken down at once;
-//! - other unknown pods are orphans only once **every** expected source was read;
-//! - a pod that one source wants does not wait for another source: static pods start without the API;
-//! - a pod of the API is judged by the labels and taints that its Node has there (`node_view`);
-//! - a pod of the API is not started again after its worker finished, also if nobody asks for its deletion any more (a
-//!   server that was put back): the status manager tells that it is over; a static pod begins anew;
-//! - a critical pod that lacks room waits until the pods that make room for it have ended (`preemption`);
-//! - while the machine is about to stop nothing begins (`shutdown`);
-//! - what the node runs short of keeps newcomers away, never what runs already (`evictions`).
+//! - nothing starts before the first list of the runtime: a running pod keeps its place and its name;
+//! - a pod waits until no other pod of its full name has a worker, in order of arrival (a changed static pod
+//!   has a new UID); an unknown pod with the name of a static pod is its predecessor and is terminated at
+//!   once;
+//! - other unknown pods are orphans only after **every** expected source was read;
+//! - a pod of one source does not wait for another source: static pods start without the API;
+//! - admission judges a pod of the API by the labels and taints that its Node has in the API (`node_view`);
+//! - a pod of the API does not start again after its worker finished, even if its deletion is no longer
+//!   requested (a restored API server): the status manager reports its end; a static pod starts again;
+//! - a critical pod without resources waits until the pods that it preempts have ended (`preemption`);
+//! - no pod starts while the machine is about to stop (`shutdown`);
+//! - pressure of the node keeps new pods away, never running ones (`evictions`).
 //!
-//! Upstream: pkg/kubelet/pod, the dispatch half of pod_workers.go, HandlePodCleanups (contract 4, 6.2, 6.4).
+//! Upstream: pkg/kubelet/pod, the dispatch half of pkg/kubelet/pod_workers.go, `HandlePodCleanups` of
+//! pkg/kubelet/kubelet_pods.go.
 
 mod allocating;
 mod evictions;

@@ -1,17 +1,16 @@
-//! The static pod directory (or file) as a machine (contract chapter 4).
+//! The static pod directory (or file) as a machine (configuration field `staticPodPath`).
 //!
-//! In: answers to its own requests ([`FileEvent::Listed`], [`FileEvent::Read`]), hints that something changed
-//! (inotify) and ticks. Out: requests to list or read, [`PodUpdate`]s, and reports for the log.
-//! Invariants:
-//! - what is delivered is a function of what was read, so a restarted agent arrives at the same pods;
+//! In: answers to its own requests ([`FileEvent::Listed`], [`FileEvent::Read`]), hints of changes (inotify)
+//! and ticks. Out: requests to list or read, [`PodUpdate`]s, and reports for the log. Invariants:
+//! - the delivered pods are a function of the files, so a restarted agent arrives at the same pods;
 //! - nothing is delivered before the first complete listing; a missing path is an empty, seen source;
-//! - a file that turned bad (invalid, unreadable) keeps its last good pod for one check period and loses it if
-//!   it is still bad then: a half-written file kills nothing, a broken one does not run for ever;
+//! - a file that turned bad (invalid, unreadable) keeps its last good pod for one check period and loses it
+//!   if the file is still bad then: a half-written file kills nothing, a broken one does not run for ever;
 //! - a directory that cannot be listed changes nothing.
 //!
 //! The shell performs requests one after another, in order, and answers each exactly once; otherwise an older
-//! answer could undo a newer one. Hints are best sent for files closed after writing, moved, removed or linked.
-//! Upstream: pkg/kubelet/config/file.go. See docs/decisions.
+//! answer could undo a newer one. Hints are best sent for files closed after writing, moved, removed or
+//! linked. Upstream: pkg/kubelet/config/file.go. Differences: docs/decisions/static-pods.md.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

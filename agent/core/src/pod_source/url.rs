@@ -1,13 +1,12 @@
-//! `staticPodURL` as a machine (contract chapter 4).
+//! A server of manifests as a machine (configuration field `staticPodURL`).
 //!
-//! In: answers to its own requests, ticks. Out: requests, [`PodUpdate`]s, reports for the log.
-//! Invariants:
+//! In: answers to its own requests, ticks. Out: requests, [`PodUpdate`]s, reports for the log. Invariants:
 //! - one request at a time, the next a check period after the answer;
-//! - a server that cannot be reached, answers anything but 200, or answers what is no list of pods for this node changes
-//!   nothing: all of an answer counts or none of it;
-//! - an empty answer means no pods; upstream takes it so too, and calls it a failure as well;
-//! - nothing is delivered before the first answer that counts, so that the source is not ready before;
-//! - the request's headers are the driver's business: they are secret and never come here.
+//! - a server that cannot be reached, answers with another status than 200, or answers with something other
+//!   than pods for this node changes nothing: an answer counts completely or not at all;
+//! - an empty answer means no pods; upstream does the same, and reports a failure as well;
+//! - nothing is delivered before the first valid answer, so the source is not ready before it;
+//! - the driver adds the request's headers: they are secret and never reach this machine.
 //!
 //! The shell answers each request exactly once. Upstream: pkg/kubelet/config/http.go.
 

@@ -1,7 +1,8 @@
-//! Effects: what a pod worker asks the world to do, as values, and what comes back.
+//! Effects: requests of a pod worker to the runtime, the disk and other drivers, as values, and their
+//! results.
 //!
-//! An effect's names are functions of (pod UID, container, attempt), so that repeating one after a lost
-//! reply is recognised by the runtime. Every effect has a deadline; the zombie fence depends on it.
+//! The names in an effect are functions of (pod UID, container, attempt), so the runtime recognises an effect
+//! that is repeated after a lost reply. Every effect has a deadline; the zombie fence depends on it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -165,7 +166,7 @@ pub enum Effect {
     StopContainer {
         /// Which.
         container: ContainerId,
-        /// Whole seconds of grace; never below 2 (fact 3 of the contract) except for RestartAllContainers.
+        /// Whole seconds of grace; never below 2 except for RestartAllContainers (upstream: `minimumGracePeriodInSeconds`).
         grace_s: u32,
     },
     /// `RemoveContainer`, after its log files; idempotent.
@@ -231,8 +232,8 @@ impl Effect {
         }
     }
 
-    /// How long the executor may take before it answers `DeadlineExceeded` (contract 7.4a).
-    /// `None`: only cancellation ends it.
+    /// The executor's deadline; after it the executor answers `DeadlineExceeded`. The deadlines are upstream's
+    /// (cri-client/pkg/remote_runtime.go). `None`: only cancellation ends the effect.
     #[must_use]
     pub fn timeout(&self, request_timeout: Duration) -> Option<Duration> {
         match self {

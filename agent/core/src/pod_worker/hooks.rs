@@ -1,10 +1,12 @@
-//! Hooks of a pod worker's containers: when they run, how much of the grace is left, what their failure means.
+//! Hooks of a pod worker's containers: when a hook runs, how it reduces the grace period, how its failure
+//! counts.
 //!
-//! In: a container that has just been started, or one that is to be stopped. Out: [`Effect::RunHook`], events, and
-//! whether the stop may go ahead. Invariants: a preStop hook runs at most once for an instance and incarnation; nobody
-//! waits longer for it than the grace, and it goes on next to the stop until its container is gone; GRACE, what it took is
-//! gone from the grace, of which a stop gets 2 s at least.
-//! Upstream: killContainer, executePreStopHook, pkg/kubelet/lifecycle (contract 7.11).
+//! In: a container that has just started, or a container to stop. Out: [`Effect::RunHook`], events, and
+//! whether the stop may proceed. Invariants: a preStop hook runs at most once for an instance and
+//! incarnation; the worker waits for it at most for the grace period, and the hook continues next to the stop
+//! until its container is gone; GRACE, the time of the hook counts against the grace period, of which a stop
+//! gets 2 s at least. Upstream: `killContainer` and `executePreStopHook` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/lifecycle.
 
 use std::time::Duration;
 

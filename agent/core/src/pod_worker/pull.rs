@@ -1,9 +1,11 @@
-//! A container's image, and those that it mounts, with what its pod may use.
+//! Makes sure that the image of a container, and the images that it mounts, are present and that the pod may
+//! use them.
 //!
-//! In: a chain. Out: the effect that fetches the pod's pull secrets, if it names any, then the look whether the image is
-//! there for this pod, and the pull, both with the credentials that fit the image. Invariant: a Secret that is missing or
-//! broken is told and does not keep the image from being pulled with the others, or anonymously. Upstream:
-//! getPullSecretsForPod, image manager (contract 7.4).
+//! In: a start chain. Out: the effect that reads the pod's pull secrets, if the pod names any, then the check
+//! whether this pod may use a present image, and the pull; both with the credentials that match the image.
+//! Invariant: a missing or broken Secret is reported and does not prevent the pull with the other
+//! credentials, or without any. Upstream: `getPullSecretsForPod` of pkg/kubelet/kubelet_pods.go,
+//! `EnsureImageExists` of pkg/kubelet/images/image_manager.go.
 
 use agent_types::event::EventKind;
 use agent_types::machine::Outbox;

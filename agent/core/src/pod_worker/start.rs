@@ -1,9 +1,9 @@
-//! Bringing up one container: image present or pulled, files, create, start.
+//! Starts one container: check or pull the image, write files, create, start.
 //!
 //! In: a [`Start`] of the plan, then the answers of its effects one by one. Out: the next effect, events, a
-//! waiting reason on failure. Invariants: one chain at a time in a pod; the restart is counted by the
-//! back-off once; a chain whose container changed meanwhile is given up. Upstream: startContainer,
-//! image manager (contract 7.2, 7.4).
+//! waiting reason on failure. Invariants: one chain at a time in a pod; the back-off counts a restart once;
+//! the worker abandons a chain whose container changed in the meantime. Upstream: `startContainer` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/images/image_manager.go.
 
 use agent_types::event::EventKind;
 use agent_types::ids::{ContainerId, SandboxId};

@@ -1,8 +1,9 @@
-//! Syncing: carry out the plan of [`pod_actions`], as far as it may be done now.
+//! Sync: carries out the plan of [`pod_actions`], as far as it may be done now.
 //!
 //! In: the plan and the ledger. Out: effects, events, waiting reasons; or the decision to terminate.
-//! Invariants: stops before starts; nothing is created on silence that may be a zombie's; containers come up
-//! one at a time in order. Upstream: SyncPod (contract 6.3, 7.2).
+//! Invariants: stops before starts; the worker creates nothing while an unanswered call of an earlier
+//! incarnation may still take effect; containers start one at a time in order. Upstream: `SyncPod` of
+//! pkg/kubelet/kubelet.go and of pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,9 +1,10 @@
-//! Terminating and terminated: stop everything in order, then remove what is not to be kept.
+//! Terminating and terminated: stops all containers in order, then removes what the node does not keep.
 //!
-//! In: snapshots and the grace. Out: stops, removals, the final status. Invariants: the terminating record is
-//! durable before the first stop; regular containers stop before sidecars, sidecars in reverse order; the
-//! grace only shrinks; the final status goes out only when nothing can be running any more.
-//! Upstream: SyncTerminatingPod, SyncTerminatedPod, killContainersWithSyncResult (contract 6.3, 7.11).
+//! In: snapshots and the grace period. Out: stops, removals, the final status. Invariants: the terminating
+//! record is durable before the first stop; regular containers stop before sidecars, sidecars in reverse
+//! order; the grace period only shrinks; the worker publishes the final status only when no container can be
+//! running. Upstream: `SyncTerminatingPod` and `SyncTerminatedPod` of pkg/kubelet/kubelet.go,
+//! `killContainersWithSyncResult` of pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,7 +32,7 @@ use crate::status::{Phase, terminated_status};
 
 /// Grace of a pod that does not say one; the API server fills it in.
 pub(super) const DEFAULT_GRACE_S: i64 = 30;
-/// What a `StopContainer` gets at least (contract fact 3).
+/// Least grace of a `StopContainer` (upstream: `minimumGracePeriodInSeconds` of kuberuntime_manager.go).
 pub(super) const MINIMUM_STOP_GRACE_S: u32 = 2;
 /// A pod's own floor.
 const MINIMUM_POD_GRACE_S: u32 = 1;
@@ -294,8 +295,9 @@ fn remove_all(
     false
 }
 
-/// Publishes the status of a pod on its way out, if there is a pod to speak of. A terminal phase is withheld:
-/// a start that was in flight when termination began may still succeed (contract fact 4).
+/// Publishes the status of a terminating pod, if its specification is known. A terminal phase is withheld, because a start
+/// that was in flight when termination began may still succeed (upstream: `mergePodStatus` of
+/// pkg/kubelet/status/status_manager.go).
 pub(super) fn publish(t: &Terminating, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) {
     // An incarnation before this one may have begun to remove a pod that is wanted again, and a call of its may still come
     // through (simulation, stopping, seed 119).

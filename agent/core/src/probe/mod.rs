@@ -1,12 +1,14 @@
-//! Probes of one pod: which container is asked what and when, which has started, is ready, must be killed.
+//! Probes of one pod: schedules the probes of each container, and derives which containers have started, are
+//! ready, or must be killed.
 //!
-//! In: the pod, what runs of it, outcomes of probes. Out: questions to carry out ([`ProbeAction::Ask`]), events, and
-//! [`Verdicts`] that the plan and the status are made from. The pod worker owns one [`PodProbes`]; its timer is the
-//! worker's, so a hundred pods with probes are a hundred timers and nothing else while nothing is due.
+//! In: the pod, its running containers, outcomes of probes. Out: probes to run ([`ProbeAction::Ask`]),
+//! events, and [`Verdicts`] for the plan and the status. The pod worker owns one [`PodProbes`] and its timer:
+//! a hundred pods with probes are a hundred timers, and no work between them.
 //!
-//! Invariants: PROBE-OWN, an outcome counts only for the instance that was asked; at most one question in flight for
-//! each (container, kind); liveness and readiness are silent until the container has started; in a pod that is being
-//! terminated only readiness goes on. Upstream: pkg/kubelet/prober (contract chapter 8, docs/agent/probes-and-hooks.md).
+//! Invariants: PROBE-OWN, an outcome counts only for the instance that was probed; at most one probe in
+//! flight for each (container, kind); liveness and readiness wait until the container has started; a
+//! terminating pod has readiness probes only. Upstream: pkg/kubelet/prober. Differences:
+//! docs/agent/probes-and-hooks.md.
 
 pub mod check;
 mod slot;

@@ -1,7 +1,7 @@
-//! Pod conditions that the node writes (contract 6.6); conditions of other owners are carried over.
+//! Pod conditions that the node writes; conditions of other owners stay.
 //!
-//! In: inputs and the generated container statuses. Out: conditions, whose transition time changes only
-//! with their status. Upstream: pkg/kubelet/status/generate.go.
+//! In: inputs and the generated container statuses. Out: conditions, whose transition time changes only with
+//! their status. Upstream: pkg/kubelet/status/generate.go.
 
 use agent_types::pod::{self, named};
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};

@@ -1,8 +1,9 @@
-//! Container statuses (contract 6.7) as far as the runtime and the previous status know.
+//! Container statuses, from the runtime and the previous status.
 //!
-//! In: inputs. Out: [`Statuses`], regular ones ordered by name, init ones in specification order.
-//! Invariants: only the two newest instances are shown; a restart count never falls; what ran and cannot be
-//! found any more is reported as lost, never as fresh. Upstream: convertToAPIContainerStatuses.
+//! In: inputs. Out: [`Statuses`], regular ones ordered by name, init ones in specification order. Invariants:
+//! only the two newest instances are shown; a restart count never falls; a container that ran and cannot be
+//! found any more is reported as lost, never as new. Upstream: `convertToAPIContainerStatuses` of
+//! pkg/kubelet/kubelet_pods.go.
 
 use agent_types::pod::{self, named};
 use agent_types::runtime::labels;
@@ -119,7 +120,7 @@ fn observed(
     newest: &ContainerObserved,
 ) -> ContainerStatus {
     let running = newest.state == ContainerState::Running;
-    // Unless its probes say otherwise, a running container is started and ready (contract chapter 8).
+    // A running container is started and ready unless one of its probes has not succeeded.
     let started = running && !inputs.probes.starting.contains(&newest.id);
     let ready = match slot.kind {
         SlotKind::Init => newest.state == ContainerState::Exited && newest.exit_code == 0,

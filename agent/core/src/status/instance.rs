@@ -1,8 +1,9 @@
-//! What a container status says about its instance beside its state: resources, user, mounts (contract 6.7).
+//! Fields of a container status besides its state: resources, user, mounts.
 //!
-//! In: specification, newest instance, the status before. Out: fields of the status. Invariants: an amount that the
-//! runtime reports goes before what was asked for; what an instance was given when it was first shown stays, so that
-//! a later change of the pod's resources is not shown as if it were in force. Upstream: convertToAPIContainerStatuses.
+//! In: specification, newest instance, the previous status. Out: fields of the status. Invariants: an amount
+//! that the runtime reports wins over the requested one; the amounts that an instance got when it was first
+//! shown stay, so that the status does not show a later change of the pod's resources as if it were in force.
+//! Upstream: `convertToAPIContainerStatuses` of pkg/kubelet/kubelet_pods.go.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
-//! Termination messages: where a container's last words are, and how much of them is kept (contract 6.7).
+//! Termination messages: where a container's message is, and how much of it the status keeps.
 //!
-//! In: a container that ended, its message file or the end of its log. Out: the message of its status. Pure; the shell
-//! reads. Invariants: at most [`FILE_BYTES_MAX`] bytes of a file, `LOG_LINES_MAX` lines and `LOG_BYTES_MAX` bytes of
-//! a log; bytes that are not UTF-8 are replaced. Upstream: pkg/kubelet/kuberuntime/kuberuntime_container.go.
+//! In: an ended container, its message file or the end of its log. Out: the message of its status. Pure; the
+//! shell reads. Invariants: at most [`FILE_BYTES_MAX`] bytes of a file, `LOG_LINES_MAX` lines and
+//! `LOG_BYTES_MAX` bytes of a log; bytes that are not UTF-8 are replaced. Upstream: `getTerminationMessage`
+//! of pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use agent_kubelet_api::logs::{LogOptions, Selector, TailScan};
 use agent_types::runtime::labels;

@@ -1,9 +1,9 @@
-//! A pod's status as the API knows it, from what is desired, what is observed and what failed.
+//! A pod's status for the API, from the desired pod, the observed containers and the errors.
 //!
-//! In: [`StatusInputs`]. Out: `PodStatus`. Pure: the same inputs give the same status, and the timestamps of
-//! conditions that did not change are taken from the previous one. Invariants: a terminal phase never
-//! reverts; it is withheld while a container may still run; `restartCount` never falls.
-//! Upstream: pkg/kubelet/kubelet_pods.go, pkg/kubelet/status (contract 6.5 to 6.8).
+//! In: [`StatusInputs`]. Out: `PodStatus`. Pure: equal inputs give an equal status; the timestamp of an
+//! unchanged condition comes from the previous status. Invariants: a terminal phase never reverts; a terminal
+//! phase is withheld while a container may still run; `restartCount` never falls. Upstream:
+//! pkg/kubelet/kubelet_pods.go, pkg/kubelet/status.
 
 mod amounts;
 mod conditions;

@@ -1,6 +1,6 @@
-//! The phase of a pod from its container statuses (contract 6.5).
+//! The phase of a pod from its container statuses.
 //!
-//! In: specification and statuses. Out: [`Phase`]. Upstream: getPhase in pkg/kubelet/kubelet_pods.go.
+//! In: specification and statuses. Out: [`Phase`]. Upstream: `getPhase` of pkg/kubelet/kubelet_pods.go.
 
 use agent_types::pod::{self, named};
 use agent_types::runtime::view::{Slot, SlotKind};

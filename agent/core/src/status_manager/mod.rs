@@ -1,31 +1,32 @@
-//! The status manager: what pod workers say becomes what the API shows, and the end of a pod its deletion
-//! (contract 6.8).
+//! The status manager: writes the statuses of the pod workers to the API server, and deletes a pod from the
+//! API after its end.
 //!
 //! # For the shell
 //! One machine for a node that has an API server. Feed it:
 //! 1. [`StatusEvent::Watch`]: every event of the pod watch (see [`crate::pod_source::api`]);
 //! 2. [`StatusEvent::Published`] for each `PodAction::PublishStatus`, static pods too;
 //!    [`StatusEvent::Terminated`] once `PodWorker::is_terminated`; [`StatusEvent::Finished`] for each
-//!    `PodAction::Finished`, after the two others. Events of one pod keep their order; of two `Published` of one
-//!    pod with nothing between them the older may be dropped;
-//! 3. [`StatusEvent::Answer`], exactly one for each [`StatusAction::Call`], and [`StatusEvent::Tick`] at the
+//!    `PodAction::Finished`, after the two others. Events of one pod keep their order; the older of two
+//!    `Published` of one pod with no event between them may be dropped;
+//! 3. exactly one [`StatusEvent::Answer`] for each [`StatusAction::Call`], and [`StatusEvent::Tick`] at the
 //!    deadline.
 //!
 //! [`StatusAction::Outdated`] goes to the mirror pods as
 //! [`MirrorEvent::Outdated`](crate::mirror_pods::MirrorEvent::Outdated).
 //!
-//! A patch carries `metadata.uid` and its base's `metadata.resourceVersion`: the server answers 409 if the base was stale, and
-//! only then the pod is read with a list of the one name, as upstream reads it every time. After [`CONFLICTS_MAX`]
-//! such answers in a row a patch goes out without the version, as upstream's all do.
+//! A patch carries `metadata.uid` and its base's `metadata.resourceVersion`. The server answers 409 if the
+//! base was stale; only then the machine reads the pod with a list of the one name (upstream reads it every
+//! time). After [`CONFLICTS_MAX`] such answers in a row a patch omits the version, as all of upstream's do.
 //!
-//! In: facts of workers, the API's pods, answers. Out: GET and PATCH of pod status, the final DELETE. Invariants: one
-//! call in flight for each pod, the newest status wins; nothing is sent that the API shows already; a terminal phase
-//! is sent only once nothing of the pod can run, and never taken back (STATUS-MONO); what other owners wrote is kept;
-//! DELETE (grace 0, UID precondition) goes out exactly if deletion was asked for, the API shows a terminal phase and
-//! the worker has finished (DELETE-LAST), never for a mirror pod, and for what a shutdown that is over has left
-//! ([`is_left_over`](crate::node_shutdown::is_left_over)) once nothing of it runs; a server that does not answer is probed with one
-//! call at a time; what others change in a status is put right at most once in [`RECONCILE`].
-//! Upstream: pkg/kubelet/status/status_manager.go.
+//! In: facts of workers, the API's pods, answers. Out: GET and PATCH of pod status, the final DELETE.
+//! Invariants: one call in flight for each pod, the newest status wins; a status that the API shows already
+//! is not sent; a terminal phase is sent only after no container of the pod can run, and never reverted
+//! (STATUS-MONO); fields of other owners stay; DELETE (grace 0, UID precondition) is sent exactly if deletion
+//! was requested, the API shows a terminal phase and the worker has finished (DELETE-LAST), never for a
+//! mirror pod, and for a pod left over from a finished shutdown
+//! ([`is_left_over`](crate::node_shutdown::is_left_over)) once none of its containers runs; while the server
+//! does not answer, the machine probes it with one call at a time; foreign changes of a status are corrected
+//! at most once in [`RECONCILE`]. Upstream: pkg/kubelet/status/status_manager.go.
 
 mod book;
 mod decide;

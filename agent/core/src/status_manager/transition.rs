@@ -1,7 +1,7 @@
-//! A container that ended for good does not run again (contract 6.7).
+//! Check of container states: a container that ended for good does not run again.
 //!
-//! In: two statuses in a row and the pod's specification. Out: yes, or which container contradicts. Pure.
-//! Upstream: checkContainerStateTransition.
+//! In: two consecutive statuses and the pod's specification. Out: yes, or the container that contradicts.
+//! Pure. Upstream: `checkContainerStateTransition` of pkg/kubelet/status/status_manager.go.
 
 use agent_types::pod::named;
 use agent_types::runtime::view::{SlotKind, slots};

@@ -18,7 +18,7 @@ pub enum EventKind {
 pub struct EventFact {
     /// Severity.
     pub kind: EventKind,
-    /// Contract chapter 16.
+    /// `reason` of the Event; upstream's reasons are in pkg/kubelet/events/event.go.
     pub reason: &'static str,
     /// For people.
     pub message: String,

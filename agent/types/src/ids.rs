@@ -43,7 +43,7 @@ macro_rules! id_type {
 }
 
 id_type! {
-    /// `metadata.uid` of a pod (for static pods the hash of chapter 4).
+    /// `metadata.uid` of a pod; of a static pod the hash of its manifest, host and path.
     PodUid
 }
 

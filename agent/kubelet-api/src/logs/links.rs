@@ -1,8 +1,8 @@
-//! Links to containers' logs, all in one directory, where collectors of logs look for them. Contract 7.2, 13.
+//! Links to containers' logs in one directory (`/var/log/containers`), where log collectors look for them.
 //!
-//! In: what the runtime has of a pod. Out: names and targets of the links that it should have. Invariants: a link for each
-//! instance that ran and that the runtime still has, no other; names as upstream's, which collectors take apart. Upstream:
-//! pkg/kubelet/kuberuntime/legacy.go.
+//! In: containers of a pod in the runtime. Out: names and targets of the links that the pod should have.
+//! Invariants: one link for each instance that ran and that the runtime still has, and no other; names are
+//! upstream's, because collectors parse them. Upstream: pkg/kubelet/kuberuntime/legacy.go.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
-//! Which log files go with an instance of a container. Contract 13.
+//! Selects the log files to remove with an instance of a container.
 //!
-//! In: names of the files in a container's log directory, the attempt that is being removed. Out: the files that go, the
-//! rotated and compressed ones among them. Invariant: unless all go, those of the newest attempt stay, for they tell the
-//! next one its number. Upstream: `removeContainerLog`, kuberuntime_container.go.
+//! In: names of the files in a container's log directory, the attempt that is being removed. Out: the files
+//! to remove, rotated and compressed ones included. Invariant: unless all files go, those of the newest
+//! attempt stay, because the next attempt takes its number from them. Upstream: `removeContainerLog` of
+//! pkg/kubelet/kuberuntime/kuberuntime_container.go.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,12 +1,13 @@
-//! Rotation of containers' logs: when, and what becomes of the files of earlier rotations. Contract 13.
+//! Rotation of containers' logs: when to rotate, and how to treat the files of earlier rotations.
 //!
 //! ```text
 //! 0.log ─► 0.log.20261122-231500 ─► (at the next rotation) 0.log.20261122-231500.gz ─► removed, the oldest first
 //!                                    made as ….tmp, then renamed
 //! ```
-//! In: sizes, names of files. Out: what to remove, what to compress, the name of the next file. Invariants: names are
-//! upstream's, so either kubelet goes on with the other's files; a file that was moved away a moment ago, and that readers
-//! may still be at, is not compressed before the next rotation. Upstream: pkg/kubelet/logs.
+//! In: sizes, names of files. Out: files to remove, files to compress, the name of the next file. Invariants:
+//! names are upstream's, so either kubelet continues with the other's files; a file that was just renamed may
+//! still have readers, and is not compressed before the next rotation. Upstream:
+//! pkg/kubelet/logs/container_log_manager.go.
 
 use std::collections::BTreeMap;
 

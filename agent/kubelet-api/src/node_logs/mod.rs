@@ -1,9 +1,9 @@
-//! node_logs: queries for the logs of the node itself, `/logs/?query=…`. Contract 14.3, "Node log query" (KEP-2258).
+//! node_logs: queries for the logs of the node itself, `/logs/?query=…` (node log query, KEP-2258).
 //!
-//! In: decoded pairs of a query. Out: [`NodeLogQuery`], the arguments of journalctl, the files that a service may have
-//! written, or what is wrong in the words of the API's field errors. Invariants: pure; what is handed to journalctl is
-//! made of checked values only, so that no value can become another option.
-//! Upstream: pkg/kubelet/kubelet_server_journal.go.
+//! In: decoded pairs of a query. Out: [`NodeLogQuery`], the arguments of journalctl, the candidates for a
+//! service's log file, or the errors in the words of the API's field errors. Invariants: pure; the arguments
+//! of journalctl contain checked values only, so no value can become another option. Upstream:
+//! pkg/kubelet/kubelet_server_journal.go.
 
 use std::fmt::Write as _;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What the node, its pods and its containers use, and how that is told. Contract 14.5, 14.6; docs/stats.md.
+//! Resource usage of the node, its pods and its containers, in three formats (docs/stats.md).
 //!
 //! ```text
 //! cgroup files ─► cgroup ─┐
@@ -7,8 +7,9 @@
 //! file systems, log files, volumes ─► Measured ──┴─► summary ──► JSON
 //! pods and statuses ─► Shown ────────────────────┘
 //! ```
-//! In: texts of files, amounts, who runs what. Out: texts. Pure: reading is agent-linux's. Invariants: nothing is told of a
-//! container that does not run; an amount that could not be read is left out, never zero.
+//! In: texts of files, measured amounts, pods and statuses. Out: texts. Pure: agent-linux reads the files.
+//! Invariants: a container that does not run has no values; an amount that could not be read is left out,
+//! never zero.
 
 pub mod cadvisor;
 pub mod cgroup;

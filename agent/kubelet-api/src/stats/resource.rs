@@ -1,5 +1,5 @@
-//! `/metrics/resource`: what metrics-server, and through it `kubectl top` and autoscalers, read. Names and labels are
-//! upstream's stable ones (contract 14.6 and 17).
+//! `/metrics/resource`: the source of metrics-server, and so of `kubectl top` and autoscalers. Names and
+//! labels are upstream's stable ones (pkg/kubelet/metrics/collectors/resource_metrics.go).
 
 use super::exposition::{Exposition, Kind};
 use super::{Shown, ShownContainer, Snapshot, Usage};

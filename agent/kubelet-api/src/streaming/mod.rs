@@ -1,8 +1,8 @@
-//! streaming: what a client of exec, attach or port-forward asked for. Contract 14.3, 14.4.
+//! streaming: parses requests for exec, attach and port-forward.
 //!
-//! In: decoded pairs of a query, headers of a request. Out: [`StreamOptions`], ports, the way that a stream takes. Most
-//! streams pass through the node untouched; [`channels`] and [`tunnel`] are those that do not.
-//! Upstream: cri-streaming's remotecommand and portforward options, `pkg/kubelet/server`.
+//! In: decoded pairs of a query, headers of a request. Out: [`StreamOptions`], ports, the route of a stream.
+//! Most streams pass through the node unchanged; [`channels`] and [`tunnel`] translate the others. Upstream:
+//! cri-streaming/pkg/streaming/{remotecommand,portforward}, pkg/kubelet/server/server.go.
 
 pub mod channels;
 pub mod spdy;

@@ -1,10 +1,11 @@
-//! What the machine has and what pods may have of it. Contract chapters 3.3 and 11.2.
+//! Capacity of the machine, and the allocatable part of it.
 //!
-//! In: amounts read from the machine, reservations from the configuration. Out: capacity and allocatable by resource
-//! name, the same for the Node's status, for admission and for cgroups. Invariants: allocatable = capacity less
-//! what is reserved for the system, for Kubernetes and for hard eviction, never below zero; huge pages come off
-//! memory too; the number of pods is not reduced. Percentages are computed in integers: a few bytes may differ from
-//! upstream's 32-bit floats. Upstream: pkg/kubelet/cm/node_container_manager_linux.go, nodestatus/setters.go.
+//! In: amounts read from the machine, reservations from the configuration. Out: capacity and allocatable by
+//! resource name, the same for the Node's status, for admission and for cgroups. Invariants: allocatable =
+//! capacity less the reservations for the system, for Kubernetes and for hard eviction, never below zero;
+//! huge pages reduce memory too; the number of pods is not reduced. Percentages are computed in integers: a
+//! few bytes may differ from upstream's 32-bit floats. Upstream:
+//! pkg/kubelet/cm/node_container_manager_linux.go, pkg/kubelet/nodestatus/setters.go.
 
 use std::collections::BTreeMap;
 

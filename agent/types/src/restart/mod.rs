@@ -1,10 +1,10 @@
-//! When something that failed may be tried again: crash-loop back-off, image back-off, requeue jitter.
+//! Retry times after a failure: crash-loop back-off, image back-off, requeue jitter.
 //!
-//! In: what ended when, what was restarted when. Out: due times. Invariants: a delay never exceeds its
-//! maximum; it doubles on every restart and starts over only [`EXPIRY`] after the restart before; no wait outlasts
-//! that; a wall clock that is set back can lengthen a wait by at most the delay itself, because due times are kept on
-//! the monotonic clock.
-//! Upstream: `client-go/util/flowcontrol` BackOff, pkg/kubelet/kuberuntime doBackOff (contract 7.3, 7.4).
+//! In: times of ends and restarts. Out: due times. Invariants: a delay never exceeds its maximum; it doubles
+//! on every restart and starts over only [`EXPIRY`] after the restart before; no wait is longer than that; a
+//! wall clock that is set back can lengthen a wait by at most the delay itself, because due times are on the
+//! monotonic clock. Upstream: client-go/util/flowcontrol/backoff.go, `doBackOff` of
+//! pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

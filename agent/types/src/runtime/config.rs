@@ -152,7 +152,7 @@ pub struct SandboxSecurity {
     pub supplemental_groups_policy: SupplementalGroupsPolicy,
     /// True if any container of the pod is privileged.
     pub privileged: bool,
-    /// Sandbox runs under RuntimeDefault (chapter 7.5).
+    /// Seccomp profile; a sandbox always has `RuntimeDefault`.
     pub seccomp: Option<SecurityProfile>,
     /// SELinux label.
     pub selinux: Option<SelinuxOption>,

@@ -1,9 +1,11 @@
-//! `/metrics/cadvisor`: the series of cgroups, containers and the machine, under the names, kinds and labels that dashboards
-//! know. Contract 14.6, 17; what is not told, and why, is in docs/stats.md. Upstream: cadvisor's metrics/prometheus.go.
+//! `/metrics/cadvisor`: series of cgroups, containers and the machine, with the names, types and labels that
+//! dashboards know.
 //!
-//! Invariants: a series is told where its amount was measured, and nowhere else; every series of a cgroup has the labels
-//! `container`, `id`, `image`, `name`, `namespace` and `pod`, empty where they do not apply; labels are in the alphabet's
-//! order.
+//! docs/stats.md lists the missing series and the reasons. Upstream: cadvisor's metrics/prometheus.go.
+//!
+//! Invariants: a series exists only where its value was measured; every series of a cgroup has the labels
+//! `container`, `id`, `image`, `name`, `namespace` and `pod`, empty where they do not apply; labels are in
+//! alphabetical order.
 
 mod series;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `/stats/summary`: the document, from snapshot, disk use and what is shown. Contract 14.5.
+//! `/stats/summary`: the document (API `stats/v1alpha1`), from the snapshot, disk usage and the listed pods.
 //!
 //! Upstream: pkg/kubelet/server/stats, pkg/kubelet/stats.
 

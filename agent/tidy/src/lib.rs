@@ -9,6 +9,7 @@ pub mod layout;
 pub mod manifest;
 pub mod pages;
 pub mod ranks;
+pub mod references;
 pub mod text;
 pub mod tree;
 

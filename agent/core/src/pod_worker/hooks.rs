@@ -27,10 +27,10 @@ use crate::pod_worker::effect::{Effect, EffectOk, EffectResult};
 use crate::pod_worker::parts::PreStop;
 use crate::status::WaitingReason;
 
-/// Why a container waits whose postStart hook failed.
+/// Waiting reason of a container whose postStart hook failed.
 pub(super) const POST_START_ERROR: &str = "PostStartHookError";
 
-/// Runs the hook of the container that the chain has started, if it has one; false if there is nothing to run.
+/// Runs the postStart hook of the chain's container; false if it has none.
 pub(super) fn post_start(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outbox<PodAction>) -> bool {
     let Some(chain) = &s.chain else { return false };
     let spec = chain.start.slot.spec(&s.pod);
@@ -58,7 +58,7 @@ pub(super) fn post_start(s: &mut Syncing, b: &mut Base, now: Now, out: &mut Outb
     }
 }
 
-/// Hooks whose container has ended meanwhile are not waited for.
+/// Stops waiting for hooks whose container has ended.
 pub(super) fn give_up(s: &Syncing, b: &mut Base, snapshot: &PodSnapshot, out: &mut Outbox<PodAction>) {
     drop_of_ended(b, snapshot, out);
     let Some(Chain { start, instance: Some(id), hooked: true, .. }) = &s.chain else { return };
@@ -78,7 +78,7 @@ pub(super) fn drop_of_ended(b: &mut Base, snapshot: &PodSnapshot, out: &mut Outb
     cancel(b, |flight| matches!(&flight.purpose, Purpose::Hook { id, .. } if ended(id)), out);
 }
 
-/// Whether `c` may be stopped now. If not, its preStop hook runs; it is waited for, for at most `left` from now on.
+/// Whether `c` may be stopped now. If not, its preStop hook runs, for at most `left` from now on.
 pub(super) fn may_stop(
     b: &mut Base,
     p: Option<&Pod>,
@@ -98,7 +98,7 @@ pub(super) fn may_stop(
     }
     let target = Target::Hook(c.name.clone());
     if b.ledger.busy(&target) {
-        // Its postStart hook, whose end nobody needs any more.
+        // The container's postStart hook: its result does not matter any more.
         cancel(b, |flight| flight.target == target, out);
         return false;
     }
@@ -122,8 +122,8 @@ pub(super) fn may_stop(
     false
 }
 
-/// When the stop of an instance began, with its preStop hook, and the grace that it got then: another reason to stop it, found
-/// while the hook ran, does not give it another one.
+/// Time at which the stop of an instance began, with its preStop hook, and its grace period then: a second
+/// reason to stop, found while the hook runs, does not start a new period.
 pub(super) fn begun(b: &Base, id: &ContainerId, grace: Duration, now: Now) -> (Mono, Duration) {
     b.pre_stops.get(id).map_or((now.mono, grace), |known| (known.since, known.within))
 }
@@ -166,7 +166,7 @@ pub(super) fn cancel(b: &mut Base, mut which: impl FnMut(&Flight) -> bool, out: 
     }
 }
 
-/// What was said by whom stays out of the event: it may be a secret.
+/// The event omits the hook's output: it may contain a secret.
 fn tell_failure(b: &Base, hook: Hook, name: &str, out: &mut Outbox<PodAction>) {
     let (reason, text) = match hook {
         Hook::PostStart => ("FailedPostStartHook", "PostStartHook failed"),

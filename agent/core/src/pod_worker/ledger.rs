@@ -1,10 +1,11 @@
-//! What is in flight, and what a snapshot may be believed about.
+//! Effects in flight, and the statements of a snapshot that are safe to believe.
 //!
-//! In: effects issued and their answers, snapshots' stamps. Out: yes or no. Invariants: at most one mutating
-//! effect in flight per target; a snapshot says something about a target only if it was asked for after the
-//! last effect on the target was over; **absence** counts only if it was asked for after every call that may
-//! still create the thing has passed its deadline (zombie fence), those of earlier incarnations included. A start
-//! whose answer was lost is over before that once its container is seen to have been started: it starts nothing twice.
+//! In: issued effects and their answers, stamps of snapshots. Out: yes or no. Invariants: at most one
+//! mutating effect in flight for each target; a snapshot counts for a target only if it was requested after
+//! the last effect on the target was over; **absence** counts only if the snapshot was requested after the
+//! deadline of every call that may still create the object (zombie fence), calls of earlier incarnations
+//! included. A start whose answer was lost is over earlier, once a snapshot shows its container as started:
+//! it starts nothing twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,20 +19,20 @@ use agent_types::time::Mono;
 use crate::lifecycle_hooks::Hook;
 use crate::pod_worker::effect::EffectError;
 
-/// What effects of one pod act on.
+/// Objects that the effects of one pod act on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
     /// The pod's directories.
     Dirs,
     /// The terminating record.
     Record,
-    /// The pod's sandboxes, all of them.
+    /// All sandboxes of the pod.
     Sandbox,
-    /// All instances of one container.
+    /// All instances of the named container.
     Container(String),
-    /// The hooks of one container.
+    /// The hooks of the named container.
     Hook(String),
-    /// One volume.
+    /// The named volume.
     Volume(String),
     /// All that is mounted for the pod.
     Volumes,
@@ -76,7 +77,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// True if it changes what a snapshot shows.
+    /// True if the effect changes a snapshot.
     fn mutates(&self) -> bool {
         !matches!(
             self,
@@ -102,7 +103,7 @@ impl Purpose {
         )
     }
 
-    /// True if it can bring something into the pod, also when nobody waits for its answer any more.
+    /// True if the effect can create an object in the pod, even after its answer was given up.
     fn creates(&self) -> bool {
         matches!(self, Purpose::RunSandbox | Purpose::Create | Purpose::Start(_))
     }
@@ -119,7 +120,7 @@ pub(super) struct Flight {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Settled {
-    /// A snapshot must be later to say anything about the target.
+    /// Only a later snapshot counts for the target.
     known_after: Mono,
     /// A snapshot must be later for its silence to mean absence.
     absent_after: Mono,

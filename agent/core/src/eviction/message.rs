@@ -21,7 +21,7 @@ pub const THRESHOLD_MET: &str = "EvictionThresholdMet";
 /// Message and annotations.
 pub(super) type Told = (String, BTreeMap<String, String>);
 
-/// Of a pod that goes because `resource` is short.
+/// The message for a pod that ends because `resource` is short.
 pub(super) fn of_pressure(
     p: &Pod,
     found: Option<&PodUse>,
@@ -75,7 +75,7 @@ fn used(of: &ContainerUse, resource: Resource) -> Option<i64> {
     Some(i64::try_from(used).unwrap_or(i64::MAX))
 }
 
-/// The request and how it is written; the API server has made it canonical.
+/// The request and its text; the API server has made the text canonical.
 fn asked(container: &Container, resource: &str) -> (i64, String) {
     let list = container.resources.as_ref().and_then(|r| r.requests.as_ref());
     let text = list.and_then(|list| list.get(resource)).map_or_else(|| "0".to_owned(), |q| q.0.clone());

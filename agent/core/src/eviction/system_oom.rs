@@ -12,16 +12,16 @@ use agent_types::runtime::observed::{ContainerObserved, ContainerState};
 
 /// Reason of the Node's event.
 pub const REASON: &str = "SystemOOM";
-/// What the runtime says of a container that did not end well.
+/// The runtime's reason for a container that failed.
 const ERROR: &str = "Error";
-/// And of one that the kernel killed for want of memory.
+/// The runtime's reason for a container that the kernel killed because memory was short.
 const OOM_KILLED: &str = "OOMKilled";
 /// Exit code of a process that SIGKILL ended.
 const KILLED: i32 = 128 + 9;
 /// Digits of the shortest id that a runtime gives to a container.
 const ID_DIGITS_MIN: usize = 32;
 
-/// What one record says.
+/// Contents of one record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finding {
     /// The whole machine was out of memory.
@@ -30,8 +30,9 @@ pub struct Finding {
     pub container: Option<ContainerId>,
 }
 
-/// A container that SIGKILL ended, and in which the kernel killed for want of memory, was killed by it. A runtime hears of
-/// both on different ways: of a container that dies in its first moments it may never hear of the second.
+/// Corrects the reason of a container that SIGKILL ended and in which the kernel killed a process for memory:
+/// the kernel killed the container. A runtime gets both facts on different ways, and may miss the second one
+/// for a container that dies in its first moments.
 pub fn correct(container: &mut ContainerObserved) {
     if container.state == ContainerState::Exited && container.exit_code == KILLED && container.reason == ERROR
     {
@@ -42,9 +43,9 @@ pub fn correct(container: &mut ContainerObserved) {
 /// A process that was killed for want of memory of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kill {
-    /// Its name.
+    /// Name of the process.
     pub process: String,
-    /// Its id.
+    /// Process id.
     pub pid: u32,
 }
 
@@ -59,7 +60,7 @@ impl Kill {
 /// Reads the log line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OomParser {
-    /// A kill has begun, and the line that says whose is not there yet.
+    /// A kill has begun, and the line with its victim has not arrived.
     begun: bool,
 }
 
@@ -91,7 +92,8 @@ impl OomParser {
     }
 }
 
-/// The container whose cgroup, or a group in it, the task was in: `…/cri-containerd-<id>.scope/…` or `…/<id>`.
+/// The container whose cgroup, or a group in it, contained the task: `…/cri-containerd-<id>.scope/…` or
+/// `…/<id>`.
 fn container(text: &str) -> Option<ContainerId> {
     let is_id = |name: &&str| name.len() >= ID_DIGITS_MIN && name.bytes().all(|b| b.is_ascii_hexdigit());
     let parts = value(text, "task_memcg=")?.split('/');

@@ -36,10 +36,10 @@ pub struct Config {
     pub relist_min: Duration,
     /// It doubles up to this while nothing changes.
     pub relist_max: Duration,
-    /// Hints of one pod are collected this long before it is inspected.
+    /// Time to collect hints of one pod before its inspection.
     pub gather: Duration,
-    /// And at least this long for each of its containers: to look at a pod costs by their number, and the start of
-    /// hundreds in one pod would cost the number squared.
+    /// And at least this long for each of its containers: the cost of an inspection grows with their number,
+    /// so the start of hundreds in one pod would cost the number squared.
     pub gather_each: Duration,
     /// Inspections in flight.
     pub inspects_max: usize,
@@ -69,7 +69,7 @@ pub enum PlegEvent {
     StreamUp,
     /// It is lost, or the runtime has none.
     StreamDown,
-    /// It said something about a pod.
+    /// An entry of the stream about a pod.
     Hint(RuntimeHint),
     /// The answer to [`PlegAction::Relist`].
     Listed {
@@ -78,25 +78,25 @@ pub enum PlegEvent {
         /// Every pod of the runtime, or why not.
         result: Result<Vec<ListedPod>, String>,
     },
-    /// The answer to [`PlegAction::Inspect`], or a snapshot that somebody else got.
+    /// The answer to [`PlegAction::Inspect`], or a snapshot from a pod worker.
     Inspected(Arc<PodSnapshot>),
     /// [`PlegAction::Inspect`] failed.
     InspectFailed {
-        /// Which pod.
+        /// Pod whose inspection failed.
         uid: PodUid,
     },
     /// The deadline came.
     Tick,
 }
 
-/// What PLEG asks for.
+/// A request of PLEG to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlegAction {
     /// List every pod; answer [`PlegEvent::Listed`].
     Relist,
     /// Inspect one pod; answer [`PlegEvent::Inspected`] or [`PlegEvent::InspectFailed`].
     Inspect {
-        /// Which pod.
+        /// Pod to inspect.
         uid: PodUid,
     },
     /// The pod is now like this in the runtime.
@@ -108,11 +108,11 @@ pub enum PlegAction {
 enum Listing {
     Idle,
     Asked,
-    /// It was asked for too early: another one must follow.
+    /// In flight, but requested too early: another one must follow.
     Again,
 }
 
-/// The machine.
+/// PLEG as a state machine.
 #[derive(Clone, Debug)]
 pub struct Pleg {
     config: Config,

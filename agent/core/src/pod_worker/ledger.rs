@@ -124,7 +124,8 @@ struct Settled {
     known_after: Mono,
     /// A snapshot must be later for its silence to mean absence.
     absent_after: Mono,
-    /// The start whose answer was lost, and when it is over at the latest: the same as `absent_after` until that is seen.
+    /// A start with a lost answer, and the latest time of its end: equal to `absent_after` until a snapshot
+    /// shows its end.
     starting: Option<(ContainerId, Mono)>,
 }
 
@@ -143,7 +144,8 @@ struct Retry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ledger {
     flights: BTreeMap<EffectId, Flight>,
-    /// Their targets: a pod of many containers may have as many flights, and each pass asks about each container.
+    /// Targets of the flights: a pod of many containers may have as many flights, and each pass queries each
+    /// container.
     busy: BTreeSet<Target>,
     settled: BTreeMap<Target, Settled>,
     retries: BTreeMap<Target, Retry>,
@@ -170,8 +172,8 @@ impl Ledger {
         id
     }
 
-    /// Ends a flight, with the class of its failure if it failed; `None` if the id is not in flight (an answer to an earlier
-    /// incarnation, or a second one).
+    /// Ends a flight, with the class of its failure if it failed; `None` if the id is not in flight (an
+    /// answer to an earlier incarnation, or a second one).
     pub(super) fn close(
         &mut self,
         id: EffectId,
@@ -195,7 +197,7 @@ impl Ledger {
             let (over, earlier) = (lingers.unwrap_or(completed_at), s.absent_after());
             match &flight.purpose {
                 Purpose::Start(id) if lingers.is_some() => {
-                    // One of another container goes on whatever is seen of this one.
+                    // A start of another container is not affected by this one.
                     if s.starting.as_ref().is_some_and(|(other, _)| other != id) {
                         s.absent_after = earlier;
                     }
@@ -249,8 +251,8 @@ impl Ledger {
         self.flights.len()
     }
 
-    /// A snapshot stamped `as_of` shows which containers were started, whether they run or have ended: a start of such a one
-    /// that nobody heard of again will not begin any more.
+    /// A snapshot stamped `as_of` shows the started containers, running or ended: a start of one of them with
+    /// a lost answer will not happen any more.
     pub(super) fn started(&mut self, as_of: Mono, was_started: impl Fn(&ContainerId) -> bool) {
         for s in self.settled.values_mut() {
             if as_of > s.known_after && s.starting.as_ref().is_some_and(|(id, _)| was_started(id)) {
@@ -270,7 +272,7 @@ impl Ledger {
             && self.settled.values().all(|s| as_of > s.known_after)
     }
 
-    /// When a start on `target` whose answer was lost is over at the latest, if nobody has seen that it is.
+    /// Latest end of a start on `target` with a lost answer, unless a snapshot has shown its end.
     pub(super) fn starting_until(&self, target: &Target) -> Mono {
         let starting = self.settled.get(target).and_then(|s| s.starting.as_ref());
         starting.map_or(Mono(0), |(_, over)| *over)

@@ -37,7 +37,7 @@ pub struct MergeInputs<'a> {
     pub mirror: bool,
     /// A container of the pod may run.
     pub may_run: bool,
-    /// For the transition time of what changes here.
+    /// Transition time of changed conditions.
     pub now: Wall,
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use crate::pod_actions::ended::{Ended, restarts};
 use crate::pod_actions::may_restart_all;
 
-/// May `after` follow `before`? Without a specification nobody knows, and everything may.
+/// True if `after` may follow `before`. Without a specification every transition is allowed.
 pub(super) fn check<'a>(
     before: Option<&'a PodStatus>,
     after: &'a PodStatus,

@@ -81,7 +81,7 @@ fn unknown(path: &str) -> SpecError {
     SpecError::container(format!("unsupported fieldPath: {path}"))
 }
 
-/// Value of a `resourceFieldRef`; without a container name it is about `own`.
+/// Value of a `resourceFieldRef`; without a container name it refers to the container `own`.
 ///
 /// # Errors
 /// A container or resource that does not exist.

@@ -27,7 +27,7 @@ pub const HUGEPAGES_PREFIX: &str = "hugepages-";
 /// Amounts by resource name.
 pub type Resources = BTreeMap<String, Quantity>;
 
-/// Huge pages of one size.
+/// Huge pages of one size on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HugePages {
     /// Size of one page, bytes.
@@ -39,13 +39,13 @@ pub struct HugePages {
 /// Amounts that the machine has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineAmounts {
-    /// CPUs online.
+    /// Number of online CPUs.
     pub cpus: u32,
     /// `MemTotal`, bytes.
     pub memory_bytes: u64,
     /// Huge pages by size.
     pub hugepages: Vec<HugePages>,
-    /// Size of the file system that holds the kubelet's root directory, bytes; `None` if it cannot be told, or if
+    /// Size of the file system with the kubelet's root directory, bytes; `None` if unknown, or if
     /// `localStorageCapacityIsolation` is off.
     pub ephemeral_storage_bytes: Option<u64>,
 }
@@ -98,7 +98,8 @@ impl Reservations {
         }
     }
 
-    /// `amounts` less what is reserved for the system and for Kubernetes: where pods' cgroup ends. Eviction begins before.
+    /// `amounts` less the reservations for the system and for Kubernetes: the limit of the pods' cgroup.
+    /// Eviction begins before.
     #[must_use]
     pub fn without_reserved(&self, amounts: &Resources) -> Resources {
         let reserved = |name: &String| self.reserved.get(name).copied().unwrap_or_default();

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use agent_types::ids::PodKey;
 use agent_types::runtime::observed::{ContainerObserved, ContainerState, PodSnapshot};
 
-/// Where they are, whatever `podLogsDir` says.
+/// Directory of the links, regardless of `podLogsDir`.
 pub const DIRECTORY: &str = "/var/log/containers";
 const SUFFIX: &str = ".log";
 /// Longest name of a file, bytes (ext4).
@@ -21,7 +21,7 @@ pub fn links(snapshot: &PodSnapshot) -> BTreeMap<String, String> {
     let mut links = BTreeMap::new();
     let has_log = |c: &&ContainerObserved| c.state != ContainerState::Created && !c.log_path.is_empty();
     for c in snapshot.containers.iter().filter(has_log) {
-        // Where names are too long to tell instances apart, the newest instance has the link.
+        // If a cut name belongs to several instances, the newest one has the link.
         links.entry(name(&snapshot.pod, c)).or_insert_with(|| c.log_path.clone());
     }
     links

@@ -16,7 +16,7 @@ pub struct RemovedLog {
     pub even_newest: bool,
 }
 
-/// The attempt that a file is of: of `3.log` it is 3, of `12.log.20261122-034500.gz` it is 12.
+/// The attempt in the name of a file: 3 in `3.log`, 12 in `12.log.20261122-034500.gz`.
 #[must_use]
 pub fn attempt_of(name: &str) -> Option<u32> {
     let (attempt, rest) = name.split_once(".log")?;
@@ -29,7 +29,7 @@ pub fn newest<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<u32> {
     names.into_iter().filter_map(attempt_of).max()
 }
 
-/// What goes with `attempt`: its files, and those of attempts before it that a runtime forgot.
+/// Files to remove with `attempt`: its own, and those of earlier attempts that a runtime forgot.
 #[must_use]
 pub fn superseded<'a>(names: &[&'a str], attempt: u32, even_newest: bool) -> Vec<&'a str> {
     let newest = newest(names.iter().copied());

@@ -39,7 +39,7 @@ const POD: [(&str, Kind, &str, Amount); 3] = [
     ("pod_swap_usage_bytes", Kind::Gauge, "Swap that the pod uses.", swap),
 ];
 
-/// The text; without a snapshot it says only that reading failed.
+/// The text of the endpoint; without a snapshot it reports only that reading failed.
 #[must_use]
 pub fn text(snapshot: Option<&Snapshot>, shown: &[Shown]) -> String {
     let mut out = Exposition::default();

@@ -29,9 +29,9 @@ pub struct Inputs<'a> {
     pub booted: Option<Wall>,
     /// When the agent started.
     pub started: Option<Wall>,
-    /// Amounts.
+    /// Usage of node, pods and containers.
     pub snapshot: &'a Snapshot,
-    /// Pods.
+    /// Pods of the node.
     pub shown: &'a [Shown],
     /// Disks; without it the document has processor, memory and swap only.
     pub measured: Option<&'a Measured>,

@@ -46,7 +46,7 @@ pub struct Provider {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variable {
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
     /// Its value.
     pub value: String,

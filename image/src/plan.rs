@@ -148,7 +148,7 @@ impl Facts {
 /// One step of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Which.
+    /// Step of the build.
     pub step: Step,
     /// The key of its result; none while a fact is missing.
     pub key: Option<String>,

@@ -16,7 +16,7 @@ use zeroize::Zeroize;
 /// Everything that a connection needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Where.
+    /// Address of the server.
     pub server: Server,
     /// Whom to believe.
     pub trust: Trust,

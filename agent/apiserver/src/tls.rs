@@ -79,7 +79,7 @@ pub enum TlsError {
     Unusable {
         /// Which part.
         what: &'static str,
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
     /// Anything else.

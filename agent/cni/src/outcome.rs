@@ -16,7 +16,7 @@ use crate::range;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
     /// Its Ethernet address, with colons.
     pub mac: String,

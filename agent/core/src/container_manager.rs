@@ -62,7 +62,7 @@ pub enum ContainerManagerEvent {
     Synced,
     /// The answer to [`ContainerManagerAction::Apply`].
     Applied {
-        /// As asked.
+        /// Target of the request.
         target: Target,
         /// Or why not.
         result: Result<(), String>,
@@ -80,7 +80,7 @@ pub enum ContainerManagerAction {
     Apply {
         /// To be sent back.
         target: Target,
-        /// Which.
+        /// Name of the cgroup.
         name: CgroupName,
         /// Its values.
         values: CgroupValues,

@@ -45,7 +45,7 @@ pub enum LogindError {
     /// The limit could not be raised.
     #[error("raise logind's InhibitDelayMaxSec by a file in {directory}")]
     DropIn {
-        /// Where.
+        /// Directory of the drop-in file.
         directory: String,
         /// The file system's words.
         #[source]

@@ -25,7 +25,7 @@ pub enum ServiceManagerError {
     Run {
         /// Its path.
         program: String,
-        /// Why not.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },

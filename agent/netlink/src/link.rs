@@ -44,7 +44,7 @@ pub type Mac = [u8; 6];
 pub struct Link {
     /// Its number in its namespace.
     pub index: u32,
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
     /// `bridge`, `veth`, …; empty for others.
     pub kind: String,

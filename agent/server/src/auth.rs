@@ -108,7 +108,7 @@ impl<A: ApiServer> Guard<A> {
     /// Lets the request in, and says whose it is.
     ///
     /// # Errors
-    /// Why not.
+    /// The refusal of the request.
     pub async fn admit(&self, chain: &[CertificateDer<'_>], request: &Parts) -> Result<User, Refusal> {
         let user = self.authenticate(chain, request).await?;
         let attributes = attributes(request.method.as_str(), request.uri.path());

@@ -57,7 +57,7 @@ pub enum ClusterAction {
         owner: Owner,
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Call to the API server.
         call: ApiCall,
     },
     /// Tell the pod manager.

@@ -35,7 +35,7 @@ const ONE_POD: &str = "ReadWriteOncePod";
 pub struct ClaimRef {
     /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name of the claim.
     pub name: String,
     /// The volume in the pod.
     pub volume: String,
@@ -63,7 +63,7 @@ pub enum ClaimError {
         check: String,
         /// Name of the PersistentVolume.
         volume: String,
-        /// Why.
+        /// Reason of the failure.
         why: String,
     },
 }

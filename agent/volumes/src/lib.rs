@@ -225,7 +225,7 @@ pub enum Medium {
 pub enum FileSource {
     /// Keys of an object.
     Object {
-        /// Which.
+        /// Object to read.
         object: ObjectRef,
         /// Which keys under which paths; empty is all of them under their own names.
         items: Vec<Item>,
@@ -249,7 +249,7 @@ pub enum FileSource {
     },
     /// Trust anchors of the cluster.
     Anchors {
-        /// Which.
+        /// Trust bundles to read.
         choice: trust_bundle::Choice,
         /// There may be none.
         optional: bool,
@@ -264,7 +264,7 @@ pub enum FileSource {
     },
     /// A certificate for the pod, and its key.
     Certificate {
-        /// Which.
+        /// Place of the certificate in the pod.
         of: pod_certificate::Place,
         /// Paths in the volume.
         paths: pod_certificate::Paths,

@@ -8,7 +8,7 @@ const CONTEXT: &str = "context=";
 /// One line of `mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
-    /// Where.
+    /// Path of the mount point.
     pub path: String,
     /// Type of the file system.
     pub kind: String,

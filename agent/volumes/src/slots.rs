@@ -61,7 +61,7 @@ struct Slot {
 /// A volume that a pod has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Desired<'n> {
-    /// Its name.
+    /// Name of the volume.
     pub name: &'n str,
     /// It is a claim's.
     pub claimed: bool,

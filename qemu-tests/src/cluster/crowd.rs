@@ -34,7 +34,7 @@ pub enum Comes {
 /// One kind of pods.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// Its name.
+    /// Name of the kind, a prefix of its pods' names.
     pub name: &'static str,
     /// What its pods come to.
     pub comes: Comes,

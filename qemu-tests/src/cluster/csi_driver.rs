@@ -50,7 +50,7 @@ pub const CAPACITY: i64 = 12_345_000;
 /// What a driver says.
 #[derive(Clone, Debug, Default)]
 pub struct Says {
-    /// Its name.
+    /// Name of the driver.
     pub name: String,
     /// What it calls the node.
     pub node_id: String,

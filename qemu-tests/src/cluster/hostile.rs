@@ -15,7 +15,7 @@ use super::ready;
 /// A pod, and what is to be shown of it.
 #[derive(Clone, Copy)]
 pub struct Hostile {
-    /// Its name.
+    /// Name of the pod.
     pub name: &'static str,
     restart: &'static str,
     spec: fn(&mut Value),

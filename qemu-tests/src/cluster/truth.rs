@@ -47,7 +47,7 @@ impl Truth {
     /// Fails if something was wrong so far.
     ///
     /// # Errors
-    /// What.
+    /// The list of faults.
     pub fn ensure(&self) -> Result<()> {
         let wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(wrong.is_empty(), "the API server was told what cannot be:\n{}", wrong.join("\n"));

@@ -28,18 +28,18 @@ pub enum CertificateError {
     /// A file or directory cannot be used.
     #[error("{}: {operation}", path.display())]
     Io {
-        /// Which.
+        /// Path of the file or directory.
         path: PathBuf,
         /// What was being done.
         operation: &'static str,
-        /// Why not.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
     /// The store's current entry is a file of somebody else's.
     #[error("{}: is not a symbolic link; it was not written by the kubelet: move it away", path.display())]
     NotALink {
-        /// Which.
+        /// Path of the file or directory.
         path: PathBuf,
     },
     /// The contents are no certificate and key. The reason never quotes them.
@@ -47,7 +47,7 @@ pub enum CertificateError {
     Contents {
         /// Which file or answer.
         what: String,
-        /// Why not.
+        /// Reason of the failure.
         reason: String,
     },
     /// A key or request could not be made.
@@ -55,7 +55,7 @@ pub enum CertificateError {
     Request {
         /// The common name.
         subject: String,
-        /// Why not.
+        /// Reason of the failure.
         reason: String,
     },
 }

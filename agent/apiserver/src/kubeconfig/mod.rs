@@ -23,18 +23,18 @@ pub enum KubeconfigError {
     /// It, or a file that it names, cannot be read or written.
     #[error("{}: {operation}", path.display())]
     Io {
-        /// Which file.
+        /// Path of the file or directory.
         path: PathBuf,
         /// What was being done.
         operation: &'static str,
-        /// Why not.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
     /// It is no kubeconfig. The reason never quotes the text.
     #[error("{}: is no kubeconfig: {reason}", path.display())]
     Syntax {
-        /// Which file.
+        /// Path of the file or directory.
         path: PathBuf,
         /// Where and why.
         reason: String,
@@ -42,7 +42,7 @@ pub enum KubeconfigError {
     /// A part is missing or wrong.
     #[error("{}: {field}: {reason}", path.display())]
     Field {
-        /// Which file.
+        /// Path of the file or directory.
         path: PathBuf,
         /// Path of the key.
         field: String,
@@ -52,9 +52,9 @@ pub enum KubeconfigError {
     /// Its server is no API server's URL.
     #[error("{}: {cause}", path.display())]
     Server {
-        /// Which file.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why.
+        /// Error in the server's URL.
         cause: ServerError,
     },
 }

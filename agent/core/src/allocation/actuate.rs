@@ -24,7 +24,7 @@ use crate::pod_specs::PodSpecs;
 /// A limit of memory that is about to be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lowered {
-    /// Which container.
+    /// Id of the container.
     pub id: ContainerId,
     /// Its name in the pod.
     pub name: String,
@@ -46,7 +46,7 @@ pub enum Step {
     },
     /// `UpdatePodSandboxResources`; a runtime that does not know it need not.
     Sandbox {
-        /// Which.
+        /// Id of the sandbox.
         id: SandboxId,
         /// What the sandbox itself needs.
         overhead: LinuxResources,
@@ -62,7 +62,7 @@ pub enum Step {
     },
     /// `UpdateContainerResources`, and the record of it.
     Container {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// Its name in the pod.
         name: String,

@@ -29,7 +29,7 @@ pub const INFEASIBLE: &str = "Infeasible";
 pub struct PendingResize {
     /// [`DEFERRED`] or [`INFEASIBLE`].
     pub reason: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
     /// Of the pod that asks.
     pub generation: Option<i64>,
@@ -66,7 +66,7 @@ impl Refusal {
         format!("Pod resize {word}")
     }
 
-    /// For people.
+    /// The reason as text for people.
     #[must_use]
     pub fn message(&self) -> &str {
         match self {
@@ -79,7 +79,7 @@ impl Refusal {
 /// May `desired` have what it asks for, beside `others`?
 ///
 /// # Errors
-/// Why not.
+/// The reason against it.
 pub fn judge(
     desired: &Pod,
     given: &PodAllocation,

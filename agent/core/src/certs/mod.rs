@@ -126,7 +126,7 @@ pub enum CertAction {
     },
     /// Erase the key.
     DropKey {
-        /// Which.
+        /// Handle of the key.
         key: KeyHandle,
     },
     /// Look for bootstrap credentials, or let them be; answers are [`CertEvent::Bootstrap`]. Client certificates only.
@@ -157,7 +157,7 @@ pub enum CertFact {
     },
     /// A request is there and must be approved.
     Requested {
-        /// Its name.
+        /// Name of the CertificateSigningRequest.
         csr: String,
     },
     /// The clock is wrong: nothing is asked for until it is set.

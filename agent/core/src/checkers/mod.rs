@@ -41,52 +41,52 @@ use crate::probe::Kind;
 pub enum TraceEvent {
     /// A sandbox became ready.
     SandboxReady {
-        /// Whose.
+        /// UID of the pod.
         pod: PodUid,
-        /// Which.
+        /// Id of the sandbox.
         id: SandboxId,
         /// Its attempt.
         attempt: u32,
     },
     /// A sandbox is not ready any more.
     SandboxStopped {
-        /// Which.
+        /// Id of the sandbox.
         id: SandboxId,
     },
     /// A sandbox is gone.
     SandboxRemoved {
-        /// Which.
+        /// Id of the sandbox.
         id: SandboxId,
     },
     /// A container was created.
     ContainerCreated {
-        /// Whose.
+        /// UID of the pod.
         pod: PodUid,
         /// Container name in the pod.
         name: String,
         /// Its attempt.
         attempt: u32,
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// Its process runs.
     ContainerStarted {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// Its process ended.
     ContainerExited {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// It ended badly; after [`TraceEvent::ContainerExited`].
     ContainerFailed {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// It is gone.
     ContainerRemoved {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// The runtime lost everything; attempts may begin anew.
@@ -99,7 +99,7 @@ pub enum TraceEvent {
     /// The first list that an incarnation gets shows the pod before its end, being old or of a server that was put back:
     /// who starts anew cannot know better, and runs it again.
     ApiListedFirst {
-        /// Which.
+        /// UID of the pod.
         pod: PodUid,
     },
     /// Somebody other than the agent changed the world: a user, an exit, a fault.
@@ -115,47 +115,47 @@ pub enum TraceEvent {
     },
     /// What a pod's specification says of its order.
     PodPlanned {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// `spec.initContainers`, in order.
         init: Vec<InitContainer>,
     },
     /// What a pod's specification says of its volumes.
     VolumesPlanned {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// `spec.volumes`.
         volumes: Vec<String>,
     },
     /// A volume of a pod is there, with all its files.
     VolumeMounted {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// Which of its volumes.
         volume: String,
     },
     /// Nothing is mounted for the pod any more.
     VolumesGone {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
     /// The agent asked for a container to be stopped; beside [`TraceEvent::EffectIssued`].
     StopAsked {
         /// Of which pod.
         pod: PodUid,
-        /// Which container.
+        /// Id of the container.
         id: ContainerId,
         /// What its process is given to end, seconds.
         grace_s: u32,
     },
     /// The pod's terminating record could not be written.
     RecordLost {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
     /// A pod worker is in this state now (`PodWorker::state_name`).
     WorkerState {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// State.
         state: &'static str,
@@ -180,24 +180,24 @@ pub enum TraceEvent {
     },
     /// The pod got its `metadata.deletionTimestamp`.
     ApiDeletionAsked {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
     /// The pod ended for a shutdown that is over, and nobody but its node takes it away.
     ApiLeftOver {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
     /// The API server applied a DELETE of the agent.
     ApiDeletedByAgent {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// It is a mirror pod.
         mirror: bool,
     },
     /// The pod is gone from the API, whoever deleted it.
     ApiGone {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
     /// The agent asked the API server for something.
@@ -209,7 +209,7 @@ pub enum TraceEvent {
     },
     /// A container answered a probe.
     ProbeAnswered {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// Which probe.
         kind: Kind,
@@ -218,56 +218,56 @@ pub enum TraceEvent {
     },
     /// A status says of a container what only this probe of it can have told.
     ShownFine {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// Which probe.
         kind: Kind,
     },
     /// The agent says that it kills a container for this probe.
     KilledFor {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// Which probe.
         kind: Kind,
     },
     /// The agent runs a preStop hook.
     HookStarted {
-        /// Whose.
+        /// UID of the pod.
         pod: PodUid,
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// What was left of the grace, seconds.
         within_s: u32,
     },
     /// The agent knows that the hook is over.
     HookEnded {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
     },
     /// The agent stops a container.
     StopIssued {
-        /// Which.
+        /// Id of the container.
         id: ContainerId,
         /// With so much grace, seconds.
         grace_s: u32,
     },
     /// Somebody added an ephemeral container to a pod.
     EphemeralAdded {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// Container name in the pod.
         name: String,
     },
     /// A container ended in a way that makes all containers of its pod begin anew.
     RestartAllAsked {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
         /// The container that ended.
         id: ContainerId,
     },
     /// The pod was desired anew after everything of it was gone: its history ends.
     PodForgotten {
-        /// Which pod.
+        /// UID of the pod.
         pod: PodUid,
     },
     /// logind told the agent, for the first time, that the machine is about to stop.
@@ -277,7 +277,7 @@ pub enum TraceEvent {
     },
     /// A pod is ended for it.
     EndOrdered {
-        /// Which.
+        /// UID of the pod.
         pod: PodUid,
         /// Place of its group, the lowest priority first.
         group: usize,
@@ -292,7 +292,7 @@ pub enum TraceEvent {
     ShutdownPast,
     /// The size of something that must not grow without bound.
     Gauge {
-        /// What.
+        /// Name of the invariant.
         name: &'static str,
         /// How many.
         value: usize,
@@ -318,7 +318,7 @@ impl TraceEvent {
 pub struct Violation {
     /// Name, as in docs/agent/README.md.
     pub invariant: &'static str,
-    /// When.
+    /// Time of the violation.
     pub at: Mono,
     /// What was seen.
     pub message: String,

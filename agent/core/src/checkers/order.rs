@@ -64,7 +64,7 @@ impl Instances {
 /// An init container of a pod's specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitContainer {
-    /// Its name.
+    /// Name of the container.
     pub name: String,
     /// It keeps running: `restartPolicy: Always`.
     pub sidecar: bool,

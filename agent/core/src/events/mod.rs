@@ -63,7 +63,7 @@ pub enum About {
     Claim {
         /// Its pod's.
         namespace: Arc<str>,
-        /// Which.
+        /// Identity of the claim.
         claim: ClaimId,
     },
     /// This node.
@@ -79,7 +79,7 @@ pub struct Fact {
     pub kind: EventKind,
     /// `reason` of the Event; upstream's reasons are in pkg/kubelet/events/event.go.
     pub reason: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
     /// For machines: annotations of the event.
     pub annotations: BTreeMap<String, String>,
@@ -176,7 +176,7 @@ pub enum RecorderEvent {
     Record(Fact),
     /// The answer to a call.
     Answer {
-        /// As issued.
+        /// Identifier from the action.
         id: EffectId,
         /// What came back.
         result: ApiResult,
@@ -192,7 +192,7 @@ pub enum RecorderAction {
     Call {
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Call to the API server.
         call: ApiCall,
     },
     /// Tell people.

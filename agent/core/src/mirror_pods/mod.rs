@@ -93,14 +93,14 @@ pub enum MirrorEvent {
     /// The mirror pod shows an earlier run that the API server lets nobody take back
     /// ([`StatusAction::Outdated`](crate::status_manager::StatusAction::Outdated)).
     Outdated {
-        /// Its name.
+        /// Name of the mirror pod.
         name: ObjectName,
         /// Its UID in the API.
         uid: String,
     },
     /// The answer to a call.
     Answer {
-        /// As issued.
+        /// Identifier from the action.
         id: EffectId,
         /// What came back.
         result: ApiResult,
@@ -116,7 +116,7 @@ pub enum MirrorAction {
     Call {
         /// To be sent back.
         id: EffectId,
-        /// What.
+        /// Call to the API server.
         call: ApiCall,
     },
     /// Tell people.

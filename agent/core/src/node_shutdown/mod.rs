@@ -60,7 +60,7 @@ const WRITE_MAX: Duration = Duration::from_secs(1);
 /// A pod that is to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeavingPod {
-    /// Which.
+    /// Identity of the pod.
     pub key: PodKey,
     /// `spec.priority`, 0 if there is none.
     pub priority: i32,
@@ -109,7 +109,7 @@ pub enum ShutdownAction {
     Event(&'static str),
     /// End the pod, [`POD_REASON`] and [`POD_MESSAGE`]; no more than this much grace, seconds.
     End {
-        /// Which.
+        /// UID of the pod.
         uid: PodUid,
         /// At most.
         grace_s: u32,

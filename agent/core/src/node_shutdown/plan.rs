@@ -29,7 +29,7 @@ pub struct Group {
 pub struct Stage {
     /// What they have together.
     pub period: Duration,
-    /// Who.
+    /// Pods of the stage.
     pub pods: Vec<LeavingPod>,
 }
 

@@ -30,7 +30,7 @@ pub enum AddressError {
     NodeIp {
         /// `nodeIP` or `secondaryNodeIP`.
         what: &'static str,
-        /// Why not.
+        /// Reason of the failure.
         reason: String,
     },
     /// Nothing fits.

@@ -89,7 +89,7 @@ pub struct NodeEvent {
     pub warning: bool,
     /// For example `NodeReady`.
     pub reason: &'static str,
-    /// For people.
+    /// Message for people.
     pub message: String,
 }
 

@@ -81,7 +81,7 @@ pub enum SandboxPlan {
 /// A container to bring up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Which.
+    /// Container of the pod.
     pub slot: Slot,
     /// Attempt of the instance (its restart count).
     pub attempt: u32,
@@ -94,7 +94,7 @@ pub struct Start {
 /// A running container to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kill {
-    /// Which.
+    /// Container of the pod.
     pub slot: Slot,
     /// Which instance.
     pub id: ContainerId,
@@ -109,7 +109,7 @@ pub struct Kill {
 /// A container that should run but has to wait for its back-off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Which.
+    /// Container of the pod.
     pub slot: Slot,
     /// The ended instance.
     pub instance: ContainerId,

@@ -104,7 +104,7 @@ pub enum FileReport {
     BadFile {
         /// Absolute path.
         path: String,
-        /// Why.
+        /// Reason of the failure.
         problem: String,
         /// True if its last good pod runs on until the next check.
         keeps_pod: bool,
@@ -113,7 +113,7 @@ pub enum FileReport {
     Dropped {
         /// Absolute path.
         path: String,
-        /// Why.
+        /// Reason of the failure.
         problem: String,
     },
     /// Fields that a pod does not have were ignored.

@@ -113,7 +113,7 @@ pub enum ManifestError {
     Item {
         /// Which one, from 0.
         index: usize,
-        /// Why.
+        /// Mistake in the manifest.
         error: Box<ManifestError>,
     },
     /// A field has the wrong type.

@@ -70,7 +70,7 @@ pub enum UrlAction {
 pub enum UrlReport {
     /// The pods stay as they are (an empty answer takes them).
     Failed {
-        /// Why.
+        /// Reason of the failure.
         problem: String,
         /// Failures that follow are not told.
         last: bool,

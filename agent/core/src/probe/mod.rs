@@ -121,7 +121,7 @@ pub enum ProbeAction {
     Event {
         /// `Unhealthy` or `ProbeWarning`.
         reason: &'static str,
-        /// For people.
+        /// Message for people.
         message: String,
         /// The container's name.
         container: String,

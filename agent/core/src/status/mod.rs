@@ -51,7 +51,7 @@ pub struct WaitingReason {
 pub struct Verdict {
     /// For example `Evicted`, `DeadlineExceeded`, `OutOfcpu`.
     pub reason: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
     /// Message of the condition `DisruptionTarget`, if there is to be one.
     pub disruption: Option<String>,

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 /// A pod and its status.
 #[derive(Clone, Debug)]
 pub struct PodView {
-    /// Which pod.
+    /// Identity of the pod.
     pub key: PodKey,
     /// As its worker published it last.
     pub status: Arc<PodStatus>,

@@ -68,7 +68,7 @@ pub struct ContainerOf {
     pub uid: String,
     /// Its namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub pod: String,
     /// The container's name.
     pub container: String,

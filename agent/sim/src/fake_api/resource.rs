@@ -115,7 +115,7 @@ pub struct Key {
     pub resource: Resource,
     /// Its namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
 }
 

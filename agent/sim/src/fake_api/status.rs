@@ -16,7 +16,7 @@ pub struct Status {
     pub code: u16,
     /// `Status.reason`.
     pub reason: &'static str,
-    /// For people.
+    /// Message for people.
     pub message: String,
     /// `Retry-After`, seconds.
     pub retry_after_s: Option<u32>,

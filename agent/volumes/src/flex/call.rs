@@ -74,7 +74,7 @@ impl Command {
 /// One call of a driver.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Call {
-    /// What.
+    /// Command of the driver.
     pub command: Command,
     /// What follows the command.
     pub arguments: Vec<String>,

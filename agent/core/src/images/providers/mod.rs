@@ -38,7 +38,7 @@ pub fn fits(provider: &Provider, image: &str) -> bool {
 pub struct Account {
     /// Its namespace, which is the pod's.
     pub namespace: String,
-    /// Its name.
+    /// Name of the provider: the name of its executable.
     pub name: String,
     /// Its UID.
     pub uid: String,
@@ -111,7 +111,7 @@ pub type Auth = BTreeMap<String, Login>;
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Login {
-    /// Who.
+    /// User name at the registry.
     #[serde(default)]
     pub username: String,
     /// The password or token.

@@ -20,7 +20,7 @@ pub(super) enum Refused {
     Later(String),
     /// It is not, and that is that.
     Final {
-        /// Why.
+        /// Reason of the failure.
         why: String,
         /// However often it is asked for.
         infeasible: bool,

@@ -10,7 +10,7 @@ use agent_types::time::{Now, Wall};
 
 use super::{Metrics, State};
 
-/// Which one.
+/// The two certificates of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
     /// With which the node speaks to the API server.

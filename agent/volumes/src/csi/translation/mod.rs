@@ -33,7 +33,7 @@ const MANY_WRITE: &str = "ReadWriteMany";
 
 /// A type's driver and how its volumes are translated.
 struct Driver {
-    /// Its name.
+    /// Name of the CSI driver.
     name: &'static str,
     /// The label of nodes by which it knows zones; `None`: the type has none.
     topology: Option<topology::Keys>,

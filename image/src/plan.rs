@@ -1,8 +1,8 @@
-//! The build as data (pure): steps, what each is made from, and the key under which its result is kept.
+//! The build as data (pure): steps, their inputs, and the keys of their results.
 //!
-//! A fact is a named digest: of a file of the checkout, of a program just compiled, of a fetched package. A step's
-//! key is made from its facts and the keys of the steps before it; unknown facts leave the key open until the step
-//! that finds them out has run. Same keys, same result: nothing else may influence a step.
+//! A fact is a named digest: of a file of the checkout, of a compiled program, of a fetched package. A step's
+//! key is made from its facts and the keys of the steps before it; an unknown fact leaves the key open until
+//! the step that finds it has run. Equal keys mean equal results: nothing else may influence a step.
 
 use crate::format::digest;
 use crate::profile::Profile;

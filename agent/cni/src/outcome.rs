@@ -1,4 +1,4 @@
-//! The result of ADD, in the words of each version of CNI. Pure.
+//! The result of ADD, in the format of each version of CNI. Pure.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

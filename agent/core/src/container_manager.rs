@@ -1,17 +1,19 @@
-//! The container manager: keeps the cgroups of all pods, of their classes and of what is reserved as they should be, and has
-//! orphaned cgroups of pods removed.
+//! The container manager: maintains the cgroups of all pods, of their classes and of the reservations, and
+//! removes orphaned cgroups of pods.
 //!
 //! ```text
 //! Pods (sums) ──►                      ──► Apply ──► driver ──► Applied ─┐
 //! Synced ───────►  container manager   ──► Ready: pods' own may be made  │
 //!       Applied ──────────────────────────────────────────────────────◄──┘
 //! ```
-//! In: what pods ask for, answers. Out: what is to be applied, events of the node. Invariants: a class is made after the
-//! cgroup of all pods, a pod's own after its class; one call for a cgroup at a time; what failed is tried again after 1 s
-//! doubling to a minute, what is done is looked at every minute; nothing is removed before every source was read. Applying
-//! what is there changes nothing, so a restarted agent begins at the beginning: shares that follow from what pods ask for
-//! stay as another agent left them until all pods are known (upstream gives the Burstable class its least
-//! meanwhile). Upstream: pkg/kubelet/cm (`setupNode`, `enforceNodeAllocatableCgroups`, `UpdateCgroups`), `cleanupOrphanedPodCgroups`.
+//! In: requests of pods, answers. Out: cgroup values to apply, events of the node. Invariants: the cgroup of
+//! a class comes after the one of all pods, a pod's own after its class; one call for a cgroup at a time; a
+//! failed call is repeated after 1 s doubling to a minute, and every cgroup is applied again each minute;
+//! nothing is removed before every source was read. Applying present values changes nothing, so a restarted
+//! agent starts from the beginning: shares that follow from pods' requests stay as the last agent left them
+//! until all pods are known (upstream gives the Burstable class its minimum meanwhile). Upstream:
+//! pkg/kubelet/cm (`setupNode`, `enforceNodeAllocatableCgroups`, `UpdateCgroups`),
+//! `cleanupOrphanedPodCgroups` of pkg/kubelet/kubelet_pods.go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

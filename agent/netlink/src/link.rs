@@ -1,4 +1,4 @@
-//! Links: what is asked of rtnetlink about interfaces, and what it says of one. Pure. Format: rtnetlink(7).
+//! Links: messages of rtnetlink about interfaces, and their decoded attributes. Pure. Format: rtnetlink(7).
 
 use std::os::fd::RawFd;
 

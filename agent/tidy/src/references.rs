@@ -53,7 +53,8 @@ pub fn paths(files: &[SourceFile]) -> Vec<Finding> {
         };
         for (number, line) in lines {
             for path in line.split('`').skip(1).step_by(2).filter(|span| tree.lacks(span)) {
-                let message = format!("`{path}` is not in the tree: name the file or directory that is there now");
+                let message =
+                    format!("`{path}` is not in the tree: name the file or directory that is there now");
                 findings.push(Finding::new(&file.path, number, message));
             }
         }
@@ -82,7 +83,8 @@ impl Paths<'_> {
 
     /// True if `span` spells a path below a top-level directory, and the tree has no such path.
     fn lacks(&self, span: &str) -> bool {
-        let spells_path = span.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-'));
+        let spells_path =
+            span.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-'));
         let below_top = span.split_once('/').is_some_and(|(first, _)| self.top.contains(first));
         spells_path && below_top && !self.all.contains(span.trim_end_matches('/'))
     }
@@ -162,7 +164,8 @@ mod tests {
 
     #[test]
     fn paths_that_do_not_exist_are_found() {
-        let tree = ["agent/core/src/a.rs", "qemu-tests/src/vm/mod.rs", "docs/a.md"].map(|p| SourceFile::of(p, ""));
+        let tree =
+            ["agent/core/src/a.rs", "qemu-tests/src/vm/mod.rs", "docs/a.md"].map(|p| SourceFile::of(p, ""));
         let with = |path: &str, text: &str| {
             let mut files = tree.to_vec();
             files.push(SourceFile::of(path, text));

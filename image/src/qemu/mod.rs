@@ -1,5 +1,5 @@
-//! QEMU for `boot` and for the harness: its command line as data (pure), the accelerator that really works, and
-//! control of a running one.
+//! QEMU for `boot` and for the harness: its command line as data (pure), the accelerator that works on this
+//! machine, and control of a running one.
 
 mod probe;
 mod qmp;

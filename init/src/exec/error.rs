@@ -1,4 +1,4 @@
-//! What can go wrong while carrying out a phase: operation, object, and what to do about it.
+//! Errors of the execution of a phase: operation, object, and remedy.
 
 use crate::plan::cmdline::CmdlineError;
 use crate::plan::verity::VerityError;

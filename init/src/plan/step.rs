@@ -1,4 +1,4 @@
-//! Steps as data: everything init does to the machine that is more than reading.
+//! Steps as data: every action of init on the machine, except reading.
 
 use nix::mount::MsFlags;
 

@@ -1,4 +1,4 @@
-//! What the harness and a node's supervisor say to each other: one JSON object per line, requests on the
+//! The protocol between the harness and a node's supervisor: one JSON object per line, requests on the
 //! supervisor's standard input, events on its standard output. End of input ends the node.
 
 use std::collections::BTreeMap;

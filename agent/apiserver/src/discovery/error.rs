@@ -1,6 +1,7 @@
-//! Why a node does not get to know its cluster.
+//! Errors of discovery: reasons why a node cannot find and trust its cluster.
 //!
-//! In: nothing. Out: one error for each cause, with the remedy. Invariant: no secret half of a token in any of them.
+//! In: nothing. Out: one error for each cause, with the remedy. Invariant: no error contains the secret half
+//! of a token.
 
 use crate::access::ServerError;
 use crate::connect::ConnectError;

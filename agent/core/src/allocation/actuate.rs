@@ -1,9 +1,10 @@
-//! What is to be done so that the containers of a pod have what the pod was given.
+//! Steps that give the containers of a pod their allocated resources (KEP-1287).
 //!
-//! In: the pod as it was given, what its containers have. Out: which of them restart, steps for the others. Invariants: at no
-//! point is a container limited to more than its pod; of several containers, those that shrink come first; memory comes before
-//! processor time; a limit of memory is lowered only after a look at what is in use; no steps if nothing differs.
-//! Upstream: computePodResizeAction, doPodResizeAction, validateMemoryResizeAction.
+//! In: the allocated pod, the resources of its containers. Out: containers to restart, steps for the others.
+//! Invariants: at no point is a container's limit above its pod's; shrinking containers come before growing
+//! ones; memory comes before processor time; a memory limit is lowered only after a check of the usage; no
+//! steps without a difference. Upstream: `computePodResizeAction`, `doPodResizeAction` and
+//! `validateMemoryResizeAction` of pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,9 @@
-//! May a pod have what it asks for now? And who is asked first.
+//! Decides whether a pod gets its requested resources now, and the order of pending requests (KEP-1287).
 //!
-//! In: the pod as it is wanted and as it was given, those beside it, the node. Out: yes, not now, or never. Invariants: what is
-//! deferred may come true by itself, what is infeasible only by another request; whose room a critical pod takes is decided
-//! elsewhere (`admission`).
-//! Upstream: allocation/handlers.go, sortPendingResizes.
+//! In: the desired pod, its allocation, the other pods, the node. Out: yes, not now, or never. Invariants: a
+//! deferred request can succeed later without a change, an infeasible one only after another request; the
+//! victims of a critical pod are chosen elsewhere (`admission`). Upstream: pkg/kubelet/allocation
+//! (handlers.go, allocation_manager.go).
 
 use std::cmp::{Ordering, Reverse};
 

@@ -1,6 +1,6 @@
-//! Invariants of a node as independent observers over a trace: what was applied to the runtime, what the
-//! agent asked for and said. The simulator calls them after every step, the exhaustive search after every
-//! choice; they know nothing of how the agent decides.
+//! Invariants of a node, checked by independent observers of a trace: changes of the runtime, and requests
+//! and reports of the agent. The simulator calls them after every step, the exhaustive search after every
+//! choice; they do not know the agent's decisions.
 //!
 //! In: [`TraceEvent`] in order. Out: the first [`Violation`] of each [`Invariant`]. Invariant of this module:
 //! a checker never reads the agent's own state, so it cannot share its mistakes. See docs/agent/README.md.

@@ -1,6 +1,6 @@
-//! Invariants over how a pod's containers come and go: ORDER, GRACE, GC-SAFE.
+//! Invariants about starts and ends of a pod's containers: ORDER, GRACE, GC-SAFE.
 //!
-//! In: what the pod's specification says, the runtime's events, stops as they were asked for. Out: violations.
+//! In: the pod's specification, the runtime's events, requested stops. Out: violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

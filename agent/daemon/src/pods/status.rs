@@ -1,4 +1,4 @@
-//! The statuses of all pods, in memory: written by pod workers, read by whoever asks.
+//! The statuses of all pods, in memory: pod workers write them, other parts of the daemon read them.
 //!
 //! In: a pod's published status. Out: a `watch` view, and one log line for each change of phase.
 

@@ -1,12 +1,13 @@
-//! Credentials that plugins give: what they are asked, what they answer, how long that holds.
+//! Credential provider plugins: their requests, their answers, and the lifetime of an answer.
 //!
 //! ```text
 //! image ─► fits ─► Answers::find ─┬─► credentials
 //!                              request ─► program ─► answer ─► Answers::keep
 //! ```
-//! In: the plugins' configuration, images, service accounts, what programs print. Out: requests, credentials. Invariants: a
-//! plugin is asked only about images of its patterns; what was answered for one service account (or one token) is never used
-//! for another one; nothing that a program printed is shown. Upstream: pkg/credentialprovider/plugin.
+//! In: the plugins' configuration, images, service accounts, output of programs. Out: requests, credentials.
+//! Invariants: a plugin gets requests only for images of its patterns; an answer for one service account (or
+//! one token) never serves another one; no log or message contains a program's output. Upstream:
+//! pkg/credentialprovider/plugin.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -10,9 +10,9 @@
 //! ```text
 //! Idle ──due, pressed──► Looking ─┬─ a disk ──► Reclaiming ──► Looking again ─┬─► enough: Idle
 //!  ▲ │                     ▲ │    └─ memory, pids ──► Choosing ◄──────────────┘
-//!  │ │  nothing is short   │ │                        │ └─ nobody can go: Idle, deaf for 10 s
+//!  │ │  nothing is short   │ │                        │ └─ no victim: Idle, deaf for 10 s
 //!  │ └─────────────────────│─┘                        ▼
-//!  │ a limit is exceeded   └─ released, or 30 s ── Waiting for who goes
+//!  │ a limit is exceeded   └─ released, or 30 s ── Waiting for the victim
 //!  └────────────────────────────────────────────────►┘
 //! ```
 //! Invariants: one victim at a time, and no further one before the resources of the last are free (30 s at

@@ -2,7 +2,7 @@
 //! (KEP-1287).
 //!
 //! ```text
-//! admitted, resized ──► given ──Allocated──► disk ──► durable ──► Tell(Desired) with what was given
+//! admitted, resized ──► given ──Allocated──► disk ──► durable ──► Tell(Desired) with the allocation
 //! ```
 //! In: desired pods, answers of the disk, resizes that workers carried out. Out: records to write, pods with
 //! their allocated resources, the state of pending requests. Invariants: a worker gets an allocation only

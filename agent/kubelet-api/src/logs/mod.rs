@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! query ─► LogOptions    pod status ─► choose() ─► container id ─► file (shell)
-//! file from its end ─► TailScan ─► where to begin;  bytes from there ─► Selector ─► what is sent
+//! file from its end ─► TailScan ─► position;  bytes from there ─► Selector ─► reply
 //! ```
 //! In: queries, statuses, bytes of a file in pieces of any size. Out: options, container ids, bytes to send.
 //! Invariants: memory is bounded, whatever a container prints; a malformed record is left out and counted;

@@ -1,8 +1,10 @@
-//! Is there room for a pod, and are its host ports free?
+//! Checks that the node has resources for a pod, and that its host ports are free.
 //!
-//! In: a pod, the pods beside it, allocatable amounts. Out: what is short (`OutOf<resource>`), `NodePorts`. Invariant: exact
-//! arithmetic; a resource that the pod does not ask for cannot refuse it, nor an extended resource that the node does not
-//! have: somebody else counts it. Upstream: scheduler noderesources, pkg/kubelet/lifecycle removeMissingExtendedResources.
+//! In: a pod, the other pods, allocatable amounts. Out: missing resources (`OutOf<resource>`), `NodePorts`.
+//! Invariant: exact arithmetic; a resource that the pod does not request cannot reject it, nor can an
+//! extended resource that the node does not have: another component counts it. Upstream:
+//! pkg/scheduler/framework/plugins/noderesources, `removeMissingExtendedResources` of
+//! pkg/kubelet/lifecycle/predicate.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
-//! The records of allocations on disk, as the upstream kubelet writes and reads them.
+//! The records of allocations on disk, in the upstream kubelet's format.
 //!
-//! In: allocations, bytes. Out: bytes, allocations. Invariant: what was not written whole is not taken for a record: the
-//! checksum is of the text within. Upstream: pkg/kubelet/allocation/state, pkg/kubelet/checkpointmanager.
+//! In: allocations, bytes. Out: bytes, allocations. Invariant: an incomplete record is rejected, because its
+//! checksum covers its contents. Upstream: pkg/kubelet/allocation/state, pkg/kubelet/checkpointmanager.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What events say about resizes. Upstream: pkg/kubelet/events/resize.go.
+//! Messages of events about resizes. Upstream: pkg/kubelet/events/resize.go.
 
 use agent_types::pod;
 use agent_types::resources::amounts::List;

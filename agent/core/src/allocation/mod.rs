@@ -1,14 +1,14 @@
-//! allocation: what each pod was given of cpu and memory, and how that is changed while it runs (KEP-1287).
+//! allocation: the cpu and memory that each pod was granted, and their change while the pod runs (KEP-1287).
 //!
 //! ```text
 //! desired pod ──► resize::judge ──► given (checkpoint, durable) ──► allocated pod ──► worker ──► actuate::plan ──► steps
 //!                    │ deferred, infeasible                                             │
 //!                    └──► condition PodResizePending                                    └──► condition PodResizeInProgress
 //! ```
-//! In: pods as they are wanted, what was given, what containers have. Out: verdicts, pods with the amounts that were given to
-//! them, steps. Pure. Invariants: whatever the runtime is told of a pod's amounts was given to it before (ALLOC-DURABLE); what
-//! was given fits (ALLOC-CAP). Who keeps the record is the pod manager. docs/resize.md.
-//! Upstream: pkg/kubelet/allocation, doPodResizeAction.
+//! In: desired pods, allocations, resources of containers. Out: verdicts, pods with their allocated amounts,
+//! steps. Pure. Invariants: every amount that the runtime gets was allocated before (ALLOC-DURABLE); the
+//! allocations fit (ALLOC-CAP). The pod manager keeps the record. docs/resize.md. Upstream:
+//! pkg/kubelet/allocation, `doPodResizeAction` of pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 pub mod actuate;
 pub mod checkpoint;

@@ -1,9 +1,9 @@
-//! Which AppArmor profile a container runs under.
+//! The AppArmor profile of a container.
 //!
-//! In: pod and container. Out: the profile of the runtime's call, or none: the runtime then takes its own default, except
-//! for privileged containers. Invariants: the container's field wins over the annotation from before the API had a field,
-//! and the annotation over the pod's field (the API server copies annotations to fields, but for static pods only the
-//! agent reads them). Upstream: pkg/security/apparmor.
+//! In: pod and container. Out: the profile of the runtime's call, or none: the runtime then uses its own
+//! default, except for privileged containers. Invariants: the container's field wins over the older
+//! annotation, and the annotation over the pod's field (the API server copies annotations to fields, but for
+//! static pods only the agent reads them). Upstream: pkg/security/apparmor.
 
 use agent_types::pod;
 use agent_types::runtime::config::SecurityProfile;

@@ -1,9 +1,10 @@
 //! Variables from files of the pod's volumes: `fileKeyRef` (KEP-3721, gate EnvFiles).
 //!
-//! In: the container's sources, the files as read just before it is made. Out: values, or upstream's words about what is
-//! wrong, with what it is. Invariants: of a file no more is told than line numbers; what is optional and missing defines
-//! nothing, but a file that is missing or broken is an error also then. Format: a strict part of the POSIX shell's,
-//! `KEY='value'`. Upstream: makeEnvironmentVariables, pkg/kubelet/util/env.
+//! In: the container's sources, the files as read just before its creation. Out: values, or upstream's
+//! message about the error with its class. Invariants: a message contains line numbers of a file, never its
+//! contents; an optional key that is missing defines nothing, but a missing or malformed file is an error
+//! even then. Format: a strict subset of the POSIX shell's, `KEY='value'`. Upstream:
+//! `makeEnvironmentVariables` of pkg/kubelet/kubelet_pods.go, pkg/kubelet/util/env.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! One fact as an Event object.
 //!
-//! In: a fact, the node, the time. Out: the object with upstream's form of name. Pure. Upstream: makeEvent,
-//! GenerateEventName, GenerateContainerRef.
+//! In: a fact, the node, the time. Out: the object with upstream's form of name. Pure. Upstream: `makeEvent`
+//! of client-go/tools/record/event.go, `GenerateContainerRef` of pkg/kubelet/container/ref.go.
 
 use agent_types::event::EventKind;
 use agent_types::time::Wall;

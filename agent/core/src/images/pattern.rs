@@ -1,4 +1,5 @@
-//! Patterns of registries: `*` within a part of the host name (upstream: pkg/credentialprovider, `URLsMatch`).
+//! Patterns of registries: `*` within a part of the host name (upstream: pkg/credentialprovider/keyring.go,
+//! `URLsMatch`).
 
 /// Host and the path from its slash on.
 pub(super) fn split(text: &str) -> (&str, &str) {

@@ -1,7 +1,7 @@
-//! Image references: checking the grammar and adding the implied tag.
+//! Image references: checks the grammar and adds the implied tag.
 //!
-//! In: text such as `busybox`, `registry:5000/team/app:1`, `app@sha256:...`. Out: the same text with `:latest`
-//! where neither tag nor digest is given; the registry is left as written (the runtime completes it).
+//! In: text such as `busybox`, `registry:5000/team/app:1`, `app@sha256:...`. Out: the same text, with
+//! `:latest` if it has neither tag nor digest; the registry stays unchanged (the runtime completes it).
 //! Upstream: pkg/util/parsers, distribution/reference.
 
 /// Why a text is no image reference; the status reason is `InvalidImageName`.

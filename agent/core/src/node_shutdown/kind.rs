@@ -1,7 +1,7 @@
-//! What kind of stop it is, and what differs by it.
+//! Kinds of stop, and their differences.
 //!
-//! In: the word of logind. Out: how long the API server is waited for, and what the next boot may conclude. Pods end in the
-//! same way whatever the kind is, and everything that the API shows of them is the same: upstream makes no difference.
+//! In: logind's name of the kind. Out: the longest wait for the API server, and the conclusions of the next
+//! boot. Pods end in the same way for every kind, and the API shows the same: upstream makes no difference.
 //! Table: docs/shutdown.md, "A plan for each kind".
 
 use std::time::Duration;

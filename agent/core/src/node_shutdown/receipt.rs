@@ -1,8 +1,9 @@
-//! The receipt: what a shutdown was, when it began and ended, and what became of each pod.
+//! The receipt of a shutdown: its kind, its start and end, and the end of each pod.
 //!
-//! It is upstream's `graceful_node_shutdown_state` (start and end, RFC 3339) with more fields, so that either kubelet
-//! reads the other's. Invariant: the end is written before the machine may go on to stop; so a receipt of the last boot
-//! that has one says that the boot ended well, and none, or one without an end, that it did not.
+//! It is upstream's `graceful_node_shutdown_state` (start and end, RFC 3339) with more fields, so that either
+//! kubelet reads the other's. Invariant: the end is written before the machine may continue to stop. So a
+//! receipt with an end means that the last boot ended well; no receipt, or one without an end, means that it
+//! did not.
 
 use std::time::Duration;
 

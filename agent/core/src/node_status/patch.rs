@@ -1,10 +1,10 @@
-//! The strategic merge patch that turns one Node into another: metadata and status, only what differs.
+//! The strategic merge patch from one Node to another: only differences of metadata and status.
 //!
-//! In: the Node as the API server has it, the Node as it should be. Out: a patch, or nothing. Invariants: applied to
-//! the old Node the patch gives the new one; the spec is never in it. Conditions merge by `type`. Addresses are declared
-//! as merging by `type` too, which cannot express two of one type: a changed list is sent whole with a replace
-//! directive, as upstream does. The UID goes along, so that a Node made anew is not taken for the old one.
-//! Upstream: component-helpers/node/util/status.go.
+//! In: the Node of the API server, the new Node. Out: a patch, or nothing. Invariants: the patch of the old
+//! Node gives the new one; the patch never contains the spec. Conditions merge by `type`. The API declares
+//! that addresses merge by `type` too, which cannot express two of one type: a changed list is sent whole
+//! with a replace directive, as upstream does. The patch contains the UID, so that it does not apply to a
+//! replaced Node. Upstream: component-helpers/node/util/status.go.
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use serde_json::{Map, Value, json};

@@ -1,9 +1,10 @@
-//! Ephemeral containers: added to a pod that lives, to look at it (`kubectl debug`).
+//! Ephemeral containers: added to a running pod to debug it (`kubectl debug`).
 //!
-//! In: [`Inputs`] and the sandbox. Out: starts, kills and removals appended to the plan. Invariants: one is started at
-//! most once, whatever its end; neither what the runtime forgot nor a restart of the agent brings it back, once the API
-//! shows that it ran; it waits for no init container and keeps no pod alive. Upstream: computePodActions
-//! (EphemeralContainersToStart), getTargetID.
+//! In: [`Inputs`] and the sandbox. Out: starts, kills and removals appended to the plan. Invariants: an
+//! ephemeral container starts at most once, whatever its end; once the API shows that it ran, neither a
+//! forgetful runtime nor a restart of the agent starts it again; it waits for no init container and keeps no
+//! pod alive. Upstream: `computePodActions` (EphemeralContainersToStart) of
+//! pkg/kubelet/kuberuntime/kuberuntime_manager.go.
 
 use agent_types::ids::{ContainerId, SandboxId};
 use agent_types::pod::{self, named};

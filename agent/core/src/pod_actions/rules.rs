@@ -1,7 +1,8 @@
-//! A container's own restart rules (`restartPolicyRules`): which one an exit code meets, and what it asks for.
+//! A container's own restart rules (`restartPolicyRules`): the rule that matches an exit code, and its
+//! action.
 //!
-//! In: container, exit code. Out: the rule. The first that matches counts. Upstream: FindMatchingContainerRestartRule,
-//! AllContainersCouldRestart (KEP-5307, KEP-5532).
+//! In: container, exit code. Out: the first matching rule. Upstream: `FindMatchingContainerRestartRule` and
+//! `AllContainersCouldRestart` of pkg/api/v1/pod/util.go (KEP-5307, KEP-5532).
 
 use agent_types::pod;
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};

@@ -1,9 +1,9 @@
-//! Manifest bytes become one typed pod, or several where a list is allowed.
+//! Decodes manifest bytes to one typed pod, or to several where a list is allowed.
 //!
-//! In: bytes of a YAML or JSON manifest. Out: [`Decoded`]: the pod, the raw value it came from (for the UID) and
-//! the fields that the API does not have. Invariants: total on any input; the same bytes give the same result;
-//! duplicate keys are refused; scalars follow YAML 1.1 as Kubernetes tools do (`yes` is true, `0644` is octal).
-//! Upstream: pkg/kubelet/config/common.go.
+//! In: bytes of a YAML or JSON manifest. Out: [`Decoded`]: the pod, its raw value (for the UID) and the
+//! fields that the API does not have. Invariants: total on any input; equal bytes give an equal result;
+//! duplicate keys are refused; scalars follow YAML 1.1 as in Kubernetes' tools (`yes` is true, `0644` is
+//! octal). Upstream: pkg/kubelet/config/common.go.
 
 use k8s_openapi::api::core::v1::Pod;
 use orlop_config::yaml::{self, Schema};

@@ -1,4 +1,4 @@
-//! What the API server would fill into a pod, filled in for static pods.
+//! Defaults of static pods, as the API server would set them.
 //!
 //! In: a decoded pod. Out: the same pod with defaults. Invariant: idempotent; a field that is set stays.
 //! Upstream: pkg/apis/core/v1/defaults.go.

@@ -1,6 +1,7 @@
-//! Mistakes in a pod, each with the path of its field, worded like the API server's.
+//! Mistakes in a pod, each with the path of its field and the API server's wording.
 //!
-//! In: path, offending value, what is allowed. Out: [`FieldError`]. Upstream: apimachinery validation/field.
+//! In: path, invalid value, allowed values. Out: [`FieldError`]. Upstream:
+//! apimachinery/pkg/util/validation/field.
 
 use std::fmt;
 

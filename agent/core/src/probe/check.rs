@@ -1,7 +1,7 @@
-//! What a probe or a hook asks of a container, ready to be carried out: names resolved, variables expanded.
+//! The action of a probe or a hook, ready to run: names resolved, variables expanded.
 //!
-//! In: handlers of the specification, the container, the pod's address. Out: plain values, or why there is nothing
-//! that could be asked. Upstream: pkg/probe (`ResolveContainerPort`, `NewRequestForHTTPGetAction`).
+//! In: handlers of the specification, the container, the pod's address. Out: plain values, or the reason why
+//! the action is impossible. Upstream: pkg/probe (`ResolveContainerPort`, `NewRequestForHTTPGetAction`).
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! One probe of one container: when it is due, and what its results amount to.
+//! One probe of one container: its due times, and its result after several outcomes.
 //!
-//! In: the instance to watch, whether it may be probed now, outcomes. Out: due times, a standing. Invariants: at
-//! most one probe in flight; an outcome counts only for the instance it was asked about; a standing changes only
-//! after as many equal outcomes in a row as the threshold says. Upstream: pkg/kubelet/prober/worker.go.
+//! In: the probed instance, whether it may be probed now, outcomes. Out: due times, a result. Invariants: at
+//! most one probe in flight; an outcome counts only for the probed instance; a result changes only after as
+//! many equal outcomes in a row as the threshold requires. Upstream: pkg/kubelet/prober/worker.go.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
-//! What the status says of the whole pod's amounts: `resources`, `allocatedResources` (KEP-5419).
+//! The status fields about the resources of the whole pod: `resources`, `allocatedResources` (KEP-5419).
 //!
-//! In: the pod as it was given, its cgroup as it was last written, the status before. Out: two fields. Invariants: while the pod
-//! runs, what is shown is in force; amounts are spelled as the API server spells them. Upstream reads the cgroup and shows
-//! what comes back of rounded weights and quotas; the request of memory it never changes again. Here both are those of the
-//! pod once its cgroup has what it should have. Upstream: convertToAPIPodLevelResourcesStatus.
+//! In: the allocated pod, the last written values of its cgroup, the previous status. Out: two fields.
+//! Invariants: while the pod runs, the shown amounts are in force; amounts have the API server's spelling.
+//! Upstream reads the cgroup and shows the result of rounded weights and quotas; it never changes the shown
+//! memory request again. This module shows both from the pod once its cgroup has its values. Upstream:
+//! `convertToAPIPodLevelResourcesStatus` of pkg/kubelet/kubelet_pods.go.
 
 use std::collections::BTreeMap;
 

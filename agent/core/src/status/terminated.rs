@@ -1,7 +1,8 @@
-//! The last status of a pod of which nothing runs and nothing will: every container ended, a terminal phase.
+//! The last status of a pod without running or future containers: every container ended, a terminal phase.
 //!
-//! In: the pod, its newest status. Out: that status, ended. Pure. Invariant: the phase of what comes out is terminal, but
-//! for a static pod, which may run again. Upstream: TerminatePod, hasPodInitialized, initializedContainers.
+//! In: the pod, its newest status. Out: that status, ended. Pure. Invariant: the resulting phase is terminal,
+//! except for a static pod, which may run again. Upstream: `TerminatePod`, `hasPodInitialized` and
+//! `initializedContainers` of pkg/kubelet/status/status_manager.go.
 
 use agent_types::pod;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};

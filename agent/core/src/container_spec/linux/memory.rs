@@ -1,7 +1,8 @@
-//! A container's share of the machine's swap, and what memory is kept for it before others' (KEP-2400, KEP-2570).
+//! A container's share of the machine's swap, and its reserved memory (KEP-2400, KEP-2570).
 //!
-//! In: container, pod, node with cgroup v2. Out: values of `memory.swap.max`, `memory.min`, `memory.low`, `memory.high`.
-//! Invariant: who is critical, Guaranteed or asks for nothing does not swap. Upstream: kuberuntime_container_linux.go.
+//! In: container, pod, node with cgroup v2. Out: values of `memory.swap.max`, `memory.min`, `memory.low`,
+//! `memory.high`. Invariant: a critical pod, a Guaranteed pod and a container without a request do not swap.
+//! Upstream: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go.
 
 use agent_types::node_context::{MemoryQos, NodeContext};
 use agent_types::pod;

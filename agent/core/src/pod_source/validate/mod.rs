@@ -1,4 +1,4 @@
-//! Is this pod one that the API server would take?
+//! Validates a pod as the API server would.
 //!
 //! In: a defaulted pod with its identity. Out: every mistake, with the path of its field. Invariants: a pod
 //! without mistakes has names that are safe as path elements, quantities that parse, and mounts whose volumes

@@ -1,5 +1,5 @@
-//! What the cgroups of all pods and of their classes are given. Upstream: qos_container_manager_linux.go,
-//! node_container_manager_linux.go.
+//! Values of the cgroups of all pods and of their QoS classes. Upstream:
+//! pkg/kubelet/cm/qos_container_manager_linux.go, pkg/kubelet/cm/node_container_manager_linux.go.
 
 use std::sync::Arc;
 

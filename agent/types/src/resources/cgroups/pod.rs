@@ -1,4 +1,5 @@
-//! What a pod's own cgroup is given. Upstream: `ResourceConfigForPod`, pod_container_manager_linux.go.
+//! Values of a pod's own cgroup. Upstream: `ResourceConfigForPod` of pkg/kubelet/cm/helpers_linux.go,
+//! pkg/kubelet/cm/pod_container_manager_linux.go.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::{Deserialize, Serialize};

@@ -58,7 +58,7 @@ pub struct Config {
 /// What the manager reacts to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerManagerEvent {
-    /// What the pods ask for that have not ended, once all are known.
+    /// Requests of the pods that have not ended, once all are known.
     Pods(Sums),
     /// Every source was read and the runtime listed.
     Synced,
@@ -75,7 +75,7 @@ pub enum ContainerManagerEvent {
     Tick,
 }
 
-/// What the manager asks for.
+/// A request of the manager to its shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerManagerAction {
     /// Give a cgroup its values.
@@ -91,7 +91,7 @@ pub enum ContainerManagerAction {
     },
     /// Pods' own cgroups may be made. Once.
     Ready,
-    /// Remove cgroups of pods that nobody knows, then answer.
+    /// Remove cgroups of unknown pods, then answer.
     Sweep,
     /// An event of the node.
     Tell(Fact),
@@ -99,10 +99,10 @@ pub enum ContainerManagerAction {
 
 #[derive(Clone, Debug, Default)]
 struct Task {
-    /// When it is to be applied; `None` while it is, or never again.
+    /// Time of the next application; `None` while one is in flight, or if none is needed.
     due: Option<Mono>,
     in_flight: bool,
-    /// It should be something else than what is being applied.
+    /// The desired values changed since the one in flight.
     stale: bool,
     failures: u32,
     done: bool,
@@ -222,7 +222,7 @@ impl ContainerManager {
         })
     }
 
-    /// Applies what is due and may be.
+    /// Applies due values, as far as allowed.
     fn advance(&mut self, now: Now, out: &mut Outbox<ContainerManagerAction>) {
         let has_root = self.is_done(Target::Pods);
         let due = |(target, task): (&Target, &Task)| {

@@ -74,7 +74,7 @@ pub fn action(handler: &LifecycleHandler, container: &Container, pod_ip: &str) -
     Err(format!("invalid handler of container {}", container.name))
 }
 
-/// The container as its hook needs it: from the pod, or for an orphan from what its maker wrote on it.
+/// The container's data for its hook: from the pod, or for an orphan from the container's annotations.
 #[must_use]
 pub fn with_pre_stop(p: Option<&Pod>, c: &ContainerObserved) -> Option<(Container, LifecycleHandler)> {
     if let Some(p) = p {

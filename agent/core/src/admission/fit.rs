@@ -43,7 +43,7 @@ impl From<&Shortage> for Rejection {
     }
 }
 
-/// What the pod asks for, in the unit of [`Shortage`].
+/// The pod's request, in the unit of [`Shortage`].
 pub(super) fn request(pod: &Pod, resource: &str) -> i64 {
     if resource == PODS { 1 } else { in_units(pod_request(pod, resource), resource) }
 }
@@ -52,7 +52,7 @@ fn in_units(amount: Quantity, resource: &str) -> i64 {
     if resource == CPU { amount.milli_value() } else { amount.value() }
 }
 
-/// What there is not enough of, if the pod is to run beside these.
+/// Resources that are short if the pod runs next to these.
 pub(super) fn shortages(pod: &Pod, beside: &[&Pod], node: &AdmissionContext) -> Vec<Shortage> {
     let used = i64::try_from(beside.len()).unwrap_or(i64::MAX);
     let full = node.max_pods.map(i64::from).filter(|max| used >= *max);
@@ -70,8 +70,8 @@ pub(super) fn shortages(pod: &Pod, beside: &[&Pod], node: &AdmissionContext) -> 
     of_pods.into_iter().chain(of_resources).collect()
 }
 
-/// What the node has of each resource, in the order in which shortages are told: the best known ones, then the others by
-/// name. Of a size of huge pages that only the pod knows the node has none.
+/// The node's amount of each resource, in the order of messages: the well-known ones first, then the others
+/// by name. A size of huge pages that only the pod names counts as zero.
 fn amounts<'a>(pod: &'a Pod, node: &'a AdmissionContext) -> Vec<(&'a str, Quantity)> {
     let none = huge_pages(pod).map(|name| (name, Quantity::ZERO));
     let has = node.allocatable.iter().map(|(name, amount)| (name.as_str(), *amount));
@@ -83,7 +83,7 @@ fn amounts<'a>(pod: &'a Pod, node: &'a AdmissionContext) -> Vec<(&'a str, Quanti
     all
 }
 
-/// Sizes of huge pages that the pod asks for, as resource names.
+/// Sizes of huge pages in the pod's requests, as resource names.
 fn huge_pages(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod::init_containers(pod).iter().chain(pod::containers(pod));
     let resources = containers.filter_map(|c| c.resources.as_ref()).chain(pod::spec(pod).resources.as_ref());

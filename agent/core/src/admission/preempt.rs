@@ -28,10 +28,10 @@ fn may_preempt(preemptor: &Pod, other: &Pod) -> bool {
     priority(preemptor).zip(priority(other)).is_some_and(|(a, b)| a > b)
 }
 
-/// Pods whose end makes up for what is short.
+/// Pods whose end frees the missing amounts.
 ///
 /// # Errors
-/// All that may be preempted is not enough; upstream's words for what is short then.
+/// All pods that may be preempted are not enough; with upstream's message about the shortage.
 pub(super) fn victims<'p>(pod: &Pod, beside: &[&'p Pod], short: &[Shortage]) -> Result<Vec<&'p Pod>, String> {
     let needs: Needs<'_> = short.iter().map(|s| (s.resource.as_str(), s.missing())).collect();
     let of_class = |class: QosClass| {

@@ -42,7 +42,7 @@ mod tests {
 
     use super::*;
 
-    /// Name; memory, disk, pid; resources; tolerations; priority; what it is refused for.
+    /// Name; memory, disk, pid; resources; tolerations; priority; expected reason.
     type Row<'a> = (&'a str, (bool, bool, bool), &'a Value, Value, i32, Option<&'a str>);
 
     #[test]

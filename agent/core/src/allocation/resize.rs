@@ -31,16 +31,16 @@ pub struct PendingResize {
     pub reason: String,
     /// Message for people.
     pub message: String,
-    /// Of the pod that asks.
+    /// Generation of the requesting pod.
     pub generation: Option<i64>,
     /// Text of the event.
     pub event: String,
 }
 
-/// Why a pod does not get what it asks for.
+/// Reason why a pod does not get its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Not now: what admission says, which is a word of its own in the event.
+    /// Not now: admission's rejection, whose reason is a word of its own in the event.
     Deferred(Rejection),
     /// Never here; the second is upstream's word in `kubelet_pod_infeasible_resizes_total`.
     Infeasible(String, &'static str),
@@ -76,7 +76,7 @@ impl Refusal {
     }
 }
 
-/// May `desired` have what it asks for, beside `others`?
+/// Decides whether `desired` gets its request, next to `others`.
 ///
 /// # Errors
 /// The reason against it.
@@ -132,7 +132,7 @@ fn exclusive(desired: &Pod, given: &PodAllocation, rules: Rules) -> Result<(), R
     Ok(())
 }
 
-/// The pod asks for more than it was given.
+/// True if the pod requests more than its allocation.
 #[must_use]
 pub fn is_increase(desired: &Pod, allocated: &Pod) -> bool {
     [CPU, MEMORY].into_iter().any(|of| pod_request(desired, of) > pod_request(allocated, of))
@@ -155,7 +155,7 @@ impl Waiting<'_> {
         Some(pending.last_transition_time.as_ref()?.0.as_nanosecond())
     }
 
-    /// Who is judged first: those that ask for nothing more, then by priority, by class, by how long they wait.
+    /// Order of judgement: pods without an increase first, then by priority, by class, by waiting time.
     #[must_use]
     pub fn order(&self, other: &Waiting<'_>) -> Ordering {
         let key = |w: &Waiting<'_>| {
@@ -172,7 +172,7 @@ impl Waiting<'_> {
     }
 }
 
-/// A change that was asked for: resource, `requests` or `limits`, and `add`, `remove`, `increase` or `decrease`.
+/// A requested change: resource, `requests` or `limits`, and `add`, `remove`, `increase` or `decrease`.
 pub type Change = (&'static str, &'static str, &'static str);
 
 /// What of a pod's containers was changed, each amount by itself (`kubelet_container_requested_resizes_total`).

@@ -64,7 +64,8 @@ pub(super) fn replaced(csr: &str) -> String {
     format!("the request {csr} was deleted or replaced, a new one follows")
 }
 
-/// Nobody can ask: what is the matter with the certificate, and `why` there is no other way, with its remedy.
+/// No identity can send requests: the state of the certificate, and `why` there is no other way, with its
+/// remedy.
 pub(super) fn no_credentials(expired: Option<String>, why: &str) -> String {
     match expired {
         Some(at) => format!("the node's client certificate expired at {at}; to ask for a new one: {why}"),

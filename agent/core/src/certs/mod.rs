@@ -62,8 +62,8 @@ pub struct KeyHandle(pub u64);
 pub enum CertEvent {
     /// What the certificate directory holds; `None` if there is no usable pair.
     Loaded(Option<CertificateFacts>),
-    /// Bootstrap credentials are there, or others than before: they are tried at once. `Err`: there are none, why, and
-    /// what to do about it.
+    /// Bootstrap credentials are present, or have changed: the machine tries them at once. `Err`: there are
+    /// none, the reason and the remedy.
     Bootstrap(Result<(), String>),
     /// Addresses of the Node (serving certificates only).
     Addresses(Vec<NodeAddress>),
@@ -78,10 +78,10 @@ pub enum CertEvent {
     Answered {
         /// Of the action.
         id: EffectId,
-        /// What the API server said.
+        /// Result of the call.
         result: ApiResult,
     },
-    /// The answer to [`CertAction::Store`]: what the certificate says, or why it could not be kept.
+    /// The answer to [`CertAction::Store`]: facts of the certificate, or the error.
     Stored {
         /// Of the action.
         id: EffectId,
@@ -92,7 +92,7 @@ pub enum CertEvent {
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CertAction {
     /// Make a key and a request; answer [`CertEvent::Generated`].
@@ -101,7 +101,7 @@ pub enum CertAction {
         id: EffectId,
         /// Keep the key under this name.
         key: KeyHandle,
-        /// What the request asks for.
+        /// Names and usages of the request.
         template: CertTemplate,
     },
     /// Send it; answer [`CertEvent::Answered`].
@@ -119,7 +119,7 @@ pub enum CertAction {
         id: EffectId,
         /// Its private key.
         key: KeyHandle,
-        /// Who asked for it: it is of that one's cluster.
+        /// Identity that requested the certificate: it belongs to that identity's cluster.
         with: CertIdentity,
         /// The chain, PEM, as the API server gave it.
         certificate: Vec<u8>,
@@ -134,13 +134,13 @@ pub enum CertAction {
         /// False: there is a certificate that does, to be used.
         wanted: bool,
     },
-    /// What people should know now, in one sentence with what to do about it; empty if there is nothing.
+    /// One sentence for the operator, with the remedy; empty if nothing needs attention.
     Show(String),
     /// For logs and metrics.
     Fact(CertFact),
 }
 
-/// What happened, said once.
+/// An event of the machine, sent once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertFact {
     /// A new certificate is in use.
@@ -152,7 +152,7 @@ pub enum CertFact {
     },
     /// An attempt failed (counts as `…_renew_errors`).
     Failed {
-        /// What is wrong and what to do.
+        /// Problem and remedy.
         message: String,
     },
     /// A request is there and must be approved.
@@ -160,7 +160,7 @@ pub enum CertFact {
         /// Name of the CertificateSigningRequest.
         csr: String,
     },
-    /// The clock is wrong: nothing is asked for until it is set.
+    /// The clock is wrong: no request is sent until it is set.
     ClockWrong {
         /// What it shows, and how that is known to be wrong.
         message: String,
@@ -179,14 +179,14 @@ pub enum CertState {
         /// It ends then.
         not_after: Wall,
     },
-    /// There is none, and one is being asked for.
+    /// There is none, and a request is in progress.
     Requesting {
-        /// What is waited for, or what went wrong last and what to do.
+        /// State of the request, or its last error with the remedy.
         message: String,
     },
-    /// There is none, and none can be asked for now.
+    /// There is none, and no request is possible now.
     Waiting {
-        /// For what, and what to do.
+        /// Missing condition and remedy.
         message: String,
     },
 }

@@ -58,7 +58,7 @@ impl CertManager {
         CertTemplate::of(&self.config, &self.addresses)
     }
 
-    /// Who asks; `None` if nobody can.
+    /// Identity for the next request; `None` if there is none.
     pub(super) fn identity(&self, wall: Wall) -> Option<CertIdentity> {
         if self.config.kind == CertKind::Serving {
             return Some(CertIdentity::Node);
@@ -82,7 +82,7 @@ impl CertManager {
         Some(self.refused || !current.as_ref().is_some_and(|c| is_valid(c, wall)))
     }
 
-    /// Says what the shell should look for and show, if that changed.
+    /// Sends the shell the sources to look for and the sentence to show, if they changed.
     pub(super) fn tell(&mut self, now: Now, out: &mut Outbox<CertAction>) {
         let wanted = self.wants_bootstrap(now.wall);
         if wanted != self.bootstrap_wanted {

@@ -41,8 +41,8 @@ pub fn mirrors<'a>(
     wanted.first_key_value().map_or(Ok(()), |(name, _)| Err(format!("static pod {name} has no mirror pod")))
 }
 
-/// STATUS-TRUTH at rest: what the status shows as running is what runs of the pod, and a terminal phase is shown
-/// exactly if the pod is over.
+/// STATUS-TRUTH at rest: the status shows exactly the running containers as running, and a terminal phase
+/// exactly if the pod has ended.
 ///
 /// # Errors
 /// The first difference.

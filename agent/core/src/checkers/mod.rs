@@ -89,38 +89,38 @@ pub enum TraceEvent {
         /// Id of the container.
         id: ContainerId,
     },
-    /// The runtime lost everything; attempts may begin anew.
+    /// The runtime lost everything; attempts may start from 0 again.
     RuntimeEmptied,
     /// A new incarnation of the agent.
     AgentStarted {
         /// The world was at rest when the last one died and has not changed since.
         undisturbed: bool,
     },
-    /// The first list that an incarnation gets shows the pod before its end, being old or of a server that was put back:
-    /// who starts anew cannot know better, and runs it again.
+    /// The first list of an incarnation shows the pod before its end, because it is old or from a restored
+    /// server: a new agent cannot know better, and runs the pod again.
     ApiListedFirst {
         /// UID of the pod.
         pod: PodUid,
     },
     /// Somebody other than the agent changed the world: a user, an exit, a fault.
     Disturbed,
-    /// The agent asked for an effect.
+    /// The agent issued an effect.
     EffectIssued {
         /// For which pod.
         pod: PodUid,
         /// `Effect::verb`.
         verb: &'static str,
-        /// What it acts on, for telling repetitions apart.
+        /// Object of the effect, to recognise repetitions.
         object: String,
     },
-    /// What a pod's specification says of its order.
+    /// Containers of a pod's specification, in their order.
     PodPlanned {
         /// UID of the pod.
         pod: PodUid,
         /// `spec.initContainers`, in order.
         init: Vec<InitContainer>,
     },
-    /// What a pod's specification says of its volumes.
+    /// Volumes of a pod's specification.
     VolumesPlanned {
         /// UID of the pod.
         pod: PodUid,
@@ -139,7 +139,7 @@ pub enum TraceEvent {
         /// UID of the pod.
         pod: PodUid,
     },
-    /// The agent asked for a container to be stopped; beside [`TraceEvent::EffectIssued`].
+    /// The agent requested the stop of a container; in addition to [`TraceEvent::EffectIssued`].
     StopAsked {
         /// Of which pod.
         pod: PodUid,
@@ -183,7 +183,7 @@ pub enum TraceEvent {
         /// UID of the pod.
         pod: PodUid,
     },
-    /// The pod ended for a shutdown that is over, and nobody but its node takes it away.
+    /// The pod ended for a finished shutdown, and only its node removes it.
     ApiLeftOver {
         /// UID of the pod.
         pod: PodUid,
@@ -195,12 +195,12 @@ pub enum TraceEvent {
         /// It is a mirror pod.
         mirror: bool,
     },
-    /// The pod is gone from the API, whoever deleted it.
+    /// The pod is gone from the API, deleted by any client.
     ApiGone {
         /// UID of the pod.
         pod: PodUid,
     },
-    /// The agent asked the API server for something.
+    /// The agent sent a call to the API server.
     ApiAsked {
         /// `ApiCall::describe`.
         what: String,
@@ -213,17 +213,17 @@ pub enum TraceEvent {
         id: ContainerId,
         /// Which probe.
         kind: Kind,
-        /// What it said.
+        /// True for a successful probe.
         good: bool,
     },
-    /// A status says of a container what only this probe of it can have told.
+    /// A status shows a state of a container that only this probe can have reported.
     ShownFine {
         /// Id of the container.
         id: ContainerId,
         /// Which probe.
         kind: Kind,
     },
-    /// The agent says that it kills a container for this probe.
+    /// The agent reports that it kills a container because of this probe.
     KilledFor {
         /// Id of the container.
         id: ContainerId,
@@ -258,19 +258,19 @@ pub enum TraceEvent {
         /// Container name in the pod.
         name: String,
     },
-    /// A container ended in a way that makes all containers of its pod begin anew.
+    /// The end of a container restarts all containers of its pod.
     RestartAllAsked {
         /// UID of the pod.
         pod: PodUid,
         /// The container that ended.
         id: ContainerId,
     },
-    /// The pod was desired anew after everything of it was gone: its history ends.
+    /// The pod became desired again after all parts of it were gone: its history ends.
     PodForgotten {
         /// UID of the pod.
         pod: PodUid,
     },
-    /// logind told the agent, for the first time, that the machine is about to stop.
+    /// The agent got logind's signal that the machine is about to stop, for the first time.
     ShutdownTold {
         /// What pods have in all.
         budget: Duration,
@@ -336,7 +336,7 @@ pub trait Invariant: std::fmt::Debug {
     fn observe(&mut self, at: Mono, event: &TraceEvent) -> Result<(), String>;
 }
 
-/// A fresh observer for each invariant over what the API server was told; worlds without runtime feed only these.
+/// A fresh observer for each invariant about the API server; worlds without a runtime feed only these.
 #[must_use]
 pub fn api_side() -> Vec<Box<dyn Invariant>> {
     vec![

@@ -12,7 +12,7 @@ use agent_types::time::Mono;
 use super::order::Instances;
 use super::{Invariant, TraceEvent};
 
-/// What may be spent beyond the pods' periods, on telling and writing.
+/// Time for reports and records beyond the pods' periods.
 const BEYOND: Duration = Duration::from_secs(2);
 
 /// SHUTDOWN-ORDER: a pod is ended when each of the groups before its own has ended or has used up its period.
@@ -81,7 +81,7 @@ impl Invariant for ShutdownBudget {
     }
 }
 
-/// SHUTDOWN-CLOSED: once the agent was told, no pod begins.
+/// SHUTDOWN-CLOSED: once the agent knows of the shutdown, no pod starts.
 #[derive(Clone, Debug, Default)]
 pub struct ShutdownClosed {
     known: BTreeSet<PodUid>,

@@ -36,7 +36,7 @@ fn of_field(profile: &AppArmorProfile) -> SecurityProfile {
     }
 }
 
-/// What an annotation's value says; `None` if it says nothing that is known.
+/// Profile in an annotation's value; `None` for an unknown value.
 #[must_use]
 pub fn of_annotation(value: &str) -> Option<SecurityProfile> {
     match value {
@@ -46,7 +46,7 @@ pub fn of_annotation(value: &str) -> Option<SecurityProfile> {
     }
 }
 
-/// True if the pod asks for a profile anywhere: a node without AppArmor must not run it.
+/// True if the pod names a profile anywhere: a node without AppArmor must not run it.
 #[must_use]
 pub fn is_required(pod: &Pod) -> bool {
     let own = |c: &Container| c.security_context.as_ref()?.app_armor_profile.as_ref().map(of_field);

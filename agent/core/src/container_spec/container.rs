@@ -27,10 +27,10 @@ use super::security::{container_security, groups_of_volumes};
 use crate::container_spec::given::Given;
 use crate::container_spec::sub_path;
 
-/// The parts of volumes that must be mounted before the container is made.
+/// The parts of volumes to mount before the container is created.
 ///
 /// # Errors
-/// What the pod asks for cannot be resolved.
+/// A field of the pod cannot be resolved.
 pub fn sub_paths(
     pod: &Pod,
     container: ContainerRef<'_>,
@@ -49,7 +49,7 @@ pub fn sub_paths(
 /// Configuration of instance `attempt` of one container.
 ///
 /// # Errors
-/// What the pod asks for cannot be resolved; the reason and message are for the container's status.
+/// A field of the pod cannot be resolved; reason and message are for the container's status.
 pub fn container_config(
     pod: &Pod,
     container: ContainerRef<'_>,

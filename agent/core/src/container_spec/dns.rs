@@ -17,7 +17,7 @@ const DOMAIN_CHARS_MAX: usize = 253;
 /// Search domains that the cluster puts before the host's.
 const CLUSTER_SEARCHES: usize = 3;
 
-/// Reason: a pod wants the cluster's DNS, and the node was not told where that is.
+/// Reason: a pod wants the cluster's DNS, and the node has no `clusterDNS`.
 pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 /// The same as the node's own event has it; the pod's names the pod before it.
 pub const MISSING_CLUSTER_DNS_MESSAGE: &str = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \

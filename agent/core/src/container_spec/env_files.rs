@@ -42,10 +42,10 @@ fn file(p: &Pod, source: &FileKeySelector, node: &NodeContext) -> Result<EnvFile
     Ok(EnvFile { root: found.path, path: source.path.clone() })
 }
 
-/// The value of one key; `None` for what is optional and missing or empty.
+/// The value of one key; `None` for an optional key that is missing or empty.
 ///
 /// # Errors
-/// The file cannot be read or is none of variables, or the key is missing.
+/// The file cannot be read or is malformed, or the key is missing.
 pub fn value(
     p: &Pod,
     source: &FileKeySelector,
@@ -117,7 +117,7 @@ fn value_of(text: &[u8], key: &str) -> Result<Option<String>, String> {
             Some(b' ' | b'\t') => return wrong(at, "whitespace before '=' is not allowed"),
             _ => {}
         }
-        // As in a shell: what stands after a blank is another word, and the variable is empty.
+        // As in a shell: text after a blank is another word, and the variable is empty.
         let found = match assigned {
             [b' ' | b'\t', ..] => Vec::new(),
             [b'\'', rest @ ..] => quoted(rest, &mut lines)?,

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVarSource, Pod};
 /// All variables of `envFrom`, in order; later ones of the same name win.
 ///
 /// # Errors
-/// An object is missing or cannot be had.
+/// An object is missing or unavailable.
 pub fn env_from(
     p: &Pod,
     container: &Container,
@@ -35,7 +35,8 @@ pub fn env_from(
     Ok(vars)
 }
 
-/// The value of one key; `None` for what is optional and missing. The outer `None`: the source is of another kind.
+/// The value of one key; `None` for an optional key that is missing. The outer `None`: the source is of
+/// another kind.
 ///
 /// # Errors
 /// The object or its key is missing.

@@ -37,10 +37,10 @@ pub fn hostname_and_domain(pod: &Pod, node: &NodeContext) -> (String, String) {
     (hostname, domain)
 }
 
-/// What the sandbox's kernel is told as its host name; empty for host-network pods.
+/// Host name of the sandbox; empty for host-network pods.
 ///
 /// # Errors
-/// A fully qualified name that the kernel cannot hold.
+/// A fully qualified name that is too long for the kernel.
 pub fn sandbox_hostname(pod: &Pod, node: &NodeContext) -> Result<String, SpecError> {
     if pod::host_network(pod) {
         return Ok(String::new());

@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 /// Protocol of a port that names none.
 const TCP: &str = "TCP";
 
-/// What containers are told of these Services.
+/// Variables of containers for these Services.
 #[must_use]
 pub fn variables<'s>(services: impl IntoIterator<Item = &'s Service>) -> BTreeMap<String, String> {
     let mut vars = BTreeMap::new();
@@ -56,7 +56,7 @@ fn url(ip: &str, port: &ServicePort) -> String {
     format!("{protocol}://{host}:{}", port.port)
 }
 
-/// What a pod is told, from what is known; nothing where nobody was asked (a node without a cluster).
+/// Variables of a pod, from the known Services; none on a node without a cluster.
 ///
 /// # Errors
 /// The Services are not known yet. A static pod does not wait for them.

@@ -34,7 +34,7 @@ impl List {
     }
 }
 
-/// Everything that `pod` asks for in vain, in the order of its fields.
+/// Every field of `pod` that the node does not support, in the order of the fields.
 #[must_use]
 pub fn unsupported(pod: &Pod) -> Vec<Unsupported> {
     let mut list = List(Vec::new());

@@ -70,10 +70,10 @@ pub enum About {
     Node,
 }
 
-/// Something to tell.
+/// A fact to record as an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// About what.
+    /// Object of the event.
     pub about: About,
     /// Severity.
     pub kind: EventKind,
@@ -86,7 +86,7 @@ pub struct Fact {
 }
 
 impl Fact {
-    /// What a worker says of its pod.
+    /// A worker's fact about its pod.
     #[must_use]
     pub fn of_pod(key: &PodKey, fact: &EventFact) -> Fact {
         let about = About::Pod { key: key.clone(), field_path: fact.field_path() };
@@ -99,14 +99,14 @@ impl Fact {
         }
     }
 
-    /// What a worker's fact says of the node as well: that it was not told where the cluster's DNS is.
+    /// The node's event that goes with a worker's fact: `clusterDNS` is missing.
     #[must_use]
     pub fn of_node_beside(fact: &EventFact) -> Option<Fact> {
         (fact.reason == dns::MISSING_CLUSTER_DNS)
             .then(|| Fact::of_node(fact.kind, fact.reason, dns::MISSING_CLUSTER_DNS_MESSAGE))
     }
 
-    /// What a worker's fact says of a claim as well.
+    /// A claim's event that goes with a worker's fact.
     #[must_use]
     pub fn of_claim_beside(key: &PodKey, fact: &EventFact) -> Option<Fact> {
         let claim = fact.claim.clone()?;
@@ -185,7 +185,7 @@ pub enum RecorderEvent {
     Tick,
 }
 
-/// What the recorder asks for.
+/// A request of the recorder to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RecorderAction {
     /// Send this, answer [`RecorderEvent::Answer`].
@@ -313,7 +313,7 @@ impl Recorder {
                 }
                 return;
             }
-            // It expired in the API: tell it anew, with what was counted.
+            // It expired in the API: create it again, with its count.
             Class::NotFound if pending.update => {
                 pending.update = false;
                 self.requeue(pending);
@@ -325,7 +325,7 @@ impl Recorder {
         self.gate.succeeded();
     }
 
-    /// Back to the front; what came meanwhile about the same event is newer.
+    /// Back to the front of the queue; later writes about the same event are newer.
     fn requeue(&mut self, pending: Pending) {
         if let Some(newer) = self.queue.iter_mut().find(|p| p.key == pending.key) {
             newer.update = pending.update;

@@ -12,7 +12,7 @@ use super::{About, Fact, MESSAGE_BYTES_MAX};
 use crate::pod_source::identity::digest;
 use crate::status::api_time;
 
-/// Who tells.
+/// Reporting component.
 const COMPONENT: &str = "kubelet";
 /// Longest name of an object.
 const NAME_MAX: usize = 253;

@@ -18,7 +18,7 @@ pub use reference::{ReferenceError, normalize, repository};
 /// What to do about a container's image before it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullDecision {
-    /// Create the container from what is there.
+    /// Create the container from the present image.
     UsePresent,
     /// Pull first.
     Pull,

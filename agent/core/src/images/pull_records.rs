@@ -31,7 +31,8 @@ pub const FILE_PREFIX: &str = "sha256-";
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// Written by older kubelets.
 const API_VERSION_OLD: &str = "kubelet.config.k8s.io/v1alpha1";
-/// So many Secrets of a record are added by the way; more are asked for each time.
+/// A record with fewer Secrets gets each further Secret that is verified by coordinates or hash alone.
+/// each time.
 const SECRETS_BY_THE_WAY_MAX: usize = 100;
 
 /// Name of the file about an image: as a pod spells it (intents), or as the runtime does (records).
@@ -64,7 +65,7 @@ pub struct Record {
     credential_mapping: BTreeMap<String, Credentials>,
 }
 
-/// `ImagePullCredentials`: what an image was pulled with.
+/// `ImagePullCredentials`: the credentials that pulled an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Credentials {
@@ -151,7 +152,7 @@ impl Intent {
 impl Record {
     const KIND: &'static str = "ImagePulledRecord";
 
-    /// An image that was pulled; nobody is known to may use it yet.
+    /// The record of a pulled image, without credentials yet.
     #[must_use]
     pub fn new(image_ref: &str, now: Wall) -> Record {
         Record {
@@ -179,7 +180,7 @@ impl Record {
         bytes(self)
     }
 
-    /// It was last changed before the second of `until`; what says no time was.
+    /// True if it was last changed before the second of `until`; false without a valid time.
     #[must_use]
     pub fn is_before(&self, until: Wall) -> bool {
         let updated = self.last_updated_time.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
@@ -193,8 +194,8 @@ impl Record {
         of.is_some_and(|of| !of.node_pods_accessible && !of.kubernetes_service_accounts.is_empty())
     }
 
-    /// `image` was pulled with a credential of `source`, or without one that is not every pod's (`None`). The record with
-    /// it, unless it says so already.
+    /// The record with one more credential: `image` was pulled with a credential of `source`, or (`None`)
+    /// with none that restricts it, so that every pod of the node may use it. `None` if nothing changes.
     #[must_use]
     pub fn with(&self, image: &str, source: Option<&Source>, now: Wall) -> Option<Record> {
         let mut new = self.clone();
@@ -238,13 +239,13 @@ pub enum Known {
 /// Whether a pod may use an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// As it is: the policy does not ask who it is.
+    /// The present image, because the policy needs no verification.
     Allowed,
     /// As it is: it is recorded.
     Granted,
-    /// As it is; its Secret is to be remembered.
+    /// The present image; its Secret should be recorded.
     GrantedBy(Origin),
-    /// Only if it can be pulled with what the pod has.
+    /// Only after a pull with the pod's credentials.
     MustPull,
 }
 
@@ -258,7 +259,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Nobody is asked, and nothing is recorded.
+    /// True if nothing is verified and nothing is recorded.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.verification.is_none()
@@ -281,7 +282,7 @@ impl Policy {
     }
 }
 
-/// Whether a pod that spells the image like this and has these credentials for it may use what is on the node.
+/// Whether a pod with this spelling of the image and these credentials for it may use the present image.
 #[must_use]
 pub fn access(policy: &Policy, image: &str, known: &Known, credentials: &[Credential]) -> Access {
     if !policy.verifies(image, known) {

@@ -58,7 +58,7 @@ pub enum NodeView {
 }
 
 impl NodeView {
-    /// What the watch on the own Node says; `None` if it says nothing new.
+    /// The new state of the own Node from an event of its watch; `None` if it did not change.
     #[must_use]
     pub fn heard(event: &WatchEvent<Node>) -> Option<NodeView> {
         let of = |node: &Node| match (&node.metadata.deletion_timestamp, &node.metadata.uid) {
@@ -80,7 +80,7 @@ impl NodeView {
 pub enum MirrorEvent {
     /// A source of static pods changed; updates of other sources do nothing.
     Static(PodUpdate),
-    /// The pod watch says.
+    /// An event of the pod watch.
     Watch(WatchEvent<Pod>),
     /// The Node object changed.
     Node(NodeView),
@@ -90,7 +90,7 @@ pub enum MirrorEvent {
     Forgotten(PodUid),
     /// Every source was read: static pods that are not known do not exist.
     Synced,
-    /// The mirror pod shows an earlier run that the API server lets nobody take back
+    /// The mirror pod shows an earlier run that the API server does not let a client revert
     /// ([`StatusAction::Outdated`](crate::status_manager::StatusAction::Outdated)).
     Outdated {
         /// Name of the mirror pod.
@@ -109,7 +109,7 @@ pub enum MirrorEvent {
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MirrorAction {
     /// Send this, answer [`MirrorEvent::Answer`].
@@ -262,7 +262,7 @@ impl MirrorPods {
                     out.push(MirrorAction::Report(MirrorReport::Failed(e)));
                 }
             }
-            // No pod where one was promised: look what there is.
+            // The answer has no pod: read it again.
             (_, Ok(_)) => {
                 slot.look = true;
                 slot.retry.failed(now.mono, Class::Unavailable, &name.name);
@@ -322,7 +322,7 @@ impl MirrorPods {
             ..ObjectMeta::default()
         };
         let mut spec = wanted.spec.clone()?;
-        // The API server computes it from the class, and refuses a pod that says otherwise.
+        // The API server computes it from the class, and rejects a pod with another value.
         spec.priority = None;
         spec.node_name = Some(self.node_name.clone());
         Some(Pod { metadata, spec: Some(spec), status: None })
@@ -347,7 +347,7 @@ impl MirrorPods {
         }
     }
 
-    /// Nothing is to be done: what failed before does not count any more.
+    /// Nothing is left to do: earlier failures do not count any more.
     fn settle(&mut self, name: &ObjectName) {
         if let Some(slot) = self.slots.get_mut(name)
             && slot.is_right()

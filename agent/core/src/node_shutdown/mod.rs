@@ -44,9 +44,9 @@ use agent_types::time::{Mono, Now};
 pub const EVENT: &str = "Shutdown";
 /// Reason of the Node's event, and type of its condition, about a boot that did not end in order.
 pub const UNCLEAN_SHUTDOWN: &str = "UncleanShutdown";
-/// Reason of the Node's event, and type of its condition, while nobody would wait for the pods.
+/// Reason of the Node's event, and type of its condition, while a stop would not wait for the pods.
 pub const NO_DELAY: &str = "ShutdownNotDelayed";
-/// What the Node's condition says meanwhile.
+/// Message of the Node's condition meanwhile.
 pub const NODE_MESSAGE: &str = "node is shutting down";
 /// `status.reason` of pods that end.
 pub const POD_REASON: &str = "Terminated";
@@ -69,24 +69,25 @@ pub struct LeavingPod {
 /// What the machine reacts to.
 #[derive(Clone, Debug)]
 pub enum ShutdownEvent {
-    /// logind is about to stop the machine, or is not any more; also what it says first after each connection.
+    /// logind's signal: the machine is about to stop, or not any more; also its first answer after each
+    /// connection.
     Told {
         /// `PrepareForShutdown`.
         stopping: bool,
         /// `type` of `PrepareForShutdownWithMetadata`; empty if unknown.
         kind: String,
     },
-    /// The service manager stops its units, the agent's among them: the machine goes down, whatever logind says or does not
-    /// say of it (no bus, no lock, or a stop that logind was never asked for).
+    /// The service manager stops its units, the agent's among them: the machine goes down, regardless of
+    /// logind (no bus, no lock, or a stop that logind does not know).
     GoingDown {
         /// As in [`ShutdownEvent::Told`].
         kind: String,
     },
-    /// The answer to [`ShutdownAction::Close`]: who is there.
+    /// The answer to [`ShutdownAction::Close`]: the pods of the node.
     Leaving(Vec<LeavingPod>),
     /// Nothing of the pod runs, and its volumes are released.
     Released(PodUid),
-    /// Which of the pods the API server has not heard the last of, now and after each change; the answer to
+    /// The pods whose last status the API server does not have, now and after each change; the answer to
     /// [`ShutdownAction::AskTold`].
     Untold(BTreeSet<PodUid>),
     /// The answer to [`ShutdownAction::Write`] of a receipt with an end, however it went.
@@ -95,11 +96,11 @@ pub enum ShutdownEvent {
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ShutdownAction {
-    /// Refuse new pods and answer [`ShutdownEvent::Leaving`]; take nobody away from the API any more that ended for a
-    /// shutdown ([`StatusEvent::MachineStays`](crate::status_manager::StatusEvent::MachineStays)).
+    /// Reject new pods and answer [`ShutdownEvent::Leaving`]; delete no more pods from the API that ended for
+    /// a shutdown ([`StatusEvent::MachineStays`](crate::status_manager::StatusEvent::MachineStays)).
     Close,
     /// Let pods in again.
     Open,
@@ -118,7 +119,7 @@ pub enum ShutdownAction {
     AskTold,
     /// Write this durably, after all earlier ones; answer [`ShutdownEvent::Written`] if it has an end.
     Write(Receipt),
-    /// Nobody stops the machine: take the delay lock (anew), and take away what earlier shutdowns left
+    /// No stop is pending: take the delay lock (again), and delete the pods left from earlier shutdowns
     /// ([`StatusEvent::MachineStays`](crate::status_manager::StatusEvent::MachineStays)).
     Hold,
     /// Give the delay lock back.
@@ -131,9 +132,9 @@ pub struct NodeShutdown {
     groups: Vec<Group>,
     boot_id: String,
     phase: Phase,
-    /// A receipt that says that this boot ended, and the boot goes on.
+    /// A receipt with the end of this boot, although the boot continues.
     spent: Option<Box<Receipt>>,
-    /// Units stop: nobody can call it off any more.
+    /// Units stop: the shutdown cannot be cancelled any more.
     is_certain: bool,
 }
 
@@ -141,13 +142,13 @@ pub struct NodeShutdown {
 enum Phase {
     /// Nobody wants the machine to stop.
     Up,
-    /// An earlier agent was in the middle of it; logind has not been heard yet.
+    /// An earlier agent was in the middle of it; logind's state is not known yet.
     Resumed { receipt: Box<Receipt> },
-    /// The manager is asked who is there.
+    /// Waits for the manager's list of pods.
     Closing(Box<Course>),
     /// Stages are under way.
     Ending(Box<Course>),
-    /// All that end have ended; the API server is being told.
+    /// All pods have ended; the API server gets their statuses.
     Telling(Box<Course>),
     /// The receipt is being written; the lock is given back then, or at `until`.
     Writing { until: Mono },
@@ -168,8 +169,8 @@ struct Course {
 }
 
 impl NodeShutdown {
-    /// `last` is the receipt that was found. One that is under way is taken up when logind was heard; until then the
-    /// caller lets no pod in.
+    /// `last` is the present receipt. A shutdown in progress is resumed after logind's first signal; until
+    /// then the caller admits no pod.
     #[must_use]
     pub fn new(groups: Vec<Group>, boot_id: &str, last: Option<Receipt>, now: Now) -> NodeShutdown {
         let spent = last.clone().filter(|receipt| receipt.is_of(boot_id)).map(Box::new);
@@ -249,7 +250,7 @@ impl NodeShutdown {
     }
 
     fn leaving(&mut self, pods: Vec<LeavingPod>, now: Now, out: &mut Outbox<ShutdownAction>) {
-        // An agent that resumes has the pods refused before it was heard what is the case: that answer is nobody's.
+        // An agent that resumes rejects pods before it knows the state: that answer is ignored.
         let Phase::Closing(course) = &mut self.phase else { return };
         course.pods = pods.iter().map(|pod| (pod.key.uid.clone(), PodReceipt::of(&pod.key))).collect();
         course.stages = stages(&self.groups, pods).into();

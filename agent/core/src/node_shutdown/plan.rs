@@ -18,7 +18,7 @@ const CRITICAL: i32 = 2_000_000_000;
 /// Pods of one range of priorities and the time that they have together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The lowest priority of the range; the first group takes what is lower as well.
+    /// The lowest priority of the range; the first group also takes lower ones.
     pub priority: i32,
     /// From the first stop to the next group.
     pub period: Duration,
@@ -60,7 +60,8 @@ pub fn budget(groups: &[Group]) -> Duration {
     groups.iter().map(|group| group.period).sum()
 }
 
-/// The pods in the order in which they end: each with the highest group whose priority it reaches, or the lowest.
+/// The pods in the order in which they end: each in the highest group whose priority it reaches, or in the
+/// lowest.
 #[must_use]
 pub fn stages(groups: &[Group], pods: Vec<LeavingPod>) -> Vec<Stage> {
     let mut stages: BTreeMap<usize, Vec<LeavingPod>> = BTreeMap::new();

@@ -14,7 +14,8 @@ use k8s_openapi::api::core::v1::NodeAddress;
 /// What was configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressPolicy {
-    /// `--node-ip`: none, one, or one of each family. The unspecified address only says which family is preferred.
+    /// `--node-ip`: none, one, or one of each family. The unspecified address only selects the preferred
+    /// family.
     pub node_ips: Vec<IpAddr>,
     /// Name of the host, as the Node's `Hostname` address.
     pub hostname: String,
@@ -41,10 +42,10 @@ pub enum AddressError {
     None(String),
 }
 
-/// The node's addresses, `InternalIP`s first. `existing` are those that the Node has.
+/// The node's addresses, `InternalIP`s first. `existing` are those of the Node.
 ///
 /// # Errors
-/// Why there are none; what the Node has should then stay.
+/// The reason why there are none; the Node's addresses should then stay.
 pub fn node_addresses(
     policy: &AddressPolicy,
     host: &HostNetwork,
@@ -85,7 +86,7 @@ pub fn host_ips(addresses: &[NodeAddress]) -> Vec<String> {
     first.into_iter().chain(other).map(|ip| ip.to_string()).collect()
 }
 
-/// What the cloud's controller is told about `--node-ip`; `None` if the annotation must not be there.
+/// The annotation about `--node-ip` for the cloud's controller; `None` if it must be absent.
 pub(super) fn provided_node_ip(policy: &AddressPolicy) -> Option<String> {
     let given = |index: usize| policy.node_ips.get(index).filter(|ip| !ip.is_unspecified());
     let first = given(0).filter(|_| policy.external_cloud_provider)?;
@@ -96,7 +97,7 @@ fn address(kind: &str, value: &str) -> NodeAddress {
     NodeAddress { type_: kind.to_owned(), address: value.to_owned() }
 }
 
-/// Host name as an address, then what the name resolves to, then the default route's interface.
+/// Host name as an address, then the name's addresses in DNS, then the default route's interface.
 fn chosen(policy: &AddressPolicy, host: &HostNetwork) -> Result<IpAddr, AddressError> {
     let prefer_v4 = policy.node_ips.first().is_none_or(IpAddr::is_ipv4);
     if let Ok(ip) = policy.hostname.parse::<IpAddr>() {

@@ -55,14 +55,14 @@ pub enum NodeStatusEvent {
     Answered {
         /// Of the call.
         id: EffectId,
-        /// What the API server said.
+        /// Result of the call.
         result: ApiResult,
     },
     /// The deadline came.
     Tick,
 }
 
-/// What the machine asks for.
+/// A request of the machine to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeStatusAction {
     /// Send it; answer [`NodeStatusEvent::Answered`] exactly once.
@@ -110,10 +110,10 @@ pub enum NodeFact {
     },
     /// A call failed; it is tried again.
     Failed {
-        /// What failed, why, and what to do.
+        /// Failure, reason and remedy.
         message: String,
     },
-    /// A part of the status cannot be set; said again only when it changes.
+    /// A part of the status cannot be set; reported again only when it changes.
     Problem {
         /// What and why.
         message: String,

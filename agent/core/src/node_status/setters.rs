@@ -28,7 +28,7 @@ const NAMES_PER_IMAGE_MAX: usize = 5;
 /// Annotation for a cloud's controller.
 pub(super) const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 
-/// What [`fill`] has to say.
+/// Results of [`fill`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Notes {
     /// Reasons of `Node … status is now` events, to be recorded once the status is reported.
@@ -37,7 +37,7 @@ pub(super) struct Notes {
     pub(super) problems: Vec<String>,
 }
 
-/// Makes `node` say what the inputs say.
+/// Fills `node` from the inputs.
 pub(super) fn fill(node: &mut Node, config: &NodeStatusConfig, inputs: &Inputs, now: Now) -> Notes {
     let mut notes = Notes::default();
     for (name, value) in config.platform_labels(inputs) {
@@ -121,7 +121,7 @@ fn set_machine(node: &mut Node, config: &NodeStatusConfig, inputs: &Inputs, note
     set_resources(node, config, inputs, &own);
 }
 
-/// Capacity: ours over what is there. Allocatable: of all capacity.
+/// Capacity: ours over the present one. Allocatable: from the whole capacity.
 fn set_resources(node: &mut Node, config: &NodeStatusConfig, inputs: &Inputs, own: &Resources) {
     let status = node.status.get_or_insert_default();
     let texts = status.capacity.get_or_insert_default();

@@ -30,7 +30,7 @@ pub(super) fn wants_instance(inputs: &Inputs<'_>, slot: &Slot, seen: Option<&Con
     }
 }
 
-/// Appends what the containers need in the sandbox `home`.
+/// Appends the actions for the containers in the sandbox `home`.
 pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {
     stop_strays(inputs, home, actions);
     ephemeral::plan(inputs, home, actions);
@@ -172,7 +172,7 @@ fn settle(
     match c.state {
         ContainerState::Running if c.sandbox != *home => {} // a stray, stopped already
         ContainerState::Running if changed(inputs, slot, c) => {
-            // Whatever the policy is: the pod asks for another container than the one that runs.
+            // In spite of the policy: the pod wants another container than the running one.
             let message = match slot.kind {
                 SlotKind::Sidecar => format!("Init container {} definition changed", slot.name),
                 _ => format!("Container {} definition changed, will be restarted", slot.name),

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{ContainerState as ApiState, Pod};
 use super::{Inputs, PodActions};
 use crate::pod_actions::steps::{adopt_created, kill, start_fresh};
 
-/// Appends what the pod's ephemeral containers need in the sandbox `home`.
+/// Appends the actions for the pod's ephemeral containers in the sandbox `home`.
 pub(super) fn plan(inputs: &Inputs<'_>, home: &SandboxId, actions: &mut PodActions) {
     for slot in slots(inputs.pod).iter().filter(|s| s.kind == SlotKind::Ephemeral) {
         match newest(inputs.snapshot, &slot.name) {
@@ -43,7 +43,7 @@ pub fn has_run(p: &Pod, name: &str) -> bool {
 /// The container whose process namespace the ephemeral container `name` enters, if it names one.
 ///
 /// # Errors
-/// The one that it names is not there, in words for its status.
+/// The target does not exist; the text is for the status.
 pub fn target(p: &Pod, name: &str, snapshot: &PodSnapshot) -> Result<Option<ContainerId>, String> {
     let of = pod::ephemeral_containers(p).iter().find(|c| c.name == name);
     let Some(target) = of.and_then(|c| c.target_container_name.as_deref()).filter(|t| !t.is_empty()) else {

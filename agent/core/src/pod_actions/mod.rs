@@ -50,11 +50,11 @@ pub struct Inputs<'a> {
     pub back_off: &'a BackOff,
     /// Instances that were killed in order to be replaced: they restart however they end.
     pub replaced: &'a Replaced,
-    /// What probes say about the instances that run.
+    /// Verdicts of probes about the running instances.
     pub probes: &'a Verdicts,
-    /// Instances whose postStart hook failed.
+    /// Instances with a failed postStart hook.
     pub hook_failed: &'a BTreeSet<ContainerId>,
-    /// Instances that are to begin anew to be given other amounts (`resizePolicy`).
+    /// Instances that must restart to get other resources (`resizePolicy`).
     pub resized: &'a BTreeSet<ContainerId>,
     /// `container_spec::container_hash`.
     pub hash: &'a dyn Fn(&str, &str) -> String,
@@ -67,14 +67,14 @@ pub struct Inputs<'a> {
 pub enum SandboxPlan {
     /// Use this one.
     Keep(SandboxId),
-    /// Stop what is there, then run a new one with this attempt.
+    /// Stop the present sandbox, then run a new one with this attempt.
     Create {
         /// Newest attempt + 1, 0 for the first.
         attempt: u32,
         /// True if one existed before (event `SandboxChanged`).
         replaces: bool,
     },
-    /// Nothing left to run: stop what is there, make nothing.
+    /// Nothing left to run: stop the present sandbox, create none.
     Stop,
 }
 
@@ -130,16 +130,17 @@ pub struct PodActions {
     pub start: Vec<Start>,
     /// Containers that wait for their crash-loop back-off.
     pub waiting: Vec<Waiting>,
-    /// Dead instances nobody needs: all but the newest of each container, and created ones in the way of
-    /// their successor. (container name, id).
+    /// Unused dead instances: all but the newest of each container, and created ones that block their
+    /// successor. (container name, id).
     pub remove: Vec<(String, ContainerId)>,
     /// Old sandboxes without containers.
     pub remove_sandboxes: Vec<SandboxId>,
-    /// All containers begin anew (RestartAllContainers): what is to be killed is killed at once.
+    /// All containers restart (RestartAllContainers): kills happen at once.
     pub resetting: bool,
     /// Nothing is left to run in a sandbox that is good: the pod ends, its containers stop in the order of an end.
     pub over: bool,
-    /// Of a reset, the containers that asked for it: to be removed when nothing else of the pod can be left.
+    /// In a reset, the containers that requested it: to be removed when no other container of the pod can be
+    /// left.
     pub remove_last: Vec<(String, ContainerId)>,
 }
 
@@ -237,8 +238,8 @@ fn comes_back(inputs: &Inputs<'_>, slot: &Slot, c: &ContainerObserved) -> bool {
 }
 
 /// Dead instances that a newer dead instance of the same container supersedes. The newest one stays, for its
-/// logs, its exit code and the restart count. An instance that never ran supersedes nothing: it may be removed
-/// itself, and the count would begin anew.
+/// logs, its exit code and the restart count. An instance that never ran supersedes nothing: it may be
+/// removed itself, and the count would start again.
 #[must_use]
 pub fn superseded(snapshot: &PodSnapshot) -> Vec<&ContainerObserved> {
     let age = |c: &ContainerObserved| (c.attempt, c.created);

@@ -13,7 +13,7 @@ use super::{Inputs, PodActions};
 use crate::pod_actions::ended::ended_asking;
 use crate::pod_actions::steps::{kill, waiting};
 
-/// Appends what has to go. True if a reset is under way: nothing else may be done.
+/// Appends the removals. True if a reset is in progress: no other action is allowed.
 pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
     let all: Vec<Slot> = slots(inputs.pod).into_iter().filter(|s| s.kind != SlotKind::Ephemeral).collect();
     let asked: Vec<&ContainerObserved> = all.iter().filter_map(|slot| asks(inputs, slot)).collect();
@@ -43,7 +43,7 @@ pub(super) fn plan(inputs: &Inputs<'_>, actions: &mut PodActions) -> bool {
     true
 }
 
-/// The newest instance of the container, if it ended in a way that asks for a reset, and may ask now.
+/// The newest instance of the container, if its end requests a reset, and the request is due.
 fn asks<'a>(inputs: &Inputs<'a>, slot: &Slot) -> Option<&'a ContainerObserved> {
     ended_asking(inputs, slot).filter(|c| waiting(inputs, slot, c).is_none())
 }

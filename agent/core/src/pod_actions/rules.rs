@@ -28,13 +28,14 @@ pub(super) fn restarts(container: &Container, exit_code: i32) -> bool {
     matching(container, exit_code).is_some_and(|rule| matches!(rule.action.as_str(), "Restart" | RESTART_ALL))
 }
 
-/// A rule asks for all containers of the pod to begin anew when this one ends with `exit_code`.
+/// True if a rule restarts all containers of the pod when this one ends with `exit_code`.
 #[must_use]
 pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
     matching(container, exit_code).is_some_and(|rule| rule.action == RESTART_ALL)
 }
 
-/// Some container of the pod has a rule that can make all of them begin anew: no end of a container of it is for good.
+/// True if a container of the pod has a rule that can restart all of them: then no end of a container is for
+/// good.
 #[must_use]
 pub fn may_restart_all(p: &Pod) -> bool {
     let mut all = pod::init_containers(p).iter().chain(pod::containers(p));

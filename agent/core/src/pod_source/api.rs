@@ -28,13 +28,13 @@ use super::{PodStorage, PodUpdate, Source, validate};
 /// What the source reacts to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiSourceEvent {
-    /// The watch says.
+    /// An event of the pod watch.
     Watch(WatchEvent<Pod>),
     /// Does nothing; there is no deadline.
     Tick,
 }
 
-/// What the source asks for.
+/// A request of the source to its shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiSourceAction {
     /// Tell the pod manager.
@@ -57,7 +57,7 @@ pub enum ApiSourceReport {
     },
     /// Two pods of one name in one list.
     Duplicate(DuplicateName),
-    /// The server cannot be reached; said once until it is back.
+    /// The server cannot be reached; reported once until it is back.
     Lost(String),
 }
 

@@ -67,7 +67,7 @@ impl Errors {
         self.push(path, Problem::Required, detail);
     }
 
-    /// A value is not allowed; `detail` says what is.
+    /// A value is not allowed; `detail` describes the allowed ones.
     pub fn invalid(&mut self, path: impl Into<String>, value: impl fmt::Display, detail: &str) {
         self.push(path, Problem::Invalid(value.to_string()), detail);
     }

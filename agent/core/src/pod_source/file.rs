@@ -30,7 +30,7 @@ pub struct FileSourceConfig {
     pub path: String,
     /// Name of the Node.
     pub node_name: String,
-    /// `fileCheckFrequency`: how often everything is listed again whatever the hints said.
+    /// `fileCheckFrequency`: period of a full listing, regardless of hints.
     pub check_period: Duration,
 }
 
@@ -48,7 +48,7 @@ pub enum FileContent {
 /// What listing `path` gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listing {
-    /// A directory: names and contents of what lies directly in it, in any order.
+    /// A directory: names and contents of its direct entries, in any order.
     Directory(Vec<(String, FileContent)>),
     /// A single manifest.
     File(FileContent),
@@ -72,17 +72,18 @@ pub enum FileEvent {
     },
     /// A file of the directory changed; `None` if it is not known which (watch lost, queue overflow).
     Changed(Option<String>),
-    /// A file of the directory was removed or moved away; there may be one of its name again. Its pod left its source, also if
-    /// the same pod is back by the time somebody looks: upstream's watch begins it anew then.
+    /// A file of the directory was removed or moved away; another one may have its name again. Its pod left
+    /// its source, even if the same pod is back by the time of the next read: upstream's watch restarts it
+    /// then.
     Removed(String),
     /// The deadline came, or the source starts.
     Tick,
 }
 
-/// What the source asks for and tells.
+/// A request or report of the source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FileAction {
-    /// List `path` and read what is in it.
+    /// List `path` and read its entries.
     List,
     /// Read one file of the directory.
     Read {
@@ -149,7 +150,7 @@ enum Pending {
     No,
     Yes,
     Again,
-    /// Asked for before the file was removed: the answer says nothing.
+    /// Requested before the file was removed: the answer is ignored.
     Stale,
 }
 
@@ -238,7 +239,7 @@ impl FileSource {
         };
         self.list_problem = None;
         self.single = files.contains_key(SINGLE);
-        // What is being read was asked for after this list, and its answer is newer.
+        // A read in flight was requested after this list, and its answer is newer.
         self.manifests.retain(|name, _| files.contains_key(name) || self.reading.contains_key(name));
         for (name, content) in files {
             if !self.reading.contains_key(&name) {
@@ -342,7 +343,7 @@ impl Machine for FileSource {
                 if matches!(asked, Some(Pending::Again | Pending::Stale)) {
                     self.request_read(name.clone(), out);
                 }
-                // Before the first listing a single file says nothing about the others.
+                // Before the first listing a single file does not complete the source.
                 if self.storage.seen() && is_manifest(&name) && asked != Some(Pending::Stale) {
                     self.absorb(now, name, content, out);
                     self.deliver(now, out);
@@ -365,7 +366,7 @@ impl Machine for FileSource {
         }
     }
 
-    /// The next check, or earlier if a bad file is to be looked at again. None while a listing is awaited.
+    /// The next check, or the earlier retry of a bad file. None while a listing is in flight.
     fn deadline(&self) -> Option<Mono> {
         if self.listing != Pending::No {
             return None;

@@ -69,7 +69,7 @@ impl fmt::Display for Source {
 pub enum PodOp {
     /// The source does not have them any more.
     Remove,
-    /// New ones; an empty list says that the source was read for the first time.
+    /// New pods; an empty list means that the source was read for the first time.
     Add,
     /// Their spec, labels, annotations or deletion changed.
     Update,

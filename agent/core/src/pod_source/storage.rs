@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{PodOp, PodUpdate, Source};
 
-/// Annotations that the node adds; they say nothing about what is wanted.
+/// Annotations that the node adds; they are no part of the desired pod.
 const LOCAL_ANNOTATIONS: [&str; 3] = [CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR];
 
 /// A pod that was left out because another one has its name.
@@ -39,7 +39,7 @@ pub struct PodStorage {
     seen: bool,
 }
 
-/// Pods by what happened to them.
+/// Pods by kind of change.
 #[derive(Default)]
 struct Changes {
     add: Vec<Arc<Pod>>,
@@ -61,8 +61,8 @@ impl PodStorage {
         self.seen
     }
 
-    /// Replace everything by `pods`; of two with one name or one UID the earlier stays. New ones are told by age, the
-    /// oldest first.
+    /// Replaces everything by `pods`; of two with one name or one UID the earlier stays. New ones come by
+    /// age, the oldest first.
     pub fn set(&mut self, pods: Vec<Arc<Pod>>, now: Wall) -> (Vec<PodUpdate>, Vec<DuplicateName>) {
         let mut changes = Changes::default();
         let mut duplicates = Vec::new();
@@ -196,7 +196,7 @@ fn differs(old: &Pod, new: &Pod) -> bool {
         || own(old) != own(new)
 }
 
-/// A copy without the record of who set which field: nobody on the node asks, and it can be most of a pod.
+/// A copy without `managedFields`: the node does not use them, and they can be most of a pod.
 fn slim(pod: &Pod) -> Pod {
     let mut meta = pod.metadata.clone();
     meta.managed_fields = None;

@@ -22,7 +22,7 @@ use super::storage::DuplicateName;
 use super::{ManifestError, PodStorage, PodUpdate, Source, decode, identity};
 use crate::probe::check::{HttpGet, Scheme};
 
-/// Failures in a row that are worth a line; the one after them says that there are no more.
+/// Consecutive failures that get a log line; the line after them announces that there are no more.
 const FAILURES_SAID: u32 = 3;
 
 /// What a source needs to know.
@@ -54,7 +54,7 @@ pub enum UrlEvent {
     Tick,
 }
 
-/// What the source asks for and tells.
+/// A request or report of the source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum UrlAction {
     /// Ask the server.
@@ -72,7 +72,7 @@ pub enum UrlReport {
     Failed {
         /// Reason of the failure.
         problem: String,
-        /// Failures that follow are not told.
+        /// True if further failures are not reported.
         last: bool,
     },
     /// It works again.
@@ -196,7 +196,7 @@ impl Machine for UrlSource {
     }
 }
 
-/// Why `staticPodURL` cannot be asked.
+/// Reason why `staticPodURL` is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// Not `http://` or `https://` with a host.
@@ -210,7 +210,7 @@ pub enum UrlError {
 /// The request for `url` with these headers.
 ///
 /// # Errors
-/// [`UrlError`], without the URL, which may hold what is secret.
+/// [`UrlError`], without the URL, which may be secret.
 pub fn request(url: &str, headers: Vec<(String, String)>) -> Result<HttpGet, UrlError> {
     let (_, rest) = url.split_once("://").ok_or(UrlError::NoUrl)?;
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

@@ -38,9 +38,9 @@ pub(super) fn fill(inputs: &StatusInputs<'_>, phase: Phase, status: &mut PodStat
 /// What is known of the pod's cgroup.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whole<'a> {
-    /// What it was last given; `None`: nobody knows, or it has none.
+    /// Last written values; `None`: unknown, or the pod has no cgroup.
     pub applied: Option<&'a CgroupValues>,
-    /// That is what it should have; so it is where pods have no cgroups.
+    /// True if these are the pod's values; also true on a node without pod cgroups.
     pub settled: bool,
 }
 
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(seen[0]["requests"], first["requests"]);
         assert_eq!(seen[0]["limits"]["memory"], json!("128Mi"));
         assert_eq!(seen[1], json!({"cpu": "2", "memory": "96Mi"}));
-        // A new agent that has not looked yet changes nothing of what is shown.
+        // A new agent that has not inspected the pod yet keeps the shown values.
         let (seen, _) = resources(&large, Phase::Running, Whole::default(), Some(&status));
         assert_eq!(seen[0], first);
         let now = values(&large);

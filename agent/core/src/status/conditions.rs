@@ -16,7 +16,7 @@ const OWNED: [&str; 5] =
 /// A condition that the node may set at the end of a pod, and others too.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// The pod asks for amounts that it does not get now.
+/// The pod has a request that is not granted now.
 pub const PENDING_RESIZE: &str = "PodResizePending";
 /// It was given amounts that its containers do not have yet.
 pub const PROGRESS_OF_RESIZE: &str = "PodResizeInProgress";

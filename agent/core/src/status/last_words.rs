@@ -137,7 +137,7 @@ mod tests {
     fn the_last_bytes_of_long_lines_wherever_the_reading_began() {
         let long = records([String::new(), "x".repeat(3000)]);
         assert_eq!(of_log(&long, true), format!("{}\n", "x".repeat(LOG_BYTES_MAX - 1)));
-        // A record that was cut says nothing; what comes after it does.
+        // A cut record is skipped; the next one counts.
         let cut = [&long[60..], &records(["after".to_owned()])].concat();
         assert_eq!(of_log(&cut, false), "after\n");
         assert_eq!(of_log(b"2026-11-21T04:00:00Z stdout F no end of a record before", false), "");

@@ -51,7 +51,7 @@ impl Phase {
         Phase::parse(text).filter(|p| p.is_terminal())
     }
 
-    /// The end that a status tells, if it tells one.
+    /// The end in a status, if it has one.
     #[must_use]
     pub fn end(status: &PodStatus) -> Option<Phase> {
         status.phase.as_deref().and_then(Phase::terminal)

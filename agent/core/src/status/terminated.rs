@@ -12,8 +12,8 @@ use super::Phase;
 const LOST: &str = "ContainerStatusUnknown";
 const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
 
-/// `status` of `pod` once nothing of it can run any more. What did not end as far as anybody knows counts as failed: nobody
-/// can say that it did its work. Containers whose turn never came, because init containers are before them, go on waiting.
+/// `status` of `pod` once none of its containers can run any more. A container without a known end counts as
+/// failed, because its success is unknown. Containers behind an unfinished init container stay waiting.
 #[must_use]
 pub fn terminated_status(pod: &Pod, status: &PodStatus) -> PodStatus {
     let mut out = status.clone();

@@ -20,7 +20,7 @@ use super::field_error::{Errors, FieldError};
 
 pub use runnable::runnable;
 
-/// What is wrong with the name, namespace and UID of a pod; without them nobody can be told about it.
+/// Mistakes in the name, namespace and UID of a pod; without these the API cannot show a report about it.
 #[must_use]
 pub fn identity(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();

@@ -16,7 +16,7 @@ use crate::pod_source::field_error::{Errors, FieldError};
 /// More than any pod that fits into the API server's storage (1.5 MiB).
 pub(super) const POD_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// A pod with another one could be run, but the API server would refuse what is said of it.
+/// A pod with another value could run, but the API server would refuse its status.
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
 
 /// Mistakes that keep `pod` from being run.

@@ -32,7 +32,6 @@ const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// Written by older kubelets.
 const API_VERSION_OLD: &str = "kubelet.config.k8s.io/v1alpha1";
 /// A record with fewer Secrets gets each further Secret that is verified by coordinates or hash alone.
-/// each time.
 const SECRETS_BY_THE_WAY_MAX: usize = 100;
 
 /// Name of the file about an image: as a pod spells it (intents), or as the runtime does (records).

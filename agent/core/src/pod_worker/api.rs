@@ -54,6 +54,7 @@ pub enum PodEvent {
     Network(Result<(), String>),
     /// Disk space is short: the worker of an ended pod removes its unused containers and logs. See
     /// [`PodWorker::is_stripped`].
+    ///
     /// [`PodWorker::is_stripped`]: super::PodWorker::is_stripped
     DeleteUnused,
     /// A requested resize that the node does not allocate now; `None`: no resize is pending.

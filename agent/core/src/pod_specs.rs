@@ -1,4 +1,5 @@
-//! What a pod worker needs from `container_spec`, as a narrow trait, so that scenarios can use tiny pods.
+//! The part of `container_spec` that a pod worker uses, as a narrow trait, so that scenarios can use tiny
+//! pods.
 //!
 //! In: a pod. Out: runtime configurations. Invariant: pure functions of their arguments.
 

@@ -1,6 +1,6 @@
-//! The CertificateSigningRequest object: how it is made, and what its answer means.
+//! The CertificateSigningRequest object: creates it, and reads its answer.
 //!
-//! In: PEM of a request, or the object as the API server has it. Out: the object to create, or a [`Verdict`].
+//! In: PEM of a request, or the object of the API server. Out: the object to create, or a [`Verdict`].
 
 use agent_types::certificates::CertKind;
 use k8s_openapi::ByteString;

@@ -1,4 +1,4 @@
-//! Sentences for people: what is wrong with getting a certificate, and what to do about it.
+//! Sentences for the operator: the obstacle to a certificate, and its remedy.
 //!
 //! In: errors and verdicts. Out: one line each, without secrets.
 

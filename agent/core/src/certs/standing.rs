@@ -1,8 +1,9 @@
-//! How it stands with a certificate: who can ask for one, whether bootstrap credentials are of use, what people are told.
+//! State of a certificate: the identity for requests, the use of bootstrap credentials, and the sentence for
+//! the operator.
 //!
-//! In: the machine's state and the time. Out: [`CertState`], the sentence to show, [`CertIdentity`]. Invariants: a
-//! token is used only where the node's own certificate does not do; if neither gets anywhere they take turns, so that
-//! whichever is mended first is found.
+//! In: the machine's state and the time. Out: [`CertState`], the sentence to show, [`CertIdentity`].
+//! Invariants: a token is used only where the node's own certificate does not work; if neither works they
+//! take turns, so that the first one that works again is found.
 
 use agent_types::api_time::text;
 use agent_types::certificates::{CertKind, CertTemplate, CertificateFacts};

@@ -1,5 +1,5 @@
-//! Invariants over what the agent asks for and says: ABSORB-TERM, STATUS-MONO, BACKOFF,
-//! RESTART-TRANSPARENT, BOUNDED.
+//! Invariants over the agent's effects and reports: ABSORB-TERM, STATUS-MONO, BACKOFF, RESTART-TRANSPARENT,
+//! BOUNDED.
 //!
 //! In: effects, states, statuses. Out: violations.
 

@@ -1,8 +1,7 @@
-//! Invariants over what the API server was told: STATUS-MONO (there), STATUS-TRUTH, DELETE-LAST,
-//! SECRET-SCOPE.
+//! Invariants over the API server's state: STATUS-MONO (there), STATUS-TRUTH, DELETE-LAST, SECRET-SCOPE.
 //!
-//! In: statuses and deletions as the API server applied them, beside what happened in the runtime. Out: violations.
-//! They look at the server's side: what the agent meant to say does not count.
+//! In: statuses and deletions that the API server applied, and events of the runtime. Out: violations. They
+//! look at the server's side: calls that were not applied do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
-//! What must hold when nothing has happened for a while: the API's view is the truth. MIRROR-ONE, STATUS-TRUTH.
+//! Invariants after a while without events: the API shows the truth. MIRROR-ONE, STATUS-TRUTH.
 //!
-//! In: pods as the API shows them, what the node has. Out: what is wrong, in words. Pure functions for the simulator
-//! and for property tests; like the observers they know nothing of how the agent decides.
+//! In: the API's pods, the node's state. Out: the first difference, as text. Pure functions for the simulator
+//! and for property tests; like the observers they do not know the agent's decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,7 @@
 //! Invariants over probes and hooks: PROBE-OWN, HOOK-GRACE.
 //!
-//! In: what probes answered, what statuses and events said because of them; hooks and stops. Out: violations.
+//! In: answers of probes, and the statuses and events that follow from them; hooks and stops. Out:
+//! violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Invariants over what changes in a pod while it lives: EPHEMERAL-ONCE, RESTART-ALL.
+//! Invariants over changes of a running pod: EPHEMERAL-ONCE, RESTART-ALL.
 //!
-//! In: which ephemeral containers were added, which ends make all begin anew, the runtime's events. Out: violations.
+//! In: added ephemeral containers, ends that restart all containers, the runtime's events. Out: violations.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Invariants over what the runtime holds: ONE-LIVE, ONE-SANDBOX, NO-OUTLIVE.
+//! Invariants over the objects of the runtime: ONE-LIVE, ONE-SANDBOX, NO-OUTLIVE.
 //!
 //! In: the runtime's events. Out: violations.
 

@@ -1,7 +1,7 @@
 //! Invariants while the machine is about to stop: SHUTDOWN-ORDER, SHUTDOWN-BUDGET, SHUTDOWN-CLOSED.
 //!
-//! In: what logind said and got, whom the agent ends, what runs. Out: violations. They end with the shutdown: when it is
-//! called off, when the agent dies (the lock dies with it), and with the boot.
+//! In: signals and calls of logind, pods that the agent ends, running containers. Out: violations. They end
+//! with the shutdown: when it is cancelled, when the agent dies (the lock dies with it), and with the boot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

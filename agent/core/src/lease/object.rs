@@ -1,6 +1,6 @@
-//! The Lease object: what it says when it is created and what changes when it is renewed.
+//! The Lease object: its contents at creation, and its changes at renewal.
 //!
-//! In: configuration, the lease as the API server has it, the Node's UID, the time. Out: the lease to send.
+//! In: configuration, the lease of the API server, the Node's UID, the time. Out: the lease to send.
 
 use agent_types::api_time::timestamp;
 use agent_types::time::Wall;

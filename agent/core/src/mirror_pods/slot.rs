@@ -1,7 +1,7 @@
-//! One name: the static pod that wants it, and what the API has under it.
+//! One name: the static pod that wants it, and the API's pod of that name.
 //!
-//! In: sightings and answers. Out: the state that decisions read. Invariant: a pod that was deleted by us does not come
-//! back through an older event of the watch; what a direct answer says is newer than any event before it.
+//! In: pods from watch and answers. Out: the state for decisions. Invariant: a pod that we deleted does not
+//! come back through an older event of the watch; a direct answer is newer than any event before it.
 
 use std::sync::Arc;
 

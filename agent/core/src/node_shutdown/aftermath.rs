@@ -1,9 +1,9 @@
-//! What the next boot makes of how the last one ended: which terminations are carried on, which pods are taken away, and
-//! what is said of an end that nobody was told of.
+//! Conclusions of the next boot from the end of the last one: terminations to continue, pods to delete, and
+//! the report of an unclean end.
 //!
-//! In: the receipt, records of terminations, the API's pods, what the kernel kept of its last words. Out: what to carry on,
-//! what to take away, what to say. Invariant: a receipt with an end of the last boot, and only that, makes its end a clean
-//! one.
+//! In: the receipt, records of terminations, the API's pods, the kernel's kept messages. Out: terminations,
+//! deletions, reports. Invariant: a receipt with an end of the last boot, and only that, makes its end a
+//! clean one.
 
 use agent_types::kill::{KillReason, REFUSED_REASON, TerminatingRecord};
 use agent_types::pod;

@@ -1,6 +1,6 @@
-//! What the Node is made from that does not change while the agent runs, and whether it may join at all.
+//! The constant inputs of the Node, and the decision whether the node may join.
 //!
-//! In: KubeletConfiguration, flags. Out: [`NodeStatusConfig`], or which flag cannot be used. Invariant: labels of
+//! In: KubeletConfiguration, flags. Out: [`NodeStatusConfig`], or the unusable flag. Invariant: labels of
 //! `--node-labels` win over the platform's.
 
 use std::collections::BTreeMap;

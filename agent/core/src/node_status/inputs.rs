@@ -1,7 +1,7 @@
-//! What the node's status is made from: facts as plain values, each from one source.
+//! Inputs of the node's status: facts as plain values, each from one source.
 //!
-//! In: [`NodeInput`]s. Out: [`Inputs`], the latest of each. Invariant: an input that was never given reads as
-//! "not known yet", never as good news.
+//! In: [`NodeInput`]s. Out: [`Inputs`], the latest of each. Invariant: a missing input reads as "not known
+//! yet", never as good news.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

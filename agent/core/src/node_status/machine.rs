@@ -1,6 +1,7 @@
-//! The machine: registers, then compares what is with what the API server has, every cycle.
+//! The machine: registers, then compares the actual state with the API server's in every cycle.
 //!
-//! `Unregistered` ─create→ (exists? ─get→ ─patch→) `Registered` ─ compute, patch, compute, … ─ deleted → `Unregistered`.
+//! `Unregistered` ─create→ (exists? ─get→ ─patch→) `Registered` ─ compute, patch, compute, … ─ deleted →
+//! `Unregistered`.
 
 use std::sync::Arc;
 use std::time::Duration;

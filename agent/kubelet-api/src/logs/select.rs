@@ -1,4 +1,4 @@
-//! What of a log's records a client gets.
+//! Selects the records of a log that a client gets.
 
 use std::str::FromStr;
 

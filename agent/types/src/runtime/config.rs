@@ -1,6 +1,6 @@
-//! What a sandbox and a container are made of, as plain data; `container_spec` builds it from a pod,
-//! agent-cri turns it into CRI messages field by field. Field meanings are those of the CRI messages
-//! `PodSandboxConfig` and `ContainerConfig`; units are named in the field.
+//! Configurations of sandboxes and containers, as plain data; `container_spec` builds them from a pod,
+//! agent-cri converts them to CRI messages field by field. Fields have the meaning of the CRI messages
+//! `PodSandboxConfig` and `ContainerConfig`; names contain the units.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the machine does, over time.
+//! Courses of the eviction machine over time.
 
 use agent_types::resources::observation::{Observation, Observations};
 use proptest::prelude::*;

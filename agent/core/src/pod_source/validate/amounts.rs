@@ -1,4 +1,4 @@
-//! What the whole pod asks for (`spec.resources`, KEP-2837).
+//! Requests and limits of the whole pod (`spec.resources`, KEP-2837).
 //!
 //! In: a defaulted pod. Out: mistakes.
 

@@ -1,9 +1,9 @@
-//! What a pod must have so that it can be run at all, whoever let it through.
+//! Requirements for a pod to run at all, from any source.
 //!
-//! In: a pod of the API, with whatever fields. Out: mistakes that no correct API server lets pass and that this
-//! node must not act on: names that become paths and keys, quantities that are no numbers, mounts without a
-//! volume, policies that nobody knows, absurd sizes. Invariant: narrower than the API server's own validation, so that a pod it took is
-//! never refused here.
+//! In: a pod of the API, with any fields. Out: mistakes that no correct API server accepts and that this node
+//! must not act on: names that become paths and keys, quantities that are not numbers, mounts without a
+//! volume, unknown policies, absurd sizes. Invariant: narrower than the API server's own validation, so that
+//! an accepted pod is never rejected here.
 
 use std::collections::BTreeSet;
 

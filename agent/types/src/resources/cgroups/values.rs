@@ -1,7 +1,8 @@
-//! What a cgroup is given, as the kernel's files have it (cgroup v2).
+//! Values of a cgroup, in the form of the kernel's files (cgroup v2).
 //!
-//! In: amounts of the API. Out: [`CgroupValues`] and the texts of the files. Linux, Documentation/admin-guide/cgroup-v2.rst;
-//! upstream: pkg/kubelet/cm/cgroup_manager_linux.go (`getCPUWeight`, `maybeSetHugetlb`).
+//! In: amounts of the API. Out: [`CgroupValues`] and the texts of the files. Linux:
+//! Documentation/admin-guide/cgroup-v2.rst. Upstream: pkg/kubelet/cm/cgroup_manager_linux.go (`getCPUWeight`,
+//! `maybeSetHugetlb`).
 
 use std::collections::BTreeMap;
 

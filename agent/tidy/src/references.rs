@@ -12,7 +12,7 @@ use crate::tree::SourceFile;
 /// Words for a text outside of the repository. A number after one of them, or one of [`PARTS`], is a reference.
 const TEXTS: &[&str] = &[concat!("contr", "act"), concat!("contr", "acts")];
 /// Words for a part of such a text. A number after one of them is a reference, whatever stands before it.
-const CHAPTERS: &[&str] = &[concat!("chap", "ter"), concat!("chap", "ters")];
+const SECTIONS: &[&str] = &[concat!("chap", "ter"), concat!("chap", "ters")];
 /// Words that refer to a part of one of [`TEXTS`] without a number.
 const PARTS: &[&str] = &[concat!("chap", "ter"), concat!("chap", "ters"), "fact", "facts", "rule", "rules"];
 /// Marks that only a text outside of the repository explains.
@@ -99,7 +99,7 @@ fn cited(line: &str) -> Option<String> {
         .collect();
     words.windows(2).find_map(|pair| {
         let (word, next) = (pair[0].trim_end_matches("'s"), pair[1].as_str());
-        let numbered = is_section(next) && (TEXTS.contains(&word) || CHAPTERS.contains(&word));
+        let numbered = is_section(next) && (TEXTS.contains(&word) || SECTIONS.contains(&word));
         (numbered || (TEXTS.contains(&word) && PARTS.contains(&next))).then(|| format!("{} {next}", pair[0]))
     })
 }
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn numbered_chapters_are_found_with_their_line() {
-        let (text, part) = (TEXTS[0], CHAPTERS[0]);
+        let (text, part) = (TEXTS[0], SECTIONS[0]);
         for bad in [
             format!("//! CSI drivers ({text} 10.6): plugins."),
             format!("//! The connection ({text} {part} 7.4a)."),
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn other_words_and_files_are_no_references() {
-        let (text, part) = (TEXTS[0], CHAPTERS[0]);
+        let (text, part) = (TEXTS[0], SECTIONS[0]);
         for good in [
             format!("the {text} suite runs twice"),
             format!("docs/boot.md is the {text}."),
